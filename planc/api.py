@@ -14,7 +14,9 @@ from dataclasses import field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from planc.capacity.draft import Draft
 from planc.checks import RULES, Subject, run_checks
 from planc.checks.phases import Phase, phase_of
 from planc.checks.support import suppressions
@@ -29,7 +31,6 @@ from planc.inventory.files import InventoryError
 from planc.inventory.known import KnownModels
 from planc.inventory.load import OnProbe
 from planc.inventory.schema import Inventory
-from planc.lower import compile_graph, draft_graph
 from planc.plan import codes as plan_codes
 from planc.plan.bind import BoundPlan, bind
 from planc.plan.elastic_meshes import shrinking_note, smaller_plans, started_on
@@ -49,6 +50,9 @@ from planc.syntax.budget import LARGE_HELP, MAX_CHARACTERS
 from planc.syntax.codes import NOT_TEXT, TOO_LARGE
 from planc.syntax.parse import read
 from planc.user_dirs import cache_dir
+
+if TYPE_CHECKING:
+    from planc.estimate.result import Estimate
 
 MAX_FINDINGS = 200
 """More than anyone reads; only an adversarial text has more."""
@@ -82,6 +86,7 @@ class Checked:
     source_digests: tuple[tuple[str, str], ...] = field(default=())
     included: Mapping[str, Span] = field(default_factory=dict)
     """Files that the plan extends or imports, by the name of their source: the statement that names each."""
+    drafted: Draft | None = None
 
     @property
     def ok(self) -> bool:
@@ -89,7 +94,11 @@ class Checked:
 
     def draft(self) -> Graph | None:
         """The graph; for a plan that breaks rules, what it would be: to compare with, never to run."""
-        return self.graph or (draft_graph(self.bound) if self.bound else None)
+        return self.drafted.graph if self.drafted else None
+
+    def estimated(self) -> Estimate | None:
+        """What that graph needs."""
+        return self.drafted.estimate if self.drafted else None
 
 
 def read_source(path: Path) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
@@ -168,7 +177,7 @@ def check_source(
     checked = _check(source, launch, load=load)
     found = _capped(_with_tried_fixes(source, checked, launch, load=load))
     diagnostics = in_order(_with_way(one, checked.included) for one in found)
-    graph = None if checked.bound is None or has_errors(diagnostics) else compile_graph(checked.bound)
+    graph = None if checked.drafted is None or has_errors(diagnostics) else checked.drafted.compiled()
     return replace(checked, diagnostics=diagnostics, graph=graph)
 
 
@@ -346,11 +355,12 @@ def _against_model(found: Checked, plan: Plan, launch: _Launch) -> Checked:
     started = world_size if smaller_or_same is plan else None
     plan = smaller_or_same
     bound = bind(plan, inventory, automatic(plan, inventory))
-    subject = Subject(bound, started, lambda: _estimated(bound), lambda: _demand(bound), base)
+    draft = Draft(bound)
+    subject = Subject(bound, started, partial(_estimated, draft), partial(_demand, draft), base)
     problems = tuple(run_checks(subject))
     smaller = () if has_errors(problems) else _of_smaller(plan, inventory, base=base)
     diagnostics = (*found.diagnostics, *problems, *smaller)
-    return replace(found, plan=plan, diagnostics=diagnostics, inventory=inventory, bound=bound)
+    return replace(found, plan=plan, diagnostics=diagnostics, inventory=inventory, bound=bound, drafted=draft)
 
 
 def _other_source(hf: str, *, base: Path) -> str | None:
@@ -371,24 +381,24 @@ def _of_smaller(plan: Plan, inventory: Inventory, *, base: Path) -> Iterator[Dia
     for smaller in meshes[1:]:
         bound = bind(smaller, inventory, automatic(smaller, inventory))
         note = shrinking_note(smaller)
-        subject = Subject(bound, None, dict, partial(_demand, bound), base, meshes)
+        subject = Subject(bound, None, dict, partial(_demand, Draft(bound)), base, meshes)
         for one in run_checks(subject):
             if one.severity is Severity.ERROR and (one.code, one.primary.span) not in seen:
                 seen.add((one.code, one.primary.span))
                 yield replace(one, notes=(*one.notes, note), fix=None)
 
 
-def _estimated(bound: BoundPlan) -> Mapping[str, int]:
+def _estimated(draft: Draft) -> Mapping[str, int]:
     """The facts that take an estimate, of a plan that may break rules."""
     # Most plans expect nothing of this kind, and a check should not wait for the import.
-    from planc.estimate.estimate import estimate, estimated_facts
+    from planc.estimate.estimate import estimated_facts
 
-    device = bound.plan.hardware.gpu if bound.plan.hardware else None
-    return estimated_facts(estimate(draft_graph(bound), bound.inventory), device=device)
+    hardware = draft.bound.plan.hardware
+    return estimated_facts(draft.estimate, device=hardware.gpu if hardware else None)
 
 
-def _demand(bound: BoundPlan) -> Demand | None:
+def _demand(draft: Draft) -> Demand | None:
     """What the plan asks of the device that it names, with the near plans that fit where it does not."""
     from planc.capacity.fits import demand  # as above
 
-    return demand(bound)
+    return demand(draft)

@@ -1,1 +1,1 @@
-"""Whether a plan fits its device, and which similar plans do."""
+"""What a bound plan needs, whether its device has it, and which similar plans do with less."""

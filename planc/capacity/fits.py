@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
+from planc.capacity.draft import Draft
 from planc.capacity.near_plans import Neighbour, neighbours
 from planc.devices.hardware import FITS, Change, Demand, Device
-from planc.estimate.estimate import estimate
-from planc.estimate.result import Memory
-from planc.lower import draft_graph
 from planc.plan.bind import BoundPlan
 
 MAX_CHANGES = 4
 """The number of similar plans that a finding names."""
 
 
-def demand(bound: BoundPlan) -> Demand | None:
+def demand(draft: Draft) -> Demand | None:
     """The memory that the plan needs on its device; None without a device. The plan may break rules."""
+    bound = draft.bound
     hardware = bound.plan.hardware
     if hardware is None:
         return None
-    memory = _memory(bound)
+    memory = draft.estimate.memory
     peak = memory.peak.num_bytes
     limit = FITS * hardware.gpu.memory_bytes
     changes = () if peak <= limit else _changes(bound, hardware.gpu)
     return Demand(hardware.gpu, peak, memory.peak_phase, memory.peak_parts, changes)
-
-
-def _memory(bound: BoundPlan) -> Memory:
-    return estimate(draft_graph(bound), bound.inventory).memory
 
 
 def _changes(bound: BoundPlan, device: Device) -> tuple[Change, ...]:
@@ -46,10 +41,14 @@ def _changes(bound: BoundPlan, device: Device) -> tuple[Change, ...]:
 
 def _first_that_fits(group: tuple[Neighbour, ...], limit: float) -> Change | None:
     """The first of plans with growing changes that fits; None right away if the largest does not."""
-    if _memory(group[-1].bound).peak.num_bytes > limit:
+    if _peak_bytes(group[-1].bound) > limit:
         return None
     for near in group:
-        peak = _memory(near.bound).peak.num_bytes
+        peak = _peak_bytes(near.bound)
         if peak <= limit and near.is_sound:
             return Change(near.texts, peak)
     return None
+
+
+def _peak_bytes(bound: BoundPlan) -> int:
+    return Draft(bound).estimate.memory.peak.num_bytes

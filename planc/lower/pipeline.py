@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from planc.graph.graph import Graph
 from planc.graph.verify import verify
@@ -50,7 +50,12 @@ def trace_passes(bound: BoundPlan) -> Iterator[Lowered]:
 
 def compile_graph(bound: BoundPlan) -> Graph:
     """The verified graph of a plan that passed its checks."""
-    *_, last = map(_verified, trace_passes(bound))
+    return verified(trace_passes(bound))
+
+
+def verified(passes: Iterable[Lowered]) -> Graph:
+    """The last graph of passes that are all as a graph must be; AssertionError if not."""
+    *_, last = map(_verified, passes)
     return last.graph
 
 

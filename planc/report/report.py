@@ -97,8 +97,10 @@ def _heading(side: Side) -> Html:
 
 def _plan_sections(side: Side, *, deep: Deep | None) -> Iterator[Section]:
     """The sections of a plan; an artifact without its model has only what its graph holds."""
-    if side.bound is not None:
-        yield Section("overview", "Overview", table([*overview(side.bound, side.graph)], caption="The plan"))
+    estimated = side.estimate()
+    if side.bound is not None and estimated is not None:
+        rows = overview(side.bound, side.graph, estimated)
+        yield Section("overview", "Overview", table([*rows], caption="The plan"))
     hardware = side.plan.hardware if side.plan else None
     device = hardware.gpu if hardware else None
     node = (side.plan.mesh.devices_per_node if side.plan else None) or (
@@ -109,7 +111,6 @@ def _plan_sections(side: Side, *, deep: Deep | None) -> Iterator[Section]:
     pipeline = pipeline_of(side.graph)
     if pipeline is not None:
         yield Section("pipeline", "Pipeline", pipeline_section(pipeline))
-    estimated = side.estimate()
     if estimated is None or side.inventory is None:
         yield Section("layers", "Layers", paragraph(_NO_MODEL))
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from planc.figures import plan as of_plan
 from planc.graph.graph import Graph
@@ -15,18 +16,19 @@ from planc.plan.spec import AsyncSave, CheckpointSpec, Plan, Weights, WhenBusy
 from planc.plan.types import type_of
 from planc.tables import Row, every_step
 
+if TYPE_CHECKING:
+    from planc.estimate.result import Estimate
 
-def essence(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
+
+def essence(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Row]:
     """The summary of a successful `check`: mesh, parameters, modules, batch, memory, communication."""
     dims = " x ".join(f"{mesh_dim} {size}" for mesh_dim, size in graph.mesh if size > 1) or "one rank"
     yield "mesh", f"{dims}, world size {of_plan.world_size(graph).number}"
     if (elastic := bound.plan.elastic) is not None:
         yield "elastic", _elastic(bound.plan, elastic)
     # A plan with errors has no summary, and its check should not wait for the import.
-    from planc.estimate.estimate import estimate
     from planc.figures import needs
 
-    estimated = estimate(graph, bound.inventory)
     parameters = of_plan.parameters(bound.inventory.num_parameters)
     own = needs.parameters_per_rank(estimated)
     holder = "a rank holds at most" if estimated.ranks else "rank 0 holds"
@@ -62,14 +64,14 @@ def _elastic(plan: Plan, elastic: ElasticSpec) -> str:
     return f"{elastic.on[0]} may shrink to {' or '.join(sizes)}, on {' or '.join(ranks)} ranks"
 
 
-def overview(bound: BoundPlan, graph: Graph) -> Iterator[Row]:
+def overview(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Row]:
     """The default output of `planc show`."""
     plan, inventory = bound.plan, bound.inventory
     model = plan.model
     seed = f" of seed {model.seed}" if model.weights is Weights.RANDOM else ""
     weights = f"{model.dtype}, {model.weights} weights{seed}"
     yield "model", f"{inventory.architecture} in {model.hf}, {weights}"
-    yield from essence(bound, graph)
+    yield from essence(bound, graph, estimated)
     styles = Counter(assignment.style.name for assignment in bound.styles.values())
     if styles:
         yield "styles", ", ".join(f"{name} {number}" for name, number in styles.items())

@@ -15,7 +15,6 @@ from typing import TypeVar
 from planc.api import Checked, check_source
 from planc.devices.hardware import FITS, Device
 from planc.diagnostics import Severity
-from planc.estimate.estimate import estimate
 from planc.estimate.result import Estimate
 from planc.estimate.step_work import step_work
 from planc.inventory.known import KnownModels
@@ -332,14 +331,15 @@ class Search:
         """The choice as a proposal; nothing if the checks refuse it, with the reason in `notes`."""
         checked = check_source(SourceFile(self.base.name, text), base=self.folder, models=self.models)
         error = _first_error(checked)
-        if error or checked.graph is None or checked.inventory is None:
+        draft = checked.drafted
+        if error or draft is None:
             self.notes[choice.mesh] = error
             return
-        found = estimate(checked.graph, checked.inventory)
+        found = draft.estimate
         if found.memory.peak.num_bytes > self.limit:
             self.notes[choice.mesh] = f"needs {format_bytes(found.memory.peak.num_bytes)}"
             return
-        step = step_work(checked.graph, checked.inventory, found)
+        step = step_work(draft.graph, draft.bound.inventory, found)
         times = times_of(step, self.device, devices_per_node=self.node)
         if times.expected is None:
             self.notes[choice.mesh] = UNTIMED

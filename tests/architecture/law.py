@@ -46,7 +46,7 @@ LAW: dict[str, tuple[str, ...]] = {
         *("source", "vocab", "diagnostics", "styles", "plan", "layouts", "checks", "estimate.result"),
         "inventory.schema",
     ),
-    "capacity": ("vocab", "tables", "devices", "diagnostics", "plan", "checks", "lower", "estimate"),
+    "capacity": ("vocab", "tables", "devices", "diagnostics", "plan", "graph", "checks", "lower", "estimate"),
     "figures": ("vocab", "tables", "graph", "estimate"),
     "runtime": (
         *("source", "vocab", "secrets", "strict_json", "tables", "devices", "hub", "modeling", "styles"),
@@ -103,9 +103,9 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "cli": (
         *("source", "vocab", "secrets", "strict_json", "tables", "devices", "hub", "diagnostics", "syntax"),
-        *("fmt", "inventory", "plan", "checks", "graph", "plain_pytorch", "estimate", "figures", "launchers"),
-        *("runtime", "deep_check", "verify", "doctor", "show", "api", "diff", "solve", "user_dirs"),
-        *("report", "tune", "import_configs", "first_plan", "lsp"),
+        *("fmt", "inventory", "plan", "checks", "graph", "plain_pytorch", "estimate", "capacity.draft"),
+        *("figures", "launchers", "runtime", "deep_check", "verify", "doctor", "show", "api", "diff"),
+        *("solve", "user_dirs", "report", "tune", "import_configs", "first_plan", "lsp"),
     ),
     "run": ("cli",),
     "rendezvous": ("cli",),

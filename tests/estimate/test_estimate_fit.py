@@ -60,9 +60,9 @@ def peak(text: str, *settings: str) -> int:
 
 
 def demand_of(text: str) -> Demand:
-    bound = checked(text).bound
-    assert bound is not None
-    found = demand(bound)
+    draft = checked(text).drafted
+    assert draft is not None
+    found = demand(draft)
     assert found is not None
     return found
 

@@ -223,8 +223,9 @@ def _print(result: _Result, arguments: Namespace, *, is_alone: bool) -> None:
 
 def _print_summary(result: _Result) -> None:
     checked = result.checked
-    assert checked.bound is not None and checked.graph is not None, "the plan passed"
-    rows = [*essence(checked.bound, checked.graph), *result.rehearsed]
+    estimated = checked.estimated()
+    assert checked.bound is not None and checked.graph is not None and estimated is not None, "it passed"
+    rows = [*essence(checked.bound, checked.graph, estimated), *result.rehearsed]
     if checked.overrides:
         rows.append(("settings", ", ".join(checked.overrides)))
     base, is_deep = Path(result.path).parent, bool(result.rehearsed)

@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from typing import Any
 
+from planc.capacity.draft import Draft
 from planc.cli.support import plans
 from planc.cli.support.arguments import (
     add_gpu_argument,
@@ -17,7 +18,6 @@ from planc.cli.support.arguments import (
 )
 from planc.cli.support.exits import UsageError
 from planc.cli.support.views import write_view
-from planc.estimate.estimate import estimate
 from planc.estimate.layout import layouts
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import BuildModel
@@ -82,16 +82,17 @@ def run(arguments: Namespace) -> int:
     failure = plans.require_figures(checked)
     if failure is not None:
         return failure
-    bound, graph = checked.bound, checked.draft()
-    assert bound is not None and graph is not None, "a sound plan has a graph"
+    assert checked.drafted is not None, "a plan with figures has a draft"
+    draft = checked.drafted
+    bound, graph = draft.bound, draft.graph
     if arguments.graph is not None:
         sys.stdout.write(_graph(graph, arguments.graph))
     elif arguments.output_format == "json":
-        sys.stdout.write(_json(arguments.view, bound, graph))
+        sys.stdout.write(_json(arguments.view, draft))
     elif arguments.view == "resolved":
         sys.stdout.write(resolved_text(bound))
     else:
-        write_view(_text(arguments.view, bound, graph), stream=sys.stdout)
+        write_view(_text(arguments.view, draft), stream=sys.stdout)
     return plans.finish(checked)
 
 
@@ -122,15 +123,16 @@ def _build(graph: Graph) -> BuildModel:
     return next(op for op in graph.setup if isinstance(op, BuildModel))
 
 
-def _text(view: str | None, bound: BoundPlan, graph: Graph) -> str:
+def _text(view: str | None, draft: Draft) -> str:
+    bound, graph = draft.bound, draft.graph
     match view:
         case "layout":
             return layout_text(layouts(graph, bound.inventory)) + other_dtypes_text(_build(graph))
         case "memory":
             device = bound.plan.hardware.gpu if bound.plan.hardware else None
-            return f"{convention_text()}\n{memory_text(estimate(graph, bound.inventory), device=device)}"
+            return f"{convention_text()}\n{memory_text(draft.estimate, device=device)}"
         case "collectives":
-            return f"{convention_text()}\n{collectives_text(estimate(graph, bound.inventory))}"
+            return f"{convention_text()}\n{collectives_text(draft.estimate)}"
         case "mesh":
             return mesh_text([size for _, size in graph.mesh])
         case "pipeline":
@@ -142,11 +144,12 @@ def _text(view: str | None, bound: BoundPlan, graph: Graph) -> str:
         case "passes":
             return passes_text(bound)
         case _:
-            rows = render_table([*overview(bound, graph)], indent="  ")
+            rows = render_table([*overview(bound, graph, draft.estimate)], indent="  ")
             return f"{bound.plan.name}  {plan_hash(graph)[:12]}\n{rows}"
 
 
-def _json(view: str | None, bound: BoundPlan, graph: Graph) -> str:
+def _json(view: str | None, draft: Draft) -> str:
+    bound, graph = draft.bound, draft.graph
     document: dict[str, Any] = {"format_version": 1, "plan_hash": plan_hash(graph)}
     match view:
         case "layout":
@@ -154,9 +157,9 @@ def _json(view: str | None, bound: BoundPlan, graph: Graph) -> str:
             others = _build(graph).other_dtypes.items()
             document["other_dtypes"] = {name: str(dtype) for name, dtype in others}
         case "memory":
-            document["memory"] = memory_data(estimate(graph, bound.inventory))
+            document["memory"] = memory_data(draft.estimate)
         case "collectives":
-            document["collectives"] = collectives_data(estimate(graph, bound.inventory))
+            document["collectives"] = collectives_data(draft.estimate)
         case "mesh":
             document |= mesh_data([size for _, size in graph.mesh])
         case "pipeline":
@@ -170,5 +173,5 @@ def _json(view: str | None, bound: BoundPlan, graph: Graph) -> str:
         case "resolved":
             raise UsageError("--resolved prints a plan, which has no JSON form; use --origin or --graph json")
         case _:
-            document["overview"] = dict(overview(bound, graph))
+            document["overview"] = dict(overview(bound, graph, draft.estimate))
     return json.dumps(document, indent=2) + "\n"

@@ -1,0 +1,41 @@
+"""What a bound plan lowers to, and what that needs: each computed once, however many ask for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from planc.graph.graph import Graph
+from planc.lower import Lowered, trace_passes, verified
+from planc.plan.bind import BoundPlan
+
+if TYPE_CHECKING:
+    from planc.estimate.result import Estimate
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A plan that may break rules. Not slotted: its parts are kept when first asked for."""
+
+    bound: BoundPlan
+
+    @cached_property
+    def passes(self) -> tuple[Lowered, ...]:
+        return tuple(trace_passes(self.bound))
+
+    @property
+    def graph(self) -> Graph:
+        """Unverified: to compare with and to estimate, never to run."""
+        return self.passes[-1].graph
+
+    def compiled(self) -> Graph:
+        """The same graph, verified after every pass, of a plan that passed its checks."""
+        return verified(self.passes)
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        # Most checks that find errors need none, and should not wait for the import.
+        from planc.estimate.estimate import estimate
+
+        return estimate(self.graph, self.bound.inventory)
