@@ -38,7 +38,7 @@ def test_a_plan_is_written_that_is_sound_formatted_and_says_why(
     printed = capsys.readouterr()
     assert printed.out.split("\n")[:2] == [
         "  planc check mine.plan",
-        "  torchrun --nproc-per-node 4 -m planc.run mine.plan",
+        "  torchrun --standalone --nproc-per-node 4 -m planc.run mine.plan",
     ]
     text = (folder / "mine.plan").read_text(encoding="utf-8")
     assert text.startswith("# Written by planc new (pretrain) for 4 devices (h100): ")
