@@ -13,6 +13,9 @@ from planc.capacity.fits import demand
 from planc.cli.main import main
 from planc.devices.hardware import FITS, Demand
 from planc.estimate.estimate import estimate
+from planc.estimate.result import Estimate
+from planc.graph.graph import Graph
+from planc.inventory.schema import Inventory
 from planc.source import SourceFile
 from tests.plans import PLANS
 
@@ -75,6 +78,20 @@ def codes(found: Checked) -> list[str]:
 def test_a_peak_of_146_gib_is_judged_by_the_device(gib: int, expected: list[str]) -> None:
     assert 146 < peak(PLAN) / GIB < 147
     assert codes(checked(with_memory(gib))) == expected
+
+
+def test_a_plan_is_lowered_and_estimated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the device, for what it expects, and for the summary."""
+    graphs = []
+
+    def counted(graph: Graph, inventory: Inventory) -> Estimate:
+        graphs.append(graph)
+        return estimate(graph, inventory)
+
+    monkeypatch.setattr("planc.estimate.estimate.estimate", counted)
+    found = checked(with_memory(170) + "expect {\n  peak_memory <= 160 GiB\n}\n")
+    assert found.ok and found.estimated() is found.estimated()
+    assert len(graphs) == 1 and found.graph is graphs[0]
 
 
 def test_without_a_device_nothing_is_judged() -> None:
