@@ -60,7 +60,7 @@ SEQUENCE_LENGTH = 4_096
 """Llama 2's; less for a model with fewer positions."""
 _PER_PARAMETER = 20
 """Training tokens of a compute-optimal run, by Chinchilla."""
-_BYTES_PER_TOKEN = 4
+BYTES_PER_TOKEN = 4
 """About, of English text with a tokenizer of tens of thousands of tokens."""
 _PASSES = {Purpose.CONTINUE: 1, Purpose.CHATS: 3}
 """Over the data: Alpaca's three for chats."""
@@ -137,7 +137,7 @@ def _steps(purpose: Purpose, num_parameters: int, tokens: int, data_bytes: int) 
     pass_name = "1 pass" if passes == 1 else f"{passes} passes"
     if not data_bytes:
         return UNKNOWN_STEPS, f"Set it for your data: {pass_name} of its tokens / tokens_per_step."
-    number = max(1, round(passes * data_bytes / _BYTES_PER_TOKEN / tokens))
+    number = max(1, round(passes * data_bytes / BYTES_PER_TOKEN / tokens))
     return number, f"About {pass_name} over the data of today, at 4 bytes for each token."
 
 

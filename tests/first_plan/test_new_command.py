@@ -208,6 +208,17 @@ def test_steps_follow_from_the_size_of_chats_that_are_there(folder: Path) -> Non
     assert "packing = isolate" in text and "weights = pretrained" in text
 
 
+def test_data_smaller_than_a_step_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "data").mkdir()
+    (folder / "data" / "a.txt").write_text("x" * 8_000, encoding="utf-8")
+    given = ("--gpus", "4", "--gpu", "cpu", "--for", "pretrain", "--sequence-length", "128", "-y", "--force")
+    assert main(["new", "mine", *given, "--tokens-per-step", "4096"]) == 0
+    told = 'text("data/*.txt") has about 2_000 tokens, and a step takes 4_096: sequences repeat within a step'
+    assert told in capsys.readouterr().err
+    assert main(["new", "mine", *given, "--tokens-per-step", "1024"]) == 0
+    assert "sequences repeat" not in capsys.readouterr().err
+
+
 def test_numbers_that_are_given_are_those_of_the_plan(folder: Path) -> None:
     given = ("--steps", "7", "--sequence-length", "128", "--tokens-per-step", "1024")
     assert main(["new", "mine", *GIVEN, *given]) == 0

@@ -20,10 +20,12 @@ from planc.cli.support.spinner import spinner
 from planc.cli.support.unwritten import findings_by_flag
 from planc.cli.support.views import write_view
 from planc.devices.hardware import DEVICES, Device, in_lower_case
+from planc.figures.plan import tokens_per_step
 from planc.first_plan.blocks import sequence_length_of
 from planc.first_plan.brief import Brief
-from planc.first_plan.practice import Purpose
+from planc.first_plan.practice import BYTES_PER_TOKEN, Purpose
 from planc.first_plan.write import Written, first_plan
+from planc.graph.graph import Graph
 from planc.inventory.files import write_atomically
 from planc.inventory.known import KnownModels
 from planc.inventory.schema import Inventory
@@ -127,7 +129,7 @@ def run(arguments: Namespace) -> int:
     for path in model.write(output.parent):
         print(f"planc: wrote {path}", file=sys.stderr)
     print(f"planc: wrote {output}, which passed `check`", file=sys.stderr)
-    for note in _missing(model, brief, tokenizer, data):
+    for note in (*_missing(model, brief, tokenizer, data), *_scarce(written.checked.graph, data)):
         print(f"planc: note: {note}", file=sys.stderr)
     lines = next_commands(output, devices=brief.devices, node=brief.node)
     sys.stdout.write("".join(f"  {line}\n" for line in lines))
@@ -323,6 +325,16 @@ def _missing(model: NamedModel, brief: Brief, tokenizer: Path | None, data: Data
         yield f"there is no {tokenizer}: copy the model's tokenizer there"
     if not data.num_files and "(" in data.call and not data.call.startswith("python_stdlib"):
         yield f"no file matches {data.call}: put data there"
+
+
+def _scarce(graph: Graph | None, data: DataFiles) -> Iterator[str]:
+    """A step that takes more than the data have."""
+    found, wanted = data.num_bytes // BYTES_PER_TOKEN, tokens_per_step(graph).count if graph else 0
+    if data.num_files and found < wanted:
+        yield (
+            f"{data.call} has about {found:_} tokens, and a step takes {wanted:_}: sequences repeat within a "
+            "step; --tokens-per-step takes fewer"
+        )
 
 
 def _example(arguments: Namespace) -> int:
