@@ -14,7 +14,6 @@ from dataclasses import field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from planc.capacity.draft import Draft
 from planc.checks import RULES, Subject, run_checks
@@ -50,9 +49,6 @@ from planc.syntax.budget import LARGE_HELP, MAX_CHARACTERS
 from planc.syntax.codes import NOT_TEXT, TOO_LARGE
 from planc.syntax.parse import read
 from planc.user_dirs import cache_dir
-
-if TYPE_CHECKING:
-    from planc.estimate.result import Estimate
 
 MAX_FINDINGS = 200
 """More than anyone reads; only an adversarial text has more."""
@@ -95,10 +91,6 @@ class Checked:
     def draft(self) -> Graph | None:
         """The graph; for a plan that breaks rules, what it would be: to compare with, never to run."""
         return self.drafted.graph if self.drafted else None
-
-    def estimated(self) -> Estimate | None:
-        """What that graph needs."""
-        return self.drafted.estimate if self.drafted else None
 
 
 def read_source(path: Path) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:

@@ -67,7 +67,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "api": (
         *("source", "devices", "hub", "diagnostics", "syntax", "inventory", "plan", "checks", "graph"),
-        *("lower", "estimate", "solve", "capacity", "deep_check", "user_dirs"),
+        *("estimate", "solve", "capacity", "deep_check", "user_dirs"),
     ),
     "diff": (
         *("source", "vocab", "tables", "diagnostics", "styles", "plan", "graph", "estimate", "figures"),

@@ -223,13 +223,13 @@ def _print(result: _Result, arguments: Namespace, *, is_alone: bool) -> None:
 
 def _print_summary(result: _Result) -> None:
     checked = result.checked
-    estimated = checked.estimated()
-    assert checked.bound is not None and checked.graph is not None and estimated is not None, "it passed"
-    rows = [*essence(checked.bound, checked.graph, estimated), *result.rehearsed]
+    draft = checked.drafted
+    assert draft is not None, "the plan passed"
+    rows = [*essence(draft.bound, draft.graph, draft.estimate), *result.rehearsed]
     if checked.overrides:
         rows.append(("settings", ", ".join(checked.overrides)))
     base, is_deep = Path(result.path).parent, bool(result.rehearsed)
-    rows.append(unread(checked.bound.plan, checked.graph, base=base, is_deep=is_deep))
+    rows.append(unread(draft.bound.plan, draft.graph, base=base, is_deep=is_deep))
     *lines, last = render_table(rows, indent="  ").splitlines()
     write_view("\n".join(lines), stream=sys.stdout)
     write_fitted(f"\033[2m{last}\033[0m" if wants_color(sys.stdout) else last, stream=sys.stdout)
