@@ -71,7 +71,7 @@ def test_a_plan_of_a_model_alone_says_what_is_missing_and_what_comes_next(
     assert main([*command, "--sequence-length", "128", "-o", str(output)]) == 0
     said = capsys.readouterr().err
     assert "tiny-llama has no tokenizer.json: the plan takes bytes for tokens" in said
-    assert "data are data/*.txt beside the plan" in said
+    assert "data are data/*.txt next to the plan" in said
     assert f"torchrun --standalone --nproc-per-node 4 -m planc.run {output}" in said
 
 

@@ -250,7 +250,7 @@ def _write(found: tuple[Proposal, ...], search: Search, arguments: Namespace) ->
 
 def _placeholders(model: Path) -> Iterator[str]:
     """What a plan of a model alone has in place of what only its user knows."""
-    yield "its data are data/*.txt beside the plan: put yours there, or name them in the block `data`"
+    yield "its data are data/*.txt next to the plan: put yours there, or name them in the block `data`"
     if not _has_tokenizer(model):
         yield f"{model} has no tokenizer.json: the plan takes bytes for tokens"
 
