@@ -48,11 +48,6 @@ def trace_passes(bound: BoundPlan) -> Iterator[Lowered]:
         yield Lowered(graph_pass.name, graph_pass.reason, graph)
 
 
-def compile_graph(bound: BoundPlan) -> Graph:
-    """The verified graph of a plan that passed its checks."""
-    return verified(trace_passes(bound))
-
-
 def verified(passes: Iterable[Lowered]) -> Graph:
     """The last graph of passes that are all as a graph must be; AssertionError if not."""
     *_, last = map(_verified, passes)

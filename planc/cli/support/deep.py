@@ -17,7 +17,6 @@ from planc.deep_check.check import Deep, check_deep
 from planc.deep_check.summary import rehearsed_rows
 from planc.devices.hardware import Demand
 from planc.diagnostics import Diagnostic, Severity, has_errors, in_order
-from planc.estimate.estimate import estimate
 from planc.plan.elastic_meshes import shrinking_note
 from planc.runtime.errors import RunError
 from planc.tables import Row
@@ -39,7 +38,7 @@ def rehearse(path: str, checked: Checked, *, stream: TextIO) -> tuple[Checked, t
 def rehearsal(path: str, checked: Checked, *, stream: TextIO) -> Deep | None:
     """The rehearsal of a plan; None for a plan with errors. Otherwise, as `rehearse`."""
     require_libraries("--deep", "torch", "transformers")
-    if checked.graph is None or checked.inventory is None:
+    if checked.graph is None or checked.drafted is None:
         return None
     source = checked.sources[path]
     try:
@@ -47,7 +46,7 @@ def rehearsal(path: str, checked: Checked, *, stream: TextIO) -> Deep | None:
             return check_deep(
                 checked.graph,
                 base=Path(path).parent,
-                estimate=estimate(checked.graph, checked.inventory),
+                estimate=checked.drafted.estimate,
                 cache_dir=cache_dir(),
                 nowhere=source.start(),
                 said=show_progress,
