@@ -6,14 +6,15 @@ size of a compute element, T the rank's tokens, divided by tp if a norm runs on 
     norm        4 w + b w + 4    transformers' RMSNorm squares in float32, then scales in the compute dtype;
                                  others keep as many bytes an element as the inventory has measured
     linear      b w_in           once for layers that read the same input (q, k and v; gate and up)
-    linear between two linears   b w_out of each that feeds it, and b w_in of the activated one if two do;
+    linear between two linears   b w_out of each that feeds it, and b w_in of the activated one if it is
+                                 half of that, or one of two;
                                  an activation function of several operations keeps more than its input:
                                  as many bytes an element as the inventory has measured
     attention   b (q + 2 k) + a  queries, keys and values of the kernel; a is its log-sum-exp, 4 bytes a head;
                                  over cp b q more, since its output reaches the next layer as a copy
-    eager attention b 3 q + s    keys and values repeated for the queries; s is 4 bytes a score, and b more
-                                 where the compute dtype is not float32, in which softmax computes, and b
-                                 more where scores are capped
+    attention's own code         as the inventory has measured, by token, and by pair of tokens where it
+                                 computes scores, as eager attention does; of tensors that share memory the
+                                 whole memory
     checkpointed module          b h: only its input; the rest is recomputed for one module at a time
     checkpointed selectively     the input, and the tensors in selective.py
     experts     the tensors in experts.py
@@ -32,7 +33,7 @@ from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
 from planc.estimate.rank_work import RankWork, ancestors
 from planc.estimate.selective import kept_results_bytes
-from planc.inventory.footprint import ONE_OPERATION
+from planc.inventory.footprint import ONE_OPERATION, OwnCode
 from planc.inventory.schema import Attention, Kind, Module
 from planc.record import record
 from planc.styles.edges import SEQUENCE
@@ -77,7 +78,6 @@ def region_input_bytes(work: RankWork, fqn: str) -> int:
 
 def _saved(work: RankWork) -> Iterator[tuple[str, int]]:
     """(module, bytes) for all tensors that autograd saves outside of recomputed modules."""
-    attentions = {attention.fqn: attention for attention in work.inventory.attentions}
     experts = experts_saved(work)
     inputs: set[tuple[str, tuple[str, ...]]] = set()
     for module in work.inventory.modules:
@@ -85,16 +85,16 @@ def _saved(work: RankWork) -> Iterator[tuple[str, int]]:
             case Kind.NORM:
                 yield module.fqn, norm_bytes(work, module)
             case Kind.LINEAR | Kind.CONV1D:
-                key = module.fqn.rpartition(".")[0], module.sources
+                key = input_key(work, module)
                 if key not in inputs:
                     yield module.fqn, input_bytes(work, module)
                 inputs.add(key)
-                if not any(ancestor in attentions for ancestor in ancestors(module.fqn)):
+                if not any(ancestor in work.attentions for ancestor in ancestors(module.fqn)):
                     yield module.fqn, between_bytes(work, module)
         if module.fqn in work.draws:
             yield module.fqn, dropout_bytes(work, module.fqn)
-        if module.fqn in attentions:
-            yield module.fqn, attention_bytes(work, attentions[module.fqn])
+        if module.fqn in work.attentions:
+            yield module.fqn, attention_bytes(work, module)
         if module.fqn in experts:
             yield module.fqn, experts[module.fqn].kept
 
@@ -113,7 +113,8 @@ def norm_bytes(work: RankWork, module: Module) -> int:
         width = weight_width(module)
     # One reciprocal root, in float32, for each normalized vector.
     num_vectors = width // max(1, weight_width(module))
-    return tokens * (width * work.by_size(module.footprint.kept) + 4 * num_vectors)
+    kept = 0 if module.fqn in work.read_before else work.by_size(module.footprint.kept)
+    return tokens * (width * kept + 4 * num_vectors)
 
 
 def norm_tokens(work: RankWork, module: Module) -> int:
@@ -129,6 +130,14 @@ def weight_width(module: Module) -> int:
 def _local_width(work: RankWork, module: Module, tensor_dim: int) -> int:
     shape = work.tp_shape(module)
     return shape[tensor_dim] if shape else 0
+
+
+def input_key(work: RankWork, module: Module) -> tuple[str, tuple[str, ...]]:
+    """Equal for linear layers that read the same tensor: one norm's output, or, in one module, what the same
+    sources make. What is gathered along the sequence is gathered for each module."""
+    is_norms = [work.module(source).kind for source in module.sources] == [Kind.NORM]
+    parent = module.fqn.rpartition(".")[0]
+    return "" if is_norms and not work.divides_sequence else parent, module.sources
 
 
 def input_bytes(work: RankWork, module: Module) -> int:
@@ -150,14 +159,15 @@ def between_passing_bytes(work: RankWork, module: Module) -> int:
     """The most that backward of these operations holds in addition to what they save.
 
     Of a gate times a value, the gradients of the product and of both factors; then, in the activation
-    function, the value's gradient, where both factors are freed.
+    function, the value's gradient, where both factors are freed. Of a gate and a value that one layer
+    computes, the gradients of both at the end, and of its output, which holds both.
     """
     feeding, element = _feeding(work, module), work.compute_dtype.size_bytes
     if not feeding:
         return 0
     width = _local_width(work, module, 1)
     within = max(work.by_size(source.activation.passing) for source in feeding)
-    if len(feeding) > 1:
+    if _is_gated(module, feeding):
         within -= element
     return work.num_tokens * max(_between_width(work, module, feeding) * element, within * width)
 
@@ -171,21 +181,36 @@ def _feeding(work: RankWork, module: Module) -> tuple[Module, ...]:
 def _between_width(work: RankWork, module: Module, feeding: tuple[Module, ...]) -> int:
     """Of what is saved where an activation function keeps its input."""
     width = sum(_local_width(work, source, 0) for source in feeding)
-    return width + (_local_width(work, module, 1) if len(feeding) > 1 else 0)
+    return width + (_local_width(work, module, 1) if _is_gated(module, feeding) else 0)
 
 
-def attention_bytes(work: RankWork, attention: Attention) -> int:
-    """All-gather attention keeps the keys and values of the whole sequence, eager attention all scores."""
+def _is_gated(module: Module, feeding: tuple[Module, ...]) -> bool:
+    """Whether a linear layer reads the product of a gate and its factor, of two layers or of one."""
+    return len(feeding) > 1 or sum(source.out_features for source in feeding) == 2 * module.in_features
+
+
+def attention_bytes(work: RankWork, module: Module) -> int:
+    """What the kernel keeps, and what the code around it does."""
+    attention = work.attentions[module.fqn]
+    if work.attention.kind == "eager" and attention is not None:
+        return _own_code_bytes(work, module, module.eager_code)
+    # Over cp the kernel's keys and values are copies, and the memory of what they were made from is freed.
+    own = 0 if work.attention.over else _own_code_bytes(work, module, module.own_code)
+    return own if attention is None else own + _kernel_bytes(work, attention)
+
+
+def _own_code_bytes(work: RankWork, module: Module, code: OwnCode) -> int:
+    by_token = work.by_size(code.by_token) + work.sequence_length * work.by_size(code.by_pair)
+    return work.num_tokens * -(-by_token // (work.tp if module.fqn in work.with_columns else 1))
+
+
+def _kernel_bytes(work: RankWork, attention: Attention) -> int:
+    """All-gather attention keeps the keys and values of the whole sequence."""
     num_heads, num_kv_heads = work.heads(attention)
-    if document_bias_bytes(work) and work.attention.kind != "ring":
+    has_mask = document_bias_bytes(work) > 0 and work.attention.kind != "ring"
+    if has_mask or _hides(work, attention.window):
         # With a mask, keys and values are repeated for the queries.
         num_kv_heads = num_heads
-    if work.attention.kind == "eager":
-        width = 2 * attention.head_dim + (attention.value_dim or attention.head_dim)
-        compute_bytes = work.compute_dtype.size_bytes
-        score_bytes = 4 if work.compute_dtype is DType.FLOAT32 else 4 + compute_bytes
-        score_bytes += compute_bytes if "softcap" in attention.extras else 0
-        return work.num_tokens * num_heads * (width * compute_bytes + work.sequence_length * score_bytes)
     copies = work.cp if work.attention.kind == "allgather" else 1
     outputs = 1 if work.attention.over or work.attention.isolates else 0
     value_dim = attention.value_dim or attention.head_dim
@@ -205,6 +230,30 @@ def document_bias_bytes(work: RankWork) -> int:
         return 0
     copies = work.cp if work.attention.kind == "ulysses" else 1
     return copies * work.num_tokens * work.sequence_length * work.compute_dtype.size_bytes
+
+
+def window_bias_bytes(work: RankWork) -> int:
+    """The masks of sliding windows, [queries, keys], one for all layers with the same window.
+
+    The sum over a rank's queries of the keys that are cut for them. Compiled layers, whose masks are made
+    where they are used, count nothing.
+    """
+    if work.is_compiled:
+        return 0
+    windows = {one.window for one in work.inventory.attentions if _hides(work, one.window)}
+    length, cp = work.sequence_length, work.cp
+    is_divided = work.attention.kind == "allgather"
+    if is_divided and work.attention.balance == "headtail":
+        pairs = (length // (2 * cp)) ** 2 * (2 * cp + 1)
+    else:
+        pairs = length * length // (cp if is_divided else 1)
+    return len(windows) * pairs * work.compute_dtype.size_bytes
+
+
+def _hides(work: RankWork, window: int | None) -> bool:
+    """Whether the layers' attention takes a mask for a window."""
+    kinds = ("plain", "ulysses", "allgather")
+    return window is not None and window < work.sequence_length and work.attention.kind in kinds
 
 
 @record

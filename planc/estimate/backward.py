@@ -18,6 +18,7 @@ unit is (torch's _fsdp_param_group.py, post_backward). The operations are transf
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import prod
 
@@ -27,19 +28,20 @@ from planc.estimate.activations import (
     between_passing_bytes,
     context_bytes,
     input_bytes,
+    input_key,
     norm_bytes,
     norm_tokens,
     region_input_bytes,
     weight_width,
 )
-from planc.estimate.deferred import input_key, output_bytes, products
+from planc.estimate.deferred import output_bytes, products
 from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
 from planc.estimate.gaps import last_units
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork, ancestors
 from planc.estimate.units import Unit
-from planc.inventory.schema import Attention, Inventory, Kind, Module
+from planc.inventory.schema import Inventory, Kind, Module
 from planc.record import record
 
 _FLOAT32_BYTES = 4
@@ -123,7 +125,6 @@ class _Walk:
         self._work, self._all_units = work, units
         self._order = _reversed_order(work.inventory)
         self._element = work.compute_dtype.size_bytes
-        self._attentions: Mapping[str, Attention] = {one.fqn: one for one in work.inventory.attentions}
         self._experts = experts_saved(work)
         self._reduces = bool(units) and work.times == 1
         self._waits = bool(units) or work.times == 1
@@ -152,12 +153,11 @@ class _Walk:
         # A checkpointed embedding saves nothing anyway, and keeps only token ids.
         self._regions = {fqn: region for fqn in self._units if (region := work.region(fqn)) in self._again}
         self._last_of_region = {region: fqn for fqn, region in self._regions.items()}
-        self._readers: dict[_Input, int] = {}
-        for module in self._order:
-            if module.is_linear:
-                key = input_key(module)
-                self._readers[key] = self._readers.get(key, 0) + 1
-        self._read: dict[_Input, int] = {}
+        linear = [module for module in self._order if module.is_linear]
+        # Of layers in one module the outputs' gradients wait for each other.
+        self._siblings = Counter(map(_siblings_key, linear))
+        self._readers = Counter(input_key(work, module) for module in linear)
+        self._entered: set[_Input] = set()
         self._left_attention: set[str] = set()
 
     def moments(self) -> Iterator[Moment]:
@@ -202,35 +202,38 @@ class _Walk:
 
     def _linear(self, module: Module) -> Iterator[Moment]:
         """The last reader of an input frees it, unless the gradient of its weight is computed later."""
-        key, (rows, columns) = input_key(module), self._work.tp_shape(module) or (0, 0)
-        read = self._read[key] = self._read.get(key, 0) + 1
-        num_readers, token = self._readers[key], self._work.num_tokens * self._element
-        outputs = (num_readers - read + 1) * token * rows
+        key, siblings = input_key(self._work, module), _siblings_key(module)
+        (rows, columns), token = self._work.tp_shape(module) or (0, 0), self._work.num_tokens * self._element
+        outputs = self._siblings[siblings] * token * rows
+        self._siblings[siblings] -= 1
+        self._readers[key] -= 1
         is_deferred = module.fqn in self._work.deferred
         if self._work.loss_chunks > 1 and module is self._work.inventory.head:
             # Forward has computed its gradients, and backward casts their sums.
             outputs = 0 if self._element >= _FLOAT32_BYTES else rows * columns * _FLOAT32_BYTES
         gradient = 0 if is_deferred else self._gradient(module)
-        yield self._now(outputs + gradient + min(read, 2) * token * columns)
+        inputs = 1 if siblings not in self._entered else 2
+        self._entered.add(siblings)
+        yield self._now(outputs + gradient + inputs * token * columns)
         if is_deferred:
             self._live += output_bytes(self._work, module)
         else:
             self._weigh(module)
-            if read == num_readers:
+            if self._readers[key] == 0:
                 self._live -= input_bytes(self._work, module)
         yield from self._before_linear(module)
 
     def _before_linear(self, module: Module) -> Iterator[Moment]:
         """The elementwise operations, or the attention, whose result a linear layer reads."""
         work = self._work
-        around = next((name for name in ancestors(module.fqn) if name in self._attentions), None)
+        around = next((name for name in ancestors(module.fqn) if name in work.attentions), None)
         if around is None:
             if passing := between_passing_bytes(work, module):
                 yield self._now(passing)
                 self._live -= between_bytes(work, module)
         elif around not in self._left_attention:
             self._left_attention.add(around)
-            num_bytes = attention_bytes(work, self._attentions[around])
+            num_bytes = attention_bytes(work, work.module(around))
             yield self._now(input_bytes(work, module) + num_bytes + self._context)
             self._live -= num_bytes
 
@@ -282,6 +285,10 @@ class _Walk:
             sum(self._gathered.values()),
             gaps,
         )
+
+
+def _siblings_key(module: Module) -> _Input:
+    return module.fqn.rpartition(".")[0], module.sources
 
 
 def _around(fqn: str) -> tuple[str, ...]:

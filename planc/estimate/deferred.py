@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from planc.estimate.activations import input_bytes
+from planc.estimate.activations import input_bytes, input_key
 from planc.estimate.rank_work import RankWork
 from planc.inventory.schema import Module
 
@@ -21,17 +21,12 @@ def deferred_bytes(work: RankWork) -> int:
 def products(work: RankWork) -> Iterator[tuple[int, int]]:
     """The bytes of each layer's gradient and of what is freed with it, in the order of the computation."""
     layers = [module for module in work.inventory.modules if module.fqn in work.deferred]
-    first = {key: module for module in reversed(layers) for key in [input_key(module)]}
+    first = {key: module for module in reversed(layers) for key in [input_key(work, module)]}
     for module in reversed(layers):
         element = work.compute_dtype.size_bytes
         freed = output_bytes(work, module)
-        freed += input_bytes(work, module) if first[input_key(module)] is module else 0
+        freed += input_bytes(work, module) if first[input_key(work, module)] is module else 0
         yield element * prod(work.tp_shape(module) or (0,)), freed
-
-
-def input_key(module: Module) -> tuple[str, tuple[str, ...]]:
-    """Equal for linear layers that read the same tensor: their parent and their sources."""
-    return module.fqn.rpartition(".")[0], module.sources
 
 
 def output_bytes(work: RankWork, module: Module) -> int:

@@ -7,7 +7,13 @@ from dataclasses import replace
 from math import prod
 
 from planc.devices.hardware import FITS, Device
-from planc.estimate.activations import activations, context_bytes, document_bias_bytes, loss
+from planc.estimate.activations import (
+    activations,
+    context_bytes,
+    document_bias_bytes,
+    loss,
+    window_bias_bytes,
+)
 from planc.estimate.backward import fullest_moment, fullest_product
 from planc.estimate.checkpoint import staging
 from planc.estimate.collectives import collectives, replicated_message
@@ -107,7 +113,7 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
     """The parts of the peak; `part` if the work is that of a pp rank."""
     parameters, optimizer, gradients = states(work)
     kept, entropy = activations(work), loss(work)
-    kept_bytes = kept.kept + document_bias_bytes(work)
+    kept_bytes = kept.kept + document_bias_bytes(work) + window_bias_bytes(work)
     left_bytes = 0
     if part is not None:
         kept_bytes, left_bytes = part.kept_bytes, part.deferred_bytes

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from planc.estimate.activations import activations, document_bias_bytes, loss
+from planc.estimate.activations import activations, document_bias_bytes, loss, window_bias_bytes
 from planc.estimate.deferred import deferred_bytes
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Collective, Kind
@@ -96,12 +96,13 @@ def _part(
     sizes = {stage: (kept[stage], deferred_bytes(works[stage])) for stage in own}
     held = _held(pipeline, rank, sizes)
     num_neighbors = sum((stage > 0) + (stage < last) for stage in own)
+    work = works[rank] if own == (rank,) else rank_work(graph, _restricted(inventory, pipeline, set(own)))
     return Part(
         rank=rank,
         stages=own,
-        work=works[rank] if own == (rank,) else rank_work(graph, _restricted(inventory, pipeline, set(own))),
+        work=work,
         in_flight=in_flight,
-        kept_bytes=held.most - max(of_loss.values()),
+        kept_bytes=held.most - max(of_loss.values()) + window_bias_bytes(work),
         spared_bytes=held.most - held.with_gradients,
         deferred_bytes=held.at_weights,
         sends=message(pipeline, num_neighbors * pipeline.num_micro_batches),

@@ -24,6 +24,7 @@ from planc.graph.ops import (
 )
 from planc.graph.ops.attach_dropout import Draw
 from planc.graph.ops.shard_tensor_parallel import Rows
+from planc.inventory.footprint import ONE_OPERATION, OwnCode
 from planc.inventory.schema import Attention, Inventory, Kind, Module
 from planc.record import record
 from planc.styles import BY_NAME, StyleUse
@@ -88,6 +89,11 @@ class RankWork:
     """The names of each weight that both ends of a pipeline have, the first stage's first."""
     deferred: frozenset[str]
     """The linear layers whose weights have gradients apart from their backward."""
+    attentions: Mapping[str, Attention | None]
+    """The attentions whose tensors are known; None for those that do without transformers' interface."""
+
+    read_before: frozenset[str]
+    """The norms that keep only their input, of which another norm before them keeps the same."""
 
     @property
     def num_samples(self) -> int:
@@ -199,8 +205,24 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         owners={fqn: tie[0] for tie in reversed(inventory.ties) for fqn in tie},
         ties=next((op.ties for op in ops if isinstance(op, SplitPipeline)), ()),
         deferred=frozenset(fqn for op in ops if isinstance(op, SplitPipeline) for fqn in op.deferred),
+        attentions={
+            **{module.fqn: None for module in inventory.modules if module.own_code != OwnCode()},
+            **{attention.fqn: attention for attention in inventory.attentions},
+        },
+        read_before=frozenset(_read_before(inventory)),
         draws={fqn: op.draws for op in ops if isinstance(op, AttachDropout) for fqn in op.modules},
     )
+
+
+def _read_before(inventory: Inventory) -> Iterator[str]:
+    """Norms of whole hidden states: those of heads read parts of a tensor that have the same sources."""
+    seen: set[tuple[str, ...]] = set()
+    for module in inventory.modules:
+        is_whole = any(one.shape == (inventory.hidden_size,) for one in module.parameters)
+        if module.kind is Kind.NORM and is_whole and module.footprint.kept == ONE_OPERATION.kept:
+            if module.sources in seen:
+                yield module.fqn
+            seen.add(module.sources)
 
 
 def _sharding(ops: tuple[Op, ...]) -> dict[str, ShardTensorParallel]:

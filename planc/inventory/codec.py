@@ -8,7 +8,7 @@ from math import isfinite
 
 from planc.inventory.draw_fields import draw_fields, draws_from
 from planc.inventory.files import parse_json
-from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint
+from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint, OwnCode
 from planc.inventory.head_fields import (
     SHARING_FIELDS,
     own_heads_fields,
@@ -33,8 +33,8 @@ from planc.inventory.schema import Inventory, Kind, Parameter, Positions, Routin
 from planc.inventory.tree import AttentionNode, Node, fold, unfold
 from planc.vocab import DType, LogitsFunction, LogitsStep
 
-FORMAT_VERSION = 11
-"""10: which containers pass on other arguments. 11: what activation functions and norms keep."""
+FORMAT_VERSION = 12
+"""11: what activation functions and norms keep. 12: what attentions' own code keeps."""
 
 
 def dumps(inventory: Inventory) -> str:
@@ -176,6 +176,9 @@ def _node_lines(node: Node, *, indent: int) -> list[str]:
     for key, usual in _FOOTPRINTS.items():
         if (footprint := getattr(node, key)) != usual:
             fields[key] = {"kept": footprint.kept, "passing": footprint.passing}
+    for key in _CODES:
+        if (code := getattr(node, key)) != OwnCode():
+            fields[key] = {"by_token": code.by_token, "by_pair": code.by_pair}
     own = " " * indent + _compact(fields)
     if not node.children:
         return [own]
@@ -193,6 +196,7 @@ _RARE_ATTENTION_FIELDS = ("value_dim", "extras", "fixed_heads", "counts")
 
 
 _FOOTPRINTS = {"activation": ONE_OPERATION, "footprint": RMS_NORM}
+_CODES = "own_code", "eager_code"
 _KEPT_FIELDS = ("widened", "kept_in_half", "kept_in_float16")
 _RARE_NODE_FIELDS = (
     *(
@@ -209,6 +213,7 @@ _RARE_NODE_FIELDS = (
         *_KEPT_FIELDS,
         "draws",
         *_FOOTPRINTS,
+        *_CODES,
     ),
     "children",
 )
@@ -240,10 +245,10 @@ def _node(value: object, where: str) -> Node:
         kept_in_half=strings_of(fields.get("kept_in_half", []), f"{where}.kept_in_half"),
         kept_in_float16=strings_of(fields.get("kept_in_float16", []), f"{where}.kept_in_float16"),
         draws=draws_from(fields.get("draws", []), f"{where}.draws"),
-        **{
-            key: _footprint(fields[key], f"{where}.{key}") if key in fields else usual
-            for key, usual in _FOOTPRINTS.items()
-        },
+        activation=_footprint(fields, "activation", where),
+        footprint=_footprint(fields, "footprint", where),
+        own_code=_own_code(fields, "own_code", where),
+        eager_code=_own_code(fields, "eager_code", where),
         children=array_of(fields.get("children", []), f"{where}.children", of=_node),
     )
 
@@ -337,9 +342,18 @@ def _routing(value: object, where: str) -> Routing:
     )
 
 
-def _footprint(value: object, where: str) -> Footprint:
-    fields = fields_of(value, where, required=("kept", "passing"))
-    return Footprint(_by_size(fields["kept"], where), _by_size(fields["passing"], where))
+def _footprint(node: Mapping[str, object], key: str, where: str) -> Footprint:
+    if key not in node:
+        return _FOOTPRINTS[key]
+    fields = fields_of(node[key], f"{where}.{key}", required=("kept", "passing"))
+    return Footprint(*(_by_size(fields[name], f"{where}.{key}") for name in ("kept", "passing")))
+
+
+def _own_code(node: Mapping[str, object], key: str, where: str) -> OwnCode:
+    if key not in node:
+        return OwnCode()
+    fields = fields_of(node[key], f"{where}.{key}", required=("by_token", "by_pair"))
+    return OwnCode(*(_by_size(fields[name], f"{where}.{key}") for name in ("by_token", "by_pair")))
 
 
 def _by_size(value: object, where: str) -> tuple[int, int]:

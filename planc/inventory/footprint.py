@@ -18,6 +18,19 @@ class Footprint:
     passing: tuple[int, int]
 
 
+@record
+class OwnCode:
+    """Bytes that an attention's own code keeps for backward, without what linear layers, norms and dropout
+    in it keep, and without the queries, keys and values of a fused kernel.
+
+    `by_token` for each token; `by_pair` for each token and each position of its sequence, as scores have
+    them. Each where elements have two bytes, and where they have four.
+    """
+
+    by_token: tuple[int, int] = (0, 0)
+    by_pair: tuple[int, int] = (0, 0)
+
+
 ONE_OPERATION = Footprint(kept=(2, 4), passing=(4, 8))
 """Of a function such as silu, which keeps its input."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import field
 from enum import StrEnum
 
-from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint
+from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint, OwnCode
 from planc.record import record
 from planc.vocab import DropoutDim, DType, LogitsStep
 
@@ -110,6 +110,10 @@ class Module:
     """Of a linear layer: that of the activation function that reads its output, if one does."""
     footprint: Footprint = RMS_NORM
     """Of a norm."""
+    own_code: OwnCode = OwnCode()
+    """Of an attention, around a fused kernel."""
+    eager_code: OwnCode = OwnCode()
+    """Of an attention, with the model's own attention function: all that it keeps."""
 
     @property
     def is_linear(self) -> bool:

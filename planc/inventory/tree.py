@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from planc.inventory.files import InventoryError
-from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint
+from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint, OwnCode
 from planc.inventory.schema import (
     Attention,
     Draw,
@@ -80,6 +80,8 @@ class Node:
     draws: tuple[Draw, ...] = ()
     activation: Footprint = ONE_OPERATION
     footprint: Footprint = RMS_NORM
+    own_code: OwnCode = OwnCode()
+    eager_code: OwnCode = OwnCode()
     children: tuple[Node, ...] = ()
 
 
@@ -142,6 +144,8 @@ def _fold(
         ),
         activation=module.activation,
         footprint=module.footprint,
+        own_code=module.own_code,
+        eager_code=module.eager_code,
         children=_collapse(tuple(children)),
     )
 
@@ -185,6 +189,8 @@ def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
                 ),
                 activation=node.activation,
                 footprint=node.footprint,
+                own_code=node.own_code,
+                eager_code=node.eager_code,
             )
         )
         if (attention := node.attention) is not None:

@@ -114,7 +114,8 @@ def _blocks(base: Base, choice: Choice, node: int, rules: str) -> Iterator[str]:
     elif mesh.tp > 1:
         directive = "auto" if mesh.rules is Rules.AUTO else "auto(sequence_parallel = true)"
         yield f"tensor_parallel on tp {{\n  {directive}\n}}\n"
-    yield _fsdp(base, choice)
+    if fsdp := _fsdp(base, choice):
+        yield fsdp
     if mesh.cp > 1:
         yield _context_parallel(base, choice)
     if choice.recompute is not Recompute.NONE:
@@ -139,6 +140,9 @@ def _with_tokens(text: str, tokens: int) -> str:
 
 
 def _fsdp(base: Base, choice: Choice) -> str:
+    """Nothing where no parameters are sharded, and none is cast."""
+    if choice.mesh.dp_shard * choice.mesh.cp == 1 and choice.mesh.dp_replicate > 1 and not base.dtypes:
+        return ""
     dims = ["dp_shard", "cp"] if choice.mesh.cp > 1 else ["dp_shard"]
     replicas = "  replicate_on = dp_replicate\n" if choice.mesh.dp_replicate > 1 else ""
     reshard = str(choice.reshard).lower()

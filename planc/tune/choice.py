@@ -110,8 +110,6 @@ class Space:
     rules: dict[int, tuple[Rules, ...]]
     """By the size of tp."""
     rotations: tuple[str, ...]
-    is_stage: bool = False
-    """Whether the devices have a stage of a pipeline, which may be whole on each."""
 
     def meshes(self) -> Iterator[Mesh]:
         """Every mesh whose batch closes, with the first of its rules."""
@@ -120,8 +118,7 @@ class Space:
                 ranks = self.num_devices // tp // cp
                 for dp_shard in _divisors(ranks):
                     mesh = Mesh(ranks // dp_shard, dp_shard, cp, tp, rules[0])
-                    is_sharded = dp_shard * cp > 1 or self.num_devices == 1 or self.is_stage
-                    if is_sharded and self.micro_batches(mesh):
+                    if self.micro_batches(mesh):
                         yield mesh
 
     def _context_sizes(self, ranks: int) -> Iterator[int]:

@@ -156,7 +156,7 @@ class Pipelines:
     def _candidates(self) -> Iterator[_Candidate]:
         """Every choice with a pipeline that may fit, without the time of data parallelism."""
         for pp in self._sizes():
-            for mesh in replace(self.space, num_devices=self.space.num_devices // pp, is_stage=True).meshes():
+            for mesh in replace(self.space, num_devices=self.space.num_devices // pp).meshes():
                 self.num_meshes += 1
                 yield from self._on_mesh(replace(mesh, pp=pp))
 

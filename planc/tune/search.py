@@ -128,15 +128,15 @@ class Search:
         scored.extend(self._around(scored))
         scored.extend(self._pipelined(scored))
         scored.extend(self._compiled(scored))
-        return tuple(sorted(scored, key=lambda one: (one.seconds, one.score.peak_bytes)))
+        return tuple(sorted(scored, key=lambda one: (*_place(one), one.score.peak_bytes)))
 
     def _ranked(self, found: Sequence[AnyPlan]) -> tuple[AnyPlan, ...]:
         """The fastest first; of those that tie with it, the one whose mesh has the fewest dims."""
         fastest = min((one.seconds for one in found), default=0.0)
 
-        def place(one: AnyPlan) -> tuple[float, float]:
+        def place(one: AnyPlan) -> tuple[float, ...]:
             is_tied = one.seconds <= (1 + self.tie) * fastest
-            return len(one.choice.mesh.sizes) if is_tied and self.tie else _MOST_DIMS, one.seconds
+            return len(one.choice.mesh.sizes) if is_tied and self.tie else _MOST_DIMS, *_place(one)
 
         return tuple(sorted(found, key=place))
 
@@ -231,7 +231,7 @@ class Search:
         space = self._space = self._space or self.space()
         for one in best:
             choice, mesh = one.choice, one.choice.mesh
-            others = [replace(choice, reshard=False)]
+            others = [replace(choice, reshard=False)] if mesh.dp_shard * mesh.cp > 1 else []
             for rules in space.rules.get(mesh.tp, ())[1:]:
                 others.append(replace(choice, mesh=replace(mesh, rules=rules)))
             others.extend(
@@ -352,6 +352,11 @@ def _first_error(checked: Checked) -> str:
     errors = (one for one in checked.diagnostics if one.severity is Severity.ERROR)
     first = next(errors, None)
     return f"{first.code.code}: {first.code.summary}, {first.primary.text}" if first else ""
+
+
+def _place(one: Scored | Proposal) -> tuple[float, int]:
+    """The faster first; of those as fast, the one with fewer micro steps: each takes more than its work."""
+    return float(f"{one.seconds:.4g}"), -one.choice.micro_batch
 
 
 def _sizes(num_devices: int, node: int) -> Iterator[int]:

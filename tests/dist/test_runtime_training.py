@@ -199,6 +199,16 @@ def test_a_norm_of_many_elements_is_exact(dtype: torch.dtype) -> None:
     assert norm_of_all(gradients) == pytest.approx(expected, rel=1e-6)
 
 
+def test_the_norm_of_gradients_in_one_memory_counts_each_element_once() -> None:
+    """Neighbours in any order, with a gap that belongs to none, a transposed one, and an empty one."""
+    memory = torch.randn(20_000, generator=torch.Generator().manual_seed(0))
+    first, second, gap, third, fourth = memory.split([9_000, 3_000, 7, 5_993, 2_000])
+    gap.fill_(1e3)
+    gradients = [third.view(13, -1), second, fourth.view(40, 50).t(), first, memory[:0], torch.ones(3)]
+    expected = sum(one.double().square().sum().item() for one in gradients)
+    assert norm_of_all(gradients) == pytest.approx(math.sqrt(expected), rel=1e-6)
+
+
 def test_a_norm_of_large_float32_gradients_does_not_overflow_in_float64() -> None:
     gradients = [torch.full((10,), 1e30)]
     assert norm_of_all(gradients) == math.inf

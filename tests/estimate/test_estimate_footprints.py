@@ -1,4 +1,5 @@
-"""Activation functions and norms that keep more than one tensor, or less: the closed form as rehearsed."""
+"""Activation functions, norms and attentions that keep more tensors than most, or less: the closed form as
+rehearsed."""
 
 from __future__ import annotations
 
@@ -39,6 +40,18 @@ _LLAMA: Mapping[str, Any] = {
     "max_position_embeddings": 512,
 }
 _GEMMA = {"architectures": ["GemmaForCausalLM"], "model_type": "gemma", "head_dim": 32}
+_PHI3 = {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "pad_token_id": None}
+_BLOOM: Mapping[str, Any] = {
+    "architectures": ["BloomForCausalLM"],
+    "model_type": "bloom",
+    "hidden_size": 128,
+    "n_layer": 3,
+    "n_head": 4,
+    "vocab_size": 512,
+    "hidden_dropout": 0,
+    "attention_dropout": 0,
+}
+_CODEGEN = {"architectures": ["CodeGenForCausalLM"], "model_type": "codegen", "rotary_dim": 16}
 CONFIGS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "gelu_new": (_GPT2, "transformer.h"),
     "gelu": ({**_GPT2, "activation_function": "gelu"}, "transformer.h"),
@@ -46,12 +59,17 @@ CONFIGS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "gated gelu_new": ({**_LLAMA, "hidden_act": "gelu_new"}, "model.layers"),
     "gated relu": ({**_LLAMA, "hidden_act": "relu"}, "model.layers"),
     "norms in float32": ({**_LLAMA, **_GEMMA}, "model.layers"),
+    "fused projection": ({**_LLAMA, **_PHI3}, "model.layers"),
+    "own scores": (_BLOOM, "transformer.h"),
+    "own scores, rotated": ({**_GPT2, **_CODEGEN}, "transformer.h"),
 }
+OWN = {"own scores", "own scores, rotated"}
+"""Those whose attention does without transformers' interface."""
 
 PLAN = """\
 model {{
   hf = "model"
-  weights = random
+  weights = random{attention}
 }}
 
 mesh {{
@@ -94,11 +112,14 @@ def held_error(
         micro_batch=micro_batch,
         tokens=8 * 512 * micro_batch,
         recomputed=recomputed,
+        attention="\n  attention = eager" if name in OWN else "",
     )
     return compare_text(name, text, base=folder).held_error
 
 
-@pytest.mark.parametrize("name", slow_except(CONFIGS, "gelu_new", "norms in float32"))
+@pytest.mark.parametrize(
+    "name", slow_except(CONFIGS, "gelu_new", "norms in float32", "fused projection", "own scores")
+)
 def test_what_is_measured_of_them_is_held(tmp_path: Path, name: str) -> None:
     assert abs(held_error(tmp_path, name)) <= HELD
 

@@ -3,7 +3,8 @@
 Six small models on 4 CPU ranks. Every plan that can be written by hand for them is checked, and run: all
 factorisations of 4 ranks over pp, dp_replicate, dp_shard, cp and tp, each with every micro batch, with and
 without sequence parallelism, parameters gathered once or twice. So is the plan that `planc tune` puts first
-on a device whose peaks are measured here, on the same ranks. The fastest are then run again, in turns.
+on a device whose peaks are measured here, on the same ranks. Three steps of each tell which are far from the
+fastest; the others are run in turns.
 
 The table has, for each model, how much slower the first plan is than the fastest. Results are kept in a file,
 so a run that ends early continues.
@@ -17,7 +18,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -45,11 +46,13 @@ from tests.dist.pool import run_ranks, start_server
 from tests.tune.cpu_device import DEVICE, Peaks, measured_peaks
 
 NUM_RANKS = 4
-SEQUENCE_LENGTH, SEQUENCES = 128, 32
+SEQUENCE_LENGTH, SEQUENCES = 128, 16
 NUM_STEPS, NUM_WARMUP = 8, 3
 NUM_ROUNDS = 3
-NEAR = 1.3
-"""Plans that take longer than this many times the fastest are not run again."""
+LOOK_STEPS = 3
+"""The steps of the first look at a plan, of which the first warms up."""
+FAR, NEAR = 1.5, 1.3
+"""At the first look, and in a round: what takes longer than so many times the fastest is not run again."""
 GOAL = 1.10
 FOLDER = Path(__file__).parent
 _SIZES: Mapping[str, Any] = {
@@ -201,20 +204,30 @@ class Timed(TorchBackend):
         super().execute(op, position)
 
 
-def timed_rank(rank: int, world_size: int, task: Task) -> float:
-    """The median seconds of a step, without the first ones."""
+def timed_rank(rank: int, world_size: int, task: Task) -> list[float]:
+    """The seconds of each step but the last."""
     backend = Timed(open_session(task, Silent()))
     backend.starts = []
-    run(task.graph, backend)
-    seconds = [after - before for before, after in zip(backend.starts, backend.starts[1:], strict=False)]
-    return statistics.median(seconds[NUM_WARMUP:])
+    run(task.graph, backend, stop_after=task.stop_after)
+    return [after - before for before, after in zip(backend.starts, backend.starts[1:], strict=False)]
+
+
+def look_at(graph: Graph, folder: Path) -> float:
+    """The seconds of a step, of a few."""
+    return min(_slowest(graph, folder, num_steps=LOOK_STEPS + 1)[1:])
 
 
 def seconds_of(graph: Graph, folder: Path) -> float:
-    """Of the slowest rank."""
+    """The median seconds of a step, without the first ones."""
+    return statistics.median(_slowest(graph, folder, num_steps=NUM_STEPS)[NUM_WARMUP:])
+
+
+def _slowest(graph: Graph, folder: Path, *, num_steps: int) -> list[float]:
+    """The seconds of each step but the last, of the rank that takes the longest."""
     with TemporaryDirectory(prefix="planc-measured-") as run_folder:
-        task = Task(graph, folder, Path(run_folder))
-        return max(run_ranks(timed_rank, NUM_RANKS, task, init=False, quiet=True, timeout_seconds=120))
+        task = Task(graph, folder, Path(run_folder), stop_after=num_steps)
+        ranks = run_ranks(timed_rank, NUM_RANKS, task, init=False, quiet=True, timeout_seconds=120)
+    return [max(seconds) for seconds in zip(*ranks, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,31 +253,48 @@ class Result:
 _FIRST = "put first"
 
 
-def measure(
-    model: str, folder: Path, peaks: Peaks, kept: dict[str, list[float]], save: Callable[[], None]
-) -> Result:
-    """Fills `kept`, by plan and round, with what it does not have."""
-    graphs = dict(legal(model, folder))
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is measured of a model's plans, by name: at the first look, and by round."""
+
+    looks: dict[str, float]
+    rounds: dict[str, list[float]]
+    save: Callable[[], None]
+
+
+def measure(model: str, folder: Path, peaks: Peaks, kept: Kept) -> Result:
+    """Fills `kept` with what it does not have."""
     first = tuned(model, folder, peaks)
     assert first.checked.graph is not None
-    graphs[_FIRST] = first.checked.graph
+    graphs = {**legal(model, folder), _FIRST: first.checked.graph}
+    for name in _shuffled(graphs, seed=NUM_ROUNDS):
+        if name not in kept.looks:
+            kept.looks[name] = look_at(graphs[name], folder)
+            kept.save()
+            print(f"{model}, {name}: {kept.looks[name]:.3f} s", flush=True)
+    near = _within(FAR, kept.looks)
     for round_ in range(NUM_ROUNDS):
-        order = sorted(graphs)
-        random.Random(round_).shuffle(order)
-        for name in order:
-            if len(kept.setdefault(name, [])) <= round_:
-                kept[name].append(seconds_of(graphs[name], folder))
-                save()
-                print(f"{model}, round {round_ + 1}, {name}: {kept[name][-1]:.3f} s", flush=True)
-        least = min(map(statistics.median, (kept[name] for name in graphs)))
-        graphs = {
-            name: graph
-            for name, graph in graphs.items()
-            if name == _FIRST or statistics.median(kept[name]) <= NEAR * least
-        }
-    plans = {name: statistics.median(found) for name, found in kept.items()}
+        for name in _shuffled(near, seed=round_):
+            if len(kept.rounds.setdefault(name, [])) <= round_:
+                kept.rounds[name].append(seconds_of(graphs[name], folder))
+                kept.save()
+                print(f"{model}, round {round_ + 1}, {name}: {kept.rounds[name][-1]:.3f} s", flush=True)
+        near = _within(NEAR, {name: statistics.median(kept.rounds[name]) for name in near})
+    plans = kept.looks | {name: statistics.median(found) for name, found in kept.rounds.items()}
     name = f"{first.choice.mesh.text}, {first.choice.text}"
     return Result(model, name, plans.pop(_FIRST), first.seconds, plans)
+
+
+def _shuffled(names: Iterable[str], *, seed: int) -> list[str]:
+    order = sorted(names)
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def _within(limit: float, seconds: Mapping[str, float]) -> list[str]:
+    """The plans that take up to so many times the fastest, and the one that was put first."""
+    least = min(seconds.values())
+    return [name for name, one in seconds.items() if name == _FIRST or one <= limit * least]
 
 
 def report(results: list[Result]) -> Iterator[str]:
@@ -310,7 +340,10 @@ def main(arguments: list[str]) -> int:
             kept["peaks"] = measured_peaks(NUM_RANKS).values
         peaks = Peaks(kept["peaks"])
         print(peaks.text, flush=True)
-        results = [measure(one, folder, peaks, kept.setdefault(one, {}), save) for one in options.only]
+        results = [
+            measure(one, folder, peaks, Kept(**kept.setdefault(one, {"looks": {}, "rounds": {}}), save=save))
+            for one in options.only
+        ]
     print("\n".join(report(results)))
     return int(any(one.ratio > GOAL for one in results))
 

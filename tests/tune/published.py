@@ -206,7 +206,6 @@ def choices(row: Row, search: Search) -> Iterator[Choice]:
             num_devices=search.num_devices // pp,
             rules=rules,
             rotations=known.rotations if software.has_cp else (),
-            is_stage=pp > 1 or not software.has_fsdp,
         )
         for mesh in space.meshes():
             if _could_share(mesh, software):

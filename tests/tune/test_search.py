@@ -51,10 +51,10 @@ def test_what_is_proposed_passes_the_check_and_fits_and_is_in_order() -> None:
 
 
 def test_of_plans_that_tie_the_mesh_with_the_fewest_dims_is_first() -> None:
-    search = search_of(TINY, gpus=8)
+    search = search_of("qwen3-8b.plan", gpus=16)
     fastest = search.proposals()[0]
     assert len(fastest.choice.mesh.sizes) > 1
-    search = search_of(TINY, gpus=8)
+    search = search_of("qwen3-8b.plan", gpus=16)
     search.tie = 0.5
     first = search.proposals()[0]
     assert len(first.choice.mesh.sizes) == 1
@@ -151,6 +151,24 @@ def test_a_step_of_one_micro_batch_is_tried_though_smaller_ones_do_not_fit() -> 
     assert sizes == {2}
 
 
+def test_of_plans_that_are_as_fast_the_one_with_the_fewest_micro_steps_is_first() -> None:
+    """Whole replicas send as much with any micro batch, and large ones keep a device busy with any."""
+    found = search_of("llama-3.2-1b.plan", gpus=2).scored()
+    alike = [one for one in found if one.choice.mesh.text == "dp_replicate 2" and not one.choice.is_compiled]
+    sizes = [one.choice.micro_batch for one in alike if one.choice.recompute is Recompute.NONE]
+    assert len({one.seconds for one in alike if one.choice.recompute is Recompute.NONE}) == 1
+    assert len(set(sizes)) > 1
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_replicas_that_compute_in_the_models_dtype_are_written_without_fsdp() -> None:
+    choice = Choice(Mesh(2, 1, 1, 1, Rules.NONE), 1, Recompute.NONE, reshard=True, rotate="")
+    for name, has_dtypes in ((TINY, False), ("llama-3.1-8b.plan", True)):
+        base = search_of(name, gpus=2).base
+        assert bool(base.dtypes) is has_dtypes
+        assert ("fsdp on" in plan_text(base, choice, devices_per_node=2)) is has_dtypes
+
+
 def test_meshes_multiply_to_the_devices_and_close_the_batch() -> None:
     rules = {1: (Rules.NONE,), 2: (Rules.AUTO,)}
     space = Space(16, 8, 8192, 8192 * 24, rules, ("ring",))
@@ -160,10 +178,11 @@ def test_meshes_multiply_to_the_devices_and_close_the_batch() -> None:
     assert {(one.cp, one.tp) for one in meshes} == {(2, 1), (1, 2), (2, 2)}
 
 
-def test_no_mesh_is_without_fsdp_and_sequences_stay_long() -> None:
+def test_replicas_may_be_whole_and_sequences_stay_long() -> None:
     space = Space(8, 8, 4096, 4096 * 64, {1: (Rules.NONE,)}, ("ring",))
     assert {(one.dp_replicate, one.dp_shard, one.cp) for one in space.meshes()} == {
         (1, 8, 1),
         (2, 4, 1),
         (4, 2, 1),
+        (8, 1, 1),
     }

@@ -14,7 +14,7 @@ from planc.estimate.expectation import expected_step
 from planc.estimate.step_work import step_work
 from planc.source import SourceFile
 from planc.tune.base import plan_text
-from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space
+from planc.tune.choice import Choice, Mesh, Recompute, Rules
 from planc.tune.search import Search, reasons
 from planc.tune.table import written_plan
 from planc.vocab import MeshDim
@@ -104,10 +104,3 @@ def test_every_size_of_pp_that_is_not_proposed_is_explained() -> None:
     proposed = {one.choice.mesh.pp for one in search.proposals()}
     explained = {name for name in reasons(search) if name.startswith("pp ") and "," not in name}
     assert {f"pp {size}" for size in (2, 4) if size not in proposed} <= explained
-
-
-def test_a_stage_may_be_whole_on_each_of_its_devices() -> None:
-    rules: dict[int, tuple[Rules, ...]] = {1: (Rules.NONE,)}
-    space = Space(4, 8, 4096, 4096 * 64, rules, ())
-    stage = replace(space, is_stage=True)
-    assert {one.dp_shard for one in stage.meshes()} - {one.dp_shard for one in space.meshes()} == {1}

@@ -13,8 +13,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from planc.runtime.torch import private
 from planc.runtime.torch.attention.documents import Documents
-from planc.runtime.torch.attention.plain import band_mask
 from planc.runtime.torch.attention.sharding import Balance, local_halves, unshard
+from planc.runtime.torch.attention.windows import Windows
 
 
 def allgather_attention(
@@ -25,6 +25,7 @@ def allgather_attention(
     scale: float,
     group: ProcessGroup,
     balance: Balance,
+    windows: Windows,
     window: int | None = None,
     documents: Documents | None = None,
 ) -> Tensor:
@@ -45,6 +46,7 @@ def allgather_attention(
             key=full_key[:, :, :end],
             value=full_value[:, :, :end],
             scale=scale,
+            windows=windows,
             window=window,
             documents=documents,
         )
@@ -75,6 +77,7 @@ def lower_right_attention(
     key: Tensor,
     value: Tensor,
     scale: float,
+    windows: Windows,
     window: int | None = None,
     documents: Documents | None = None,
 ) -> Tensor:
@@ -84,7 +87,11 @@ def lower_right_attention(
         # With a mask, CUDA's fused kernels don't support grouped heads.
         num_groups = query.shape[1] // key.shape[1]
         key, value = (tensor.repeat_interleave(num_groups, 1) for tensor in (key, value))
-        seen = _mask(query, num_keys=num_keys, window=window, documents=documents)
+        if documents is None:
+            assert window is not None, "else nothing would be masked"
+            seen = windows.mask(query, num_keys=num_keys, window=window)
+        else:
+            seen = _documents_mask(query, num_keys=num_keys, window=window, documents=documents)
         return scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=scale)
     attend = partial(scaled_dot_product_attention, scale=scale, enable_gqa=query.shape[1] != key.shape[1])
     if num_queries == num_keys:
@@ -93,12 +100,9 @@ def lower_right_attention(
     return attend(query, key, value, attn_mask=below)
 
 
-def _mask(query: Tensor, *, num_keys: int, window: int | None, documents: Documents | None) -> Tensor:
+def _documents_mask(query: Tensor, *, num_keys: int, window: int | None, documents: Documents) -> Tensor:
     """The SDPA mask of queries [B, H, Sq, D] that end at the last key."""
     num_queries = query.shape[2]
-    if documents is None:
-        assert window is not None, "else nothing would be masked"
-        return band_mask(num_keys, window=window, device=query.device)[num_keys - num_queries :]
     keys = torch.arange(num_keys, device=query.device)
     queries = keys[num_keys - num_queries :]
     return documents.bias(

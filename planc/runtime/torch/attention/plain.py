@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from planc.runtime.torch.attention.documents import Documents
+from planc.runtime.torch.attention.windows import Windows
 
 
 def plain_attention(
@@ -15,6 +16,7 @@ def plain_attention(
     key: Tensor,
     value: Tensor,
     scale: float,
+    windows: Windows,
     window: int | None = None,
     documents: Documents | None = None,
 ) -> Tensor:
@@ -38,7 +40,7 @@ def plain_attention(
     key, value = (tensor.repeat_interleave(num_groups, 1) for tensor in (key, value))
     if documents is None:
         assert window is not None, "else nothing would be masked"
-        mask = band_mask(length, window=window, device=query.device)
+        mask = windows.mask(query, num_keys=length, window=window)
     else:
         # A compiled graph is the same for all documents: they are in the values of a mask alone.
         places = torch.arange(length, device=query.device)
@@ -56,11 +58,16 @@ def _apart(
         for start, end in spans:
             own = (tensor[sample : sample + 1, :, start:end] for tensor in (query, key, value))
             part, part_key, part_value = own
-            found.append(plain_attention(part, key=part_key, value=part_value, scale=scale, window=window))
+            found.append(
+                plain_attention(
+                    part,
+                    key=part_key,
+                    value=part_value,
+                    scale=scale,
+                    # Documents of all lengths would fill the memory with masks.
+                    windows=Windows(),
+                    window=window,
+                )
+            )
         samples.append(torch.cat(found, 2) if len(found) > 1 else found[0])
     return torch.cat(samples) if len(samples) > 1 else samples[0]
-
-
-def band_mask(length: int, *, window: int, device: torch.device) -> Tensor:
-    """True where query (row) sees key (column): bool [length, length], 0 <= row - column < window."""
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril().triu(1 - window)

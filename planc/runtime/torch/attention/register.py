@@ -19,6 +19,7 @@ from planc.runtime.torch.attention.refusals import require_shapes, require_suppo
 from planc.runtime.torch.attention.ring import ring_attention
 from planc.runtime.torch.attention.sharding import Balance
 from planc.runtime.torch.attention.ulysses import ulysses_attention
+from planc.runtime.torch.attention.windows import Windows
 
 Kind = Literal["plain", "ring", "allgather", "ulysses"]
 
@@ -75,10 +76,11 @@ def attention_for(
     kind: Kind, *, group: ProcessGroup | None, balance: Balance, documents: Documents | None = None
 ) -> Callable[..., Tensor]:
     """The attention of this kind, as a function of (query, *, key, value, scale); ValueError as above."""
+    windows = Windows()
     if kind == "plain":
         if group is not None or balance != "none":
             raise ValueError(f"plain attention takes no group and balance none, not balance {balance}")
-        return partial(plain_attention, documents=documents)
+        return partial(plain_attention, documents=documents, windows=windows)
     if group is None:
         raise ValueError(f"{kind} attention needs the process group of the cp mesh dim")
     arguments: dict[str, Any] = {"group": group, "balance": balance, "documents": documents}
@@ -86,9 +88,9 @@ def attention_for(
         case "ring":
             return partial(ring_attention, **arguments)
         case "allgather":
-            return partial(allgather_attention, **arguments)
+            return partial(allgather_attention, windows=windows, **arguments)
         case "ulysses":
-            return partial(ulysses_attention, **arguments)
+            return partial(ulysses_attention, windows=windows, **arguments)
         case _:
             assert_never(kind)
 

@@ -11,6 +11,7 @@ from planc.runtime.torch import private
 from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.attention.plain import plain_attention
 from planc.runtime.torch.attention.sharding import Balance, shard, unshard
+from planc.runtime.torch.attention.windows import Windows
 
 
 def ulysses_attention(
@@ -21,6 +22,7 @@ def ulysses_attention(
     scale: float,
     group: ProcessGroup,
     balance: Balance,
+    windows: Windows,
     window: int | None = None,
     documents: Documents | None = None,
 ) -> Tensor:
@@ -35,7 +37,9 @@ def ulysses_attention(
     if repeats > 1:
         key, value = (tensor.repeat_interleave(repeats, 1) for tensor in (key, value))
     query, key, value = (to_heads(tensor, group=group, balance=balance) for tensor in (query, key, value))
-    out = plain_attention(query, key=key, value=value, scale=scale, window=window, documents=documents)
+    out = plain_attention(
+        query, key=key, value=value, scale=scale, windows=windows, window=window, documents=documents
+    )
     return to_sequence(out, group=group, balance=balance)
 
 

@@ -179,7 +179,9 @@ def squared_norm(
     groups: dict[str, ProcessGroup] = {}
     members: dict[tuple[str, ...], list[Tensor]] = {(): []}
     for some in alike.values():
-        norms = [norm for gradient in some for norm in _partial_norms(local_of(gradient), dtype=dtype)]
+        norms = [
+            norm for local in _joined(map(local_of, some)) for norm in _partial_norms(local, dtype=dtype)
+        ]
         divided = {str(group.group_name): group for group in _sharding_groups(some[0])}
         groups |= divided
         members.setdefault(tuple(divided), []).append(torch.cat(norms).double().square().sum())
@@ -189,6 +191,38 @@ def squared_norm(
         members.setdefault(lacking[:-1], []).append(total)
     nothing = torch.zeros((), dtype=torch.float64, device=device)
     return torch.stack([total.to(device) for total in members[()]] or [nothing]).sum()
+
+
+def _joined(gradients: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The same elements in fewer tensors.
+
+    Gradients that were summed or reduced in one message lie side by side in its memory. One norm of them
+    all takes a fraction of the time of theirs.
+    """
+    by_memory: dict[object, list[Tensor]] = {}
+    for gradient in gradients:
+        if gradient.is_contiguous():
+            key = gradient.untyped_storage()._cdata, gradient.dtype
+            by_memory.setdefault(key, []).append(gradient)
+        else:
+            yield gradient
+    for some in by_memory.values():
+        yield from some if len(some) == 1 else _runs(sorted(some, key=Tensor.storage_offset))
+
+
+def _runs(parts: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Parts of one memory, in its order: those without a gap in between as one."""
+    run: list[Tensor] = []
+    for part in parts:
+        if run and run[-1].storage_offset() + run[-1].numel() != part.storage_offset():
+            yield _whole(run)
+            run = []
+        run.append(part)
+    yield _whole(run)
+
+
+def _whole(run: Sequence[Tensor]) -> Tensor:
+    return run[0].as_strided((sum(part.numel() for part in run),), (1,))
 
 
 def _partial_norms(local: Tensor, *, dtype: torch.dtype) -> Iterator[Tensor]:

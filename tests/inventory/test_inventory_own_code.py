@@ -1,0 +1,80 @@
+"""What attentions' own code keeps for backward, against sums by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from planc.inventory.codec import dumps, loads
+from planc.inventory.footprint import OwnCode
+from planc.inventory.probe.probe import probe
+from tests.inventory.conftest import ConfigWriter
+
+HIDDEN, HEADS, KV_HEADS, HEAD_DIM = 32, 4, 2, 8
+
+
+def codes(folder: Path, *, kind: str = "own_code") -> set[OwnCode]:
+    inventory = probe(folder)
+    names = {*inventory.own_attentions, *(one.fqn for one in inventory.attentions)}
+    return {getattr(module, kind) for module in inventory.modules if module.fqn in names}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "model_type", "keys"),
+    [
+        ("LlamaForCausalLM", "llama", {}),
+        ("Qwen3ForCausalLM", "qwen3", {}),
+        # Queries, keys and values are parts of one tensor, and nothing else keeps it.
+        ("GPT2LMHeadModel", "gpt2", {"n_embd": HIDDEN, "n_head": HEADS, "n_layer": 3}),
+    ],
+)
+def test_code_between_projections_and_the_kernel_keeps_nothing(
+    write_config: ConfigWriter, architecture: str, model_type: str, keys: Mapping[str, object]
+) -> None:
+    assert codes(write_config(architecture=architecture, model_type=model_type, **keys)) == {OwnCode()}
+
+
+@pytest.mark.parametrize("kv_heads", [HEADS, KV_HEADS])
+def test_values_that_are_cut_from_a_projection_keep_all_of_it(
+    write_config: ConfigWriter, kv_heads: int
+) -> None:
+    """Rotated queries and keys are new tensors, and what they were made from stays, too. They are laid out by
+    heads, and so is the kernel's output: the next layer reads a copy."""
+    folder = write_config(
+        architecture="Phi3ForCausalLM", model_type="phi3", pad_token_id=None, num_key_value_heads=kv_heads
+    )
+    extra = (HEADS + kv_heads) * HEAD_DIM + HEADS * HEAD_DIM
+    assert codes(folder) == {OwnCode(by_token=(2 * extra, 4 * extra))}
+
+
+def test_code_of_its_own_keeps_scores(write_config: ConfigWriter) -> None:
+    """BLOOM's softmax computes in float32, and its product with the values in the model's dtype."""
+    folder = write_config(architecture="BloomForCausalLM", model_type="bloom", n_head=HEADS, n_layer=1)
+    fused = 3 * HIDDEN
+    assert codes(folder) == {OwnCode(by_token=(2 * fused, 4 * fused), by_pair=(6 * HEADS, 4 * HEADS))}
+
+
+def test_a_models_own_attention_function_keeps_scores(write_config: ConfigWriter) -> None:
+    """Llama's computes its softmax in float32, and repeats keys and values; GPT-2's does neither."""
+    grouped = write_config(architecture="LlamaForCausalLM", model_type="llama")
+    width = 3 * HEADS * HEAD_DIM
+    assert codes(grouped, kind="eager_code") == {OwnCode((2 * width, 4 * width), (6 * HEADS, 4 * HEADS))}
+    fused = write_config(architecture="GPT2LMHeadModel", model_type="gpt2", n_embd=HIDDEN, n_head=HEADS)
+    assert codes(fused, kind="eager_code") == {OwnCode((2 * width, 4 * width), (2 * HEADS, 4 * HEADS))}
+
+
+def test_layers_that_the_probe_does_not_run_have_what_their_equals_have(write_config: ConfigWriter) -> None:
+    folder = write_config(
+        architecture="BloomForCausalLM", model_type="bloom", n_head=HEADS, num_hidden_layers=8
+    )
+    inventory = probe(folder)
+    assert len(inventory.own_attentions) == 8
+    assert len(codes(folder)) == 1
+    assert OwnCode() not in codes(folder)
+
+
+def test_it_is_kept_in_files(write_config: ConfigWriter) -> None:
+    inventory = probe(write_config(architecture="BloomForCausalLM", model_type="bloom", n_head=HEADS))
+    assert loads(dumps(inventory)) == inventory
