@@ -31,13 +31,13 @@ from math import prod
 
 from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
-from planc.estimate.rank_work import RankWork, ancestors
+from planc.estimate.rank_work import Core, RankWork, ancestors
 from planc.estimate.selective import kept_results_bytes
-from planc.inventory.footprint import ONE_OPERATION, OwnCode
+from planc.inventory.footprint import ONE_OPERATION
 from planc.inventory.schema import Attention, Kind, Module
 from planc.record import record
 from planc.styles.edges import SEQUENCE
-from planc.vocab import DType, Replicate
+from planc.vocab import DType, LogitsFunction, Replicate
 
 
 @record
@@ -89,12 +89,11 @@ def _saved(work: RankWork) -> Iterator[tuple[str, int]]:
                 if key not in inputs:
                     yield module.fqn, input_bytes(work, module)
                 inputs.add(key)
-                if not any(ancestor in work.attentions for ancestor in ancestors(module.fqn)):
-                    yield module.fqn, between_bytes(work, module)
+                yield module.fqn, between_bytes(work, module)
         if module.fqn in work.draws:
             yield module.fqn, dropout_bytes(work, module.fqn)
-        if module.fqn in work.attentions:
-            yield module.fqn, attention_bytes(work, module)
+        if (core := work.cores.get(module.fqn)) is not None:
+            yield module.fqn, core_bytes(work, core)
         if module.fqn in experts:
             yield module.fqn, experts[module.fqn].kept
 
@@ -145,7 +144,13 @@ def input_bytes(work: RankWork, module: Module) -> int:
 
 
 def between_bytes(work: RankWork, module: Module) -> int:
-    """Bytes that elementwise operations between linear layers save: a gate, its activation, its factor."""
+    """Bytes that elementwise operations between linear layers save: a gate, its activation, its factor.
+
+    Nothing where code around the layer is counted as a whole.
+    """
+    parent = work.cores.get(module.fqn.rpartition(".")[0])
+    if cores_around(work, module) or (parent is not None and parent.code is not None):
+        return 0
     feeding, columns = _feeding(work, module), _local_width(work, module, 1)
     num_bytes = _between_width(work, module, feeding) * work.compute_dtype.size_bytes
     for source in feeding:
@@ -189,19 +194,23 @@ def _is_gated(module: Module, feeding: tuple[Module, ...]) -> bool:
     return len(feeding) > 1 or sum(source.out_features for source in feeding) == 2 * module.in_features
 
 
-def attention_bytes(work: RankWork, module: Module) -> int:
-    """What the kernel keeps, and what the code around it does."""
-    attention = work.attentions[module.fqn]
-    if work.attention.kind == "eager" and attention is not None:
-        return _own_code_bytes(work, module, module.eager_code)
+def cores_around(work: RankWork, module: Module) -> tuple[Core, ...]:
+    """The parts of a layer around a module that are counted as a whole, the innermost first."""
+    found = (work.cores[name] for name in ancestors(module.fqn) if name in work.cores)
+    return tuple(core for core in found if not core.is_layer)
+
+
+def core_bytes(work: RankWork, core: Core) -> int:
+    """What a kernel keeps, and what the code around it does."""
+    kernel = 0
+    if core.attention is not None and (core.code is None or work.attention.kind != "eager"):
+        kernel = _kernel_bytes(work, core.attention)
     # Over cp the kernel's keys and values are copies, and the memory of what they were made from is freed.
-    own = 0 if work.attention.over else _own_code_bytes(work, module, module.own_code)
-    return own if attention is None else own + _kernel_bytes(work, attention)
-
-
-def _own_code_bytes(work: RankWork, module: Module, code: OwnCode) -> int:
-    by_token = work.by_size(code.by_token) + work.sequence_length * work.by_size(code.by_pair)
-    return work.num_tokens * -(-by_token // (work.tp if module.fqn in work.with_columns else 1))
+    if core.code is None or (core.has_kernel and not core.is_layer and work.attention.over):
+        return kernel
+    by_token = work.by_size(core.code.by_token) + work.sequence_length * work.by_size(core.code.by_pair)
+    is_divided = work.divides_sequence if core.is_layer else core.module.fqn in work.with_columns
+    return kernel + work.num_tokens * -(-by_token // (work.tp if is_divided else 1))
 
 
 def _kernel_bytes(work: RankWork, attention: Attention) -> int:
@@ -217,6 +226,9 @@ def _kernel_bytes(work: RankWork, attention: Attention) -> int:
     features = (num_heads + num_kv_heads * copies) * attention.head_dim
     features += (num_heads * outputs + num_kv_heads * copies) * value_dim
     log_sum_exp = num_heads * (8 if work.compute_dtype is DType.FLOAT64 else 4)
+    if work.attention.kind == "eager":
+        # Softmax computes in float32, and its result is cast.
+        log_sum_exp = num_heads * work.sequence_length * (4 + work.compute_dtype.size_bytes)
     return work.num_tokens * (features * work.compute_dtype.size_bytes + log_sum_exp)
 
 
@@ -281,7 +293,7 @@ def loss(work: RankWork) -> Loss:
     width = _local_width(work, head, 0) if head and work.vocab_over else work.inventory.vocab_size
     num_tokens = work.num_tokens // work.loss_chunks
     wide, narrow = (num_tokens * width * size for size in (work.loss_bytes, work.compute_dtype.size_bytes))
-    tensors, gradients = (4 if work.vocab_over else 3) * wide, 0
+    tensors, gradients = (4 if work.vocab_over else 3) * wide + _capped_bytes(work, num_tokens * width), 0
     if work.loss_chunks > 1 and head is not None:
         element = work.compute_dtype.size_bytes
         parameters = width * sum(prod(parameter.shape[1:]) for parameter in head.parameters)
@@ -289,6 +301,15 @@ def loss(work: RankWork) -> Loss:
         tensors = max(tensors, narrow + parameters * element + hidden // work.loss_chunks)
         gradients = parameters * work.loss_bytes + hidden
     return Loss(tensors, wide, narrow if narrow < wide else 0, gradients)
+
+
+def _capped_bytes(work: RankWork, num_logits: int) -> int:
+    """What backward reads of a function that caps logits, after a cast or before it."""
+    steps = [step.function for step in work.inventory.logits or ()]
+    if LogitsFunction.TANH not in steps:
+        return 0
+    is_cast = LogitsFunction.FLOAT32 in steps[: steps.index(LogitsFunction.TANH)]
+    return num_logits * (work.loss_bytes if is_cast else work.compute_dtype.size_bytes)
 
 
 def context_bytes(work: RankWork) -> int:

@@ -23,10 +23,11 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from planc.estimate.activations import (
-    attention_bytes,
     between_bytes,
     between_passing_bytes,
     context_bytes,
+    core_bytes,
+    cores_around,
     input_bytes,
     input_key,
     norm_bytes,
@@ -158,7 +159,7 @@ class _Walk:
         self._siblings = Counter(map(_siblings_key, linear))
         self._readers = Counter(input_key(work, module) for module in linear)
         self._entered: set[_Input] = set()
-        self._left_attention: set[str] = set()
+        self._left: set[str] = set()
 
     def moments(self) -> Iterator[Moment]:
         entered: set[str] = set()
@@ -172,6 +173,7 @@ class _Walk:
                 self._live -= region_input_bytes(self._work, region)
 
     def _module(self, module: Module) -> Iterator[Moment]:
+        self._enter_layer(module)
         unit = self._units.get(module.fqn)
         if unit is not None and unit not in self._gathered:
             self._gathered[unit] = self._element * unit.num_gathered
@@ -200,6 +202,14 @@ class _Walk:
         if unit is not None and self._last_of_unit[unit] == module.fqn:
             yield from self._reduce(unit)
 
+    def _enter_layer(self, module: Module) -> None:
+        """A layer's own code adds what its parts return: backward passes it first."""
+        for name in ancestors(module.fqn):
+            core = self._work.cores.get(name)
+            if core is not None and core.is_layer and name not in self._left:
+                self._left.add(name)
+                self._live -= core_bytes(self._work, core)
+
     def _linear(self, module: Module) -> Iterator[Moment]:
         """The last reader of an input frees it, unless the gradient of its weight is computed later."""
         key, siblings = input_key(self._work, module), _siblings_key(module)
@@ -226,16 +236,18 @@ class _Walk:
     def _before_linear(self, module: Module) -> Iterator[Moment]:
         """The elementwise operations, or the attention, whose result a linear layer reads."""
         work = self._work
-        around = next((name for name in ancestors(module.fqn) if name in work.attentions), None)
-        if around is None:
-            if passing := between_passing_bytes(work, module):
+        passing = between_passing_bytes(work, module)
+        if not (cores := cores_around(work, module)) and passing:
+            yield self._now(passing)
+        self._live -= between_bytes(work, module)
+        for core in cores:
+            if core.module.fqn not in self._left:
+                self._left.add(core.module.fqn)
+                num_bytes = core_bytes(work, core)
+                if core.mixes_tokens or not passing:
+                    passing = input_bytes(work, module) + num_bytes + self._context
                 yield self._now(passing)
-                self._live -= between_bytes(work, module)
-        elif around not in self._left_attention:
-            self._left_attention.add(around)
-            num_bytes = attention_bytes(work, work.module(around))
-            yield self._now(input_bytes(work, module) + num_bytes + self._context)
-            self._live -= num_bytes
+                self._live -= num_bytes
 
     def _gradient(self, module: Module) -> int:
         return self._element * sum(prod(one.tp_shape) for one in self._layouts(module))

@@ -35,6 +35,23 @@ AnOp = TypeVar("AnOp", bound=Op)
 
 
 @record
+class Core:
+    """A layer, a part of one or an attention, with what its own code keeps for backward, if that is known."""
+
+    module: Module
+    code: OwnCode | None
+    attention: Attention | None
+    """Of its own call of a kernel."""
+    has_kernel: bool
+    """Whether it is an attention, or around one."""
+    is_layer: bool
+
+    @property
+    def mixes_tokens(self) -> bool:
+        return self.has_kernel or (self.code is not None and any(self.code.by_pair))
+
+
+@record
 class RankWork:
     """A graph and its model, with lookups for the formulas.
 
@@ -89,8 +106,8 @@ class RankWork:
     """The names of each weight that both ends of a pipeline have, the first stage's first."""
     deferred: frozenset[str]
     """The linear layers whose weights have gradients apart from their backward."""
-    attentions: Mapping[str, Attention | None]
-    """The attentions whose tensors are known; None for those that do without transformers' interface."""
+    cores: Mapping[str, Core]
+    """The modules whose own code is known, and attentions."""
 
     read_before: frozenset[str]
     """The norms that keep only their input, of which another norm before them keeps the same."""
@@ -205,13 +222,20 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         owners={fqn: tie[0] for tie in reversed(inventory.ties) for fqn in tie},
         ties=next((op.ties for op in ops if isinstance(op, SplitPipeline)), ()),
         deferred=frozenset(fqn for op in ops if isinstance(op, SplitPipeline) for fqn in op.deferred),
-        attentions={
-            **{module.fqn: None for module in inventory.modules if module.own_code != OwnCode()},
-            **{attention.fqn: attention for attention in inventory.attentions},
-        },
+        cores={one.module.fqn: one for one in _cores(inventory, attention.kind)},
         read_before=frozenset(_read_before(inventory)),
         draws={fqn: op.draws for op in ops if isinstance(op, AttachDropout) for fqn in op.modules},
     )
+
+
+def _cores(inventory: Inventory, kind: str) -> Iterator[Core]:
+    attentions = {one.fqn: one for one in inventory.attentions}
+    around = {name for fqn in attentions for name in (fqn, *ancestors(fqn))}
+    for module in inventory.modules:
+        code = module.eager_code if kind == "eager" else module.own_code
+        if code is not None or module.fqn in attentions:
+            is_layer = module.fqn.rpartition(".")[0] in inventory.blocks
+            yield Core(module, code, attentions.get(module.fqn), module.fqn in around, is_layer)
 
 
 def _read_before(inventory: Inventory) -> Iterator[str]:

@@ -177,7 +177,7 @@ def _node_lines(node: Node, *, indent: int) -> list[str]:
         if (footprint := getattr(node, key)) != usual:
             fields[key] = {"kept": footprint.kept, "passing": footprint.passing}
     for key in _CODES:
-        if (code := getattr(node, key)) != OwnCode():
+        if (code := getattr(node, key)) is not None:
             fields[key] = {"by_token": code.by_token, "by_pair": code.by_pair}
     own = " " * indent + _compact(fields)
     if not node.children:
@@ -349,9 +349,9 @@ def _footprint(node: Mapping[str, object], key: str, where: str) -> Footprint:
     return Footprint(*(_by_size(fields[name], f"{where}.{key}") for name in ("kept", "passing")))
 
 
-def _own_code(node: Mapping[str, object], key: str, where: str) -> OwnCode:
+def _own_code(node: Mapping[str, object], key: str, where: str) -> OwnCode | None:
     if key not in node:
-        return OwnCode()
+        return None
     fields = fields_of(node[key], f"{where}.{key}", required=("by_token", "by_pair"))
     return OwnCode(*(_by_size(fields[name], f"{where}.{key}") for name in ("by_token", "by_pair")))
 

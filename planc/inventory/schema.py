@@ -110,10 +110,10 @@ class Module:
     """Of a linear layer: that of the activation function that reads its output, if one does."""
     footprint: Footprint = RMS_NORM
     """Of a norm."""
-    own_code: OwnCode = OwnCode()
-    """Of an attention, around a fused kernel."""
-    eager_code: OwnCode = OwnCode()
-    """Of an attention, with the model's own attention function: all that it keeps."""
+    own_code: OwnCode | None = None
+    """Of a layer or a part of one, around a fused kernel; None if it was not measured."""
+    eager_code: OwnCode | None = None
+    """The same with the model's own attention function."""
 
     @property
     def is_linear(self) -> bool:

@@ -80,8 +80,8 @@ class Node:
     draws: tuple[Draw, ...] = ()
     activation: Footprint = ONE_OPERATION
     footprint: Footprint = RMS_NORM
-    own_code: OwnCode = OwnCode()
-    eager_code: OwnCode = OwnCode()
+    own_code: OwnCode | None = None
+    eager_code: OwnCode | None = None
     children: tuple[Node, ...] = ()
 
 

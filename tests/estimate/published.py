@@ -254,7 +254,9 @@ def _sized(module: Module, row: Mapping[str, str]) -> Module:
         "down_proj": (hidden, ffn),
     }
     shape = shapes.get(module.fqn.rpartition(".")[2], (hidden,))
-    return replace(module, parameters=tuple(Parameter(one.name, shape) for one in module.parameters))
+    parameters = tuple(Parameter(one.name, shape) for one in module.parameters)
+    # What its code keeps at another size was not measured: the rules by widths count it.
+    return replace(module, parameters=parameters, own_code=None, eager_code=None)
 
 
 def _unread(pieces: Pieces, row: Row, work: RankWork) -> Pieces:

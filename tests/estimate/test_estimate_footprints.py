@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from tests.estimate.against_rehearsal import compare_text
+from tests.estimate.architectures import LIMIT, row
+from tests.models.architectures import architectures
 from tests.slow import slow_except
 
 HELD = 0.01
@@ -51,7 +53,7 @@ _BLOOM: Mapping[str, Any] = {
     "hidden_dropout": 0,
     "attention_dropout": 0,
 }
-_CODEGEN = {"architectures": ["CodeGenForCausalLM"], "model_type": "codegen", "rotary_dim": 16}
+_GEMMA2 = {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "head_dim": 32}
 CONFIGS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "gelu_new": (_GPT2, "transformer.h"),
     "gelu": ({**_GPT2, "activation_function": "gelu"}, "transformer.h"),
@@ -61,9 +63,12 @@ CONFIGS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "norms in float32": ({**_LLAMA, **_GEMMA}, "model.layers"),
     "fused projection": ({**_LLAMA, **_PHI3}, "model.layers"),
     "own scores": (_BLOOM, "transformer.h"),
-    "own scores, rotated": ({**_GPT2, **_CODEGEN}, "transformer.h"),
+    "capped logits": (
+        {**_LLAMA, **_GEMMA2, "vocab_size": 8_192, "attn_logit_softcapping": None, "sliding_window": 128},
+        "model.layers",
+    ),
 }
-OWN = {"own scores", "own scores, rotated"}
+OWN = {"own scores"}
 """Those whose attention does without transformers' interface."""
 
 PLAN = """\
@@ -122,6 +127,16 @@ def held_error(
 )
 def test_what_is_measured_of_them_is_held(tmp_path: Path, name: str) -> None:
     assert abs(held_error(tmp_path, name)) <= HELD
+
+
+@pytest.mark.parametrize(
+    "model_type", slow_except(("codegen", "jamba", "mamba", "mpt", "opt", "qwen3_next"), "qwen3_next")
+)
+def test_what_a_layers_own_code_keeps_is_counted(tmp_path: Path, model_type: str) -> None:
+    """Scans, gates, rotated scores, and activations that no part of a layer holds."""
+    found = row(model_type, architectures()[model_type], tmp_path)
+    assert not found.refusal
+    assert abs(found.error) <= LIMIT
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What attentions' own code keeps for backward, against sums by hand."""
+"""What the own code of layers and of their parts keeps for backward, against sums by hand."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from planc.inventory.footprint import OwnCode
 from planc.inventory.probe.probe import probe
 from tests.inventory.conftest import ConfigWriter
 
-HIDDEN, HEADS, KV_HEADS, HEAD_DIM = 32, 4, 2, 8
+HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM = 32, 64, 4, 2, 8
 
 
 def codes(folder: Path, *, kind: str = "own_code") -> set[OwnCode]:
+    """Of attentions."""
     inventory = probe(folder)
     names = {*inventory.own_attentions, *(one.fqn for one in inventory.attentions)}
     return {getattr(module, kind) for module in inventory.modules if module.fqn in names}
@@ -72,7 +73,39 @@ def test_layers_that_the_probe_does_not_run_have_what_their_equals_have(write_co
     inventory = probe(folder)
     assert len(inventory.own_attentions) == 8
     assert len(codes(folder)) == 1
-    assert OwnCode() not in codes(folder)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "model_type", "keys"),
+    [("LlamaForCausalLM", "llama", {}), ("Phi3ForCausalLM", "phi3", {"pad_token_id": None})],
+)
+def test_a_gate_keeps_both_factors_and_its_activation(
+    write_config: ConfigWriter, architecture: str, model_type: str, keys: Mapping[str, object]
+) -> None:
+    """Whether two projections compute them or one."""
+    inventory = probe(write_config(architecture=architecture, model_type=model_type, **keys))
+    mlp, layer = inventory.get("model.layers.1.mlp"), inventory.get("model.layers.1")
+    assert mlp is not None and layer is not None
+    assert mlp.own_code == mlp.eager_code == OwnCode((2 * 3 * INNER, 4 * 3 * INNER))
+    assert layer.own_code == OwnCode()
+
+
+def test_a_scan_keeps_what_the_rehearsal_keeps(write_config: ConfigWriter) -> None:
+    """Nothing but the code's own operations tells what a state space model keeps."""
+    inventory = probe(write_config(architecture="MambaForCausalLM", model_type="mamba"))
+    mixer = inventory.get("backbone.layers.1.mixer")
+    assert mixer is not None and mixer.own_code is not None
+    assert mixer.own_code.by_token[0] > 100 * HIDDEN
+    assert mixer.own_code.by_pair == (0, 0)
+
+
+def test_experts_are_not_measured(write_config: ConfigWriter) -> None:
+    """The tokens of each depend on values, which nothing has here; another rule counts them."""
+    folder = write_config(
+        architecture="MixtralForCausalLM", model_type="mixtral", num_local_experts=4, num_experts_per_tok=2
+    )
+    inventory = probe(folder)
+    assert {one.own_code for one in inventory.modules if "mlp" in one.fqn} == {None}
 
 
 def test_it_is_kept_in_files(write_config: ConfigWriter) -> None:

@@ -14,20 +14,24 @@ from planc.modeling.first_positions import FirstPositions
 NUM_TOKENS = 8
 
 
-def run(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> None:
-    """One forward on `input_ids` [1, S] and perhaps `position_ids`; on tokens without values by default."""
+def run(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None, *, with_gradients: bool = False
+) -> None:
+    """One forward on `input_ids` [B, S] and perhaps `position_ids`; on tokens without values by default."""
     if inputs is None:
         inputs = {"input_ids": torch.zeros(1, NUM_TOKENS, dtype=torch.long, device="meta")}
     # The code that makes masks reads one to detect packed tokens, which a meta tensor can't show.
     masks = {"attention_mask": torch.ones_like(inputs["input_ids"])} if makes_masks(model) else {}
-    with torch.no_grad():
+    with torch.set_grad_enabled(with_gradients):
         model(**inputs, use_cache=False, **masks)
 
 
-def run_again(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> None:
+def run_again(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None, *, with_gradients: bool = False
+) -> None:
     """Run as `run` does, a model that has been run: which of its modules are called is known."""
     with FirstPositions(lacks_values):
-        run(model, inputs)
+        run(model, inputs, with_gradients=with_gradients)
 
 
 def makes_masks(model: PreTrainedModel) -> bool:

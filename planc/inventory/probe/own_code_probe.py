@@ -1,14 +1,15 @@
-"""What attentions' own code keeps for backward, by running them on the meta device. Imports torch.
+"""What the code of layers and of their parts keeps for backward, by running them on the meta device.
+Imports torch.
 
-Between its projections and the kernel an attention rotates, cuts, copies and scales tensors. Code that does
-without transformers' interface computes the scores, too. All of this differs from model to model.
+Between its projections an attention rotates, cuts, copies and scales tensors, an MLP multiplies gates, and a
+state space model scans. All of this differs from model to model.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,54 +20,106 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from planc.inventory.footprint import OwnCode
-from planc.inventory.probe.attention_calls import OWN, WITH_MASK, WITHOUT_MASK
-from planc.inventory.probe.equal_layers import in_equal_layers
+from planc.inventory.probe.attention_calls import OWN, WITH_MASK, WITHOUT_MASK, attention_calls
+from planc.inventory.probe.equal_layers import in_equal_layers, without_equal_layers
 from planc.inventory.probe.forwards import run_again
 from planc.inventory.probe.kinds import Linear, kind_of
-from planc.inventory.schema import Kind
+from planc.inventory.schema import Kind, Module
 from planc.modeling.layers import nature
 from planc.modeling.private import tree_leaves, tree_map_only
 
-LENGTHS = 64, 128
-"""Tokens of the sequences that an attention is run on: multiples of what code may pad to."""
+_LENGTHS = (256, 512), (16, 32)
+"""Tokens of two sequences: multiples of the chunks that scans pad to; fewer, for models of few positions."""
 _BATCH = 2
 """Sequences: what one alone could share with others would not be seen to be copied."""
 _DTYPES = torch.bfloat16, torch.float32
 _COUNTED_APART = (Kind.LINEAR, Kind.CONV1D, Kind.NORM)
 
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
+_Calls = tuple[tuple[int, _Call], tuple[int, _Call]]
+"""The calls of a module on sequences of two lengths."""
 
 
-def own_codes(
-    model: PreTrainedModel, fqns: Sequence[str], instead: Mapping[str, str]
-) -> dict[str, tuple[OwnCode, OwnCode]]:
-    """What the own code of these attentions keeps: around a fused kernel, and with the model's own attention
-    function. What does not run by itself, as it reads another layer's keys, has the most of the others.
+def with_own_codes(
+    modules: Iterable[Module], model: PreTrainedModel, *, blocks: Sequence[str], experts: Collection[str]
+) -> tuple[Module, ...]:
+    """The modules, of which layers and their parts have what their own code keeps.
 
-    The model is on the meta device and in bfloat16. Inside `attention_calls`, and `without_equal_layers`,
-    which gives `instead`.
+    Parts with `experts`, whose tokens depend on values, are left out, and what does not run by itself, as
+    attention that reads another layer's keys. The model is on the meta device and in bfloat16, and may not be
+    of use afterwards: some grow their tables for long sequences.
     """
-    named = {fqn: model.get_submodule(fqn) for fqn in fqns}
+    with attention_calls() as attending, without_equal_layers(model) as instead:
+        named = dict(_layers_and_parts(model, blocks, experts))
+        found = _own_codes(model, named, blocks, attending)
+    found |= {fqn: found[other] for fqn, other in in_equal_layers(found, instead).items()}
+    codes = ((module, *found.get(module.fqn, (None, None))) for module in modules)
+    return tuple(replace(module, own_code=own, eager_code=eager) for module, own, eager in codes)
+
+
+def _own_codes(
+    model: PreTrainedModel,
+    named: Mapping[str, nn.Module],
+    blocks: Sequence[str],
+    attending: Collection[nn.Module],
+) -> dict[str, tuple[OwnCode, OwnCode]]:
+    """Around a fused kernel, and with the model's own attention function, which `attending` modules call."""
     by_nature: dict[object, tuple[OwnCode, OwnCode]] = {}
     found: dict[str, tuple[OwnCode, OwnCode]] = {}
-    # A model's own code may raise anything, here on other lengths than those that it has been run on.
-    with contextlib.suppress(Exception):
-        short, long = (_calls(model, named, length) for length in LENGTHS)
-        for fqn in short.keys() & long.keys():
-            kind = nature(named[fqn])
-            with contextlib.suppress(Exception):
-                if kind not in by_nature:
-                    around = _measured(named[fqn], short[fqn], long[fqn])
+    for fqn, calls in _calls(model, named).items():
+        module, is_layer = named[fqn], fqn.rpartition(".")[0] in blocks
+        # A model's own code may raise anything where it runs by itself.
+        with contextlib.suppress(Exception):
+            if (kind := nature(module)) not in by_nature:
+                parts = tuple(filter(_is_part, module.children())) if is_layer else ()
+                around = eager = _measured(module, calls, parts)
+                if not is_layer and any(one in attending for one in module.modules()):
                     with _eager(model):
-                        by_nature[kind] = around, _measured(named[fqn], short[fqn], long[fqn])
-                found[fqn] = by_nature[kind]
-    found |= {fqn: found[other] for fqn, other in in_equal_layers(found, instead).items()}
-    most = max(found.values(), key=lambda codes: [max(one.by_token) for one in codes], default=None)
-    return {} if most is None else {fqn: found.get(fqn, most) for fqn in fqns}
+                        eager = _measured(module, calls, ())
+                by_nature[kind] = around, eager
+            found[fqn] = by_nature[kind]
+    return found
 
 
-def _calls(model: PreTrainedModel, named: Mapping[str, nn.Module], length: int) -> dict[str, _Call]:
-    """What a forward on so many tokens passes to each of the modules."""
+def _layers_and_parts(
+    model: nn.Module, blocks: Sequence[str], experts: Collection[str]
+) -> Iterator[tuple[str, nn.Module]]:
+    for block in blocks:
+        for name, layer in model.get_submodule(block).named_children():
+            yield f"{block}.{name}", layer
+            for part_name, part in layer.named_children():
+                fqn = f"{block}.{name}.{part_name}"
+                has_experts = any(one == fqn or one.startswith(f"{fqn}.") for one in experts)
+                has_lists = any(isinstance(one, nn.ModuleList) for one in part.modules())
+                if _is_part(part) and not (has_experts or has_lists or _is_counted(part)):
+                    yield fqn, part
+
+
+def _is_part(module: nn.Module) -> bool:
+    """Functions without parameters, such as activations, belong to the code around them."""
+    return any(True for _ in module.parameters())
+
+
+def _is_counted(module: nn.Module) -> bool:
+    """Whether another rule counts what a module keeps."""
+    return kind_of(module) in _COUNTED_APART or isinstance(module, nn.Dropout)
+
+
+def _calls(model: PreTrainedModel, named: Mapping[str, nn.Module]) -> dict[str, _Calls]:
+    """What forwards on two lengths pass to each of the modules that they call."""
+    for short, long in _LENGTHS:
+        # On lengths that it does not take, a model may raise anything.
+        with contextlib.suppress(Exception):
+            less, more = (_calls_on(model, named, length) for length in (short, long))
+            return {
+                fqn: ((short, less[fqn]), (long, more[fqn]))
+                for fqn in named
+                if fqn in less.keys() & more.keys()
+            }
+    return {}
+
+
+def _calls_on(model: PreTrainedModel, named: Mapping[str, nn.Module], length: int) -> dict[str, _Call]:
     found: dict[str, _Call] = {}
 
     def note(fqn: str) -> Callable[..., None]:
@@ -75,40 +128,41 @@ def _calls(model: PreTrainedModel, named: Mapping[str, nn.Module], length: int) 
     with contextlib.ExitStack() as stack:
         for fqn, module in named.items():
             stack.callback(module.register_forward_pre_hook(note(fqn), with_kwargs=True).remove)
-        run_again(model, {"input_ids": torch.zeros(_BATCH, length, dtype=torch.long, device="meta")})
+        ids = torch.zeros(_BATCH, length, dtype=torch.long, device="meta")
+        run_again(model, {"input_ids": ids}, with_gradients=True)
     return found
 
 
-def _measured(module: nn.Module, short: _Call, long: _Call) -> OwnCode:
+def _measured(module: nn.Module, calls: _Calls, apart: Collection[nn.Module]) -> OwnCode:
     (token, pair), (wide_token, wide_pair) = (
-        _by_length(_kept(module, short, dtype), _kept(module, long, dtype)) for dtype in _DTYPES
+        _by_length(*((length, _kept(module, call, dtype, apart)) for length, call in calls))
+        for dtype in _DTYPES
     )
     return OwnCode(by_token=(token, wide_token), by_pair=(pair, wide_pair))
 
 
-def _by_length(less: int, more: int) -> tuple[int, int]:
+def _by_length(less: tuple[int, int], more: tuple[int, int]) -> tuple[int, int]:
     """Bytes of each token, and of each pair of tokens, that make up those of both lengths."""
-    short, long = LENGTHS
-    less_by_token, more_by_token = less / (_BATCH * short), more / (_BATCH * long)
-    by_pair = (more_by_token - less_by_token) / (long - short)
-    by_token = less_by_token - by_pair * short
-    return max(0, round(by_token)), max(0, round(by_pair))
+    (short, short_bytes), (long, long_bytes) = less, more
+    less_by_token, more_by_token = short_bytes / (_BATCH * short), long_bytes / (_BATCH * long)
+    # What the batch shares, or code pads, takes less of each token in a longer sequence.
+    by_pair = max(0.0, (more_by_token - less_by_token) / (long - short))
+    return max(0, round(more_by_token - by_pair * long)), round(by_pair)
 
 
-def _kept(module: nn.Module, call: _Call, dtype: torch.dtype) -> int:
-    """Bytes that a forward saves which no other rule counts, and which the caller does not hold."""
+def _kept(module: nn.Module, call: _Call, dtype: torch.dtype, apart: Collection[nn.Module]) -> int:
+    """Bytes that a forward saves outside of what is counted apart, and which no other rule counts."""
 
     def taken(tensor: Tensor) -> Tensor:
         # What is float32 in a bfloat16 model stays so.
         is_cast = tensor.is_floating_point() and dtype is torch.float32
-        return tensor.detach().to(dtype) if is_cast else tensor.detach()
+        found = tensor.detach().to(dtype) if is_cast else tensor.detach()
+        return found.requires_grad_(tensor.requires_grad)
 
     arguments = tree_map_only(Tensor, taken, call)
-    parameters = {name: taken(one).requires_grad_() for name, one in module.named_parameters()}
-    own = parameters | {name: taken(one) for name, one in module.named_buffers()}
-    next(one for one in tree_leaves(arguments) if _is_float(one)).requires_grad_()
+    own = {name: taken(one) for name, one in (*module.named_parameters(), *module.named_buffers())}
     watch = _Watch()
-    with _kernel(watch), watch.modules(module), saved_tensors_hooks(watch.save, lambda one: one):
+    with _kernel(watch), watch.modules(module, apart), saved_tensors_hooks(watch.save, lambda one: one):
         functional_call(module, own, *arguments)
     for tensor in tree_leaves((arguments, own, watch.read)):
         if isinstance(tensor, Tensor):
@@ -141,26 +195,33 @@ class _Watch:
     _depth: int = 0
     """The modules under way that are counted apart."""
 
+    @property
+    def is_counting(self) -> bool:
+        return self._depth == 0
+
     def save(self, tensor: Tensor) -> Tensor:
-        if self._depth == 0:
+        if self.is_counting:
             storage = tensor.untyped_storage()
             self.saved[storage._cdata] = storage.nbytes()
             self._alive.append(tensor)
         return tensor
 
     @contextlib.contextmanager
-    def modules(self, outer: nn.Module) -> Iterator[None]:
+    def modules(self, outer: nn.Module, apart: Collection[nn.Module]) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             for module in outer.modules():
-                if kind_of(module) in _COUNTED_APART or isinstance(module, nn.Dropout):
+                if isinstance(module, Linear):
+                    stack.callback(module.register_forward_pre_hook(self._read).remove)
+                if _is_counted(module) or module in apart:
                     stack.callback(module.register_forward_pre_hook(self._enter).remove)
                     stack.callback(module.register_forward_hook(self._leave).remove)
             yield
 
-    def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def _read(self, _: nn.Module, args: tuple[Any, ...]) -> None:
+        self.read.append(args[0])
+
+    def _enter(self, *_: object) -> None:
         self._depth += 1
-        if isinstance(module, Linear):
-            self.read.append(args[0])
 
     def _leave(self, *_: object) -> None:
         self._depth -= 1
@@ -173,7 +234,8 @@ def _kernel(watch: _Watch) -> Iterator[None]:
     def attend(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
     ) -> tuple[Tensor, None]:
-        watch.in_kernel += query.nbytes + key.nbytes + value.nbytes
+        if watch.is_counting:
+            watch.in_kernel += query.nbytes + key.nbytes + value.nbytes
         return _Fused.apply(query, key, value).transpose(1, 2).contiguous(), None  # type: ignore[no-untyped-call]
 
     names = WITHOUT_MASK, WITH_MASK
@@ -198,7 +260,3 @@ class _Fused(torch.autograd.Function):
         output = query.new_empty(shape).transpose(1, 2) if first == 2 else query.new_empty(shape)
         ctx.save_for_backward(query, key, value, output)
         return output
-
-
-def _is_float(value: object) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()

@@ -21,7 +21,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from planc.inventory.config_facts import added_losses, rope_switch
 from planc.inventory.files import InventoryError, config_digest, read_config
-from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, OwnCode
+from planc.inventory.footprint import ONE_OPERATION, RMS_NORM
 from planc.inventory.probe.attention_calls import (
     IMPLEMENTATIONS,
     AttentionCall,
@@ -45,7 +45,7 @@ from planc.inventory.probe.logits_probe import logits_steps
 from planc.inventory.probe.model_class import read_model_class
 from planc.inventory.probe.output_uses import OutputUses
 from planc.inventory.probe.outside_probe import needing_all_tokens, read_by_layers
-from planc.inventory.probe.own_code_probe import own_codes
+from planc.inventory.probe.own_code_probe import with_own_codes
 from planc.inventory.probe.position_probe import positions_of
 from planc.inventory.probe.random_probe import randomness_of
 from planc.inventory.probe.routing_probe import routing_of
@@ -82,7 +82,6 @@ def probe(model_dir: Path) -> Inventory:
                 logits = logits_steps(model)
                 lending = also_in_equal_layers(read_by_layers(model, blocks), instead)
                 needing = needing_all_tokens(model, blocks)
-                codes = own_codes(model, [*own, *(one.fqn for one in attentions)], instead)
     flow.leave_out(_owners(model) - also_in_equal_layers(training.visits, instead))
     ties = _ties(model)
     with _refusals_of(model_class):
@@ -92,6 +91,7 @@ def probe(model_dir: Path) -> Inventory:
         _module(fqn, module, flow=flow, unset=unset, draws=random.draws.get(fqn, ()))
         for fqn, module in model.named_modules()
     )
+    modules = _with_footprints(with_dtypes(modules, dtypes), model, flow=flow)
     return Inventory(
         config_digest=config_digest(content),
         architecture=model_class.__name__,
@@ -99,7 +99,7 @@ def probe(model_dir: Path) -> Inventory:
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
         max_positions=getattr(config, "max_position_embeddings", None),
-        modules=_with_footprints(with_dtypes(modules, dtypes), model, flow=flow, codes=codes),
+        modules=with_own_codes(modules, model, blocks=blocks, experts=flow.routings),
         attentions=attentions,
         ties=ties,
         tp_plan=tuple((model._tp_plan or {}).items()),
@@ -169,9 +169,7 @@ def _refusals_of(model_class: type[PreTrainedModel]) -> Iterator[None]:
         ) from error
 
 
-def _with_footprints(
-    modules: Iterable[Module], model: nn.Module, *, flow: _Flow, codes: Mapping[str, tuple[OwnCode, OwnCode]]
-) -> tuple[Module, ...]:
+def _with_footprints(modules: Iterable[Module], model: nn.Module, *, flow: _Flow) -> tuple[Module, ...]:
     """The modules, each with what it takes for backward."""
     activations = footprints(flow.activations)
     norms = norm_footprints({fqn: one for fqn, one in model.named_modules() if kind_of(one) is Kind.NORM})
@@ -180,11 +178,8 @@ def _with_footprints(
             module,
             activation=activations.get(module.fqn, ONE_OPERATION),
             footprint=norms.get(module.fqn, RMS_NORM),
-            own_code=own,
-            eager_code=eager,
         )
         for module in modules
-        for own, eager in [codes.get(module.fqn, (OwnCode(), OwnCode()))]
     )
 
 
