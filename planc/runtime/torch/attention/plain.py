@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.attention.windows import Windows
@@ -31,10 +31,7 @@ def plain_attention(
     if window is not None and window >= length:
         window = None
     if window is None and documents is None:
-        grouped = query.shape[1] != key.shape[1]
-        return scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
-        )
+        return _causal(query, key=key, value=value, scale=scale)
     # With a mask, CUDA's fused kernels don't support grouped heads; unfused ones materialize the scores.
     num_groups = query.shape[1] // key.shape[1]
     key, value = (tensor.repeat_interleave(num_groups, 1) for tensor in (key, value))
@@ -46,6 +43,16 @@ def plain_attention(
         places = torch.arange(length, device=query.device)
         mask = documents.bias("plain", queries=places, keys=places, dtype=query.dtype, window=window)
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+
+
+def _causal(query: Tensor, *, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """Without a mask. CPUs' fused kernel takes values of the queries' width only, as others do not need."""
+    width, more = value.shape[-1], query.shape[-1] - value.shape[-1]
+    if more > 0 and value.device.type == "cpu":
+        value = pad(value, (0, more))
+    grouped = query.shape[1] != key.shape[1]
+    out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
+    return out[..., :width]
 
 
 def _apart(
