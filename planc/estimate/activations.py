@@ -12,9 +12,9 @@ size of a compute element, T the rank's tokens, divided by tp if a norm runs on 
                                  as many bytes an element as the inventory has measured
     attention   b (q + 2 k) + a  queries, keys and values of the kernel; a is its log-sum-exp, 4 bytes a head;
                                  over cp b q more, since its output reaches the next layer as a copy
-    attention's own code         as the inventory has measured, by token, and by pair of tokens where it
+    own code of layers and parts as the inventory has measured, by token, and by pair of tokens where it
                                  computes scores, as eager attention does; of tensors that share memory the
-                                 whole memory
+                                 whole memory. Instead of what is between linears, where it is known
     checkpointed module          b h: only its input; the rest is recomputed for one module at a time
     checkpointed selectively     the input, and the tensors in selective.py
     experts     the tensors in experts.py
@@ -203,7 +203,9 @@ def cores_around(work: RankWork, module: Module) -> tuple[Core, ...]:
 def core_bytes(work: RankWork, core: Core) -> int:
     """What a kernel keeps, and what the code around it does."""
     kernel = 0
-    if core.attention is not None and (core.code is None or work.attention.kind != "eager"):
+    is_eager = work.attention.kind == "eager"
+    around = (core, *cores_around(work, core.module))
+    if core.attention is not None and not (is_eager and any(one.code is not None for one in around)):
         kernel = _kernel_bytes(work, core.attention)
     # Over cp the kernel's keys and values are copies, and the memory of what they were made from is freed.
     if core.code is None or (core.has_kernel and not core.is_layer and work.attention.over):

@@ -34,7 +34,7 @@ from planc.inventory.tree import AttentionNode, Node, fold, unfold
 from planc.vocab import DType, LogitsFunction, LogitsStep
 
 FORMAT_VERSION = 12
-"""11: what activation functions and norms keep. 12: what attentions' own code keeps."""
+"""11: what activation functions and norms keep. 12: what layers' own code keeps."""
 
 
 def dumps(inventory: Inventory) -> str:
