@@ -82,15 +82,12 @@ class Checked:
     source_digests: tuple[tuple[str, str], ...] = field(default=())
     included: Mapping[str, Span] = field(default_factory=dict)
     """Files that the plan extends or imports, by the name of their source: the statement that names each."""
-    drafted: Draft | None = None
+    draft: Draft | None = None
+    """What the plan lowers to. Of a plan that breaks rules it is there to compare with, never to run."""
 
     @property
     def ok(self) -> bool:
         return not has_errors(self.diagnostics)
-
-    def draft(self) -> Graph | None:
-        """The graph; for a plan that breaks rules, what it would be: to compare with, never to run."""
-        return self.drafted.graph if self.drafted else None
 
 
 def read_source(path: Path) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
@@ -169,7 +166,7 @@ def check_source(
     checked = _check(source, launch, load=load)
     found = _capped(_with_tried_fixes(source, checked, launch, load=load))
     diagnostics = in_order(_with_way(one, checked.included) for one in found)
-    graph = None if checked.drafted is None or has_errors(diagnostics) else checked.drafted.compiled()
+    graph = None if checked.draft is None or has_errors(diagnostics) else checked.draft.compiled()
     return replace(checked, diagnostics=diagnostics, graph=graph)
 
 
@@ -352,7 +349,7 @@ def _against_model(found: Checked, plan: Plan, launch: _Launch) -> Checked:
     problems = tuple(run_checks(subject))
     smaller = () if has_errors(problems) else _of_smaller(plan, inventory, base=base)
     diagnostics = (*found.diagnostics, *problems, *smaller)
-    return replace(found, plan=plan, diagnostics=diagnostics, inventory=inventory, bound=bound, drafted=draft)
+    return replace(found, plan=plan, diagnostics=diagnostics, inventory=inventory, bound=bound, draft=draft)
 
 
 def _other_source(hf: str, *, base: Path) -> str | None:

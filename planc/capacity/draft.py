@@ -11,6 +11,7 @@ from planc.lower import Lowered, trace_passes, verified
 from planc.plan.bind import BoundPlan
 
 if TYPE_CHECKING:
+    from planc.estimate.layout import ParameterLayout
     from planc.estimate.result import Estimate
 
 
@@ -32,6 +33,13 @@ class Draft:
     def compiled(self) -> Graph:
         """The same graph, verified after every pass, of a plan that passed its checks."""
         return verified(self.passes)
+
+    @cached_property
+    def layouts(self) -> tuple[ParameterLayout, ...]:
+        """Of every parameter."""
+        from planc.estimate.layout import layouts
+
+        return layouts(self.graph, self.bound.inventory)
 
     @cached_property
     def estimate(self) -> Estimate:

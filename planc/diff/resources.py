@@ -20,7 +20,7 @@ _CROSSES_NODES = "P304"
 
 def compare_resources(old: Side, new: Side) -> Iterator[Change]:
     """Memory and communication, or that they are unknown because a model is not here."""
-    before, after = old.estimate(), new.estimate()
+    before, after = old.estimate, new.estimate
     if before is None or after is None:
         yield Change(Group.MEMORY, Action.KEEP, PEAK, note=UNKNOWN)
         return

@@ -63,7 +63,7 @@ def render_review(reviewed: Sequence[Reviewed], *, revision: str) -> str:
 
 def what_is_new(side: Side | None) -> str:
     """`is new: world size 4, 804_992 parameters, 4_096 tokens per step, peak memory 31.79 MiB per rank`."""
-    estimated = side.estimate() if side else None
+    estimated = side.estimate if side else None
     if side is None or side.inventory is None or estimated is None:
         return "is new"
     figures = (

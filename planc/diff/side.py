@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 from planc.api import Checked
+from planc.capacity.draft import Draft
 from planc.diagnostics import Diagnostic, Severity
 from planc.diff.difference import Finding, Version
 from planc.estimate.estimate import estimate
@@ -23,11 +25,11 @@ from planc.source import SourceFile, Span
 AnOp = TypeVar("AnOp", bound=Op)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Side:
-    """A plan or a compiled artifact.
+    """A plan or a compiled artifact. Not slotted: its estimate is kept when first asked for.
 
-    `plan` and `bound` are None for an artifact; `inventory` is None if the model is not here. `note` is a
+    `plan` and `draft` are None for an artifact; `inventory` is None if the model is not here. `note` is a
     remark on its origin for the reader.
     """
 
@@ -37,7 +39,7 @@ class Side:
     plan: Plan | None = None
     diagnostics: tuple[Diagnostic, ...] = ()
     note: str = ""
-    bound: BoundPlan | None = None
+    draft: Draft | None = None
 
     def op(self, kind: type[AnOp]) -> AnOp | None:
         """The first op of a kind."""
@@ -58,8 +60,15 @@ class Side:
             return None
         return {parameter.fqn: parameter for parameter in layouts(self.graph, self.inventory)}
 
+    @property
+    def bound(self) -> BoundPlan | None:
+        return self.draft.bound if self.draft else None
+
+    @cached_property
     def estimate(self) -> Estimate | None:
         """Memory and communication, or None if the model is not here."""
+        if self.draft is not None:
+            return self.draft.estimate
         return None if self.inventory is None else estimate(self.graph, self.inventory)
 
     def version(self) -> Version:
@@ -122,7 +131,7 @@ def side_of(checked: Checked, *, name: str) -> Side | None:
 
     A plan that breaks rules has a draft graph, which shows what it would do.
     """
-    graph = checked.draft()
-    if graph is None:
+    draft = checked.draft
+    if draft is None:
         return None
-    return Side(name, graph, checked.inventory, checked.plan, checked.diagnostics, bound=checked.bound)
+    return Side(name, draft.graph, checked.inventory, checked.plan, checked.diagnostics, draft=draft)

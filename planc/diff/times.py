@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from planc.diff.difference import Action, Change, Group
 from planc.diff.side import Side
 from planc.estimate.bound import StepBound, step_bound
-from planc.estimate.estimate import estimate
 from planc.estimate.expectation import StepExpectation, step_expectation
 from planc.estimate.step_work import StepWork, step_work
 from planc.figures import times
@@ -44,9 +43,10 @@ def _device(plan: Plan | None) -> object:
 
 
 def _times(side: Side) -> _Times | None:
-    if side.inventory is None or side.plan is None or side.plan.hardware is None:
+    estimated = side.estimate
+    if side.inventory is None or estimated is None or side.plan is None or side.plan.hardware is None:
         return None
-    step = step_work(side.graph, side.inventory, estimate(side.graph, side.inventory))
+    step = step_work(side.graph, side.inventory, estimated)
     device, node = side.plan.hardware.gpu, side.plan.mesh.devices_per_node
     expected = step_expectation(step, device, devices_per_node=node)
     return _Times(step, expected, step_bound(step, device, devices_per_node=node))

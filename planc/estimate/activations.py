@@ -12,9 +12,9 @@ size of a compute element, T the rank's tokens, divided by tp if a norm runs on 
                                  as many bytes an element as the inventory has measured
     attention   b (q + 2 k) + a  queries, keys and values of the kernel; a is its log-sum-exp, 4 bytes a head;
                                  over cp b q more, since its output reaches the next layer as a copy
-    own code of layers and parts as the inventory has measured, by token, and by pair of tokens where it
-                                 computes scores, as eager attention does; of tensors that share memory the
-                                 whole memory. Instead of what is between linears, where it is known
+    own code    of layers, of parts of them and of what is around layers, as the inventory has measured: by
+                token, and by pair of tokens where it computes scores, as eager attention does; of tensors
+                that share memory the whole memory. Instead of what is between linears, where it is known
     checkpointed module          b h: only its input; the rest is recomputed for one module at a time
     checkpointed selectively     the input, and the tensors in selective.py
     experts     the tensors in experts.py
@@ -197,7 +197,7 @@ def _is_gated(module: Module, feeding: tuple[Module, ...]) -> bool:
 def cores_around(work: RankWork, module: Module) -> tuple[Core, ...]:
     """The parts of a layer around a module that are counted as a whole, the innermost first."""
     found = (work.cores[name] for name in ancestors(module.fqn) if name in work.cores)
-    return tuple(core for core in found if not core.is_layer)
+    return tuple(core for core in found if core.is_part)
 
 
 def core_bytes(work: RankWork, core: Core) -> int:
@@ -208,10 +208,10 @@ def core_bytes(work: RankWork, core: Core) -> int:
     if core.attention is not None and not (is_eager and any(one.code is not None for one in around)):
         kernel = _kernel_bytes(work, core.attention)
     # Over cp the kernel's keys and values are copies, and the memory of what they were made from is freed.
-    if core.code is None or (core.has_kernel and not core.is_layer and work.attention.over):
+    if core.code is None or (core.has_kernel and core.is_part and work.attention.over):
         return kernel
     by_token = work.by_size(core.code.by_token) + work.sequence_length * work.by_size(core.code.by_pair)
-    is_divided = work.divides_sequence if core.is_layer else core.module.fqn in work.with_columns
+    is_divided = core.module.fqn in work.with_columns if core.is_part else work.divides_sequence
     return kernel + work.num_tokens * -(-by_token // (work.tp if is_divided else 1))
 
 

@@ -2,8 +2,9 @@
 
 With R = T k rows, a token for each of its k experts, of width h, and experts of inner width f:
 
-    experts     b R (h + u + f + h)   the sorted rows, the outputs of up, the inputs of down, the outputs of
-                                      makes of them; u is 2 f, and b R f more, where a gate is multiplied in
+    experts     b R (h + f + h)       the sorted rows, the inputs of down, the outputs of down
+    activation  c R u                 the outputs of up and what else their function keeps, c bytes an element
+                                      as the inventory has measured; u is 2 f for a gate
     weights     R                     of the sum over a token's experts: float32, or the compute dtype
     router      h T + 4 E T           its input, and probabilities in float32
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planc.estimate.rank_work import RankWork
+from planc.inventory.footprint import ONE_OPERATION
 from planc.inventory.schema import Module
 from planc.record import record
 
@@ -39,11 +41,16 @@ def experts_saved(work: RankWork) -> Mapping[str, Saved]:
         up, down = widths
         hidden, element = work.inventory.hidden_size, work.compute_dtype.size_bytes
         num_rows = work.num_tokens * module.routing.experts_per_token
-        gated = down if up == 2 * down else 0
         weight_bytes = _FLOAT32_BYTES if module.routing.in_float32 else element
+        between = up * work.by_size(module.activation.kept)
+        if module.activation == ONE_OPERATION and up == 2 * down:
+            # No gate that was measured keeps less than its input and one factor.
+            between += down * element
+        # The inputs and outputs of down are freed when backward passes the function between.
+        passing = up * work.by_size(module.activation.passing) - (hidden + down) * element
         found[module.fqn] = Saved(
-            num_rows * ((2 * hidden + up + gated + down) * element + weight_bytes),
-            num_rows * max(2 * hidden, up + hidden) * element,
+            num_rows * ((2 * hidden + down) * element + between + weight_bytes),
+            num_rows * max(2 * hidden * element, (up + hidden) * element, passing),
         )
         for router in map(work.module, module.sources):
             if _is_router(router, module):

@@ -169,17 +169,22 @@ def _restricted(inventory: Inventory, pipeline: Pipeline, own: set[int]) -> Inve
         f"{name}." for stage, names in enumerate(pipeline.split.stages) if stage not in own for name in names
     )
     names = {module.fqn for module in inventory.modules if not f"{module.fqn}.".startswith(others)}
+    # The code around layers runs where they begin and where they end.
+    has_end = bool(own & {0, pipeline.num_stages - 1})
+    stems = () if has_end else tuple(block.rpartition(".")[0] for block in inventory.blocks)
     ties = (tuple(fqn for fqn in tie if fqn.rpartition(".")[0] in names) for tie in inventory.ties)
     return replace(
         inventory,
-        modules=tuple(_among(module, names) for module in inventory.modules if module.fqn in names),
+        modules=tuple(_among(module, names, stems) for module in inventory.modules if module.fqn in names),
         attentions=tuple(one for one in inventory.attentions if one.fqn in names),
         ties=tuple(tie for tie in ties if len(tie) > 1),
         vocab_size=inventory.vocab_size if pipeline.split.head in names else 0,
     )
 
 
-def _among(module: Module, names: set[str]) -> Module:
-    """The module, reading only from others of its part."""
+def _among(module: Module, names: set[str], idle: tuple[str, ...]) -> Module:
+    """The module, reading only from others of its part; without code of its own if that is idle."""
+    if module.fqn in idle:
+        module = replace(module, own_code=None, eager_code=None)
     sources = tuple(name for name in module.sources if name in names)
     return module if sources == module.sources else replace(module, sources=sources)

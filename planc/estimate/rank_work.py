@@ -36,7 +36,8 @@ AnOp = TypeVar("AnOp", bound=Op)
 
 @record
 class Core:
-    """A layer, a part of one or an attention, with what its own code keeps for backward, if that is known."""
+    """A layer, a part of one, the stem around layers or an attention, with what its own code keeps for
+    backward, if that is known."""
 
     module: Module
     code: OwnCode | None
@@ -45,6 +46,12 @@ class Core:
     has_kernel: bool
     """Whether it is an attention, or around one."""
     is_layer: bool
+    is_stem: bool
+    """Whether it is what holds layers."""
+
+    @property
+    def is_part(self) -> bool:
+        return not (self.is_layer or self.is_stem)
 
     @property
     def mixes_tokens(self) -> bool:
@@ -231,11 +238,18 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
 def _cores(inventory: Inventory, kind: str) -> Iterator[Core]:
     attentions = {one.fqn: one for one in inventory.attentions}
     around = {name for fqn in attentions for name in (fqn, *ancestors(fqn))}
+    stems = {block.rpartition(".")[0] for block in inventory.blocks}
     for module in inventory.modules:
         code = module.eager_code if kind == "eager" else module.own_code
         if code is not None or module.fqn in attentions:
-            is_layer = module.fqn.rpartition(".")[0] in inventory.blocks
-            yield Core(module, code, attentions.get(module.fqn), module.fqn in around, is_layer)
+            yield Core(
+                module,
+                code,
+                attentions.get(module.fqn),
+                has_kernel=module.fqn in around,
+                is_layer=module.fqn.rpartition(".")[0] in inventory.blocks,
+                is_stem=module.fqn in stems,
+            )
 
 
 def _read_before(inventory: Inventory) -> Iterator[str]:

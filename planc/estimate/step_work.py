@@ -26,7 +26,6 @@ from planc.pipelining.orders import Order
 from planc.record import record
 from planc.vocab import DType, MeshDim
 
-_ELEMENT_BYTES = 4
 _SMALL = 0.02
 """A share of the model's weights that changes no time by more."""
 
@@ -168,7 +167,7 @@ def _step_work(work: RankWork, sent: tuple[Collective, ...], *, num_elements: in
         gathered_in_forward=_gathered_in_forward(work),
         mesh=work.graph.mesh,
         optimizer_elements=0 if work.offloads else num_elements,
-        optimizer_bytes=_ELEMENT_BYTES * (1 + 2 * (1 + len(work.optimizer.state_names))),
+        optimizer_bytes=work.model_dtype.size_bytes * (1 + 2 * (1 + len(work.optimizer.state_names))),
         kernels=moved.kernels,
         tokens=work.tokens_per_step,
         world_size=work.graph.world_size,

@@ -9,7 +9,6 @@ from dataclasses import replace
 from planc.api import Checked, check_source
 from planc.devices.hardware import Device
 from planc.diagnostics import Severity
-from planc.estimate.estimate import estimate
 from planc.figures import needs
 from planc.first_plan.blocks import ISOLATE, blocks, sequence_length_of, tokens_per_step_of
 from planc.first_plan.brief import Brief
@@ -184,13 +183,13 @@ def _plain(brief: Brief, base: Base, models: KnownModels, *, why: str) -> Writte
         choice = Choice(mesh, 1, recompute, reshard=True, rotate="")
         text = plan_text(replace(base, dtypes=dtypes), choice, devices_per_node=brief.node)
         checked = check_source(SourceFile(brief.name, text), base=brief.folder, models=models)
-        if checked.ok and checked.graph is not None and checked.inventory is not None:
+        if checked.ok and checked.draft is not None:
             break
         refused = refused or Written("", checked)
     else:
         assert refused is not None, "no plan was sound"
         return refused
-    peak = needs.peak_memory(estimate(checked.graph, checked.inventory))
+    peak = needs.peak_memory(checked.draft.estimate)
     text = _finished(text, checked, peak_bytes=int(peak.value))
     kind = brief.device.name if brief.device is not None else "CPU"
     head = f"# Written by planc new ({brief.purpose}) for {plural(brief.devices, f'{kind} rank')}.\n# {why}\n"

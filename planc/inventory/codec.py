@@ -33,8 +33,9 @@ from planc.inventory.schema import Inventory, Kind, Parameter, Positions, Routin
 from planc.inventory.tree import AttentionNode, Node, fold, unfold
 from planc.vocab import DType, LogitsFunction, LogitsStep
 
-FORMAT_VERSION = 12
-"""11: what activation functions and norms keep. 12: what layers' own code keeps."""
+FORMAT_VERSION = 13
+"""11: what activation functions and norms keep. 12: what layers' own code keeps. 13: what gates of experts
+keep, and code around layers."""
 
 
 def dumps(inventory: Inventory) -> str:

@@ -20,8 +20,9 @@ class Footprint:
 
 @record
 class OwnCode:
-    """Bytes that the own code of a layer or of a part of one keeps for backward, without what linear layers,
-    norms and dropout in it keep, and without the queries, keys and values of a fused kernel.
+    """Bytes that the own code of a layer, of a part of one or of a stem keeps for backward, without what
+    linear layers, norms and dropout in it keep, and without the queries, keys and values of a fused kernel.
+    A stem holds layers, which are not counted with it.
 
     `by_token` for each token; `by_pair` for each token and each position of its sequence, as scores have
     them. Each where elements have two bytes, and where they have four.

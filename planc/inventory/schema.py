@@ -107,11 +107,12 @@ class Module:
     draws: tuple[Draw, ...] = ()
     """What its own code drops in one forward in training, in order, with the model's own attention."""
     activation: Footprint = ONE_OPERATION
-    """Of a linear layer: that of the activation function that reads its output, if one does."""
+    """Of a linear layer, or of the first stack of experts: that of the activation function or the gate that
+    reads its output, if one does."""
     footprint: Footprint = RMS_NORM
     """Of a norm."""
     own_code: OwnCode | None = None
-    """Of a layer or a part of one, around a fused kernel; None if it was not measured."""
+    """Of a layer, a part of one or a stem, around a fused kernel; None if it was not measured."""
     eager_code: OwnCode | None = None
     """The same with the model's own attention function."""
 

@@ -12,47 +12,16 @@ from functools import cached_property
 from pathlib import Path
 
 from planc.api import Checked, check_source, local_files
+from planc.capacity.draft import Draft
 from planc.diagnostics import Diagnostic
-from planc.estimate.estimate import estimate
-from planc.estimate.layout import ParameterLayout, layouts
-from planc.estimate.result import Estimate
-from planc.graph.graph import Graph
 from planc.inventory.known import KnownModels
 from planc.inventory.schema import Inventory
-from planc.plan.bind import BoundPlan
 from planc.plan.include import Load
 from planc.record import record
 from planc.source import SourceFile, Span
 from planc.syntax import ast
 from planc.syntax.parse import read
 from planc.user_dirs import cache_dir
-
-
-@dataclass(frozen=True, eq=False)
-class Model:
-    """A plan held against its model. What a key stroke does not need is computed when a view asks."""
-
-    bound: BoundPlan
-    checked: Checked
-
-    @property
-    def inventory(self) -> Inventory:
-        return self.bound.inventory
-
-    @cached_property
-    def graph(self) -> Graph:
-        """The plan's graph; of a plan that breaks rules, what it would be."""
-        graph = self.checked.draft()
-        assert graph is not None, "a bound plan has a draft"
-        return graph
-
-    @cached_property
-    def layouts(self) -> tuple[ParameterLayout, ...]:
-        return layouts(self.graph, self.inventory)
-
-    @cached_property
-    def estimate(self) -> Estimate:
-        return estimate(self.graph, self.inventory)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +35,8 @@ class Analysis:
     source: SourceFile
     base: Path
     checked: Checked
-    model: Model | None = None
-    last: Model | None = None
+    model: Draft | None = None
+    last: Draft | None = None
 
     @cached_property
     def tree(self) -> ast.PlanFile:
@@ -87,7 +56,7 @@ class Analysis:
     @property
     def inventory(self) -> Inventory | None:
         """The structure of the plan's model, or of the one that an earlier text named."""
-        return self.last.inventory if self.last is not None else None
+        return self.last.bound.inventory if self.last is not None else None
 
     def path(self, file: str) -> Path:
         """Where a file is that spans name."""
@@ -183,9 +152,8 @@ class Session:
         load = self._load(base, source)
         checked = check_source(source, base=base, load=load, models=self.models[base])
         before = self.analyses.get(text.path)
-        model = Model(checked.bound, checked) if checked.bound is not None else None
-        last = model or (before.last if before is not None else None)
-        return Analysis(source, base, checked, model, last)
+        last = checked.draft or (before.last if before is not None else None)
+        return Analysis(source, base, checked, checked.draft, last)
 
     def _load(self, base: Path, plan: SourceFile) -> Load:
         """Read included files as the editor has them, else from the disk."""

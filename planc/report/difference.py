@@ -55,7 +55,7 @@ def _row(change: Change) -> Html:
 
 def _memory(old: Side, new: Side) -> Html:
     """The parts of both peaks; nothing if a model is not here."""
-    before, after = old.estimate(), new.estimate()
+    before, after = old.estimate, new.estimate
     if before is None or after is None:
         return Html("")
     drawn = []

@@ -97,7 +97,7 @@ def _heading(side: Side) -> Html:
 
 def _plan_sections(side: Side, *, deep: Deep | None) -> Iterator[Section]:
     """The sections of a plan; an artifact without its model has only what its graph holds."""
-    estimated = side.estimate()
+    estimated = side.estimate
     if side.bound is not None and estimated is not None:
         rows = overview(side.bound, side.graph, estimated)
         yield Section("overview", "Overview", table([*rows], caption="The plan"))

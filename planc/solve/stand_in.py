@@ -72,7 +72,7 @@ def _alike(inventory: Inventory) -> dict[object, list[str]]:
 
 
 def _seen_from(layer: str, module: Module, attentions: dict[str, Attention]) -> object:
-    """What decides the rules of a module, whichever layer it is in."""
+    """What decides the rules of a module and what it keeps, whichever layer it is in."""
     attention = attentions.get(module.fqn)
     inner = tuple(one.removeprefix(layer) for one in module.sources if one.startswith(f"{layer}."))
     returned = tuple(one.removeprefix(layer) for one in module.returns if one.startswith(f"{layer}."))
@@ -83,6 +83,7 @@ def _seen_from(layer: str, module: Module, attentions: dict[str, Attention]) -> 
         inner,
         returned,
         replace(attention, fqn="") if attention else None,
+        (module.activation, module.footprint, module.own_code, module.eager_code),
     )
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from planc.inventory.schema import Inventory
+from planc.lower.optimizer import build_optimizer
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import tokens_per_step
 from planc.plan.spec import Expectation, Plan
@@ -34,6 +35,8 @@ class Base:
     """The dtypes of FSDP as the plan has them; empty for those of the model."""
     gradient_bytes: int
     """Of a gradient's element that FSDP reduces."""
+    state_bytes: int
+    """Of a parameter: its element and what the optimizer keeps of it."""
     blocks: tuple[str, ...]
     """The module lists whose members repeat."""
     sequence_length: int
@@ -62,6 +65,7 @@ def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
         plan.expectations,
         _dtypes(plan),
         _reduce_dtype(plan).size_bytes,
+        plan.model.dtype.size_bytes * (1 + len(build_optimizer(bound).state_names)),
         bound.inventory.blocks,
         plan.data.sequence_length,
         tokens or tokens_per_step(plan),

@@ -19,7 +19,7 @@ from planc.plan.stages import layers, stage_by_name, stage_of
 from planc.record import record
 from planc.tables import format_bytes, format_seconds
 from planc.tune.choice import Choice, Mesh, Recompute, Space
-from planc.tune.score import STATE_BYTES, Score, Scored
+from planc.tune.score import Score, Scored
 
 _STAGES = (1, 2, 4, 8)
 """Stages a rank that are tried."""
@@ -49,12 +49,14 @@ class _Candidate:
 
 @record
 class LayerWork:
-    """What layers compute for a token, and what comes after them; parameters, and bytes of a gradient."""
+    """What layers compute for a token, and what comes after them; parameters, and bytes of the gradient and
+    of the states of one."""
 
     costs: tuple[int, ...]
     after: int
     num_parameters: int
     gradient_bytes: int
+    state_bytes: int
 
 
 @record
@@ -65,7 +67,9 @@ class _Split:
     first: float
 
 
-def layer_work(inventory: Inventory, *, sequence_length: int, gradient_bytes: int) -> LayerWork:
+def layer_work(
+    inventory: Inventory, *, sequence_length: int, gradient_bytes: int, state_bytes: int
+) -> LayerWork:
     """The work of a model with one list of layers."""
     index = stage_by_name([[name] for name in layers(inventory)])
     costs, after = [0] * len(index), 0
@@ -75,7 +79,7 @@ def layer_work(inventory: Inventory, *, sequence_length: int, gradient_bytes: in
             after += products
         else:
             costs[layer] += products
-    return LayerWork(tuple(costs), after, inventory.num_parameters, gradient_bytes)
+    return LayerWork(tuple(costs), after, inventory.num_parameters, gradient_bytes, state_bytes)
 
 
 NONE_FITS = "with these tokens per step, no choice is estimated to fit"
@@ -165,7 +169,7 @@ class Pipelines:
         return (pp for pp in range(2, most + 1) if self.space.num_devices % pp == 0)
 
     def _on_mesh(self, mesh: Mesh) -> Iterator[_Candidate]:
-        if STATE_BYTES * self.work.num_parameters / mesh.num_shards > self.limit:
+        if self.work.state_bytes * self.work.num_parameters / mesh.num_shards > self.limit:
             return
         rotate = self.space.rotations[0] if mesh.cp > 1 else ""
         stages = [number for number in _STAGES if mesh.pp * number <= len(self.work.costs)]
@@ -251,7 +255,7 @@ class Pipelines:
         _, kept = self._of_kind(replace(choice, micro_batch=1))
         kept *= _KEPT * choice.micro_batch * self._in_flight(choice)
         shards = mesh.dp_shard * mesh.cp
-        a_parameter = STATE_BYTES / shards
+        a_parameter = work.state_bytes / shards
         # FSDP keeps whole gradients between micro batches.
         a_parameter += work.gradient_bytes if self._num_micro_batches(choice) > 1 else 0
         a_parameter += 0 if choice.reshard or shards == 1 else _GATHERED_BYTES

@@ -30,9 +30,6 @@ from planc.tune.base import Base, layers_of
 from planc.tune.choice import Choice, Recompute
 from planc.vocab import MeshDim
 
-STATE_BYTES = 12
-"""The least of a parameter in AdamW: itself and two moments in float32."""
-
 
 @record
 class Score:
@@ -130,7 +127,7 @@ class Scorer:
     def _plans(self, choice: Choice, text: str) -> tuple[BoundPlan, ...]:
         """The choice's plan for every depth; sizes are put in later."""
         mesh = choice.mesh
-        dims = mesh.cp > 1, mesh.dp_replicate > 1, mesh.pp > 1
+        dims = mesh.dp_replicate > 1, mesh.dp_shard > 1, mesh.cp > 1, mesh.pp > 1
         key = mesh.rules, mesh.tp, dims, choice.rotate, choice.is_compiled
         if key not in self._bound:
             file, problems = parse(SourceFile(self.base.name, text))

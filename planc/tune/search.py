@@ -26,7 +26,7 @@ from planc.tables import format_bytes, format_seconds
 from planc.tune.base import ROTATIONS, Base, plan_text, rules_of
 from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space
 from planc.tune.pipelines import NONE_FITS, Pipelines, layer_work
-from planc.tune.score import STATE_BYTES, Score, Scored, Scorer
+from planc.tune.score import Score, Scored, Scorer
 from planc.vocab import MeshDim
 
 _WIDENED = 16
@@ -110,15 +110,16 @@ class Search:
                 seen.add(text)
                 found.extend(self._checked(one.choice, text))
         kept = self._ranked(found)[: self.num_wanted]
+        for proposal in kept:
+            self.notes.pop(proposal.choice.mesh, None)
+            self.pipeline_notes.pop(proposal.choice.mesh.pp, None)
         for one in best:
             if one.choice.mesh not in {proposal.choice.mesh for proposal in kept}:
                 slower = f"slower: {format_seconds(one.score.seconds)} a step at best, with {one.choice.text}"
                 self.notes.setdefault(one.choice.mesh, slower)
-        for size in {proposal.choice.mesh.pp for proposal in kept}:
-            self.pipeline_notes.pop(size, None)
         for mesh, seconds in self._least.items():
             if mesh not in {proposal.choice.mesh for proposal in kept}:
-                slower = f"slower: {format_seconds(seconds)} a step at least, and ten plans take less"
+                slower = f"slower: {format_seconds(seconds)} a step at least, and others take less"
                 self.notes.setdefault(mesh, slower)
         return kept
 
@@ -170,11 +171,11 @@ class Search:
 
     def _first(self) -> list[Scored]:
         """On every mesh, the largest micro batch of each way to recompute that fits."""
-        space = self._space = self._space or self.space()
+        space = self.space()
         found: list[Scored] = []
         for mesh in sorted(space.meshes(), key=lambda one: (one.tp, one.cp, -one.dp_shard)):
             self.num_meshes += 1
-            states = STATE_BYTES * self.scorer.inventory.num_parameters / mesh.num_shards
+            states = self.base.state_bytes * self.scorer.inventory.num_parameters / mesh.num_shards
             if states > self.limit:
                 self.notes[mesh] = f"parameters and optimizer alone are {format_bytes(round(states))} a rank"
                 continue
@@ -228,7 +229,7 @@ class Search:
     def _around(self, scored: list[Scored]) -> Iterator[Scored]:
         """What else the best choices could be: other rules, kept parameters, other attention over cp."""
         best = sorted(scored, key=lambda one: one.score.seconds)[:_WIDENED]
-        space = self._space = self._space or self.space()
+        space = self.space()
         for one in best:
             choice, mesh = one.choice, one.choice.mesh
             others = [replace(choice, reshard=False)] if mesh.dp_shard * mesh.cp > 1 else []
@@ -245,7 +246,7 @@ class Search:
                     yield Scored(other, score)
 
     def _compiled(self, scored: list[Scored]) -> Iterator[Scored]:
-        """The best choices with compiled layers, which fit as eager ones do: they keep no more."""
+        """The best choices with compiled layers, whose estimate is that of eager ones: they may keep less."""
         if not self.base.may_compile:
             return
         for one in sorted(scored, key=lambda one: one.score.seconds)[:_WIDENED]:
@@ -253,7 +254,10 @@ class Search:
             mesh = Mesh(1, 2, cp, 1, Rules.NONE)
             if not one.choice.is_zero_bubble and self._is_legal(mesh, rotate, is_compiled=True):
                 other = replace(one.choice, is_compiled=True)
-                yield Scored(other, self.score(other))
+                score = self.score(other)
+                # Isolated documents take a mask where they are compiled.
+                if score.peak_bytes <= self.limit:
+                    yield Scored(other, score)
 
     def _pipelined(self, scored: list[Scored]) -> list[Scored]:
         """Plans with pipelines that may be among the best."""
@@ -269,13 +273,13 @@ class Search:
 
     def pipelines(self) -> Pipelines:
         """The pipelines of this search."""
-        self._space = self._space or self.space()
         return Pipelines(
-            self._space,
+            self.space(),
             layer_work(
                 self.scorer.inventory,
                 sequence_length=self.base.sequence_length,
                 gradient_bytes=self.base.gradient_bytes,
+                state_bytes=self.base.state_bytes,
             ),
             self.limit,
             self.base.may_chunk,
@@ -286,6 +290,10 @@ class Search:
 
     def space(self) -> Space:
         """What there is to choose, after the checks have judged sizes of tp and ways of cp."""
+        self._space = self._space or self._judged()
+        return self._space
+
+    def _judged(self) -> Space:
         rules: dict[int, tuple[Rules, ...]] = {1: (Rules.NONE,)}
         for tp in _sizes(self.num_devices, self.node):
             wanted = (Rules.GIVEN,) if self.base.given_rules else (Rules.SEQUENCE, Rules.AUTO)
@@ -331,7 +339,7 @@ class Search:
         """The choice as a proposal; nothing if the checks refuse it, with the reason in `notes`."""
         checked = check_source(SourceFile(self.base.name, text), base=self.folder, models=self.models)
         error = _first_error(checked)
-        draft = checked.drafted
+        draft = checked.draft
         if error or draft is None:
             self.notes[choice.mesh] = error
             return

@@ -71,7 +71,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "diff": (
         *("source", "vocab", "tables", "diagnostics", "styles", "plan", "graph", "estimate", "figures"),
-        *("api", "inventory.schema"),
+        *("api", "inventory.schema", "capacity.draft"),
     ),
     "report": (
         *("vocab", "strict_json", "tables", "devices", "diagnostics", "graph", "estimate", "figures"),
@@ -94,12 +94,12 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "import_configs": ("source", "strict_json", "tables", "hub", "diagnostics", "fmt", "plan"),
     "first_plan": (
-        *("source", "tables", "devices", "diagnostics", "fmt", "inventory", "estimate", "figures", "tune"),
+        *("source", "tables", "devices", "diagnostics", "fmt", "inventory", "figures", "tune"),
         "api",
     ),
     "lsp": (
-        *("source", "diagnostics", "syntax", "fmt", "inventory", "styles", "plan", "graph", "estimate"),
-        *("figures", "show", "api", "user_dirs"),
+        *("source", "diagnostics", "syntax", "fmt", "inventory", "styles", "plan", "graph", "figures"),
+        *("show", "api", "user_dirs", "capacity.draft"),
     ),
     "cli": (
         *("source", "vocab", "secrets", "strict_json", "tables", "devices", "hub", "diagnostics", "syntax"),

@@ -57,13 +57,14 @@ def with_memory(gib: int) -> str:
 
 def peak(text: str, *settings: str) -> int:
     found = checked(text, *settings)
-    graph = found.draft()
-    assert graph is not None and found.inventory is not None, found.diagnostics
+    assert found.draft is not None
+    graph = found.draft.graph
+    assert found.inventory is not None, found.diagnostics
     return estimate(graph, found.inventory).memory.peak.num_bytes
 
 
 def demand_of(text: str) -> Demand:
-    draft = checked(text).drafted
+    draft = checked(text).draft
     assert draft is not None
     found = demand(draft)
     assert found is not None
@@ -90,7 +91,7 @@ def test_a_plan_is_lowered_and_estimated_once(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("planc.estimate.estimate.estimate", counted)
     found = checked(with_memory(170) + "expect {\n  peak_memory <= 160 GiB\n}\n")
-    assert found.ok and found.drafted is not None and found.drafted.estimate is found.drafted.estimate
+    assert found.ok and found.draft is not None and found.draft.estimate is found.draft.estimate
     assert len(graphs) == 1 and found.graph is graphs[0]
 
 

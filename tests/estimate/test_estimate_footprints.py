@@ -130,10 +130,13 @@ def test_what_is_measured_of_them_is_held(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "model_type", slow_except(("codegen", "jamba", "mamba", "mpt", "opt", "qwen3_next"), "qwen3_next")
+    "model_type",
+    slow_except(
+        ("codegen", "gpt_oss", "jamba", "mamba", "mpt", "opt", "qwen3_next"), "gpt_oss", "qwen3_next"
+    ),
 )
 def test_what_a_layers_own_code_keeps_is_counted(tmp_path: Path, model_type: str) -> None:
-    """Scans, gates, rotated scores, and activations that no part of a layer holds."""
+    """Scans, gates, experts' own ones too, rotated scores, and activations that no part of a layer holds."""
     found = row(model_type, architectures()[model_type], tmp_path)
     assert not found.refusal
     assert abs(found.error) <= LIMIT

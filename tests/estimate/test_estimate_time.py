@@ -132,8 +132,8 @@ def test_switches_that_sum_let_an_all_reduce_send_its_input_once() -> None:
 def test_no_plan_is_expected_to_beat_its_bound(plan: Path, device: str) -> None:
     found = check_plan(plan)
     assert found.bound is not None and found.inventory is not None
-    graph = found.draft()
-    assert graph is not None
+    assert found.draft is not None
+    graph = found.draft.graph
     step = step_work(graph, found.inventory, estimate(graph, found.inventory))
     bound, expected = (make(step, DEVICES[device]) for make in (step_bound, step_expectation))
     assert isinstance(bound, StepBound)

@@ -11,10 +11,14 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.models.bloom.modeling_bloom import BloomGelu
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.gpt_oss.configuration_gpt_oss import GptOssConfig
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.mixtral.configuration_mixtral import MixtralConfig
+from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 
 from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint
-from planc.inventory.probe.footprint_probe import footprint_of
+from planc.inventory.probe.footprint_probe import footprint_of, gate_footprint_of
 from planc.inventory.probe.probe import probe
 from planc.inventory.schema import Inventory
 
@@ -71,6 +75,18 @@ def test_parts_in_float32_are_counted_as_such() -> None:
 def test_what_cannot_be_run_or_changes_the_shape_has_none() -> None:
     assert footprint_of(nn.Linear(3, 3)) is None
     assert footprint_of(nn.Flatten()) is None
+
+
+def test_gates_of_experts_keep_what_their_code_does() -> None:
+    """In elements of the first stack's output, which holds a gate and its factor.
+
+    Of them Mixtral keeps that output and one factor, of half its width. GPT-OSS clamps both halves, and keeps
+    the clamped gate, its sigmoid and both factors of the last product.
+    """
+    with torch.device("meta"):
+        usual, clamped = MixtralExperts(MixtralConfig()), GptOssExperts(GptOssConfig())
+    assert gate_footprint_of(usual) == Footprint(kept=(3, 6), passing=(3, 6))
+    assert gate_footprint_of(clamped) == Footprint(kept=(6, 12), passing=(3, 6))
 
 
 def test_a_norm_of_one_operation_keeps_its_input() -> None:

@@ -99,6 +99,18 @@ def test_a_scan_keeps_what_the_rehearsal_keeps(write_config: ConfigWriter) -> No
     assert mixer.own_code.by_pair == (0, 0)
 
 
+def test_code_around_layers_is_measured_without_them(write_config: ConfigWriter) -> None:
+    """NanoChat's stem has two norms without weights, each of which keeps its input and a root in float32.
+    In Llama's only the last norm keeps anything, which is counted apart."""
+    nanochat = probe(write_config(architecture="NanoChatForCausalLM", model_type="nanochat"))
+    stem = nanochat.get("model")
+    assert stem is not None
+    assert stem.own_code == stem.eager_code == OwnCode((2 * (4 * HIDDEN + 4), 2 * (4 * HIDDEN + 4)))
+    stem = probe(write_config(architecture="LlamaForCausalLM", model_type="llama")).get("model")
+    assert stem is not None
+    assert stem.own_code == OwnCode()
+
+
 def test_experts_are_not_measured(write_config: ConfigWriter) -> None:
     """The tokens of each depend on values, which nothing has here; another rule counts them."""
     folder = write_config(

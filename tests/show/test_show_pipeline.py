@@ -129,6 +129,6 @@ def test_a_check_and_a_difference_name_the_same_schedule(tmp_path: Path, schedul
     sides = side_of(old, name="old"), side_of(new, name="new")
     assert sides[0] is not None and sides[1] is not None
     (change,) = [one for one in diff(sides[0], sides[1]).changes if one.name == "pipeline"]
-    assert new.drafted is not None
-    summary = dict(overview(new.drafted.bound, new.drafted.graph, new.drafted.estimate))["pipeline"]
+    assert new.draft is not None
+    summary = dict(overview(new.draft.bound, new.draft.graph, new.draft.estimate))["pipeline"]
     assert change.new == summary.partition(", bubble")[0]

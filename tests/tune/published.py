@@ -48,7 +48,7 @@ from planc.source import SourceFile
 from planc.syntax.parse import parse
 from planc.tune.base import base_of
 from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space
-from planc.tune.score import STATE_BYTES, Score, Scored, Scorer
+from planc.tune.score import Scored, Scorer
 from planc.tune.search import Search
 from planc.user_dirs import cache_dir
 from tests.estimate.published import Row, sized_inventory
@@ -184,7 +184,8 @@ def search_of(row: Row) -> Search:
     # The runs compute the loss whole.
     base = replace(base_of(bind(plan, inventory), tokens=tokens), may_chunk=False, may_compile=False)
     models = KnownModels(PLANS, cache_dir(), found={plan.model.hf: inventory})
-    node = device.devices_per_node or 8
+    node = device.devices_per_node
+    assert node is not None, "every device has a node"
     num_devices = int(row["num_devices"])
     return Search(base, models, PLANS, Scorer(base, inventory, device, node), device, node, num_devices)
 
@@ -250,12 +251,13 @@ def states(row: Row, choice: Choice) -> bool:
 def rank_of(row: Row) -> Rank:
     """The rank of a published configuration."""
     search = search_of(row)
-    everything = [one for one in choices(row, search) if _may_fit(one, search)]
-    published = [one for one in everything if states(row, one)]
+    possible = [*choices(row, search)]
+    everything = [one for one in possible if _may_fit(one, search)]
+    published = [one for one in possible if states(row, one)]
     own = min(_scored(published, search), key=_seconds, default=None)
     proposed = search.scored()
     if own is None:
-        reason = "does not fit by the estimate" if published else "is not among what tune tries"
+        reason = "does not fit by the estimate" if published else "is not among what is tried"
         return Rank(row, None, reason, (), len(everything), proposed[0])
     sample = everything if len(everything) <= MOST else Random(0).sample(everything, MOST)
     faster, number = _faster(sample, _seconds(own), search)
@@ -296,13 +298,13 @@ def _faster(tried: Iterable[Choice], seconds: float, search: Search) -> tuple[li
 
 def _may_fit(choice: Choice, search: Search) -> bool:
     parameters = search.scorer.inventory.num_parameters / choice.mesh.num_shards
-    return STATE_BYTES * parameters <= search.limit
+    return search.base.state_bytes * parameters <= search.limit
 
 
 def _scored(tried: Iterable[Choice], search: Search) -> Iterator[Scored]:
     """Those that fit."""
     for choice in tried:
-        score: Score = search.score(choice)
+        score = search.score(choice)
         if score.peak_bytes <= search.limit:
             yield Scored(choice, score)
 
@@ -344,11 +346,11 @@ def _work(choice: Choice, search: Search) -> StepWork:
     return step_work(graph, inventory, estimate(graph, inventory))
 
 
-def report(chosen: Iterable[Row]) -> Iterator[str]:
+def report(configurations: Iterable[Row]) -> Iterator[str]:
     """The places of each, and how many are within the first tenth."""
     found = []
     yield f"  {''.join(f'{name:>14}' for name in _PLACES)}"
-    for row in chosen:
+    for row in configurations:
         found.append(rank_of(row))
         yield found[-1].text
     ranked = [one.places for one in found if one.places]

@@ -81,8 +81,9 @@ def test_the_score_of_a_pipeline_is_that_of_its_plan(choice: Choice) -> None:
     search = search_of("llama-3.1-8b-8-gpus.plan", gpus=8)
     text = plan_text(search.base, choice, devices_per_node=8)
     checked = check_source(SourceFile("whole.plan", text), base=PLANS, models=search.models)
-    graph = checked.draft()
-    assert graph is not None and checked.inventory is not None, checked.diagnostics
+    assert checked.draft is not None
+    graph = checked.draft.graph
+    assert checked.inventory is not None, checked.diagnostics
     found = estimate(graph, checked.inventory)
     step = step_work(graph, checked.inventory, found)
     search.space()

@@ -18,7 +18,6 @@ from planc.cli.support.arguments import (
 )
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.estimate.calibration import Calibration, dumps, loads, step_seconds
-from planc.estimate.estimate import estimate
 from planc.estimate.expectation import step_expectation
 from planc.estimate.scale import calibrate
 from planc.estimate.step_work import step_work
@@ -58,14 +57,14 @@ def run(arguments: Namespace) -> int:
     failure = plans.require_sound(checked, but=[DOES_NOT_FIT])
     if failure is not None:
         return failure
-    graph, plan, inventory = checked.draft(), checked.plan, checked.inventory
-    assert graph is not None and plan is not None and inventory is not None, "a sound plan has all three"
+    draft = checked.draft
+    assert draft is not None, "a sound plan has a draft"
+    graph, plan, inventory = draft.graph, draft.bound.plan, draft.bound.inventory
     if plan.hardware is None:
         raise UsageError("set the run's device with --gpu, or in a `hardware` block")
     device, folder = plan.hardware.gpu, arguments.run
     _require_same(folder, plan_hash(graph))
-    found = estimate(graph, inventory)
-    step, node = step_work(graph, inventory, found), plan.mesh.devices_per_node
+    step, node = step_work(graph, inventory, draft.estimate), plan.mesh.devices_per_node
     if step_expectation(step, device, devices_per_node=node) is None:
         raise UsageError(no_time(step, device))
     metrics = folder / METRICS_NAME

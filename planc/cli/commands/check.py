@@ -223,7 +223,7 @@ def _print(result: _Result, arguments: Namespace, *, is_alone: bool) -> None:
 
 def _print_summary(result: _Result) -> None:
     checked = result.checked
-    draft = checked.drafted
+    draft = checked.draft
     assert draft is not None, "the plan passed"
     rows = [*essence(draft.bound, draft.graph, draft.estimate), *result.rehearsed]
     if checked.overrides:

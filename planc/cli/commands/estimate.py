@@ -17,7 +17,6 @@ from planc.cli.support.arguments import (
 from planc.cli.support.exits import UsageError
 from planc.cli.support.views import write_view
 from planc.estimate.calibration import Calibration, loads
-from planc.estimate.estimate import estimate
 from planc.estimate.result import Estimate
 from planc.estimate.step_work import step_work
 from planc.graph.graph import Graph, plan_hash
@@ -64,9 +63,9 @@ def run(arguments: Namespace) -> int:
     failure = plans.require_figures(checked)
     if failure is not None:
         return failure
-    graph, plan, inventory = checked.draft(), checked.plan, checked.inventory
-    assert graph is not None and plan is not None and inventory is not None, "a sound plan has all three"
-    found = estimate(graph, inventory)
+    draft = checked.draft
+    assert draft is not None, "a plan with figures has a draft"
+    graph, plan, inventory, found = draft.graph, draft.bound.plan, draft.bound.inventory, draft.estimate
     times = _times(found, graph, plan, inventory, calibration)
     device = plan.hardware.gpu if plan.hardware else None
     if arguments.output_format == "json":

@@ -112,7 +112,7 @@ def _record(folder: Path) -> RunRecord:
 
 def _cached(side: Side) -> Deep | None:
     """An earlier rehearsal; None without one, or without the model."""
-    estimated = side.estimate()
+    estimated = side.estimate
     if estimated is None:
         return None
     nowhere = SourceFile(side.name, "").start()

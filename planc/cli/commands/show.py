@@ -82,8 +82,8 @@ def run(arguments: Namespace) -> int:
     failure = plans.require_figures(checked)
     if failure is not None:
         return failure
-    assert checked.drafted is not None, "a plan with figures has a draft"
-    draft = checked.drafted
+    assert checked.draft is not None, "a plan with figures has a draft"
+    draft = checked.draft
     bound, graph = draft.bound, draft.graph
     if arguments.graph is not None:
         sys.stdout.write(_graph(graph, arguments.graph))

@@ -38,7 +38,7 @@ def rehearse(path: str, checked: Checked, *, stream: TextIO) -> tuple[Checked, t
 def rehearsal(path: str, checked: Checked, *, stream: TextIO) -> Deep | None:
     """The rehearsal of a plan; None for a plan with errors. Otherwise, as `rehearse`."""
     require_libraries("--deep", "torch", "transformers")
-    if checked.graph is None or checked.drafted is None:
+    if checked.graph is None or checked.draft is None:
         return None
     source = checked.sources[path]
     try:
@@ -46,7 +46,7 @@ def rehearsal(path: str, checked: Checked, *, stream: TextIO) -> Deep | None:
             return check_deep(
                 checked.graph,
                 base=Path(path).parent,
-                estimate=checked.drafted.estimate,
+                estimate=checked.draft.estimate,
                 cache_dir=cache_dir(),
                 nowhere=source.start(),
                 said=show_progress,

@@ -62,9 +62,14 @@ def passing(returned: list[Any]) -> Callable[..., Any]:
     """A forward that returns the hidden states it gets, with what else the first of its kind returned."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        states = args[0] if args else kwargs["hidden_states"]
+        states = states_of(args, kwargs)
         if isinstance(returned[0], tuple | list):
             return type(returned[0])((states, *returned[0][1:]))
         return states
 
     return forward
+
+
+def states_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The hidden states among a layer's arguments."""
+    return args[0] if args else kwargs["hidden_states"]

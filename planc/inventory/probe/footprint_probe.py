@@ -1,4 +1,5 @@
-"""The memory that activation functions and norms take for backward, by running them. Imports torch.
+"""The memory that activation functions, norms and experts' gates take for backward, by running them. Imports
+torch.
 
 Some are one operation, which keeps one tensor; others are written out in several, and keep more.
 transformers' `gelu_new` keeps its input, a tanh and both factors of its last product. Norms differ, too.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -64,24 +66,53 @@ def norm_footprints(norms: Mapping[str, nn.Module]) -> dict[str, Footprint]:
     return _of_each({fqn: one for fqn, one in norms.items() if width(one) <= _MOST_FEATURES}, width)
 
 
+def gate_footprints(experts: Mapping[str, nn.Module]) -> dict[str, Footprint]:
+    """The footprint of each gate between stacks of experts, where it can be measured.
+
+    It makes a gate and its factor, which the first stack computes as one tensor, into half of the features.
+    """
+    gated = {fqn: one for fqn, one in experts.items() if getattr(one, "has_gate", False)}
+    return _of_each(gated, lambda _: _FEATURES, gate_footprint_of)
+
+
 def footprint_of(module: nn.Module, num_features: int = _FEATURES) -> Footprint | None:
     """The footprint of a function of one tensor; None if it can't be run, or changes the tensor's shape."""
+    return _footprint(partial(_in_training, module), (*_NUM_TOKENS, num_features), num_features)
+
+
+def gate_footprint_of(experts: nn.Module, num_features: int = _FEATURES) -> Footprint | None:
+    """The footprint of transformers' `_apply_gate`, which most experts have and some have their own of."""
+
+    def gate(_: torch.dtype) -> Callable[[Tensor], Tensor]:
+        return experts._apply_gate  # type: ignore[return-value]
+
+    return _footprint(gate, (prod(_NUM_TOKENS), num_features), num_features // 2)
+
+
+def _footprint(
+    function: Callable[[torch.dtype], Callable[[Tensor], Tensor]], shape: tuple[int, ...], num_outputs: int
+) -> Footprint | None:
+    """That of a function by its dtype, which makes the last dimension of its tensor `num_outputs`."""
     try:
-        narrow, wide = (_measured(module, dtype, num_features) for dtype in (torch.bfloat16, torch.float32))
+        narrow, wide = (
+            _measured(function(dtype), dtype, shape, num_outputs) for dtype in (torch.bfloat16, torch.float32)
+        )
     except Exception:  # a model's own code may raise anything
         return None
     return Footprint(kept=(narrow[0], wide[0]), passing=(narrow[1], wide[1]))
 
 
 def _of_each(
-    modules: Mapping[str, nn.Module], num_features: Callable[[nn.Module], int]
+    modules: Mapping[str, nn.Module],
+    num_features: Callable[[nn.Module], int],
+    measure: Callable[[nn.Module, int], Footprint | None] = footprint_of,
 ) -> dict[str, Footprint]:
     by_code: dict[tuple[type[nn.Module], str, int], Footprint | None] = {}
     found: dict[str, Footprint] = {}
     for fqn, module in modules.items():
         key = type(module), repr(module), num_features(module)
         if key not in by_code:
-            by_code[key] = footprint_of(module, num_features(module))
+            by_code[key] = measure(module, num_features(module))
         if (footprint := by_code[key]) is not None:
             found[fqn] = footprint
     return found
@@ -94,21 +125,22 @@ def _may_be_activation(module: nn.Module) -> bool:
     return sum(parameter.numel() for parameter in module.parameters(recurse=False)) <= _MAX_OWN
 
 
-def _measured(module: nn.Module, dtype: torch.dtype, num_features: int) -> tuple[int, int]:
+def _measured(
+    function: Callable[[Tensor], Tensor], dtype: torch.dtype, shape: tuple[int, ...], num_outputs: int
+) -> tuple[int, int]:
     """Bytes for each element: kept for backward, and held in addition while that runs."""
-    shape = *_NUM_TOKENS, num_features
     with torch.device("cpu"), torch.enable_grad():
-        function = _in_training(module, dtype)
-        leaf, factor = torch.ones(shape, dtype=dtype, requires_grad=True), torch.ones(shape, dtype=dtype)
-        kept = _kept(function, leaf.clone())
-        with _Storages(leaf.numel()) as storages:
+        leaf = torch.ones(shape, dtype=dtype, requires_grad=True)
+        factor = torch.ones(*shape[:-1], num_outputs, dtype=dtype)
+        kept = _kept(function, leaf.clone(), factor)
+        with _Storages(factor.numel()) as storages:
             total = _continued(function(leaf.clone()), factor, storages)
             torch.autograd.grad(total, leaf)
     return kept // leaf.numel(), (storages.peak - kept) // leaf.numel()
 
 
-def _kept(function: Callable[[Tensor], Tensor], value: Tensor) -> int:
-    """Bytes that a forward saves in addition to its output."""
+def _kept(function: Callable[[Tensor], Tensor], value: Tensor, factor: Tensor) -> int:
+    """Bytes that a forward saves in addition to its output, which has the shape of `factor`."""
     saved: list[Tensor] = []
 
     def save(tensor: Tensor) -> Tensor:
@@ -117,9 +149,9 @@ def _kept(function: Callable[[Tensor], Tensor], value: Tensor) -> int:
 
     with saved_tensors_hooks(save, lambda tensor: tensor):
         output = function(value)
-    if output.shape != value.shape:
+    if output.shape != factor.shape:
         raise ValueError("not elementwise")
-    found = {one._cdata: one.nbytes() for one in _storages(saved, value.numel())}
+    found = {one._cdata: one.nbytes() for one in _storages(saved, factor.numel())}
     found.pop(output.untyped_storage()._cdata, None)
     return sum(found.values())
 

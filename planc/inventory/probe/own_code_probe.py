@@ -1,8 +1,9 @@
-"""What the code of layers and of their parts keeps for backward, by running them on the meta device.
-Imports torch.
+"""What the code of layers, of their parts and of what is around them keeps for backward, by running it on
+the meta device. Imports torch.
 
 Between its projections an attention rotates, cuts, copies and scales tensors, an MLP multiplies gates, and a
-state space model scans. All of this differs from model to model.
+state space model scans. The stem, which holds the layers, scales and normalizes. All of this differs from
+model to model.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from planc.inventory.footprint import OwnCode
 from planc.inventory.probe.attention_calls import OWN, WITH_MASK, WITHOUT_MASK, attention_calls
-from planc.inventory.probe.equal_layers import in_equal_layers, without_equal_layers
-from planc.inventory.probe.forwards import run_again
+from planc.inventory.probe.equal_layers import in_equal_layers, passing, states_of, without_equal_layers
+from planc.inventory.probe.forwards import lacks_values, run_again
 from planc.inventory.probe.kinds import Linear, kind_of
 from planc.inventory.schema import Kind, Module
+from planc.modeling.first_positions import FirstPositions
 from planc.modeling.layers import nature
 from planc.modeling.private import tree_leaves, tree_map_only
 
@@ -35,7 +37,15 @@ _BATCH = 2
 _DTYPES = torch.bfloat16, torch.float32
 _COUNTED_APART = (Kind.LINEAR, Kind.CONV1D, Kind.NORM)
 
-_Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A module's arguments, and what it returned."""
+
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    output: Any
+
+
 _Calls = tuple[tuple[int, _Call], tuple[int, _Call]]
 """The calls of a module on sequences of two lengths."""
 
@@ -43,15 +53,20 @@ _Calls = tuple[tuple[int, _Call], tuple[int, _Call]]
 def with_own_codes(
     modules: Iterable[Module], model: PreTrainedModel, *, blocks: Sequence[str], experts: Collection[str]
 ) -> tuple[Module, ...]:
-    """The modules, of which layers and their parts have what their own code keeps.
+    """The modules, of which layers, their parts and stems have what their own code keeps.
 
     Parts with `experts`, whose tokens depend on values, are left out, and what does not run by itself, as
     attention that reads another layer's keys. The model is on the meta device and in bfloat16, and may not be
     of use afterwards: some grow their tables for long sequences.
     """
-    with attention_calls() as attending, without_equal_layers(model) as instead:
-        named = dict(_layers_and_parts(model, blocks, experts))
-        found = _own_codes(model, named, blocks, attending)
+    with attention_calls() as attending, FirstPositions(lacks_values):
+        with without_equal_layers(model) as instead:
+            named = dict(_layers_and_parts(model, blocks, experts))
+            stems = {fqn: model.get_submodule(fqn) for block in blocks if (fqn := block.rpartition(".")[0])}
+            calls = _calls(model, {**named, **stems})
+            running = {fqn: one for fqn, one in named.items() if fqn in calls and fqn not in instead}
+            found = _own_codes(model, running, blocks, attending, calls)
+        found |= _stem_codes(stems, blocks, named, calls)
     found |= {fqn: found[other] for fqn, other in in_equal_layers(found, instead).items()}
     codes = ((module, *found.get(module.fqn, (None, None))) for module in modules)
     return tuple(replace(module, own_code=own, eager_code=eager) for module, own, eager in codes)
@@ -62,12 +77,13 @@ def _own_codes(
     named: Mapping[str, nn.Module],
     blocks: Sequence[str],
     attending: Collection[nn.Module],
+    called: Mapping[str, _Calls],
 ) -> dict[str, tuple[OwnCode, OwnCode]]:
     """Around a fused kernel, and with the model's own attention function, which `attending` modules call."""
     by_nature: dict[object, tuple[OwnCode, OwnCode]] = {}
     found: dict[str, tuple[OwnCode, OwnCode]] = {}
-    for fqn, calls in _calls(model, named).items():
-        module, is_layer = named[fqn], fqn.rpartition(".")[0] in blocks
+    for fqn, module in named.items():
+        calls, is_layer = called[fqn], fqn.rpartition(".")[0] in blocks
         # A model's own code may raise anything where it runs by itself.
         with contextlib.suppress(Exception):
             if (kind := nature(module)) not in by_nature:
@@ -79,6 +95,44 @@ def _own_codes(
                 by_nature[kind] = around, eager
             found[fqn] = by_nature[kind]
     return found
+
+
+def _stem_codes(
+    stems: Mapping[str, nn.Module],
+    blocks: Sequence[str],
+    named: Mapping[str, nn.Module],
+    called: Mapping[str, _Calls],
+) -> dict[str, tuple[OwnCode, OwnCode]]:
+    """Of what holds layers, without them: each passes on the hidden states that it takes."""
+    found: dict[str, tuple[OwnCode, OwnCode]] = {}
+    for fqn, stem in stems.items():
+        own = [block for block in blocks if block.rpartition(".")[0] == fqn]
+        layers = {one: named[one] for one in called if one.rpartition(".")[0] in own}
+        apart = (*layers.values(), *filter(_is_part, stem.children()))
+        with contextlib.suppress(Exception), _passing_on(layers, called):
+            code = _measured(stem, called[fqn], apart)
+            found[fqn] = code, code
+    return found
+
+
+@contextlib.contextmanager
+def _passing_on(layers: Mapping[str, nn.Module], called: Mapping[str, _Calls]) -> Iterator[None]:
+    """Inside, layers give the hidden states that they take, as new tensors, and what else they returned."""
+
+    def standing_in(calls: _Calls) -> Callable[..., Any]:
+        returned = {states_of(*call.arguments).shape: passing([call.output]) for _, call in calls}
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            states = states_of(args, kwargs)
+            return returned[states.shape](states.clone())
+
+        return forward
+
+    with contextlib.ExitStack() as stack:
+        for fqn, layer in layers.items():
+            vars(layer)["forward"] = standing_in(called[fqn])
+            stack.callback(vars(layer).pop, "forward")
+        yield
 
 
 def _layers_and_parts(
@@ -123,11 +177,11 @@ def _calls_on(model: PreTrainedModel, named: Mapping[str, nn.Module], length: in
     found: dict[str, _Call] = {}
 
     def note(fqn: str) -> Callable[..., None]:
-        return lambda _, args, kwargs: found.update({fqn: (args, kwargs)})
+        return lambda _, args, kwargs, output: found.update({fqn: _Call((args, kwargs), output)})
 
     with contextlib.ExitStack() as stack:
         for fqn, module in named.items():
-            stack.callback(module.register_forward_pre_hook(note(fqn), with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(note(fqn), with_kwargs=True).remove)
         ids = torch.zeros(_BATCH, length, dtype=torch.long, device="meta")
         run_again(model, {"input_ids": ids}, with_gradients=True)
     return found
@@ -159,7 +213,7 @@ def _kept(module: nn.Module, call: _Call, dtype: torch.dtype, apart: Collection[
         found = tensor.detach().to(dtype) if is_cast else tensor.detach()
         return found.requires_grad_(tensor.requires_grad)
 
-    arguments = tree_map_only(Tensor, taken, call)
+    arguments = tree_map_only(Tensor, taken, call.arguments)
     own = {name: taken(one) for name, one in (*module.named_parameters(), *module.named_buffers())}
     watch = _Watch()
     with _kernel(watch), watch.modules(module, apart), saved_tensors_hooks(watch.save, lambda one: one):

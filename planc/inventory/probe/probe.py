@@ -31,7 +31,12 @@ from planc.inventory.probe.attention_calls import (
 from planc.inventory.probe.attentions import Observed, attentions_of, heads_of_own
 from planc.inventory.probe.dropout_probe import training_of
 from planc.inventory.probe.equal_layers import also_in_equal_layers, without_equal_layers
-from planc.inventory.probe.footprint_probe import footprints, norm_footprints, watch_activations
+from planc.inventory.probe.footprint_probe import (
+    footprints,
+    gate_footprints,
+    norm_footprints,
+    watch_activations,
+)
 from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run
 from planc.inventory.probe.kinds import (
     Linear,
@@ -171,8 +176,10 @@ def _refusals_of(model_class: type[PreTrainedModel]) -> Iterator[None]:
 
 def _with_footprints(modules: Iterable[Module], model: nn.Module, *, flow: _Flow) -> tuple[Module, ...]:
     """The modules, each with what it takes for backward."""
+    named = dict(model.named_modules())
     activations = footprints(flow.activations)
-    norms = norm_footprints({fqn: one for fqn, one in model.named_modules() if kind_of(one) is Kind.NORM})
+    activations |= gate_footprints({fqn: named[fqn] for fqn in flow.routings})
+    norms = norm_footprints({fqn: one for fqn, one in named.items() if kind_of(one) is Kind.NORM})
     return tuple(
         replace(
             module,
