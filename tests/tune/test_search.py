@@ -162,6 +162,32 @@ def test_of_plans_that_are_as_fast_the_one_with_the_fewest_micro_steps_is_first(
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_a_score_does_not_depend_on_what_was_scored_before() -> None:
+    """Whole replicas need no `fsdp` block, and replicas of shards do."""
+    sharded, whole = (
+        Choice(Mesh(replicas, shards, 1, 1, Rules.NONE), 1, Recompute.NONE, reshard=True, rotate="")
+        for replicas, shards in ((2, 2), (4, 1))
+    )
+    search = search_of(TINY, gpus=4)
+    for first, second in ((sharded, whole), (whole, sharded)):
+        used = replace(search, scorer=replace(search.scorer, _bound={}))
+        used.score(first)
+        fresh = replace(search, scorer=replace(search.scorer, _bound={}))
+        assert used.score(second) == fresh.score(second)
+
+
+def test_a_mesh_is_left_out_only_where_the_states_of_its_own_optimizer_do_not_fit() -> None:
+    """SGD keeps nothing of a parameter, and AdamW two moments."""
+    sgd = search_of(TINY, gpus=4, more="optimizer {\n  override kind = sgd(lr = 1e-3)\n}\n")
+    assert search_of(TINY, gpus=4).base.state_bytes == 3 * sgd.base.state_bytes == 12
+
+
+def test_a_mesh_of_a_proposal_is_not_among_those_that_are_left_out() -> None:
+    search = search_of(TINY, gpus=8, gib=1)
+    found = search.proposals()
+    assert found and not {one.choice.mesh for one in found} & search.notes.keys()
+
+
 def test_replicas_that_compute_in_the_models_dtype_are_written_without_fsdp() -> None:
     choice = Choice(Mesh(2, 1, 1, 1, Rules.NONE), 1, Recompute.NONE, reshard=True, rotate="")
     for name, has_dtypes in ((TINY, False), ("llama-3.1-8b.plan", True)):

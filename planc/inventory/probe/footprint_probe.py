@@ -54,7 +54,7 @@ def watch_activations(
 
 def footprints(activations: Mapping[str, nn.Module]) -> dict[str, Footprint]:
     """The footprint of each layer's activation function, where it can be measured."""
-    return _of_each(activations, lambda _: _FEATURES)
+    return _of_each(activations, footprint_of)
 
 
 def norm_footprints(norms: Mapping[str, nn.Module]) -> dict[str, Footprint]:
@@ -63,7 +63,8 @@ def norm_footprints(norms: Mapping[str, nn.Module]) -> dict[str, Footprint]:
     def width(norm: nn.Module) -> int:
         return max(one.numel() for one in norm.parameters(recurse=False))
 
-    return _of_each({fqn: one for fqn, one in norms.items() if width(one) <= _MOST_FEATURES}, width)
+    found = {fqn: one for fqn, one in norms.items() if width(one) <= _MOST_FEATURES}
+    return _of_each(found, lambda one: footprint_of(one, width(one)), width)
 
 
 def gate_footprints(experts: Mapping[str, nn.Module]) -> dict[str, Footprint]:
@@ -72,7 +73,7 @@ def gate_footprints(experts: Mapping[str, nn.Module]) -> dict[str, Footprint]:
     It makes a gate and its factor, which the first stack computes as one tensor, into half of the features.
     """
     gated = {fqn: one for fqn, one in experts.items() if getattr(one, "has_gate", False)}
-    return _of_each(gated, lambda _: _FEATURES, gate_footprint_of)
+    return _of_each(gated, gate_footprint_of)
 
 
 def footprint_of(module: nn.Module, num_features: int = _FEATURES) -> Footprint | None:
@@ -80,13 +81,10 @@ def footprint_of(module: nn.Module, num_features: int = _FEATURES) -> Footprint 
     return _footprint(partial(_in_training, module), (*_NUM_TOKENS, num_features), num_features)
 
 
-def gate_footprint_of(experts: nn.Module, num_features: int = _FEATURES) -> Footprint | None:
-    """The footprint of transformers' `_apply_gate`, which most experts have and some have their own of."""
-
-    def gate(_: torch.dtype) -> Callable[[Tensor], Tensor]:
-        return experts._apply_gate  # type: ignore[return-value]
-
-    return _footprint(gate, (prod(_NUM_TOKENS), num_features), num_features // 2)
+def gate_footprint_of(experts: nn.Module) -> Footprint | None:
+    """The footprint of transformers' `_apply_gate`, which most experts share, and some write themselves."""
+    gate: Any = experts._apply_gate
+    return _footprint(lambda _: gate, (prod(_NUM_TOKENS), _FEATURES), _FEATURES // 2)
 
 
 def _footprint(
@@ -104,15 +102,15 @@ def _footprint(
 
 def _of_each(
     modules: Mapping[str, nn.Module],
-    num_features: Callable[[nn.Module], int],
-    measure: Callable[[nn.Module, int], Footprint | None] = footprint_of,
+    measure: Callable[[nn.Module], Footprint | None],
+    width: Callable[[nn.Module], int] = lambda _: _FEATURES,
 ) -> dict[str, Footprint]:
     by_code: dict[tuple[type[nn.Module], str, int], Footprint | None] = {}
     found: dict[str, Footprint] = {}
     for fqn, module in modules.items():
-        key = type(module), repr(module), num_features(module)
+        key = type(module), repr(module), width(module)
         if key not in by_code:
-            by_code[key] = measure(module, num_features(module))
+            by_code[key] = measure(module)
         if (footprint := by_code[key]) is not None:
             found[fqn] = footprint
     return found
