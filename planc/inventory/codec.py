@@ -35,7 +35,7 @@ from planc.vocab import DType, LogitsFunction, LogitsStep
 
 FORMAT_VERSION = 13
 """11: what activation functions and norms keep. 12: what layers' own code keeps. 13: what gates of experts
-keep, and code around layers."""
+keep, gated norms, and code around layers."""
 
 
 def dumps(inventory: Inventory) -> str:

@@ -37,3 +37,6 @@ ONE_OPERATION = Footprint(kept=(2, 4), passing=(4, 8))
 
 RMS_NORM = Footprint(kept=(6, 8), passing=(18, 16))
 """Of transformers' RMSNorm in most models, which squares in float32 and scales in the compute dtype."""
+
+NOTHING = Footprint(kept=(0, 0), passing=(0, 0))
+"""Of what is counted with the code around it."""

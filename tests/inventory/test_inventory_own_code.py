@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planc.inventory.codec import dumps, loads
-from planc.inventory.footprint import OwnCode
+from planc.inventory.footprint import NOTHING, RMS_NORM, OwnCode
 from planc.inventory.probe.probe import probe
 from tests.inventory.conftest import ConfigWriter
 
@@ -118,6 +118,38 @@ def test_experts_are_not_measured(write_config: ConfigWriter) -> None:
     )
     inventory = probe(folder)
     assert {one.own_code for one in inventory.modules if "mlp" in one.fqn} == {None}
+
+
+def test_layers_with_experts_are_measured_without_them(write_config: ConfigWriter) -> None:
+    """Kernels of experts take one dtype, and which rows they get depends on values."""
+    folder = write_config(
+        architecture="MixtralForCausalLM", model_type="mixtral", num_local_experts=4, num_experts_per_tok=2
+    )
+    layers = [one for one in probe(folder).modules if one.fqn.rpartition(".")[0] == "model.layers"]
+    assert [one.own_code for one in layers] == [OwnCode()] * len(layers)
+
+
+def test_gated_norms_are_counted_with_the_code_around_them(write_config: ConfigWriter) -> None:
+    """Mamba-2's reads the scan's output and a gate, and keeps both in float32 with what it makes of them."""
+    inventory = probe(
+        write_config(architecture="Mamba2ForCausalLM", model_type="mamba2", num_heads=8, head_dim=8)
+    )
+    mixer, gated, usual = map(
+        inventory.get, ("backbone.layers.0.mixer", "backbone.layers.0.mixer.norm", "backbone.layers.0.norm")
+    )
+    assert mixer is not None and gated is not None and usual is not None
+    assert gated.footprint == NOTHING
+    assert usual.footprint == RMS_NORM
+    assert mixer.own_code is not None
+
+
+def test_norms_without_weights_are_counted_with_the_code_around_them(write_config: ConfigWriter) -> None:
+    """DiffLlama's attention calls its kernel twice with the same queries and keys. It keeps the values of the
+    second call, both outputs and a copy of them, and the norm's input in float32 with a root of each pair."""
+    folder = write_config(architecture="DiffLlamaForCausalLM", model_type="diffllama")
+    width = HEADS * HEAD_DIM
+    narrow = 2 * (KV_HEADS * HEAD_DIM + 2 * width + 2 * width) + 4 * (width + HEADS // 2)
+    assert {one.by_token[0] for one in codes(folder)} == {narrow}
 
 
 def test_it_is_kept_in_files(write_config: ConfigWriter) -> None:

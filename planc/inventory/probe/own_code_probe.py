@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,11 +21,17 @@ from torch.func import functional_call
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from planc.inventory.footprint import OwnCode
+from planc.inventory.footprint import NOTHING, OwnCode
 from planc.inventory.probe.attention_calls import OWN, WITH_MASK, WITHOUT_MASK, attention_calls
-from planc.inventory.probe.equal_layers import in_equal_layers, passing, states_of, without_equal_layers
+from planc.inventory.probe.equal_layers import (
+    also_in_equal_layers,
+    in_equal_layers,
+    passing,
+    states_of,
+    without_equal_layers,
+)
 from planc.inventory.probe.forwards import lacks_values, run_again
-from planc.inventory.probe.kinds import Linear, kind_of
+from planc.inventory.probe.kinds import Linear, kind_of, owns_parameters
 from planc.inventory.schema import Kind, Module
 from planc.modeling.first_positions import FirstPositions
 from planc.modeling.layers import nature
@@ -55,21 +62,62 @@ def with_own_codes(
 ) -> tuple[Module, ...]:
     """The modules, of which layers, their parts and stems have what their own code keeps.
 
-    Parts with `experts`, whose tokens depend on values, are left out, and what does not run by itself, as
+    Gated norms, which read more than one tensor, are part of the code around them, and keep nothing else.
+
+    Parts with `experts`, whose rows another rule counts, are left out, and what does not run by itself, as
     attention that reads another layer's keys. The model is on the meta device and in bfloat16, and may not be
     of use afterwards: some grow their tables for long sequences.
     """
-    with attention_calls() as attending, FirstPositions(lacks_values):
+    with attention_calls() as attending, FirstPositions(lacks_values), _without_experts(model, experts):
         with without_equal_layers(model) as instead:
             named = dict(_layers_and_parts(model, blocks, experts))
+            gated = _gated_norms(model)
             stems = {fqn: model.get_submodule(fqn) for block in blocks if (fqn := block.rpartition(".")[0])}
             calls = _calls(model, {**named, **stems})
             running = {fqn: one for fqn, one in named.items() if fqn in calls and fqn not in instead}
             found = _own_codes(model, running, blocks, attending, calls)
         found |= _stem_codes(stems, blocks, named, calls)
     found |= {fqn: found[other] for fqn, other in in_equal_layers(found, instead).items()}
+    counted = {fqn for fqn in also_in_equal_layers(gated, instead) if found.keys() & {*_around(fqn)}}
+    modules = (replace(one, footprint=NOTHING) if one.fqn in counted else one for one in modules)
     codes = ((module, *found.get(module.fqn, (None, None))) for module in modules)
     return tuple(replace(module, own_code=own, eager_code=eager) for module, own, eager in codes)
+
+
+@contextlib.contextmanager
+def _without_experts(model: nn.Module, experts: Iterable[str]) -> Iterator[None]:
+    """Inside, experts give the rows that they take, as new tensors. Their kernels take one dtype only."""
+    with contextlib.ExitStack() as stack:
+        for own in map(vars, map(model.get_submodule, experts)):
+            own["forward"] = lambda *args, **kwargs: states_of(args, kwargs).clone()
+            stack.callback(own.pop, "forward")
+        yield
+
+
+def _gated_norms(model: PreTrainedModel) -> frozenset[str]:
+    """The norms that a forward gives several tensors."""
+    found: set[str] = set()
+
+    def note(fqn: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if _is_gated(args, kwargs):
+            found.add(fqn)
+
+    with contextlib.ExitStack() as stack:
+        for fqn, module in model.named_modules():
+            if kind_of(module) is Kind.NORM:
+                hook = module.register_forward_pre_hook(partial(note, fqn), with_kwargs=True)
+                stack.callback(hook.remove)
+        run_again(model)
+    return frozenset(found)
+
+
+def _is_gated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return sum(isinstance(one, Tensor) for one in (*args, *kwargs.values())) > 1
+
+
+def _around(fqn: str) -> Iterator[str]:
+    while fqn := fqn.rpartition(".")[0]:
+        yield fqn
 
 
 def _own_codes(
@@ -155,8 +203,9 @@ def _is_part(module: nn.Module) -> bool:
 
 
 def _is_counted(module: nn.Module) -> bool:
-    """Whether another rule counts what a module keeps."""
-    return kind_of(module) in _COUNTED_APART or isinstance(module, nn.Dropout)
+    """Whether another rule counts what a module keeps: of norms, it counts those that have weights."""
+    is_known = kind_of(module) in _COUNTED_APART and owns_parameters(module)
+    return is_known or isinstance(module, nn.Dropout)
 
 
 def _calls(model: PreTrainedModel, named: Mapping[str, nn.Module]) -> dict[str, _Calls]:
@@ -214,14 +263,16 @@ def _kept(module: nn.Module, call: _Call, dtype: torch.dtype, apart: Collection[
         return found.requires_grad_(tensor.requires_grad)
 
     arguments = tree_map_only(Tensor, taken, call.arguments)
-    own = {name: taken(one) for name, one in (*module.named_parameters(), *module.named_buffers())}
+    own = {name: taken(one) for name, one in module.named_parameters()}
+    # FSDP casts parameters, and no buffers.
+    own |= {name: one.float() if one.is_floating_point() else one for name, one in module.named_buffers()}
     watch = _Watch()
     with _kernel(watch), watch.modules(module, apart), saved_tensors_hooks(watch.save, lambda one: one):
         functional_call(module, own, *arguments)
     for tensor in tree_leaves((arguments, own, watch.read)):
         if isinstance(tensor, Tensor):
             watch.saved.pop(tensor.untyped_storage()._cdata, None)
-    return sum(watch.saved.values()) - watch.in_kernel
+    return sum(watch.saved.values()) - sum(watch.in_kernel.values())
 
 
 @contextlib.contextmanager
@@ -240,8 +291,8 @@ class _Watch:
 
     saved: dict[int, int] = field(default_factory=dict)
     """Bytes of each storage, by address."""
-    in_kernel: int = 0
-    """Bytes of queries, keys and values."""
+    in_kernel: dict[nn.Module, int] = field(default_factory=dict)
+    """Bytes of queries, keys and values, by attention: of its first call, which another rule counts."""
     read: list[Tensor] = field(default_factory=list)
     """The inputs of linear layers."""
     _alive: list[Tensor] = field(default_factory=list)
@@ -267,18 +318,17 @@ class _Watch:
                 if isinstance(module, Linear):
                     stack.callback(module.register_forward_pre_hook(self._read).remove)
                 if _is_counted(module) or module in apart:
-                    stack.callback(module.register_forward_pre_hook(self._enter).remove)
-                    stack.callback(module.register_forward_hook(self._leave).remove)
+                    enter, leave = partial(self._pass, 1), partial(self._pass, -1)
+                    stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+                    stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
             yield
 
     def _read(self, _: nn.Module, args: tuple[Any, ...]) -> None:
         self.read.append(args[0])
 
-    def _enter(self, *_: object) -> None:
-        self._depth += 1
-
-    def _leave(self, *_: object) -> None:
-        self._depth -= 1
+    def _pass(self, step: int, module: nn.Module, args: Any, kwargs: Any, *_: object) -> None:
+        if not (kind_of(module) is Kind.NORM and _is_gated(args, kwargs)):
+            self._depth += step
 
 
 @contextlib.contextmanager
@@ -289,7 +339,7 @@ def _kernel(watch: _Watch) -> Iterator[None]:
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
     ) -> tuple[Tensor, None]:
         if watch.is_counting:
-            watch.in_kernel += query.nbytes + key.nbytes + value.nbytes
+            watch.in_kernel.setdefault(module, query.nbytes + key.nbytes + value.nbytes)
         return _Fused.apply(query, key, value).transpose(1, 2).contiguous(), None  # type: ignore[no-untyped-call]
 
     names = WITHOUT_MASK, WITH_MASK
