@@ -23,6 +23,7 @@ from planc.estimate.result import Estimate, Kind
 from planc.estimate.routes import members_of, route
 from planc.estimate.step_work import StepWork, step_work
 from planc.graph.ops import SplitPipeline
+from planc.inventory.footprint import OwnCode
 from planc.vocab import MeshDim
 from tests.pipelining.tiny import pipelined
 from tests.plans import checked
@@ -120,6 +121,19 @@ def test_stages_without_the_embedding_know_that_the_sequence_is_sharded(tmp_path
     assert found.graph is not None and found.inventory is not None
     whole = activations(rank_work(found.graph, found.inventory)).kept
     assert sum(activations(one).kept for one in stage_works(found.graph, found.inventory)) == whole
+
+
+def test_code_around_layers_is_kept_by_the_ends_of_a_pipeline(tmp_path: Path) -> None:
+    """It runs before the first layer and after the last; other stages pass hidden states on."""
+    found = plan(tmp_path, pp=4)
+    assert found.graph is not None and found.inventory is not None
+    code = OwnCode(by_token=(8, 8))
+    around = tuple(
+        replace(one, own_code=code if one.fqn == "model" else one.own_code) for one in found.inventory.modules
+    )
+    works = stage_works(found.graph, replace(found.inventory, modules=around))
+    kept = [work.cores["model"].code if "model" in work.cores else None for work in works]
+    assert kept == [code, None, None, code]
 
 
 def test_ranks_keep_as_much_as_they_have_in_flight(tmp_path: Path) -> None:
