@@ -250,7 +250,7 @@ class _Walk:
                 self._live -= num_bytes
 
     def _gradient(self, module: Module) -> int:
-        return self._element * sum(prod(one.tp_shape) for one in self._layouts(module))
+        return self._element * sum(prod(one.tp_shape) for one in self._layouts(module) if one.has_gradient)
 
     def _layouts(self, module: Module) -> Iterator[ParameterLayout]:
         for parameter in module.parameters:
@@ -277,9 +277,9 @@ class _Walk:
             return
         # The input of a reduction is freed before the next one is allocated; layers' inputs fit there.
         is_first = not self._reducing
-        self._reducing = self._work.reduce_dtype.size_bytes * unit.num_gathered
+        self._reducing = self._work.reduce_dtype.size_bytes * unit.num_scattered
         gaps = self._freed(unit) if is_first else 0
-        yield self._now(min(weights, self._element * unit.num_elements), gaps=gaps)
+        yield self._now(min(weights, self._element * unit.num_gradients), gaps=gaps)
 
     def _freed(self, unit: Unit) -> int:
         """Free memory below the first unit's gradients: its parameters, and blocks that forward freed."""

@@ -63,7 +63,7 @@ def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collecti
     for unit in units:
         size = _group_size(work, unit.shard_over)
         gathered = unit.num_local * unit.compute_dtype.size_bytes
-        reduced = unit.num_local * unit.reduce_dtype.size_bytes
+        reduced = unit.num_reduced * unit.reduce_dtype.size_bytes
         times = (
             work.times * (1 + unit.reshard_after_forward)
             if pipeline is None
@@ -142,11 +142,13 @@ def _message_bytes(work: RankWork, op: AllReduceGradients) -> Iterator[int]:
 
 
 def _messages(work: RankWork, op: AllReduceGradients) -> tuple[tuple[str, ...], ...]:
-    return op.messages((name, one.dtype, one.total_bytes) for name, one in work.layouts.items())
+    trained = {name: one for name, one in work.layouts.items() if not one.is_frozen}
+    return op.messages((name, one.dtype, one.total_bytes) for name, one in trained.items())
 
 
 def _num_bytes(work: RankWork, parameters: Iterable[str]) -> int:
-    return sum(work.layouts[name].local_bytes for name in parameters)
+    layouts = (work.layouts[name] for name in parameters)
+    return sum(one.local_bytes for one in layouts if one.has_gradient)
 
 
 def _group_size(work: RankWork, mesh_dims: Iterable[MeshDim]) -> int:
@@ -209,7 +211,7 @@ def _norms(work: RankWork) -> Iterator[tuple[MeshDim, ...]]:
     What then lacks the same sums takes part in them.
     """
     copies = {fqn for tie in work.ties for fqn in tie[1:]}
-    counted = (layout for fqn, layout in work.layouts.items() if fqn not in copies)
+    counted = (layout for fqn, layout in work.with_gradients.items() if fqn not in copies)
     divided = dict.fromkeys(_dividing(work, layout) for layout in counted)
     lacking = dict.fromkeys(groups[:end] for groups in divided for end in range(len(groups), 0, -1))
     yield from (groups[-1] for groups in lacking)

@@ -123,7 +123,7 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
         parameters=here * parameters.num_bytes,
         gradients=here * gradients.num_bytes,
         unreduced=work.reduce_dtype.size_bytes
-        * sum(prod(layout.tp_shape) for layout in work.layouts.values()),
+        * sum(prod(layout.tp_shape) for layout in work.with_gradients.values()),
         activations=kept_bytes,
         recomputed=kept.recomputed,
         loss=entropy.tensors + entropy.gradients,

@@ -32,6 +32,9 @@ class ParameterLayout:
     local_shape: Shape
     last_shape: Shape
     dtype: DType
+    is_frozen: bool = False
+    """Whether the model's code builds it without `requires_grad`."""
+    has_gradient: bool = True
 
     @property
     def local_bytes(self) -> int:
@@ -72,7 +75,16 @@ def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
             alike[key] = _layout(
                 graph, division.shard_over, divided=divided, shape=parameter.shape, dtype=dtype
             )
-        found.append(replace(alike[key], fqn=fqn, module=module.fqn))
+        is_frozen = parameter.name in module.frozen
+        found.append(
+            replace(
+                alike[key],
+                fqn=fqn,
+                module=module.fqn,
+                is_frozen=is_frozen,
+                has_gradient=not is_frozen and parameter.name not in module.unreached,
+            )
+        )
     return tuple(found)
 
 

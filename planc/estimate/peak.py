@@ -130,7 +130,7 @@ def reducing_pool(pieces: Pieces) -> int:
     then holds two units' shards; one rank, which has nothing to scatter, divides its gradients into a new
     tensor (foreach_reduce in torch's _fsdp_collectives.py).
     """
-    shares = [unit.num_local * _passing_shares(pieces, unit) for unit in pieces.units]
+    shares = [unit.num_reduced * _passing_shares(pieces, unit) for unit in pieces.units]
     return pieces.gradients + pieces.reduced * max(shares) if shares else 0
 
 

@@ -153,6 +153,16 @@ class RankWork:
         rows = self.rows.get(module.fqn)
         return (rows.num_own(self.tp), *shape[1:]) if rows else shape
 
+    @property
+    def with_gradients(self) -> Mapping[str, ParameterLayout]:
+        """The layouts of the parameters that training gives a gradient."""
+        return {fqn: one for fqn, one in self.layouts.items() if one.has_gradient}
+
+    def has_gradient(self, fqn: str) -> bool:
+        """Whether training gives a parameter a gradient."""
+        found = self.layout(fqn)
+        return found is not None and found.has_gradient
+
     def layout(self, fqn: str) -> ParameterLayout | None:
         """A parameter's layout; of one that is tied, its owner's."""
         return self.layouts.get(fqn) or self.layouts.get(self.owners.get(fqn, fqn))

@@ -117,6 +117,7 @@ def _parameter_gradients(work: RankWork) -> Iterator[Collective]:
         for fqn, use in work.styles.items()
         if BY_NAME[use.style].reduces_parameter_gradients
         for parameter in work.module(fqn).parameters
+        if work.has_gradient(f"{fqn}.{parameter.name}")
     ]
     if not sizes:
         return

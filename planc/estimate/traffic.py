@@ -139,7 +139,7 @@ def _fsdp(work: RankWork) -> tuple[tuple[float, float], float, int]:
         copied = unit.num_gathered * _GATHERED_BYTES * work.times
         gathered[0] += copied
         gathered[1] += copied if unit.reshard_after_forward else 0
-        reduced += unit.num_gathered * _REDUCED_BYTES
+        reduced += unit.num_scattered * _REDUCED_BYTES
         kernels += 8 * work.times
     return (gathered[0], gathered[1]), reduced, kernels
 

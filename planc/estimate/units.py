@@ -16,15 +16,16 @@ from planc.vocab import DType, MeshDim
 class Unit:
     """One group of `fully_shard`.
 
-    `num_elements` are the parameters that tensor parallelism leaves on a rank, and their gradients before
-    reduction; `num_local` are the rank's own, with the padding that makes all ranks' equal, and
-    `num_gathered` those of all ranks.
+    `num_gradients` are the gradients before reduction, of the parameters that tensor parallelism leaves on a
+    rank; `num_local` are the rank's own parameters, with the padding that makes all ranks' equal, and
+    `num_gathered` those of all ranks. `num_reduced` and `num_scattered` are the same of gradients.
     """
 
     modules: tuple[str, ...]
-    num_elements: int
+    num_gradients: int
     num_local: int
-    num_gathered: int
+    num_reduced: int
+    parts: int
     reshard_after_forward: bool
     shard_over: tuple[MeshDim, ...]
     replicate_over: tuple[MeshDim, ...]
@@ -32,6 +33,14 @@ class Unit:
     """The dtype in which it is gathered."""
     reduce_dtype: DType
     """The dtype in which its gradients are reduced."""
+
+    @property
+    def num_gathered(self) -> int:
+        return self.parts * self.num_local
+
+    @property
+    def num_scattered(self) -> int:
+        return self.parts * self.num_reduced
 
 
 def units(work: RankWork) -> tuple[Unit, ...]:
@@ -46,10 +55,10 @@ def units(work: RankWork) -> tuple[Unit, ...]:
     found = [
         Unit(
             modules=group,
-            num_elements=sum(prod(layout.tp_shape) for layout in parameters[group]),
-            num_local=sum(prod(layout.local_shape) for layout in parameters[group]),
-            num_gathered=sum(prod(layout.local_shape) for layout in parameters[group])
-            * prod(work.graph.size(mesh_dim) for mesh_dim in op.shard_over),
+            num_gradients=sum(prod(one.tp_shape) for one in parameters[group] if one.has_gradient),
+            num_local=sum(prod(one.local_shape) for one in parameters[group]),
+            num_reduced=sum(prod(one.local_shape) for one in parameters[group] if one.has_gradient),
+            parts=prod(work.graph.size(mesh_dim) for mesh_dim in op.shard_over),
             reshard_after_forward=op.reshard_after_forward,
             shard_over=_more_than_one(work, op.shard_over),
             replicate_over=_more_than_one(work, op.replicate_over),

@@ -33,9 +33,9 @@ from planc.inventory.schema import Inventory, Kind, Parameter, Positions, Routin
 from planc.inventory.tree import AttentionNode, Node, fold, unfold
 from planc.vocab import DType, LogitsFunction, LogitsStep
 
-FORMAT_VERSION = 13
+FORMAT_VERSION = 14
 """11: what activation functions and norms keep. 12: what layers' own code keeps. 13: what gates of experts
-keep, gated norms, and code around layers."""
+keep, gated norms, and code around layers. 14: parameters without gradients."""
 
 
 def dumps(inventory: Inventory) -> str:
@@ -158,8 +158,7 @@ def _node_lines(node: Node, *, indent: int) -> list[str]:
             **{key: value for key, value in values.items() if value or key not in _RARE_ATTENTION_FIELDS},
             **sharing_fields(attention),
         }
-    if node.unset:
-        fields["unset"] = node.unset
+    fields |= {key: names for key in _NAME_FIELDS if (names := getattr(node, key))}
     if (routing := node.routing) is not None:
         is_float32 = {"in_float32": True} if routing.in_float32 else {}
         fields["routing"] = {"experts_per_token": routing.experts_per_token, **is_float32}
@@ -171,7 +170,6 @@ def _node_lines(node: Node, *, indent: int) -> list[str]:
         fields["passes_others"] = True
     if node.own_dtypes:
         fields["own_dtypes"] = dict(node.own_dtypes)
-    fields |= {key: names for key in _KEPT_FIELDS if (names := getattr(node, key))}
     if node.draws:
         fields["draws"] = draw_fields(node.draws)
     for key, usual in _FOOTPRINTS.items():
@@ -198,20 +196,19 @@ _RARE_ATTENTION_FIELDS = ("value_dim", "extras", "fixed_heads", "counts")
 
 _FOOTPRINTS = {"activation": ONE_OPERATION, "footprint": RMS_NORM}
 _CODES = "own_code", "eager_code"
-_KEPT_FIELDS = ("widened", "kept_in_half", "kept_in_float16")
+_NAME_FIELDS = ("unset", "frozen", "unreached", "widened", "kept_in_half", "kept_in_float16")
 _RARE_NODE_FIELDS = (
     *(
         "parameters",
         "sources",
         "returns",
         "attention",
-        "unset",
         "routing",
         "flattened",
         "passes_input",
         "passes_others",
         "own_dtypes",
-        *_KEPT_FIELDS,
+        *_NAME_FIELDS,
         "draws",
         *_FOOTPRINTS,
         *_CODES,
@@ -236,15 +233,12 @@ def _node(value: object, where: str) -> Node:
         sources=strings_of(fields.get("sources", []), f"{where}.sources"),
         returns=strings_of(fields.get("returns", []), f"{where}.returns"),
         attention=_attention(attention, f"{where}.attention") if "attention" in fields else None,
-        unset=strings_of(fields.get("unset", []), f"{where}.unset"),
         routing=_routing(fields["routing"], f"{where}.routing") if "routing" in fields else None,
         flattened=_is_set(fields, "flattened", where),
         passes_input=_is_set(fields, "passes_input", where),
         passes_others=_is_set(fields, "passes_others", where),
         own_dtypes=_own_dtypes(fields.get("own_dtypes", {}), f"{where}.own_dtypes"),
-        widened=strings_of(fields.get("widened", []), f"{where}.widened"),
-        kept_in_half=strings_of(fields.get("kept_in_half", []), f"{where}.kept_in_half"),
-        kept_in_float16=strings_of(fields.get("kept_in_float16", []), f"{where}.kept_in_float16"),
+        **{key: strings_of(fields.get(key, []), f"{where}.{key}") for key in _NAME_FIELDS},
         draws=draws_from(fields.get("draws", []), f"{where}.draws"),
         activation=_footprint(fields, "activation", where),
         footprint=_footprint(fields, "footprint", where),

@@ -87,6 +87,10 @@ class Module:
     returns: tuple[str, ...] = ()
     unset: tuple[str, ...] = ()
     """Own parameters and buffers, by local name, that the model's own initialization leaves unset."""
+    frozen: tuple[str, ...] = ()
+    """Own parameters, by local name, that the model's code builds without `requires_grad`."""
+    unreached: tuple[str, ...] = ()
+    """Other own parameters that no gradient of the logits reaches."""
     routing: Routing | None = None
     """The routing of stacked experts, in one forward."""
     flattened: bool = False

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from planc.inventory.files import InventoryError
 from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint, OwnCode
@@ -69,6 +70,8 @@ class Node:
     returns: tuple[str, ...] = ()
     attention: AttentionNode | None = None
     unset: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
     routing: Routing | None = None
     flattened: bool = False
     passes_input: bool = False
@@ -83,6 +86,11 @@ class Node:
     own_code: OwnCode | None = None
     eager_code: OwnCode | None = None
     children: tuple[Node, ...] = ()
+
+
+_SAME = tuple(one.name for one in fields(Module) if one.name not in ("fqn", "sources", "returns", "draws"))
+"""What a node has as its module has it: names of other modules are relative."""
+_SAME_IN_ATTENTIONS = tuple(one.name for one in fields(AttentionNode))
 
 
 def fold(modules: Iterable[Module], *, attentions: Iterable[Attention]) -> Node:
@@ -109,45 +117,20 @@ def _fold(
     )
     return Node(
         name=module.fqn.rpartition(".")[2],
-        class_name=module.class_name,
-        kind=module.kind,
-        parameters=module.parameters,
         sources=tuple(relative(fqn, seen_from=module.fqn) for fqn in module.sources),
         returns=tuple(relative(fqn, seen_from=module.fqn) for fqn in module.returns),
-        attention=None
-        if attention is None
-        else AttentionNode(
-            attention.num_heads,
-            attention.num_kv_heads,
-            attention.head_dim,
-            attention.window,
-            attention.value_dim,
-            attention.extras,
-            attention.fixed_heads,
-            attention.counts,
-            attention.packed,
-            attention.per_head,
-            attention.shared_kv,
-        ),
-        unset=module.unset,
-        routing=module.routing,
-        flattened=module.flattened,
-        passes_input=module.passes_input,
-        passes_others=module.passes_others,
-        own_dtypes=module.own_dtypes,
-        widened=module.widened,
-        kept_in_half=module.kept_in_half,
-        kept_in_float16=module.kept_in_float16,
+        attention=None if attention is None else AttentionNode(**_same(attention, _SAME_IN_ATTENTIONS)),
         draws=tuple(
             replace(draw, sources=tuple(relative(one, seen_from=module.fqn) for one in draw.sources))
             for draw in module.draws
         ),
-        activation=module.activation,
-        footprint=module.footprint,
-        own_code=module.own_code,
-        eager_code=module.eager_code,
         children=_collapse(tuple(children)),
+        **_same(module, _SAME),
     )
+
+
+def _same(value: object, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
 
 
 def _collapse(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -169,47 +152,17 @@ def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
         modules.append(
             Module(
                 fqn=fqn,
-                class_name=node.class_name,
-                kind=node.kind,
-                parameters=node.parameters,
                 sources=tuple(absolute(reference, seen_from=fqn) for reference in node.sources),
                 returns=tuple(absolute(reference, seen_from=fqn) for reference in node.returns),
-                unset=node.unset,
-                routing=node.routing,
-                flattened=node.flattened,
-                passes_input=node.passes_input,
-                passes_others=node.passes_others,
-                own_dtypes=node.own_dtypes,
-                widened=node.widened,
-                kept_in_half=node.kept_in_half,
-                kept_in_float16=node.kept_in_float16,
                 draws=tuple(
                     replace(draw, sources=tuple(absolute(one, seen_from=fqn) for one in draw.sources))
                     for draw in node.draws
                 ),
-                activation=node.activation,
-                footprint=node.footprint,
-                own_code=node.own_code,
-                eager_code=node.eager_code,
+                **_same(node, _SAME),
             )
         )
-        if (attention := node.attention) is not None:
-            attentions.append(
-                Attention(
-                    fqn,
-                    attention.num_heads,
-                    attention.num_kv_heads,
-                    attention.head_dim,
-                    attention.window,
-                    attention.value_dim,
-                    attention.extras,
-                    attention.fixed_heads,
-                    attention.counts,
-                    attention.packed,
-                    attention.per_head,
-                    attention.shared_kv,
-                )
-            )
+        if node.attention is not None:
+            attentions.append(Attention(fqn, **_same(node.attention, _SAME_IN_ATTENTIONS)))
     return tuple(modules), tuple(attentions)
 
 

@@ -50,13 +50,20 @@ def equal_layers(
 
 
 def layer_lists(model: nn.Module) -> Iterator[tuple[str, nn.ModuleList]]:
-    """The outermost module lists: the experts of a layer are part of that layer."""
+    """The outermost module lists of layers: the experts of a layer are part of that layer."""
     found: list[str] = []
     for fqn, module in model.named_modules():
         is_inner = any(fqn.startswith(f"{outer}.") for outer in found)
-        if isinstance(module, nn.ModuleList) and not is_inner:
+        if isinstance(module, nn.ModuleList) and not is_inner and _are_layers(module):
             found.append(fqn)
             yield fqn, module
+
+
+def _are_layers(members: nn.ModuleList) -> bool:
+    """Whether all are made of modules. Code takes single modules by number, each for what it is."""
+    return len(members) > 0 and all(
+        any(True for _ in member.children()) and any(True for _ in member.parameters()) for member in members
+    )
 
 
 def nature(layer: nn.Module) -> tuple[object, ...]:

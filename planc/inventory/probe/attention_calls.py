@@ -58,6 +58,10 @@ def attention_calls() -> Iterator[dict[nn.Module, AttentionCall]]:
         scores = query @ key.repeat_interleave(groups, dim=1).transpose(2, 3)
         weights = nn.functional.dropout(scores.softmax(dim=-1), p=options.get("dropout", 0.0))
         output = weights @ value.repeat_interleave(groups, dim=1)
+        # Sinks and biases get gradients too, whatever an attention makes of them.
+        for one in (attention_mask, *options.values()):
+            if isinstance(one, Tensor) and one.requires_grad:
+                output = output + one.sum()
         return output.transpose(1, 2).contiguous(), None
 
     for name in (WITHOUT_MASK, WITH_MASK):

@@ -38,6 +38,7 @@ from planc.inventory.probe.footprint_probe import (
     watch_activations,
 )
 from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run
+from planc.inventory.probe.gradient_probe import WithoutGradients, without_gradients
 from planc.inventory.probe.kinds import (
     Linear,
     is_featurewise,
@@ -61,6 +62,7 @@ from planc.inventory.schema import Draw, Inventory, Kind, Module, Parameter, Rou
 from planc.inventory.skipped_modules import refuse_skipped
 from planc.modeling.first_positions import FirstPositions
 from planc.modeling.initialization import unset_tensors
+from planc.modeling.layers import layer_lists
 from planc.modeling.steady_rope import steady_rope
 
 
@@ -85,6 +87,7 @@ def probe(model_dir: Path) -> Inventory:
                 random = randomness_of(training, model, config=config, build=build, recorded=recorded)
                 positions = positions_of(model)
                 logits = logits_steps(model)
+                idle = without_gradients(model, instead)
                 lending = also_in_equal_layers(read_by_layers(model, blocks), instead)
                 needing = needing_all_tokens(model, blocks)
     flow.leave_out(_owners(model) - also_in_equal_layers(training.visits, instead))
@@ -93,7 +96,7 @@ def probe(model_dir: Path) -> Inventory:
         unset = frozenset(unset_tensors(model))
         dtypes = tensor_dtypes(model)
     modules = tuple(
-        _module(fqn, module, flow=flow, unset=unset, draws=random.draws.get(fqn, ()))
+        _module(fqn, module, flow=flow, unset=unset, idle=idle, draws=random.draws.get(fqn, ()))
         for fqn, module in model.named_modules()
     )
     modules = _with_footprints(with_dtypes(modules, dtypes), model, flow=flow)
@@ -135,7 +138,7 @@ def _observed(
         calls.clear()
         try:
             model = _build(model_class, config, implementation)
-            blocks = _blocks(model)
+            blocks = tuple(fqn for fqn, _ in layer_lists(model))
             return model, blocks, _record(model, calls=calls, blocks=blocks)
         except InventoryError as error:
             failures.append(error)
@@ -191,8 +194,17 @@ def _with_footprints(modules: Iterable[Module], model: nn.Module, *, flow: _Flow
 
 
 def _module(
-    fqn: str, module: nn.Module, *, flow: _Flow, unset: frozenset[str], draws: tuple[Draw, ...]
+    fqn: str,
+    module: nn.Module,
+    *,
+    flow: _Flow,
+    unset: frozenset[str],
+    idle: WithoutGradients,
+    draws: tuple[Draw, ...],
 ) -> Module:
+    def own(tensors: Iterable[str], names: frozenset[str]) -> tuple[str, ...]:
+        return tuple(name for name in tensors if f"{fqn}.{name}" in names)
+
     return Module(
         fqn=fqn,
         class_name=type(module).__name__,
@@ -208,24 +220,10 @@ def _module(
         flattened=fqn in flow.flattened,
         passes_input=fqn in flow.passing,
         passes_others=fqn in flow.passing_others,
-        unset=tuple(name for name in (*module._parameters, *module._buffers) if f"{fqn}.{name}" in unset),
+        unset=own((*module._parameters, *module._buffers), unset),
+        frozen=own(module._parameters, idle.frozen),
+        unreached=own(module._parameters, idle.unreached),
         draws=draws,
-    )
-
-
-def _blocks(model: nn.Module) -> tuple[str, ...]:
-    """The outermost module lists whose members are themselves made of modules, such as decoder layers."""
-    blocks: list[str] = []
-    for fqn, module in model.named_modules():
-        is_inner = any(fqn.startswith(f"{block}.") for block in blocks)
-        if isinstance(module, nn.ModuleList) and not is_inner and _members_are_blocks(module):
-            blocks.append(fqn)
-    return tuple(blocks)
-
-
-def _members_are_blocks(members: nn.ModuleList) -> bool:
-    return len(members) > 0 and all(
-        any(True for _ in member.children()) and any(True for _ in member.parameters()) for member in members
     )
 
 

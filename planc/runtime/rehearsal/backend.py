@@ -175,16 +175,10 @@ class RehearsalBackend(TorchBackend):
         for name in unset_tensors(self._pristine()):
             if name not in in_files:
                 raise unset_error(name)
-        pristine = self._pristine()
-        for module in pristine.modules():
-            # Rotary tables and the like are computed from values, which a rehearsal does not have. A module
-            # that contains others keeps its tensors: it is initialized once more after each of those.
-            if not any(module.children()) and not any(True for _ in module.parameters()):
-                _drop_tensors(module)
         # They are drawn in CPU memory, for any device.
         with self._modes(op, position), self.memory.looking_away():
             # A block's offset needs values to compute; its shape was settled when it was sharded.
-            draw(pristine, seed=op.seed, keep=lambda *_: None)
+            draw(self._pristine(), seed=op.seed, keep=lambda *_: None, of=_has_parameters_or_children)
 
     def _pristine(self) -> nn.Module:
         """The rehearsed layers of the model as they were built."""
@@ -272,10 +266,12 @@ def _is_fake(tensor: Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
-def _drop_tensors(module: nn.Module) -> None:
-    own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-    for name, _ in own:
-        delattr(module, name)
+def _has_parameters_or_children(module: nn.Module) -> bool:
+    """Rotary tables and the like are computed from values, which a rehearsal does not have.
+
+    A module that contains others is initialized once more after each of those.
+    """
+    return any(True for _ in module.children()) or any(True for _ in module.parameters())
 
 
 def open_data(session: Session, op: ops.OpenData, position: Position) -> None:
