@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -112,6 +113,9 @@ class RehearsalBackend(TorchBackend):
             case ops.StepOptimizer():
                 self._step_optimizer(op, position)
             case _:
+                if isinstance(op, ops.CheckpointActivations):
+                    for fqn in self.session.held(op.modules):
+                        _answer_positions(self.session.model.get_submodule(fqn))
                 with self._modes(op, position):
                     HANDLERS[type(op)](self.session, op, position)
         self._name_storages(op)
@@ -264,6 +268,18 @@ def _without_masks() -> Iterator[None]:
 
 def _is_fake(tensor: Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
+
+
+def _answer_positions(module: nn.Module) -> None:
+    """Make its forward ask for no values where backward recomputes it, too, which is outside of modes."""
+    inner = module.forward
+
+    @functools.wraps(inner)
+    def forward(*arguments: Any, **keywords: Any) -> Any:
+        with FirstPositions(_is_fake):
+            return inner(*arguments, **keywords)
+
+    module.forward = forward
 
 
 def _has_parameters_or_children(module: nn.Module) -> bool:
