@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from planc.devices.hardware import Device
 from planc.estimate.efficiency import Efficiencies, Efficiency
-from tests.tune.shares import run_in
+from tests.dist.pool import run_ranks
 
 DEVICE = "cpu"
 _SECONDS = 0.5
@@ -73,9 +72,9 @@ def _exactly(value: float) -> Efficiency:
     return Efficiency(value, value, value, "measured on this machine")
 
 
-def measured_peaks(num_ranks: int, groups: list[Path]) -> Peaks:
-    """The mean of all ranks, each in its control group if there are groups."""
-    found = run_in(groups, peaks_of_rank, num_ranks)
+def measured_peaks(num_ranks: int) -> Peaks:
+    """The mean of all ranks."""
+    found = run_ranks(peaks_of_rank, num_ranks)
     return Peaks({name: sum(one[name] for one in found) / num_ranks for name in found[0]})
 
 

@@ -19,7 +19,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -43,9 +42,8 @@ from planc.tune.score import Scorer
 from planc.tune.search import Proposal, Search
 from planc.user_dirs import cache_dir
 from planc.verify.ranks import Task, open_session
-from tests.dist.pool import start_server
+from tests.dist.pool import run_ranks, start_server
 from tests.tune.cpu_device import DEVICE, Peaks, measured_peaks
-from tests.tune.shares import own_shares, run_in
 
 NUM_RANKS = 4
 SEQUENCE_LENGTH, SEQUENCES = 128, 16
@@ -214,29 +212,22 @@ def timed_rank(rank: int, world_size: int, task: Task) -> list[float]:
     return [after - before for before, after in zip(backend.starts, backend.starts[1:], strict=False)]
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """The folder of the models, the ranks' control groups if each has one, and the ranks' peaks."""
+def look_at(graph: Graph, folder: Path) -> float:
+    """The seconds of a step, of a few."""
+    return min(_slowest(graph, folder, num_steps=LOOK_STEPS + 1)[1:])
 
-    folder: Path
-    groups: list[Path]
-    peaks: Peaks
 
-    def look_at(self, graph: Graph) -> float:
-        """The seconds of a step, of a few."""
-        return min(self._slowest(graph, num_steps=LOOK_STEPS + 1)[1:])
+def seconds_of(graph: Graph, folder: Path) -> float:
+    """The median seconds of a step, without the first ones."""
+    return statistics.median(_slowest(graph, folder, num_steps=NUM_STEPS)[NUM_WARMUP:])
 
-    def seconds_of(self, graph: Graph) -> float:
-        """The median seconds of a step, without the first ones."""
-        return statistics.median(self._slowest(graph, num_steps=NUM_STEPS)[NUM_WARMUP:])
 
-    def _slowest(self, graph: Graph, *, num_steps: int) -> list[float]:
-        """The seconds of each step but the last, of the rank that takes the longest."""
-        with TemporaryDirectory(prefix="planc-measured-") as run_folder:
-            task = Task(graph, self.folder, Path(run_folder), stop_after=num_steps)
-            options = {"init": False, "quiet": True, "timeout_seconds": 120}
-            ranks = run_in(self.groups, timed_rank, NUM_RANKS, task, **options)
-        return [max(seconds) for seconds in zip(*ranks, strict=True)]
+def _slowest(graph: Graph, folder: Path, *, num_steps: int) -> list[float]:
+    """The seconds of each step but the last, of the rank that takes the longest."""
+    with TemporaryDirectory(prefix="planc-measured-") as run_folder:
+        task = Task(graph, folder, Path(run_folder), stop_after=num_steps)
+        ranks = run_ranks(timed_rank, NUM_RANKS, task, init=False, quiet=True, timeout_seconds=120)
+    return [max(seconds) for seconds in zip(*ranks, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,23 +262,23 @@ class Kept:
     save: Callable[[], None]
 
 
-def measure(model: str, machine: Machine, kept: Kept) -> Result:
+def measure(model: str, folder: Path, peaks: Peaks, kept: Kept) -> Result:
     """Fills `kept` with what it does not have."""
-    first = tuned(model, machine.folder, machine.peaks)
+    first = tuned(model, folder, peaks)
     assert first.checked.graph is not None
     # What was measured of another plan that was once put first does not count for this one.
     put_first = f"{_FIRST}, {plan_hash(first.checked.graph)[:12]}"
-    graphs = {**legal(model, machine.folder), put_first: first.checked.graph}
+    graphs = {**legal(model, folder), put_first: first.checked.graph}
     for name in _shuffled(graphs, seed=NUM_ROUNDS):
         if name not in kept.looks:
-            kept.looks[name] = machine.look_at(graphs[name])
+            kept.looks[name] = look_at(graphs[name], folder)
             kept.save()
             print(f"{model}, {name}: {kept.looks[name]:.3f} s", flush=True)
     near = _within(FAR, {name: kept.looks[name] for name in graphs})
     for round_ in range(NUM_ROUNDS):
         for name in _shuffled(near, seed=round_):
             if len(kept.rounds.setdefault(name, [])) <= round_:
-                kept.rounds[name].append(machine.seconds_of(graphs[name]))
+                kept.rounds[name].append(seconds_of(graphs[name], folder))
                 kept.save()
                 print(f"{model}, round {round_ + 1}, {name}: {kept.rounds[name][-1]:.3f} s", flush=True)
         near = _within(NEAR, {name: statistics.median(kept.rounds[name]) for name in near})
@@ -334,7 +325,6 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tests.tune.measured", description=__doc__)
     parser.add_argument("--only", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--results", type=Path, default=Path("runs/measured.json"))
-    parser.add_argument("--own-shares", action="store_true", help=own_shares.__doc__)
     options = parser.parse_args(arguments)
     options.results.parent.mkdir(parents=True, exist_ok=True)
     start_server()
@@ -343,19 +333,18 @@ def main(arguments: list[str]) -> int:
     def save() -> None:
         options.results.write_text(json.dumps(kept, indent=1), encoding="utf-8")
 
-    shares = own_shares(NUM_RANKS) if options.own_shares else nullcontext([])
-    with TemporaryDirectory(prefix="planc-models-") as name, shares as groups:
+    with TemporaryDirectory(prefix="planc-models-") as name:
         folder = Path(name)
         for model in options.only:
             (folder / model).mkdir()
             (folder / model / "config.json").write_text(json.dumps(MODELS[model]), encoding="utf-8")
             save_inventory(folder / model)
         if "peaks" not in kept:
-            kept["peaks"] = measured_peaks(NUM_RANKS, groups).values
-        machine = Machine(folder, groups, Peaks(kept["peaks"]))
-        print(machine.peaks.text, flush=True)
+            kept["peaks"] = measured_peaks(NUM_RANKS).values
+        peaks = Peaks(kept["peaks"])
+        print(peaks.text, flush=True)
         results = [
-            measure(one, machine, Kept(**kept.setdefault(one, {"looks": {}, "rounds": {}}), save=save))
+            measure(one, folder, peaks, Kept(**kept.setdefault(one, {"looks": {}, "rounds": {}}), save=save))
             for one in options.only
         ]
     print("\n".join(report(results)))

@@ -91,7 +91,6 @@ def probe(model_dir: Path) -> Inventory:
                 lending = also_in_equal_layers(read_by_layers(model, blocks), instead)
                 needing = needing_all_tokens(model, blocks)
     flow.leave_out(_owners(model) - also_in_equal_layers(training.visits, instead))
-    ties = _ties(model)
     with _refusals_of(model_class):
         unset = frozenset(unset_tensors(model))
         dtypes = tensor_dtypes(model)
@@ -109,7 +108,7 @@ def probe(model_dir: Path) -> Inventory:
         max_positions=getattr(config, "max_position_embeddings", None),
         modules=with_own_codes(modules, model, blocks=blocks, experts=flow.routings),
         attentions=attentions,
-        ties=ties,
+        ties=_ties(model),
         tp_plan=tuple((model._tp_plan or {}).items()),
         blocks=blocks,
         own_attentions=own,
