@@ -128,8 +128,10 @@ def test_memory_counts_every_parameter_in_its_own_dtype(base: Path) -> None:
     assert found.graph is not None and found.inventory is not None
     model = AutoModelForCausalLM.from_pretrained(base / plan.model, dtype=torch.bfloat16)
     expected = sum(one.numel() * one.element_size() for one in model.parameters())
+    trained = sum(one.numel() * one.element_size() for one in model.parameters() if one.requires_grad)
     amounts = {one.name: one.num_bytes for one in estimate(found.graph, found.inventory).memory.parts}
-    assert amounts["parameters"] == amounts["gradients"] == expected
+    assert amounts["parameters"] == expected
+    assert amounts["gradients"] == trained < expected
     assert sum(one.total_bytes for one in layouts(found.graph, found.inventory)) == expected
 
 
@@ -140,11 +142,9 @@ def test_a_unit_of_float32_in_a_bfloat16_model_sends_what_is_estimated(base: Pat
     rehearsal = rehearse(found.graph, base=base)
     assert rehearsal.failures == ()
     assert rehearsal.measured is not None
-    predicted = predicted_collectives(estimate(found.graph, found.inventory))
-    counted = counted_collectives(rehearsal.measured)
     # One parameter of the unit only corrects a choice: it has no gradient, and is not reduced.
-    gathers = [{key: one[key] for key in one if key[0] == "all_gather"} for one in (counted, predicted)]
-    assert gathers[0] == gathers[1] != {}
+    predicted = predicted_collectives(estimate(found.graph, found.inventory))
+    assert predicted == counted_collectives(rehearsal.measured)
 
 
 def trained(plan: Plan, base: Path, folder: Path, *, stop_after: int | None = None) -> list[Record]:

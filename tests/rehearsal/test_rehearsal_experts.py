@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from planc.api import check_source
+from planc.deep_check.check import counted_collectives, predicted_collectives
+from planc.estimate.estimate import estimate
 from planc.runtime.rehearsal.findings import Rehearsal
 from planc.runtime.rehearsal.rehearse import rehearse
 from planc.source import SourceFile
+from tests.models.tiny import tiny_config
 
 MODELS = Path(__file__).parents[2] / "plans" / "models"
 DBRX = {
@@ -60,3 +63,40 @@ def test_experts_that_are_looped_over_are_rehearsed(tmp_path: Path) -> None:
     rehearsal = rehearsed(tmp_path, model=model, layers="transformer.blocks.*", dtype="float32")
     assert rehearsal.failures == ()
     assert rehearsal.measured is not None
+
+
+@pytest.mark.parametrize("mode", ["full", "selective"])
+def test_they_are_recomputed(tmp_path: Path, mode: str) -> None:
+    model = tmp_path / "dbrx"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(DBRX), encoding="utf-8")
+    text = PLAN.format(model=model, layers="transformer.blocks.*", dtype="float32")
+    text += f'activation_checkpoint {{ "transformer.blocks.*" -> {mode} }}\n'
+    checked = check_source(SourceFile("experts.plan", text), base=tmp_path)
+    assert checked.graph is not None, checked.diagnostics
+    assert rehearse(checked.graph, base=tmp_path).failures == ()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "architecture", "layers"),
+    [
+        # A norm without parameters has a buffer that the initialization of the mixer around it writes to.
+        ("falcon_mamba", "FalconMambaForCausalLM", "backbone.layers.*"),
+        # Lists of single projections are no layers: code takes each by its number.
+        ("gemma3n_text", "Gemma3nForCausalLM", "model.layers.*"),
+        # Biases of experts are frozen.
+        ("afmoe", "AfmoeForCausalLM", "model.layers.*"),
+    ],
+)
+def test_what_runs_is_not_refused(tmp_path: Path, model_type: str, architecture: str, layers: str) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    config = tiny_config(model_type, architecture)
+    (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    text = PLAN.format(model=model, layers=layers, dtype="float32")
+    checked = check_source(SourceFile("small.plan", text), base=tmp_path)
+    assert checked.graph is not None and checked.inventory is not None, checked.diagnostics
+    rehearsal = rehearse(checked.graph, base=tmp_path)
+    assert rehearsal.failures == () and rehearsal.measured is not None
+    expected = predicted_collectives(estimate(checked.graph, checked.inventory))
+    assert expected == counted_collectives(rehearsal.measured)

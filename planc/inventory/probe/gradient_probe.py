@@ -27,7 +27,7 @@ def without_gradients(model: PreTrainedModel, instead: Mapping[str, str]) -> Wit
     """`instead` has, for each layer that does not run, an equal one that does."""
     frozen = frozenset(name for name, one in _parameters(model).items() if not one.requires_grad)
     unreached: frozenset[str] = frozenset()
-    # A model's own code may raise anything where its forward is to be differentiated: then all count.
+    # A model's own code may raise anything in a forward with gradients: then all count.
     with contextlib.suppress(Exception):
         unreached = _unreached(model, instead) - frozen
     return WithoutGradients(frozen, unreached)

@@ -271,7 +271,7 @@ def _is_fake(tensor: Tensor) -> bool:
 
 
 def _answer_positions(module: nn.Module) -> None:
-    """Make its forward ask for no values where backward recomputes it, too, which is outside of modes."""
+    """Answer for values when backward recomputes a module, too: modes are not active there."""
     inner = module.forward
 
     @functools.wraps(inner)
