@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from planc.api import check_source
+from planc.api import Checked, check_source
 from planc.deep_check.check import counted_collectives, predicted_collectives
 from planc.estimate.estimate import estimate
 from planc.runtime.rehearsal.findings import Rehearsal
@@ -42,39 +43,40 @@ train {{ steps = 2 }}
 """
 
 
-def rehearsed(base: Path, *, model: Path, layers: str, dtype: str) -> Rehearsal:
-    text = PLAN.format(model=model, layers=layers, dtype=dtype)
-    checked = check_source(SourceFile("experts.plan", text), base=base)
+def written(base: Path, config: Mapping[str, object]) -> Path:
+    """A model's folder."""
+    model = base / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return model
+
+
+def checked_plan(base: Path, *, model: Path, layers: str, dtype: str = "float32", more: str = "") -> Checked:
+    text = PLAN.format(model=model, layers=layers, dtype=dtype) + more
+    return check_source(SourceFile("experts.plan", text), base=base)
+
+
+def rehearsed(checked: Checked, base: Path) -> Rehearsal:
     assert checked.graph is not None, checked.diagnostics
     return rehearse(checked.graph, base=base)
 
 
 @pytest.mark.parametrize(("dtype", "refused"), [("float32", False), ("float64", True)])
 def test_kernels_of_experts_refuse_float64(tmp_path: Path, dtype: str, refused: bool) -> None:
-    model = MODELS / "tiny-qwen3-moe"
-    rehearsal = rehearsed(tmp_path, model=model, layers="model.layers.*", dtype=dtype)
-    assert ["float64" in failure.message for failure in rehearsal.failures[:1]] == [True] * refused
+    checked = checked_plan(tmp_path, model=MODELS / "tiny-qwen3-moe", layers="model.layers.*", dtype=dtype)
+    failures = rehearsed(checked, tmp_path).failures
+    assert ["float64" in failure.message for failure in failures[:1]] == [True] * refused
 
 
-def test_experts_that_are_looped_over_are_rehearsed(tmp_path: Path) -> None:
-    model = tmp_path / "dbrx"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps(DBRX), encoding="utf-8")
-    rehearsal = rehearsed(tmp_path, model=model, layers="transformer.blocks.*", dtype="float32")
+RECOMPUTED = 'activation_checkpoint {{ "transformer.blocks.*" -> {} }}\n'
+
+
+@pytest.mark.parametrize("more", ["", RECOMPUTED.format("full"), RECOMPUTED.format("selective")])
+def test_experts_that_are_looped_over_are_rehearsed(tmp_path: Path, more: str) -> None:
+    checked = checked_plan(tmp_path, model=written(tmp_path, DBRX), layers="transformer.blocks.*", more=more)
+    rehearsal = rehearsed(checked, tmp_path)
     assert rehearsal.failures == ()
     assert rehearsal.measured is not None
-
-
-@pytest.mark.parametrize("mode", ["full", "selective"])
-def test_they_are_recomputed(tmp_path: Path, mode: str) -> None:
-    model = tmp_path / "dbrx"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps(DBRX), encoding="utf-8")
-    text = PLAN.format(model=model, layers="transformer.blocks.*", dtype="float32")
-    text += f'activation_checkpoint {{ "transformer.blocks.*" -> {mode} }}\n'
-    checked = check_source(SourceFile("experts.plan", text), base=tmp_path)
-    assert checked.graph is not None, checked.diagnostics
-    assert rehearse(checked.graph, base=tmp_path).failures == ()
 
 
 @pytest.mark.parametrize(
@@ -89,14 +91,10 @@ def test_they_are_recomputed(tmp_path: Path, mode: str) -> None:
     ],
 )
 def test_what_runs_is_not_refused(tmp_path: Path, model_type: str, architecture: str, layers: str) -> None:
-    model = tmp_path / "model"
-    model.mkdir()
-    config = tiny_config(model_type, architecture)
-    (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    text = PLAN.format(model=model, layers=layers, dtype="float32")
-    checked = check_source(SourceFile("small.plan", text), base=tmp_path)
-    assert checked.graph is not None and checked.inventory is not None, checked.diagnostics
-    rehearsal = rehearse(checked.graph, base=tmp_path)
+    model = written(tmp_path, tiny_config(model_type, architecture))
+    checked = checked_plan(tmp_path, model=model, layers=layers)
+    rehearsal = rehearsed(checked, tmp_path)
     assert rehearsal.failures == () and rehearsal.measured is not None
+    assert checked.graph is not None and checked.inventory is not None
     expected = predicted_collectives(estimate(checked.graph, checked.inventory))
     assert expected == counted_collectives(rehearsal.measured)
