@@ -1,4 +1,4 @@
-"""The points of the audit: what was done about each, and the tests that show it."""
+"""The points of the two audits: what was done about each, and the tests that show it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from tests.catalogue.declared import exists
 
 HERE = Path(__file__).parent
 
-NUMBERS = ("0", "1", "1b", *(str(number) for number in range(2, 23)), "versions")
-"""Every point of the audit, in its order."""
+_COUNTED = tuple(map(str, range(2, 23)))
+
+AUDITS = {
+    "first": ("0", "1", "1b", *_COUNTED, "versions"),
+    "second": ("0", "1", *_COUNTED),
+}
+"""Every point's number, in its audit's order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One file of `points/`, named by the point's number."""
+    """One file of `points/AUDIT/`, named by the point's number."""
 
+    audit: str
     number: str
     title: str
     done: str
@@ -30,13 +36,13 @@ class Point:
 
 
 def points() -> tuple[Point, ...]:
-    """Every point, in the audit's order; raises FileNotFoundError for one without a file."""
-    return tuple(map(_read, NUMBERS))
+    """Every point, in the audits' order; raises FileNotFoundError for one without a file."""
+    return tuple(_read(audit, number) for audit, numbers in AUDITS.items() for number in numbers)
 
 
-def _read(number: str) -> Point:
-    fields = tomllib.loads((HERE / "points" / f"{number}.toml").read_text(encoding="utf-8"))
-    return Point(number=number, **{**fields, "tests": tuple(fields["tests"])})
+def _read(audit: str, number: str) -> Point:
+    fields = tomllib.loads((HERE / "points" / audit / f"{number}.toml").read_text(encoding="utf-8"))
+    return Point(audit=audit, number=number, **{**fields, "tests": tuple(fields["tests"])})
 
 
 def is_there(test: str) -> bool:

@@ -1,4 +1,4 @@
-"""Prints the audit's points: `python -m tests.audit.table`, or with `--run` after running their tests."""
+"""Prints the audits' points: `python -m tests.audit.table`, or with `--run` after running their tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def lines(point: Point) -> Iterator[str]:
     """A point's row: what was done, what else of its class was found, the tests that show it."""
     missing = [test for test in point.tests if not is_there(test)]
     state = "TEST MISSING" if missing else "open in part" if point.open else "done"
-    yield f"{point.number:>8}  {point.title} [{state}]"
+    yield f"{point.audit:>6} {point.number:>8}  {point.title} [{state}]"
     for name, text in (("done", point.done), ("class", point.others), ("open", point.open)):
         if text:
             indented = " " * 17
