@@ -14,6 +14,7 @@ from typing import Any
 import planc
 from planc.graph.graph import Graph, plan_hash
 from planc.runtime.rehearsal.findings import Measured, Rehearsal, SegmentPeak, Sent
+from planc.strict_json import loads
 from planc.vocab import MeshDim
 
 _FORMAT = 2
@@ -29,7 +30,7 @@ def load(graph: Graph, *, cache_dir: Path) -> Rehearsal | None:
     except (OSError, UnicodeDecodeError, PackageNotFoundError):
         return None
     try:
-        return _rehearsal(json.loads(text))
+        return _rehearsal(loads(text))
     except (ValueError, TypeError, KeyError):
         return None
 

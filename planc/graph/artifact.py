@@ -100,7 +100,7 @@ def load(text: str) -> Artifact:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ArtifactError(f"not a compiled plan: {where or 'document'}: {first['msg']}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ArtifactError(f"not a compiled plan: {error}") from None
     graph = graph_of(artifact)
     violations = verify(graph)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from planc import strict_json
-from planc.import_configs.leaf import MAX_DEPTH, Leaf, SourceError, Value, check_leaf
+from planc.import_configs.leaf import Leaf, SourceError, Value, check_leaf
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 
@@ -16,8 +16,6 @@ def json_leaves(text: str) -> tuple[Leaf, ...]:
     """The leaves of a JSON text that is an object. SourceError for anything else."""
     try:
         document = strict_json.loads(text)
-    except RecursionError:
-        raise SourceError(f"keys are nested deeper than {MAX_DEPTH}") from None
     except ValueError as error:
         raise SourceError(f"not JSON: {str(error).partition(' (char')[0]}") from None
     if not isinstance(document, dict):

@@ -89,7 +89,7 @@ def _status(folder: Path) -> Mapping[str, Any]:
     """status.json; empty if it is missing or invalid, as after a crash."""
     try:
         found = loads(read_utf8(folder / STATUS_NAME, max_bytes=_MAX_STATUS_BYTES))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -110,7 +110,7 @@ def _logged_memory(path: Path) -> Iterator[int]:
                 continue
             try:
                 found = loads(line.decode())["memory_bytes"]
-            except (ValueError, TypeError, KeyError, RecursionError):
+            except (ValueError, TypeError, KeyError):
                 continue
             if isinstance(found, int):
                 yield found

@@ -52,7 +52,19 @@ LAW: dict[str, tuple[str, ...]] = {
         *("source", "vocab", "secrets", "strict_json", "tables", "devices", "hub", "modeling", "styles"),
         *("graph", "data_sources", "figures.plan", "pipelining"),
     ),
-    "deep_check": ("source", "vocab", "tables", "diagnostics", "graph", "estimate", "figures", "runtime"),
+    "deep_check": (
+        *(
+            "source",
+            "vocab",
+            "strict_json",
+            "tables",
+            "diagnostics",
+            "graph",
+            "estimate",
+            "figures",
+            "runtime",
+        ),
+    ),
     "verify": (
         *("vocab", "tables", "modeling", "plan", "graph", "lower", "runtime", "inventory.small_config"),
         "pipelining",

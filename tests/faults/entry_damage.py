@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import stat
@@ -106,6 +107,10 @@ DAMAGES: Mapping[str, Damage] = {
     "with a byte that is not UTF-8": _content(_in_the_middle(b"\xff")),
     "with a page of zeros": _content(_in_the_middle(bytes(4096))),
     "with a list on a line": _content(_in_the_middle(b"\n[1]\n")),
+    "with numbers of 400 digits": _content(
+        lambda content: re.sub(rb'(": *)\d', rb"\g<1>" + b"9" * 400, content)
+    ),
+    "with numbers beyond all": _content(lambda content: re.sub(rb'(": *)[\d.e-]+', rb"\g<1>1e999", content)),
     "nested deeply": _content(_in_the_middle(b'\n{"step":' + b"[" * 200_000 + b"\n")),
     "a line of 18 MiB": _content(lambda content: b"x" * _BLOB + b"\n" + content),
     "huge": _instead(_grow),

@@ -109,7 +109,7 @@ def _require_same(folder: Path, digest: str) -> None:
     """UsageError unless the directory is of a run of this exact plan."""
     try:
         ran = loads_json(read_utf8(folder / PLAN_NAME, max_bytes=MAX_PLAN_BYTES))["plan_hash"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(f"`{folder}` is not a run directory: plan.json is missing or invalid") from None
     if ran != digest:
         raise UsageError(

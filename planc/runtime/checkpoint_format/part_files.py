@@ -208,7 +208,7 @@ def _parsed(content: bytes) -> Part:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         raise _corrupt(f"is not a part: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _corrupt(f"is not a part: {error}") from error
     return part
 

@@ -50,7 +50,7 @@ def parse_manifest(text: str, *, directory: Path) -> Manifest:
             loads(content)
     except ValidationError as error:
         raise _invalid_manifest(directory, error=error, content=content) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CorruptCheckpointError(
             f"{directory / MANIFEST_NAME} is not a manifest: {error}", help=ANOTHER_STEP
         ) from error
@@ -164,7 +164,7 @@ def _other_format(directory: Path, *, content: str) -> CorruptCheckpointError:
     try:
         fields = loads(content)
         found, version = (str(fields[name])[:_MAX_SHOWN] for name in ("format_version", "planc_version"))
-    except (ValueError, RecursionError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return CorruptCheckpointError(
             f"{directory / MANIFEST_NAME} is not in format {FORMAT_VERSION}", help=ANOTHER_STEP
         )

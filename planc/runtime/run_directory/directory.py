@@ -29,6 +29,7 @@ from planc.runtime.run_directory.run_files import (
 )
 from planc.runtime.run_directory.status_file import replace_text
 from planc.secrets import redactor
+from planc.strict_json import loads
 from planc.tables import plural
 
 _MAX_OWNER_CHARACTERS = 200
@@ -159,7 +160,7 @@ class RunDirectory:
         def added(line: Line) -> bytes:
             if line.step != step:
                 return line.text + b"\n"
-            entry = json.loads(line.text)
+            entry = loads(line.text)
             others = [each for each in entry.get("evaluations", []) if each["label"] != evaluation.label]
             return json.dumps({**entry, "evaluations": [*others, one]}).encode() + b"\n"
 
@@ -179,7 +180,7 @@ class RunDirectory:
         """Whether status.json has the state `running`, or can't be read."""
         try:
             text = plain_files.read_utf8(self.path / STATUS_NAME, max_bytes=_MAX_STATUS_BYTES)
-            status = json.loads(text)
+            status = loads(text)
         except (OSError, ValueError):
             return True
         return not isinstance(status, dict) or status.get("state") == "running"

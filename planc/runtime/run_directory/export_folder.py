@@ -192,7 +192,7 @@ def exported_step(folder: Path) -> int | None:
         if kind != "directory":
             raise NotPlainError(folder, kind=kind, wanted="directory")
         return int(loads(read_utf8(folder / ORIGIN_NAME, max_bytes=_MAX_ORIGIN_BYTES))["step"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         raise CheckpointError(
             f"{folder} is not an export of a run, and the new export would replace it",
             help="move it away, or choose another directory",

@@ -13,6 +13,8 @@ from planc.strict_json import loads
 
 _MAX_LINE_BYTES = 16 * 2**20
 """Enough for a million sample ids."""
+_MAX_STEP = 10**18
+"""As for checkpoints."""
 _MAX_FILE_BYTES = 16 * 2**30
 """Enough for ten million fully logged steps; a sparse file of terabytes would take hours."""
 
@@ -66,7 +68,7 @@ def _parsed(text: bytes) -> Line | None:
     try:
         fields = loads(text.decode())
         step, loss = fields["step"], float(fields["loss"])
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError):
         return None
     has_labels = fields.get("labels") != 0
-    return Line(step, loss, text, has_labels) if type(step) is int and step > 0 else None
+    return Line(step, loss, text, has_labels) if type(step) is int and 0 < step < _MAX_STEP else None

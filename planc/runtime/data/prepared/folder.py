@@ -113,7 +113,7 @@ def known_states(folder: Path) -> tuple[str, ...]:
     """
     try:
         states = loads(read_utf8(folder / KNOWN_NAME, max_bytes=_MAX_KNOWN_BYTES))["states"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return ()
     return tuple(one for one in states if isinstance(one, str)) if isinstance(states, list) else ()
 

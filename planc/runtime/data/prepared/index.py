@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from planc.runtime.checkpoint_format.records import Count, FileEntry, Sha256, seal, unseal
 from planc.runtime.data.prepared.layout import BLOCK_BYTES, HEADER_BYTES
@@ -147,5 +147,5 @@ def parse_index(text: str) -> Index:
         # Python's own JSON accepts a key twice.
         loads(sealed)
         return Index.model_validate_json(sealed)
-    except (ValidationError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(str(error).splitlines()[0]) from error

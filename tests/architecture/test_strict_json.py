@@ -1,0 +1,40 @@
+"""Files that planc has written are read with `strict_json`, which refuses what would break a reader."""
+
+from __future__ import annotations
+
+import ast
+
+from tests.architecture.test_portable import FILES, calls
+
+OTHERS = {
+    "planc/strict_json.py": "is that way",
+    "planc/checks/data/tokenizer_file.py": "a tokenizer's own files",
+    "planc/cli/support/data_files.py": "a user's data",
+    "planc/runtime/data/sources.py": "a user's data",
+    "planc/runtime/data/tokenizer_folder.py": "a tokenizer's own files",
+    "planc/inventory/files.py": "a model's config.json, with a hook of its own",
+    "planc/runtime/model_files.py": "a model's own files",
+    "planc/runtime/run_directory/export_folder.py": "a model's config.json, which an export copies",
+    "planc/diff/machine.py": "what this process has rendered",
+    "planc/doctor/render.py": "what this process has rendered",
+    "planc/doctor/machine.py": "what a child process prints",
+    "planc/runtime/ranks/statements.py": "what other ranks say",
+    "planc/runtime/torch/agreement/agree.py": "what other ranks say",
+    "planc/runtime/torch/checkpoint/agreement.py": "what other ranks say",
+    "planc/runtime/torch/checkpoint/planning.py": "what other ranks say",
+    "planc/runtime/torch/checkpoint/tensors.py": "what other ranks say",
+    "planc/runtime/torch/parallel/mesh.py": "what other ranks say",
+    "planc/verify/ranks.py": "what other ranks say",
+}
+"""Where the standard parser reads, and what."""
+
+
+def test_the_standard_parser_reads_no_file_of_plancs() -> None:
+    found = {
+        path
+        for path in FILES
+        for name, call in calls(path)
+        if name in ("loads", "load") and isinstance(call.func, ast.Attribute)
+        if ast.unparse(call.func.value) == "json"
+    }
+    assert found == set(OTHERS), "read it with planc.strict_json, or name here what it reads"
