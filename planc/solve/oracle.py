@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from planc.checks.context_parallel import eager_in_parts
 from planc.checks.support.rule import Subject
 from planc.checks.tensor_parallel import RULES
-from planc.diagnostics import Diagnostic, Severity
+from planc.diagnostics import Diagnostic, Label, Severity
 from planc.inventory.schema import Inventory
 from planc.layouts.families import family
 from planc.layouts.flow import ClashKind
@@ -42,12 +43,17 @@ class Refusal:
 
 
 class Oracle:
-    """Judges candidates for one model. The plan's own rules always apply."""
+    """Judges candidates for one model. The plan's own rules always apply.
 
-    def __init__(self, plan: Plan, inventory: Inventory) -> None:
+    It never refuses candidates for what is wrong without any rules. With `any_size`, it also accepts sizes
+    that the plan's mesh does not divide: the checks of the plan report both.
+    """
+
+    def __init__(self, plan: Plan, inventory: Inventory, *, any_size: bool = False) -> None:
         assert plan.tensor_parallel is not None, "only a plan with the block asks for rules"
         self.plan, self.inventory = _bare(plan), inventory
         self.own = plan.tensor_parallel
+        self._sizes = frozenset(map(plan.span, _SIZES)) if any_size else frozenset()
         self.packed = inventory.packed()
         self.kv_projections = inventory.kv_projections()
         self.members = members_of(inventory)
@@ -60,10 +66,19 @@ class Oracle:
         rules = [self._rule(number, *one) for number, one in enumerate(actions.items(), start=1)]
         spec = TensorParallelSpec(self.own.on, None, (*self.own.rules, *rules), self.own.span)
         subject = Subject(bind(replace(self.plan, tensor_parallel=spec), self.inventory))
-        finding = _first_error(subject)
+        finding = next((one for one in _errors(subject) if self._is_about_rules(one)), None)
         if finding is None:
             return None
         return Refusal(finding, tuple(dict.fromkeys(self._culprits(subject, finding, actions))))
+
+    def _is_about_rules(self, finding: Diagnostic) -> bool:
+        return finding.primary.span not in self._sizes and finding.primary not in self._without_rules
+
+    @functools.cached_property
+    def _without_rules(self) -> frozenset[Label]:
+        """The labels of the errors that the plan has without any rules."""
+        bare = Subject(bind(replace(self.plan, tensor_parallel=None), self.inventory))
+        return frozenset(one.primary for one in _errors(bare))
 
     def replicates_kv(self, fqn: str) -> bool:
         """Whether a module projects to fewer key/value heads than there are ranks to share them."""
@@ -113,20 +128,20 @@ def _bare(plan: Plan) -> Plan:
     )
 
 
-def _first_error(subject: Subject) -> Diagnostic | None:
-    """The first error; findings that follow from others are left out."""
+def _errors(subject: Subject) -> Iterator[Diagnostic]:
+    """The errors in order; findings that follow from others are left out."""
     found: set[str] = set()
-    first = None
     for rule in (*RULES, eager_in_parts.RULE):
         if any(code.code in found for code in rule.unless):
             continue
         for one in rule.check(subject):
             found.add(one.code.code)
-            if one.severity is Severity.ERROR and first is None:
-                first = one
-    return first
+            if one.severity is Severity.ERROR:
+                yield one
 
 
+_SIZES = ("mesh.tp", "data.sequence_length")
+"""Where the checks report a size that ranks can't share."""
 _FILE = "(candidate)"
 
 

@@ -51,22 +51,42 @@ def as_rules(solution: Solution, inventory: Inventory) -> tuple[AutoRule, ...]:
 
 
 def solve(plan: Plan, inventory: Inventory, *, with_runner_up: bool = False) -> Solution:
-    """The cheapest legal rules of every container; one for which none are legal stays whole."""
+    """The cheapest legal rules of every container; one for which none are legal stays whole.
+
+    If only a size is in the way of any rules, they are those for a size that fits: the check of the plan
+    reports the size.
+    """
     assert plan.tensor_parallel and plan.tensor_parallel.auto, "only a plan with `auto` asks for rules"
     few = stand_in(inventory)
     oracle = Oracle(plan, few)
-    known: dict[str, StyleAction] = {}
-    solved: list[Solved] = []
     groups = tuple(containers(plan, few))
-    for container in groups:
-        one = _Solver(oracle, container, plan.mesh.tp, dict(known)).solved(with_runner_up=with_runner_up)
-        known.update(one.actions)
-        solved.append(one)
+    solved = _solved(oracle, groups, with_runner_up=with_runner_up)
+    if not _rules_of(solved):
+        of_any_size = _solved(Oracle(plan, few, any_size=True), groups, with_runner_up=with_runner_up)
+        solved = of_any_size if _rules_of(of_any_size) else solved
+    known = _rules_of(solved)
     refused = "" if known else next((one.refused for one in solved if one.refused), _NOTHING)
     if known and plan.tensor_parallel.auto.sequence_parallel:
-        known, refusal = with_sequence_parallel(oracle, groups, known, inventory)
-        refused = _told(refusal) if refusal else ""
-    return Solution(tuple(known.items()), tuple(solved), refused)
+        sharded, refusal = with_sequence_parallel(oracle, groups, known, inventory)
+        if refusal is not None:
+            judge = Oracle(plan, few, any_size=True)
+            sharded, other = with_sequence_parallel(judge, groups, known, inventory)
+            refused = _told(refusal) if other else ""
+        known = sharded
+    return Solution(tuple(known.items()), solved, refused)
+
+
+def _solved(oracle: Oracle, groups: Sequence[Container], *, with_runner_up: bool) -> tuple[Solved, ...]:
+    """What is found for each container, given the rules of those before it."""
+    found: list[Solved] = []
+    for container in groups:
+        solver = _Solver(oracle, container, oracle.plan.mesh.tp, _rules_of(found))
+        found.append(solver.solved(with_runner_up=with_runner_up))
+    return tuple(found)
+
+
+def _rules_of(solved: Sequence[Solved]) -> dict[str, StyleAction]:
+    return {name: action for one in solved for name, action in one.actions}
 
 
 _NOTHING = "no layer has a matrix that a style could shard"

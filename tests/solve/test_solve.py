@@ -191,6 +191,38 @@ def test_no_legal_rules_name_the_finding_in_the_way(tmp_path: Path) -> None:
     assert found.help == "leave out `sequence_parallel`"
 
 
+@pytest.mark.parametrize("model", ["tiny-llama", "gemma-3-1b", "tiny-nanochat", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_sequence_that_tp_does_not_divide_is_the_only_finding(
+    model: str, attention: str, tmp_path: Path
+) -> None:
+    text = plan_text(model, "auto(sequence_parallel = true)")
+    text = text.replace("model {", f"model {{\n  attention = {attention}", 1)
+    even = rules_of(check_plan(write_plan(tmp_path, text=text)))
+    odd = check_plan(write_plan(tmp_path, text=text.replace("length = 256", "length = 255")))
+    (found,) = odd.diagnostics
+    assert (found.code.code, found.primary.text) == ("P409", "tp = 2 does not divide 255 tokens")
+    assert found.help == "set `sequence_length` to 254 or 256"
+    assert rules_of(odd) == even
+
+
+def test_a_tp_that_divides_nothing_is_named_by_size(tmp_path: Path) -> None:
+    text = plan_text("tiny-llama", "auto(solve)", tp=521)
+    (found,) = check_plan(write_plan(tmp_path, text=text)).diagnostics
+    assert found.code.code == "P401"
+    assert "tp = 521 does not divide 8 attention heads" in found.primary.text
+
+
+def test_what_is_wrong_without_any_rules_is_not_blamed_on_rules(tmp_path: Path) -> None:
+    text = plan_text("tiny-llama", "auto(sequence_parallel = true)").replace(
+        "micro_batch = 4", "micro_batch = 4\n  packing = isolate"
+    )
+    text = text.replace("model {", "model {\n  attention = eager", 1)
+    found = check_plan(write_plan(tmp_path, text=text))
+    assert [one.code.code for one in found.diagnostics] == ["P609"]
+    assert rules_of(found)
+
+
 def test_a_norm_that_is_an_identity_in_some_layers_is_named_where_it_is_one(tmp_path: Path) -> None:
     inventory = solved(tmp_path, "llama-3.1-8b").inventory
     assert inventory is not None
