@@ -50,19 +50,20 @@ quickstart: install
 		-m planc.run plans/quickstart.plan --run-dir $(RUN_DIR)
 	$(BIN)/python examples/loss_curve.py $(RUN_DIR)
 
-# These are of deadlines and of memory, which tests beside them would spend: they stay in one line.
+# These are of deadlines and of memory, which tests beside them would spend: they stay in one line, of one worker:
+# a test that ends it fails alone.
 ALONE := $(addprefix tests/,bench faults launch)
 
 test: install lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
-	$(BIN)/python -m pytest $(ALONE)
+	$(BIN)/python -m pytest -n 1 --dist loadfile $(ALONE)
 
 # The constraints hold the tested set; this finds out what newer releases change before a user does.
 test-newest: $(VENV_NEWEST)/.installed
 	$(VENV_NEWEST)/bin/python -m pip list --disable-pip-version-check
 	$(MAKE) quickstart parity VENV=$(VENV_NEWEST) VENV_NEWEST=none RUN_DIR=runs/newest
 	$(VENV_NEWEST)/bin/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
-	$(VENV_NEWEST)/bin/python -m pytest $(ALONE)
+	$(VENV_NEWEST)/bin/python -m pytest -n 1 --dist loadfile $(ALONE)
 
 $(VENV_NEWEST)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV_NEWEST)

@@ -6,17 +6,20 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from tests.isolation import changed_files, files_of_checkout, isolate
+from tests.limits import LIMIT_SECONDS, SLOW_LIMIT_SECONDS, limited
 from tests.slow import mark_sampled
 
 _HOME = pytest.StashKey[Path]()
 _FILES = pytest.StashKey[frozenset[str]]()
+_TRACE = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,6 +37,8 @@ settings.load_profile("planc")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A copy: while a test runs, pytest has stderr redirected into a file.
+    config.stash[_TRACE] = os.dup(2)
     # Before any library reads where its cache lies. Workers of xdist get what this process has set.
     if hasattr(config, "workerinput"):
         return
@@ -60,6 +65,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     keys = {module: order.random() for module in dict.fromkeys(item.path for item in items)}
     # Modules stay whole: what a module makes once should be made once.
     items.sort(key=lambda item: (keys[item.path], order.random()))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    return (yield from _limited(item, "setup"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    return (yield from _limited(item, "call"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    return (yield from _limited(item, "teardown"))
+
+
+def _limited(item: pytest.Item, phase: str) -> Generator[None, None, None]:
+    seconds = SLOW_LIMIT_SECONDS if item.get_closest_marker("slow") else LIMIT_SECONDS
+    with limited(f"{item.nodeid} ({phase})", seconds=seconds, trace=item.config.stash[_TRACE]):
+        return (yield)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadfile":
+        return None
+    # Lazy: it imports xdist, which a run without workers may lack.
+    from tests.workers import FilesOnce
+
+    return FilesOnce(config, log)
 
 
 @pytest.hookimpl(trylast=True)

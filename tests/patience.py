@@ -2,6 +2,59 @@
 
 from __future__ import annotations
 
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
 PATIENCE_SECONDS = 20.0
 """Of the processor, for what takes a tenth of it or less: no slow machine needs it, and what grows without
 bound does."""
+
+WAIT_SECONDS = 300.0
+"""By the clock, for what an idle machine does in seconds: a busy one takes ten times longer."""
+
+_SPIN_SECONDS = 0.5
+
+
+@contextmanager
+def patient(process: subprocess.Popen[Any], awaited: str, *, seconds: float = WAIT_SECONDS) -> Iterator[None]:
+    """Kill the process if the block takes too long; AssertionError then names what was awaited."""
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        process.kill()
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if is_late.is_set():
+            raise AssertionError(f"{awaited}: not within {seconds:.0f} s")
+
+
+def wait_until(is_so: Callable[[], bool], awaited: str, *, seconds: float = WAIT_SECONDS) -> None:
+    """Return once it is so; AssertionError names what was awaited too long."""
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, f"{awaited}: not within {seconds:.0f} s"
+        time.sleep(0.01)
+
+
+def is_within(seconds: float, limit: float) -> bool:
+    """Whether something took less than `limit` seconds, or would have on a machine that does nothing else."""
+    return seconds < limit or seconds < limit * _slowdown()
+
+
+def _slowdown() -> float:
+    """How many times longer the processor takes for this process than if it had nothing else to do."""
+    began, used = time.monotonic(), time.thread_time()
+    while time.thread_time() - used < _SPIN_SECONDS:
+        pass
+    return (time.monotonic() - began) / _SPIN_SECONDS

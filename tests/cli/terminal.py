@@ -13,6 +13,8 @@ import termios
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.patience import patient
+
 ROOT = Path(__file__).parents[2]
 _CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
@@ -36,16 +38,17 @@ def at_terminal(
     )
     os.close(theirs)
     chunks = []
-    while True:
-        try:
-            chunk = os.read(ours, 65536)
-        except OSError:  # the last process that had it open is gone
-            break
-        if not chunk:
-            break
-        chunks.append(chunk)
-    os.close(ours)
-    assert process.wait(timeout=120) in (0, 1)
+    with patient(process, f"the end of `{' '.join(words)}` at a terminal"):
+        while True:
+            try:
+                chunk = os.read(ours, 65536)
+            except OSError:  # the last process that had it open is gone
+                break
+            if not chunk:
+                break
+            chunks.append(chunk)
+        os.close(ours)
+        assert process.wait() in (0, 1)
     return b"".join(chunks).decode().replace("\r\n", "\n")
 
 

@@ -1,9 +1,11 @@
-"""A process that prepares text files, slowly from its first report on: `python -m tests.data.preparing`."""
+"""A process that prepares text files, which may wait at its first report for a line of stdin.
+
+`python -m tests.data.preparing BASE ROOT waits|goes-on`
+"""
 
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 from planc.runtime.data.prepared.prepare import Progress, prepare
@@ -14,10 +16,11 @@ from planc.runtime.data.spec import DataSpec
 SPEC = DataSpec(TextSource(("*.txt",)), "bytes", 64, 1)
 
 
-def main(base: str, root: str, seconds: str) -> None:
+def main(base: str, root: str, how: str) -> None:
     def report(progress: Progress) -> None:
         print("tokens", progress.num_tokens, flush=True)
-        time.sleep(float(seconds))
+        if how == "waits":
+            sys.stdin.readline()
 
     def say(text: str) -> None:
         print(text, flush=True)

@@ -22,6 +22,7 @@ from planc.runtime.data.prepared.wanted import want
 from planc.runtime.data.sources import stdlib_files
 from tests.data.prepared_sources import make_sources, prepared_in, spec_of
 from tests.data.preparing import SPEC
+from tests.patience import WAIT_SECONDS, patient
 
 ROOT = Path(__file__).parents[2]
 CHATS = spec_of("chat", "isolate")
@@ -219,17 +220,24 @@ def test_a_directory_that_cannot_be_written_is_named(base: Path, tmp_path: Path)
     assert "PLANC_DATA" in error.value.help
 
 
-def start(base: Path, root: Path, *, seconds: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.data.preparing", str(base), str(root), str(seconds)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+def start(base: Path, root: Path, *, waits: bool) -> subprocess.Popen[str]:
+    how = "waits" if waits else "goes-on"
+    command = [sys.executable, "-m", "tests.data.preparing", str(base), str(root), how]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
+
+
+def line_of(process: subprocess.Popen[str], awaited: str) -> str:
+    assert process.stdout is not None
+    with patient(process, awaited):
+        return process.stdout.readline()
 
 
 def test_a_preparer_that_is_killed_leaves_nothing_that_is_read(base: Path, root: Path) -> None:
-    process = start(base, root, seconds=60)
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("tokens")
+    process = start(base, root, waits=True)
+    assert line_of(process, "its first report").startswith("tokens")
     process.kill()
-    process.wait(timeout=30)
+    process.communicate(timeout=WAIT_SECONDS)
     assert len(unfinished(root)) == 1
     assert folders(root) == () and found(root, base=base) is None
     prepared = made(root, base=base)
@@ -237,11 +245,14 @@ def test_a_preparer_that_is_killed_leaves_nothing_that_is_read(base: Path, root:
 
 
 def test_of_two_preparers_one_waits_for_the_other(base: Path, root: Path) -> None:
-    first = start(base, root, seconds=1)
-    assert first.stdout is not None
-    line = first.stdout.readline()
-    second = start(base, root, seconds=0)
-    outputs = [line + first.communicate(timeout=60)[0], second.communicate(timeout=60)[0]]
+    first = start(base, root, waits=True)
+    report = line_of(first, "the first one's first report")
+    second = start(base, root, waits=False)
+    waiting = line_of(second, "the second one's line on the first")
+    outputs = [
+        report + first.communicate(timeout=WAIT_SECONDS)[0],
+        waiting + second.communicate(timeout=WAIT_SECONDS)[0],
+    ]
     assert (first.returncode, second.returncode) == (0, 0)
     assert "waiting" not in outputs[0] and "tokens" in outputs[0]
     assert "another process is preparing the data" in outputs[1] and "tokens" not in outputs[1]

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests import signals
 from tests.dist.pool import start_server
 
 TIMEOUT_SECONDS = 10
@@ -135,6 +136,7 @@ def _rank(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
+    signals.reset()
     os.environ.update(environment)
     torch.set_num_threads(1)
     try:

@@ -9,6 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests import signals
+from tests.patience import patient
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -28,13 +31,15 @@ def answered(command: Sequence[str], *, typed: str, cwd: Path) -> tuple[int, str
     )
     os.close(theirs)
     shown = b""
-    for line in typed.splitlines(keepends=True):
-        shown += _until_prompt(ours)
-        os.write(ours, line.encode())
-    while chunk := _read(ours):
-        shown += chunk
-    os.close(ours)
-    return process.wait(timeout=120), shown.decode().replace("\r\n", "\n")
+    with patient(process, f"a question, or the end, of `planc {' '.join(command)}` after {typed!r}"):
+        for line in typed.splitlines(keepends=True):
+            shown += _until_prompt(ours)
+            os.write(ours, line.encode())
+        while chunk := _read(ours):
+            shown += chunk
+        os.close(ours)
+        code = process.wait()
+    return code, shown.decode().replace("\r\n", "\n")
 
 
 def _control() -> None:
@@ -42,6 +47,8 @@ def _control() -> None:
     import termios
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    # Ctrl-C is a SIGINT, which a shell in the background ignores.
+    signals.reset()
 
 
 def _until_prompt(ours: int) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 
 from planc.cli.main import main
 from planc.cli.support.shipped import TASKS, examples, shipped_models
+from tests import signals
 from tests.cli.terminal import at_terminal, plain
 from tests.first_plan.at_prompts import answered
 from tests.plans import PLANS
@@ -242,6 +243,12 @@ def test_a_question_can_be_left(folder: Path, typed: str, code: int) -> None:
     found, shown = answered(["new", "mine"], typed=typed, cwd=folder)
     assert found == code, shown
     assert "Traceback" not in shown and not (folder / "mine.plan").exists()
+
+
+def test_a_question_can_be_left_where_a_shell_in_the_background_has_started_the_tests(folder: Path) -> None:
+    with signals.ignored():
+        code, shown = answered(["new", "mine"], typed="\x03\n", cwd=folder)
+    assert code == 130, shown
 
 
 def test_every_shipped_plan_is_listed_under_its_task(capsys: pytest.CaptureFixture[str]) -> None:

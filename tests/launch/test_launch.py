@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 
 from planc.graph.artifact import dump
+from tests import signals
 from tests.launch.processes import ROOT, start, torchrun, without_torch, without_torchrun
 from tests.parity.cases import TP2_DP2, Case, compile_case, make_workspace, plan_text
 from tests.parity.reference import train_reference, write_weights
+from tests.patience import patient
 
 FOUR_RANKS = Case("TP2·DP2", "", TP2_DP2)
 TWO_RANKS = Case("DP2", "", {"dp_shard": 2}, weights="pretrained")
@@ -112,15 +114,18 @@ def test_an_interrupt_ends_the_run_after_its_step(workspace: Path, tmp_path: Pat
     options = ("--set", "train.steps=9_000", "--run-dir", str(tmp_path / "run"))
     command = (sys.executable, "-u", "-m", "planc.run", str(workspace / "one.plan"), *options)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, env=environment, preexec_fn=signals.reset
+    )
+    with process, patient(process, "the first step, then the end after SIGINT"):
         assert process.stdout is not None and process.stderr is not None
         assert next(line for line in process.stdout if line.startswith("step "))
         process.send_signal(signal.SIGINT)
         process.stdout.read()
         said = "planc: SIGINT received on rank 0: exiting; send it again to exit at once\n"
         assert process.stderr.read().endswith(said)
+        process.wait()
     assert process.returncode == 75
     assert json.loads((tmp_path / "run" / "status.json").read_text())["exit_code"] == 75
 

@@ -15,8 +15,10 @@ import pytest
 from planc.runtime.checkpoint_format.layout import step_directory
 from planc.runtime.checkpoint_format.manifest import PartEntry
 from planc.runtime.checkpoint_format.verify import read_manifest
+from tests import signals
 from tests.launch.processes import LAUNCHER_VARIABLES, ROOT, torchrun
 from tests.parity.cases import Case, make_workspace, plan_text
+from tests.patience import patient
 
 NUM_STEPS = 120
 FAULTY = str(Path(__file__).parent / "faulty_run.py")
@@ -56,12 +58,16 @@ def test_a_signal_to_torchrun_saves_and_the_run_goes_on_exactly(
     inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
     settings = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     command = (*TORCHRUN, "-m", "planc.run", *arguments)
-    with subprocess.Popen(command, env=inherited | settings, stdout=subprocess.PIPE, text=True) as agent:
+    agent = subprocess.Popen(
+        command, env=inherited | settings, stdout=subprocess.PIPE, text=True, preexec_fn=signals.reset
+    )
+    with agent, patient(agent, "the first step, then torchrun's end after SIGTERM"):
         assert agent.stdout is not None
         assert next(line for line in agent.stdout if line.startswith("step "))
         # As `tee` leaves, which hears the same Ctrl-C.
         agent.stdout.close()
         agent.send_signal(signal.SIGTERM)
+        agent.wait()
     status = json.loads((tmp_path / "status.json").read_text())
     assert (status["state"], status["exit_code"], status["signal"]) == ("preempted", 75, "SIGTERM")
     assert 0 < status["step"] == status["saved_step"] < NUM_STEPS

@@ -1,11 +1,13 @@
 """Runs planc commands in one process that watches itself: argv lists in, what happened out, as JSON lines.
 
 Each may use the memory of the imports and 500 MB more. Whatever it would write, start or connect to is noted.
+One that takes too much of the processor ends this process by SIGPROF, one that waits too long by SIGALRM.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import io
 import json
@@ -17,9 +19,11 @@ import time
 from typing import Any
 
 from planc.cli import main as program
+from tests.patience import WAIT_SECONDS
 
 MEMORY_BYTES = 500 * 2**20
-HANGS_AFTER_SECONDS = 30
+HANGS_AFTER_SECONDS = 30.0
+"""Of the processor: a busy machine makes no command hang."""
 _FORBIDDEN = (
     *("socket.", "subprocess.", "shutil.", "tempfile.", "ftplib.", "http.", "urllib.", "ctypes.", "pty."),
     *("os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.kill", "os.putenv"),
@@ -44,17 +48,19 @@ class Watch:
             self.events.append(f"{event} {arguments[:2]!r}")
 
 
-def run(argv: list[str], watch: Watch) -> dict[str, Any]:
+def run(argv: list[str], watch: Watch, *, hangs_after: float) -> dict[str, Any]:
     size_before = _reset_peak()
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
-    signal.alarm(HANGS_AFTER_SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, hangs_after)
+    signal.setitimer(signal.ITIMER_REAL, WAIT_SECONDS)
     watch.events, watch.is_on = [], True
     started = time.process_time()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = program.main(argv)
     seconds = time.process_time() - started
     watch.is_on = False
-    signal.alarm(0)
+    for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
+        signal.setitimer(timer, 0)
     return {
         "code": code,
         "out": _written(out),
@@ -84,21 +90,23 @@ def _written(stream: io.TextIOWrapper) -> str:
     return stream.read()
 
 
-def main() -> None:
+def main(hangs_after: float) -> None:
     """Reads argv lists as JSON lines from stdin; what comes first warms up and sets the limits."""
     commands = [json.loads(line) for line in sys.stdin]
     # What a first run imports and compiles is no part of a case.
     importlib.import_module("planc.cli.commands.check")
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        faulthandler.register(number, chain=True)
     watch = Watch()
     # What Python itself keeps of a module that a command imports late is no write of planc's.
     sys.dont_write_bytecode = True
     sys.addaudithook(watch)
-    run(commands[0], watch)
+    run(commands[0], watch, hangs_after=HANGS_AFTER_SECONDS)
     used = _memory("VmSize")
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, used + MEMORY_BYTES))
     for argv in commands[1:]:
-        print(json.dumps(run(argv, watch)), flush=True)
+        print(json.dumps(run(argv, watch, hangs_after=hangs_after)), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(float(sys.argv[1]))

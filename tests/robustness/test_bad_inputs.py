@@ -7,6 +7,7 @@ What each takes is in the table of `make bad-inputs`.
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from planc.plan.pattern import Pattern, parse_pattern
 from planc.source import Span
 from planc.syntax.ast import Text
 from tests.patience import PATIENCE_SECONDS
-from tests.plans import QUICKSTART
+from tests.plans import PLANS, QUICKSTART
 from tests.robustness.bad_inputs import CASES, Case
 from tests.robustness.outcomes import Answer, answers, guarded, misconduct
 
@@ -42,6 +43,14 @@ def test_a_command_that_writes_is_noticed(tmp_path: Path) -> None:
     plan.write_text("mesh {tp=2}")
     (outcome,) = guarded([["fmt", str(plan)]])
     assert any("open" in wrong for wrong in misconduct(outcome))
+
+
+def test_a_command_that_hangs_ends_no_other() -> None:
+    quick, long = ["explain", "P100"], ["tune", str(PLANS / "llama-3.1-405b.plan"), "--gpus", "512"]
+    one, hangs, two = guarded([quick, long, quick], hangs_after=0.1)
+    assert (one.code, hangs.code, two.code) == (0, -signal.SIGPROF, 0)
+    (said,) = misconduct(hangs)
+    assert said.startswith("ended by SIGPROF: ") and "guarded.py" in said
 
 
 def test_every_row_of_the_corpus_has_a_case() -> None:

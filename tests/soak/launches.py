@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import signals
 from tests.launch.processes import LAUNCHER_VARIABLES, ROOT
 
 _POLL_SECONDS = 0.05
@@ -68,7 +69,11 @@ class Launch:
             arguments += ["--stop-after", str(run.stop_after)]
         with log.open("wb") as file:
             self.agent = subprocess.Popen(
-                (*command, ranks, *arguments), env=inherited | settings, stdout=file, stderr=file
+                (*command, ranks, *arguments),
+                env=inherited | settings,
+                stdout=file,
+                stderr=file,
+                preexec_fn=signals.reset,
             )
 
     def ranks(self) -> dict[int, int]:
