@@ -35,7 +35,12 @@ def detect(leaves: Sequence[Leaf]) -> Kind | Undetected:
 def _num_marks(kind: Kind, leaves: Sequence[Leaf]) -> int:
     """The marks that some key is or starts with."""
     keys = [leaf.key for leaf in leaves]
-    return sum(any(key == mark or _below(key, mark) for key in keys) for mark in kind.marks)
+
+    def num_found(marks: Sequence[str]) -> int:
+        return sum(any(key == mark or _below(key, mark) for key in keys) for mark in marks)
+
+    own = num_found(kind.marks)
+    return own + num_found(kind.extends) if own else 0
 
 
 def _below(key: str, mark: str) -> bool:

@@ -8,9 +8,9 @@ from typing import Any
 from planc.diagnostics.suggest import closest
 from planc.import_configs import facts
 from planc.import_configs.facts import Fact
-from planc.import_configs.kind import Kind, Note, NoteKind, find_row, wrong
+from planc.import_configs.kind import Kind, Note, NoteKind, Row, find_row, wrong
 from planc.import_configs.leaf import Leaf, written
-from planc.import_configs.readers import Unread
+from planc.import_configs.readers import Automatic, Idle, Unread
 from planc.plan.foreign_help import foreign_help
 from planc.record import record
 
@@ -41,9 +41,12 @@ class Draft:
         self.imported: list[Imported] = []
         self._given: dict[str, Given] = {}
         self._taken: set[str] = set()
-        self._defaults: set[str] = set()
+        self._defaults: dict[str, str] = {}
+        """Whose default a fact has, by its name."""
         self.open_lines: dict[str, int] = {}
         """The lines of keys that leave a fact open, by the fact's name."""
+        self.automatic: set[str] = set()
+        """The names of facts that the launching program fills in."""
 
     def give(self, fact: Fact, value: Any, leaf: Leaf | None) -> None:
         """State a fact. A second value of a file is a note."""
@@ -63,13 +66,18 @@ class Draft:
             other = f"`{first.leaf.key}` in line {first.leaf.line} is {written(first.leaf.value)}"
             self.notes.append(wrong(leaf, f"{written(leaf.value)}, but {other}, which the plan has"))
 
-    def give_default(self, fact: Fact, value: Any) -> None:
-        """State what the tool takes where a file is silent. It is a note once the plan has it."""
-        self._given[fact.name] = Given(value, None)
-        self._defaults.add(fact.name)
+    def give_default(self, fact: Fact, value: Any, whose: str) -> None:
+        """State what a tool takes where a file is silent. It is a note once the plan has it."""
+        if fact.name not in self._given:
+            self._given[fact.name] = Given(value, None)
+            self._defaults[fact.name] = whose
 
     def has(self, *facts: Fact) -> bool:
         return all(fact.name in self._given for fact in facts)
+
+    def states(self, fact: Fact) -> bool:
+        """Whether a file or an option gives it, and not only a default."""
+        return fact.name in self._given and fact.name not in self._defaults
 
     def take(self, fact: Fact) -> Any:
         """The value of a fact for the plan; None without one."""
@@ -81,12 +89,16 @@ class Draft:
             if given.leaf is not None:
                 self.imported.append(Imported(given.leaf.key, given.leaf.line, fact.place))
             elif fact.name in self._defaults:
-                self.added(fact.place, f"{written(given.value)}, the default of {self.kind.title}")
+                self.added(fact.place, f"{fact.show(given.value)}, {self._defaults[fact.name]}")
         return given.value
 
     def peek(self, fact: Fact) -> Given | None:
         """A fact without using it."""
         return self._given.get(fact.name)
+
+    def stop(self, fact: Fact, text: str) -> None:
+        """Stop the import at a fact's key: the plan would train something else."""
+        self.set_aside(fact, text, kind=NoteKind.CHANGED)
 
     def spread(self) -> None:
         """State what one word of a file means in several of a plan's settings. Own keys of a file win."""
@@ -132,6 +144,8 @@ _UNUSED = {
         ((facts.FULLGRAPH, facts.DYNAMIC), "the file does not compile the model"),
         ((facts.PARAM_DTYPE, facts.REDUCE_DTYPE), "without sharding, a plan computes in `model.dtype`"),
         ((facts.OFFLOAD, facts.RESHARD, facts.HYBRID), "without sharding it does nothing"),
+        ((facts.TRAIN_ON, facts.MESSAGES), "the data are not conversations"),
+        ((facts.TEXT_FIELD,), "the data have no columns"),
         ((facts.MIN_FACTOR, facts.MIN_LR), "a constant schedule has no lowest rate"),
         ((facts.MOMENTUM,), "AdamW has betas instead"),
         ((facts.BETAS, facts.BETA1, facts.BETA2, facts.EPS), "SGD does not have it"),
@@ -148,37 +162,51 @@ def draft_of(kind: Kind, leaves: Iterable[Leaf], options: Mapping[Fact, Any]) ->
     for fact, value in options.items():
         draft.give(fact, value, None)
     by_key = {leaf.key: leaf for leaf in leaves}
-    for leaf in by_key.values():
-        _read(leaf, draft)
+    rows = (*kind.own_rows(by_key), *kind.rows)
+    found = [(leaf, find_row(rows, leaf)) for leaf in by_key.values()]
+    for leaf, row in found:
+        _read(leaf, row, draft)
     draft.notes += kind.faults(by_key)
     draft.spread()
     for fact, value in kind.implied:
         if not draft.has(fact):
             draft.give(fact, value, None)
+    for leaf, row in found:
+        for fact, value in row.implies if row and leaf.value not in (None, False) else ():
+            if fact.name not in draft.open_lines:
+                draft.give_default(fact, value, f"as `{leaf.key}` implies")
     for fact, value in kind.defaults:
-        if not draft.has(fact):
-            draft.give_default(fact, value)
+        if fact.name not in draft.open_lines:
+            draft.give_default(fact, value, f"the default of {kind.title}")
+    for fact, value in kind.automatic:
+        if fact.name in draft.automatic:
+            draft.give_default(fact, value, "which transformers' Trainer fills in for `auto` by default")
     return draft
 
 
-def _read(leaf: Leaf, draft: Draft) -> None:
+def _read(leaf: Leaf, row: Row | None, draft: Draft) -> None:
     """Move a leaf to the draft, or to a note."""
-    row = find_row(draft.kind, leaf)
     if row is None:
-        draft.notes.append(Note(NoteKind.SET_ASIDE, leaf.key, _unknown(leaf, draft.kind), leaf.line))
-    elif leaf.value is None and (row.fact is None or row.fact.name not in ("shards", "data-parallel ranks")):
+        draft.notes.append(Note(NoteKind.CHANGED, leaf.key, _unknown(leaf, draft.kind), leaf.line))
+    elif leaf.value is None and (row.fact is None or not row.fact.null):
         draft.notes.append(Note(NoteKind.SET_ASIDE, leaf.key, "has no value", leaf.line))
     elif row.fact is None:
         _open(row.opens, leaf, draft)
         is_idle = leaf.value in row.harmless and type(leaf.value) in map(type, row.harmless)
-        text = f"{written(leaf.value)} asks for what a plan does" if is_idle else row.reason
-        draft.notes.append(Note(NoteKind.SET_ASIDE, leaf.key, text, leaf.line))
+        text = f"{written(leaf.value)} asks for what a plan does" if is_idle else row.reason or row.change
+        changes = bool(row.change) and not is_idle and leaf.value != ()
+        kind = NoteKind.CHANGED if changes else NoteKind.SET_ASIDE
+        draft.notes.append(Note(kind, leaf.key, text, leaf.line))
     else:
         try:
             draft.give(row.fact, (row.read or row.fact.read)(leaf.value), leaf)
         except Unread as error:
             _open(row.fact, leaf, draft)
-            draft.notes.append(Note(NoteKind.SET_ASIDE, leaf.key, str(error), leaf.line))
+            if isinstance(error, Automatic):
+                draft.automatic.add(row.fact.name)
+            changes = row.fact.trains and not row.fact.option and not isinstance(error, Idle)
+            kind = NoteKind.CHANGED if changes else NoteKind.SET_ASIDE
+            draft.notes.append(Note(kind, leaf.key, str(error), leaf.line))
 
 
 def _open(fact: Fact | None, leaf: Leaf, draft: Draft) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from planc.import_configs import readers
-from planc.import_configs.leaf import Value
+from planc.import_configs.leaf import Value, written
 from planc.record import record
 
 
@@ -20,57 +20,74 @@ class Fact:
     read: Callable[[Value], Any]
     option: str = ""
     """The option of `planc import` that gives it."""
+    trains: bool = True
+    """Whether another value trains something else: one that no plan has stops the import."""
+    null: bool = False
+    """Whether null is a value."""
+    words: tuple[str, str] = ("false", "true")
+    """What a flag is in a plan, off and on."""
+
+    def show(self, value: Any) -> str:
+        """A value as a plan has it."""
+        return self.words[value] if isinstance(value, bool) else written(value)
 
 
 MODEL = Fact("model", "model.hf", readers.hub_or_path, "--model")
 REVISION = Fact("revision", "model.hf", readers.text)
-PRETRAINED = Fact("pretrained", "model.weights", readers.flag)
+PRETRAINED = Fact("pretrained", "model.weights", readers.flag, words=("random", "pretrained"))
 MODEL_SEED = Fact("model seed", "model.seed", readers.whole)
 SEED = Fact("seed", "model.seed", readers.whole)
 """One seed for weights and for the order of samples."""
 MODEL_DTYPE = Fact("parameter dtype", "model.dtype", readers.dtype)
-ATTENTION = Fact("attention", "model.attention", readers.attention)
+ATTENTION = Fact("attention", "model.attention", readers.attention, trains=False)
 WORLD_SIZE = Fact("world size", "mesh", readers.count, "--gpus")
 DP_REPLICATE = Fact("replicas", "mesh.dp_replicate", readers.count)
-DP_SHARD = Fact("shards", "mesh.dp_shard", readers.rest_or_count)
-DP_SIZE = Fact("data-parallel ranks", "mesh.dp_shard", readers.rest_or_count)
+DP_SHARD = Fact("shards", "mesh.dp_shard", readers.rest_or_count, null=True)
+DP_SIZE = Fact("data-parallel ranks", "mesh.dp_shard", readers.rest_or_count, null=True)
 ULYSSES = Fact("sequence ranks", "mesh.cp", readers.many)
 CP = Fact("context parallel", "mesh.cp", readers.count)
 TP = Fact("tensor parallel", "mesh.tp", readers.count)
 PP = Fact("pipeline ranks", "mesh.pp", readers.count)
-PIPELINE_SCHEDULE = Fact("pipeline schedule", "pipeline.schedule", readers.pipeline_schedule)
+PIPELINE_SCHEDULE = Fact("pipeline schedule", "pipeline.schedule", readers.pipeline_schedule, trains=False)
 PIPELINE_MICRO_BATCH = Fact("micro batch of the pipeline", "data.micro_batch", readers.count)
 """With it, `MICRO_BATCH` is what a rank of data parallelism reads in a step: several micro batches."""
-NODES = Fact("nodes", "mesh.devices_per_node", readers.count)
+NODES = Fact("nodes", "mesh.devices_per_node", readers.count, trains=False)
 SEQUENCE_PARALLEL = Fact("sequence parallel", "tensor_parallel.auto", readers.flag)
 ROTATE = Fact("rotation", "context_parallel.rotate", readers.among(allgather="allgather", alltoall="ring"))
-BALANCER = Fact("load balancer", "context_parallel.load_balancer", readers.balancer)
-BACKEND = Fact("backend", "mesh.backend", readers.among(nccl="nccl", gloo="gloo"))
-TIMEOUT = Fact("timeout", "mesh.timeout", readers.count)
-TIMEOUT_MINUTES = Fact("timeout in minutes", "mesh.timeout", readers.count)
+BALANCER = Fact("load balancer", "context_parallel.load_balancer", readers.balancer, trains=False)
+BACKEND = Fact("backend", "mesh.backend", readers.among(nccl="nccl", gloo="gloo"), trains=False)
+TIMEOUT = Fact("timeout", "mesh.timeout", readers.count, trains=False)
+TIMEOUT_MINUTES = Fact("timeout in minutes", "mesh.timeout", readers.count, trains=False)
 SHARDED = Fact("sharding", "fsdp", readers.flag)
 HYBRID = Fact("hybrid sharding", "fsdp.replicate_on", readers.flag)
 STRATEGY = Fact("strategy", "fsdp", readers.shard_words)
 ZERO_STAGE = Fact("ZeRO stage", "fsdp", readers.stage)
-UNITS = Fact("units", "fsdp.unit", readers.wrapping)
-RESHARD = Fact("reshard", "fsdp.unit.reshard_after_forward", readers.tuned_resharding)
-OFFLOAD = Fact("offload", "fsdp.cpu_offload", readers.flag)
+UNITS = Fact("units", "fsdp.unit", readers.wrapping, trains=False)
+RESHARD = Fact("reshard", "fsdp.unit.reshard_after_forward", readers.tuned_resharding, trains=False)
+OFFLOAD = Fact("offload", "fsdp.cpu_offload", readers.flag, trains=False)
 PARAM_DTYPE = Fact("compute dtype", "fsdp.param_dtype", readers.dtype)
 REDUCE_DTYPE = Fact("reduction dtype", "fsdp.reduce_dtype", readers.dtype)
-RECOMPUTE = Fact("recomputation", "activation_checkpoint", readers.recompute)
-COMPILE = Fact("compile", "compile", readers.flag)
-FULLGRAPH = Fact("whole graphs", "compile.fullgraph", readers.flag)
-DYNAMIC = Fact("dynamic shapes", "compile.dynamic", readers.flag)
+RECOMPUTE = Fact("recomputation", "activation_checkpoint", readers.recompute, trains=False)
+COMPILE = Fact("compile", "compile", readers.flag, trains=False)
+FULLGRAPH = Fact("whole graphs", "compile.fullgraph", readers.flag, trains=False)
+DYNAMIC = Fact("dynamic shapes", "compile.dynamic", readers.flag, trains=False)
 DATA = Fact("data", "data.source", readers.dataset, "--data")
+CHAT = Fact("conversations", "data.source", readers.flag, words=("text", "chat"))
+TRAIN_ON = Fact("messages trained on", "data.source", readers.train_on)
+MESSAGES = Fact("key of the messages", "data.source", readers.text)
+TEXT_FIELD = Fact("key of the text", "data.source", readers.text)
 SEQUENCE_LENGTH = Fact("sequence length", "data.sequence_length", readers.count, "--sequence-length")
 MICRO_BATCH = Fact("micro batch", "data.micro_batch", readers.count, "--micro-batch")
-PACKING = Fact("packing", "data.packing", readers.flag)
+MICRO_BATCH_TOKENS = Fact("tokens of a micro batch", "data.micro_batch", readers.count)
+MICRO_BATCHES = Fact("micro batches of the pipeline", "train.tokens_per_step", readers.count)
+PACKING = Fact("packing", "data.packing", readers.flag, words=("none", "isolate"))
 SHUFFLE_SEED = Fact("data seed", "data.shuffle_seed", readers.whole)
 ACCUMULATION = Fact("accumulation", "train.tokens_per_step", readers.count)
 GLOBAL_BATCH = Fact("global batch", "train.tokens_per_step", readers.count)
+GLOBAL_TOKENS = Fact("tokens of a step", "train.tokens_per_step", readers.count)
 STEPS = Fact("steps", "train.steps", readers.steps, "--steps")
-LOG_EVERY = Fact("logging", "train.log_every", readers.count)
-LOSS_CHUNKS = Fact("chunks of the loss", "train.loss_chunks", readers.flag)
+LOG_EVERY = Fact("logging", "train.log_every", readers.count, trains=False)
+LOSS_CHUNKS = Fact("chunks of the loss", "train.loss_chunks", readers.flag, trains=False)
 OPTIMIZER = Fact("optimizer", "optimizer.kind", readers.optimizer)
 LR = Fact("learning rate", "optimizer.kind.lr", readers.positive, "--lr")
 BETAS = Fact("betas", "optimizer.kind.betas", readers.pair)
@@ -84,7 +101,8 @@ IMPLEMENTATION = Fact(
     "optimizer.kind.implementation",
     readers.among(fused="fused", foreach="foreach", **{"for-loop": "for_loop"}),
 )
-CLIP = Fact("clipping", "optimizer.clip_grad_norm", readers.positive)
+CLIP = Fact("clipping", "optimizer.clip_grad_norm", readers.clipping, null=True)
+"""None turns it off."""
 SCHEDULE = Fact("schedule", "optimizer.schedule", readers.schedule)
 WARMUP = Fact("warm-up", "optimizer.schedule.warmup", readers.warmup_steps)
 WARMUP_RATIO = Fact("warm-up ratio", "optimizer.schedule.warmup", readers.share)
@@ -92,13 +110,13 @@ DECAY_STEPS = Fact("decay", "optimizer.schedule.decay", readers.whole)
 DECAY_RATIO = Fact("decay ratio", "optimizer.schedule.decay", readers.share)
 MIN_FACTOR = Fact("lowest rate, as a share", "optimizer.schedule.min_factor", readers.share)
 MIN_LR = Fact("lowest rate", "optimizer.schedule.min_factor", readers.amount)
-SAVES = Fact("saving", "checkpoint", readers.flag)
-SAVE_EVERY = Fact("save interval", "checkpoint.save_every", readers.count)
-KEEP_LAST = Fact("kept checkpoints", "checkpoint.keep_last", readers.count)
-ASYNC = Fact("save mode", "checkpoint.mode", readers.save_mode)
-TRACKERS = Fact("trackers", "logging.tracker", readers.trackers)
-TENSORBOARD = Fact("TensorBoard", "logging.tracker", readers.flag)
-WANDB = Fact("Weights & Biases", "logging.tracker", readers.text)
+SAVES = Fact("saving", "checkpoint", readers.flag, trains=False)
+SAVE_EVERY = Fact("save interval", "checkpoint.save_every", readers.count, trains=False)
+KEEP_LAST = Fact("kept checkpoints", "checkpoint.keep_last", readers.count, trains=False)
+ASYNC = Fact("save mode", "checkpoint.mode", readers.save_mode, trains=False)
+TRACKERS = Fact("trackers", "logging.tracker", readers.trackers, trains=False)
+TENSORBOARD = Fact("TensorBoard", "logging.tracker", readers.flag, trains=False)
+WANDB = Fact("Weights & Biases", "logging.tracker", readers.text, trains=False)
 
 STRATEGIES: dict[str, tuple[tuple[Fact, bool], ...]] = {
     "full_shard": ((SHARDED, True), (RESHARD, True)),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from planc.import_configs.detect import Undetected, detect
 from planc.import_configs.draft import Imported, draft_of
 from planc.import_configs.facts import Fact
 from planc.import_configs.json_leaves import json_leaves
-from planc.import_configs.kind import Kind, Note
+from planc.import_configs.kind import Kind, Note, NoteKind
 from planc.import_configs.leaf import MAX_BYTES, Leaf, SourceError
 from planc.import_configs.lowering import Target, plan_text
 from planc.import_configs.registry import BY_NAME
@@ -27,21 +27,38 @@ READERS: Mapping[str, Callable[[str], tuple[Leaf, ...]]] = {
 """By the file's suffix."""
 
 
+class UnusedAcceptance(ValueError):
+    """An accepted name that covers nothing."""
+
+
 @record
 class Result:
     """A plan, or what is missing for one; always what became of the file's keys, in the file's order."""
 
     kind: Kind
     text: str | None
+    """None if anything is missing or refused."""
     missing: tuple[Missing, ...]
+    refused: tuple[Note, ...]
+    """Keys without which something else would be trained, and that nobody accepted."""
     imported: tuple[Imported, ...]
     notes: tuple[Note, ...]
 
 
 def import_config(
-    content: bytes, *, name: str, from_kind: str | None, options: Mapping[Fact, Any], target: Target
+    content: bytes,
+    *,
+    name: str,
+    from_kind: str | None,
+    options: Mapping[Fact, Any],
+    target: Target,
+    accepted: Sequence[str] = (),
 ) -> Result | Undetected:
-    """What a config is as a plan. SourceError for a file that can't be read."""
+    """What a config is as a plan. SourceError for a file that can't be read.
+
+    `accepted` are keys, or tables of them, that the plan may train without. UnusedAcceptance for one that
+    stops nothing.
+    """
     leaves = read_leaves(content, name=name)
     kind = detect(leaves) if from_kind is None else BY_NAME[from_kind]
     if isinstance(kind, Undetected):
@@ -51,9 +68,23 @@ def import_config(
     draft.finish()
     notes = sorted(draft.notes, key=lambda note: (note.line is None, note.line or 0))
     imported = sorted(draft.imported, key=lambda one: one.line)
-    text = made if isinstance(made, str) else None
     missing = () if isinstance(made, str) else made
-    return Result(kind, text, missing, tuple(imported), tuple(notes))
+    refused = _refused(notes, accepted)
+    text = made if isinstance(made, str) and not refused else None
+    return Result(kind, text, missing, refused, tuple(imported), tuple(notes))
+
+
+def _refused(notes: Sequence[Note], accepted: Sequence[str]) -> tuple[Note, ...]:
+    """The changes that no accepted name covers."""
+    changes = [note for note in notes if note.kind is NoteKind.CHANGED]
+    for name in accepted:
+        if not any(_covers(name, note.key) for note in changes):
+            raise UnusedAcceptance(f"--accept {name}: no key of this name stops the import")
+    return tuple(note for note in changes if not any(_covers(name, note.key) for name in accepted))
+
+
+def _covers(name: str, key: str) -> bool:
+    return key == name or key.startswith(f"{name}.")
 
 
 def read_leaves(content: bytes, *, name: str) -> tuple[Leaf, ...]:

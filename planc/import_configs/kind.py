@@ -14,21 +14,28 @@ from planc.record import record
 
 @record
 class Row:
-    """A key and its counterpart: a fact, or a reason why there is none."""
+    """A key and its counterpart: a fact, or why there is none, as a reason or as a change of the training."""
 
     key: str
     """Dotted; `*` is any one key, `lora_*` one by its start, and `**` at the end all below."""
     fact: Fact | None = None
     reason: str = ""
+    """Why there is none, of a key that decides nothing about what is trained."""
+    change: str = ""
+    """Why there is none, of a key without which something else would be trained: the import stops."""
     read: Callable[[Value], Any] | None = None
     """Reads the value where the fact's own reader does not fit this key."""
     opens: Fact | None = None
     """What the key leaves open where nothing else gives it: an error for that points here."""
     harmless: tuple[Any, ...] = ()
     """Values that ask for what a plan does anyway."""
+    implies: tuple[tuple[Fact, Any], ...] = ()
+    """What the tool takes where the file has this key, and no other that says it."""
 
 
 class NoteKind(StrEnum):
+    CHANGED = "changed"
+    """A key or a value that no plan has, and without which something else would be trained."""
     SET_ASIDE = "set aside"
     """A key without a counterpart."""
     WRONG = "wrong"
@@ -67,10 +74,22 @@ class Kind:
     marks: tuple[str, ...]
     """Keys or starts of keys that only this kind has; a file with more of one kind's is of it."""
     rows: tuple[Row, ...]
+    extends: tuple[str, ...] = ()
+    """Marks of a kind that this one adds keys to: they count too, once there is one of its own."""
+    own_rows: Callable[[Mapping[str, Leaf]], tuple[Row, ...]] = lambda leaves: ()
+    """Rows of one file, before the others: of keys whose meaning depends on the file's other keys."""
     defaults: tuple[tuple[Fact, Any], ...] = ()
     """What the tool takes where a file is silent."""
+    automatic: tuple[tuple[Fact, Any], ...] = ()
+    """What the launching program fills in for `auto`, if it is told nothing else."""
+    warmup: tuple[float, int] = (0.0, 0)
+    """The share of all steps that the tool warms up for where a file is silent, and at most how many."""
+    spares_norms: bool = False
+    """Whether its weight decay leaves out norms and biases, as transformers' Trainer does."""
     implied: tuple[tuple[Fact, Any], ...] = ()
     """What every file of the kind means without saying it."""
+    tells_chats_by_columns: bool = False
+    """Whether it tells conversations from documents by the columns of the data."""
     faults: Faults = no_faults
 
 
@@ -78,9 +97,9 @@ def wrong(leaf: Leaf, text: str) -> Note:
     return Note(NoteKind.WRONG, leaf.key, text, leaf.line)
 
 
-def find_row(kind: Kind, leaf: Leaf) -> Row | None:
+def find_row(rows: Iterable[Row], leaf: Leaf) -> Row | None:
     """The row of a leaf: one with its own key first, else the first pattern that fits."""
-    fitting = [row for row in kind.rows if _fits(row.key, leaf.path)]
+    fitting = [row for row in rows if _fits(row.key, leaf.path)]
     return min(fitting, key=lambda row: "*" in row.key) if fitting else None
 
 

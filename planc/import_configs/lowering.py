@@ -15,15 +15,16 @@ from planc.import_configs.sizes import (
     Mesh,
     Missing,
     devices_per_node,
+    local_batch,
     mesh_of,
     micro_batch_of,
     required,
     tokens_per_step,
 )
+from planc.import_configs.source import quoted, source_of
+from planc.inventory.schema import Inventory
 from planc.record import record
 from planc.source import SourceFile
-
-_DATA = "data/*.txt"
 
 
 @record
@@ -33,9 +34,12 @@ class Target:
     is_directory: Callable[[str], bool]
     """Whether a path, relative to the plan, is a directory."""
     has_tokenizer: bool = False
-    blocks: tuple[str, ...] = ("model.layers",)
-    """The repeated layers' names: of the model if `blocks_known`, otherwise of most models."""
-    blocks_known: bool = False
+    inventory: Inventory | None = None
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """The repeated layers' names: the model's own, or those of most models."""
+        return tuple(self.inventory.blocks) if self.inventory is not None else ("model.layers",)
 
 
 Block = tuple[str, list[str]]
@@ -47,15 +51,16 @@ def plan_text(draft: Draft, target: Target, *, title: str) -> str | tuple[Missin
     needed = {
         "mesh": mesh_of(draft),
         "model": _model_source(draft, target),
-        "length": required(draft, facts.SEQUENCE_LENGTH),
-        "local": required(draft, facts.MICRO_BATCH),
+        "length": (length := required(draft, facts.SEQUENCE_LENGTH)),
+        "local": local_batch(draft, length),
+        "data": source_of(draft),
         "lr": required(draft, facts.LR),
         "steps": required(draft, facts.STEPS),
     }
     missing = tuple(one for one in needed.values() if isinstance(one, Missing))
     if missing:
         return missing
-    if not target.blocks_known:
+    if target.inventory is None:
         draft.added("model", "layers are taken to be `model.layers.*`, as in most models: pass --model DIR")
     blocks = [*_blocks(draft, target, needed)]
     text = f"# {title}\n\n" + "\n\n".join(
@@ -91,7 +96,7 @@ def _blocks(draft: Draft, target: Target, needed: Mapping[str, Any]) -> Iterator
         yield "compile", [*_compile(draft, target, is_ring=is_ring)]
     yield "data", [*_data(draft, target, needed, micro_batch)]
     lr, steps = needed["lr"], needed["steps"]
-    yield "optimizer", [*optimizer_lines(draft, lr=lr, steps=steps)]
+    yield "optimizer", [*optimizer_lines(draft, target.inventory, lr=lr, steps=steps)]
     if saved := [*_checkpoint(draft)]:
         yield "checkpoint", saved
     if logged := [*_logging(draft)]:
@@ -122,12 +127,7 @@ def _model_source(draft: Draft, target: Target) -> str | Missing:
         help = f"pass --model DIR, or --model hf://{name[:100]}@COMMIT"
         return Missing(what, help, line)
     draft.take(facts.MODEL)
-    return _quoted(name)
-
-
-def _quoted(text: str) -> str:
-    """A text as a plan has it, which knows no escapes: the readers refuse quotes."""
-    return f'"{text}"'
+    return quoted(name)
 
 
 def _model(draft: Draft, source: str) -> Iterator[str]:
@@ -216,16 +216,8 @@ def _compile(draft: Draft, target: Target, *, is_ring: bool) -> Iterator[str]:
         yield f'"{block}.*" -> region'
 
 
-_CALLS = {".json": "jsonl", ".jsonl": "jsonl", ".parquet": "hf_dataset", ".arrow": "hf_dataset"}
-
-
 def _data(draft: Draft, target: Target, needed: Mapping[str, Any], micro_batch: int) -> Iterator[str]:
-    path = draft.take(facts.DATA)
-    if path is None:
-        path = _DATA
-        draft.added("data.source", f"the file names no local files: `{_DATA}`, or pass --data")
-    suffix = path[path.rfind(".") :] if "." in path else ""
-    yield f"source = {_CALLS.get(suffix, 'text')}({_quoted(path)})"
+    yield f"source = {needed['data']}"
     source = needed["model"]
     if target.has_tokenizer and source.startswith('"'):
         yield f"tokenizer = file({source})"
@@ -262,7 +254,7 @@ def _logging(draft: Draft) -> Iterator[str]:
         project = draft.kind.name
         draft.added("logging.tracker", f'Weights & Biases takes a project: "{project}"')
     if project is not None:
-        yield f'tracker "wandb" {{ project = {_quoted(project)} }}'
+        yield f'tracker "wandb" {{ project = {quoted(project)} }}'
 
 
 def _train(draft: Draft, mesh: Mesh, needed: Mapping[str, Any]) -> Iterator[str]:

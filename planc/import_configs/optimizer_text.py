@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator
 
 from planc.import_configs import facts
+from planc.import_configs.decay import spared_patterns
 from planc.import_configs.draft import Draft
 from planc.import_configs.kind import NoteKind
+from planc.inventory.schema import Inventory
 
 
 def number_text(value: float) -> str:
@@ -20,19 +22,49 @@ def number_text(value: float) -> str:
     return repr(float(value))
 
 
-def optimizer_lines(draft: Draft, *, lr: float, steps: int) -> Iterator[str]:
-    """The settings of the block."""
-    kind = draft.take(facts.OPTIMIZER) or "adamw"
-    yield f"kind = {kind}({', '.join(_arguments(draft, kind=kind, lr=lr))})"
+def optimizer_lines(draft: Draft, inventory: Inventory | None, *, lr: float, steps: int) -> Iterator[str]:
+    """The settings of the block, and the parameters that do not decay."""
+    kind, decay = _kind(draft), draft.take(facts.WEIGHT_DECAY)
+    if decay is None and kind == "adamw":
+        decay = 0.01
+        draft.added(facts.WEIGHT_DECAY.place, "0.01, torch's default: the file leaves it to the script")
+    yield f"kind = {kind}({', '.join(_arguments(draft, kind=kind, lr=lr, decay=decay))})"
     clip = draft.take(facts.CLIP)
     if clip is not None:
         yield f"clip_grad_norm = {number_text(clip)}"
     schedule = _schedule(draft, lr=lr, steps=steps)
     if schedule:
         yield f"schedule = {schedule}"
+    if draft.kind.spares_norms and decay:
+        yield from _spared(draft, inventory)
 
 
-def _arguments(draft: Draft, *, kind: str, lr: float) -> Iterator[str]:
+def _kind(draft: Draft) -> str:
+    """adamw or sgd. Adam without decay is AdamW without decay, and with decay it is neither."""
+    kind = draft.peek(facts.OPTIMIZER)
+    if kind is None or kind.value != "adam":
+        return draft.take(facts.OPTIMIZER) or "adamw"
+    decay = draft.peek(facts.WEIGHT_DECAY)
+    if decay is not None and decay.value:
+        text = "Adam adds decay to the gradient and then scales it; the plan's AdamW decays the weights"
+        draft.stop(facts.OPTIMIZER, text)
+    else:
+        draft.take(facts.OPTIMIZER)
+        draft.give_default(facts.WEIGHT_DECAY, 0.0, "the default of Adam")
+    return "adamw"
+
+
+def _spared(draft: Draft, inventory: Inventory | None) -> Iterator[str]:
+    """The rule for norms and biases."""
+    patterns = ("**.*norm*",) if inventory is None else spared_patterns(inventory)
+    if patterns:
+        listed = ", ".join(f'"{pattern}"' for pattern in patterns)
+        yield f"{listed if len(patterns) == 1 else f'[{listed}]'} -> group(weight_decay = 0.0)"
+        known = "" if inventory is not None else ", as far as their names say `norm`: pass --model DIR"
+        draft.added("optimizer.group", f"{draft.kind.title} does not decay norms and biases{known}")
+
+
+def _arguments(draft: Draft, *, kind: str, lr: float, decay: float | None) -> Iterator[str]:
     yield f"lr = {number_text(lr)}"
     if kind == "sgd":
         momentum = draft.take(facts.MOMENTUM)
@@ -48,7 +80,6 @@ def _arguments(draft: Draft, *, kind: str, lr: float) -> Iterator[str]:
         eps = draft.take(facts.EPS)
         if eps is not None:
             yield f"eps = {number_text(eps)}"
-    decay = draft.take(facts.WEIGHT_DECAY)
     if decay is not None:
         yield f"weight_decay = {number_text(decay)}"
     implementation = draft.take(facts.IMPLEMENTATION)
@@ -61,9 +92,16 @@ def _schedule(draft: Draft, *, lr: float, steps: int) -> str:
     warmup = _warmup(draft, steps=steps)
     shape = draft.take(facts.SCHEDULE) or "constant"
     decay = _decay(draft, steps=steps)
-    if decay and shape in ("linear", "wsd"):
+    if decay and shape == "cosine" and decay < steps - warmup:
+        for fact in (facts.DECAY_STEPS, facts.DECAY_RATIO):
+            draft.stop(fact, "a plan's cosine begins after warm-up: only a linear decay can begin later")
+    draft.take(facts.DECAY_STEPS)
+    draft.take(facts.DECAY_RATIO)
+    if decay == 0 and shape in ("linear", "cosine"):
+        shape = "constant"
+    elif decay and shape == "linear" and decay < steps - warmup:
         shape = "wsd"
-    elif shape == "wsd":
+    elif shape == "wsd" and not decay:
         shape = "constant"
         draft.added("optimizer.schedule", "without its steps of decay, a wsd schedule keeps the peak")
     arguments = [f"warmup = {warmup} steps"] if warmup else []
@@ -85,17 +123,23 @@ def _warmup(draft: Draft, *, steps: int) -> int:
         draft.set_aside(facts.WARMUP_RATIO, text, kind=NoteKind.WRONG if ratio.value else NoteKind.SET_ASIDE)
     elif ratio is not None:
         warmup = math.ceil(draft.take(facts.WARMUP_RATIO) * steps)
+    elif warmup is None and facts.WARMUP.name not in draft.open_lines:
+        share, most = draft.kind.warmup
+        warmup = min(int(share * steps), most)
+        if warmup:
+            text = f"{warmup} steps, the default of {draft.kind.title} for {steps}"
+            draft.added(facts.WARMUP.place, text)
     if warmup and warmup >= steps:
         draft.added("optimizer.schedule", f"warm-up of {warmup} steps does not end within {steps} steps")
     return int(warmup or 0)
 
 
-def _decay(draft: Draft, *, steps: int) -> int:
-    decay = draft.take(facts.DECAY_STEPS)
-    ratio = draft.take(facts.DECAY_RATIO)
-    if decay is None and ratio is not None:
-        decay = round(ratio * steps)
-    return int(decay or 0)
+def _decay(draft: Draft, *, steps: int) -> int | None:
+    """The steps of decay at the end; None where the file gives none, and all after warm-up decay."""
+    decay, ratio = draft.peek(facts.DECAY_STEPS), draft.peek(facts.DECAY_RATIO)
+    if decay is not None:
+        return int(decay.value)
+    return None if ratio is None else round(ratio.value * steps)
 
 
 def _min_factor(draft: Draft, *, lr: float) -> float:

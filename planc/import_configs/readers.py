@@ -22,6 +22,17 @@ class Unread(ValueError):
     """Why a value has no counterpart."""
 
 
+class Idle(Unread):
+    """Why a value needs none: it asks for what a plan does, or for what another file gives."""
+
+
+class Automatic(Idle):
+    """A value that the launching program fills in."""
+
+    def __init__(self) -> None:
+        super().__init__("`auto` is filled in by the launching program: a plan names the value")
+
+
 _MAX = 10**15
 """Of whole numbers: beyond it a float would round them."""
 
@@ -34,7 +45,7 @@ def number(value: Value) -> float:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _MAX:
         raise Unread(f"`{written(value)}` is too large")
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Unread(_automatic(value) or f"`{written(value)}` is not a number")
+        raise _automatic(value) or Unread(f"`{written(value)}` is not a number")
     return float(value)
 
 
@@ -69,8 +80,14 @@ def share(value: Value) -> float:
 def positive(value: Value) -> float:
     found = number(value)
     if found <= 0:
-        raise Unread(f"{written(value)} turns it off, as in a plan without it")
+        raise Unread(f"`{written(value)}` is not positive")
     return found
+
+
+def clipping(value: Value) -> float | None:
+    """The norm; None for what turns clipping off."""
+    found = None if value is None else amount(value)
+    return found or None
 
 
 def amount(value: Value) -> float:
@@ -92,12 +109,12 @@ def flag(value: Value) -> bool:
         return False
     if isinstance(value, bool) or value in (0, 1):
         return bool(value)
-    raise Unread(_automatic(value) or f"`{written(value)}` is neither true nor false")
+    raise _automatic(value) or Unread(f"`{written(value)}` is neither true nor false")
 
 
 def pair(value: Value) -> tuple[float, float]:
     if not isinstance(value, tuple) or len(value) != 2:
-        raise Unread(_automatic(value) or f"`{written(value)}` is not two numbers")
+        raise _automatic(value) or Unread(f"`{written(value)}` is not two numbers")
     return number(value[0]), number(value[1])
 
 
@@ -107,6 +124,15 @@ def text(value: Value) -> str:
     if not value.strip().isprintable() or '"' in value:
         raise Unread(f"`{written(value)}` has characters that a plan's text can't have")
     return value.strip()
+
+
+def train_on(value: Value) -> str:
+    """The messages that are trained on: of a list of roles, or of a flag for the assistant's."""
+    if value == ("assistant",) or value is True:
+        return "assistant"
+    if value is False:
+        return "all"
+    raise Unread(f"a plan trains on the messages of the assistant, or on all, not on {written(value)}")
 
 
 _DTYPES = {
@@ -120,21 +146,19 @@ def dtype(value: Value) -> str:
     if name in ("float16", "fp16", "half", "torch.float16"):
         raise Unread("planc does not scale the loss, which float16 needs: train in bfloat16")
     if name not in _DTYPES:
-        raise Unread(_automatic(value) or f"planc does not train in `{written(value)}`")
+        raise _automatic(value) or Unread(f"planc does not train in `{written(value)}`")
     return _DTYPES[name]
 
 
 def bfloat16_if(value: Value) -> str:
     """bfloat16 of a flag that turns it on."""
     if not flag(value):
-        raise Unread("off")
+        raise Idle("off")
     return "bfloat16"
 
 
-def _automatic(value: Value) -> str | None:
-    if isinstance(value, str) and value.lower() == "auto":
-        return "`auto` is filled in by the launching program: a plan names the value"
-    return None
+def _automatic(value: Value) -> Automatic | None:
+    return Automatic() if isinstance(value, str) and value.lower() == "auto" else None
 
 
 def among(**names: str) -> Callable[[Value], str]:
@@ -143,19 +167,21 @@ def among(**names: str) -> Callable[[Value], str]:
     def read(value: Value) -> str:
         word = text(value).lower()
         if word not in names:
-            raise Unread(_automatic(value) or f"planc does not have `{written(value)}`")
+            raise _automatic(value) or Unread(f"planc does not have `{written(value)}`")
         return names[word]
 
     return read
 
 
-_ADAMW = "adamw adam adamw_torch adamw_torch_fused adamw_hf adamw_torch_xla torch.optim.adamw adamw_fused"
+_ADAMW = "adamw adamw_torch adamw_torch_fused adamw_hf adamw_torch_xla torch.optim.adamw adamw_fused"
 
 
 def optimizer(value: Value) -> str:
     word = text(value).lower()
     if word in _ADAMW.split():
         return "adamw"
+    if word in ("adam", "torch.optim.adam"):
+        return "adam"
     if word in ("sgd", "torch.optim.sgd"):
         return "sgd"
     raise Unread(f"planc has adamw and sgd, not {written(value)}")
@@ -262,7 +288,7 @@ def many(value: Value) -> int:
     """A degree above 1; one of 1 is a key without effect."""
     found = count(value)
     if found == 1:
-        raise Unread("1 asks for what a plan does")
+        raise Idle("1 asks for what a plan does")
     return found
 
 
@@ -289,7 +315,7 @@ def trackers(value: Value) -> tuple[str, ...]:
     if others:
         raise Unread(f"trackers are `tensorboard` and `wandb`, in `logging`, not {written(others[0])}")
     if not words:
-        raise Unread("planc writes metrics.jsonl; a plan names each tracker in `logging`")
+        raise Idle("planc writes metrics.jsonl; a plan names each tracker in `logging`")
     return words
 
 
@@ -301,7 +327,7 @@ def warmup_steps(value: Value) -> float:
 
 def steps(value: Value) -> int:
     if isinstance(value, int) and value <= 0:
-        raise Unread(f"{written(value)} leaves the number of steps to the epochs")
+        raise Idle(f"{written(value)} leaves the number of steps to the epochs")
     return count(value)
 
 

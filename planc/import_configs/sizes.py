@@ -124,6 +124,23 @@ def devices_per_node(draft: Draft, mesh: Mesh) -> int | None:
     return int(world // draft.take(facts.NODES))
 
 
+def local_batch(draft: Draft, length: int | float | str | Missing) -> int | Missing:
+    """The sequences that a rank reads at once: as given, or of so many tokens, with those of a pipeline."""
+    tokens = draft.peek(facts.MICRO_BATCH_TOKENS)
+    if tokens is None or not isinstance(length, int) or draft.states(facts.MICRO_BATCH):
+        found = required(draft, facts.MICRO_BATCH)
+        return found if isinstance(found, Missing) else int(found)
+    line = tokens.leaf.line if tokens.leaf is not None else None
+    if tokens.value % length:
+        what = f"{tokens.value} tokens of a micro batch are not whole sequences of {length}"
+        return Missing(what, "pass --micro-batch N", line)
+    micro = draft.take(facts.MICRO_BATCH_TOKENS) // length
+    if (draft.take(facts.PP) or 1) == 1:
+        return int(micro)
+    draft.give(facts.PIPELINE_MICRO_BATCH, micro, None)
+    return int(micro * (draft.take(facts.MICRO_BATCHES) or 1))
+
+
 def micro_batch_of(draft: Draft, mesh: Mesh, local_batch: int) -> int:
     """The sequences of one forward: in a pipeline, a part of those that a rank reads at once."""
     if mesh.pp == 1:
@@ -142,6 +159,11 @@ def micro_batch_of(draft: Draft, mesh: Mesh, local_batch: int) -> int:
 def tokens_per_step(draft: Draft, mesh: Mesh, *, sequence_length: int, local_batch: int) -> int | None:
     """The tokens of a step over all ranks; None for one micro batch of each."""
     once = mesh.dp_size * local_batch
+    tokens = draft.peek(facts.GLOBAL_TOKENS)
+    if tokens is not None and tokens.value % (once * sequence_length):
+        draft.stop(facts.GLOBAL_TOKENS, f"{tokens.value} tokens are not whole steps of {once} sequences")
+    elif tokens is not None:
+        return int(draft.take(facts.GLOBAL_TOKENS))
     whole = draft.peek(facts.GLOBAL_BATCH)
     accumulation = draft.peek(facts.ACCUMULATION)
     if whole is not None and whole.value % once:

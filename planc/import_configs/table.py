@@ -11,9 +11,9 @@ from planc.import_configs.registry import KINDS
 _INTRODUCTION = """\
 # Keys that `planc import` knows
 
-A key goes to a setting of the plan, or becomes a note with the reason. Other keys are notes too.
-`*` is any key, or any rest of one; `**` is everything below. A value that a plan can't have is a note with
-its own reason."""
+A key goes to a setting of the plan, becomes a note with the reason, or stops the import, unless
+`--accept KEY` trains without it. Other keys stop it too, and so does a value that decides what is trained
+and that a plan can't have. `*` is any key, or any rest of one; `**` is everything below."""
 
 
 def keys_page() -> str:
@@ -26,8 +26,10 @@ def _section(kind: Kind) -> str:
     formats = " or ".join(name.upper() for name in kind.formats)
     parts = [f"## {kind.title}\n", f"`--from {kind.name}`, as {formats}.\n"]
     if kind.defaults:
-        taken = "; ".join(f"`{fact.place}` {written(value)}" for fact, value in kind.defaults)
+        taken = "; ".join(f"`{fact.place}` {fact.show(value)}" for fact, value in kind.defaults)
         parts.append(f"Where a file is silent, the tool's own defaults: {taken}.\n")
+    if kind.spares_norms:
+        parts.append("Norms and biases do not decay.\n")
     parts.append(f"| key | in a plan |\n| --- | --- |\n{rows}")
     return "\n".join(parts)
 
@@ -35,7 +37,8 @@ def _section(kind: Kind) -> str:
 def _meaning(row: Row) -> str:
     if row.fact is not None:
         return f"`{row.fact.place}`"
-    return "; ".join((row.reason, *_idle(row))).replace("|", "\\|")
+    why = row.reason or f"stops the import: {row.change}"
+    return "; ".join((why, *_idle(row))).replace("|", "\\|")
 
 
 def _idle(row: Row) -> Iterator[str]:

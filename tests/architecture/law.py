@@ -104,7 +104,10 @@ LAW: dict[str, tuple[str, ...]] = {
         ),
         *("figures", "inventory", "solve", "show", "api", "pipelining"),
     ),
-    "import_configs": ("source", "strict_json", "tables", "hub", "diagnostics", "fmt", "plan"),
+    "import_configs": (
+        *("source", "strict_json", "tables", "hub", "diagnostics", "fmt", "plan", "layouts"),
+        "inventory.schema",
+    ),
     "first_plan": (
         *("source", "tables", "devices", "diagnostics", "fmt", "inventory", "figures", "tune"),
         "api",

@@ -10,6 +10,7 @@ import pytest
 from planc.cli.main import main
 from planc.import_configs.detect import detect
 from planc.import_configs.importing import READERS, read_leaves
+from planc.import_configs.kind import Kind
 from planc.import_configs.leaf import MAX_BYTES, MAX_LEAVES, SourceError
 from planc.import_configs.registry import KINDS
 from planc.import_configs.table import keys_page
@@ -18,6 +19,7 @@ from tests.plans import PLANS
 
 CONFIGS = Path(__file__).parent / "configs"
 MODEL = ("--model", str(PLANS / "models" / "tiny-llama"))
+DATA = ("--data", "data/*.txt")
 PLAIN = str(CONFIGS / "torchtitan" / "plain.toml")
 ZERO = str(CONFIGS / "deepspeed" / "numbers_zero3.json")
 
@@ -25,7 +27,7 @@ Streams = pytest.CaptureFixture[str]
 
 
 def test_the_plan_goes_to_standard_output_and_the_notes_to_standard_error(capsys: Streams) -> None:
-    assert main(["import", PLAIN, *MODEL, "--gpus", "8"]) == 0
+    assert main(["import", PLAIN, *MODEL, *DATA, "--gpus", "8"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("# Imported from plain.toml, a config of torchtitan.\n\nmodel {")
     assert "NOT IN THE PLAN" in err and f"{PLAIN}:2 " in err
@@ -33,7 +35,7 @@ def test_the_plan_goes_to_standard_output_and_the_notes_to_standard_error(capsys
 
 def test_a_written_plan_passes_the_check_and_is_formatted(tmp_path: Path, capsys: Streams) -> None:
     plan = tmp_path / "x.plan"
-    assert main(["import", PLAIN, *MODEL, "--gpus", "8", "-o", str(plan)]) == 0
+    assert main(["import", PLAIN, *MODEL, *DATA, "--gpus", "8", "-o", str(plan)]) == 0
     assert "NOT IN THE PLAN" in capsys.readouterr().out
     assert main(["check", str(plan)]) == 0
     assert main(["fmt", "--check", str(plan)]) == 0
@@ -43,7 +45,7 @@ def test_a_model_is_named_relative_to_the_plan(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "models").symlink_to(PLANS / "models")
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
-    command = ["import", PLAIN, "--model", "models/tiny-llama", "--gpus", "8", "-o", "mine/x.plan"]
+    command = ["import", PLAIN, "--model", "models/tiny-llama", *DATA, "--gpus", "8", "-o", "mine/x.plan"]
     assert main(command) == 0
     assert 'hf = "../models/tiny-llama"' in Path("mine/x.plan").read_text(encoding="utf-8")
 
@@ -71,13 +73,13 @@ def test_a_model_of_the_hub_takes_the_commit_of_the_file(tmp_path: Path, capsys:
 
 
 def test_an_option_wins_over_the_file_and_is_noted(capsys: Streams) -> None:
-    assert main(["import", PLAIN, *MODEL, "--gpus", "8", "--steps", "7"]) == 0
+    assert main(["import", PLAIN, *MODEL, *DATA, "--gpus", "8", "--steps", "7"]) == 0
     out, err = capsys.readouterr()
     assert "steps = 7\n" in out and "`--steps` gives 7 instead of 600" in err
 
 
 def test_strict_fails_for_a_key_without_a_counterpart() -> None:
-    assert main(["import", PLAIN, *MODEL, "--gpus", "8", "--strict"]) == 1
+    assert main(["import", PLAIN, *MODEL, *DATA, "--gpus", "8", "--strict"]) == 1
 
 
 def test_json_has_the_plan_and_where_each_key_went(capsys: Streams) -> None:
@@ -96,7 +98,7 @@ def test_json_has_the_plan_and_where_each_key_went(capsys: Streams) -> None:
 def test_the_source_is_never_overwritten(tmp_path: Path, capsys: Streams) -> None:
     config = tmp_path / "x.toml"
     config.write_bytes(Path(PLAIN).read_bytes())
-    assert main(["import", str(config), *MODEL, "--gpus", "8", "-o", str(config)]) == 2
+    assert main(["import", str(config), *MODEL, *DATA, "--gpus", "8", "-o", str(config)]) == 2
     assert config.read_bytes() == Path(PLAIN).read_bytes()
 
 
@@ -116,16 +118,16 @@ def test_a_kind_that_is_given_is_not_detected(tmp_path: Path, capsys: Streams) -
     assert main(["import", str(config), "--from", "axolotl", *MODEL, *options]) == 0
 
 
-def test_a_slip_in_a_key_is_a_note_with_the_key_that_is_meant(tmp_path: Path, capsys: Streams) -> None:
+def test_a_slip_in_a_key_stops_the_import_with_the_key_that_is_meant(tmp_path: Path, capsys: Streams) -> None:
     config = tmp_path / "x.toml"
     config.write_text(Path(PLAIN).read_text().replace("seq_len =", "seq_lem ="))
-    assert main(["import", str(config), *MODEL, "--gpus", "8"]) == 0
+    assert main(["import", str(config), *MODEL, *DATA, "--gpus", "8"]) == 1
     assert "did you mean `training.seq_len`?" in capsys.readouterr().err
 
 
 def test_devices_that_the_degrees_do_not_divide_are_an_error(capsys: Streams) -> None:
     path = str(CONFIGS / "torchtitan" / "tensor.toml")
-    assert main(["import", path, *MODEL, "--gpus", "7"]) == 1
+    assert main(["import", path, *MODEL, *DATA, "--gpus", "7"]) == 1
     assert "7 devices are not whole groups of tp 2 x cp 1" in capsys.readouterr().err
 
 
@@ -197,9 +199,9 @@ def test_values_with_control_characters_do_not_reach_the_plan(tmp_path: Path, ca
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_every_row_is_a_fact_or_a_reason(kind: object) -> None:
-    rows = next(one.rows for one in KINDS if one is kind)
-    assert all((row.fact is None) == bool(row.reason) for row in rows)
+def test_every_row_is_a_fact_or_a_reason(kind: Kind) -> None:
+    for row in kind.rows:
+        assert [row.fact is not None, bool(row.reason), bool(row.change)].count(True) == 1, row.key
 
 
 def test_every_fact_has_a_place_in_a_plan() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import random
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,11 @@ from planc.import_configs.kind import NoteKind
 from planc.import_configs.leaf import Leaf
 from planc.import_configs.lowering import Target, plan_text
 from planc.import_configs.registry import BY_NAME, KINDS
+from planc.inventory.known import KnownModels
+from planc.inventory.schema import Inventory
 from planc.source import SourceFile
 from planc.syntax.parse import parse
+from planc.user_dirs import cache_dir
 
 CONFIGS = Path(__file__).parent / "configs"
 FILES = sorted(path for path in CONFIGS.glob("*/*") if path.is_file())
@@ -43,8 +47,16 @@ OPTIONS: dict[str, dict[Fact, Any]] = {
     "automodel": {},
     "axolotl": {},
     "training-arguments": {facts.SEQUENCE_LENGTH: 256},
+    "trl": {},
 }
 """What files of a kind never have, and a launch gives."""
+
+
+GIVEN: dict[str, tuple[Fact, Any]] = {
+    "pass --data GLOB": (facts.DATA, "data/*.txt"),
+    "pass --lr X": (facts.LR, 2e-4),
+}
+"""What some files of a kind need of a launch, by the error that asks for it."""
 
 
 def flat(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -67,12 +79,31 @@ def imported(path: Path) -> Result:
     kind = path.parent.name
     gpus = {} if kind == "accelerate" else {facts.WORLD_SIZE: 8}
     options = {facts.MODEL: MODEL, **gpus, **OPTIONS[kind]}
-    target = Target(lambda name: False, blocks_known=True)
-    content = path.read_bytes()
-    result = import_config(content, name=path.name, from_kind=None, options=options, target=target)
+    result = as_plan(path, options)
+    if result.missing:
+        options |= dict(GIVEN[one.help] for one in result.missing)
+        result = as_plan(path, options)
+    return as_plan(path, options, accepted=[note.key for note in result.refused])
+
+
+def as_plan(path: Path, options: dict[Fact, Any], accepted: Sequence[str] = ()) -> Result:
+    target = Target(lambda name: False, inventory=inventory())
+    result = import_config(
+        path.read_bytes(),
+        name=path.name,
+        from_kind=None,
+        options=options,
+        target=target,
+        accepted=accepted,
+    )
     assert not isinstance(result, Undetected), result
-    assert result.kind.name == kind
+    assert result.kind.name == path.parent.name
     return result
+
+
+@cache
+def inventory() -> Inventory:
+    return KnownModels(ROOT, cache_dir()).get(MODEL)
 
 
 @pytest.mark.sampled(every=4)
@@ -123,6 +154,7 @@ ARRIVALS: dict[str, dict[str, str]] = {
     "torchtitan": {
         "training.local_batch_size": "data.micro_batch",
         "training.seq_len": "data.sequence_length",
+        "training.max_context_length": "data.sequence_length",
         "training.steps": "train.steps",
         "training.max_norm": "optimizer.clip_grad_norm",
         "training.dtype": "model.dtype",
@@ -210,8 +242,18 @@ ARRIVALS: dict[str, dict[str, str]] = {
         "save_total_limit": "checkpoint.keep_last",
         "lr_scheduler_kwargs.min_lr_rate": "optimizer.schedule.min_factor",
         "parallelism_config.tp_size": "mesh.tp",
-        "max_length": "data.sequence_length",
         "ddp_timeout": "mesh.timeout",
+    },
+    "trl": {
+        "per_device_train_batch_size": "data.micro_batch",
+        "max_steps": "train.steps",
+        "learning_rate": f"{_ADAM}.lr",
+        "torch_dtype": "model.dtype",
+        "seed": "model.seed",
+        "logging_steps": "train.log_every",
+        "save_steps": "checkpoint.save_every",
+        "lr_scheduler_kwargs.min_lr_rate": "optimizer.schedule.min_factor",
+        "max_length": "data.sequence_length",
     },
 }
 """Keys and the settings that have their values, kept apart from the importer's own table."""
@@ -356,7 +398,6 @@ FAULTS = [
     ("deepspeed/offloaded_by_stage_2.json", "zero_optimization.stage3_max_live_parameters"),
     ("deepspeed/another_rate.json", "optimizer.params.lr"),
     ("deepspeed/batches_disagree.json", "gradient_accumulation_steps"),
-    ("automodel/adam_with_decay.yaml", "optimizer.weight_decay"),
     ("automodel/packs_too_short.yaml", "packed_sequence.packed_sequence_size"),
     ("axolotl/eight_bits.yaml", "load_in_8bit"),
     ("axolotl/recomputed_twice.yaml", "fsdp_config.activation_checkpointing"),
@@ -389,7 +430,7 @@ def test_odd_values_are_accounted_for_too(seed: int) -> None:
         leaves[index] = Leaf(leaves[index].path, draw.choice(ODD), leaves[index].line)
     options = {facts.MODEL: MODEL, facts.WORLD_SIZE: 8, **OPTIONS[path.parent.name]}
     draft = draft_of(BY_NAME[path.parent.name], leaves, options)
-    made = plan_text(draft, Target(lambda name: False, blocks_known=True), title="odd")
+    made = plan_text(draft, Target(lambda name: False, inventory=inventory()), title="odd")
     draft.finish()
     accounted = {one.key for one in draft.imported} | {note.key for note in draft.notes if note.line}
     assert accounted == {leaf.key for leaf in leaves}

@@ -21,16 +21,19 @@ CONFIGS = Path(__file__).parent / "configs"
 TORCHTITAN, AUTOMODEL = CONFIGS / "torchtitan/pipeline.toml", CONFIGS / "automodel/pipeline.yaml"
 
 
-def imported(text: str, *, name: str, gpus: int = 8) -> Result:
-    options = {facts.MODEL: "plans/models/tiny-llama", facts.WORLD_SIZE: gpus}
-    target = Target(lambda name: False, blocks_known=True)
-    result = import_config(text.encode(), name=name, from_kind=None, options=options, target=target)
+def imported(text: str, *, name: str, gpus: int = 8, accepted: tuple[str, ...] = ()) -> Result:
+    options = {facts.MODEL: "plans/models/tiny-llama", facts.WORLD_SIZE: gpus, facts.DATA: "data/*.txt"}
+    target = Target(lambda name: False)
+    result = import_config(
+        text.encode(), name=name, from_kind=None, options=options, target=target, accepted=accepted
+    )
     assert not isinstance(result, Undetected)
     return result
 
 
 def plan_of(path: Path) -> Plan:
-    result = imported(path.read_text(encoding="utf-8"), name=path.name)
+    accepted = ("dataset._target_",) if path == AUTOMODEL else ()
+    result = imported(path.read_text(encoding="utf-8"), name=path.name, accepted=accepted)
     assert result.text is not None
     bound = check_source(SourceFile("imported.plan", result.text), base=ROOT).bound
     assert bound is not None

@@ -17,7 +17,7 @@ from planc.hub.names import is_hub
 from planc.import_configs import facts
 from planc.import_configs.detect import Undetected
 from planc.import_configs.facts import Fact
-from planc.import_configs.importing import Result, import_config
+from planc.import_configs.importing import Result, UnusedAcceptance, import_config
 from planc.import_configs.leaf import MAX_BYTES, SourceError
 from planc.import_configs.lowering import Target
 from planc.import_configs.registry import BY_NAME
@@ -30,9 +30,12 @@ DESCRIPTION = """\
 Write a config of another tool as a plan.
 
 CONFIG is a torchtitan config (TOML, or the printed JSON of a Python config), an accelerate YAML, a DeepSpeed
-JSON, a NeMo Automodel or Axolotl recipe (YAML), or the JSON of transformers' TrainingArguments. Its kind is
-recognized by its keys. What has a counterpart goes into the plan; every other key is a note with its line,
-the reason, and what is nearest. Values that can't be right are notes as well.
+JSON, a NeMo Automodel, Axolotl or TRL recipe (YAML), or the JSON of transformers' TrainingArguments. Its
+kind is recognized by its keys. What has a counterpart goes into the plan. Other keys and values that can't
+be right are notes with the line, the reason, and what is nearest.
+
+A key that says what is trained and that no plan has, such as an adapter, stops the import, and so does a key
+that planc doesn't know. --accept KEY trains without it.
 
 The plan is written to -o, with the notes on standard output; without -o the plan goes to standard output,
 and the notes to standard error. Options give what CONFIG leaves to the launch, and win over it."""
@@ -43,7 +46,10 @@ examples:
   planc import zero3.json --model models/llama-3.1-8b --gpus 8 --sequence-length 4096 --steps 1000
   planc import recipe.yaml --from axolotl --model models/llama-3.1-8b --gpus 8 --steps 500
 
-A config that lacks what a plan needs exits with 1 and names the option that gives it."""
+  planc import lora.yaml --model models/llama-3.1-8b --gpus 8 --steps 500 --accept adapter
+
+A config that lacks what a plan needs, or that trains what no plan does, exits with 1 and names the option
+that helps."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -66,6 +72,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--micro-batch", type=_count, metavar="N", help="sequences per forward on one rank")
     parser.add_argument("--steps", type=_count, metavar="N", help="optimizer steps")
     parser.add_argument("--lr", type=_rate, metavar="X", help="peak learning rate")
+    parser.add_argument(
+        "--accept",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="write the plan though it trains without KEY, a key or a table of CONFIG; can be repeated",
+    )
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a key has no counterpart")
     add_output_format_argument(parser)
 
@@ -103,10 +116,13 @@ def run(arguments: Namespace) -> int:
             from_kind=arguments.kind,
             options=_options(arguments, folder),
             target=_target(arguments, folder),
+            accepted=arguments.accept,
         )
     except SourceError as error:
         place = f"{name}:{error.line}" if error.line is not None else name
         raise UsageError(f"{place}: {error.message}") from None
+    except UnusedAcceptance as error:
+        raise UsageError(str(error)) from None
     if isinstance(result, Undetected):
         looked = "".join(f"\n  {line}" for line in result.looked_for)
         raise UsageError(f"{name}: {result.what}: pass --from KIND. Keys looked for:{looked}")
@@ -183,6 +199,5 @@ def _target(arguments: Namespace, folder: Path) -> Target:
     return Target(
         lambda path: (folder / path).is_dir(),
         has_tokenizer=has_tokenizer,
-        blocks=tuple(inventory.blocks),
-        blocks_known=True,
+        inventory=inventory,
     )

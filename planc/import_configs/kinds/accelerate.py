@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from planc.import_configs import facts, readers
-from planc.import_configs.kind import Kind, Note, Row, wrong
+from planc.import_configs.kind import Kind, Note, Row, under, wrong
 from planc.import_configs.kinds import reasons as why
+from planc.import_configs.kinds.deepspeed import AUTOMATIC
 from planc.import_configs.leaf import Leaf, Value, written
-from planc.import_configs.readers import Unread
+from planc.import_configs.readers import Idle, Unread
 
 
 def _distributed(value: Value) -> bool:
-    word = readers.text(value).upper()
+    word = "NO" if value is False else readers.text(value).upper()
     if word in ("FSDP", "NO", "MULTI_GPU", "MULTI_CPU", "MULTI_XPU"):
         return word == "FSDP"
     if word == "DEEPSPEED":
-        raise Unread("`zero_stage` decides what is sharded")
+        raise Idle("`zero_stage` decides what is sharded")
     raise Unread(f"planc trains by FSDP2, tensor and context parallelism, not by {written(value)}")
 
 
 def precision(value: Value) -> str:
     """The dtype of compute of mixed precision."""
     if value is False or (isinstance(value, str) and value.lower() == "no"):
-        raise Unread("off: a plan computes in `model.dtype`")
+        raise Idle("off: a plan computes in `model.dtype`")
     return readers.dtype(value)
 
 
@@ -37,7 +39,7 @@ def _compiled(value: Value) -> bool:
 def _cpu(value: Value) -> str:
     if readers.flag(value):
         return "gloo"
-    raise Unread("`backend = auto` takes nccl where CUDA is available")
+    raise Idle("`backend = auto` takes nccl where CUDA is available")
 
 
 FSDP_ROWS = (
@@ -68,9 +70,7 @@ def prefixed(prefix: str) -> tuple[Row, ...]:
     """FSDP's rows below a key, with and without their own prefix."""
     plain = tuple((row, f"{prefix}.{row.key}") for row in FSDP_ROWS)
     own = tuple((row, f"{prefix}.fsdp_{row.key}") for row in FSDP_ROWS)
-    return tuple(
-        Row(key, row.fact, row.reason, read=row.read, harmless=row.harmless) for row, key in (*plain, *own)
-    )
+    return tuple(replace(row, key=key) for row, key in (*plain, *own))
 
 
 DEGREES = (
@@ -82,6 +82,14 @@ DEGREES = (
     Row("cp_comm_strategy", facts.ROTATE),
 )
 
+HANDLERS = (
+    Row("cp_backend", reason=why.CP_BACKEND, harmless=("torch",)),
+    Row("sp_backend", reason=why.CP_BACKEND),
+    *(Row(f"{dim}_handler.**", reason=why.CP_BACKEND) for dim in ("tp", "cp", "sp")),
+    *(Row(f"sp_{name}", reason=why.CP_BACKEND) for name in ("seq_length", "attn_implementation")),
+    Row("sp_seq_length_is_variable", reason=why.CP_BACKEND),
+)
+
 _DEEPSPEED = (
     Row("zero_stage", facts.ZERO_STAGE),
     Row("gradient_accumulation_steps", facts.ACCUMULATION),
@@ -90,7 +98,7 @@ _DEEPSPEED = (
     Row("offload_param_device", facts.OFFLOAD, read=readers.offload_device),
     Row("zero3_init_flag", reason=why.SLICES),
     Row("zero3_save_16bit_model", reason=why.EXPORT, harmless=(False,)),
-    Row("deepspeed_config_file", reason="import that file too: `planc import` reads a DeepSpeed JSON"),
+    Row("deepspeed_config_file", change=why.OTHER_FILE),
     Row("deepspeed_multinode_launcher", reason=why.LAUNCH),
     Row("deepspeed_hostfile", reason=why.LAUNCH),
     Row("deepspeed_inclusion_filter", reason=why.LAUNCH),
@@ -109,14 +117,14 @@ _ROWS = (
     Row("use_cpu", facts.BACKEND, read=_cpu),
     *prefixed("fsdp_config"),
     *(
-        Row(f"parallelism_config.{prefix}{row.key}", row.fact, row.reason)
+        replace(row, key=f"parallelism_config.{prefix}{row.key}")
         for prefix in ("parallelism_config_", "")
         for row in DEGREES
     ),
-    Row("parallelism_config.parallelism_config_cp_backend", reason=why.CP_BACKEND, harmless=("torch",)),
-    Row("parallelism_config.**", reason=why.CP_BACKEND),
+    *under("parallelism_config", HANDLERS),
+    *(replace(row, key=f"parallelism_config.parallelism_config_{row.key}") for row in HANDLERS),
     Row("tp_config.tp_size", facts.TP),
-    *(Row(f"deepspeed_config.{row.key}", row.fact, row.reason, read=row.read) for row in _DEEPSPEED),
+    *under("deepspeed_config", _DEEPSPEED),
     Row("dynamo_config.dynamo_backend", facts.COMPILE, read=_compiled),
     Row("dynamo_backend", facts.COMPILE, read=_compiled),
     Row("dynamo_config.dynamo_use_fullgraph", facts.FULLGRAPH),
@@ -124,7 +132,7 @@ _ROWS = (
     Row("dynamo_config.dynamo_mode", reason=why.COMPILED, harmless=("default",)),
     Row("dynamo_config.dynamo_use_regional_compilation", reason=why.COMPILED, harmless=(True,)),
     Row("fp8_config.**", reason=why.FLOAT8),
-    Row("megatron_lm_config.**", reason="planc does not train by Megatron-LM; its degrees are mesh dims"),
+    Row("megatron_lm_config.**", change="planc does not train by Megatron-LM; its degrees are mesh dims"),
     Row("ipex_config.**", reason=why.INTERNAL),
     Row("mpirun_config.**", reason=why.LAUNCH),
     Row("downcast_bf16", reason="for TPUs, which planc does not train on", harmless=("no", False)),
@@ -218,5 +226,6 @@ ACCELERATE = Kind(
     ),
     rows=_ROWS,
     defaults=((facts.ROTATE, "allgather"),),
+    automatic=AUTOMATIC,
     faults=_faults,
 )

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from planc.import_configs import facts, readers
-from planc.import_configs.kind import Kind, Note, NoteKind, Row, wrong
+from planc.import_configs.kind import Kind, Note, Row, wrong
 from planc.import_configs.kinds import reasons as why
 from planc.import_configs.leaf import Leaf, Value, written
-from planc.import_configs.readers import Unread
+from planc.import_configs.readers import Idle, Unread
 
 
 def _optimizer(value: Value) -> str:
     name = readers.text(value).rpartition(".")[2]
-    if name.lower() in ("adam", "adamw", "fusedadam", "flashadamw"):
+    if name.lower() in ("adamw", "fusedadam", "flashadamw"):
         return "adamw"
     return readers.optimizer(name)
 
@@ -34,13 +34,40 @@ def _sharded(value: Value) -> bool:
 
 def _dtype(value: Value) -> str:
     if isinstance(value, str) and value.lower() == "auto":
-        raise Unread("`auto` takes config.json's dtype; a plan's `dtype` is float32 unless it says otherwise")
+        raise Idle("`auto` takes config.json's dtype; a plan's `dtype` is float32 unless it says otherwise")
     return readers.dtype(value)
+
+
+def _is_chat(value: Value) -> bool:
+    """Whether a data set has conversations, by the class that reads it."""
+    name = readers.text(value).rpartition(".")[2]
+    if name in ("ChatDataset", "NanogptDataset", "MegatronPretraining"):
+        return name == "ChatDataset"
+    raise Unread(f"a plan has documents or conversations, not what {name} makes of its columns")
+
+
+_CROSS_ENTROPY = tuple(
+    f"nemo_automodel.components.loss.{name}"
+    for name in (
+        *(
+            "masked_ce.MaskedCrossEntropy",
+            "chunked_ce.ChunkedCrossEntropy",
+            "te_parallel_ce.TEParallelCrossEntropy",
+        ),
+        "linear_ce.FusedLinearCrossEntropy",
+    )
+)
+_FSDP2_OPTIONS = (
+    *("tp_plan", "patch_is_packed_sequence", "autocast_dtype", "activation_checkpointing_scope"),
+    *("defer_fsdp_grad_sync", "enable_async_tensor_parallel", "enable_compile", "enable_fsdp2_prefetch"),
+    *("fsdp2_backward_prefetch_depth", "fsdp2_forward_prefetch_depth", "backend", "world_size"),
+    *("broadcast_buffers", "find_unused_parameters", "static_graph", "bucket_cap_mb", "use_hf_tp_plan"),
+)
 
 
 def _packed(value: Value) -> int:
     if value in (0, None):
-        raise Unread("0: documents are not packed")
+        raise Idle("0: documents are not packed")
     return readers.count(value)
 
 
@@ -50,12 +77,28 @@ def _schedule(value: Value) -> str:
     return readers.schedule(value)
 
 
+_EXPERT_OPTIONS = (
+    *("_target_", "ignore_router_for_ac", "reshard_after_forward", "lm_head_precision"),
+    *("wrap_outer_model", "mp_policy", "mp_policy.**"),
+)
+_STAGE_OPTIONS = (
+    *("_target_", "pp_*", "scale_grads_in_schedule", "round_virtual_stages_to_pp_multiple", "dtype"),
+    *("layers_per_stage", "module_fqns_per_model_part", "module_fqns_per_model_part.**", "device"),
+    *("patch_inner_model", "patch_causal_lm_model", "patch_stage_backward_maybe_with_nosync"),
+)
+
+
 def _pipeline(block: str) -> Iterator[Row]:
     yield Row(f"{block}.pp_schedule", facts.PIPELINE_SCHEDULE)
     yield Row(f"{block}.pp_microbatch_size", facts.PIPELINE_MICRO_BATCH)
-    yield Row(f"{block}.**", reason=why.STAGES)
+    for key in _STAGE_OPTIONS:
+        yield Row(f"{block}.{key}", reason=why.STAGES)
 
 
+_SCHEDULER_OPTIONS = (
+    *("_target_", "start_step", "start_epoch", "gc_every_steps", "log_remote_every_steps", "dp_size"),
+    *("save_checkpoint_every_epoch", "handle_sigterm", "run_val_at_start"),
+)
 _EVALUATED = ("validation_dataset", "validation_dataloader", "validation_datasets", "val_dataset")
 _ROWS = (
     Row("recipe", reason=why.LABEL),
@@ -69,7 +112,7 @@ _ROWS = (
     Row("step_scheduler.num_epochs", reason=why.EPOCHS, opens=facts.STEPS),
     Row("step_scheduler.ckpt_every_steps", facts.SAVE_EVERY),
     Row("step_scheduler.val_every_steps", reason=why.EVALUATION),
-    Row("step_scheduler.**", reason=why.INTERNAL),
+    *(Row(f"step_scheduler.{key}", reason=why.INTERNAL) for key in _SCHEDULER_OPTIONS),
     Row("dist_env.backend", facts.BACKEND),
     Row("dist_env.timeout_minutes", facts.TIMEOUT_MINUTES),
     Row("dist_env.**", reason=why.INTERNAL),
@@ -82,7 +125,10 @@ _ROWS = (
     Row("model.attn_implementation", facts.ATTENTION),
     Row("model.trust_remote_code", reason=why.REMOTE_CODE, harmless=(False,)),
     Row("model.use_liger_kernel", reason="planc runs transformers' own modules", harmless=(False,)),
-    Row("model.**", reason=why.OWN_MODEL),
+    Row("model.config._target_", reason=why.OWN_MODEL),
+    Row("model.config.trust_remote_code", reason=why.REMOTE_CODE, harmless=(False,)),
+    Row("model.backend.**", reason="planc runs transformers' own modules"),
+    Row("model.**", change=why.OWN_MODEL),
     Row("distributed.strategy", facts.SHARDED, read=_sharded),
     Row("distributed._target_", facts.SHARDED, read=_sharded),
     Row("distributed.dp_size", facts.DP_SIZE),
@@ -100,21 +146,33 @@ _ROWS = (
     Row("distributed.reshard_after_forward", facts.RESHARD),
     Row("distributed.mp_policy.param_dtype", facts.PARAM_DTYPE),
     Row("distributed.mp_policy.reduce_dtype", facts.REDUCE_DTYPE),
-    Row("distributed.mp_policy.**", reason="a module's outputs have `param_dtype`"),
+    *(
+        Row(f"distributed.mp_policy.{key}", reason="a module's outputs have `param_dtype`")
+        for key in ("_target_", "output_dtype", "cast_forward_inputs")
+    ),
     Row("distributed.offload_policy.**", reason="write `cpu_offload = true` in `fsdp`"),
     *_pipeline("distributed.pipeline"),
-    Row("distributed.moe.**", reason=why.EXPERTS),
-    Row("distributed.**", reason=why.FSDP2),
+    *(Row(f"distributed.moe.{key}", reason=why.EXPERTS) for key in _EXPERT_OPTIONS),
+    *(Row(f"distributed.{key}", reason=why.FSDP2) for key in _FSDP2_OPTIONS),
+    *(Row(f"distributed.{key}.**", reason=why.FSDP2) for key in ("multimodal", "tp_plan", "moe_mesh")),
     Row("distributed_config.**", reason=why.FSDP2),
     Row("parallelizer.**", reason="planc's rules are patterns in `tensor_parallel` and `fsdp`"),
     *_pipeline("autopipeline"),
-    Row("loss_fn", reason=why.LOSS),
-    Row("loss_fn.**", reason=why.LOSS),
+    Row("loss_fn", change=why.LOSS, harmless=_CROSS_ENTROPY),
+    Row("loss_fn._target_", change=why.LOSS, harmless=_CROSS_ENTROPY),
+    Row("loss_fn.**", reason="how the loss is computed, not which"),
     Row("dataset.path_or_dataset_id", facts.DATA),
     Row("dataset.path_or_dataset", facts.DATA),
     Row("dataset.dataset_name", facts.DATA),
     Row("dataset.seq_length", facts.SEQUENCE_LENGTH),
-    Row("dataset.**", reason=why.CHATS),
+    Row("dataset._target_", facts.CHAT, read=_is_chat),
+    Row("dataset.split", reason=why.HUB_DATA),
+    Row("dataset.name", reason=why.HUB_DATA),
+    Row("dataset.limit_dataset_samples", reason=why.HUB_DATA),
+    Row("dataset.num_samples_limit", reason=why.HUB_DATA),
+    Row("dataset.shuffle_seed", reason=why.DETERMINISTIC),
+    Row("dataset.tokenizer.**", reason=why.TOKENIZER),
+    Row("dataset.**", change=why.OWN_DATA),
     Row("packed_sequence.packed_sequence_size", facts.SEQUENCE_LENGTH, read=_packed),
     Row("packed_sequence.**", reason=why.PACKS),
     Row("dataloader.**", reason=why.LOADER),
@@ -124,14 +182,16 @@ _ROWS = (
     Row("optimizer.betas", facts.BETAS),
     Row("optimizer.eps", facts.EPS),
     Row("optimizer.weight_decay", facts.WEIGHT_DECAY),
-    Row("optimizer.**", reason="the optimizer in a plan does not have this argument"),
+    *(Row(f"optimizer.{key}", reason=why.INTERNAL) for key in ("foreach", "fused", "master_weights")),
+    Row("optimizer.amsgrad", change=why.ARGUMENT, harmless=(False,)),
+    Row("optimizer.**", change=why.ARGUMENT),
     Row("lr_scheduler.lr_decay_style", facts.SCHEDULE, read=_schedule),
     Row("lr_scheduler.lr_warmup_steps", facts.WARMUP),
     Row("lr_scheduler.min_lr", facts.MIN_LR),
     Row("lr_scheduler.lr_wsd_decay_steps", facts.DECAY_STEPS),
     Row("lr_scheduler.lr_decay_steps", reason="a schedule ends with the last step of `train.steps`"),
-    Row("lr_scheduler.init_lr", reason=why.WARMS_FROM_ZERO, harmless=(0, 0.0)),
-    Row("lr_scheduler.**", reason="the schedule in a plan does not have this argument"),
+    Row("lr_scheduler.init_lr", change=why.WARMS_FROM_ZERO, harmless=(0, 0.0)),
+    Row("lr_scheduler.**", change=why.SCHEDULE_ARGUMENT),
     Row("clip_grad_norm.max_norm", facts.CLIP),
     Row("max_grad_norm", facts.CLIP),
     Row("clip_grad_norm.**", reason="`clip_grad_norm` clips the global norm of all gradients"),
@@ -145,11 +205,13 @@ _ROWS = (
     Row("compile.fullgraph", facts.FULLGRAPH),
     Row("compile.dynamic", facts.DYNAMIC),
     Row("compile.**", reason=why.COMPILED),
-    Row("peft", reason=why.LORA),
+    Row("peft", change=why.LORA),
+    Row("peft._target_", change=why.LORA),
     Row("peft.**", reason=why.LORA),
+    Row("fp8.enabled", change=why.FLOAT8, harmless=(False,)),
     Row("fp8.**", reason=why.FLOAT8),
-    Row("quantization.**", reason=why.FLOAT8),
-    Row("qat.**", reason=why.FLOAT8),
+    Row("quantization.**", change=why.FLOAT8),
+    Row("qat.**", change=why.FLOAT8),
     Row("wandb.project", facts.WANDB),
     Row("wandb.**", reason=why.LOGS),
     Row("mlflow.**", reason=why.LOGS),
@@ -162,10 +224,6 @@ _ROWS = (
 
 
 def _faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
-    kind, decay = leaves.get("optimizer._target_"), leaves.get("optimizer.weight_decay")
-    if kind is not None and str(kind.value).endswith(".Adam") and decay is not None and decay.value:
-        text = "Adam adds decay to the gradient and then scales it; AdamW decays the weights"
-        yield Note(NoteKind.WRONG, decay.key, f"{text}, as the plan does", decay.line)
     in_sequence, tp = leaves.get("distributed.sequence_parallel"), leaves.get("distributed.tp_size")
     if (
         in_sequence is not None
@@ -199,7 +257,10 @@ AUTOMODEL = Kind(
         ),
     ),
     rows=_ROWS,
-    defaults=((facts.OPTIMIZER, "adamw"), (facts.PARAM_DTYPE, "bfloat16"), (facts.REDUCE_DTYPE, "float32")),
+    defaults=(
+        *((facts.OPTIMIZER, "adamw"), (facts.PARAM_DTYPE, "bfloat16"), (facts.REDUCE_DTYPE, "float32")),
+        (facts.CLIP, 1.0),
+    ),
     implied=((facts.SHARDED, True),),
     faults=_faults,
 )

@@ -9,7 +9,7 @@ from planc.import_configs.kind import Kind, Note, Row, wrong
 from planc.import_configs.kinds import reasons as why
 from planc.import_configs.kinds.training_arguments import ARGUMENT_ROWS, argument_faults
 from planc.import_configs.leaf import Leaf, Value, written
-from planc.import_configs.readers import Unread
+from planc.import_configs.readers import Idle, Unread
 
 
 def _bf16(value: Value) -> str:
@@ -26,13 +26,13 @@ def _kernel(name: str) -> str:
 def _sdpa(value: Value) -> str:
     if readers.flag(value):
         return "sdpa"
-    raise Unread("off")
+    raise Idle("off")
 
 
 def _eager(value: Value) -> str:
     if readers.flag(value):
         return "eager"
-    raise Unread("off")
+    raise Idle("off")
 
 
 def _shards(value: Value) -> bool:
@@ -46,25 +46,78 @@ def _recompute(value: Value) -> str:
     return readers.recompute(value)
 
 
-_LORA = ("adapter", "lora_*", "peft_*", "peft", "qlora_*", "load_in_8bit", "load_in_4bit", "gptq")
+def _is_chat(value: Value) -> bool:
+    """Whether a data set has conversations: other formats than documents are templates of prompts."""
+    word = readers.text(value)
+    if word in ("chat_template", "completion", "pretrain"):
+        return word == "chat_template"
+    raise Unread(
+        f"planc does not render prompts of type {written(value)}: a plan has documents or conversations"
+    )
+
+
+def _trained(value: Value) -> str:
+    """Of a flag that adds the messages of the user."""
+    return "all" if readers.flag(value) else "assistant"
+
+
+_KERNEL_PLUGINS = ("liger.LigerPlugin", "cut_cross_entropy.CutCrossEntropyPlugin")
+_IDLE_PLUGINS = tuple(
+    tuple(f"axolotl.integrations.{name}" for name in names)
+    for names in ((_KERNEL_PLUGINS[0],), (_KERNEL_PLUGINS[1],), _KERNEL_PLUGINS, _KERNEL_PLUGINS[::-1])
+)
+
+
+def _documents(table: str) -> Iterator[Row]:
+    """Of the first data set; a plan has one source."""
+    yield Row(f"{table}.0.path", facts.DATA)
+    yield Row(f"{table}.0.type", facts.CHAT, read=_is_chat)
+    yield Row(f"{table}.0.field_messages", facts.MESSAGES)
+    yield Row(f"{table}.0.field", facts.TEXT_FIELD)
+    yield Row(f"{table}.0.text_column", facts.TEXT_FIELD)
+    yield Row(f"{table}.0.roles_to_train", facts.TRAIN_ON)
+    yield Row(f"{table}.0.train_on_eos", change=why.OWN_DATA, harmless=("turn",))
+    yield Row(f"{table}.0.chat_template", change=why.TEMPLATE, harmless=("tokenizer_default",))
+    for key, own in (("role", "role"), ("content", "content")):
+        yield Row(f"{table}.0.message_property_mappings.{key}", change=why.OWN_DATA, harmless=(own,))
+        yield Row(f"{table}.0.message_field_{key}", change=why.OWN_DATA, harmless=(own,))
+    for key in ("split", "name", "data_files", "data_files.**", "shards", "revision", "ds_type", "skip"):
+        yield Row(f"{table}.*.{key}", reason=why.HUB_DATA)
+    yield Row(f"{table}.*.trust_remote_code", reason=why.REMOTE_CODE, harmless=(False,))
+    yield Row(f"{table}.*.preprocess_shards", reason=why.LOADER)
+    yield Row(f"{table}.*.path", change="a plan has one source: pass --data for files of one format")
+    yield Row(f"{table}.**", change=why.OWN_DATA)
+
+
+_ADAPTER = ("adapter", "peft.**", "load_in_8bit", "load_in_4bit", "gptq", "relora")
+_ADAPTER_OPTIONS = ("lora_*", "peft_*", "qlora_*", "loraplus_*", "relora_*", "bnb_config_kwargs.**")
+_OWN_LOSS = (
+    *("rl", "dpo_*", "kto_*", "orpo_*", "simpo_*", "cpo_*", "rl_beta", "trl.**", "ebft.**", "use_eaft"),
+    *(
+        "process_reward_model",
+        "noisy_embedding_alpha",
+        "curriculum_sampling",
+        "use_pose",
+        "embedding_lr_scale",
+    ),
+)
 _OWN = (
     Row("base_model", facts.MODEL),
     Row("revision_of_model", facts.REVISION),
     Row("base_model_config", reason=why.OWN_MODEL),
     Row("model_type", reason=why.OWN_MODEL),
-    Row("overrides_of_model_config.**", reason=why.OWN_MODEL),
+    Row("overrides_of_model_config.**", change=why.OWN_MODEL),
     Row("tokenizer_type", reason=why.TOKENIZER),
     Row("tokenizer_config", reason=why.TOKENIZER),
     Row("tokenizer_use_fast", reason=why.TOKENIZER),
-    Row("special_tokens.**", reason=why.TOKENIZER),
-    Row("tokens", reason=why.TOKENIZER),
-    Row("tokens.**", reason=why.TOKENIZER),
+    Row("special_tokens.pad_token", reason=why.PACKS),
+    Row("special_tokens.**", change=why.TOKENIZER),
+    Row("tokens", change=why.TOKENIZER),
+    Row("added_tokens_overrides.**", change=why.TOKENIZER),
     Row("trust_remote_code", reason=why.REMOTE_CODE, harmless=(False,)),
     Row("is_llama_derived_model", reason=why.OWN_MODEL),
-    Row("datasets.0.path", facts.DATA),
-    Row("pretraining_dataset.0.path", facts.DATA),
-    Row("datasets.**", reason=why.CHATS),
-    Row("pretraining_dataset.**", reason=why.HUB_DATA),
+    *_documents("datasets"),
+    *_documents("pretraining_dataset"),
     Row("test_datasets.**", reason=why.EVALUATION),
     Row(
         "dataset_prepared_path",
@@ -80,10 +133,10 @@ _OWN = (
     Row("eval_sample_packing", reason=why.EVALUATION),
     Row("eval_batch_size", reason=why.EVALUATION),
     Row("saves_per_epoch", reason="a plan saves by steps: `save_every = 500 steps` in `checkpoint`"),
-    Row("chat_template", reason=why.CHATS),
-    Row("chat_template_jinja", reason=why.CHATS),
-    Row("default_system_message", reason=why.CHATS),
-    Row("train_on_inputs", reason=why.CHATS),
+    Row("chat_template", change=why.TEMPLATE, harmless=("tokenizer_default",)),
+    Row("chat_template_jinja", change=why.TEMPLATE),
+    Row("default_system_message", change=why.TEMPLATE),
+    Row("train_on_inputs", facts.TRAIN_ON, read=_trained),
     Row("sequence_len", facts.SEQUENCE_LENGTH),
     Row("sample_packing", facts.PACKING),
     Row("pad_to_sequence_len", reason=why.PACKS),
@@ -96,16 +149,18 @@ _OWN = (
     Row("optimizer", facts.OPTIMIZER),
     Row("lr_scheduler", facts.SCHEDULE),
     Row("cosine_min_lr_ratio", facts.MIN_FACTOR),
-    Row("cosine_constant_lr_ratio", reason="the schedule in a plan does not have this argument"),
-    Row("embedding_lr", reason='write `"model.embed_tokens" -> group(lr = ...)` in `optimizer`'),
-    Row("loraplus_lr_ratio", reason=why.LORA),
+    Row("cosine_constant_lr_ratio", change=why.SCHEDULE_ARGUMENT),
+    Row("lr_quadratic_warmup", change=why.SCHEDULE_ARGUMENT, harmless=(False,)),
+    Row("embedding_lr", change=why.GROUPS),
+    Row("lr_groups.**", change=why.GROUPS),
     Row("bf16", facts.PARAM_DTYPE, read=_bf16),
     Row("bfloat16", facts.PARAM_DTYPE, read=readers.bfloat16_if),
-    Row("float16", reason=why.HALF),
+    Row("float16", change=why.HALF, harmless=(False,)),
     Row("float32", reason=why.INTERNAL),
-    Row("fp8", reason=why.FLOAT8, harmless=(False,)),
+    Row("fp8", change=why.FLOAT8, harmless=(False,)),
     Row("fp8_enable_fsdp_float8_all_gather", reason=why.FLOAT8, harmless=(False,)),
-    Row("qat.**", reason=why.FLOAT8),
+    Row("qat.**", change=why.FLOAT8),
+    Row("quantization.**", reason=why.FLOAT8),
     Row("gradient_checkpointing", facts.RECOMPUTE, read=_recompute),
     Row("activation_offloading", reason="planc keeps or recomputes activations, without moving them"),
     Row("flash_attention", reason=_kernel("flash_attention"), harmless=(False,)),
@@ -126,32 +181,34 @@ _OWN = (
     Row("ring_attn_func", reason=why.CP_BACKEND),
     Row("fsdp", facts.STRATEGY),
     Row("fsdp_version", facts.SHARDED, read=_shards),
-    Row("deepspeed", reason="import that file too: `planc import` reads a DeepSpeed JSON"),
+    Row("deepspeed", change=why.OTHER_FILE),
     Row("wandb_project", facts.WANDB),
     Row("wandb_*", reason=why.WANDB),
     Row("mlflow_*", reason=why.LOGS),
     Row("comet_*", reason=why.LOGS),
     Row("use_tensorboard", facts.TENSORBOARD),
-    Row("plugins", reason="plugins change the model's code; planc runs transformers' own"),
+    Row(
+        "plugins",
+        change="plugins change the model's code; planc runs transformers' own",
+        harmless=_IDLE_PLUGINS,
+    ),
     Row("liger_fused_linear_cross_entropy", facts.LOSS_CHUNKS),
     Row(
         "liger_*", reason="planc runs transformers' own modules, with torch.compile if the plan has `compile`"
     ),
     Row("cut_cross_entropy", facts.LOSS_CHUNKS),
     Row("chunked_cross_entropy", facts.LOSS_CHUNKS),
-    Row("unfrozen_parameters", reason='`"pattern" -> group(lr = 0.0)` in `optimizer` freezes the others'),
-    Row("rl", reason=why.LOSS),
-    Row("dpo_*", reason=why.LOSS),
-    Row("kto_*", reason=why.LOSS),
-    Row("reward_model", reason=why.LOSS, harmless=(False,)),
-    Row("noisy_embedding_alpha", reason=why.LOSS),
+    Row("unfrozen_parameters", change='`"pattern" -> group(lr = 0.0)` in `optimizer` freezes the others'),
+    Row("reward_model", change=why.LOSS, harmless=(False,)),
+    *(Row(key, change=why.LOSS, harmless=(False,)) for key in _OWN_LOSS),
     Row("early_stopping_patience", reason="a run ends after `steps`"),
     Row("strict", reason=why.INTERNAL),
     Row("save_first_step", reason="`save_every` decides which steps are saved"),
     Row("auto_resume_from_checkpoints", reason=why.LOADING),
     Row("use_ray", reason=why.LAUNCH),
     Row("ray_num_workers", reason=why.LAUNCH),
-    *(Row(key, reason=why.LORA, harmless=(False,)) for key in _LORA),
+    *(Row(key, change=why.LORA, harmless=(False,)) for key in _ADAPTER),
+    *(Row(key, reason=why.LORA, harmless=(False,)) for key in _ADAPTER_OPTIONS),
 )
 
 
@@ -202,6 +259,11 @@ AXOLOTL = Kind(
     ),
     rows=(*_OWN, *ARGUMENT_ROWS),
     implied=((facts.SHARDED, False), (facts.PRETRAINED, True)),
-    defaults=((facts.CLIP, 1.0), (facts.SCHEDULE, "cosine"), (facts.WEIGHT_DECAY, 0.0), (facts.SEED, 42)),
+    defaults=(
+        *((facts.CLIP, 1.0), (facts.SCHEDULE, "cosine"), (facts.WEIGHT_DECAY, 0.0), (facts.SEED, 42)),
+        (facts.PACKING, False),
+    ),
+    warmup=(0.03, 100),
+    spares_norms=True,
     faults=_faults,
 )

@@ -8,19 +8,41 @@ from planc.import_configs import facts, readers
 from planc.import_configs.kind import Kind, Note, Row, wrong
 from planc.import_configs.kinds import reasons as why
 from planc.import_configs.leaf import Leaf, Value
-from planc.import_configs.readers import Unread
+from planc.import_configs.readers import Idle
 
 
-def _half(value: Value) -> str:
-    if readers.flag(value):
-        raise Unread(why.HALF)
-    raise Unread("off, as in a plan")
+def _optimizer(value: Value) -> str:
+    """DeepSpeed's Adam decays the weights, as AdamW does, unless `adam_w_mode` is off."""
+    kind = readers.optimizer(value)
+    return "adamw" if kind == "adam" else kind
 
 
 def _tracked(value: Value) -> bool:
     if not readers.flag(value):
-        raise Unread("off: planc writes metrics.jsonl")
+        raise Idle("off: planc writes metrics.jsonl")
     return True
+
+
+_OFFLOAD_KEYS = (
+    *("pin_memory", "nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pipeline", "pipeline_read"),
+    *("pipeline_write", "fast_init", "ratio", "super_offload", "cpuadam_cores_perc"),
+)
+_ZERO_KEYS = (
+    *("contiguous_gradients", "reduce_scatter", "reduce_bucket_size", "use_multi_rank_bucket_allreduce"),
+    *("allgather_partitions", "allgather_bucket_size", "overlap_comm", "load_from_fp32_weights"),
+    *("elastic_checkpoint", "sub_group_size", "cpu_offload_use_pin_memory", "ignore_unused_parameters"),
+    *("legacy_stage1", "round_robin_gradients", "mics_shard_size", "mics_hierarchical_params_gather"),
+    *("memory_efficient_linear", "pipeline_loading_checkpoint", "override_module_apply"),
+    *("log_trace_cache_warnings", "allow_untested_optimizer", "stage3_*", "prefetch_bucket_size"),
+    *("param_persistence_threshold", "model_persistence_threshold", "max_live_parameters"),
+    *("max_reuse_distance", "gather_16bit_weights_on_model_save"),
+)
+"""Of ZeRO: when and in which pieces it communicates."""
+_OWN_TRAINING = (
+    *("curriculum_learning", "data_efficiency", "progressive_layer_drop", "compression_training"),
+    *("quantize_training", "fp8", "hybrid_engine", "eigenvalue"),
+)
+"""Tables that change what is trained, where they are enabled."""
 
 
 DEEPSPEED_ROWS = (
@@ -31,40 +53,52 @@ DEEPSPEED_ROWS = (
     Row("bf16.enabled", facts.PARAM_DTYPE, read=readers.bfloat16_if),
     Row("bfloat16.enabled", facts.PARAM_DTYPE, read=readers.bfloat16_if),
     Row("bf16.**", reason=why.INTERNAL),
-    Row("fp16.enabled", facts.PARAM_DTYPE, read=_half),
+    Row("fp16.enabled", change=why.HALF, harmless=(False, "auto")),
     Row("fp16.**", reason=why.HALF),
-    Row("amp.**", reason=why.HALF, harmless=(False,)),
+    Row("amp.enabled", change=why.HALF, harmless=(False, "auto")),
+    Row("amp.**", reason=why.HALF),
     Row("communication_data_type", facts.REDUCE_DTYPE),
     Row("data_types.grad_accum_dtype", reason="gradients are accumulated in `model.dtype`"),
     Row("zero_optimization.stage", facts.ZERO_STAGE),
     Row("zero_optimization.offload_optimizer.device", facts.OFFLOAD, read=readers.offload_device),
     Row("zero_optimization.offload_param.device", facts.OFFLOAD, read=readers.offload_device),
     Row("zero_optimization.cpu_offload", facts.OFFLOAD),
-    Row("zero_optimization.offload_optimizer.**", reason=why.OFFLOADED),
-    Row("zero_optimization.offload_param.**", reason=why.OFFLOADED),
+    *(
+        Row(f"zero_optimization.{table}.{key}", reason=why.OFFLOADED)
+        for table in ("offload_optimizer", "offload_param")
+        for key in _OFFLOAD_KEYS
+    ),
     Row("zero_optimization.stage3_gather_16bit_weights_on_model_save", reason=why.EXPORT),
     Row("zero_optimization.stage3_gather_fp16_weights_on_model_save", reason=why.EXPORT),
     Row(
         "zero_optimization.zero_hpz_partition_size", reason="HSDP is `replicate_on = dp_replicate` in `fsdp`"
     ),
-    Row("zero_optimization.**", reason=why.BUCKETS),
-    Row("optimizer.type", facts.OPTIMIZER),
+    *(Row(f"zero_optimization.{key}", reason=why.BUCKETS) for key in _ZERO_KEYS),
+    *(
+        Row(f"zero_optimization.zero_quantized_{name}", change=why.FLOAT8, harmless=(False,))
+        for name in ("weights", "gradients", "nontrainable_weights")
+    ),
+    Row("optimizer.type", facts.OPTIMIZER, read=_optimizer, implies=((facts.WEIGHT_DECAY, 0.0),)),
     Row("optimizer.params.lr", facts.LR),
     Row("optimizer.params.betas", facts.BETAS),
     Row("optimizer.params.eps", facts.EPS),
     Row("optimizer.params.weight_decay", facts.WEIGHT_DECAY),
     Row("optimizer.params.momentum", facts.MOMENTUM),
-    Row("optimizer.params.**", reason="the optimizer in a plan does not have this argument"),
+    Row("optimizer.params.adam_w_mode", change=why.ADAM, harmless=(True,)),
+    Row("optimizer.params.torch_adam", reason=why.INTERNAL),
+    Row("optimizer.params.bias_correction", change=why.ARGUMENT, harmless=(True,)),
+    Row("optimizer.params.amsgrad", change=why.ARGUMENT, harmless=(False,)),
+    Row("optimizer.params.**", change=why.ARGUMENT),
     Row("optimizer.legacy_fusion", reason=why.INTERNAL),
     Row("scheduler.type", facts.SCHEDULE),
     Row("scheduler.params.warmup_max_lr", facts.LR),
     Row("scheduler.params.warmup_num_steps", facts.WARMUP),
     Row("scheduler.params.total_num_steps", facts.STEPS),
     Row("scheduler.params.cos_min_ratio", facts.MIN_FACTOR),
-    Row("scheduler.params.warmup_min_lr", reason=why.WARMS_FROM_ZERO, harmless=(0, 0.0)),
-    Row("scheduler.params.warmup_min_ratio", reason=why.WARMS_FROM_ZERO, harmless=(0, 0.0)),
-    Row("scheduler.params.warmup_type", reason="warm-up in a plan is linear", harmless=("linear",)),
-    Row("scheduler.params.**", reason="the schedule in a plan does not have this argument"),
+    Row("scheduler.params.warmup_min_lr", change=why.WARMS_FROM_ZERO, harmless=(0, 0.0, "auto")),
+    Row("scheduler.params.warmup_min_ratio", change=why.WARMS_FROM_ZERO, harmless=(0, 0.0)),
+    Row("scheduler.params.warmup_type", change="warm-up in a plan is linear", harmless=("linear",)),
+    Row("scheduler.params.**", change=why.SCHEDULE_ARGUMENT),
     Row("tensor_parallel.autotp_size", facts.TP),
     Row("tensor_parallel.**", reason="`auto` in `tensor_parallel` takes the model's own rules"),
     Row("sequence_parallel_size", facts.ULYSSES),
@@ -88,14 +122,10 @@ DEEPSPEED_ROWS = (
     Row("checkpoint.**", reason=why.SHARDED_STATE),
     Row("elasticity.**", reason="the nearest is `elastic`, which resumes on fewer nodes"),
     Row("autotuning.**", reason="`planc tune` searches plans without a run"),
-    Row("compression_training.**", reason=why.FLOAT8),
-    Row("fp8.**", reason=why.FLOAT8),
-    Row("quantize_training.**", reason=why.FLOAT8),
-    Row("hybrid_engine.**", reason="planc trains on next-token cross-entropy and does not generate"),
-    Row("data_efficiency.**", reason=why.LOADER),
-    Row("curriculum_learning.**", reason=why.LOADER),
-    Row("progressive_layer_drop.**", reason="layer drop comes from config.json"),
-    Row("sparse_attention.**", reason="planc's attention is sdpa or eager"),
+    *(Row(f"{key}.enabled", change=why.OWN_TRAINING, harmless=(False,)) for key in _OWN_TRAINING),
+    *(Row(f"{key}.**", reason=why.OWN_TRAINING) for key in _OWN_TRAINING if key != "compression_training"),
+    Row("compression_training.**", change=why.FLOAT8),
+    Row("sparse_attention.**", change="planc's attention is sdpa or eager"),
     Row("expert_parallel.**", reason=why.EXPERTS),
     Row("aio.**", reason="planc does not offload to disks"),
     Row("compile.**", reason=why.COMPILED),
@@ -148,6 +178,15 @@ def deepspeed_faults(leaves: Mapping[str, Leaf], *, prefix: str = "") -> Iterato
         yield wrong(warmup, f"warm-up is longer than all {total} steps")
 
 
+AUTOMATIC = (
+    (facts.CLIP, 1.0),
+    (facts.WEIGHT_DECAY, 0.0),
+    (facts.BETAS, (0.9, 0.999)),
+    (facts.EPS, 1e-8),
+)
+"""The defaults of transformers' Trainer, which fills in `auto`."""
+
+
 DEEPSPEED = Kind(
     name="deepspeed",
     title="DeepSpeed",
@@ -159,5 +198,6 @@ DEEPSPEED = Kind(
     ),
     rows=DEEPSPEED_ROWS,
     implied=((facts.SHARDED, False),),
+    automatic=AUTOMATIC,
     faults=deepspeed_faults,
 )

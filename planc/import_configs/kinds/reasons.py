@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+ADAM = "Adam adds decay to the gradient and then scales it; the plan's AdamW decays the weights"
+ARGUMENT = "the optimizer in a plan does not have this argument"
 ASYNC_TP = "planc does not overlap tensor-parallel collectives with matmuls"
 COMPILED = "`compile` compiles whole layers with inductor"
 CONVERTERS = "planc does not convert modules: no float8, no quantization"
@@ -10,6 +12,7 @@ EVALUATION = 'write `eval "held_out" { source = text("held_out/*.txt"), every = 
 EXPERTS = "planc does not have expert parallelism: `tensor_parallel` shards each expert"
 EXPORT = 'write `export "hf" { dtype = bfloat16 }` in `checkpoint` for weights that transformers loads'
 FAULT_TOLERANCE = "the nearest is `elastic`, which resumes on fewer nodes"
+FIRST_WEIGHTS = "a plan starts from weights of the model's own directory, or from random ones"
 FLOAT8 = "planc does not train in float8 or on quantized weights"
 HUB_DATA = (
     'a dataset of the Hub needs a commit in a plan: `source = hf_hub("org/name", revision = "<commit>")`'
@@ -21,14 +24,17 @@ LOADER = "a thread of each rank prepares batches: `prefetch` in `data` is how fa
 LOADING = "a run resumes from the last checkpoint in its run directory (`resume = latest`)"
 LOGS = "planc writes metrics.jsonl in the run directory, and to the trackers of `logging`"
 LOSS_PARALLEL = 'rules for the head decide: `"lm_head" -> colwise(output = Shard(-1))` shards the loss'
+OTHER_FILE = "it shards the model by another file, a DeepSpeed JSON: import that one"
 OWN_MODEL = "the architecture comes from the config.json of `model.hf`"
 STAGES = "`pipeline on pp` divides the layers by their estimated cost: write rules there for other stages"
 PROFILE = "write `profile { first_step = 10, last_step = 12 }`"
 RUN_DIR = "the run directory is not part of a plan: pass `--run-dir DIR` to the run"
 SELECTIVE = "`selective` in a plan keeps attention and every second matmul, without options"
+TEMPLATE = "a plan renders conversations by the template in the tokenizer's directory, and has no other"
 TOKENIZER = 'write `tokenizer = file("path/to/tokenizer.json")` in `data`'
 WANDB = 'write `tracker "wandb" { project = "name" }` in `logging`'
 WHOLE_STATE = 'every checkpoint has the whole state; `export "hf"` writes weights alone'
+BALANCE = "planc adds no loss that balances experts"
 BUCKETS = "FSDP2 gathers and reduces a layer at a time, ahead of need, without buckets or thresholds to set"
 CP_BACKEND = "planc has its own ring, all-gather and Ulysses attention (`rotate` in `context_parallel`)"
 DS_RECOMPUTE = (
@@ -36,9 +42,13 @@ DS_RECOMPUTE = (
 )
 EPOCHS = "planc counts steps, not epochs: `train.steps`, or --steps"
 FSDP2 = "FSDP2 does this itself"
+GROUPS = 'write `"pattern" -> group(lr = ..., weight_decay = ...)` in `optimizer`'
 HALF = "planc does not scale the loss, which float16 needs: train in bfloat16"
 LAUNCH = "part of the launch, not of a plan: `planc launch` prints the commands"
 LORA = 'planc does not have LoRA or other adapters: `"pattern" -> group(lr = 0.0)` freezes parameters'
+OWN_DATA = "a plan reads documents, or conversations of roles and contents, as they are"
+OWN_TRAINING = "planc trains on whole next-token cross-entropy, every layer and every sequence at every step"
+SCHEDULE_ARGUMENT = "the schedule in a plan does not have this argument"
 OFFLOADED = (
     "`cpu_offload = true` in `fsdp` offloads parameters, gradients and optimizer state, without options"
 )
@@ -46,7 +56,7 @@ SHARDED_STATE = "checkpoints are sharded, and load on any mesh"
 SLICES = "each rank reads its own slices of the weights"
 UNITS = 'units are patterns of module names: `"model.layers.*" -> unit`'
 WARMS_FROM_ZERO = "warm-up in a plan starts from zero"
-CHATS = 'write `source = chat("data/*.jsonl", train_on = assistant)` for conversations in local files'
+COMPLETIONS = 'planc does not read prompts and completions: `chat("data/*.jsonl")` trains on replies alone'
 HUB_UPLOAD = 'planc does not upload; `export "hf"` in `checkpoint` writes a directory that transformers loads'
 LOSS = "planc trains on next-token cross-entropy and does not have another loss"
 PACKS = "`packing` in `data` is attend, isolate or none"

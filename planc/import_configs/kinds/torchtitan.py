@@ -8,7 +8,7 @@ from planc.import_configs import facts, readers
 from planc.import_configs.kind import Kind, Note, Row, wrong
 from planc.import_configs.kinds import reasons as why
 from planc.import_configs.leaf import Leaf, Value, written
-from planc.import_configs.readers import Unread, among
+from planc.import_configs.readers import Idle, Unread, among
 
 
 def _reshards(value: Value) -> bool | None:
@@ -18,8 +18,40 @@ def _reshards(value: Value) -> bool | None:
 
 def _batch(value: Value) -> int:
     if value == -1:
-        raise Unread("-1 is one micro batch of each rank, as in a plan without `tokens_per_step`")
+        raise Idle("-1 is one micro batch of each rank, as in a plan without `tokens_per_step`")
     return readers.count(value)
+
+
+def _groups(leaves: Mapping[str, Leaf]) -> tuple[Row, ...]:
+    """Rows of the one group of parameters that takes all: its settings are the optimizer's."""
+    at = _GROUPS + ".0"
+    if any(key.startswith(f"{_GROUPS}.1.") for key in leaves) or _value(leaves, f"{at}.pattern") != ".*":
+        return ()
+    options = f"{at}.optimizer_kwargs"
+    return (
+        Row(f"{at}.pattern", reason="one group of all parameters, as in a plan without rules"),
+        Row(f"{at}.optimizer_name", facts.OPTIMIZER),
+        Row(f"{options}.lr", facts.LR),
+        Row(f"{options}.betas", facts.BETAS),
+        Row(f"{options}.eps", facts.EPS),
+        Row(f"{options}.weight_decay", facts.WEIGHT_DECAY),
+    )
+
+
+def _recomputed(leaves: Mapping[str, Leaf]) -> tuple[Row, ...]:
+    """Rows of current configs, which tell the mode by the keys that it has."""
+    table = "activation_checkpoint"
+    if f"{table}.mode" in leaves or f"{table}.preserve_rng_state" not in leaves:
+        return ()
+    mode = "selective" if any(key.startswith(f"{table}.force_recompute") for key in leaves) else "full"
+    return (Row(f"{table}.preserve_rng_state", reason=why.SELECTIVE, implies=((facts.RECOMPUTE, mode),)),)
+
+
+def _value(leaves: Mapping[str, Leaf], key: str) -> Value:
+    return leaves[key].value if key in leaves else None
+
+
+_GROUPS = "optimizer.param_groups"
 
 
 def _decay_type(value: Value) -> str:
@@ -36,6 +68,14 @@ _PARTS = (
         Row("training.batch_size", facts.MICRO_BATCH),
         Row("training.global_batch_size", facts.GLOBAL_BATCH, read=_batch),
         Row("training.seq_len", facts.SEQUENCE_LENGTH),
+        Row(
+            "training.max_context_length",
+            facts.SEQUENCE_LENGTH,
+            implies=((facts.MICRO_BATCH_TOKENS, 16_384),),
+        ),
+        Row("training.num_tokens_per_microbatch_per_dp_rank", facts.MICRO_BATCH_TOKENS),
+        Row("training.num_tokens_per_train_step", facts.GLOBAL_TOKENS, read=_batch),
+        Row("training.disable_cuda_graphs", reason=why.INTERNAL),
         Row("training.max_norm", facts.CLIP),
         Row("training.steps", facts.STEPS),
         Row("training.enable_cpu_offload", facts.OFFLOAD),
@@ -45,7 +85,7 @@ _PARTS = (
         Row("training.seed", facts.MODEL_SEED),
         Row("training.compile", facts.COMPILE),
         Row("training.warmup_steps", facts.WARMUP),
-        Row("training.dataset", reason=why.HUB_DATA),
+        Row("training.dataset", reason=why.HUB_DATA, opens=facts.DATA),
         Row("training.dataset_path", facts.DATA),
         Row("training.data_parallel_replicate_degree", facts.DP_REPLICATE),
         Row("training.data_parallel_shard_degree", facts.DP_SHARD),
@@ -66,6 +106,9 @@ _PARTS = (
         Row("parallelism.pipeline_parallel_degree", facts.PP),
         Row("parallelism.pipeline_parallel_schedule", facts.PIPELINE_SCHEDULE),
         Row("parallelism.pipeline_parallel_microbatch_size", facts.PIPELINE_MICRO_BATCH),
+        Row("parallelism.num_pp_microbatches", facts.MICRO_BATCHES),
+        Row("parallelism.spmd_backend", reason=why.INTERNAL),
+        Row("parallelism.context_parallel_ptrr_mask_key", reason=why.CP_BACKEND),
         Row("parallelism.expert_parallel_degree", reason=why.EXPERTS, harmless=(1,)),
         Row("parallelism.expert_tensor_parallel_degree", reason=why.EXPERTS, harmless=(1,)),
         Row("parallelism.enable_async_tensor_parallel", reason=why.ASYNC_TP, harmless=(False,)),
@@ -90,6 +133,7 @@ _PARTS = (
         Row("compile.enable", facts.COMPILE),
         Row("compile.components", reason=why.COMPILED),
         Row("compile.backend", reason=why.COMPILED, harmless=("inductor",)),
+        Row("compile.enable_async_tensor_parallel", reason=why.ASYNC_TP, harmless=(False,)),
     ),
     *(
         Row("optimizer.name", facts.OPTIMIZER),
@@ -101,12 +145,16 @@ _PARTS = (
         Row("optimizer.implementation", facts.IMPLEMENTATION),
         Row("optimizer.fused", facts.IMPLEMENTATION, read=lambda value: _fused(value)),
         Row("optimizer.early_step_in_backward", reason=why.IN_BACKWARD, harmless=(False,)),
+        Row(f"{_GROUPS}.*.optimizer_kwargs.lr", change=why.GROUPS, opens=facts.LR),
+        Row(f"{_GROUPS}.**", change=why.GROUPS),
+        Row("optimizer.optimizer_factory_kwargs_by_name", change=why.ARGUMENT),
+        Row("optimizer.optimizer_factory_kwargs_by_name.**", change=why.ARGUMENT),
         Row("lr_scheduler.warmup_steps", facts.WARMUP),
         Row("lr_scheduler.decay_ratio", facts.DECAY_RATIO),
         Row("lr_scheduler.decay_type", facts.SCHEDULE, read=_decay_type),
         Row("lr_scheduler.min_lr_factor", facts.MIN_FACTOR),
         Row("lr_scheduler.lr_min", facts.MIN_FACTOR),
-        Row("lr_scheduler.total_steps", reason="a schedule ends with the last step of `train.steps`"),
+        Row("lr_scheduler.total_steps", change="a schedule ends with the last step of `train.steps`"),
     ),
     *(
         Row("checkpoint.enable", facts.SAVES),
@@ -119,6 +167,9 @@ _PARTS = (
         Row("checkpoint.last_save_in_hf", reason=why.EXPORT),
         Row("checkpoint.last_save_model_only", reason=why.WHOLE_STATE),
         Row("checkpoint.last_save_model_weights_only", reason=why.WHOLE_STATE),
+        Row("checkpoint.initial_load_in_hf", facts.PRETRAINED),
+        Row("checkpoint.initial_load_in_hf_quantized", change=why.FLOAT8, harmless=(False,)),
+        Row("checkpoint.initial_load_path", change=why.FIRST_WEIGHTS, harmless=("",)),
         Row("checkpoint.**", reason=why.LOADING),
     ),
     *(
@@ -128,14 +179,17 @@ _PARTS = (
         Row("model.name", reason=why.OWN_MODEL),
         Row("model.flavor", reason=why.OWN_MODEL),
         Row("model_spec.**", reason=why.OWN_MODEL),
-        Row("model.converters", reason=why.CONVERTERS, harmless=((),)),
+        Row("model.converters", change=why.CONVERTERS),
         Row("model.**", reason=why.OWN_MODEL),
         Row("tokenizer", reason=why.TOKENIZER),
         Row("tokenizer.**", reason=why.TOKENIZER),
-        Row("model_converters.converters", reason=why.CONVERTERS, harmless=((),)),
+        Row("model_converters.converters", change=why.CONVERTERS),
+        Row("model_converters.converters.**", change=why.CONVERTERS),
         Row("model_converters.**", reason=why.CONVERTERS),
-        Row("dataloader.dataset", reason=why.HUB_DATA),
+        Row("dataloader.dataset", reason=why.HUB_DATA, opens=facts.DATA),
+        Row("dataloader.dataset.**", reason=why.HUB_DATA, opens=facts.DATA),
         Row("dataloader.dataset_path", facts.DATA),
+        Row("dataloader.seed", facts.SHUFFLE_SEED),
         Row("dataloader.**", reason=why.LOADER),
     ),
     *(
@@ -152,6 +206,12 @@ _PARTS = (
         Row("comm.**", reason=why.INTERNAL),
         Row("debug.seed", facts.MODEL_SEED),
         Row("debug.deterministic", reason=why.DETERMINISTIC),
+        Row("debug.moe_force_load_balance", change="a plan's routers choose experts", harmless=(False,)),
+        Row("loss.num_chunks", facts.LOSS_CHUNKS, read=lambda value: readers.count(value) > 1),
+        Row("loss.global_vocab_size", reason=why.OWN_MODEL),
+        Row("loss.loss_fn.global_vocab_size", reason=why.OWN_MODEL),
+        Row("override.imports", change=why.OWN_MODEL),
+        Row("override.imports.**", change=why.OWN_MODEL),
         Row("debug.**", reason=why.INTERNAL),
         Row("float8.**", reason=why.FLOAT8),
         Row("mx.**", reason=why.FLOAT8),
@@ -196,8 +256,10 @@ TORCHTITAN = Kind(
         *("model.flavor", "lr_scheduler.warmup_steps", "lr_scheduler.decay_", "metrics.log_freq"),
         *("activation_checkpoint.mode", "optimizer.early_step_in_backward", "checkpoint.enable_checkpoint"),
         *("training.batch_size", "checkpoint.async_mode", "training.mixed_precision_param"),
+        *("training.max_context_length", "training.num_tokens_per_train_step", "optimizer.param_groups."),
     ),
     rows=_PARTS,
+    own_rows=lambda leaves: (*_groups(leaves), *_recomputed(leaves)),
     implied=((facts.SHARDED, True), (facts.SEQUENCE_PARALLEL, True)),
     defaults=(
         (facts.OPTIMIZER, "adamw"),

@@ -1,4 +1,4 @@
-"""transformers' TrainingArguments as JSON, and the YAML recipes of TRL, which add the model and the data."""
+"""transformers' TrainingArguments as JSON."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from collections.abc import Iterator, Mapping
 from planc.import_configs import facts, readers
 from planc.import_configs.kind import Kind, Note, Row, under, wrong
 from planc.import_configs.kinds import reasons as why
-from planc.import_configs.kinds.accelerate import DEGREES, fsdp_faults, prefixed
+from planc.import_configs.kinds.accelerate import DEGREES, HANDLERS, fsdp_faults, prefixed
 from planc.import_configs.kinds.deepspeed import DEEPSPEED_ROWS, deepspeed_faults
 from planc.import_configs.leaf import Leaf, Value, written
-from planc.import_configs.readers import Unread
-
-
-def _half(value: Value) -> str:
-    raise Unread(why.HALF if readers.flag(value) else "off, as in a plan")
+from planc.import_configs.readers import Idle, Unread
 
 
 def _saves(value: Value) -> bool:
@@ -26,14 +22,12 @@ def _saves(value: Value) -> bool:
 
 def _sharding(value: Value) -> tuple[str, ...]:
     if value in ((), "", None):
-        raise Unread("off: ranks hold whole replicas")
+        raise Idle("off: ranks hold whole replicas")
     return readers.shard_words(value)
 
 
 def _deepspeed(value: Value) -> int:
-    if isinstance(value, str) and value:
-        raise Unread("import that file too: `planc import` reads a DeepSpeed JSON")
-    raise Unread("off")
+    raise Unread(why.OTHER_FILE) if isinstance(value, str) and value else Idle("off")
 
 
 def _interval(value: Value) -> int:
@@ -63,7 +57,7 @@ _INTERNAL = (
         "tpu_num_cores",
     ),
     *("tpu_metrics_debug", "xpu_backend", "half_precision_backend", "fp16_backend", "fp16_opt_level"),
-    *("torchdynamo", "ignore_data_skip", "full_determinism", "optim_args", "enable_jit_checkpoint"),
+    *("torchdynamo", "ignore_data_skip", "full_determinism", "enable_jit_checkpoint"),
     *("restore_callback_states_from_checkpoint", "fp16_full_eval", "bf16_full_eval", "deepspeed_plugin"),
     *("distributed_state", "cached_setup_devices", "overwrite_output_dir", "save_safetensors", "use_cpu"),
     *("save_on_each_node", "liger_kernel_config", "logging_strategy", "dataset_num_proc", "dataset_kwargs"),
@@ -84,16 +78,6 @@ _HUB = (
     *("push_to_hub", "hub_model_id", "hub_token", "hub_private_repo", "hub_strategy", "hub_always_push"),
     *("hub_revision", "push_to_hub_model_id", "push_to_hub_organization", "push_to_hub_token"),
 )
-_LORA = (
-    "use_peft",
-    "lora_r",
-    "lora_alpha",
-    "lora_dropout",
-    "lora_target_modules",
-    "load_in_4bit",
-    "load_in_8bit",
-)
-
 ARGUMENT_ROWS = (
     Row("per_device_train_batch_size", facts.MICRO_BATCH),
     Row("per_gpu_train_batch_size", facts.MICRO_BATCH),
@@ -107,16 +91,16 @@ ARGUMENT_ROWS = (
     Row("adam_epsilon", facts.EPS),
     Row("max_grad_norm", facts.CLIP),
     Row("optim", facts.OPTIMIZER),
-    Row("adafactor", reason="planc has adamw and sgd", harmless=(False,)),
+    Row("adafactor", change="planc has adamw and sgd", harmless=(False,)),
     Row("lr_scheduler_type", facts.SCHEDULE),
     Row("warmup_steps", facts.WARMUP),
     Row("warmup_ratio", facts.WARMUP_RATIO),
     Row("lr_scheduler_kwargs.min_lr", facts.MIN_LR),
     Row("lr_scheduler_kwargs.min_lr_rate", facts.MIN_FACTOR),
     Row("lr_scheduler_kwargs.num_decay_steps", facts.DECAY_STEPS),
-    Row("lr_scheduler_kwargs.**", reason="the schedule in a plan does not have this argument"),
+    Row("lr_scheduler_kwargs.**", change=why.SCHEDULE_ARGUMENT),
     Row("bf16", facts.PARAM_DTYPE, read=readers.bfloat16_if),
-    Row("fp16", facts.PARAM_DTYPE, read=_half),
+    Row("fp16", change=why.HALF, harmless=(False,)),
     Row("gradient_checkpointing", facts.RECOMPUTE),
     Row("activation_checkpointing", facts.RECOMPUTE),
     Row("gradient_checkpointing_kwargs.**", reason=why.REENTRANT),
@@ -128,8 +112,8 @@ ARGUMENT_ROWS = (
     Row("seed", facts.SEED),
     Row("data_seed", facts.SHUFFLE_SEED),
     Row("average_tokens_across_devices", reason=why.TOKEN_MEAN, harmless=(True,)),
-    Row("label_smoothing_factor", reason=why.LOSS, harmless=(0, 0.0)),
-    Row("neftune_noise_alpha", reason=why.LOSS),
+    Row("label_smoothing_factor", change=why.LOSS, harmless=(0, 0.0)),
+    Row("neftune_noise_alpha", change=why.LOSS, harmless=(0, 0.0)),
     Row("logging_steps", facts.LOG_EVERY, read=_interval),
     Row("save_strategy", facts.SAVES, read=_saves),
     Row("save_steps", facts.SAVE_EVERY, read=_interval),
@@ -147,11 +131,12 @@ ARGUMENT_ROWS = (
     Row("fsdp_min_num_params", reason=why.UNITS, harmless=(0,)),
     Row("fsdp_transformer_layer_cls_to_wrap", reason=why.UNITS),
     *prefixed("fsdp_config"),
-    Row("fsdp_config.**", reason=why.FSDP2),
+    *(Row(f"fsdp_config.{key}", reason=why.FSDP2) for key in ("xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt")),
+    Row("fsdp_config.xla_fsdp_settings.**", reason=why.FSDP2),
     Row("deepspeed", facts.ZERO_STAGE, read=_deepspeed),
     *under("deepspeed", DEEPSPEED_ROWS),
     *under("parallelism_config", DEGREES),
-    Row("parallelism_config.**", reason=why.CP_BACKEND),
+    *under("parallelism_config", HANDLERS),
     *(Row(f"accelerator_config.{key}", reason=why.INTERNAL) for key in ("*", "*.*")),
     *(Row(key, reason=why.INTERNAL) for key in _INTERNAL),
     *(Row(key, reason=why.EVALUATION) for key in _EVALUATION),
@@ -160,35 +145,10 @@ ARGUMENT_ROWS = (
     Row("trackio_space_id", reason=why.LOGS),
     Row("trackio_bucket_id", reason=why.LOGS),
     Row("trackio_static_space_id", reason=why.LOGS),
-    Row("optim_target_modules", reason="planc has adamw and sgd"),
+    Row("optim_args", change=why.ARGUMENT, harmless=("",)),
+    Row("optim_target_modules", change="planc has adamw and sgd"),
 )
 """Axolotl recipes take most of these too."""
-
-_TRL = (
-    Row("model_name_or_path", facts.MODEL),
-    Row("model_revision", facts.REVISION),
-    Row("torch_dtype", facts.MODEL_DTYPE),
-    Row("dtype", facts.MODEL_DTYPE),
-    Row("attn_implementation", facts.ATTENTION),
-    Row("trust_remote_code", reason=why.REMOTE_CODE, harmless=(False,)),
-    Row("max_length", facts.SEQUENCE_LENGTH),
-    Row("max_seq_length", facts.SEQUENCE_LENGTH),
-    Row("packing", facts.PACKING),
-    Row("packing_strategy", reason=why.PACKS),
-    Row("padding_free", reason=why.PACKS),
-    Row("chat_template", reason=why.CHATS),
-    Row("assistant_only_loss", reason=why.CHATS),
-    Row("completion_only_loss", reason=why.CHATS),
-    Row("dataset_text_field", reason=why.CHATS),
-    Row("dataset_name", facts.DATA),
-    Row("dataset_config", reason=why.HUB_DATA),
-    Row("dataset_mixer.**", reason=why.HUB_DATA),
-    Row("dataset_mixture.**", reason=why.HUB_DATA),
-    Row("dataset_splits", reason=why.HUB_DATA),
-    Row("preprocessing_num_workers", reason=why.LOADER),
-    Row("model_init_kwargs.**", reason="the architecture comes from the config.json of `model.hf`"),
-    *(Row(key, reason=why.LORA, harmless=(False,)) for key in _LORA),
-)
 
 
 def argument_faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
@@ -219,6 +179,14 @@ def argument_faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
     yield from deepspeed_faults(leaves, prefix="deepspeed.")
 
 
+ARGUMENT_DEFAULTS = (
+    (facts.MICRO_BATCH, 8),
+    (facts.WEIGHT_DECAY, 0.0),
+    (facts.CLIP, 1.0),
+    (facts.SCHEDULE, "linear"),
+    (facts.SEED, 42),
+)
+
 TRAINING_ARGUMENTS = Kind(
     name="training-arguments",
     title="transformers' TrainingArguments",
@@ -231,18 +199,12 @@ TRAINING_ARGUMENTS = Kind(
             "adam_beta1",
             "logging_steps",
         ),
-        *("adam_epsilon", "save_total_limit", "ddp_timeout", "report_to", "model_name_or_path", "output_dir"),
+        *("adam_epsilon", "save_total_limit", "ddp_timeout", "report_to", "output_dir"),
         *("dataloader_num_workers", "warmup_ratio", "max_steps"),
     ),
-    rows=(*_TRL, *ARGUMENT_ROWS),
+    rows=ARGUMENT_ROWS,
     implied=((facts.SHARDED, False),),
-    defaults=(
-        (facts.MICRO_BATCH, 8),
-        (facts.LR, 5e-5),
-        (facts.WEIGHT_DECAY, 0.0),
-        (facts.CLIP, 1.0),
-        (facts.SCHEDULE, "linear"),
-        (facts.SEED, 42),
-    ),
+    defaults=((facts.LR, 5e-5), *ARGUMENT_DEFAULTS),
+    spares_norms=True,
     faults=argument_faults,
 )

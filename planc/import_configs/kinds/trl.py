@@ -1,0 +1,81 @@
+"""TRL's recipes of supervised fine-tuning, as YAML: TrainingArguments with the model and the data."""
+
+from __future__ import annotations
+
+from planc.import_configs import facts
+from planc.import_configs.kind import Kind, Row
+from planc.import_configs.kinds import reasons as why
+from planc.import_configs.kinds.training_arguments import (
+    ARGUMENT_DEFAULTS,
+    ARGUMENT_ROWS,
+    TRAINING_ARGUMENTS,
+    argument_faults,
+)
+
+_ADAPTER = ("use_peft", "load_in_4bit", "load_in_8bit")
+_ADAPTER_OPTIONS = ("lora_*", "use_rslora", "use_dora", "bnb_4bit_quant_*", "use_bnb_nested_quant")
+
+
+_OWN = (
+    Row("model_name_or_path", facts.MODEL),
+    Row("model_revision", facts.REVISION),
+    Row("torch_dtype", facts.MODEL_DTYPE),
+    Row("dtype", facts.MODEL_DTYPE),
+    Row("attn_implementation", facts.ATTENTION),
+    Row("trust_remote_code", reason=why.REMOTE_CODE, harmless=(False,)),
+    Row("max_length", facts.SEQUENCE_LENGTH),
+    Row("max_seq_length", facts.SEQUENCE_LENGTH),
+    Row("packing", facts.PACKING),
+    Row("packing_strategy", reason=why.PACKS),
+    Row("padding_free", reason=why.PACKS),
+    Row("pad_to_multiple_of", reason=why.PACKS),
+    Row("truncation_mode", change=why.PACKS, harmless=("keep_start",)),
+    Row("chat_template", change=why.TEMPLATE),
+    Row("chat_template_path", change=why.TEMPLATE),
+    Row("eos_token", change=why.TEMPLATE),
+    Row("pad_token", reason=why.PACKS),
+    Row("assistant_only_loss", facts.TRAIN_ON, implies=((facts.CHAT, True),)),
+    Row("completion_only_loss", change=why.COMPLETIONS, harmless=(False,)),
+    Row("dataset_text_field", facts.TEXT_FIELD),
+    Row("dataset_name", facts.DATA),
+    Row("dataset_config", reason=why.HUB_DATA, opens=facts.DATA),
+    Row("dataset_train_split", reason=why.HUB_DATA),
+    Row("dataset_test_split", reason=why.EVALUATION),
+    Row("dataset_streaming", reason=why.LOADER),
+    Row("datasets.**", reason=why.HUB_DATA, opens=facts.DATA),
+    Row("dataset_mixer.**", reason=why.HUB_DATA, opens=facts.DATA),
+    Row("dataset_mixture.**", reason=why.HUB_DATA, opens=facts.DATA),
+    Row("dataset_splits", reason=why.HUB_DATA),
+    Row("dataset_num_proc", reason=why.LOADER),
+    Row("dataset_kwargs.**", change=why.OWN_DATA),
+    Row("shuffle_dataset", reason="the sample order is always shuffled, by `shuffle_seed`"),
+    Row("preprocessing_num_workers", reason=why.LOADER),
+    Row("loss_type", change=why.LOSS, harmless=("nll", "chunked_nll")),
+    Row("router_aux_loss_coef", change=why.BALANCE, harmless=(0, 0.0)),
+    Row("activation_offloading", reason="planc keeps or recomputes activations, without moving them"),
+    Row("model_init_kwargs.**", change=why.OWN_MODEL),
+    *(Row(key, change=why.LORA, harmless=(False,)) for key in _ADAPTER),
+    *(Row(key, reason=why.LORA) for key in _ADAPTER_OPTIONS),
+)
+
+TRL = Kind(
+    name="trl",
+    title="TRL",
+    formats=("yaml", "json"),
+    marks=(
+        *("model_name_or_path", "dataset_name", "max_length", "max_seq_length", "packing", "use_peft"),
+        *("dataset_text_field", "assistant_only_loss", "completion_only_loss", "dataset_mixer."),
+        "model_revision",
+    ),
+    extends=TRAINING_ARGUMENTS.marks,
+    rows=(*_OWN, *ARGUMENT_ROWS),
+    implied=((facts.SHARDED, False), (facts.PRETRAINED, True)),
+    defaults=(
+        *((facts.LR, 2e-5), (facts.PARAM_DTYPE, "bfloat16"), (facts.RECOMPUTE, "full")),
+        *((facts.SEQUENCE_LENGTH, 1024), (facts.PACKING, False)),
+        *ARGUMENT_DEFAULTS,
+    ),
+    spares_norms=True,
+    tells_chats_by_columns=True,
+    faults=argument_faults,
+)
