@@ -34,7 +34,7 @@ JSON, a NeMo Automodel, Axolotl or TRL recipe (YAML), or the JSON of transformer
 kind is recognized by its keys. What has a counterpart goes into the plan. Other keys and values that can't
 be right are notes with the line, the reason, and what is nearest.
 
-A key that says what is trained and that no plan has, such as an adapter, stops the import, and so does a key
+A key that decides what is trained and that no plan has, such as an adapter, stops the import, and so does a key
 that planc doesn't know. --accept KEY trains without it.
 
 The plan is written to -o, with the notes on standard output; without -o the plan goes to standard output,
