@@ -163,7 +163,7 @@ REFUSED = [
     ("x.yaml", b"? [a, b]\n: 1\n", "a key is not text"),
     ("x.yaml", b"a: &a\n  b: *a\n", "nested deeper"),
     ("x.yaml", b"a: " + b"[" * 5000, "nested deeper"),
-    ("x.json", b'{"a":' * 500 + b"1" + b"}" * 500, "nested too deeply"),
+    ("x.json", b'{"a":' * 500 + b"1" + b"}" * 500, "nested deeper"),
     ("x.json", b"[" * 100_000, "nested too deeply"),
     ("x.toml", b"a=" + b"[" * 5000 + b"]" * 5000, "nested too deeply"),
     ("x.yaml", b"a: " + b"9" * 5000, "4300 digits"),

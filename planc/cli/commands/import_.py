@@ -34,8 +34,8 @@ JSON, a NeMo Automodel, Axolotl or TRL recipe (YAML), or the JSON of transformer
 kind is recognized by its keys. What has a counterpart goes into the plan. Other keys and values that can't
 be right are notes with the line, the reason, and what is nearest.
 
-A key that decides what is trained and that no plan has, such as an adapter, stops the import, and so does a key
-that planc doesn't know. --accept KEY trains without it.
+A key that decides what is trained and that no plan has, such as an adapter, stops the import, and so does
+a key that planc doesn't know. --accept KEY trains without it.
 
 The plan is written to -o, with the notes on standard output; without -o the plan goes to standard output,
 and the notes to standard error. Options give what CONFIG leaves to the launch, and win over it."""
