@@ -14,7 +14,6 @@ from planc.estimate.units import Unit
 from planc.graph.ops import AllReduceGradients, ClipGradients, GuardStep, NextBatch, ReduceMetrics, SumTies
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.inventory.schema import Attention
-from planc.pipelining.orders import Direction, rank_of
 from planc.vocab import DType, MeshDim, is_sharded
 
 _SCALAR_BYTES = 8
@@ -76,24 +75,9 @@ def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collecti
 
 
 def _gathers_in_order(pipeline: Pipeline, unit: Unit) -> int:
-    """How often a rank of a pipeline gathers a unit in a step.
-
-    At the end of each backward FSDP reshards every unit of the rank, those of its other stages too
-    (torch/distributed/fsdp/_fully_shard/_fsdp_state.py).
-    """
-    stage = next((stage for stage, names in enumerate(pipeline.split.stages) if _is_within(unit, names)), 0)
-    found, is_gathered = 0, False
-    for action in pipeline.orders[rank_of(stage, num_ranks=pipeline.num_ranks)]:
-        is_backward = action.direction is Direction.BACKWARD
-        if action.stage == stage and action.direction is not Direction.WEIGHTS:
-            found += not is_gathered
-            is_gathered = not unit.reshard_after_forward
-        is_gathered &= not is_backward
-    return found
-
-
-def _is_within(unit: Unit, names: tuple[str, ...]) -> bool:
-    return f"{unit.modules[0]}.".startswith(tuple(f"{name}." for name in names))
+    """How often a rank of a pipeline gathers a unit in a step."""
+    found = (one for one in pipeline.units if not {*one.modules}.isdisjoint(unit.modules))
+    return sum(len(pipeline.stays(one)) for one in found)
 
 
 def _replicated(work: RankWork) -> Iterator[Collective]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from planc.graph.gathers import StageUnit, Stay, stage_holding
 from planc.graph.graph import Graph
-from planc.graph.ops import Accumulate, SplitPipeline
+from planc.graph.ops import Accumulate, FullyShard, SplitPipeline
 from planc.pipelining.order_text import parse_order
-from planc.pipelining.orders import Order, schedule_of
+from planc.pipelining.orders import Order, rank_of, schedule_of
 from planc.pipelining.simulate import Simulation, equal_step
 from planc.record import record
 
@@ -17,6 +18,8 @@ class Pipeline:
     split: SplitPipeline
     orders: tuple[Order, ...]
     num_micro_batches: int
+    units: tuple[StageUnit, ...] = ()
+    """FSDP's, without the root, which has no parameters."""
 
     @property
     def num_ranks(self) -> int:
@@ -32,6 +35,10 @@ class Pipeline:
         name = schedule_of(self.orders, num_stages=self.num_stages)
         return f"{name or 'other orders'}, {self.num_stages} stages"
 
+    def stays(self, unit: StageUnit) -> tuple[Stay, ...]:
+        """When a step gathers a unit, and frees it."""
+        return unit.stays(self.orders[rank_of(unit.stage, num_ranks=self.num_ranks)])
+
     def equal_step(self) -> Simulation:
         """The step in slots, as if stages took equal time."""
         return equal_step(self.orders, num_stages=self.num_stages)
@@ -43,4 +50,11 @@ def pipeline_of(graph: Graph) -> Pipeline | None:
     loop = next((op for op in graph.step if isinstance(op, Accumulate)), None)
     if split is None or loop is None or not loop.orders:
         return None
-    return Pipeline(split, tuple(map(parse_order, loop.orders)), loop.times)
+    units = (
+        StageUnit(group, stage, op.reshard_after_forward)
+        for op in graph.setup
+        if isinstance(op, FullyShard)
+        for group in op.groups
+        if (stage := stage_holding(group, split.stages)) is not None
+    )
+    return Pipeline(split, tuple(map(parse_order, loop.orders)), loop.times, tuple(units))

@@ -94,16 +94,36 @@ def _stages(graph: Graph, op: SplitPipeline) -> Iterator[Violation]:
         for name in stage:
             stages_of.setdefault(name, []).append(index)
     yield from _tied_apart(stages_of, op)
-    for other in graph.setup:
-        if isinstance(other, BuildOptimizer):
-            trained = (name for group in other.groups for name in group.parameters)
-            for name in (*trained, *op.deferred):
-                if (number := len(_holders(stages_of, name))) != 1:
-                    yield Violation(op.name, f"`{name}` is in {number} stages, not in one")
-        if isinstance(other, FullyShard):
-            for group in other.groups:
-                if len({stage for name in group for stage in _holders(stages_of, name)}) > 1:
-                    yield Violation(other.name, f"`{group[0]}` is in a unit with modules of other stages")
+    trained = tuple(_trained(graph))
+    for name in (*trained, *op.deferred):
+        if (number := len(_holders(stages_of, name))) != 1:
+            yield Violation(op.name, f"`{name}` is in {number} stages, not in one")
+    yield from _unit_violations(graph, stages_of, trained)
+
+
+def _trained(graph: Graph) -> Iterator[str]:
+    for op in graph.setup:
+        if isinstance(op, BuildOptimizer):
+            yield from (name for group in op.groups for name in group.parameters)
+
+
+def _unit_violations(
+    graph: Graph, stages_of: Mapping[str, Sequence[int]], trained: Sequence[str]
+) -> Iterator[Violation]:
+    """Every parameter is gathered whenever its stage runs: a unit of that stage alone holds it.
+
+    The root's parameters would be gathered for the backward of the last stage only.
+    """
+    units = [op for op in graph.setup if isinstance(op, FullyShard)]
+    for op in units:
+        for group in op.groups:
+            if len({stage for name in group for stage in _holders(stages_of, name)}) > 1:
+                yield Violation(op.name, f"`{group[0]}` is in a unit with modules of other stages")
+    inside = {name: [0] for op in units for group in op.groups for name in group if name}
+    for name in trained if units else ():
+        if not _holders(inside, name):
+            text = f"`{name}` is in no unit of its stage: a backward would not gather it"
+            yield Violation(units[-1].name, text)
 
 
 def _ties(graph: Graph, *, is_tied: bool) -> Iterator[Violation]:

@@ -41,7 +41,14 @@ from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule
 from planc.lower.saving import save_checkpoint, settle_save
-from planc.lower.stages import micro_orders, passed, split_pipeline, sum_ties, units_of_ends, weight_gradients
+from planc.lower.stages import (
+    micro_orders,
+    passed,
+    split_pipeline,
+    sum_ties,
+    units_of_stages,
+    weight_gradients,
+)
 from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
@@ -175,7 +182,7 @@ def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
     for group in bound.units:
         alike.setdefault((group.unit, group.wave, dtypes[group.fqns]), []).append(group)
     last = (root.unit, 0, dtypes[root.fqns])
-    for (unit, _, param_dtype), groups in (*alike.items(), (last, [*units_of_ends(bound, root), root])):
+    for (unit, _, param_dtype), groups in (*alike.items(), (last, [*units_of_stages(bound, root), root])):
         yield FullyShard(
             groups=tuple(group.fqns for group in groups),
             shard_over=fsdp.on,

@@ -24,7 +24,7 @@ from planc.plan.facts import gradient_accumulation
 from planc.plan.loss_chunks import num_chunks
 from planc.plan.pipeline_schedule import ZeroBubble
 from planc.plan.stages import layers, num_stages, orders, stages, ties_of_ends
-from planc.plan.unit_dtypes import compute_dtypes
+from planc.plan.unit_dtypes import compute_dtypes, parameters_by_unit
 from planc.plan.units import UnitGroup
 from planc.styles.edges import SEQUENCE
 from planc.vocab import DType, MeshDim
@@ -127,20 +127,26 @@ def _dtype(bound: BoundPlan) -> DType:
     return next((dtype for dtype in wanted if dtype is not None), bound.plan.model.dtype)
 
 
-def units_of_ends(bound: BoundPlan, root: UnitGroup) -> Iterator[UnitGroup]:
-    """What the root of FSDP would hold in a pipeline: units of the first and last stage.
+def units_of_stages(bound: BoundPlan, root: UnitGroup) -> Iterator[UnitGroup]:
+    """What the root of FSDP would hold in a pipeline: units of each stage.
 
-    The root is gathered in the forward of every stage of a rank; these are, in their own stage's.
+    The root is gathered for backward when a gradient reaches the model's output, which is in the last stage
+    only: no backward of another stage would find its parameters. It would also be gathered in the forward of
+    every stage of a rank; these are, in their own stage's. Layers have a unit apart from what is before and
+    after them, which is freed as soon as it ran.
     """
     pipeline = _pipeline(bound)
     if pipeline is None:
         return
-    others = (*layers(bound.inventory), *(fqn for group in bound.units for fqn in group.fqns))
+    in_units = tuple(fqn for group in bound.units for fqn in group.fqns)
+    members, loose = layers(bound.inventory), parameters_by_unit(bound).get(root.fqns, ())
     found = stages(bound, pipeline)
-    for stage in (found[0], found[-1]):
-        rest = tuple(name for name in stage if not _is_within(name, others))
-        names = tuple(name for name in rest if not _is_within(name, (one for one in rest if one != name)))
-        if names:
+    for stage in found:
+        outer = tuple(name for name in stage if not _is_within(name, (*members, *in_units)))
+        outer = tuple(name for name in outer if not _is_within(name, (one for one in outer if one != name)))
+        own = tuple(name for name in stage if name in members)
+        held = tuple(name for name in own if any(_is_within(parameter, (name,)) for parameter in loose))
+        for names in filter(None, (outer, held)):
             yield replace(root, fqns=names)
 
 

@@ -25,7 +25,24 @@ def pipeline_text(pipeline: Pipeline) -> str:
     bubble = of_plan.bubble(pipeline)
     text = f"{pipeline.num_stages} stages on {pipeline.num_ranks} pp ranks, "
     text += f"{pipeline.num_micro_batches} micro batches, bubble {bubble.text}"
-    return f"{text}\n\n{stages}\n{_ties(pipeline)}{chr(10).join(_drawn(pipeline, step))}\n"
+    drawn = "\n".join(_drawn(pipeline, step))
+    return f"{text}\n\n{stages}\n{_units(pipeline)}{_ties(pipeline)}{drawn}\n"
+
+
+def _units(pipeline: Pipeline) -> str:
+    """A table of FSDP's units, and an empty line; nothing without FSDP."""
+    alike: dict[tuple[int, int], list[tuple[str, ...]]] = {}
+    for unit in pipeline.units:
+        alike.setdefault((unit.stage, len(pipeline.stays(unit))), []).append(unit.modules)
+    rows = [(str(stage), str(times), _names(groups)) for (stage, times), groups in sorted(alike.items())]
+    return f"{render_table(rows, header=UNIT_COLUMNS, right=(0, 1))}\n" if rows else ""
+
+
+def _names(groups: Sequence[tuple[str, ...]]) -> str:
+    """Units by their modules: those of several in brackets."""
+    alone = summarise([group[0] for group in groups if len(group) == 1])
+    together = (f"[{', '.join(summarise(group))}]" for group in groups if len(group) > 1)
+    return ", ".join((*alone, *together))
 
 
 def _ties(pipeline: Pipeline) -> str:
@@ -39,6 +56,7 @@ def _ties(pipeline: Pipeline) -> str:
 
 
 STAGE_COLUMNS = ("stage", "pp rank", "in flight", "modules")
+UNIT_COLUMNS = ("stage", "gathered in a step", "FSDP units")
 
 
 def stage_rows(pipeline: Pipeline, step: Simulation) -> list[tuple[str, ...]]:
@@ -112,7 +130,11 @@ def _cells(action: Action, name: str, width: int, *, number: int) -> Sequence[st
 
 
 def pipeline_data(pipeline: Pipeline) -> dict[str, Any]:
-    """Stages and ranks as plain data, with the slots in which each rank's actions start."""
+    """Stages, units and ranks as plain data.
+
+    A unit has pairs of the actions in which it is gathered and freed, a rank the slots in which its actions
+    start.
+    """
     step = pipeline.equal_step()
     return {
         "num_micro_batches": pipeline.num_micro_batches,
@@ -128,6 +150,14 @@ def pipeline_data(pipeline: Pipeline) -> dict[str, Any]:
                 "in_flight": step.in_flight[stage],
             }
             for stage, modules in enumerate(pipeline.split.stages)
+        ],
+        "units": [
+            {
+                "modules": list(unit.modules),
+                "stage": unit.stage,
+                "gathered": [[str(stay.first), str(stay.last)] for stay in pipeline.stays(unit)],
+            }
+            for unit in pipeline.units
         ],
         "ranks": [
             {

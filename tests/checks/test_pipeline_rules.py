@@ -8,7 +8,7 @@ import pytest
 from by_code import codes, only
 from variants import Check
 
-from planc.graph.ops import SplitPipeline
+from planc.graph.ops import FullyShard, SplitPipeline
 
 PLAN = """\
 model {
@@ -43,6 +43,19 @@ def test_a_pipeline_is_sound(check: Check) -> None:
     assert codes(check(PLAN)) == []
     assert codes(check(PLAN, settings=("pipeline.schedule=interleaved(stages_per_rank=2)",))) == []
     assert codes(check(PLAN, settings=("pipeline.schedule=zero_bubble",))) == []
+
+
+def test_layers_in_no_unit_are_in_one_of_their_stage(check: Check) -> None:
+    fsdp = 'fsdp on dp_shard {\n  "model.layers.*.mlp" -> unit\n  "model.layers.{0,2,3}" -> unit\n}\n'
+    found = check(PLAN.replace("  pp = 2\n", "  pp = 2\n  dp_shard = 2\n") + fsdp)
+    assert found.graph is not None
+    groups = [group for op in found.graph.setup if isinstance(op, FullyShard) for group in op.groups]
+    assert groups[-4:] == [("model.embed_tokens",), ("model.layers.1",), ("model.norm", "lm_head"), ("",)]
+    alone = fsdp.replace('  "model.layers.*.mlp" -> unit\n', "")
+    warning = only(check(PLAN.replace("  pp = 2\n", "  pp = 2\n  dp_shard = 2\n") + alone), "P502")
+    assert warning.notes == (
+        "one unit of each stage would gather these parameters before the stage's first layer, and keep them",
+    )
 
 
 def test_ranks_of_pp_need_a_pipeline(check: Check) -> None:

@@ -82,6 +82,13 @@ PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
         _stages((*EMBEDDING, *_layers(0, 1), "model.norm"), (*_layers(2, 3), "lm_head")),
         "`model.norm` is in a unit with modules of other stages",
     ),
+    "a parameter in no unit of a stage": (
+        _edit(
+            ops.FullyShard,
+            lambda op: replace(op, groups=tuple(one for one in op.groups if one != EMBEDDING)),
+        ),
+        "`model.embed_tokens.weight` is in no unit of its stage",
+    ),
     "layers in another order": (
         _stages((*EMBEDDING, *_layers(2, 3)), (*_layers(0, 1), *HEAD)),
         "stages do not follow the members of model.layers",

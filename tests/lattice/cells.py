@@ -69,6 +69,23 @@ _LINEAR: Mapping[str, tuple[str, str]] = {
 
 CONTEXTS = ("ring headtail", "ring none", "allgather headtail", "allgather none", "ulysses none")
 RECOMPUTATIONS = ("none", "selective", "full")
+_LAYERS = '  "model.layers.*" -> unit\n'
+_ENDS = '  "model.embed_tokens" -> unit\n  ["model.norm", "lm_head"] -> unit\n'
+UNITS: Mapping[str, str] = {
+    "layers": _LAYERS,
+    "none": "",
+    "ends": _ENDS,
+    "ends and layers": _ENDS + _LAYERS,
+    "attention": '  "model.layers.*.self_attn" -> unit\n',
+    "mlp": '  "model.layers.*.mlp" -> unit(reshard_after_forward = false)\n',
+    "norms, attention and mlp": (
+        '  "model.layers.*.mlp" -> unit\n  "model.layers.*.self_attn" -> unit\n'
+        '  "model.layers.*.{input,post_attention}_layernorm" -> unit\n'
+    ),
+    "all layers but one": '  "model.layers.{0,2,3,4,5,6,7}" -> unit\n',
+    "one layer": '  "model.layers.0" -> unit(reshard_after_forward = false)\n',
+}
+"""The rules of FSDP's units by their shape. What lies in none is held by the root, or by units of stages."""
 SCHEDULES = ("gpipe", "one_f_one_b", "interleaved(stages_per_rank = 2)", "zero_bubble")
 
 
@@ -95,6 +112,11 @@ class Mesh:
         return " x ".join(f"{name} {size}" for name, size in self.sizes.items() if size > 1) or "one rank"
 
     @property
+    def has_shards(self) -> bool:
+        """Whether FSDP shards anything."""
+        return self.dp_shard * self.cp > 1
+
+    @property
     def may_be_whole(self) -> bool:
         """Whether there are replicas, and nothing that they would be sharded over."""
         return self.dp_replicate > 1 and self.dp_shard == self.cp == 1
@@ -116,6 +138,8 @@ class Cell:
     """Of a pipeline: each of its micro-batches is one sequence a rank of dp."""
     is_tied: bool = False
     """Whether both ends of the pipeline have the embedding, which is the head's weight too."""
+    units: str = "layers"
+    """The shape of FSDP's units."""
 
     @property
     def name(self) -> str:
@@ -129,6 +153,7 @@ class Cell:
             f"recompute {self.recomputation}" if self.recomputation != "none" else "",
             self.schedule,
             "tied" * self.is_tied,
+            f"units: {self.units}" if self.units != "layers" else "",
             self.dtype,
         )
         return ", ".join(part for part in parts if part)
@@ -171,8 +196,10 @@ def pipelines(mesh: Mesh, *, is_tied: bool) -> Iterator[Cell]:
     over_tp = (True, False) if mesh.tp > 1 else (False,)
     numbers = (mesh.pp // 2, mesh.pp, mesh.pp + mesh.pp // 2)
     contexts = CONTEXTS if mesh.cp > 1 else ("",)
-    axes = product(over_tp, contexts, numbers, RECOMPUTATIONS, SCHEDULES)
-    for is_sharded, context, times, recomputation, schedule in axes:
+    # A tied weight is in one unit, where both ends are one stage.
+    shapes = [one for one in UNITS if not (is_tied and "ends" in one)] if mesh.has_shards else ["layers"]
+    axes = product(over_tp, contexts, numbers, RECOMPUTATIONS, SCHEDULES, shapes)
+    for is_sharded, context, times, recomputation, schedule, units in axes:
         yield Cell(
             mesh,
             whole_replicas=mesh.may_be_whole,
@@ -183,6 +210,7 @@ def pipelines(mesh: Mesh, *, is_tied: bool) -> Iterator[Cell]:
             recomputation=recomputation,
             schedule=schedule,
             is_tied=is_tied,
+            units=units,
         )
 
 
@@ -192,14 +220,42 @@ def pipeline_cells(pp: int) -> tuple[Cell, ...]:
     meet."""
     meshes = [Mesh(*sizes, pp=pp) for sizes in ((1, 1, 1, 1), (2, 1, 1, 1), (1, 2, 1, 1), (1, 1, 1, 2))]
     with_cp = Mesh(1, 1, 2, 1, pp=pp)
-    every = tuple(cell for mesh in meshes for cell in pipelines(mesh, is_tied=False))
-    over_cp = tuple(pipelines(with_cp, is_tied=False))
-    tied = tuple(cell for mesh in (*meshes, with_cp) for cell in pipelines(mesh, is_tied=True))
+    every = tuple(cell for mesh in meshes for cell in _with_layers(mesh, is_tied=False))
+    over_cp = tuple(_with_layers(with_cp, is_tied=False))
+    tied = tuple(cell for mesh in (*meshes, with_cp) for cell in _with_layers(mesh, is_tied=True))
     if pp == 2:
         found = (*every, *_covering(over_cp), *_covering(tied))
     else:
         found = _covering((*every, *over_cp, *tied))
     return tuple(sorted(found, key=lambda cell: [*meshes, with_cp].index(cell.mesh)))
+
+
+def _with_layers(mesh: Mesh, *, is_tied: bool) -> Iterator[Cell]:
+    return (cell for cell in pipelines(mesh, is_tied=is_tied) if cell.units == "layers")
+
+
+@cache
+def unit_cells() -> tuple[Cell, ...]:
+    """Pipelines with units of every other shape: with each schedule, each recomputation, and FSDP over
+    dp_shard and over cp; and so many more that every two values meet, with pp 4 as well."""
+    meshes = [Mesh(1, *sizes) for sizes in ((2, 1, 1, 2), (1, 2, 1, 2), (2, 1, 1, 4), (1, 2, 1, 4))]
+    every = [
+        cell
+        for mesh in meshes
+        for is_tied in (False, True)
+        for cell in pipelines(mesh, is_tied=is_tied)
+        if cell.units != "layers"
+    ]
+    full = {
+        cell
+        for cell in every
+        if cell.mesh.pp == 2
+        and cell.num_micro_steps == 3
+        and cell.context in ("", CONTEXTS[0])
+        and not cell.is_tied
+    }
+    chosen = full.union(_covering(tuple(every)))
+    return tuple(cell for cell in every if cell in chosen)
 
 
 @cache
@@ -249,7 +305,7 @@ def plan_text(cell: Cell) -> str:
         f'activation_checkpoint {{\n  "model.layers.*" -> {cell.recomputation}\n}}',
     ]
     if not cell.whole_replicas:
-        blocks.append('fsdp on dp_shard, cp {\n  replicate_on = dp_replicate\n  "model.layers.*" -> unit\n}')
+        blocks.append(f"fsdp on dp_shard, cp {{\n  replicate_on = dp_replicate\n{UNITS[cell.units]}}}")
     if cell.schedule:
         blocks.append(f"pipeline on pp {{\n  schedule = {cell.schedule}\n}}")
     if cell.mesh.tp > 1:

@@ -26,6 +26,7 @@ from tests.lattice.cells import (
     narrow_cells,
     pipeline_cells,
     pipelines,
+    unit_cells,
 )
 from tests.lattice.measure import LIMITS, Row, measure_all
 
@@ -45,7 +46,8 @@ ranks as many as that takes with the mesh as one more axis. cells.py has the mod
 
 Pipelines have 8 layers, and stages next to each of FSDP, whole replicas, tensor, sequence and context
 parallelism. The axes are the schedule, recomputation, the number of micro-batches (half the ranks of pp, as
-many, and half more), and whether the embedding is the head's weight too.
+many, and half more), and whether the embedding is the head's weight too. One part has units of FSDP of other
+shapes than whole layers: none, the ends alone, attention, MLPs, norms, all layers but one.
 """
 _COLUMNS = ("mesh", "cells", "of", "loss", "grad norm", "gradient", "update", "")
 
@@ -54,6 +56,7 @@ def parts() -> Mapping[str, tuple[Cell, ...]]:
     """Every cell that is run, by the part of the lattice that it belongs to."""
     narrow = {f"{dtype}, a sample": narrow_cells(dtype) for dtype in ("float32", "bfloat16")}
     pipelined = {f"float64, pipelines of {pp} ranks": pipeline_cells(pp) for pp in (2, 4)}
+    pipelined["float64, pipelines with other units"] = unit_cells()
     return {_title(world_size): cells(world_size) for world_size in WORLD_SIZES} | pipelined | narrow
 
 

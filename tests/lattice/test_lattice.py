@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+import os
+import signal
+from itertools import combinations, product
 from pathlib import Path
 
 import pytest
 
+from planc.graph.op import Op
+from planc.graph.ops import Backward
+from planc.runtime.interpreter import Position
+from planc.runtime.torch.session import Session
+from planc.vocab import MeshDim
 from tests.lattice.cells import (
+    CONTEXTS,
+    RECOMPUTATIONS,
     SCHEDULES,
+    UNITS,
     WORLD_SIZES,
     Cell,
     Mesh,
@@ -17,12 +27,14 @@ from tests.lattice.cells import (
     make_workspace,
     meshes,
     narrow_cells,
+    unit_cells,
 )
 from tests.lattice.measure import measure, measure_all
 from tests.lattice.table import chosen_names, main, parts
 from tests.parity.faults import FAULTS
 
 CP_TP = Mesh(1, 1, 2, 2)
+PP2_DP2, PP2_CP2 = Mesh(1, 2, 1, 1, pp=2), Mesh(1, 1, 2, 1, pp=2)
 QUICK = (
     Cell(Mesh(1, 1, 1, 1), num_micro_steps=4, recomputation="selective"),
     Cell(Mesh(2, 1, 1, 1), num_micro_steps=4),
@@ -55,6 +67,20 @@ QUICK = (
     ),
     Cell(Mesh(1, 1, 2, 1, pp=2), context="ring headtail", num_micro_steps=3, schedule="zero_bubble"),
     Cell(Mesh(2, 1, 1, 1, pp=2), whole_replicas=True, num_micro_steps=3, schedule="zero_bubble"),
+    Cell(PP2_DP2, num_micro_steps=1, schedule="gpipe", units="none"),
+    Cell(PP2_DP2, num_micro_steps=3, schedule="one_f_one_b", units="mlp", recomputation="full"),
+    Cell(PP2_DP2, num_micro_steps=3, schedule=SCHEDULES[2], units="all layers but one"),
+    Cell(PP2_DP2, num_micro_steps=2, schedule="one_f_one_b", units="one layer", is_tied=True),
+    Cell(PP2_CP2, context="ring headtail", num_micro_steps=3, schedule="zero_bubble", units="attention"),
+    Cell(
+        PP2_CP2,
+        context="allgather none",
+        num_micro_steps=3,
+        schedule="one_f_one_b",
+        recomputation="selective",
+        units="norms, attention and mlp",
+    ),
+    Cell(PP2_CP2, context="ulysses none", num_micro_steps=2, schedule="gpipe", units="ends"),
 )
 
 
@@ -83,6 +109,31 @@ def test_a_gradient_that_is_not_summed_over_tp_fails(workspace: Path) -> None:
     (row,) = measure((cell,), workspace=workspace, before_op=fault)
     assert any(problem.startswith("gradient of model") for problem in row.problems)
     assert any("has a different gradient" in problem for problem in row.problems)
+
+
+def _die_in_backward(session: Session, op: Op, position: Position) -> None:
+    if isinstance(op, Backward) and session.coordinate(MeshDim.TP) == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def test_a_process_that_dies_fails_its_cell_and_no_other(workspace: Path) -> None:
+    """As one does that reads memory which FSDP has freed."""
+    cell = Cell(Mesh(1, 1, 1, 2))
+    (row,) = measure((cell,), workspace=workspace, before_op=_die_in_backward)
+    assert row.problems != ()
+    (row,) = measure((cell,), workspace=workspace)
+    assert row.problems == ()
+
+
+def test_units_of_every_shape_meet_every_way_to_run_a_pipeline() -> None:
+    found = {
+        (cell.units, cell.schedule, cell.recomputation, cell.mesh.cp > 1)
+        for cell in unit_cells()
+        if cell.mesh.pp == 2
+    }
+    others = [shape for shape in UNITS if shape != "layers"]
+    assert found == {*product(others, SCHEDULES, RECOMPUTATIONS, (True, False))}
+    assert {cell.context for cell in unit_cells()} == {"", *CONTEXTS}
 
 
 def test_meshes_are_all_factorisations() -> None:

@@ -11,7 +11,7 @@ from planc.api import check_source
 from planc.deep_check.check import check_deep, counted_collectives
 from planc.estimate.estimate import estimate
 from planc.graph.graph import AnyOp, Graph
-from planc.graph.ops import Accumulate, ShardTensorParallel
+from planc.graph.ops import Accumulate, FullyShard, ShardTensorParallel
 from planc.inventory.load import load_inventory
 from planc.runtime.rehearsal import measure
 from planc.runtime.rehearsal.micro_steps import micro_steps
@@ -133,3 +133,22 @@ def test_only_the_measured_step_runs_the_whole_order(workspace: Path) -> None:
     assert measured is not None
     (sends,) = (one for one in measured.sent if one.kind == "send")
     assert sends.count == loop.times
+
+
+def test_a_parameter_that_is_read_after_it_is_freed_is_found(workspace: Path) -> None:
+    """The verifier finds this one before; without units of stages, the root holds their layers' norms."""
+    text = plan_text(CASES["fsdp, gpipe"]).replace('"model.layers.*" -> unit', '"model.layers.*.mlp" -> unit')
+    graph = check_source(SourceFile("x.plan", text), base=workspace).graph
+    assert graph is not None
+    assert rehearse(graph, base=workspace).failures == ()
+    broken = replace(graph, setup=tuple(map(_in_the_root, graph.setup)))
+    (failure,) = rehearse(broken, base=workspace).failures
+    assert "in op `backward` (step 1, rank 0 (pp 0, dp_shard 0))" in failure.message
+    assert "whose memory is freed" in failure.message
+
+
+def _in_the_root(op: AnyOp) -> AnyOp:
+    """The op without units of whole layers."""
+    if not isinstance(op, FullyShard):
+        return op
+    return replace(op, groups=tuple(one for one in op.groups if one[0].count(".") != 2))

@@ -14,7 +14,7 @@ from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.show.overview import overview
 from planc.show.pipeline import MAX_CELLS, pipeline_data, pipeline_text
 from tests.pipelining.tiny import pipelined
-from tests.plans import checked
+from tests.plans import PLANS, checked
 
 
 def pipeline_in(path: Path) -> Pipeline:
@@ -70,6 +70,19 @@ def test_a_weight_of_two_stages_is_named(tmp_path: Path) -> None:
         "\nrank 0 "
     ) in drawn(path)
     assert pipeline_data(pipeline_in(path))["ties"] == [["model.embed_tokens.weight", "lm_head.weight"]]
+
+
+def test_units_have_the_number_of_times_that_they_are_gathered() -> None:
+    path = PLANS / "launch-pp2-dp2.plan"
+    assert (
+        "stage  gathered in a step  FSDP units\n"
+        "    0                   4  model.layers.{0..1}\n"
+        "    0                   8  model.embed_tokens\n"
+        "    1                   4  model.layers.{2..3}, [model.norm, lm_head]\n\n"
+    ) in drawn(path)
+    first, *_ = pipeline_data(pipeline_in(path))["units"]
+    gathered = [["0F0", "0B0"], ["0F2", "0B1"], ["0F3", "0B2"], ["0B3", "0B3"]]
+    assert first == {"modules": ["model.layers.0"], "stage": 0, "gathered": gathered}
 
 
 def test_a_long_step_is_cut_in_the_middle(tmp_path: Path) -> None:

@@ -18,6 +18,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     fsdp, mesh = subject.plan.fsdp, subject.plan.mesh
     if fsdp is None or all(mesh.size(mesh_dim) == 1 for mesh_dim in fsdp.on):
         return
+    is_split = subject.plan.pipeline is not None and mesh.pp > 1
+    holder = "one unit of each stage" if is_split else "the root unit"
+    first = "the stage's first layer" if is_split else "the first layer"
     units = frozenset(fqn for group in subject.bound.units for fqn in group.fqns)
     sizes = _sizes(subject.inventory, units)
     for block in subject.inventory.blocks:
@@ -31,7 +34,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             yield CODE.at(
                 fsdp.span,
                 f"no unit for {most}{f'the members of `{block}`' if len(layers) == len(names) else missing}",
-                notes=("the root unit would gather these parameters before the first layer, and keep them",),
+                notes=(f"{holder} would gather these parameters before {first}, and keep them",),
                 help=f'add `"{block}.*" -> unit`',
             )
 

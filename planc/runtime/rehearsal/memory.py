@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -29,6 +30,9 @@ BLOCK_BYTES = 512
 
 BEFORE = "before"
 """The segment of everything that is not measured."""
+
+_ONLY_SHAPES = ("detach", "empty_like", "zeros_like", "ones_like", "full_like", "new_empty", "new_zeros")
+"""Ops that ask tensors for no values."""
 
 COMPUTE = "compute"
 """The stream on which everything runs by default."""
@@ -149,11 +153,20 @@ class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops._c10d_functional.wait_tensor.default:
             # It returns its argument; with fake tensors it would make a copy.
             return args[0]
+        if not _reads_no_values(func):
+            self._refuse_freed(tree_leaves((args, kwargs)), func)
         result = func(*args, **(kwargs or {}))
         if self._is_looking_away:
             return result
         self.follow(tree_leaves(result))
         return result
+
+    def _refuse_freed(self, leaves: Iterable[object], func: Any) -> None:
+        """A run would read memory that is another tensor's by then, or nobody's: it dies, or computes with
+        garbage. RuntimeError, as in an op of torch."""
+        for leaf in leaves:
+            if isinstance(leaf, FakeTensor) and leaf.numel() and not leaf.untyped_storage().nbytes():
+                raise RuntimeError(f"{func} uses a tensor of shape {list(leaf.shape)} whose memory is freed")
 
     def follow(self, leaves: Iterable[object]) -> None:
         """Count the tensors among these from now on, unless they are counted already."""
@@ -246,6 +259,13 @@ class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
             ShardingPropagator._propagate_tensor_meta_non_cached = propagate
+
+
+@cache
+def _reads_no_values(func: Any) -> bool:
+    """Whether an op works on tensors without memory: it makes views of them, or others of the same shape."""
+    name = func._schema.name.partition("::")[2]
+    return func.is_view or name in _ONLY_SHAPES
 
 
 def _sizes(counted: Counter[str]) -> tuple[tuple[str, int], ...]:

@@ -108,6 +108,15 @@ def finish_backward(model: FSDPModule) -> None:
     fully_shard.state(model)._root_post_backward_final_callback()  # type: ignore[attr-defined]
 
 
+def forward_order(model: FSDPModule) -> Sequence[FSDPModule]:
+    """The units of FSDP in the order in which their forwards ended, since the last backward of a step.
+
+    FSDP gathers ahead by this order, which has no public name.
+    """
+    context = fully_shard.state(model)._comm_ctx  # type: ignore[attr-defined]
+    return [group.modules[0] for group in context.post_forward_order]
+
+
 # Where a thread waits for a collective to end, by owner and name: the work handles that torch.distributed
 # returns, and DTensor's collectives, which planc's attention waits for under its own name.
 WAITS: Final[Any] = (

@@ -17,7 +17,7 @@ from planc.graph.ops import FullyShard, PrefetchUnits
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.mesh import fsdp_mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline
-from planc.runtime.torch.private import finish_backward
+from planc.runtime.torch.private import finish_backward, forward_order
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 
@@ -38,7 +38,6 @@ def shard_fully(session: Session, op: FullyShard, position: Position) -> None:
     offload = CPUOffloadPolicy(pin_memory=is_pinned) if op.cpu_offload else OffloadPolicy()
     # A head's output is a view of its DTensor. The warning is about writing into it, which planc never does.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-    before: dict[int | None, FSDPModule] = {}
     for group in filter(None, map(session.held, op.groups)):
         modules = [session.model.get_submodule(fqn) for fqn in group]
         target = modules if len(modules) > 1 else modules[0]
@@ -49,12 +48,6 @@ def shard_fully(session: Session, op: FullyShard, position: Position) -> None:
             mp_policy=policy,
             offload_policy=offload,
         )
-        if session.pipeline is not None:
-            # By itself FSDP would gather what ran before in another micro-batch's forward.
-            stage, unit = session.pipeline.stage_of(group[0]), modules[0]
-            assert isinstance(unit, FSDPModule)
-            unit.set_modules_to_backward_prefetch([before.get(stage, unit)])
-            before[stage] = unit
     for module in session.model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
@@ -78,8 +71,24 @@ def set_sync_of_stage(model: nn.Module, pipeline: Pipeline, position: Position) 
 
     One that defers gradients reduces none: see `reduce_deferred`.
     """
+    if position.stage not in pipeline.prefetching:
+        _prefetch_in_stage(model, pipeline, position.stage)
     is_last = position.is_last_micro_step and not pipeline.op.deferred
     _set_sync_of_stage(model, pipeline, position.stage, is_last=is_last)
+
+
+def _prefetch_in_stage(model: nn.Module, pipeline: Pipeline, stage: int) -> None:
+    """Let each unit gather the one that backward needs next, which is the one whose forward ended before its
+    own. By itself FSDP would gather what ran before in the forward of another micro-batch or stage."""
+    pipeline.prefetching.add(stage)
+    if not isinstance(model, FSDPModule):
+        return
+    own = {module for name, module in model.named_modules() if pipeline.stage_of(name) == stage}
+    before: FSDPModule | None = None
+    for unit in dict.fromkeys(forward_order(model)):
+        if unit in own:
+            unit.set_modules_to_backward_prefetch([before or unit])
+            before = unit
 
 
 def reduce_deferred(model: nn.Module, pipeline: Pipeline, position: Position) -> None:

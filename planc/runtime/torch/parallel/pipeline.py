@@ -87,6 +87,8 @@ class Pipeline:
     copies: dict[str, str] = field(default_factory=dict)
     """The tied weights of this rank whose first name is in another rank's stage: by that name, their own.
     Here too they go by the first, under a stand-in, once they have memory: see `hold_copies`."""
+    prefetching: set[int] = field(default_factory=set)
+    """The stages whose units of FSDP know which to gather ahead in backward."""
     _stages: dict[str, int] = field(init=False)
     """By module."""
     _deferring: frozenset[str] = field(init=False)
