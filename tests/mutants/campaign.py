@@ -21,7 +21,7 @@ from planc.graph.graph import plan_hash
 from planc.inventory.load import InventoryError, save_inventory
 from planc.lower import draft_graph
 from planc.plan.bind import BoundPlan
-from tests.mutants import layout_mutations, model_mutations, plan_mutations
+from tests.mutants import layout_mutations, model_mutations, plan_mutations, stage_mutations
 from tests.mutants.mutant import Edited, MutationType
 from tests.mutants.shrink import Base, Config, bases, write_corpus
 from tests.mutants.verdicts import broken_promises, codes_of
@@ -44,6 +44,7 @@ MUTATIONS: Mapping[str, MutationType] = {
     "fsdp-dims": MutationType(plan_mutations.sharded_dims, _SHARDED),
     "tp-dim": MutationType(plan_mutations.parallel_dim, _TP),
     "units": MutationType(plan_mutations.units, _SHARDED),
+    "stages": MutationType(stage_mutations.stages, ("pp",), 2),
     "block": MutationType(plan_mutations.block_drop),
     "context": MutationType(plan_mutations.context, ("cp",), 2),
     "recompute": MutationType(plan_mutations.recomputation),

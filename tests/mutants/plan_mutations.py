@@ -102,15 +102,16 @@ def units(draft: Draft, config: Config, random: Random) -> Edited | None:
             rules[index] = rules[index].with_argument("reshard_after_forward", flipped)
             note = f"now {rules[index]}"
         case "replace":
-            rules = [_unit(random) for _ in range(random.randint(0, 3))]
+            rules = [unit(random) for _ in range(random.randint(0, 3))]
             note = f"units: {'; '.join(map(str, rules)) or 'none'}"
         case _:
-            rules.append(_unit(random))
+            rules.append(unit(random))
             note = f"and {rules[-1]}"
     return Edited(draft.edit("fsdp", lambda block: replace(block, rules=tuple(rules))), config, note)
 
 
-def _unit(random: Random) -> Rule:
+def unit(random: Random) -> Rule:
+    """A rule that makes a unit."""
     value = random.choice(("true", "false"))
     patterns = random.choice(UNIT_PATTERNS)
     return Rule(patterns, "unit", (("reshard_after_forward", value),), override=random.random() < 0.3)
