@@ -47,7 +47,7 @@ class StageUnit:
 
 
 def stage_holding(modules: Sequence[str], stages: Sequence[Sequence[str]]) -> int | None:
-    """The stage that has a unit's modules; None for the root, which is no stage's."""
+    """The stage that has a unit's modules; None for the root, which belongs to none."""
     inside = f"{modules[0]}."
     within = (inside.startswith(tuple(f"{name}." for name in names)) for names in stages)
     return next((stage for stage, is_within in enumerate(within) if is_within), None)

@@ -32,7 +32,7 @@ BEFORE = "before"
 """The segment of everything that is not measured."""
 
 _ONLY_SHAPES = ("detach", "empty_like", "zeros_like", "ones_like", "full_like", "new_empty", "new_zeros")
-"""Ops that ask tensors for no values."""
+"""Ops that read only shapes of tensors."""
 
 COMPUTE = "compute"
 """The stream on which everything runs by default."""
