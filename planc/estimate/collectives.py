@@ -21,7 +21,7 @@ _SCALAR_BYTES = 8
 
 
 def collectives(work: RankWork, *, units: tuple[Unit, ...]) -> tuple[Collective, ...]:
-    """Every collective of a step, with equal ones combined. Logging, saving and setup are not part of it."""
+    """Every collective of a step, with equal ones combined; `at_intervals` has those of some steps only."""
     found: Counter[tuple[tuple[MeshDim, ...], int, Kind, str, int]] = Counter()
     for one in (
         *tensor_parallel_collectives(work),

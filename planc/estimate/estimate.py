@@ -14,6 +14,7 @@ from planc.estimate.activations import (
     loss,
     window_bias_bytes,
 )
+from planc.estimate.at_intervals import at_intervals
 from planc.estimate.backward import fullest_moment, fullest_product
 from planc.estimate.checkpoint import staging
 from planc.estimate.collectives import collectives, replicated_message
@@ -31,7 +32,6 @@ from planc.estimate.peak import (
     reducing_pool,
 )
 from planc.estimate.rank_work import RankWork, rank_work
-from planc.estimate.replicas import comparison
 from planc.estimate.result import Amount, Collective, Estimate, Memory, Place
 from planc.estimate.states import num_local_parameters, states, update_bytes
 from planc.estimate.units import Unit, units
@@ -76,7 +76,7 @@ def _of_rank(work: RankWork, counted: Flops, staged: Amount, part: Part | None =
         collectives=collectives(work, units=gathered),
         num_local_parameters=num_local_parameters(work),
         flops=counted,
-        comparison=comparison(work),
+        at_intervals=at_intervals(work),
         not_modeled=("compile",) if work.is_compiled else (),
     )
 

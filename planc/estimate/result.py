@@ -40,6 +40,8 @@ class Kind(StrEnum):
     REDUCE_SCATTER = "reduce_scatter"
     ALL_REDUCE = "all_reduce"
     ALL_TO_ALL = "all_to_all"
+    GATHER = "gather"
+    BROADCAST = "broadcast"
     SEND = "send"
     """To a neighbor: in a ring, with as many bytes received from the other one; or between two stages."""
 
@@ -65,17 +67,18 @@ class Collective:
         """Bytes that this rank sends in a step, all `count` together.
 
         Ring algorithms on n ranks, input of B bytes (nccl-tests, PERFORMANCE.md): all-gather (n-1) B,
-        reduce-scatter and all-to-all (n-1)/n B, all-reduce 2 (n-1)/n B; a send is B. Rounded down.
+        reduce-scatter and all-to-all (n-1)/n B, all-reduce 2 (n-1)/n B; a send is B. Rounded down. Of a
+        gather every rank but the first sends B, and of a broadcast the first (n-1) B.
         """
         others, size = self.group_size - 1, self.group_size
         match self.kind:
-            case Kind.ALL_GATHER:
+            case Kind.ALL_GATHER | Kind.BROADCAST:
                 each = others * self.input_bytes
             case Kind.REDUCE_SCATTER | Kind.ALL_TO_ALL:
                 each = others * self.input_bytes // size
             case Kind.ALL_REDUCE:
                 each = 2 * others * self.input_bytes // size
-            case Kind.SEND:
+            case Kind.SEND | Kind.GATHER:
                 each = self.input_bytes
         return self.count * each
 
@@ -132,9 +135,10 @@ class Memory:
 
 
 @record
-class Comparison:
-    """The communication of comparing replicas, at an interval, which is not part of a step's."""
+class AtInterval:
+    """The communication of an op that is not due in every step, which is not part of a step's."""
 
+    op: str
     every_steps: int
     collectives: tuple[Collective, ...]
 
@@ -160,7 +164,7 @@ class Estimate:
     collectives: tuple[Collective, ...]
     num_local_parameters: int
     flops: Flops
-    comparison: Comparison | None = None
+    at_intervals: tuple[AtInterval, ...] = ()
     not_modeled: tuple[str, ...] = ()
     """The parts of the plan that the estimate does not model."""
     place: Place | None = None

@@ -81,7 +81,7 @@ def route(one: Collective, members: int) -> Route:
         case Kind.ALL_TO_ALL:
             links, nic = (members - 1) * one.input_bytes / size, outside / size
             return Route(links, nic, links, nic, min(1, members - 1), min(1, nodes - 1))
-        case Kind.SEND:
+        case Kind.SEND | Kind.GATHER | Kind.BROADCAST:
             if crosses:
                 return Route(0.0, sent, 0.0, sent / members, 0, 1)
             return Route(sent, 0.0, sent, 0.0, 1, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from planc.estimate.result import Collective, Estimate
+from planc.estimate.result import AtInterval, Collective, Estimate
 from planc.figures import plan as of_plan
 from planc.figures.figure import Figure, Unit, num_bytes
 from planc.vocab import MeshDim
@@ -90,9 +90,14 @@ def _path(over: tuple[MeshDim, ...], kind: str, cause: str) -> Iterator[str]:
     return filter(None, ("+".join(over), kind, cause))
 
 
-def comparison_bytes(found: Estimate) -> Figure:
-    """The bytes that a rank sends to compare replicas, which are not part of a step's bytes."""
-    return num_bytes("comparison_bytes", found.comparison.sent_bytes if found.comparison else 0)
+def interval_bytes(one: AtInterval) -> Figure:
+    """The bytes that a rank sends whenever an op is due, which are not part of a step's bytes."""
+    return num_bytes(f"bytes_when_due.{one.op}", one.sent_bytes)
+
+
+def interval_steps(one: AtInterval) -> Figure:
+    """The steps from one time that an op is due to the next."""
+    return Figure(f"steps_between.{one.op}", one.every_steps, Unit.STEPS)
 
 
 def tokens_per_step(found: Estimate) -> Figure:

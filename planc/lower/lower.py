@@ -237,7 +237,7 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     yield StepSchedule(span=plan.span("optimizer.schedule"))
     yield from compare_replicas(bound)
     yield from _evaluations(bound)
-    yield Log(every_steps=plan.train.log_every, span=plan.span("train.log_every"))
+    yield Log(every_steps=plan.train.log_every, over=everything, span=plan.span("train.log_every"))
     yield from stop_profile(plan)
     # Last, so a step whose save fails is still logged and traced.
     yield from settle_save(plan)

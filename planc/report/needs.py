@@ -13,9 +13,17 @@ from planc.figures.figure import num_bytes
 from planc.graph.graph import Graph
 from planc.report.bars import Bar, bars
 from planc.report.html import Html, details, element, markup, paragraph, table
-from planc.show.estimate import caveats, elsewhere_rows, peak_rows, traffic, traffic_row, verdict, work_rows
+from planc.show.estimate import (
+    at_interval_text,
+    caveats,
+    elsewhere_rows,
+    peak_rows,
+    traffic,
+    traffic_row,
+    verdict,
+    work_rows,
+)
 from planc.show.times import Times, bound_parts, bound_rows, expected_parts, expected_rows, no_time
-from planc.tables import plural
 
 
 def memory_section(found: Estimate, *, device: Device | None) -> Html:
@@ -80,10 +88,7 @@ def communication_section(found: Estimate) -> Html:
     drawn.append(Bar("total", sent.text, (sent.count,), is_total=True))
     rows = [*map(traffic_row, traffic(found))]
     header = ("over", "collective", "number", "group", "sent", "cause")
-    rarely = []
-    if found.comparison is not None:
-        every = plural(found.comparison.every_steps, "step")
-        rarely.append(f"And {needs.comparison_bytes(found).text} every {every}, to compare replicas.")
+    rarely = [f"And {at_interval_text(one)}." for one in found.at_intervals]
     return markup(
         element("figure", bars(drawn, caption=f"Sent per rank and step, in {number.text}")),
         *map(paragraph, rarely),

@@ -8,7 +8,7 @@ from typing import Any
 
 from planc.devices.hardware import FITS, RISKY, Device
 from planc.estimate.estimate import estimated_facts
-from planc.estimate.result import CONVENTION, Amount, Collective, Estimate
+from planc.estimate.result import CONVENTION, Amount, AtInterval, Collective, Estimate
 from planc.figures import needs
 from planc.figures.figure import Figure
 from planc.record import record
@@ -113,7 +113,7 @@ def verdict(found: Estimate, device: Device) -> str:
 def collectives_text(found: Estimate) -> str:
     """The bytes that a rank sends in a step, by mesh dim, kind and cause."""
     text = "COMMUNICATION PER STEP, PER RANK\n"
-    rarely = _comparison_text(found)
+    rarely = "".join(f"  and {at_interval_text(one)}\n" for one in found.at_intervals)
     if not found.collectives:
         return f"{text}  none\n{rarely}"
     sent, number = needs.sent_bytes(found), needs.num_collectives(found)
@@ -121,12 +121,13 @@ def collectives_text(found: Estimate) -> str:
     return f"{text}{table}  {sent.text} in total, in {number.text}\n{rarely}"
 
 
-def _comparison_text(found: Estimate) -> str:
-    """One line; empty if no replicas are compared."""
-    if (comparison := found.comparison) is None:
-        return ""
-    sent = needs.comparison_bytes(found).text
-    return f"  and {sent} every {plural(comparison.every_steps, 'step')}, to compare replicas\n"
+_PURPOSES = {"log": "for the log", "replicas.compare": "to compare replicas"}
+
+
+def at_interval_text(one: AtInterval) -> str:
+    """What a rank sends when an op is due, how often, and why."""
+    every = "step" if one.every_steps == 1 else needs.interval_steps(one).text
+    return f"{needs.interval_bytes(one).text} every {every}, {_PURPOSES[one.op]}"
 
 
 def _size(amount: Amount) -> str:
@@ -203,6 +204,10 @@ def estimate_data(
         "facts": dict(estimated_facts(found, device=device)),
         "memory": memory_data(found),
         "collectives": collectives_data(found),
+        "at_intervals": [
+            {"op": one.op, "every_steps": one.every_steps, "collectives": _listed(one.collectives)}
+            for one in found.at_intervals
+        ],
         "flops": {
             **asdict(found.flops),
             "per_step": found.flops.per_step,
@@ -211,11 +216,6 @@ def estimate_data(
     }
     if found.ranks:
         document["ranks"] = [_rank_data(one) for one in found.ranks]
-    if found.comparison is not None:
-        document["comparison"] = {
-            "every_steps": found.comparison.every_steps,
-            "collectives": _listed(found.comparison.collectives),
-        }
     if device is not None:
         document["device"] = asdict(device)
     if times is not None:

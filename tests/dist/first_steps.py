@@ -10,12 +10,12 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from planc.cli.running.compiled import Compiled, collectives_of
+from planc.cli.running.compiled import Compiled, predictions_of
 from planc.graph.graph import Graph
 from planc.graph.op import Op
 from planc.graph.ops import ClipGradients, NextBatch, SyncGradients
 from planc.inventory.load import load_inventory
-from planc.runtime.collectives import Collectives
+from planc.runtime.collectives import Predictions
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent
@@ -27,7 +27,7 @@ from planc.vocab import MeshDim
 from tests.dist.pool import run_ranks
 from tests.parity.ranks import Task, open_session
 
-Fault = Literal["one more", "no norm", "no sync", "huge gradients", "skipped on rank 1"]
+Fault = Literal["one more", "no norm", "no sync", "huge gradients", "skipped on rank 1", "a log"]
 
 SKIPPED: dict[Fault | None, type[Op]] = {"no norm": ClipGradients, "no sync": SyncGradients}
 
@@ -59,7 +59,8 @@ class Faulty(TorchBackend):
         dist.all_reduce(torch.zeros(3), group=self.session.submesh(MeshDim.TP).get_group())
 
     def execute(self, op: Op, position: Position) -> None:
-        if isinstance(op, NextBatch) and self.session.first_step is not None:
+        first_step = self.session.first_step
+        if isinstance(op, NextBatch) and first_step is not None and first_step.counts_steps:
             self.counted.append(position.step)
         if isinstance(op, SKIPPED.get(self.fault, ())):
             return
@@ -71,11 +72,13 @@ class Faulty(TorchBackend):
 
 
 def compared_rank(
-    rank: int, world_size: int, task: Task, predicted: Sequence[Collectives], fault: Fault | None, since: int
+    rank: int, world_size: int, task: Task, predicted: Sequence[Predictions], fault: Fault | None, since: int
 ) -> Compared:
     session = open_session(task, Silent())
     # Ranks can be started with different options.
-    session.first_step = FirstStep(None if fault == "skipped on rank 1" and rank == 1 else predicted[rank])
+    is_skipped = fault == "skipped on rank 1" and rank == 1
+    own = {**predicted[rank], "log": {}} if fault == "a log" else predicted[rank]
+    session.first_step = FirstStep(task.graph, None if is_skipped else own)
     backend = Faulty(session, fault, since=since)
     code, message = None, ""
     try:
@@ -88,10 +91,10 @@ def compared_rank(
     return Compared(code, message, tuple(backend.counted), saved)
 
 
-def predicted_of(graph: Graph, model: Path, *, rank: int = 0) -> Collectives:
+def predicted_of(graph: Graph, model: Path, *, rank: int = 0) -> Predictions:
     """What a run command predicts for a rank of a graph."""
     inventory = load_inventory(model, cache_dir=model.parent).inventory
-    found = collectives_of(Compiled(graph, model.parent, (), (), inventory), rank=rank)
+    found = predictions_of(Compiled(graph, model.parent, (), (), inventory), rank=rank, logs_sample_ids=True)
     assert found is not None
     return found
 

@@ -114,6 +114,21 @@ def test_one_collective_fewer_ends_the_run(workspace: Path, tmp_path: Path) -> N
     )
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_log_that_no_prediction_has_ends_the_run_when_it_is_due(
+    every: int, workspace: Path, tmp_path: Path
+) -> None:
+    case = replace(CASES[0], settings=(f"train.log_every={every} steps",))
+    graph = compile_case(case, workspace=workspace)
+    first, _ = run_compared(graph, workspace / case.model, tmp_path, fault="a log")
+    assert first.code is ExitCode.INTERNAL
+    # One value for memory, six for the phases, and a place for each rank.
+    assert first.message == (
+        f"step {every} did not send the collectives that its graph predicts: "
+        "ranks 0, 1: all_reduce over tp of 72 bytes (0 predicted, 1 sent by log)"
+    )
+
+
 def test_gradients_that_only_the_optimizer_would_sum_end_the_run(workspace: Path, tmp_path: Path) -> None:
     graph = compile_case(CASES[0], workspace=workspace)
     first, _ = run_compared(graph, workspace / CASES[0].model, tmp_path, fault="no sync")

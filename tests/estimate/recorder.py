@@ -14,7 +14,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.fsdp import FSDPModule
 
 from planc.graph.op import Op
-from planc.graph.ops import Backward, Forward, Log, StepOptimizer
+from planc.graph.ops import Backward, Forward, StepOptimizer
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent
 from planc.runtime.torch.backend import TorchBackend
@@ -70,8 +70,7 @@ class Recording(TorchBackend):
         self.unreduced_bytes = 0
 
     def execute(self, op: Op, position: Position) -> None:
-        # Logging is not part of every step.
-        if position.step != 2 or isinstance(op, Log):
+        if position.step != 2:
             super().execute(op, position)
             return
         if isinstance(op, StepOptimizer):

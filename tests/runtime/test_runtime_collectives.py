@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from planc.cli.running.compiled import Compiled, collectives_of
+from planc.cli.running.compiled import Compiled, predictions_of
 from planc.cli.running.counting import count_first_step
 from planc.runtime.collectives import Differences, describe, differences, differences_of
 from tests.plans import PLANS, checked
@@ -66,7 +66,12 @@ def test_differences_travel_as_json() -> None:
 def noted(compiled: Compiled, *, is_skipped: bool) -> tuple[Any, list[str]]:
     texts: list[str] = []
     session: Any = SimpleNamespace(
-        first_step=None, observer=SimpleNamespace(noted=texts.append), launch=SimpleNamespace(rank=0)
+        graph=compiled.graph,
+        device=SimpleNamespace(type="cpu"),
+        reports_sample_ids=False,
+        first_step=None,
+        observer=SimpleNamespace(noted=texts.append),
+        launch=SimpleNamespace(rank=0),
     )
     count_first_step(session, compiled, is_skipped=is_skipped)
     return session.first_step, texts
@@ -81,7 +86,7 @@ def compiled() -> Compiled:
 
 def test_a_plan_that_was_compiled_here_is_compared_without_a_note(compiled: Compiled) -> None:
     first_step, texts = noted(compiled, is_skipped=False)
-    assert (first_step.predicted, texts) == (collectives_of(compiled, rank=0), [])
+    assert (first_step.predicted, texts) == (predictions_of(compiled, rank=0), [])
 
 
 @pytest.mark.parametrize("is_skipped", [True, False])

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from planc.runtime.step_phases import PHASES
+from planc.graph.step_phases import PHASES
 from planc.runtime.throughput import Work
 from planc.runtime.torch.reporting.phase_times import PhaseClock
 from tests.bench.fake_device import FakeDevice

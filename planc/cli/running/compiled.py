@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from planc.cli.running.fetching import with_model
 from planc.cli.running.run_errors import PlanRefused
 from planc.cli.running.starting import start_with
+from planc.estimate.at_intervals import at_intervals
 from planc.estimate.collectives import as_called, collectives
 from planc.estimate.flops import flops
 from planc.estimate.parts import parts
@@ -23,7 +24,7 @@ from planc.graph.artifact import ArtifactError, base_between, dump, graph_of, lo
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import BuildModel
 from planc.inventory.schema import Inventory
-from planc.runtime.collectives import Collectives
+from planc.runtime.collectives import STEP, Predictions
 from planc.runtime.errors import RunError
 from planc.runtime.process import Launch
 from planc.runtime.ranks.reads import Reads
@@ -124,16 +125,27 @@ def work_of(compiled: Compiled) -> Work | None:
     return Work(per_step, compiled.graph.world_size, compiled.peak_flops)
 
 
-def collectives_of(compiled: Compiled, *, rank: int) -> Collectives | None:
-    """The collectives of a rank's step; None for a compiled plan, which has no inventory of its model."""
+def predictions_of(
+    compiled: Compiled, *, rank: int, is_cuda: bool = False, logs_sample_ids: bool = False
+) -> Predictions | None:
+    """The collectives of a rank's step, and of ops that are not due in every step.
+
+    None for a compiled plan, which has no inventory of its model.
+    """
     graph, inventory = compiled.graph, compiled.inventory
     if inventory is None:
         return None
     stages = parts(graph, inventory)
     part = stages[rank // (graph.world_size // len(stages))] if stages else None
     work = part.work if part is not None else rank_work(graph, inventory)
-    called = as_called((*collectives(work, units=units(work)), *((part.sends,) if part is not None else ())))
-    return {(kind, (*over,), num_bytes): count for (kind, over, num_bytes), count in called.items()}
+    sends = (part.sends,) if part is not None else ()
+    counted = {STEP: as_called((*collectives(work, units=units(work)), *sends))}
+    for one in at_intervals(work, is_cuda=is_cuda, logs_sample_ids=logs_sample_ids):
+        counted[one.op] = as_called(one.collectives)
+    return {
+        op: {(kind, (*over,), num_bytes): count for (kind, over, num_bytes), count in found.items()}
+        for op, found in counted.items()
+    }
 
 
 def load_compiled(path: Path, settings: Sequence[str]) -> Compiled:

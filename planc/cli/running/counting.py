@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planc.cli.running.compiled import Compiled, collectives_of
+from planc.cli.running.compiled import Compiled, predictions_of
 from planc.runtime.collectives import SKIP_CHECK
 
 if TYPE_CHECKING:
@@ -16,8 +16,12 @@ def count_first_step(session: Session, compiled: Compiled, *, is_skipped: bool) 
     # Imported lazily, as all of torch is.
     from planc.runtime.torch.agreement.first_step import FirstStep
 
-    predicted = None if is_skipped else collectives_of(compiled, rank=session.launch.rank)
-    session.first_step = FirstStep(predicted)
+    rank, is_cuda = session.launch.rank, session.device.type == "cuda"
+    predicted = None
+    if not is_skipped:
+        logs_ids = session.reports_sample_ids
+        predicted = predictions_of(compiled, rank=rank, is_cuda=is_cuda, logs_sample_ids=logs_ids)
+    session.first_step = FirstStep(session.graph, predicted)
     if predicted is not None:
         return
     reason = SKIP_CHECK if is_skipped else "a compiled plan has no inventory to predict them from"

@@ -17,5 +17,9 @@ class CompareReplicas(Op):
     every_steps: int
     over: tuple[MeshDim, ...]
 
+    def is_due(self, *, step: int, num_steps: int) -> bool:
+        """Whether replicas are compared after a step."""
+        return step % self.every_steps == 0
+
     def effects(self) -> Effects:
         return Effects(reads=(Resource.WEIGHTS,), communicates=self.over)

@@ -10,11 +10,11 @@ from torch.profiler import record_function
 
 from planc.graph import ops
 from planc.graph.op import Op, Stage
+from planc.graph.step_phases import phase_of
 from planc.pipelining.orders import Action
 from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position
 from planc.runtime.ranks.lost_ranks import coordinates
-from planc.runtime.step_phases import phase_of
 from planc.runtime.torch.agreement.agree import agreed, one_after_another
 from planc.runtime.torch.checkpoint import background_saving
 from planc.runtime.torch.checkpoint import ops as checkpointing
@@ -139,8 +139,7 @@ class TorchBackend:
             return
         with first_step.counting(op, position):
             HANDLERS[type(op)](self.session, op, position)
-        if isinstance(op, ops.StepOptimizer):
-            first_step.compare(self.session, position)
+        first_step.compare(self.session, op, position)
 
     def order_of(self, op: ops.Accumulate) -> Sequence[Action]:
         return pipeline.order_of(self.session)

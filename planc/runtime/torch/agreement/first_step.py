@@ -11,12 +11,14 @@ import contextlib
 import torch
 import torch.distributed as dist
 
+from planc.graph.graph import Graph
 from planc.graph.op import Op
-from planc.graph.ops import NextBatch
+from planc.graph.ops import CompareReplicas, Log, NextBatch
 from planc.runtime.collectives import (
     SKIP_CHECK,
-    Collectives,
+    STEP,
     Differences,
+    Predictions,
     describe,
     differences,
     differences_of,
@@ -27,48 +29,66 @@ from planc.runtime.ranks.groups import groups_of
 from planc.runtime.torch.parallel.collectives import CollectiveRecorder
 from planc.runtime.torch.session import Session
 
+_RARE = (Log, CompareReplicas)
 _LARGE_NORM = 1e18
 """Far below the square root of float32's largest number."""
 
 
 class FirstStep:
-    """Counts from a step's batch to its optimizer step. What follows them is not part of every step.
+    """Counts from a step's batch to its optimizer step, and each op that is not due in every step when it is.
 
     A rank without a prediction does not count, and still agrees with the others, which may have one.
     """
 
-    def __init__(self, predicted: Collectives | None) -> None:
+    def __init__(self, graph: Graph, predicted: Predictions | None) -> None:
         self.predicted = predicted
         self._recorders: dict[str, CollectiveRecorder] = {}
+        self._pending = {STEP, *(op.name for op in graph.step if isinstance(op, _RARE))}
+        """The ops that end a count, until it is compared."""
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether no step has been compared yet."""
+        return STEP in self._pending
 
     def counting(self, op: Op, position: Position) -> contextlib.AbstractContextManager[object]:
         """The context in which an op of a step is executed."""
         if isinstance(op, NextBatch):
             self._recorders.clear()
-        if self.predicted is None or position.step == 0:
+        is_pending = op.name in self._pending if isinstance(op, _RARE) else self.counts_steps
+        if self.predicted is None or position.step == 0 or not is_pending:
             return contextlib.nullcontext()
         return self._recorders.setdefault(op.name, CollectiveRecorder(names_unknown=True))
 
-    def compare(self, session: Session, position: Position) -> None:
-        """RunError on every rank if one of them sent other collectives.
+    def compare(self, session: Session, op: Op, position: Position) -> None:
+        """After an op: RunError on every rank if it ends a count, and one of them sent other collectives.
 
         The next step is compared instead if this one has gradients so large, or not finite, that their norm
         was measured twice.
         """
-        if not session.grad_norm < _LARGE_NORM:
+        if op.name not in self._pending:
             return
-        session.first_step = None
+        if isinstance(op, _RARE):
+            if not op.is_due(step=position.step, num_steps=session.graph.num_steps):
+                return
+        elif not session.grad_norm < _LARGE_NORM:
+            return
+        self._pending.remove(op.name)
+        if not self._pending:
+            session.first_step = None
         rank = session.launch.rank
         own = Differences(rank, (), ())
+        sent = self._sent(session, op)
         if self.predicted is not None:
-            own = differences(rank, self.predicted, self._sent(session))
+            own = differences(rank, self.predicted.get(op.name, {}), sent)
+        self._recorders.clear()
         is_different = torch.tensor(int(own.in_number != () or own.in_size != ()), device=session.device)
         dist.all_reduce(is_different, op=dist.ReduceOp.MAX)
         if not is_different.item():
             return
         found = [(rank, own.data())]
         if session.guard.statements is not None:
-            found = session.guard.statements.gather(f"collectives/{position.step}", own.data())
+            found = session.guard.statements.gather(f"collectives/{op.name}/{position.step}", own.data())
         text = describe(differences_of(*one) for one in found)
         raise RunError(
             f"step {position.step} did not send the collectives that its graph predicts: {text}",
@@ -78,12 +98,13 @@ class FirstStep:
             span=session.graph.init_mesh.span,
         )
 
-    def _sent(self, session: Session) -> dict[tuple[str, str, tuple[str, ...], int], int]:
-        """This rank's collectives in groups of several ranks."""
+    def _sent(self, session: Session, ending: Op) -> dict[tuple[str, str, tuple[str, ...], int], int]:
+        """This rank's collectives in groups of several ranks, of the count that an op ends."""
         groups = groups_of(session.graph, rank=session.launch.rank)
         return {
             (op, kind, (*groups.get(ranks, map(str, ranks)),), num_bytes): count
             for op, recorder in self._recorders.items()
+            if ending.name in (STEP, op)
             for (kind, ranks, num_bytes), count in recorder.calls.items()
             if len(ranks) > 1
         }

@@ -31,7 +31,7 @@ def compare_replicas(session: Session, op: CompareReplicas, position: Position) 
     One reduction for each mesh dim with replicas, of 16 bytes per parameter, and one of 8
     bytes over all ranks. A rank reads each of its copied weights once.
     """
-    if position.step % op.every_steps:
+    if not op.is_due(step=position.step, num_steps=session.graph.num_steps):
         return
     digests = {
         name: digest(local_of(one).detach()) for name, one in replicated(session, over=op.over).items()

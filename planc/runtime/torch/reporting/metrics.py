@@ -13,6 +13,7 @@ from torch import Tensor
 
 from planc.figures.plan import tokens_per_step
 from planc.graph.ops import Log, ReduceMetrics
+from planc.graph.step_phases import PHASES
 from planc.runtime.interpreter import Position
 from planc.runtime.observer import StepMetrics
 from planc.runtime.process import Launch
@@ -39,11 +40,11 @@ def reduce_metrics(session: Session, op: ReduceMetrics, position: Position) -> N
 
 def log(session: Session, op: Log, position: Position) -> None:
     """Write the step's line, or with a device's queue as soon as the most of any rank is known."""
-    is_due = position.step % op.every_steps == 0 or position.step == session.graph.num_steps
+    is_due = op.is_due(step=position.step, num_steps=session.graph.num_steps)
     if not is_due and not session.evaluations and not session.pending_evaluations:
         return
     seconds = time.perf_counter() - session.step_started
-    spent = session.clock.read() if session.clock is not None else {}
+    spent = session.clock.read() if session.clock is not None else dict.fromkeys(PHASES, 0)
     memory = _memory_bytes(session.device)
     if session.rank_log is not None:
         own = {"step": position.step, "loss": session.mean_loss, "seconds": seconds}
@@ -93,12 +94,11 @@ def _metrics(session: Session, position: Position, *, seconds: float) -> StepMet
 
 def _own_times(session: Session) -> tuple[npt.NDArray[np.int64], int]:
     """This rank's nanoseconds since the last log, in its own place, and their number of steps."""
-    if session.own_time is None:
-        return np.zeros(0, dtype=np.int64), 0
-    own_ns, num_steps = session.own_time.take()
     # Zeros in the others' places, so a maximum over all ranks gives each rank's own.
     own_times = np.zeros(session.launch.world_size, dtype=np.int64)
-    own_times[session.launch.rank] = own_ns
+    if session.own_time is None:
+        return own_times, 0
+    own_times[session.launch.rank], num_steps = session.own_time.take()
     return own_times, num_steps
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import torch
 
-from planc.runtime.step_phases import CHECKPOINT, PHASES
+from planc.graph.step_phases import CHECKPOINT, PHASES
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,85 @@
+"""The bytes that a rank sends in some steps only: to log, and to compare replicas.
+
+Evaluations, saves and setup are not part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.estimate.layout import ParameterLayout
+from planc.estimate.rank_work import RankWork
+from planc.estimate.result import AtInterval, Collective, Kind
+from planc.graph.ops import Accumulate, CompareReplicas, CompileModules, Log, OpenData
+from planc.graph.step_phases import PHASES
+from planc.vocab import SAMPLE_DIMS, MeshDim, Replicate
+
+_DIGEST_BYTES = 16
+"""A 64-bit digest and its complement."""
+_VALUE_BYTES = 8
+"""Logged values and flags are int64."""
+
+
+def at_intervals(
+    work: RankWork, *, is_cuda: bool | None = None, logs_sample_ids: bool = False
+) -> tuple[AtInterval, ...]:
+    """Every op of the step that communicates only when due, on CUDA devices unless the plan has gloo."""
+    if is_cuda is None:
+        is_cuda = work.graph.init_mesh.backend != "gloo"
+    found = []
+    for op in work.graph.step:
+        match op:
+            case Log():
+                ids = _sample_ids(work, op) if logs_sample_ids else ()
+                sent = (*ids, *_logged(work, op, is_cuda=is_cuda))
+            case CompareReplicas():
+                sent = tuple(_compared(work, op))
+            case _:
+                continue
+        if sent:
+            found.append(AtInterval(op.name, op.every_steps, sent))
+    return tuple(found)
+
+
+def _logged(work: RankWork, op: Log, *, is_cuda: bool) -> Iterator[Collective]:
+    """The most of any rank, of every value: on several CPU ranks by way of rank 0, which is cheaper there."""
+    if not op.over:
+        return
+    size = work.graph.world_size
+    is_compiled = any(isinstance(one, CompileModules) for one in work.graph.setup)
+    # Memory allocated, and with CUDA's allocator also reserved; each rank's own time is in its own place.
+    num_bytes = _VALUE_BYTES * (1 + is_cuda + is_compiled + len(PHASES) + size)
+    kinds = (Kind.ALL_REDUCE,) if is_cuda or size == 2 else (Kind.GATHER, Kind.BROADCAST)
+    for kind in kinds:
+        yield Collective(op.over, size, kind, op.name, 1, num_bytes)
+
+
+def _sample_ids(work: RankWork, op: Log) -> Iterator[Collective]:
+    """The ids of all sequences of a step, which a run logs if it is asked to."""
+    graph = work.graph
+    num_steps = next(one.times for one in graph.step if isinstance(one, Accumulate))
+    micro_batch = next(one.micro_batch for one in graph.setup if isinstance(one, OpenData))
+    num_bytes = _VALUE_BYTES * num_steps * micro_batch
+    for mesh_dim in reversed(SAMPLE_DIMS):
+        if (size := graph.size(mesh_dim)) > 1:
+            yield Collective((mesh_dim,), size, Kind.ALL_GATHER, op.name, 1, num_bytes)
+            num_bytes *= size
+
+
+def _compared(work: RankWork, op: CompareReplicas) -> Iterator[Collective]:
+    """Digests along every mesh dim with copies, then whether any differ, over all ranks."""
+    for mesh_dim in op.over:
+        size = work.graph.size(mesh_dim)
+        copies = sum(_is_copied(layout, mesh_dim) for layout in work.layouts.values())
+        if mesh_dim is MeshDim.PP:
+            size, copies = 2, len(work.tied_layouts)
+        if copies and size > 1:
+            num_bytes = copies * _DIGEST_BYTES
+            yield Collective((mesh_dim,), size, Kind.ALL_REDUCE, op.name, 1, num_bytes)
+    wide = tuple(mesh_dim for mesh_dim, size in work.graph.mesh if size > 1)
+    if wide:
+        yield Collective(wide, work.graph.world_size, Kind.ALL_REDUCE, op.name, 1, _VALUE_BYTES)
+
+
+def _is_copied(layout: ParameterLayout, mesh_dim: MeshDim) -> bool:
+    return all(placement == Replicate() for dims, placement in layout.placements if mesh_dim in dims)
