@@ -200,7 +200,6 @@ def _context_parallel(draft: Draft) -> Block:
     lines = [f"rotate = {rotate}"] if rotate else []
     if balancer := draft.take(facts.BALANCER):
         lines.append(f"load_balancer = {balancer}")
-    lines += [f'"{buffer}" -> Shard(1)' for buffer in ("input_ids", "labels", "position_ids")]
     return "context_parallel on cp", lines
 
 

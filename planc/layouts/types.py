@@ -13,7 +13,7 @@ Between modules, planc's styles use only the first and the third kind: they redu
 these leave a module, forward and backward, and plans can't write `Partial()`. So a plan is well typed when
 combined values have one type, and when every replicated parameter among shards is one whose gradient
 torch knows to be partial. Over dp and cp all activations are shards of the data, all parameters `Replicate`
-with `Partial` gradients: `gradients_unsummed` asks that each mesh dim sums them, `missing_buffers` that ids,
+with `Partial` gradients: `gradients_unsummed` asks that each mesh dim sums them, `buffer_dim` that ids,
 labels and positions are sharded the same way.
 
 Meta's `spmd-types` (0.3, BSD) has the same four types (invariant, replicate, varying, partial) and was tested

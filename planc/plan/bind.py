@@ -22,6 +22,8 @@ from planc.vocab import Placement, Replicate
 T = TypeVar("T")
 
 BUFFERS = ("input_ids", "labels", "position_ids")
+"""The sequence tensors, each [batch, sequence]. Those without a rule are sharded over cp too."""
+SEQUENCE_DIM = 1
 """The sequence tensors of a causal language model's step."""
 
 
@@ -103,7 +105,8 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
     regions = _choose(plan.compile.rules if plan.compile else (), modules, conflicts, selections)
     pipeline = plan.pipeline
     staged = _choose(pipeline.rules if pipeline else (), modules, conflicts, selections)
-    buffers = _choose(cp.rules if cp else (), BUFFERS, conflicts, selections)
+    ruled = _choose(cp.rules if cp else (), BUFFERS, conflicts, selections)
+    buffers = dict.fromkeys(BUFFERS, (SEQUENCE_DIM, cp.span)) if cp else {}
     units = _units(fsdp.rules if fsdp else (), modules, conflicts, selections)
     groups = _parameter_groups(plan, inventory, conflicts, selections)
     return BoundPlan(
@@ -129,7 +132,7 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
         learning_rates={
             fqn: (rule.action.lr, rule.span) for fqn, rule in groups.items() if rule.action.lr is not None
         },
-        buffers={name: (rule.action.tensor_dim, rule.span) for name, rule in buffers.items()},
+        buffers=buffers | {name: (rule.action.tensor_dim, rule.span) for name, rule in ruled.items()},
         conflicts=tuple(conflicts),
         selections=tuple(selections),
     )

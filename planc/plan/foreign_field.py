@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from planc.plan.foreign import NONE, Foreign, absent
 
-_IN_CONTEXT = '["input_ids", "labels", "position_ids"] -> Shard(1)'
-
 FIELD: Mapping[str, Foreign] = {
     "moe mixture_of_experts num_experts experts_per_token top_k_experts": absent(
         "the experts come from the model's config.json; `fsdp` shards them by number, "
@@ -19,13 +17,13 @@ FIELD: Mapping[str, Foreign] = {
         why="FSDP2 shards parameters too, and can keep them gathered from forward to backward",
     ),
     "ring_attention ring_attn zigzag_ring": Foreign(
-        "", f"context_parallel on cp {{ rotate = ring, {_IN_CONTEXT} }}", also=", with `cp` in `mesh`"
+        "", "context_parallel on cp { rotate = ring }", also=", with `cp` in `mesh`"
     ),
     "ulysses_attention deepspeed_ulysses ulysses_sp": Foreign(
-        "", f"context_parallel on cp {{ rotate = ulysses, {_IN_CONTEXT} }}", also=", with `cp` in `mesh`"
+        "", "context_parallel on cp { rotate = ulysses }", also=", with `cp` in `mesh`"
     ),
     "allgather_attention all_gather_attention": Foreign(
-        "", f"context_parallel on cp {{ rotate = allgather, {_IN_CONTEXT} }}", also=", with `cp` in `mesh`"
+        "", "context_parallel on cp { rotate = allgather }", also=", with `cp` in `mesh`"
     ),
     "flash_attention_2 flash_attention_3 flash_attn_2 fa2 fa3 flex_attention xformers": Foreign(
         "model",

@@ -156,7 +156,4 @@ def _fsdp(base: Base, choice: Choice) -> str:
 
 def _context_parallel(base: Base, choice: Choice) -> str:
     balance = "" if choice.rotate == "ulysses" else f"  load_balancer = {base.balance}\n"
-    return (
-        f"context_parallel on cp {{\n  rotate = {choice.rotate}\n{balance}"
-        '  ["input_ids", "labels", "position_ids"] -> Shard(1)\n}\n'
-    )
+    return f"context_parallel on cp {{\n  rotate = {choice.rotate}\n{balance}}}\n"

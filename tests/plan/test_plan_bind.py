@@ -333,6 +333,14 @@ def test_buffers_of_context_parallel_are_bound() -> None:
     }
 
 
+def test_sequence_tensors_need_no_rules() -> None:
+    """Each has one legal placement; a written rule wins, so that a wrong one is a finding."""
+    for rules, position_dim in (((), 1), (('"position_ids" -> Shard(0)',), 0)):
+        found = bound("context_parallel on cp", *rules)
+        dims = {name: tensor_dim for name, (tensor_dim, _) in found.buffers.items()}
+        assert dims == {"input_ids": 1, "labels": 1, "position_ids": position_dim}
+
+
 def test_every_pattern_is_noted_with_what_it_matched() -> None:
     found = bound(TP, Q, '["head", "tail"] -> rowwise')
     assert {selection.pattern.text: selection.matched for selection in found.selections} == {

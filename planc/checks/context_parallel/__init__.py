@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.checks.context_parallel import (
     eager_in_parts,
-    missing_buffers,
+    buffer_dim,
     positions_apart,
     positions_by_model,
     recurrent_under_cp,
@@ -17,7 +17,7 @@ from planc.checks.context_parallel import (
 from planc.checks.support.rule import Rule
 
 RULES: tuple[Rule, ...] = (
-    missing_buffers.RULE,
+    buffer_dim.RULE,
     sequence_over_cp.RULE,
     window_under_cp.RULE,
     ulysses_heads.RULE,

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from planc.checks.fsdp.fsdp_groups import covering_block
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
-from planc.plan.bind import BUFFERS
 from planc.vocab import MeshDim
 
 CODE = Code("P306", "unused-mesh-dim", "no block uses this mesh dim")
@@ -33,10 +32,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 
 def _context_parallel(subject: Subject) -> str:
     """The block to add, with one that sums gradients, since ranks of cp see different tokens."""
-    buffers = ", ".join(f'"{name}"' for name in BUFFERS)
     fsdp = subject.plan.fsdp
     covering = "" if fsdp and MeshDim.CP in fsdp.on else f" and {covering_block(subject, MeshDim.CP)}"
-    return f"add `context_parallel on cp {{ [{buffers}] -> Shard(1) }}`{covering}"
+    return f"add `context_parallel on cp {{}}`{covering}"
 
 
 def _tensor_parallel(subject: Subject) -> str:
