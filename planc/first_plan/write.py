@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 from planc.api import Checked, check_source
 from planc.devices.hardware import Device
 from planc.diagnostics import Severity
-from planc.figures import needs
 from planc.first_plan.blocks import ISOLATE, blocks, sequence_length_of, tokens_per_step_of
 from planc.first_plan.brief import Brief
 from planc.first_plan.practice import Purpose
 from planc.fmt.format import format_source
 from planc.inventory.known import KnownModels
 from planc.inventory.schema import Inventory
+from planc.plan.facts import facts
 from planc.record import record
 from planc.source import SourceFile
 from planc.tables import format_number, plural
@@ -26,8 +25,8 @@ from planc.tune.score import Scorer
 from planc.tune.search import UNTIMED, Search, reasons
 from planc.tune.table import written_plan
 
-_MIB = 2**20
-_GIB = 2**30
+_KEPT = ("parameters", "tokens_per_step")
+"""Facts that a change of the mesh, of the devices or of their number leaves as they are."""
 _TIE = 0.05
 """Plans this near to the fastest are as good: the intervals of expected times are wider."""
 _DOES_NOT_FIT = "P810"
@@ -168,8 +167,7 @@ def _searched(brief: Brief, base: Base, device: Device, inventory: Inventory, mo
         refused = Checked({}, ()) if codes <= {_DOES_NOT_FIT} else plain.checked
         return Written("", refused, tuple(reasons(search).items()))
     best = found[0]
-    peak = needs.peak_memory(best.found)
-    text = _finished(best.text, best.checked, peak_bytes=int(peak.value))
+    text = _finished(best.text, best.checked)
     text = written_plan(replace(best, text=text), search, by=f"Written by planc new ({brief.purpose})")
     return _checked(brief, text, models, best.choice)
 
@@ -189,8 +187,7 @@ def _plain(brief: Brief, base: Base, models: KnownModels, *, why: str) -> Writte
     else:
         assert refused is not None, "no plan was sound"
         return refused
-    peak = needs.peak_memory(checked.draft.estimate)
-    text = _finished(text, checked, peak_bytes=int(peak.value))
+    text = _finished(text, checked)
     kind = brief.device.name if brief.device is not None else "CPU"
     head = f"# Written by planc new ({brief.purpose}) for {plural(brief.devices, f'{kind} rank')}.\n# {why}\n"
     formatted, _ = format_source(SourceFile(brief.name, head + text))
@@ -198,22 +195,18 @@ def _plain(brief: Brief, base: Base, models: KnownModels, *, why: str) -> Writte
     return _checked(brief, formatted, models, choice)
 
 
-def _finished(text: str, checked: Checked, *, peak_bytes: int) -> str:
-    """The plan with what it must keep, and without a setting that is the default."""
-    assert checked.plan is not None, "the plan passed the check"
+def _finished(text: str, checked: Checked) -> str:
+    """The plan with what it must keep on any mesh, and without a setting that is the default."""
+    assert checked.bound is not None, "the plan passed the check"
+    kept = facts(checked.bound.plan, checked.bound.inventory)
     text = text.replace("  loss_chunks = 1\n", "").replace(
         "  loss_chunks = auto\n", f"{_CHUNKS}  loss_chunks = auto\n"
     )
     return (
         f"{text}\n# What a change of this plan must keep; planc check proves each line.\nexpect {{\n"
-        f"  world_size == {checked.plan.mesh.world_size}\n  peak_memory < {_above(peak_bytes)}\n}}\n"
+        + "".join(f"  {name} == {kept[name]}\n" for name in _KEPT)
+        + "}\n"
     )
-
-
-def _above(num_bytes: int) -> str:
-    """A round size a little above."""
-    size, unit = (_GIB, "GiB") if num_bytes >= 2 * _GIB else (_MIB, "MiB")
-    return f"{math.ceil(1.02 * num_bytes / size)} {unit}"
 
 
 def _checked(brief: Brief, text: str, models: KnownModels, choice: Choice) -> Written:

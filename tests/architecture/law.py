@@ -109,7 +109,7 @@ LAW: dict[str, tuple[str, ...]] = {
         "inventory.schema",
     ),
     "first_plan": (
-        *("source", "tables", "devices", "diagnostics", "fmt", "inventory", "figures", "tune"),
+        *("source", "tables", "devices", "diagnostics", "fmt", "inventory", "plan", "tune"),
         "api",
     ),
     "lsp": (

@@ -71,6 +71,25 @@ def test_a_failure_is_a_finding_at_its_line(
     assert found["notes"] == ["more", "fails on every rehearsed rank"]
 
 
+def test_expectations_are_held_against_the_rehearsed_peak_too(
+    plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between the estimate and the rehearsal, a limit passes the one and breaks the other."""
+    facts = check_plan(plan).draft
+    assert facts is not None
+    estimated = facts.estimate.memory.peak.num_bytes
+    text = plan.read_text(encoding="utf-8")
+    assert main(["check", str(plan), "--deep", "--output-format", "json"]) == 0
+    capsys.readouterr()
+    for limit, passes in ((estimated + 1, False), (2 * estimated, True)):
+        plan.write_text(f"{text}\nexpect {{\n  peak_memory < {limit} B\n}}\n", encoding="utf-8")
+        assert main(["check", str(plan)]) == 0
+        capsys.readouterr()
+        assert main(["check", str(plan), "--deep", "--output-format", "json"]) == (0 if passes else 1)
+        found = json.loads(capsys.readouterr().out)["diagnostics"]
+        assert [one["code"] for one in found] == ([] if passes else ["P702"])
+
+
 def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
     graph = Graph("none", (), num_steps=1, setup=(), step=(), save=())
     cache.save(Rehearsal((0,), 1, 1, (Failure(0, "no", None),), None), graph=graph, cache_dir=tmp_path)

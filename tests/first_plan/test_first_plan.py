@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from planc.api import check_source
 from planc.devices.hardware import DEVICES
 from planc.first_plan.brief import Brief
 from planc.first_plan.practice import Purpose, practice_of, steps_of, tokens_on
@@ -88,6 +89,23 @@ def test_a_first_plan_can_be_searched_from() -> None:
     models = KnownModels(folder.parent, cache_dir())
     search = Search(base, models, folder.parent, Scorer(base, inventory, device, 8), device, 8, 8)
     assert search.proposals()
+
+
+@pytest.mark.parametrize("gpu", ["h100", "cpu"])
+def test_a_first_plan_holds_on_other_meshes_and_devices(gpu: str) -> None:
+    """What it expects is what a resumption on another mesh keeps, and a search for another number of ranks."""
+    folder = PLANS / "models" / "tiny-llama"
+    written = plan_for(folder, Purpose.PRETRAIN, gpus=8, gpu=gpu)
+    models = KnownModels(folder.parent, cache_dir())
+    replicas = [SourceFile(f"--set {one}", one) for one in ("mesh.dp_shard = 1", "mesh.dp_replicate = 2")]
+    checked = check_source(
+        SourceFile("new.plan", written.text), base=folder.parent, models=models, settings=replicas
+    )
+    assert "P702" not in {one.code.code for one in checked.diagnostics}
+    assert written.checked.bound is not None
+    base, device = base_of(written.checked.bound, tokens=None), DEVICES["h100"]
+    scorer = Scorer(base, written.checked.bound.inventory, device, 8)
+    assert Search(base, models, folder.parent, scorer, device, 8, 16).proposals()
 
 
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-mamba", "tiny-gemma2", "tiny-llama4"])

@@ -44,7 +44,7 @@ def test_a_plan_is_written_that_is_sound_formatted_and_says_why(
     text = (folder / "mine.plan").read_text(encoding="utf-8")
     assert text.startswith("# Written by planc new (pretrain) for 4 devices (h100): ")
     assert "# The peak of nanoGPT's smallest models." in text
-    assert "world_size == 4" in text and "peak_memory < " in text
+    assert "expect {\n  parameters == " in text and "\n  tokens_per_step == " in text
     assert main(["check", "mine.plan", "--world-size", "4"]) == 0
     assert main(["fmt", "--check", "mine.plan"]) == 0
 

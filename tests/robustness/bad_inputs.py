@@ -230,8 +230,13 @@ VALUES = (
     edit("45 step before backward", "train {", "train {\n  order = [step, backward]", "P202", at="order"),
     edit("46 dim sharded twice", "fsdp on dp_shard, cp", "fsdp on dp_shard, dp_shard", "P204"),
     edit("47 mesh dim twice", RANKS, f"{RANKS}\n  dp_shard = 2", "P204", at="dp_shard = 2\n}"),
-    # A rule for each tensor has one legal value, so none is needed.
-    Case("48 buffer without a rule", plan(cp("256", CONTEXT.replace('"labels" ->', '# "labels" ->')))),
+    Case(
+        "48 buffer on another dim",
+        plan(cp("256", CONTEXT.replace('"labels" -> Shard(1)', '"labels" -> Shard(0)'))),
+        "P603",
+        38,
+        "or leave the rule out",
+    ),
     Case("49 mask under cp", plan(cp("256", CONTEXT.replace("position_ids", "attention_mask"))), "P203", 39),
 )
 

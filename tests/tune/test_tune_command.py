@@ -164,4 +164,13 @@ def test_a_number_of_devices_that_the_plan_does_not_expect_is_told_at_once(
     plan = folder / "x.plan"
     plan.write_text(f"{plan.read_text(encoding='utf-8')}\nexpect {{\n  world_size == 64\n}}\n")
     assert main(["tune", str(plan), *ON_FOUR]) == 2
-    assert "the plan expects `world_size == 64`, not 4 devices" in capsys.readouterr().err
+    assert "the plan expects `world_size == 64`, not 4: change that line" in capsys.readouterr().err
+
+
+def test_tokens_that_the_plan_does_not_expect_are_told_at_once(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = folder / "x.plan"
+    plan.write_text(f"{plan.read_text(encoding='utf-8')}\nexpect {{\n  tokens_per_step == 1024\n}}\n")
+    assert main(["tune", str(plan), *ON_FOUR, "--tokens-per-step", "2048"]) == 2
+    assert "the plan expects `tokens_per_step == 1024`, not 2_048" in capsys.readouterr().err

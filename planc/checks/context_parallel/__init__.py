@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from planc.checks.context_parallel import (
-    eager_in_parts,
     buffer_dim,
+    eager_in_parts,
     positions_apart,
     positions_by_model,
     recurrent_under_cp,

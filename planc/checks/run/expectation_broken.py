@@ -87,6 +87,18 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             )
 
 
+def rehearsed(plan: Plan, measured: Mapping[str, int]) -> Iterator[Diagnostic]:
+    """The same finding for facts that a rehearsal measured."""
+    for one in plan.expectations:
+        if one.subject in measured and not holds(one, measured[one.subject]):
+            yield CODE.at(
+                one.span,
+                f"{one.subject} is {_written(one.subject, measured[one.subject])} in the rehearsal",
+                notes=("the rehearsal replays planc's operations on a simulated allocator",),
+                help="change what needs the memory, or the expectation: `planc estimate` lists the parts",
+            )
+
+
 def _fix(expectation: Expectation, near: str) -> Fix:
     # `tp_size` and `dp_size` are as similar as a typo.
     applicability = Applicability.of(is_safe=is_slip(expectation.subject, near))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from planc.api import Checked
-from planc.checks.run import does_not_fit
+from planc.checks.run import does_not_fit, expectation_broken
 from planc.cli.support.exits import UsageError
 from planc.cli.support.libraries import require_libraries
 from planc.cli.support.spinner import spinner
@@ -86,16 +86,21 @@ def progress(path: str, *, stream: TextIO) -> Iterator[Callable[[str], None]]:
 
 
 def _judged(checked: Checked, deep: Deep) -> Iterator[Diagnostic]:
-    """The finding that the rehearsed plan does not fit, unless the estimate has it already."""
+    """The findings that the rehearsed peak breaks an expectation, or does not fit the device.
+
+    None that the estimate has already.
+    """
     measured = deep.rehearsal.measured
     plan = None if checked.bound is None else checked.bound.plan
+    if plan is None or measured is None or (plan.fsdp is not None and plan.fsdp.cpu_offload):
+        # With offloading, the rehearsal counts host memory too.
+        return
+    known = {(one.code, one.primary.span) for one in checked.diagnostics}
+    for broken in expectation_broken.rehearsed(plan, {"peak_memory": measured.reserved_bytes}):
+        if (broken.code, broken.primary.span) not in known:
+            yield broken
     codes = (does_not_fit.CODE, does_not_fit.TIGHT)
-    if plan is None or plan.hardware is None or measured is None:
-        return
-    if any(finding.code in codes for finding in checked.diagnostics):
-        return
-    if plan.fsdp is not None and plan.fsdp.cpu_offload:
-        # The rehearsal counts host memory too.
+    if plan.hardware is None or any(finding.code in codes for finding in checked.diagnostics):
         return
     parts = tuple(sorted(measured.peak.parts, key=lambda part: -part[1]))
     found = Demand(plan.hardware.gpu, measured.reserved_bytes, measured.peak.segment, parts)
