@@ -173,11 +173,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno not in _NO_ROOM or error.filename is not None:
             return _report_bug(error, is_debug="--debug" in arguments)
         return _report_full(error)
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:
         return _report_missing(error, arguments) or _report_bug(error, is_debug="--debug" in arguments)
 
 
-def _report_missing(error: Exception, arguments: Sequence[str]) -> int:
+def _report_missing(error: BaseException, arguments: Sequence[str]) -> int:
     """COULD_NOT_RUN after naming the library of the extra `run` that a command needs; 0 for other errors."""
     from planc.cli.support.libraries import missing_library, needs  # no command that works needs it
 
@@ -276,7 +278,7 @@ def _keep_secrets() -> None:
         redact_stream(stream, environment=os.environ)
 
 
-def _report_bug(error: Exception, *, is_debug: bool) -> int:
+def _report_bug(error: BaseException, *, is_debug: bool) -> int:
     if is_debug or os.environ.get("PLANC_DEBUG"):
         import traceback  # slow to import, and rarely needed
 

@@ -8,6 +8,10 @@ from typing import Any
 
 from planc.source import Span
 
+STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What ends a program or a generator. Any other BaseException is an error, such as a panic of a library in
+Rust: where all errors are caught, `except STOPS: raise` comes before `except BaseException`."""
+
 
 class ExitCode(IntEnum):
     """Exit codes of a run, also in `status.json`, since torchrun returns 1 for every failure."""

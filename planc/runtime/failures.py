@@ -31,7 +31,7 @@ THREADS_HELP = (
 )
 
 
-def exit_code(error: Exception) -> ExitCode:
+def exit_code(error: BaseException) -> ExitCode:
     """The exit code of a run that ends with this error.
 
     Libraries raise RuntimeErrors for lost peers and for a lack of memory; only their text distinguishes them.
@@ -46,22 +46,22 @@ def exit_code(error: Exception) -> ExitCode:
     return ExitCode.COMMUNICATION if any(sign in text for sign in _COMMUNICATION) else ExitCode.INTERNAL
 
 
-def _is_of_torch_distributed(error: Exception) -> bool:
+def _is_of_torch_distributed(error: BaseException) -> bool:
     """Whether torch.distributed raised it, by the name of its base class: torch is not imported here."""
     return any(kind.__name__ == "DistError" for kind in type(error).__mro__)
 
 
-def lacks_thread(error: Exception) -> bool:
+def lacks_thread(error: BaseException) -> bool:
     """Whether the system refused to start a thread, at a limit of processes or of address space."""
     return any(sign in str(error) for sign in _NO_THREAD)
 
 
-def memory_help(error: Exception) -> str:
+def memory_help(error: BaseException) -> str:
     """The help for a lack of memory, or of threads."""
     return THREADS_HELP if lacks_thread(error) else MEMORY_HELP
 
 
-def summary(error: Exception, *, code: ExitCode) -> str:
+def summary(error: BaseException, *, code: ExitCode) -> str:
     """The error in one line: its type and message, or the size of the failed allocation."""
     if code is ExitCode.MEMORY and lacks_thread(error):
         return f"the system refused to start another thread: {error}"

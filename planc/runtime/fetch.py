@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from planc.hub.names import HubModel, hub_cache
-from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.errors import STOPS, ExitCode, RunError
 from planc.runtime.model_files import refuse_quantized, weight_files, weight_names
 from planc.runtime.run_directory.export_folder import COMPANIONS
 
@@ -116,11 +116,13 @@ def _download(model: HubModel, *, names: Sequence[str]) -> None:
             ignore_patterns=["*/*"],
         )
     # The library, its client and the file system have errors of many kinds.
-    except Exception as error:
+    except STOPS:
+        raise
+    except BaseException as error:
         raise _failure(model, error, library.errors) from error
 
 
-def _failure(model: HubModel, error: Exception, errors: Any) -> RunError:
+def _failure(model: HubModel, error: BaseException, errors: Any) -> RunError:
     if isinstance(error, errors.GatedRepoError):
         return RunError(
             f"{model.repository} is a gated model, and this token has no access to it", help=_TOKEN_HELP
@@ -153,7 +155,7 @@ def _is_offline() -> bool:
     return any(value in ("1", "ON", "YES", "TRUE") for value in values)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """An error's first line, with the token removed wherever it came from."""
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

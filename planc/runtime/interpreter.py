@@ -18,7 +18,7 @@ from planc.graph.ops import (
     SettleSave,
 )
 from planc.pipelining.orders import Action, Direction
-from planc.runtime.errors import ExitCode, OpFailure, RunError
+from planc.runtime.errors import STOPS, ExitCode, OpFailure, RunError
 from planc.runtime.failures import exit_code, memory_help, summary
 
 _HELPS = {
@@ -189,7 +189,9 @@ def _execute(backend: Backend, op: Op, position: Position) -> None:
         error.help = lost or error.help
         error.record = {**_recorded(op, position, lost=lost), **error.record}
         raise
-    except Exception as error:
+    except STOPS:
+        raise
+    except BaseException as error:
         where = f"step {position.step}, " if position.step else ""
         code = exit_code(error)
         message = summary(error, code=code)

@@ -20,6 +20,7 @@ from planc.inventory.small_config import Config, Demands, shrink_config
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
 from planc.runtime.data.sources import PythonStdlibSource, documents
+from planc.runtime.errors import STOPS
 from planc.runtime.model_files import config_digest
 from planc.runtime.rehearsal.stack import Stack, stack_of
 from planc.runtime.torch.weights.build import bare_model, meta_model, own_dtypes
@@ -157,7 +158,9 @@ def _built(build: ops.BuildModel, *, folder: Path) -> Any:
     """The small model on meta; CannotShrink if its class rejects the sizes."""
     try:
         return bare_model(build, base=folder)
-    except Exception as error:  # a class may raise anything for invalid sizes
+    except STOPS:
+        raise
+    except BaseException as error:  # a class may raise anything for invalid sizes
         reason = str(error).strip().partition("\n")[0]
         raise CannotShrink(f"{build.architecture} can't be built with small sizes: {reason}") from error
 

@@ -21,7 +21,7 @@ from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import CompileModules
 from planc.plan.bind import BoundPlan
 from planc.runtime.data.errors import DataError
-from planc.runtime.errors import RunError
+from planc.runtime.errors import STOPS, RunError
 from planc.tables import plural
 from planc.verify.compare import disagreements, relative_distance, worst_gradient, worst_relative
 from planc.verify.outcome import Item, Report, Verdict
@@ -119,9 +119,9 @@ def prepare(
 def _trained(shrunk: Shrunk) -> Training:
     try:
         return train(shrunk.recipe)
-    except DataError:
+    except (DataError, *STOPS):
         raise
-    except Exception as error:  # a model may raise anything: then the reference is missing
+    except BaseException as error:  # a model may raise anything: then the reference is missing
         reason = str(error).strip().partition("\n")[0]
         text = f"one process cannot train a small model of this kind: {type(error).__name__}: {reason}"
         raise CannotShrink(text) from error

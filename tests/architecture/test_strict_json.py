@@ -11,6 +11,8 @@ OTHERS = {
     "planc/checks/data/tokenizer_file.py": "a tokenizer's own files",
     "planc/cli/support/data_files.py": "a user's data",
     "planc/runtime/data/sources.py": "a user's data",
+    "planc/runtime/data/encoding/frames.py": "what the process that tokenizes says, and is told",
+    "planc/runtime/data/encoding/worker.py": "a user's data",
     "planc/runtime/data/tokenizer_folder.py": "a tokenizer's own files",
     "planc/inventory/files.py": "a model's config.json, with a hook of its own",
     "planc/runtime/model_files.py": "a model's own files",

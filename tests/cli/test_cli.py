@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from planc.cli.commands import check
 from planc.cli.main import COMMANDS, main
@@ -303,6 +304,19 @@ def test_bug_is_one_line_and_two(
     assert terminal.err.count("\n") == 1
     assert main(["check", str(plan), "--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_panic_of_a_library_is_a_bug_like_any_other(
+    terminal: Terminal, plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def panic(_: object) -> int:
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(x+)+y|[^x]|x"), "isolated")
+        return len(tokenizer.encode("x" * 40))
+
+    monkeypatch.setattr(check, "run", panic)
+    assert terminal.run("check", plan) == 2
+    assert "planc: internal error: PanicException: Onig" in terminal.err
 
 
 VIEWS = [

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
-from planc.runtime.data.chat import ChatSource, ChatTemplate, compiled, conversations
+from planc.runtime.data.chat import ChatSource, ChatTemplate, TrainOn, conversations
+from planc.runtime.data.encoding.template import compiled, rendered
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.packing import IGNORED_LABEL
-from planc.runtime.data.sources import Document
 from planc.runtime.data.spec import DataSpec
-from planc.runtime.data.tokenizers import load_tokenizer
+from planc.runtime.data.tokenizers import read_tokenizer
 from tests.data.conversing import TALK, TEMPLATE, save_talks, save_tokenizer
+from tests.data.tokenizing import ids_of, load_tokenizer
 
 SPEC = DataSpec(
     ChatSource(("*.jsonl",)), tokenizer="tokenizer", sequence_length=128, shuffle_seed=0, packing="none"
@@ -34,17 +34,17 @@ def opened(spec: DataSpec, *, base: Path) -> OpenData:
     return open_data(spec, base=base, model_vocab_size=400)
 
 
-def documents(
-    talk: list[dict[str, Any]], *, base: Path, template: str = TEMPLATE, **choices: Any
-) -> list[Document]:
-    save_talks(base / "a.jsonl", talk)
-    source = ChatSource(("*.jsonl",), **choices)
-    return list(conversations(source, base=base, template=ChatTemplate("here", template, {})))
+def with_template(template: str, *, base: Path, train_on: TrainOn = "assistant") -> OpenData:
+    """The data of one conversation and a template."""
+    (base / "tokenizer" / "chat_template.jinja").write_text(template, encoding="utf-8")
+    source = ChatSource(("*.jsonl",), train_on=train_on)
+    return opened(replace(SPEC, source=source), base=base)
 
 
-def answers(document: Document) -> list[str]:
-    assert document.targets is not None
-    return [document.text[start:stop] for start, stop in document.targets]
+def answers(template: str = TEMPLATE, *, train_on: TrainOn = "assistant") -> list[str]:
+    """The parts of the conversation's text that are trained on."""
+    text, targets = rendered(TALK, render=compiled(ChatTemplate("here", template, {})), train_on=train_on)
+    return [text[start:stop] for start, stop in targets]
 
 
 def test_tokens_and_labels_are_those_that_transformers_makes(base: Path) -> None:
@@ -58,25 +58,24 @@ def test_tokens_and_labels_are_those_that_transformers_makes(base: Path) -> None
     assert labels.tolist() == [*wanted[1:], *[IGNORED_LABEL] * (len(labels) - len(wanted) + 1)]
 
 
-def test_answers_alone_are_targets_with_their_ends_of_turn(base: Path) -> None:
-    (document,) = documents(TALK, base=base)
-    assert answers(document) == ["Là-bas, à gauche. ☕<|im_end|>", "You are welcome.<|im_end|>"]
+def test_answers_alone_are_targets_with_their_ends_of_turn() -> None:
+    assert answers() == ["Là-bas, à gauche. ☕<|im_end|>", "You are welcome.<|im_end|>"]
 
 
-def test_without_marks_an_answer_is_what_it_adds_to_the_text_before(base: Path) -> None:
+def test_without_marks_an_answer_is_what_it_adds_to_the_text_before() -> None:
     template = TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "")
-    (document,) = documents(TALK, base=base, template=template)
-    assert answers(document) == ["Là-bas, à gauche. ☕<|im_end|>\n", "You are welcome.<|im_end|>\n"]
+    assert answers(template) == ["Là-bas, à gauche. ☕<|im_end|>\n", "You are welcome.<|im_end|>\n"]
 
 
 def test_text_that_holds_a_mark_is_refused(base: Path) -> None:
+    save_talks(base / "a.jsonl", [{"role": "user", "content": "\ufdd0"}])
     with pytest.raises(DataError, match=r"a\.jsonl:1 contains U"):
-        documents([{"role": "user", "content": "\ufdd0"}], base=base)
+        list(conversations(SPEC.source, base=base))
 
 
-def test_the_whole_conversation_can_be_a_target(base: Path) -> None:
-    (document,) = documents(TALK, base=base, train_on="all")
-    assert answers(document) == [document.text]
+def test_the_whole_conversation_can_be_a_target() -> None:
+    render = compiled(ChatTemplate("here", TEMPLATE, {}))
+    assert answers(train_on="all") == [rendered(TALK, render=render, train_on="all")[0]]
 
 
 def test_messages_may_stand_under_another_key(base: Path) -> None:
@@ -87,7 +86,7 @@ def test_messages_may_stand_under_another_key(base: Path) -> None:
 
 def test_a_template_may_stand_in_the_tokenizers_config(tmp_path: Path) -> None:
     save_tokenizer(tmp_path / "tokenizer", in_config=True)
-    template = load_tokenizer("tokenizer", base=tmp_path, end_of_document=None).chat_template
+    template = read_tokenizer("tokenizer", base=tmp_path, end_of_document=None).chat_template
     assert template is not None and template.text == TEMPLATE
     assert template.special_tokens == {"eos_token": "<|endoftext|>", "bos_token": "<|im_start|>"}
 
@@ -125,15 +124,13 @@ def test_lines_without_messages_are_named(base: Path, text: str) -> None:
 def test_what_a_template_must_not_or_does_not_take_names_the_line(
     base: Path, template: str, reason: str
 ) -> None:
-    with pytest.raises(
-        DataError, match=rf"a.jsonl:1: the chat template rejects this conversation: .*{reason}"
-    ):
-        documents(TALK, base=base, template=template)
+    with pytest.raises(DataError, match=rf"a.jsonl:1 is rejected by the chat template: .*{reason}"):
+        with_template(template, base=base)
 
 
 def test_a_template_that_is_none_is_refused(base: Path) -> None:
-    with pytest.raises(DataError, match="here is not a chat template"):
-        documents(TALK, base=base, template="{% for %}")
+    with pytest.raises(DataError, match=r"tokenizer/chat_template\.jinja is not a chat template"):
+        with_template("{% for %}", base=base)
 
 
 def test_a_template_that_rewrites_earlier_turns_cannot_tell_answers_apart(base: Path) -> None:
@@ -144,20 +141,19 @@ def test_a_template_that_rewrites_earlier_turns_cannot_tell_answers_apart(base: 
         "{% if add_generation_prompt %}assistant:{% endif %}"
     )
     with pytest.raises(DataError, match="before answer 2 differently when more messages follow") as caught:
-        documents(TALK, base=base, template=template)
+        with_template(template, base=base)
     assert "train_on = all" in caught.value.help
-    (document,) = documents(TALK, base=base, template=template, train_on="all")
-    assert document.targets == ((0, len(document.text)),)
+    assert with_template(template, base=base, train_on="all").dataset.num_sequences == 1
 
 
 def test_a_tokenizers_folder_gives_the_end_of_a_document(base: Path) -> None:
     tokenizer = load_tokenizer("tokenizer", base=base, end_of_document=None)
-    assert tokenizer.end_of_document == next(tokenizer.encode(["<|endoftext|>"]))[0]
+    assert tokenizer.end_of_document == ids_of(tokenizer, "<|endoftext|>")[0][0]
     # The file alone has two known ends of document, and does not choose one.
     with pytest.raises(DataError, match="several ends of document"):
         load_tokenizer("tokenizer/tokenizer.json", base=base, end_of_document=None)
     named = load_tokenizer("tokenizer", base=base, end_of_document="</s>")
-    assert named.end_of_document == next(tokenizer.encode(["</s>"]))[0]
+    assert named.end_of_document == ids_of(tokenizer, "</s>")[0][0]
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "\udcff"])

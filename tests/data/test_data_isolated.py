@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from planc.runtime.data.chat import Conversation
 from planc.runtime.data.dataset import packed
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.packing import IGNORED_LABEL, PackedDataset, pack
 from planc.runtime.data.padding import PaddedDataset, pad
 from planc.runtime.data.sources import Document
-from planc.runtime.data.tokenizers import ByteTokenizer
+from planc.runtime.data.spec import Packing
+from planc.runtime.data.tokenizers import ByteTokenizer, Tokenizer
+from tests.data.conversing import save_tokenizer
+from tests.data.tokenizing import ids_of, load_tokenizer
 
 TEXTS = st.lists(st.text("abc", max_size=9), min_size=1, max_size=8)
 
@@ -105,30 +112,44 @@ def test_an_index_outside_is_an_index_error(index: int) -> None:
         padded(["ab", "cd"], sequence_length=3)[index]
 
 
+@pytest.fixture
+def talking(tmp_path: Path) -> Iterator[Tokenizer]:
+    """A tokenizer whose template writes the messages, and no ends of turn."""
+    template = "{% for one in messages %}{% if one.role == 'assistant' %}{% generation %}{{ one.content }}" \
+        "{% endgeneration %}{% else %}{{ one.content }}{% endif %}{% endfor %}"  # fmt: skip
+    save_tokenizer(tmp_path / "tokenizer", template=template)
+    with contextlib.closing(load_tokenizer("tokenizer", base=tmp_path, end_of_document=None)) as tokenizer:
+        yield tokenizer
+
+
+def talk(question: str, answer: str | None) -> Conversation:
+    messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return Conversation("here", json.dumps(messages[: 1 if answer is None else 2]).encode(), "assistant")
+
+
 @pytest.mark.parametrize("packing", ["attend", "isolate", "none"])
-def test_only_targets_are_labels(packing: str) -> None:
-    document = Document("here", "question answer", 15, targets=((9, 15),))
+def test_only_targets_are_labels(packing: Packing, talking: Tokenizer) -> None:
+    (question,), (answer,) = ids_of(talking, "QUESTION?"), ids_of(talking, "ANSWER!")
+    length = len(question) + len(answer)
     dataset = packed(
-        [document, document],
-        packing=packing,
-        tokenizer=ByteTokenizer(),
-        sequence_length=15,  # type: ignore[arg-type]
+        [talk("QUESTION?", "ANSWER!")] * 2, packing=packing, tokenizer=talking, sequence_length=length
     )
-    _, labels = dataset[0]
-    assert labels.tolist() == [*[IGNORED_LABEL] * 8, *b"answer", IGNORED_LABEL]
+    inputs, labels = dataset[0]
+    assert inputs.tolist() == [*question, *answer]
+    assert labels.tolist() == [*[IGNORED_LABEL] * (len(question) - 1), *answer, IGNORED_LABEL]
 
 
 @pytest.mark.parametrize("packing", ["attend", "isolate"])
-def test_conversations_without_an_answer_are_refused(packing: str) -> None:
-    document = Document("here", "question", 8, targets=())
+def test_conversations_without_an_answer_are_refused(packing: Packing, talking: Tokenizer) -> None:
     with pytest.raises(DataError, match="the data has no tokens to train on"):
-        packed([document], packing=packing, tokenizer=ByteTokenizer(), sequence_length=4)  # type: ignore[arg-type]
+        packed([talk("question", None)], packing=packing, tokenizer=talking, sequence_length=4)
 
 
-def test_an_end_that_a_template_wrote_is_not_repeated() -> None:
-    tokenizer = ByteTokenizer(end_of_document=ord("."))
-    document = Document("here", "yes.", 4, targets=((0, 4),))
-    assert pack([document], tokenizer=tokenizer, sequence_length=3).tokens.tolist() == [*b"yes."]
+def test_an_end_that_a_template_wrote_is_not_repeated(talking: Tokenizer) -> None:
+    expected = [token for one in ids_of(talking, "ab", "c<|endoftext|>") for token in one]
+    assert expected[-1] == talking.end_of_document
+    documents = [talk("ab", "c<|endoftext|>")]
+    assert pack(documents, tokenizer=talking, sequence_length=2).tokens.tolist() == expected
 
 
 @pytest.mark.parametrize(("texts", "length"), [(["abc"], 2), (["abcdefgh", "a"], 4)])

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.tokenizers import ByteTokenizer, load_tokenizer, share_cpus
+from planc.runtime.data.tokenizers import ByteTokenizer, share_cpus
+from tests.data.tokenizing import ids_of, load_tokenizer
 
 TEXT = "def encode(self, text):\n    return [self.rank[piece] for piece in text]\n" * 20
 
@@ -43,7 +44,7 @@ def saved(tokenizer: tokenizers.Tokenizer, folder: Path) -> Path:
 
 @given(st.text())
 def test_byte_ids_are_the_utf8_of_the_text(text: str) -> None:
-    assert bytes(next(ByteTokenizer().encode([text])).tolist()) == text.encode("utf-8")
+    assert bytes(ids_of(ByteTokenizer(), text)[0]) == text.encode("utf-8")
 
 
 def test_bytes_end_a_document_with_id_256_of_257() -> None:
@@ -59,7 +60,7 @@ def test_bytes_refuse_a_named_end_of_document() -> None:
 def test_a_file_encodes_as_the_library_does_and_decodes_back(tmp_path: Path) -> None:
     reference = trained()
     tokenizer = load_tokenizer("tokenizer.json", base=saved(reference, tmp_path), end_of_document=None)
-    ids = next(tokenizer.encode([TEXT])).tolist()
+    (ids,) = ids_of(tokenizer, TEXT)
     assert ids == reference.encode(TEXT).ids
     assert reference.decode(ids) == TEXT
     assert len(ids) < len(TEXT) / 2
@@ -70,26 +71,27 @@ def test_documents_that_are_tokenized_together_have_the_ids_of_each_alone(tmp_pa
     tokenizer = load_tokenizer("tokenizer.json", base=saved(reference, tmp_path), end_of_document=None)
     texts = [TEXT[start:] for start in range(0, len(TEXT), 7)] + [""]
     alone = [reference.encode(text, add_special_tokens=False).ids for text in texts]
-    assert [ids.tolist() for ids in tokenizer.encode(texts)] == alone
+    assert ids_of(tokenizer, *texts) == alone
 
 
-def threads_after_tokenizing(folder: Path, *, num_processes: int) -> int:
-    """How many more threads a process has after it limited its CPUs in this way, and then tokenized."""
+def num_threads_of_its_process(folder: Path, *, num_processes: int) -> int:
+    """How many threads the process that tokenizes has, after a run limited its CPUs in this way."""
     code = """
 import os, sys
 from pathlib import Path
-from planc.runtime.data.tokenizers import load_tokenizer, share_cpus
-tokenizer = load_tokenizer("tokenizer.json", base=Path(sys.argv[1]), end_of_document=None)
+from planc.runtime.data.tokenizers import share_cpus
+from tests.data.tokenizing import ids_of, load_tokenizer
 os.sched_getaffinity = lambda process: set(range(6))
-before = len(os.listdir("/proc/self/task"))
 share_cpus(int(sys.argv[2]))
-list(tokenizer.encode(["some text"] * 1000))
-print(len(os.listdir("/proc/self/task")) - before)
+tokenizer = load_tokenizer("tokenizer.json", base=Path(sys.argv[1]), end_of_document=None)
+ids_of(tokenizer, *["some text"] * 1000)
+print(len(os.listdir(f"/proc/{tokenizer.encoder.process_id}/task")))
 """
     unset = {"RAYON_NUM_THREADS", "TOKENIZERS_PARALLELISM"}
     done = subprocess.run(
         [sys.executable, "-c", code, str(folder), str(num_processes)],
         env={name: value for name, value in os.environ.items() if name not in unset},
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         check=True,
@@ -99,8 +101,8 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 def test_the_ranks_of_a_machine_share_its_processors(tmp_path: Path) -> None:
     folder = saved(trained(), tmp_path)
-    assert threads_after_tokenizing(folder, num_processes=2) == 3
-    assert threads_after_tokenizing(folder, num_processes=100) <= 1
+    assert num_threads_of_its_process(folder, num_processes=2) == 1 + 3
+    assert num_threads_of_its_process(folder, num_processes=100) <= 2
 
 
 def test_what_the_environment_says_of_threads_stands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +152,7 @@ def test_saved_truncation_and_padding_do_not_touch_documents(tmp_path: Path) -> 
     reference.enable_truncation(max_length=4)
     reference.enable_padding(length=100_000)
     tokenizer = load_tokenizer("tokenizer.json", base=saved(reference, tmp_path), end_of_document=None)
-    assert next(tokenizer.encode([TEXT])).tolist() == whole
+    assert ids_of(tokenizer, TEXT) == [whole]
 
 
 def test_the_post_processor_adds_no_tokens(tmp_path: Path) -> None:
@@ -159,7 +161,7 @@ def test_the_post_processor_adds_no_tokens(tmp_path: Path) -> None:
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
     )
     tokenizer = load_tokenizer("tokenizer.json", base=saved(reference, tmp_path), end_of_document=None)
-    assert not {0, 1} & set(next(tokenizer.encode([TEXT])).tolist())
+    assert not {0, 1} & set(ids_of(tokenizer, TEXT)[0])
 
 
 def test_vocab_size_covers_ids_beyond_the_number_of_tokens(tmp_path: Path) -> None:
@@ -206,7 +208,7 @@ def test_without_the_library_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved(trained(), tmp_path)
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if "site-packages" not in path])
     with pytest.raises(DataError, match="needs the tokenizers library") as caught:
         load_tokenizer("tokenizer.json", base=tmp_path, end_of_document=None)
     assert "pip install" in caught.value.help

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from planc.graph.graph import Graph
 from planc.graph.op import Op
@@ -81,7 +82,7 @@ def saved_steps(of: Graph, *, resumed_steps: int = 0, stop_after: int | None = N
 class Failing(NullBackend):
     """Fails at the optimizer's step."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__()
         self.error = error
 
@@ -91,7 +92,7 @@ class Failing(NullBackend):
         super().execute(op, position)
 
 
-def failure(error: Exception) -> RunError:
+def failure(error: BaseException) -> RunError:
     """What leaves the interpreter when an op raises `error`."""
     with pytest.raises(RunError) as caught:
         run(graph(), Failing(error))
@@ -247,6 +248,18 @@ def test_a_lost_peer_sends_the_reader_to_that_peer() -> None:
     error = failure(RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer"))
     assert error.help is not None
     assert "another rank" in error.help
+
+
+def test_a_panic_of_a_library_in_rust_is_a_failure_of_an_op() -> None:
+    """It is a BaseException, which passes every `except Exception`."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(x+)+y|[^x]|x"), "isolated")
+    with pytest.raises(BaseException, match="Onig") as panic:
+        tokenizer.encode("x" * 40)
+    assert not isinstance(panic.value, Exception)
+    error = failure(panic.value)
+    assert isinstance(error, OpFailure) and error.code is ExitCode.INTERNAL
+    assert error.message.startswith("PanicException in op `"), error.message
 
 
 def test_an_interrupt_is_no_failure_of_an_op() -> None:

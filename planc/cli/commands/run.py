@@ -40,7 +40,7 @@ from planc.runtime import interpreter
 from planc.runtime.checkpoint_format.layout import committed_steps
 from planc.runtime.collectives import SKIP_CHECK
 from planc.runtime.cpus import unsupported_system
-from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.errors import STOPS, ExitCode, RunError
 from planc.runtime.failures import exit_code, memory_help, summary
 from planc.runtime.observer import Observer, Silent
 from planc.runtime.process import (
@@ -176,17 +176,16 @@ def _run(arguments: argparse.Namespace) -> int:
         if launch.rank == 0:
             print("planc: interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
-    except Exception as error:
+    except STOPS:
+        raise
+    except BaseException as error:
         listener.notice.has_failed = listener.notice.is_over = True
         return _unforeseen(error, launch, directory)
     return ExitCode.PREEMPTED if listener.notice.is_agreed else ExitCode.DONE
 
 
-def _unforeseen(error: Exception, launch: Launch, directory: RunDirectory | None) -> int:
-    """Report an error of the system outside of any op, or a bug in planc with its traceback.
-
-    Either way the run gets a status, and the process ends before the interpreter's shutdown, which may hang.
-    """
+def _unforeseen(error: BaseException, launch: Launch, directory: RunDirectory | None) -> int:
+    """Report an error of the system outside of any op, or a bug in planc with its traceback."""
     code = exit_code(error)
     help = memory_help(error) if code is ExitCode.MEMORY else None
     failure = RunError(summary(error, code=code), code=code, help=help, is_shared=False)

@@ -8,10 +8,10 @@ from typing import Protocol, assert_never
 import numpy as np
 import numpy.typing as npt
 
+from planc.runtime.data.chat import AnyDocument
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.packing import IGNORED_LABEL, Positions, Stored, pack
 from planc.runtime.data.padding import pad
-from planc.runtime.data.sources import Document
 from planc.runtime.data.spec import Packing
 from planc.runtime.data.tokenizers import Tokenizer
 
@@ -40,7 +40,11 @@ class Dataset(Protocol):
 
 
 def packed(
-    documents: Iterable[Document], *, packing: Packing, tokenizer: Tokenizer, sequence_length: int
+    documents: Iterable[AnyDocument],
+    *,
+    packing: Packing,
+    tokenizer: Tokenizer,
+    sequence_length: int,
 ) -> Dataset:
     """The documents as sequences. Raises DataError if there is not even one."""
     match packing:

@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from planc.runtime.data.chat import ChatSource, ChatTemplate, conversations
+from planc.runtime.data.chat import AnyDocument, ChatSource, ChatTemplate, conversations
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource, dataset_documents
-from planc.runtime.data.sources import Document, documents
+from planc.runtime.data.sources import documents
 from planc.runtime.data.spec import Source
-from planc.runtime.data.tokenizers import Tokenizer, TokenizerFiles
+from planc.runtime.data.tokenizers import TokenizerFiles
 from planc.runtime.ranks.reads import Reads
 
 
-def source_documents(
-    source: Source, *, base: Path, tokenizer: Tokenizer, reads: Reads | None = None
-) -> Iterator[Document]:
+def source_documents(source: Source, *, base: Path, reads: Reads | None = None) -> Iterator[AnyDocument]:
     """The documents of any source, always in the same order. Raises DataError."""
     match source:
         case ChatSource():
-            template = template_of(tokenizer)
-            return conversations(source, base=base, template=template, reads=reads)
+            return conversations(source, base=base, reads=reads)
         case HfDatasetSource() | HfHubSource():
             return dataset_documents(source, base=base, reads=reads)
         case _:
             return documents(source, base=base, reads=reads)
 
 
-def template_of(tokenizer: Tokenizer | TokenizerFiles) -> ChatTemplate:
+def template_of(tokenizer: TokenizerFiles) -> ChatTemplate:
     """The template that conversations need. Raises DataError if there is none."""
     if tokenizer.chat_template is None:
         raise DataError(

@@ -14,6 +14,7 @@ from typing import Any
 
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import Document, field_of, matched_files, text_document
+from planc.runtime.errors import STOPS
 from planc.runtime.ranks.reads import Reads
 from planc.vocab import DATASET_FORMATS
 
@@ -79,7 +80,9 @@ def _file_records(path: Path, *, name: str) -> Iterator[dict[str, Any]]:
         found = datasets.load_dataset(kind, data_files=[str(path)], split="train", streaming=True)
         yield from found
     # The library raises the errors of its readers, of many kinds.
-    except Exception as error:
+    except STOPS:
+        raise
+    except BaseException as error:
         raise DataError(
             f"cannot read {name}: {_reason(error)}", help="check that the file is complete"
         ) from error
@@ -93,7 +96,9 @@ def _hub_records(source: HfHubSource, *, name: str) -> Iterator[dict[str, Any]]:
         )
         yield from found
     # A lost connection, a missing repository, commit, subset or split, a script: each has its own error.
-    except Exception as error:
+    except STOPS:
+        raise
+    except BaseException as error:
         raise DataError(
             f"cannot read {name} from the Hugging Face Hub: {_reason(error)}",
             help="check the connection and the names, or download its files and write "
@@ -112,6 +117,6 @@ def _library(name: str) -> Any:
     return datasets
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,13 +42,14 @@ def open_data(spec: DataSpec, *, base: Path, model_vocab_size: int, reads: Reads
 
 def open_in_memory(wanted: Wanted, *, model_vocab_size: int, reads: Reads | None = None) -> OpenData:
     """As `open_data`."""
-    spec, tokenizer = wanted.spec, wanted.tokenizer.load()
-    dataset = packed(
-        source_documents(spec.source, base=wanted.base, tokenizer=tokenizer, reads=reads),
-        packing=spec.packing,
-        tokenizer=tokenizer,
-        sequence_length=spec.sequence_length,
-    )
+    spec = wanted.spec
+    with contextlib.closing(wanted.tokenizer.load()) as tokenizer:
+        dataset = packed(
+            source_documents(spec.source, base=wanted.base, reads=reads),
+            packing=spec.packing,
+            tokenizer=tokenizer,
+            sequence_length=spec.sequence_length,
+        )
     end = tokenizer.end_of_document
     return _opened(dataset, wanted, end_of_document=end, model_vocab_size=model_vocab_size, reads=reads)
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from planc.runtime.data.chat import AnyDocument
 from planc.runtime.data.columns import Array, Columns, MemoryColumns, Totals
+from planc.runtime.data.encoding.client import Fault, Ids
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.prepared.stored_array import STARTS_PER_SAMPLE, StoredArray, StoredStarts
-from planc.runtime.data.sources import Document
-from planc.runtime.data.tokenizers import TokenIds, Tokenizer
+from planc.runtime.data.tokenizers import Tokenizer
 from planc.tables import plural
 
 Flags = npt.NDArray[np.bool_]
@@ -33,7 +34,7 @@ IGNORED_LABEL = -100
 class Encoded:
     """A document's tokens with its end; `is_target` [tokens] marks those that may be labels; None for all."""
 
-    tokens: TokenIds
+    tokens: Ids
     is_target: Flags | None
     num_text_bytes: int
 
@@ -134,7 +135,11 @@ class PackedDataset:
 
 
 def pack(
-    documents: Iterable[Document], *, tokenizer: Tokenizer, sequence_length: int, isolates: bool = False
+    documents: Iterable[AnyDocument],
+    *,
+    tokenizer: Tokenizer,
+    sequence_length: int,
+    isolates: bool = False,
 ) -> PackedDataset:
     """The documents as sequences of `sequence_length` tokens, in memory.
 
@@ -147,7 +152,7 @@ def pack(
     return joined(arrays, totals=totals, sequence_length=sequence_length, document_starts=starts)
 
 
-def join(documents: Iterable[Document], *, tokenizer: Tokenizer, columns: Columns) -> Totals:
+def join(documents: Iterable[AnyDocument], *, tokenizer: Tokenizer, columns: Columns) -> Totals:
     """Write the tokens of all documents end to end, with where each starts. Holds one batch at a time.
 
     The result depends neither on the sequence length nor on whether documents are isolated.
@@ -192,31 +197,28 @@ def joined(
     return dataset
 
 
-def encode(documents: Iterable[Document], *, tokenizer: Tokenizer) -> Iterator[Encoded]:
-    """Each document's tokens and its end.
+def encode(documents: Iterable[AnyDocument], *, tokenizer: Tokenizer) -> Iterator[Encoded]:
+    """Each document's tokens and its end. Raises DataError for one that can't be tokenized.
 
     A conversation's template writes its own ends: an end that is there already is not repeated, and an end
     that planc adds is not a target.
     """
     end = tokenizer.end_of_document
     for batch in _batches(documents):
-        texts = [document.text for document in batch]
-        targets = [document.targets for document in batch if document.targets is not None]
-        if not targets:
-            for document, tokens in zip(batch, tokenizer.encode(texts), strict=True):
-                yield Encoded(np.append(tokens, end), None, document.num_bytes)
-            continue
-        # Either all documents of a source have targets, or none.
-        found = tokenizer.encode_targets(texts, targets=targets)
-        for document, (tokens, is_target) in zip(batch, found, strict=True):
-            if not len(tokens) or tokens[-1] != end:
-                tokens, is_target = np.append(tokens, end), np.append(is_target, False)
-            yield Encoded(tokens, is_target, document.num_bytes)
+        for document, found in zip(batch, tokenizer.encode(batch), strict=True):
+            if isinstance(found, Fault):
+                raise DataError(f"{document.origin} {found.reason}", help=found.help)
+            ids, is_target = found.ids, found.is_target
+            if is_target is None:
+                ids = np.append(ids, end)
+            elif not len(ids) or ids[-1] != end:
+                ids, is_target = np.append(ids, end), np.append(is_target, False)
+            yield Encoded(ids, is_target, found.num_text_bytes)
 
 
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+def _batches(documents: Iterable[AnyDocument]) -> Iterator[list[AnyDocument]]:
     """Documents that are tokenized together, in order: enough for many threads, few enough for memory."""
-    batch: list[Document] = []
+    batch: list[AnyDocument] = []
     num_bytes = 0
     for document in documents:
         batch.append(document)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from planc.runtime.data.chat import AnyDocument
 from planc.runtime.data.columns import Columns, MemoryColumns, Totals
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.packing import (
@@ -18,7 +19,6 @@ from planc.runtime.data.packing import (
     require_length,
     stored_dtype,
 )
-from planc.runtime.data.sources import Document
 from planc.runtime.data.tokenizers import Tokenizer
 from planc.tables import plural
 
@@ -99,7 +99,7 @@ class PaddedDataset:
             yield "is_target", self.is_target
 
 
-def pad(documents: Iterable[Document], *, tokenizer: Tokenizer, sequence_length: int) -> PaddedDataset:
+def pad(documents: Iterable[AnyDocument], *, tokenizer: Tokenizer, sequence_length: int) -> PaddedDataset:
     """A sequence for every document that has a label, in memory. Raises DataError if none has one."""
     columns = MemoryColumns()
     totals = cut(documents, tokenizer=tokenizer, sequence_length=sequence_length, columns=columns)
@@ -108,7 +108,11 @@ def pad(documents: Iterable[Document], *, tokenizer: Tokenizer, sequence_length:
 
 
 def cut(
-    documents: Iterable[Document], *, tokenizer: Tokenizer, sequence_length: int, columns: Columns
+    documents: Iterable[AnyDocument],
+    *,
+    tokenizer: Tokenizer,
+    sequence_length: int,
+    columns: Columns,
 ) -> Totals:
     """Write the tokens of every document that has a label, cut to one sequence, and where each starts."""
     require_length(sequence_length)

@@ -18,6 +18,7 @@ from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import open_regular_file, read_regular_file
 from planc.runtime.ranks.reads import Reads
 
+LONE_SURROGATE_HELP = "write characters beyond U+FFFF as a whole surrogate pair, or as themselves"
 MAX_LINE_BYTES = 256 * 2**20
 """For JSON Lines: a file without line ends would be read whole, and parsed, before it is rejected."""
 
@@ -54,8 +55,6 @@ class Document:
     text: str
     num_bytes: int
     """Length of the text in UTF-8."""
-    targets: tuple[tuple[int, int], ...] | None = None
-    """The characters that are trained on, as (start, stop); None for all."""
 
 
 def documents(source: PlainSource, *, base: Path, reads: Reads | None = None) -> Iterator[Document]:
@@ -186,7 +185,7 @@ def num_utf8_bytes(text: str, *, origin: str) -> int:
     except UnicodeEncodeError as error:
         raise DataError(
             f"{origin} holds a lone surrogate at character {error.start}",
-            help="write characters beyond U+FFFF as a whole surrogate pair, or as themselves",
+            help=LONE_SURROGATE_HELP,
         ) from error
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from planc import __version__
 from planc.runtime.checkpoint_format.commit import fsync_directory, make_durable
+from planc.runtime.data.chat import AnyDocument
 from planc.runtime.data.columns import Totals
 from planc.runtime.data.documents import source_documents
 from planc.runtime.data.errors import DataError, DataStorageError
@@ -39,7 +40,6 @@ from planc.runtime.data.prepared.layout import INDEX_NAME, SHARD_BYTES
 from planc.runtime.data.prepared.shards import FileColumns
 from planc.runtime.data.prepared.source_files import await_tick, content_hash, entries_of
 from planc.runtime.data.prepared.wanted import Wanted
-from planc.runtime.data.sources import Document
 from planc.runtime.data.tokenizers import Tokenizer
 from planc.runtime.ranks.reads import Reads
 from planc.runtime.run_directory.plain_files import create_to_write
@@ -127,14 +127,11 @@ def _prepare(root: Path, wanted: Wanted, *, name: str, report: Report, shard_byt
 def _write(folder: Path, wanted: Wanted, *, name: str, report: Report, shard_bytes: int) -> Index:
     """The index of the files that are written into `folder`, itself the last of them."""
     await_tick(wanted.files)
-    tokenizer, reads = wanted.tokenizer.load(), Reads()
-    columns = FileColumns(folder, shard_bytes=shard_bytes)
-    try:
-        found = source_documents(wanted.spec.source, base=wanted.base, tokenizer=tokenizer, reads=reads)
+    reads, columns = Reads(), FileColumns(folder, shard_bytes=shard_bytes)
+    with contextlib.closing(columns), contextlib.closing(wanted.tokenizer.load()) as tokenizer:
+        found = source_documents(wanted.spec.source, base=wanted.base, reads=reads)
         totals = _tokenize(_counted(found, columns, report), wanted, tokenizer=tokenizer, columns=columns)
         arrays = columns.finish()
-    finally:
-        columns.close()
     _require_some(arrays, totals)
     read = {one.name: one.value for one in reads.entries if one.kind == "file"}
     files = entries_of(wanted.files, hashes=read)
@@ -165,7 +162,11 @@ def _write(folder: Path, wanted: Wanted, *, name: str, report: Report, shard_byt
 
 
 def _tokenize(
-    documents: Iterable[Document], wanted: Wanted, *, tokenizer: Tokenizer, columns: FileColumns
+    documents: Iterable[AnyDocument],
+    wanted: Wanted,
+    *,
+    tokenizer: Tokenizer,
+    columns: FileColumns,
 ) -> Totals:
     if wanted.recipe.layout == "joined":
         return join(documents, tokenizer=tokenizer, columns=columns)
@@ -190,7 +191,7 @@ def _content(index: Index) -> str:
     return hashlib.sha256(json.dumps([parts, arrays]).encode()).hexdigest()[:16]
 
 
-def _counted(documents: Iterable[Document], columns: FileColumns, report: Report) -> Iterator[Document]:
+def _counted(documents: Iterable[AnyDocument], columns: FileColumns, report: Report) -> Iterator[AnyDocument]:
     total = reported = 0
     for document in documents:
         yield document

@@ -13,6 +13,7 @@ from planc.runtime.checkpoint_format.errors import (
     CheckpointStorageError,
     CorruptCheckpointError,
 )
+from planc.runtime.errors import STOPS
 from planc.runtime.torch.agreement.texts import broadcast, gather, gather_on_first, rank
 
 _ERRORS: dict[str, type[CheckpointError]] = {
@@ -78,11 +79,13 @@ def _attempt(function: Callable[[], str]) -> str:
     try:
         return json.dumps({"result": function()})
     # Other errors too: a rank that raised alone would leave the others waiting.
-    except Exception as error:
+    except STOPS:
+        raise
+    except BaseException as error:
         return _failure(error)
 
 
-def _failure(error: Exception, *, is_combined: bool = False) -> str:
+def _failure(error: BaseException, *, is_combined: bool = False) -> str:
     report: dict[str, object]
     if isinstance(error, CheckpointError):
         report = {"error": type(error).__name__, "message": error.message, "help": error.help}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planc.graph.ops import SaveCheckpoint, SettleSave
 from planc.runtime.checkpoint_format.layout import step_of
+from planc.runtime.errors import STOPS
 from planc.runtime.interpreter import Position
 from planc.runtime.observer import SaveTimes
 from planc.runtime.torch.checkpoint import BackgroundSaves, Destination, SavePlan, plan_save
@@ -64,5 +65,7 @@ def finish_save(session: Session) -> None:
     """Wait as `join_save` does, in a run that fails for another reason, which is reported first."""
     try:
         join_save(session)
-    except Exception as error:
+    except STOPS:
+        raise
+    except BaseException as error:
         session.observer.noted(f"the save under way failed too: {error}")

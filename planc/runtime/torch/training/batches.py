@@ -20,7 +20,7 @@ from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.data.prepared.wanted import want
 from planc.runtime.data.spec import DataSpec
 from planc.runtime.data.tokenizers import share_cpus
-from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.errors import STOPS, ExitCode, RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.numerics import MAX_SEQUENCES
 from planc.runtime.torch.agreement.prepared_data import FailedElsewhereError, require_prepared
@@ -99,7 +99,9 @@ def _read(session: Session, position: Position) -> list[MicroBatch]:
     """This rank's micro-batches. RunError with the storage code if they can't be read."""
     try:
         return session.loader.next_step()
-    except Exception as error:
+    except STOPS:
+        raise
+    except BaseException as error:
         # Of any kind: the reader may be a library, and the sequences help with any error.
         ids = session.loader.next_ids()
         more = f" and {len(ids) - MAX_SEQUENCES} more" if len(ids) > MAX_SEQUENCES else ""

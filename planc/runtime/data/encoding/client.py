@@ -1,0 +1,240 @@
+"""The side of the run: starts the process that tokenizes, and names the document that ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import planc
+from planc.runtime.data.chat import ChatTemplate, TrainOn
+from planc.runtime.data.encoding.frames import read_frame, write_frame
+from planc.runtime.data.encoding.limits import Limits
+from planc.runtime.data.errors import DataError
+from planc.tables import format_bytes
+
+_ENVIRONMENT = (
+    *("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"),
+    *("RAYON_NUM_THREADS", "TOKENIZERS_PARALLELISM"),
+)
+"""What the process gets of the environment, which holds keys."""
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); " \
+    "from planc.runtime.data.encoding.worker import main; main()"  # fmt: skip
+_PATIENCE = 20
+"""How many times its CPU time a batch may take on a busy machine."""
+_MAX_WORDS = 1 << 16
+_ID_TYPE = np.dtype("=u4")
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The ids of one text, [tokens]. `is_target` marks those that are trained on; None for all."""
+
+    ids: Ids
+    is_target: npt.NDArray[np.bool_] | None
+    num_text_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a document has no tokens: a message is the document's name and `reason`."""
+
+    reason: str
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """A `tokenizer.json` by name and content, and what else each process needs."""
+
+    name: str
+    content: bytes
+    end_of_document: str | None
+    chat_template: ChatTemplate | None
+
+    def header(self, limits: Limits) -> dict[str, Any]:
+        return {"name": self.name, "end_of_document": self.end_of_document, "limits": limits.data()}
+
+
+class Encoder:
+    """Tokenizes in another process, and in a new one after a document that ended it.
+
+    `vocab_size` is one more than the largest id. Raises DataError if the tokenizer or its template is faulty.
+    """
+
+    def __init__(self, loading: Loading, limits: Limits) -> None:
+        self._loading, self._limits = loading, limits
+        self._process: _Process | None = None
+        found = self._started().first
+        self.vocab_size: int = found["vocab_size"]
+        self.end_of_document: int = found["end_of_document"]
+
+    def encode(self, items: Sequence[bytes], *, train_on: TrainOn | None = None) -> Iterator[Tokens | Fault]:
+        """The tokens of each text in UTF-8; of messages in JSON, if `train_on` is given.
+
+        A batch that ends the process is tokenized again, one item at a time.
+        """
+        answer = self._started().ask({"train_on": train_on, "sizes": [*map(len, items)]}, *items)
+        if not isinstance(answer, str):
+            yield from _parts(*answer, has_starts=train_on is not None)
+            return
+        self.close()
+        if len(items) == 1:
+            yield Fault(f"cannot be tokenized: {answer}", "shorten or remove it, or use another tokenizer")
+            return
+        for item in items:
+            yield from self.encode([item], train_on=train_on)
+
+    @property
+    def process_id(self) -> int:
+        """The process that tokenizes now."""
+        return self._started().process_id
+
+    def close(self) -> None:
+        """End the process; it starts again if it is needed."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    def _started(self) -> _Process:
+        if self._process is None:
+            self._process = _Process(self._loading, self._limits)
+        return self._process
+
+
+class _Process:
+    """A process that has loaded the tokenizer; `first` is its answer to that. Raises DataError."""
+
+    def __init__(self, loading: Loading, limits: Limits) -> None:
+        self._limits = limits
+        pipe = subprocess.PIPE
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        self._process = subprocess.Popen(
+            (sys.executable, "-I", "-S", "-c", _START, json.dumps(_import_path())),
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            env=environment,
+            start_new_session=True,
+        )
+        self.close = weakref.finalize(self, _end, self._process)
+        self.first = self._load(loading.name, loading.header(limits), loading.content)
+        if loading.chat_template is not None:
+            self._load(loading.chat_template.origin, asdict(loading.chat_template))
+
+    def _load(self, name: str, header: Mapping[str, Any], *content: bytes) -> dict[str, Any]:
+        """The answer to a message before any batch. Raises DataError."""
+        answer = self.ask(header, *content)
+        if isinstance(answer, str):
+            self.close()
+            raise DataError(f"{name} cannot be loaded: {answer}", help="use another tokenizer")
+        if "message" in answer[0]:
+            self.close()
+            raise DataError(answer[0]["message"], help=answer[0]["help"])
+        return answer[0]
+
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    def ask(self, header: Mapping[str, Any], *content: bytes) -> tuple[dict[str, Any], memoryview] | str:
+        """The answer to one message; why there is none, if the process has ended or is of no more use."""
+        num_bytes = sum(map(len, content))
+        seconds = self._limits.seconds(num_bytes)
+        is_late = threading.Event()
+
+        def end() -> None:
+            is_late.set()
+            self._process.kill()
+
+        timer = threading.Timer(_PATIENCE * seconds, end)
+        timer.start()
+        try:
+            answer = self._exchanged(header, content)
+        finally:
+            timer.cancel()
+        memory = format_bytes(self._limits.memory(num_bytes))
+        if answer is None and is_late.is_set():
+            return f"it takes more than {_PATIENCE * seconds:_} s"
+        if answer is None:
+            return self._death(seconds=seconds, memory=memory)
+        if answer[0].get("is_memory"):
+            return f"it takes more than {memory} of memory"
+        if "failure" in answer[0]:
+            return f"the tokenizers library fails: {answer[0]['failure']}"
+        return answer
+
+    def _exchanged(
+        self, header: Mapping[str, Any], content: Sequence[bytes]
+    ) -> tuple[dict[str, Any], memoryview] | None:
+        assert self._process.stdin is not None and self._process.stdout is not None, "both are pipes"
+        # One that has ended reads nothing more.
+        with contextlib.suppress(BrokenPipeError):
+            write_frame(self._process.stdin, dict(header), *content)
+        return read_frame(self._process.stdout)
+
+    def _death(self, *, seconds: int, memory: str) -> str:
+        """Why the process has ended without an answer."""
+        assert self._process.stderr is not None, "it is a pipe"
+        words = self._process.stderr.read(_MAX_WORDS).decode(errors="replace")
+        code = self._process.wait()
+        if "memory allocation of" in words:
+            return f"it takes more than {memory} of memory"
+        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        if name == "SIGXCPU":
+            return f"it takes more than {seconds:_} s of CPU time"
+        if name == "SIGKILL":
+            return "its process was killed, as systems do when memory is short"
+        lines = words.strip().splitlines() or ["no message"]
+        return f"its process ends with {name}: {lines[-1][-200:]}"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        assert stream is not None
+        with contextlib.suppress(BrokenPipeError):
+            stream.close()
+    process.wait()
+
+
+def _import_path() -> list[str]:
+    """Where this process imports from, so the other one imports the same."""
+    root = str(Path(planc.__file__).parents[1])
+    return [*dict.fromkeys([*(os.path.abspath(path) for path in sys.path), root])]
+
+
+def _parts(header: dict[str, Any], content: memoryview, *, has_starts: bool) -> Iterator[Tokens | Fault]:
+    """The tokens of each document, from the answer to a batch."""
+    numbers = np.frombuffer(content, dtype=_ID_TYPE)
+    ids, starts = np.split(numbers, 2) if has_starts else (numbers, None)
+    place = 0
+    for one in header["answers"]:
+        if "reason" in one:
+            yield Fault(one["reason"], one["help"])
+            continue
+        part = slice(place, place + one["tokens"])
+        place = part.stop
+        is_target = None if starts is None else _within(starts[part], one["targets"])
+        yield Tokens(ids[part].astype(np.int64), is_target, one["bytes"])
+
+
+def _within(places: npt.NDArray[Any], spans: Sequence[Sequence[int]]) -> npt.NDArray[np.bool_]:
+    is_target = np.zeros(len(places), dtype=np.bool_)
+    for start, stop in spans:
+        is_target |= (places >= start) & (places < stop)
+    return is_target

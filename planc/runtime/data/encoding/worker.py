@@ -1,0 +1,156 @@
+"""The confined process that tokenizes: batches on its standard input, token ids on its standard output.
+
+It ends with its input, with a batch that it can't finish, and with the limits of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+from planc.runtime.data.chat import ChatTemplate
+from planc.runtime.data.encoding.frames import parts_of, read_frame, write_frame
+from planc.runtime.data.encoding.limits import Limits, allow, confine
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.sources import LONE_SURROGATE_HELP
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
+
+    from planc.runtime.data.encoding.template import Render
+
+_ID_TYPE = "I"
+_MAX_REASON = 500
+
+
+@dataclass(slots=True)
+class _Loaded:
+    tokenizer: Tokenizer
+    render: Render | None = None
+
+    def answer(self, header: dict[str, Any], content: memoryview) -> tuple[dict[str, Any], list[bytes]]:
+        """The header and the bytes of the answer to a batch, or to a template. Raises DataError for that."""
+        if "text" in header:
+            # Only conversations need Jinja.
+            from planc.runtime.data.encoding.template import compiled
+
+            self.render = compiled(ChatTemplate(**header))
+            return {}, []
+        parts = parts_of(content, header["sizes"])
+        if header["train_on"] is None:
+            return self.texts(parts)
+        return self.conversations(parts, train_on=header["train_on"])
+
+    def texts(self, parts: Sequence[memoryview]) -> tuple[dict[str, Any], list[bytes]]:
+        """The answer to a batch of texts."""
+        texts = [str(part, "utf-8") for part in parts]
+        found = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        answers = [{"tokens": len(one), "bytes": len(part)} for one, part in zip(found, parts, strict=True)]
+        return {"answers": answers}, [_joined(one.ids for one in found)]
+
+    def conversations(
+        self, parts: Sequence[memoryview], *, train_on: Any
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """As `texts`, with where each token starts. A conversation that can't be rendered has its reason."""
+        answers = [self._rendered(part, train_on=train_on) for part in parts]
+        texts = [answer.pop("text") for answer in answers if "text" in answer]
+        found: list[Encoding] = self.tokenizer.encode_batch(texts, add_special_tokens=False)
+        encodings = iter(found)
+        for answer in answers:
+            if "targets" in answer:
+                answer["tokens"] = len(next(encodings))
+        starts = ([start for start, _ in one.offsets] for one in found)
+        return {"answers": answers}, [_joined(one.ids for one in found), _joined(starts)]
+
+    def _rendered(self, content: memoryview, *, train_on: Any) -> dict[str, Any]:
+        from planc.runtime.data.encoding.template import TemplateFault, rendered
+
+        assert self.render is not None, "conversations come with a template"
+        messages = json.loads(str(content, "utf-8", "surrogatepass"))
+        try:
+            text, targets = rendered(messages, render=self.render, train_on=train_on)
+            return {"text": text, "targets": targets, "bytes": len(text.encode())}
+        except TemplateFault as fault:
+            return {"reason": f"is rejected by the chat template: {fault}", "help": fault.help}
+        except UnicodeEncodeError as error:
+            reason = f"becomes a text with a lone surrogate at character {error.start}"
+            return {"reason": reason, "help": LONE_SURROGATE_HELP}
+
+
+def _joined(lists: Any) -> bytes:
+    joined = array(_ID_TYPE)
+    assert joined.itemsize == 4
+    for one in lists:
+        joined.extend(one)
+    return joined.tobytes()
+
+
+def _load(header: dict[str, Any], content: memoryview) -> tuple[_Loaded, dict[str, Any]]:
+    """The tokenizer, and the answer to the message that it came in. Raises DataError."""
+    name = header["name"]
+    try:
+        # Here, so a missing library is reported as any other fault of the first message.
+        from planc.runtime.data.encoding.parsed import end_of_document_id, parsed, vocab_size
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"reading {name} needs the tokenizers library", help="install it: pip install 'planc[run]'"
+        ) from error
+    loaded = parsed(bytes(content), name=name)
+    end = end_of_document_id(loaded, header["end_of_document"], name=name)
+    return _Loaded(loaded), {"vocab_size": vocab_size(loaded), "end_of_document": end}
+
+
+def serve(source: IO[bytes], sink: IO[bytes]) -> None:
+    """Answer each message; after one that can't be answered, end."""
+    limits, loaded = Limits(), None
+    while (message := read_frame(source)) is not None:
+        header, content = message
+        parts: list[bytes] = []
+        try:
+            if loaded is None:
+                limits = Limits.of_data(header["limits"])
+                allow(limits, num_bytes=len(content))
+                loaded, answer = _load(header, content)
+            else:
+                allow(limits, num_bytes=len(content))
+                answer, parts = loaded.answer(header, content)
+        except DataError as error:
+            write_frame(sink, {"message": error.message, "help": error.help})
+            return
+        except MemoryError:
+            write_frame(sink, {"is_memory": True})
+            return
+        # A panic of Rust code is a BaseException; after one, the library's locks may be poisoned.
+        except BaseException as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            write_frame(sink, {"failure": lines[0][:_MAX_REASON]})
+            return
+        write_frame(sink, answer, *parts)
+
+
+def main() -> None:
+    # A signal is for the run, which ends this process when it ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    confine()
+    sink = os.fdopen(os.dup(1), "wb")
+    # What a library prints must not be taken for an answer, nor wait for a reader.
+    os.dup2(2, 1)
+    if sys.platform != "win32":
+        os.set_blocking(2, False)
+    try:
+        serve(sys.stdin.buffer, sink)
+    except BrokenPipeError:
+        # Nobody waits for the answer.
+        os._exit(0)
+    sink.close()
+
+
+if __name__ == "__main__":
+    main()
