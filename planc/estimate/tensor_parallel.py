@@ -112,15 +112,16 @@ def _parameter_gradients(work: RankWork) -> Iterator[Collective]:
     All in one message, except under FSDP, which sums them itself, one by one. Over several micro steps it
     gathers gradients in its reduce dtype (FSDPParam.to_accumulated_grad).
     """
-    sizes = [
-        parameter.num_elements
+    by_owner = {
+        work.owners.get(name, name): parameter.num_elements
         for fqn, use in work.styles.items()
         if BY_NAME[use.style].reduces_parameter_gradients
         for parameter in work.module(fqn).parameters
-        if work.has_gradient(f"{fqn}.{parameter.name}")
-    ]
-    if not sizes:
+        if work.has_gradient(name := f"{fqn}.{parameter.name}")
+    }
+    if not by_owner:
         return
+    sizes = list(by_owner.values())
     dtype = work.reduce_dtype if work.times > 1 else work.compute_dtype
     for num_elements in sizes if work.has_fsdp else (sum(sizes),):
         num_bytes = num_elements * dtype.size_bytes

@@ -247,6 +247,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "models" / "read").mkdir()
     read = replace(tiny, read_by_layers=("model.layers.1.mlp.down_proj",))
     (folder / "models" / "read" / "inventory.json").write_text(dumps(read))
+    (folder / "models" / "tied-norms").mkdir()
+    qwen = loads((PLANS / "models" / "qwen3-8b" / "inventory.json").read_bytes())
+    tied = replace(qwen, ties=(("model.layers.0.self_attn.q_norm.weight", "model.norm.weight"),))
+    (folder / "models" / "tied-norms" / "inventory.json").write_text(dumps(tied))
     return folder
 
 
@@ -306,3 +310,13 @@ def test_what_layers_read_of_a_module_is_not_used_on_part_of_the_tokens(base: Pa
     (found,) = errors(checked(plan("llama", {}).replace("tiny-llama", "read"), base))
     assert found.code.code == "P480"
     assert found.notes[0] == "code of the layers reads `weight` of `model.layers.1.mlp.down_proj`"
+
+
+def test_a_parameter_has_one_sum_of_gradients_under_all_its_names(base: Path) -> None:
+    rules = "".join(f"  {line}\n" for line in (*PLAIN, HEAD_NORMS))
+    assert errors(checked(PLAN.format(model="qwen3-8b", tp=2, rules=rules), base)) == []
+    (found,) = errors(checked(PLAN.format(model="tied-norms", tp=2, rules=rules), base))
+    assert found.code.code == "P416"
+    summed = "Replicate(), its gradient summed over tp"
+    assert found.primary.text == f"`model.layers.0.self_attn.q_norm.weight` gets {summed}"
+    assert "`model.norm` has no rule, so it is replicated" in found.notes

@@ -1,4 +1,4 @@
-"""Tied parameters that would be placed differently."""
+"""Tied parameters that would be placed differently, or whose gradients would be summed differently."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from planc.checks.support.clash_report import block_span, labels_at, rule_spans
 from planc.checks.support.rule import Rule, Subject
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
-from planc.vocab import MeshDim, Placement, Replicate
+from planc.inventory.schema import Kind
+from planc.vocab import MeshDim, Replicate
 
 CODE = Code("P416", "tied-placements", "tied parameters are sharded differently")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each tie whose parameters get different placements."""
+    """One finding for each tie whose names get the parameter, or its gradient, different placements."""
     if subject.plan.tensor_parallel is None:
         return
     for tie in subject.inventory.ties:
@@ -30,18 +31,29 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             f"`{primary}` gets {placements[primary]}",
             secondary=labels_at(spans[second], f"`{second}` gets {placements[second]}", apart_from=None),
             notes=(f"`{owner}` and `{other}` are one parameter", *_bare(second, spans[second] == ())),
-            help="shard both by rows: `embedding_rowwise` for the embedding, `colwise` for the head",
+            help=_help(subject, tie),
         )
+
+
+def _help(subject: Subject, tie: tuple[str, ...]) -> str:
+    modules = (subject.inventory.get(name.rpartition(".")[0]) for name in tie)
+    if any(module is not None and module.kind is Kind.EMBEDDING for module in modules):
+        return "shard both by rows: `embedding_rowwise` for the embedding, `colwise` for the head"
+    return "write rules for these modules that place the parameter in the same way, or leave both out"
 
 
 def _bare(name: str, is_bare: bool) -> tuple[str, ...]:
     return (f"`{name.rpartition('.')[0]}` has no rule, so it is replicated",) if is_bare else ()
 
 
-def _placement(subject: Subject, parameter: str) -> Placement:
+def _placement(subject: Subject, parameter: str) -> str:
+    """The placement of a parameter by one of its names, and of its gradient if ranks have summands of it."""
     fqn, _, name = parameter.rpartition(".")
     assignment = subject.bound.styles.get(fqn)
-    return assignment.placement(name) if assignment else Replicate()
+    if assignment is None:
+        return str(Replicate())
+    is_summed = assignment.style.reduces_parameter_gradients
+    return f"{assignment.placement(name)}{', its gradient summed over tp' * is_summed}"
 
 
 RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

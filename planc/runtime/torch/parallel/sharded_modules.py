@@ -57,6 +57,11 @@ def compute_locally(
     module.__class__ = _with_local_parameters(of_module, tuple(module._parameters))
 
 
+def computes_locally(module: nn.Module) -> bool:
+    """Whether a module's own code sees its local parameters."""
+    return _SHARE in vars(module)
+
+
 _SHARE, _COMPUTES = "_planc_share", "_planc_computes"
 
 
@@ -73,8 +78,10 @@ class _Share:
 
     def of(self, name: str, parameter: Tensor | None) -> Tensor | None:
         """This rank's part of a parameter, as a plain tensor."""
-        if not isinstance(parameter, DTensor):
-            return parameter
+        if parameter is None:
+            return None
+        # A plain one would be summed, or have its gradient summed, as if it were on one rank.
+        assert isinstance(parameter, DTensor), f"{name} is distributed, whatever it is tied to"
         gradient = self.gradient if parameter.placements == (Replicate(),) else None
         # Not an nn.Parameter, which would be a leaf: gradients flow to the distributed one.
         local: Tensor = parameter.to_local(grad_placements=gradient)
@@ -158,7 +165,7 @@ def local_parameters(inside: nn.Module) -> Iterator[None]:
     Of a DTensor the compiler saves the mesh for backward, which a recomputed region mistakes for a tensor
     (PyTorch 2.13).
     """
-    sharded = [module for module in inside.modules() if _SHARE in vars(module)]
+    sharded = [module for module in inside.modules() if computes_locally(module)]
     distributed = [dict(module._parameters) for module in sharded]
     for module in sharded:
         share: _Share = vars(module)[_SHARE]

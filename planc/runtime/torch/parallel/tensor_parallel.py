@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from typing import assert_never
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Partial, Placement, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from planc import vocab
 from planc.graph.ops import ShardTensorParallel
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.module_edges import move_at_edges
 from planc.runtime.torch.parallel.packing import Packing, note_packings, packing_of
-from planc.runtime.torch.parallel.sharded_modules import compute_locally, distribute_parameters
-from planc.runtime.torch.parallel.ties import tie, tied_parameters
+from planc.runtime.torch.parallel.sharded_modules import (
+    compute_locally,
+    computes_locally,
+    distribute_parameters,
+)
+from planc.runtime.torch.parallel.ties import Ties, tie, tied_parameters
 from planc.runtime.torch.session import Session
 from planc.styles import BY_NAME
 
@@ -28,17 +33,41 @@ def shard_tensor_parallel(session: Session, op: ShardTensorParallel, position: P
         shard_module(session.model.get_submodule(fqn), op, mesh, rotary_width=_rotary_width(session))
     # Each module gets parameters of its own, which unties tied ones.
     tie(session.model, ties)
+    sharded = {fqn for one in _ops(session) if _distributes(one) for fqn in one.modules}
+    for module in _reading_distributed(session.model, ties, apart_from=sharded):
+        compute_locally(module, mesh, sums_whole=False)
+
+
+def _ops(session: Session) -> Iterator[ShardTensorParallel]:
+    return (op for op in session.graph.setup if isinstance(op, ShardTensorParallel))
+
+
+def _distributes(op: ShardTensorParallel) -> bool:
+    """Whether an op's modules get distributed parameters."""
+    is_sharded = any(vocab.is_sharded(placement) for _, placement in op.parameters)
+    return is_sharded or BY_NAME[op.use.style].reduces_parameter_gradients
+
+
+def _reading_distributed(model: nn.Module, ties: Ties, *, apart_from: Collection[str]) -> list[nn.Module]:
+    """The modules whose parameter is distributed because a module that shares it is sharded."""
+    found = {
+        name.rpartition(".")[0]: None
+        for names in ties
+        for name in names
+        if isinstance(model.get_parameter(name), DTensor)
+    }
+    modules = (model.get_submodule(fqn) for fqn in found if fqn not in apart_from)
+    return [module for module in modules if not computes_locally(module)]
 
 
 def shard_module(module: nn.Module, op: ShardTensorParallel, mesh: DeviceMesh, *, rotary_width: int) -> None:
     """Shard one module as the op's style says."""
-    style = BY_NAME[op.use.style]
-    is_sharded = any(vocab.is_sharded(one) for _, one in op.parameters)
-    if is_sharded or style.reduces_parameter_gradients:
+    if _distributes(op):
+        sums_whole = BY_NAME[op.use.style].reduces_parameter_gradients
         note_packings(module, _packings(module, op, mesh))
         distribute_parameters(module, {name: placement(of) for name, of in op.parameters}, mesh)
         parts = op.rows.parts if op.rows else None
-        compute_locally(module, mesh, sums_whole=style.reduces_parameter_gradients, parts=parts)
+        compute_locally(module, mesh, sums_whole=sums_whole, parts=parts)
     move_at_edges(module, op.edges, mesh, rotary_width=rotary_width)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from torch import nn
+from torch.distributed.tensor import DTensor
+
+from planc.runtime.errors import RunError
 
 Ties = tuple[tuple[str, ...], ...]
 
@@ -16,9 +19,19 @@ def tied_parameters(model: nn.Module) -> Ties:
 
 
 def tie(model: nn.Module, ties: Ties) -> None:
-    """Make every group share its owner's parameter again."""
-    for owner, *aliases in ties:
-        parameter = model.get_parameter(owner)
-        for alias in aliases:
-            module, _, name = alias.rpartition(".")
-            setattr(model.get_submodule(module), name, parameter)
+    """Make every group share one parameter again: a distributed one if there is one, else the owner's.
+
+    RunError if modules of a group distribute it differently.
+    """
+    for names in ties:
+        parameters = [model.get_parameter(name) for name in names]
+        distributed = [one for one in parameters if isinstance(one, DTensor)]
+        if any(one.placements != distributed[0].placements for one in distributed):
+            raise RunError(
+                f"{' and '.join(names)} are one parameter, and this graph shards them differently",
+                help="compile the plan again with this version of planc",
+            )
+        shared = distributed[0] if distributed else parameters[0]
+        for name in names:
+            module, _, own = name.rpartition(".")
+            setattr(model.get_submodule(module), own, shared)
