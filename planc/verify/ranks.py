@@ -40,6 +40,7 @@ from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors
 from planc.runtime.torch.parallel.mesh import choose_device, connect
 from planc.runtime.torch.parallel.packing import Packing, gathered, packed_parameters
 from planc.runtime.torch.session import Paths, Session
+from planc.verify.perturb import perturb
 
 Digests = dict[str, str]
 BeforeOp = Callable[[Session, Op, Position], None]
@@ -57,6 +58,8 @@ class Task:
     collective_timeout_seconds: int = 60
     backend: str = "gloo"
     """`nccl` runs each rank on a CUDA device of its own."""
+    perturbs: bool = False
+    """Add noise to weights that are drawn, as the one process of `planc verify` does: see `perturb`."""
 
 
 @dataclass(slots=True)
@@ -82,10 +85,11 @@ class Record:
 class Recorder:
     """Executes ops on the torch backend, and inspects the session before and after them."""
 
-    def __init__(self, session: Session, *, before_op: BeforeOp | None) -> None:
+    def __init__(self, session: Session, *, before_op: BeforeOp | None, perturbs: bool = False) -> None:
         self.session = session
         self.backend = TorchBackend(session)
         self.before_op = before_op
+        self.perturbs = perturbs
         self.record = Record()
 
     def execute(self, op: Op, position: Position) -> None:
@@ -102,6 +106,8 @@ class Recorder:
             self.record.blocks |= local_digests(found, prefix="gradient of ")
             self.record.gradients = tensors_of_all_stages(self.session, whole_tensors(found, packings))
         self.backend.execute(op, position)
+        if self.perturbs and isinstance(op, InitWeights):
+            perturb(self.session.model, seed=op.seed)
         if isinstance(op, InitWeights | LoadWeights):
             whole = whole_tensors(
                 dict(self.session.model.named_parameters()), packings_of(self.session.model)
@@ -176,7 +182,7 @@ def train_rank(rank: int, world_size: int, task: Task) -> Record:
     """This rank's record of the task. Its process group stays: to leave may crash, so records go first."""
     metrics = Metrics()
     session = open_session(task, metrics)
-    recorder = Recorder(session, before_op=task.before_op)
+    recorder = Recorder(session, before_op=task.before_op, perturbs=task.perturbs)
     run(task.graph, recorder, stop_after=task.stop_after)
     record = recorder.record
     record.metrics = metrics.steps

@@ -1,7 +1,8 @@
 """Train in one process with transformers and torch only: the reference for every mesh.
 
-It uses planc's initial parameters, packed tokens and order of samples, but none of its runtime: attention is
-transformers' eager one; loss, accumulation and schedule are implemented here a second time.
+It uses planc's initial parameters with noise on each, packed tokens and order of samples, but none of its
+runtime: attention is transformers' eager one; loss, accumulation and schedule are implemented here a second
+time.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.packing import PackedDataset
 from planc.runtime.data.padding import PaddedDataset
 from planc.runtime.torch.weights.weights import initialize
+from planc.verify.perturb import constants, perturb, perturb_tensor, saved_tensors
 from planc.verify.recipe import Recipe
 
 
@@ -41,7 +43,7 @@ class Training:
     """The gradients of the first step, before clipping."""
     final: dict[str, Tensor]
     buffers: dict[str, Tensor] = field(default_factory=dict)
-    """The initial parameters, as transformers itself fills them while it builds the model."""
+    """The initial buffers, as transformers itself fills them while it builds it, saved ones with noise."""
 
 
 def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> Training:
@@ -60,6 +62,11 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     )
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     initialize(model, seed=recipe.seed)
+    perturb(model, seed=recipe.seed)
+    saved = saved_tensors(model)
+    for name in saved.keys() & buffers.keys():
+        perturb_tensor(name, buffers[name], seed=recipe.seed)
+    assert not (found := [*constants(saved)]), f"constant, so faults would not show: {', '.join(found[:3])}"
     model.train()
     initial = snapshot(model)
     data = open_data(recipe.data, base=recipe.base, model_vocab_size=config.vocab_size)

@@ -161,6 +161,7 @@ def run_plan(
         stop_after=NUM_STEPS,
         collective_timeout_seconds=_COLLECTIVE_TIMEOUT_SECONDS + int(extra),
         backend=backend,
+        perturbs=True,
     )
     return run_ranks(
         train_rank, graph.world_size, task, timeout_seconds=_TIMEOUT_SECONDS + extra, init=False, quiet=True

@@ -101,9 +101,13 @@ def measure(group: Sequence[Cell], *, workspace: Path, before_op: BeforeOp | Non
             yield Row(group[0], problems=(str(error).strip().splitlines()[-1],))
         return
     for cell, records in by_cell:
-        plan, _ = compile_cell(cell, workspace=workspace)
-        training = _training(cell.model, cell.dtype, cell.global_batch, plan.optimizer, workspace=workspace)
-        yield compare(cell, records, training)
+        yield compare(cell, records, reference_of(cell, workspace=workspace))
+
+
+def reference_of(cell: Cell, *, workspace: Path) -> Training:
+    """The training that a cell must repeat."""
+    plan, _ = compile_cell(cell, workspace=workspace)
+    return _training(cell.model, cell.dtype, cell.global_batch, plan.optimizer, workspace=workspace)
 
 
 def _run(
@@ -116,7 +120,14 @@ def _run(
         tasks = tuple(
             (
                 free_port(),
-                Task(graph, workspace, Path(folder) / str(number), before_op, stop_after=cells.NUM_STEPS),
+                Task(
+                    graph,
+                    workspace,
+                    Path(folder) / str(number),
+                    before_op,
+                    stop_after=cells.NUM_STEPS,
+                    perturbs=True,
+                ),
             )
             for number, graph in enumerate(graphs)
         )

@@ -52,6 +52,7 @@ def ground_truth(graph: Graph, recipe: Recipe, *, rounds: bool) -> Truth:
             Path(folder),
             stop_after=NUM_STEPS,
             collective_timeout_seconds=COLLECTIVE_TIMEOUT_SECONDS,
+            perturbs=True,
         )
         try:
             records = run_ranks(

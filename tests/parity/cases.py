@@ -49,6 +49,13 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "llama-tied": {**_LLAMA, "tie_word_embeddings": True},
     "llama-uneven": {**_LLAMA, "vocab_size": 257},
     "qwen3": {**_LLAMA, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
+    "starcoder": {
+        **_LLAMA,
+        "architectures": ["Starcoder2ForCausalLM"],
+        "model_type": "starcoder2",
+        "sliding_window": None,
+        **dict.fromkeys(("residual_dropout", "embedding_dropout", "attention_dropout"), 0.0),
+    },
     "qwen3-moe": {
         **_LLAMA,
         "architectures": ["Qwen3MoeForCausalLM"],
@@ -59,7 +66,8 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
         "mlp_only_layers": [0],
     },
 }
-"""Models by name. Four key-value heads, so tp can be 4; 257 rows divide by nothing."""
+"""Models by name. Four key-value heads, so tp can be 4; 257 rows divide by nothing. A Starcoder's linear
+layers have biases."""
 
 _SEQUENCE_PARALLEL = """  "model.embed_tokens" -> embedding_rowwise(output = Shard(1))
   "model.layers.*.{input,post_attention}_layernorm" -> sequence_parallel
