@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tests.positions.sizes import TRAINED
+
 _MASKED = "an encoder with a head; its attention sees later tokens unless asked otherwise"
 _HALF = "the decoder of an encoder-decoder"
 _MIXED = "a model of more than text; its language model is in the table, or under a name of its own"
@@ -12,19 +14,13 @@ _ALIAS = "another name of a model in the table"
 LEFT_OUT: Mapping[str, str] = {
     **dict.fromkeys(
         (
-            *("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie"),
-            *("megatron-bert", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer"),
-            *("xlm", "xlm-roberta", "xlm-roberta-xl", "xlnet", "xmod"),
+            "xlm",
+            "xlnet",
+            "xmod",
         ),
         _MASKED,
     ),
-    **dict.fromkeys(
-        (
-            *("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp"),
-            *("pegasus", "plbart", "prophetnet", "trocr", "whisper"),
-        ),
-        _HALF,
-    ),
+    "bigbird_pegasus": _HALF,
     **dict.fromkeys(
         (
             *("dots3_note", "emu3", "fuyu", "gemma3", "gemma3n", "gemma4", "gemma4_assistant"),
@@ -48,6 +44,11 @@ def known_types() -> Mapping[str, str]:
     return {model_type: name if isinstance(name, str) else name[0] for model_type, name in names}
 
 
-def architectures() -> Mapping[str, str]:
+def in_the_table() -> Mapping[str, str]:
     """The class of every model type of the table."""
     return {model_type: name for model_type, name in known_types().items() if model_type not in LEFT_OUT}
+
+
+def architectures() -> Mapping[str, str]:
+    """The class of every model type of the table that is a decoder unasked: those that people train."""
+    return {model_type: name for model_type, name in in_the_table().items() if model_type not in TRAINED}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-from tests.models.architectures import architectures
+from tests.models.architectures import in_the_table
 from tests.models.judge import Row, Status, judged
 from tests.models.page import RESULTS, read_rows, write_page, write_rows
 from tests.models.plans import COLUMNS
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     began = time.monotonic()
     known = read_rows(options.results)
-    names = architectures()
+    names = in_the_table()
     for path in options.join:
         known |= read_rows(path)
     shard, of = options.shard

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,8 @@ class Measured:
     """What one process did. Tensors by name; digests of all parameters and buffers before the first step."""
 
     digests: dict[str, str]
+    constant: tuple[str, ...]
+    """Saved tensors in which a wrong factor or summand would not show: there are to be none."""
     losses: tuple[float, ...]
     grad_norms: tuple[float, ...]
     initial: dict[str, Tensor]
@@ -86,6 +88,18 @@ def write_weights(folder: Path, *, noise: float = NOISE) -> None:
     model.save_pretrained(folder)
 
 
+def constants(tensors: Mapping[str, Tensor]) -> Iterator[str]:
+    """Floating-point tensors that are the same along a dimension; of scalars, those that are 0 or 1."""
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or name.endswith(RESET_BY_LOADING):
+            continue
+        wide = [dim for dim, size in enumerate(tensor.shape) if size > 1]
+        if any(bool((tensor == tensor.narrow(dim, 0, 1)).all()) for dim in wide):
+            yield name
+        if tensor.numel() == 1 and tensor.item() in (0.0, 1.0):
+            yield name
+
+
 def measured(
     rank: int, world_size: int, folder: Path, corpus: Path, sequence_length: int, dtype: str, num_steps: int
 ) -> Measured:
@@ -93,6 +107,7 @@ def measured(
     tokens = tokens_of(corpus, sequence_length=sequence_length)
     model = loaded(folder, dtype=dtype)
     digests, initial = digests_of(model), snapshot(model)
+    constant = tuple(constants(model.state_dict()))
     losses, norms, gradients = _trained(model, tokens, num_steps=num_steps, fused=None)
     final = snapshot(model)
     noise, norm_noise = {}, (0.0,) * num_steps
@@ -103,7 +118,7 @@ def measured(
             max(abs(other - norm) for other in others) / norm
             for norm, *others in zip(norms, *moved, strict=True)
         )
-    return Measured(digests, losses, norms, initial, gradients, noise, norm_noise, final)
+    return Measured(digests, constant, losses, norms, initial, gradients, noise, norm_noise, final)
 
 
 def _trained(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.dist.pool import start_server
 from tests.models import independent
-from tests.models.architectures import LEFT_OUT, architectures, known_types
+from tests.models.architectures import LEFT_OUT, in_the_table, known_types
 from tests.models.judge import Status, judged
 from tests.models.page import PAGE, RESULTS, read_rows
 from tests.models.plans import COLUMNS, is_filled
@@ -23,9 +23,12 @@ DTYPES = ("llama", "deepseek_v3", "ernie4_5_moe", "gemma3_text", "gpt2")
 """Rotary frequencies; a buffer that loading keeps in float32; parameters that are built so; an embedding with
 a scale in a buffer; learned positions."""
 
+TIED_BIASES = ("bert", "camembert", "data2vec-text", "electra", "megatron-bert", "roberta", "xlm-roberta")
+"""Decoders whose head's bias is a parameter of the module around it, too."""
+
 
 def test_every_architecture_is_in_the_table_or_left_out_with_a_reason() -> None:
-    assert list(read_rows(RESULTS)) == list(architectures())
+    assert list(read_rows(RESULTS)) == list(in_the_table())
     assert set(LEFT_OUT) <= set(known_types())
 
 
@@ -69,7 +72,7 @@ def test_a_tiny_config_keeps_every_kind_of_layer() -> None:
 def test_a_row_of_the_table_still_holds(model_type: str) -> None:
     start_server()
     columns = ("one", "fsdp", "tp", "sp", "cp")
-    row = judged(model_type, architectures()[model_type], columns=columns)
+    row = judged(model_type, in_the_table()[model_type], columns=columns)
     known = read_rows(RESULTS)[model_type]
     assert [(column, cell.status, cell.codes, cell.detail) for column, cell in row.cells.items()] == [
         (column, known.cells[column].status, known.cells[column].codes, known.cells[column].detail)
@@ -82,11 +85,16 @@ def test_every_tensor_begins_and_trains_as_transformers_has_it(model_type: str) 
     require_equal(model_type, columns=("random", "one", "one bfloat16", "fsdp bfloat16"))
 
 
+@pytest.mark.parametrize("model_type", slow_except(TIED_BIASES, "bert", "roberta"))
+def test_a_bias_with_two_names_is_added_once(model_type: str) -> None:
+    require_equal(model_type, columns=("fsdp", "tp", "solve"))
+
+
 def require_equal(
     model_type: str, *, columns: Sequence[str], changes: Mapping[str, object] | None = None
 ) -> None:
     start_server()
-    row = judged(model_type, architectures()[model_type], columns=columns, changes=changes)
+    row = judged(model_type, in_the_table()[model_type], columns=columns, changes=changes)
     found = {column: (cell.status, cell.detail) for column, cell in row.cells.items()}
     assert found == dict.fromkeys(columns, (Status.EQUAL, ""))
 

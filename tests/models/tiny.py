@@ -10,6 +10,7 @@ from typing import Any
 
 from planc.inventory.small_config import Config, Demands, shrink_config
 from tests.models.overrides import OVERRIDES, SMALL
+from tests.positions.sizes import TRAINED, sizes_of
 
 SEQUENCE_LENGTH = 32
 _MAX_LAYERS = 6
@@ -21,6 +22,8 @@ def tiny_config(model_type: str, architecture: str, *, tp: int = 2) -> Config:
 
     Raises whatever the class's own checks raise.
     """
+    if model_type in TRAINED:
+        return {**sizes_of(model_type), "architectures": [architecture], "model_type": model_type}
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     config_class: Any = CONFIG_MAPPING[model_type]
