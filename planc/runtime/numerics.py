@@ -21,17 +21,60 @@ class MicroBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Outputs:
+    """The first module of a pipeline stage that put out NaN or inf for a micro-batch.
+
+    `place` counts the stage's modules.
+    """
+
+    stage: int
+    place: int
+    module: str
+    micro_step: int
+    sequences: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """The last parameter of a rank, in the model's order, whose gradient holds NaN or inf.
+
+    Backward goes from the last to the first. `stage` is 0 without a pipeline.
+    """
+
+    stage: int
+    place: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Statement:
-    """One rank's findings: micro-batches whose loss is the cause, and weights that hold NaN or inf."""
+    """One rank's findings: micro-batches whose loss is the cause, and weights that hold NaN or inf.
+
+    In a pipeline, `outputs` tell where a loss became NaN or inf. `gradient` is there if the loss is finite.
+    """
 
     rank: int
-    micro_batches: tuple[MicroBatch, ...]
-    weights: tuple[str, ...]
+    micro_batches: tuple[MicroBatch, ...] = ()
+    weights: tuple[str, ...] = ()
+    outputs: tuple[Outputs, ...] = ()
+    gradient: Gradient | None = None
+    device: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.micro_batches or self.weights or self.outputs or self.gradient)
 
     def data(self) -> Mapping[str, Any]:
-        """The statement as JSON, in which no number is NaN."""
-        batches = [asdict(one) | {"loss": number(one.loss)} for one in self.micro_batches]
-        return {"micro_batches": batches, "weights": list(self.weights)}
+        """The statement as JSON, in which no number is NaN; what is rarely there is left out."""
+        found: dict[str, Any] = {
+            "micro_batches": [asdict(one) | {"loss": number(one.loss)} for one in self.micro_batches],
+            "weights": list(self.weights),
+        }
+        if self.outputs:
+            found["outputs"] = [asdict(one) for one in self.outputs]
+        if self.gradient:
+            found["gradient"] = asdict(self.gradient)
+        return found | ({"device": self.device} if self.outputs or self.gradient else {})
 
 
 def statement(rank: int, data: Mapping[str, Any]) -> Statement:
@@ -40,7 +83,25 @@ def statement(rank: int, data: Mapping[str, Any]) -> Statement:
         MicroBatch(one["micro_step"], float(one["loss"]), tuple(one["sequences"]))
         for one in data["micro_batches"]
     )
-    return Statement(rank, tuple(batches), tuple(data["weights"]))
+    outputs = (Outputs(**{**one, "sequences": tuple(one["sequences"])}) for one in data.get("outputs", ()))
+    gradient = Gradient(**data["gradient"]) if "gradient" in data else None
+    return Statement(
+        rank, tuple(batches), tuple(data["weights"]), tuple(outputs), gradient, data.get("device", "")
+    )
+
+
+def first_outputs(statements: Iterable[Statement]) -> list[tuple[Statement, Outputs]]:
+    """The first module of the model that put out NaN or inf, by rank and micro-batch."""
+    found = [(one, outputs) for one in statements for outputs in one.outputs]
+    first = min(((outputs.stage, outputs.place) for _, outputs in found), default=None)
+    return [(one, outputs) for one, outputs in found if (outputs.stage, outputs.place) == first]
+
+
+def first_gradients(statements: Iterable[Statement]) -> list[tuple[Statement, Gradient]]:
+    """The last parameter of the model whose gradient holds NaN or inf, on each rank that has it."""
+    found = [(one, one.gradient) for one in statements if one.gradient]
+    last = max(((gradient.stage, gradient.place) for _, gradient in found), default=None)
+    return [(one, gradient) for one, gradient in found if (gradient.stage, gradient.place) == last]
 
 
 def number(value: float) -> float | str:
@@ -49,9 +110,12 @@ def number(value: float) -> float | str:
 
 
 def describe(statements: Iterable[Statement]) -> str:
-    """`rank 1, micro-batch 0 (sequences 4, 17): loss nan`, and weights with NaN or inf; else empty."""
+    """`rank 1, micro-batch 0 (sequences 4, 17): loss nan`, and weights with NaN or inf; else empty.
+
+    If an earlier stage of a pipeline put out NaN, the losses that follow from it are left out.
+    """
     found = list(statements)
-    batches = [*_batches(found)]
+    batches = [*_outputs(found)] or [*_batches(found), *_gradients(found)]
     weights = [*_weights(found)]
     return "; ".join((*_limited(batches, "micro-batches"), *_limited(weights, "weights")))
 
@@ -63,10 +127,34 @@ def _batches(statements: Sequence[Statement]) -> Iterator[str]:
         for batch in one.micro_batches:
             alike.setdefault((batch.micro_step, batch.sequences, f"{batch.loss:.6g}"), []).append(one.rank)
     for (micro_step, sequences, loss), ranks in alike.items():
-        shown = ", ".join(map(str, sequences[:MAX_SEQUENCES]))
-        more = f" and {len(sequences) - MAX_SEQUENCES} more" if len(sequences) > MAX_SEQUENCES else ""
-        noun = "sequence" if len(sequences) == 1 else "sequences"
-        yield f"{ranks_text(ranks)}, micro-batch {micro_step} ({noun} {shown}{more}): loss {loss}"
+        yield f"{ranks_text(ranks)}, {_micro_batch(micro_step, sequences)}: loss {loss}"
+
+
+def _outputs(statements: Sequence[Statement]) -> Iterator[str]:
+    """Ranks that computed the same micro-batch are listed together, if their devices have one name."""
+    alike: dict[tuple[Outputs, str], list[int]] = {}
+    for one, outputs in first_outputs(statements):
+        alike.setdefault((outputs, one.device), []).append(one.rank)
+    for (outputs, device), ranks in alike.items():
+        yield (
+            f"{outputs.module} (stage {outputs.stage}) was the first to put out NaN or inf, on "
+            f"{ranks_text(ranks)} ({device}), for {_micro_batch(outputs.micro_step, outputs.sequences)}"
+        )
+
+
+def _gradients(statements: Sequence[Statement]) -> Iterator[str]:
+    ranks: dict[str, list[int]] = {}
+    for one, gradient in first_gradients(statements):
+        ranks.setdefault(gradient.name, []).append(one.rank)
+    for name, where in ranks.items():
+        yield f"{name} is the last parameter with NaN or inf in its gradient, on {ranks_text(where)}"
+
+
+def _micro_batch(micro_step: int, sequences: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, sequences[:MAX_SEQUENCES]))
+    more = f" and {len(sequences) - MAX_SEQUENCES} more" if len(sequences) > MAX_SEQUENCES else ""
+    noun = "sequence" if len(sequences) == 1 else "sequences"
+    return f"micro-batch {micro_step} ({noun} {shown}{more})"
 
 
 def _weights(statements: Sequence[Statement]) -> Iterator[str]:

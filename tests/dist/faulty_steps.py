@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from planc.graph.op import Op
 from planc.runtime.errors import ExitCode, RunError
@@ -28,12 +29,18 @@ WEIGHT = "model.layers.1.mlp.up_proj.weight"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong on rank 1 as `op` ends, in these steps, in its last micro-batch."""
+    """What goes wrong on a rank as `op` ends, in these steps, in its last micro-batch.
+
+    `module` instead of `op`: what it puts out, or its gradient, goes wrong in a micro-batch of a pipeline.
+    """
 
     op: str
     steps: tuple[int, ...]
     kind: str
     value: float = math.nan
+    rank: int = 1
+    module: str = ""
+    micro_step: int = 0
 
 
 @dataclass(slots=True)
@@ -66,16 +73,38 @@ class Faulty(TorchBackend):
         super().__init__(session)
         self.fault = fault
         self.states: dict[int, dict[str, str]] = {}
+        self.step = 0
 
     def execute(self, op: Op, position: Position) -> None:
         if position.step and op.name == "batch.next":
             self.states[position.step - 1] = state_digests(self.session)
+            self.step = position.step
         super().execute(op, position)
         fault = self.fault
+        if fault is not None and fault.module and op.name == "batch.next" and self.step == 1:
+            if self.session.launch.rank == fault.rank:
+                self._spoil_module(fault)
+            return
         if fault is None or op.name != fault.op or position.step not in fault.steps:
             return
-        if position.is_last_micro_step and self.session.launch.rank == 1:
+        if position.is_last_micro_step and self.session.launch.rank == fault.rank:
             spoil(self.session, fault)
+
+    def _spoil_module(self, fault: Fault) -> None:
+        def hook(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+            pipeline = self.session.pipeline
+            micro_step = pipeline.now.micro_step if pipeline is not None else fault.micro_step
+            if not module.training or self.step not in fault.steps or micro_step != fault.micro_step:
+                return output
+            if fault.kind == "gradient":
+                output.register_hook(lambda gradient: gradient * fault.value)
+                return output
+            # One value of many.
+            spoilt = torch.zeros_like(output)
+            spoilt.view(-1)[5] = fault.value
+            return output + spoilt
+
+        self.session.model.get_submodule(fault.module).register_forward_hook(hook)
 
 
 def state_digests(session: Session) -> dict[str, str]:

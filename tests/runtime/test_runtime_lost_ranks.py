@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,8 @@ from planc.runtime.ranks.lost_ranks import (
     ranks_behind,
 )
 from planc.runtime.ranks.whereabouts import RUN_BYTES, SIZE_BYTES, Board, Folder, State, Whereabouts, unpack
+from tests.parity.cases import Case, compile_case, make_workspace
+from tests.patience import wait_until
 from tests.plans import QUICKSTART, checked
 
 RUN = bytes(range(RUN_BYTES))
@@ -49,11 +50,10 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 def life_of(process: subprocess.Popen[bytes], *, becomes: str) -> str:
     """What is said of a process, once the system has caught up with it."""
-    deadline = time.monotonic() + 10
-    while (found := process_life(replace(ALIVE, process=process.pid))) != becomes:
-        assert time.monotonic() < deadline, f"it is {found!r}"
-        time.sleep(0.01)
-    return found
+    wait_until(
+        lambda: process_life(replace(ALIVE, process=process.pid)) == becomes, f"a process that {becomes}"
+    )
+    return becomes
 
 
 def test_a_record_is_read_as_it_was_written(graph: Graph, tmp_path: Path) -> None:
@@ -119,21 +119,21 @@ def test_a_rank_whose_beat_stands_still_does_not_answer() -> None:
     assert [(one.rank, one.reason) for one in found] == [(2, "does not respond")]
 
 
-def test_a_rank_that_has_begun_fewer_ops_stays_behind() -> None:
+def test_a_rank_that_has_begun_fewer_ops_stays_behind(graph: Graph) -> None:
     records = (ALIVE, replace(ALIVE, count=19), replace(ALIVE), None)
-    found = ranks_behind(records, own_rank=0)
+    found = ranks_behind(records, graph, own_rank=0)
     assert [(one.rank, one.reason) for one in found] == [(1, "is behind")]
 
 
-def test_a_rank_that_has_not_left_the_op_in_which_others_gave_up_takes_no_part() -> None:
+def test_a_rank_that_has_not_left_the_op_in_which_others_gave_up_takes_no_part(graph: Graph) -> None:
     records = (ALIVE, replace(ALIVE, state=State.CUT_OFF), replace(ALIVE))
-    found = ranks_behind(records, own_rank=0)
+    found = ranks_behind(records, graph, own_rank=0)
     assert [(one.rank, one.reason) for one in found] == [(2, "does not take part")]
 
 
 def test_a_description_names_host_mesh_op_line_and_duration(graph: Graph) -> None:
     records = (ALIVE, replace(ALIVE, count=1, host="node-7"))
-    text = describe(ranks_behind(records, own_rank=0), graph, now=107.0)
+    text = describe(ranks_behind(records, graph, own_rank=0), graph, now=107.0)
     place = ", ".join(("node-7", *(f"{dim} {at}" for dim, at in mesh_places(graph, rank=1).items())))
     line = next(graph.ops()).span
     assert line is not None
@@ -146,3 +146,61 @@ def test_many_lost_ranks_are_counted(graph: Graph) -> None:
     records = (ALIVE, *(replace(ALIVE, state=State.DONE) for _ in range(MAX_NAMED + 2)))
     text = describe(ended_ranks(records, own_rank=0, life=lambda record: ""), graph, now=100.0)
     assert text.endswith("and 2 more ranks")
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> Graph:
+    """Four stages, each on two ranks."""
+    workspace = make_workspace(tmp_path_factory.mktemp("lost") / "workspace")
+    case = Case("PP4·TP2", "", {"pp": 4, "tp": 2}, model="llama-deep", micro_batch=1)
+    return compile_case(case, workspace=workspace)
+
+
+def at(
+    graph: Graph, name: str, *, what: str = "", count: int = 20, state: State = State.RUNNING
+) -> Whereabouts:
+    """The record of a rank in an op, of gradients or activations if it is a message."""
+    (index,) = (
+        index
+        for index, op in enumerate(graph.ops())
+        if op.name == name and (not what or getattr(op, "what", "") == what)
+    )
+    return replace(ALIVE, op=index, count=count, state=state)
+
+
+@pytest.mark.parametrize("own_rank", [0, 2, 6])
+def test_stages_that_wait_for_a_message_are_not_blamed(staged: Graph, own_rank: int) -> None:
+    """Rank 4, of the third stage, hangs: the first two wait for gradients, the last one for activations."""
+    records = [
+        *[at(staged, "pipeline.receive", what="gradients", count=40)] * 2,
+        *[at(staged, "pipeline.receive", what="gradients", count=30)] * 2,
+        at(staged, "forward", count=20),
+        at(staged, "pipeline.receive", what="gradients", count=22),
+        *[at(staged, "pipeline.receive", what="activations", count=10)] * 2,
+    ]
+    (found,) = ranks_behind(records, staged, own_rank=own_rank)
+    assert found.rank == 4
+    assert found.reason == ("is behind" if own_rank != 6 else "does not take part")
+
+
+def test_a_stage_in_a_collective_blames_whom_those_behind_wait_for(staged: Graph) -> None:
+    cut_off = at(staged, "pipeline.receive", what="activations", count=10, state=State.CUT_OFF)
+    records = [
+        *[at(staged, "grads.clip", count=50)] * 2,
+        at(staged, "pipeline.send", what="gradients", count=45),
+        at(staged, "backward", count=44),
+        *[at(staged, "pipeline.receive", what="activations", count=40)] * 2,
+        *[cut_off] * 2,
+    ]
+    found = ranks_behind(records, staged, own_rank=0)
+    assert [(one.rank, one.reason) for one in found] == [(3, "is behind")]
+
+
+def test_stages_that_wait_in_a_circle_are_named_as_before(staged: Graph) -> None:
+    records = [
+        *[at(staged, "pipeline.receive", what="gradients", count=40)] * 2,
+        *[at(staged, "pipeline.receive", what="activations", count=30)] * 6,
+    ]
+    found = ranks_behind(records, staged, own_rank=0)
+    assert found
+    assert {one.reason for one in found} == {"is behind"}

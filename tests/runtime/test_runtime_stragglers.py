@@ -68,3 +68,21 @@ def test_every_rank_is_compared_with_the_median_of_the_others(num_ranks: int) ->
         ]
         slowest = sorted(slow, key=lambda one: -one[1])[:8]
         assert [(one.rank, one.seconds, one.others_seconds) for one in standing_out(seconds)] == slowest
+
+
+def test_ranks_of_a_pipeline_are_compared_by_their_stages_work() -> None:
+    """The last of four stages has the head, as much work as two layers: it is no straggler, the second is."""
+    shares = (2.0, 2.0, 2.0, 4.0)
+    assert standing_out([0.1, 0.1, 0.1, 0.2], shares=shares) == ()
+    (found,) = standing_out([0.1, 0.2, 0.1, 0.2], shares=shares)
+    assert str(found) == (
+        "rank 1 straggles: its own work takes 0.200 s per step, 2.0 times the others' median of 0.100 s, "
+        "scaled to its stages"
+    )
+    (found,) = standing_out([0.1, 0.1, 0.1, 0.5], shares=shares)
+    assert (found.rank, round(found.others_seconds, 6)) == (3, 0.2)
+
+
+def test_a_rank_with_little_work_hides_no_other() -> None:
+    (found,) = standing_out([0.02, 0.5, 0.2, 0.2], shares=(0.1, 2.0, 2.0, 2.0))
+    assert found.rank == 1

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from planc.graph.graph import Graph
+from planc.graph.ops import ReceiveHidden, SendHidden, SplitPipeline
 from planc.runtime.ranks.whereabouts import State, Whereabouts
 from planc.tables import plural
+from planc.vocab import MeshDim
 
 Records = Sequence[Whereabouts | None]
 MAX_NAMED = 8
@@ -36,10 +39,12 @@ def ended_ranks(records: Records, *, own_rank: int, life: Callable[[Whereabouts]
     )
 
 
-def ranks_behind(records: Records, *, own_rank: int) -> tuple[Lost, ...]:
+def ranks_behind(records: Records, graph: Graph, *, own_rank: int) -> tuple[Lost, ...]:
     """The live ranks that this one waits for: those that have begun fewer ops.
 
     If there are none, those still in the op in which this one gave up: all waiting ranks have left it.
+    Stages of a pipeline have begun unlike numbers of ops, and one that waits for a message is not the cause:
+    the rank is named that it waits for in the end.
     """
     own = records[own_rank]
     running = [
@@ -53,7 +58,55 @@ def ranks_behind(records: Records, *, own_rank: int) -> tuple[Lost, ...]:
     in_same_op = (
         Lost(rank, "does not take part", record) for rank, record in running if record.count == own.count
     )
-    return behind or tuple(in_same_op)
+    found = behind or tuple(in_same_op)
+    return _awaited(found, dict(running), graph, records=records, own_rank=own_rank) or found
+
+
+def _awaited(
+    found: Sequence[Lost],
+    running: Mapping[int, Whereabouts],
+    graph: Graph,
+    *,
+    records: Records,
+    own_rank: int,
+) -> tuple[Lost, ...]:
+    """The live ranks on which this one's message, or else those of the ranks found, depend in the end."""
+    own = records[own_rank]
+    assert own is not None
+    starts = (own_rank,) if _sender(own_rank, records, graph) is not None else [one.rank for one in found]
+    ends = sorted({_last_sender(rank, records, graph) for rank in starts} & running.keys())
+    return tuple(
+        Lost(rank, "is behind" if running[rank].count < own.count else "does not take part", running[rank])
+        for rank in ends
+    )
+
+
+def _last_sender(rank: int, records: Records, graph: Graph) -> int:
+    """The last of a chain of ranks in which each waits for a message of the next; any of a circle."""
+    seen = {rank}
+    while (sender := _sender(rank, records, graph)) is not None and sender not in seen:
+        seen.add(rank := sender)
+    return rank
+
+
+def _sender(rank: int, records: Records, graph: Graph) -> int | None:
+    """The rank whose message a rank waits for, or that has to take the rank's own; None outside of both."""
+    record, split = records[rank], next((op for op in graph.setup if isinstance(op, SplitPipeline)), None)
+    if record is None or record.op is None or split is None:
+        return None
+    op = tuple(graph.ops())[record.op]
+    if not isinstance(op, ReceiveHidden | SendHidden):
+        return None
+    step = 1 if isinstance(op, SendHidden) == (op.what == "activations") else -1
+    size = graph.size(MeshDim.PP)
+    place = mesh_places(graph, rank=rank)[MeshDim.PP.value]
+    is_end = place + step not in range(size)
+    if is_end and len(split.stages) == size:
+        return None
+    stride = math.prod(
+        length for mesh_dim, length in graph.mesh[[one for one, _ in graph.mesh].index(MeshDim.PP) + 1 :]
+    )
+    return rank + stride * ((place + step) % size - place)
 
 
 def ranks_elsewhere(records: Records, *, own_rank: int) -> tuple[Lost, ...]:

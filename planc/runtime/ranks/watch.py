@@ -144,7 +144,7 @@ class Watch:
     def _lost(self) -> str | None:
         found = self._ended_here() if self.folder else self._ended_anywhere()
         own_rank, records = self.launch.rank, self._read()
-        found = found or ranks_behind(records, own_rank=own_rank)
+        found = found or ranks_behind(records, self.graph, own_rank=own_rank)
         return self._described(found or ranks_elsewhere(records, own_rank=own_rank))
 
     def _silent(self, records: Records) -> tuple[Lost, ...]:

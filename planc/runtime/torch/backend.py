@@ -35,6 +35,7 @@ from planc.runtime.torch.reporting import profile as reporting_profile
 from planc.runtime.torch.reporting.line import write_line
 from planc.runtime.torch.reporting.own_time import OwnTime
 from planc.runtime.torch.reporting.phase_times import PhaseClock
+from planc.runtime.torch.reporting.stage_shares import shares_of_ranks
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training import (
     batches,
@@ -153,7 +154,9 @@ class TorchBackend:
     def started(self, *, first_step: int) -> None:
         if self.session.watch is not None:
             # With a watch, this process is one rank, and all its waits are that rank's.
-            self.session.own_time = OwnTime(has_device_queue=self.session.has_queue)
+            self.session.own_time = OwnTime(
+                has_device_queue=self.session.has_queue, shares=shares_of_ranks(self.session)
+            )
         self.session.observer.started(first_step=first_step, num_steps=self.session.graph.num_steps)
 
     def ends_after(self, *, step: int) -> bool:

@@ -23,6 +23,7 @@ from planc.runtime.interpreter import Position
 from planc.runtime.torch.attention.documents import Batch
 from planc.runtime.torch.dropout.positions import Places, Tokens
 from planc.runtime.torch.parallel.deferred_weights import defer_weight
+from planc.runtime.torch.parallel.layer_outputs import LayerOutputs
 from planc.runtime.torch.parallel.receives import Receives, following
 from planc.runtime.torch.parallel.ties import tied_parameters
 from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
@@ -37,6 +38,7 @@ class Hidden:
     """One micro-batch's hidden states at a stage; None where it has no neighbor."""
 
     stage: int
+    micro_step: int = 0
     received: Tensor | None = None
     sent: Tensor | None = None
     """Until it is sent: backward needs no more than its place in the graph."""
@@ -84,6 +86,8 @@ class Pipeline:
     )
     """Under way, oldest first: a tensor must outlive its send."""
     receives: Receives = field(default_factory=Receives)
+    outputs: LayerOutputs | None = None
+    """None until this rank has its modules."""
     copies: dict[str, str] = field(default_factory=dict)
     """The tied weights of this rank whose first name is in another rank's stage: by that name, their own.
     Here too they go by the first, under a stand-in, once they have memory: see `hold_copies`."""
@@ -251,6 +255,9 @@ def split_pipeline(session: Session, op: SplitPipeline, position: Position) -> N
         pipeline.receives.following = following(pipeline.order, num_stages=pipeline.num_stages)
     _refuse_other_ties(session.model, pipeline)
     _Stages(session.model, pipeline, session.device)
+    pipeline.outputs = LayerOutputs(
+        session.model, pipeline, num_micro_batches=loop.times, device=session.device
+    )
     for name in session.held(op.deferred):
         defer_weight(session.model.get_submodule(name), pipeline)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,8 +24,8 @@ class OwnTime:
     reported.
     """
 
-    def __init__(self, *, has_device_queue: bool) -> None:
-        self.stragglers = Stragglers()
+    def __init__(self, *, has_device_queue: bool, shares: Sequence[float] | None = None) -> None:
+        self.stragglers = Stragglers(shares)
         self._thread = threading.get_ident()
         self._has_device_queue = has_device_queue
         self._op: Op | None = None

@@ -21,24 +21,33 @@ _MAX_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank's own time for a step, and the median of the others', in seconds."""
+    """A rank's own time for a step, and the median of the others', in seconds.
+
+    `is_scaled`: the others have more or less of a pipeline to compute, and their time is scaled to its part.
+    """
 
     rank: int
     seconds: float
     others_seconds: float
+    is_scaled: bool = False
 
     def __str__(self) -> str:
         ratio = f"{self.seconds / self.others_seconds:.1f} times" if self.others_seconds else "more than"
         return (
             f"rank {self.rank} straggles: its own work takes {self.seconds:.3f} s per step, "
             f"{ratio} the others' median of {self.others_seconds:.3f} s"
+            f"{', scaled to its stages' if self.is_scaled else ''}"
         )
 
 
 @dataclass(slots=True)
 class Stragglers:
-    """Judges ranks by the times that they log; a rank is reported when it stands out twice in a row."""
+    """Judges ranks by the times that they log; a rank is reported when it stands out twice in a row.
 
+    `shares` are the parts of a step's work that ranks have; None if all have the same.
+    """
+
+    shares: Sequence[float] | None = None
     named: tuple[int, ...] = ()
     """The ranks that straggle now."""
     _suspects: frozenset[int] = frozenset()
@@ -51,7 +60,7 @@ class Stragglers:
         self._num_steps += num_steps
         if self._num_steps < _STEPS:
             return ()
-        found = standing_out(self._sums / self._num_steps)
+        found = standing_out(self._sums / self._num_steps, shares=self.shares)
         self._sums, self._num_steps = None, 0
         slow = frozenset(one.rank for one in found)
         # Once may be chance; a reported rank stays reported until it keeps up again.
@@ -62,16 +71,20 @@ class Stragglers:
         return new
 
 
-def standing_out(seconds: Seconds) -> tuple[Straggler, ...]:
-    """The ranks whose seconds stand out from those of the others, at most eight, the slowest first."""
+def standing_out(seconds: Seconds, *, shares: Sequence[float] | None = None) -> tuple[Straggler, ...]:
+    """The ranks whose seconds for their shares stand out from those of the others: at most eight, the
+    slowest first."""
     own = np.asarray(seconds, dtype=np.float64)
-    unseen, found = own.copy(), list[Straggler]()
+    scale = np.ones_like(own) if shares is None else np.asarray(shares, dtype=np.float64)
+    alike = own / scale
+    unseen, found = alike.copy(), list[Straggler]()
     for _ in range(min(_MAX_NAMED, len(own)) if len(own) > 1 else 0):
         rank = int(unseen.argmax())
-        others = float(np.median(np.delete(own, rank)))
-        if not (own[rank] > FACTOR * others and own[rank] - others > _LEAST_SECONDS):
+        others = float(np.median(np.delete(alike, rank))) * float(scale[rank])
+        if own[rank] <= FACTOR * others:
             # A faster rank has a slower one among the others: it stands out even less.
             break
-        found.append(Straggler(rank, float(own[rank]), others))
+        if own[rank] - others > _LEAST_SECONDS:
+            found.append(Straggler(rank, float(own[rank]), others, shares is not None))
         unseen[rank] = -np.inf
     return tuple(found)

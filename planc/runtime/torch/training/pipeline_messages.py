@@ -20,7 +20,7 @@ def receive_hidden(session: Session, op: ReceiveHidden, position: Position) -> N
     """Wait for the stage before (activations) or after (gradients); nothing where there is none."""
     pipeline, stage = _pipeline(session), position.stage
     if op.what == "activations":
-        pipeline.now = Hidden(stage)
+        pipeline.now = Hidden(stage, position.micro_step)
         if stage > 0:
             received = _received(session, pipeline, op.what, position)
             pipeline.now.received = received.requires_grad_()
