@@ -106,7 +106,7 @@ bench: install
 gpu:
 	@$(PYTHON) -m tests.gpu.probe
 	@$(MAKE) --no-print-directory $(GPU_PACKAGES)/.installed
-	PYTHONPATH=$(CURDIR)/$(GPU_PACKAGES) $(PYTHON) -m tests.gpu.run $(GPU_ARGS)
+	PYTHONPATH="$(CURDIR)/$(GPU_PACKAGES)" $(PYTHON) -m tests.gpu.run $(GPU_ARGS)
 
 # The machine's own PyTorch stays: nothing is installed that another package asks for.
 $(GPU_PACKAGES)/.installed: constraints.txt tests/gpu/requirements.txt

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import subprocess
 import threading
 import time
@@ -16,7 +18,8 @@ bound does."""
 WAIT_SECONDS = 300.0
 """By the clock, for what an idle machine does in seconds: a busy one takes ten times longer."""
 
-_SPIN_SECONDS = 0.5
+_SPIN_SECONDS = 0.3
+_BUSYNESS = "TESTS_BUSYNESS"
 
 
 @contextmanager
@@ -45,6 +48,22 @@ def wait_until(is_so: Callable[[], bool], awaited: str, *, seconds: float = WAIT
     while not is_so():
         assert time.monotonic() < end, f"{awaited}: not within {seconds:.0f} s"
         time.sleep(0.01)
+
+
+def unhurried(seconds: int) -> int:
+    """So many seconds on an idle machine, more on a busy one: for a timeout that no sound rank may reach."""
+    return math.ceil(seconds * _busyness())
+
+
+def _busyness() -> float:
+    """How busy the machine was when the first of these tests' processes asked: 1 if it had little else to do.
+
+    Processes that a test starts must have the same timeouts as the test itself.
+    """
+    if _BUSYNESS not in os.environ:
+        factor = max(os.getloadavg()[0] / (os.cpu_count() or 1), _slowdown())
+        os.environ[_BUSYNESS] = str(min(factor, 10.0) if factor > 1.5 else 1.0)
+    return float(os.environ[_BUSYNESS])
 
 
 def is_within(seconds: float, limit: float) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.law import LAW, LIBRARIES, PARTS, SHARED
+from tests.patience import WAIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "planc"
@@ -92,7 +93,7 @@ def test_check_leaves_heavy_libraries_unimported() -> None:
         "sys.exit(code)\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=WAIT_SECONDS
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.splitlines()[-1] == "[]"

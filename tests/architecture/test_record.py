@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from planc.record import record
+from tests.patience import WAIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -147,7 +148,7 @@ def test_a_clean_check_loads_only_what_it_needs() -> None:
         "sys.exit(code)\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=WAIT_SECONDS
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.splitlines()[-1] == "[]"
@@ -167,7 +168,7 @@ def test_what_a_check_loads_is_made_of_records() -> None:
         "sys.exit(code)\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=WAIT_SECONDS
     )
     frozen = {line for line in result.stdout.splitlines() if line.startswith("frozen:")}
     assert frozen == {"frozen: planc.source Span"}, "ordering is what `record` does not do"

@@ -13,6 +13,7 @@ import pytest
 
 from planc.cli.main import main
 from tests.checkpoints.sample import SHARDS, save_sample
+from tests.patience import WAIT_SECONDS
 
 SHARD = next(iter(SHARDS))
 
@@ -138,7 +139,7 @@ def test_wrong_use_is_said_in_words(
 def test_looking_at_checkpoints_imports_no_torch(run_dir: Path) -> None:
     code = "import sys; from planc.cli.main import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
     command = [sys.executable, "-c", code, "checkpoint", "verify", str(run_dir)]
-    subprocess.run(command, check=True, capture_output=True, env=os.environ, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, env=os.environ, timeout=WAIT_SECONDS)
 
 
 @pytest.mark.parametrize("name", ["ls", "verify", "diff", "export", "convert"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from planc.cli.main import COMMANDS, command_parsers, main
+from tests.patience import WAIT_SECONDS
 
 BASH = """\
 source "$1"; shift
@@ -32,7 +33,9 @@ def scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Pat
 def complete(script: Path, *words: str) -> list[str]:
     """What bash offers for the last word."""
     command = ["bash", "-c", BASH, "bash", str(script), "planc", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.split()
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=WAIT_SECONDS
+    ).stdout.split()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,9 @@ def test_every_option_of_every_command_is_in_every_script(scripts: dict[str, Pat
 def test_scripts_parse(scripts: dict[str, Path], shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
-    done = subprocess.run([shell, "-n", str(scripts[shell])], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [shell, "-n", str(scripts[shell])], capture_output=True, text=True, timeout=WAIT_SECONDS
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -92,6 +97,6 @@ def test_scripts_parse(scripts: dict[str, Path], shell: str) -> None:
 def test_fish_offers_what_fits(scripts: dict[str, Path], line: str, offered: list[str]) -> None:
     program = f"source {scripts['fish']}; complete -C '{line}'"
     done = subprocess.run(
-        ["fish", "-N", "-c", program], capture_output=True, text=True, check=True, timeout=30
+        ["fish", "-N", "-c", program], capture_output=True, text=True, check=True, timeout=WAIT_SECONDS
     )
     assert [shown.split("\t")[0] for shown in done.stdout.splitlines()] == offered

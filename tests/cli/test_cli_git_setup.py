@@ -12,6 +12,7 @@ import pytest
 
 from planc.cli.commands.git_setup import ATTRIBUTE
 from planc.cli.main import main
+from tests.patience import WAIT_SECONDS
 from tests.plans import PLANS, QUICKSTART
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +21,11 @@ ROOT = Path(__file__).parents[2]
 def git(*arguments: str) -> str:
     identity = ("-c", "user.name=x", "-c", "user.email=x@example.org")
     done = subprocess.run(
-        ["git", *identity, *arguments], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+        ["git", *identity, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -213,7 +218,7 @@ def test_a_version_that_no_revision_has_is_read_with_what_is_here(repository: Pa
         ["planc", "diff", "--path", "plans/y.plan", str(old), "plans/y.plan"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_SECONDS,
     )
     assert "(plans/y.plan: included files and the model are read from the working tree)" in done.stdout
     assert "train.steps  90 -> 99" in done.stdout

@@ -19,6 +19,7 @@ from planc.runtime.data.order import SampleOrder
 from planc.runtime.data.packing import pack
 from planc.runtime.data.sources import Document
 from planc.runtime.data.tokenizers import ByteTokenizer
+from tests.patience import WAIT_SECONDS
 
 DATASET = pack([Document("here", "some text " * 30, 300)], tokenizer=ByteTokenizer(), sequence_length=7)
 SOURCE = BatchSource(DATASET, SampleOrder(DATASET.num_sequences, 3), 4, 1, 2, 1)
@@ -59,7 +60,7 @@ def test_the_next_steps_are_made_while_one_is_used() -> None:
 
     ahead = Ahead(make, depth=2, stride=10)
     assert ahead.take(0) == 0
-    assert third.wait(timeout=10)
+    assert third.wait(timeout=WAIT_SECONDS)
     assert made == [0, 10, 20]
 
 
@@ -78,7 +79,7 @@ def test_the_thread_ends_with_its_loader() -> None:
     (thread,) = [one for one in threading.enumerate() if one not in others]
     del loader
     gc.collect()
-    thread.join(timeout=10)
+    thread.join(timeout=WAIT_SECONDS)
     assert not thread.is_alive()
 
 
@@ -87,11 +88,11 @@ def test_a_process_ends_while_a_step_is_being_made() -> None:
         "import time\n"
         "from planc.runtime.data.ahead import Ahead\n"
         "def make(start):\n"
-        "    time.sleep(0 if start == 0 else 60)\n"
+        f"    time.sleep(0 if start == 0 else {2 * WAIT_SECONDS})\n"
         "ahead = Ahead(make, depth=1, stride=1)\n"
         "ahead.take(0)\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=20)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=WAIT_SECONDS)
 
 
 def test_micro_batches_carry_the_positions_of_their_sequences() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from planc.cli.main import main
+from tests.patience import WAIT_SECONDS
 from tests.plans import TINY, write_plan
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +20,7 @@ def train(plan: Path, folder: Path, *arguments: str) -> None:
     """A run on this process alone."""
     command = [sys.executable, "-m", "planc.run", str(plan), "--run-dir", str(folder), *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS)
     assert done.returncode == 0, done.stderr
 
 

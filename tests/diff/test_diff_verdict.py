@@ -14,6 +14,7 @@ import pytest
 
 from planc.cli.main import main
 from planc.diff.difference import State
+from tests.patience import WAIT_SECONDS
 from tests.plans import TINY, write_plan
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +86,7 @@ def run_all(folder: Path, cases: dict[str, dict[str, Any]]) -> dict[str, dict[st
     listed.write_text(json.dumps(cases), encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.diff.resumed_runs", str(listed)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS)
     assert done.returncode == 0, done.stderr
     found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import WAIT_SECONDS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -17,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_killed_save_leaves_the_step_before_whole(count: int, tmp_path: Path) -> None:
     command = (sys.executable, "-m", "tests.dist.killed_saves", str(tmp_path), str(count))
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "a child that fails says why"
     result = json.loads(done.stdout)

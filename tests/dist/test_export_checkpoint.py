@@ -20,6 +20,7 @@ from tests.dist.pool import run_ranks
 from tests.hub.model_repository import REPOSITORY, REVISION, put_into_cache
 from tests.parity.cases import NUM_STEPS, SAVE_STEP, TP2_DP2, Case, compile_case, make_workspace
 from tests.parity.ranks import Record, Task, train_rank
+from tests.patience import WAIT_SECONDS
 
 TIED = Case("TP2·DP2", "tied", TP2_DP2, model="llama-tied")
 EXPERTS = Case("TP2·DP2", "experts", TP2_DP2, model="qwen3-moe", tensor_parallel="auto")
@@ -181,7 +182,7 @@ def test_a_run_from_the_hubs_cache_is_exported_as_its_plan_says(workspace: Path,
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=WAIT_SECONDS,
         )
         assert done.returncode == 0, done.stderr
     before, after = loaded(tmp_path / "saved"), loaded(tmp_path / "hf")

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from planc.cli.main import main
 from tests.docs.pages import ROOT, Block, Entry, entries
+from tests.patience import WAIT_SECONDS
 
-TIMEOUT_SECONDS = 240
+TIMEOUT_SECONDS = 2 * WAIT_SECONDS
 
 
 def workspace(folder: Path) -> Path:

@@ -16,6 +16,7 @@ from tests.docs.pages import ROOT, inline_code, written_pages
 from tests.docs.prepare import text
 from tests.docs.sessions import run, workspace
 from tests.docs.test_tour import WHOLE
+from tests.patience import WAIT_SECONDS
 from tests.plans import PLANS
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -154,7 +155,7 @@ def repository(folder: Path) -> Path:
         " home/.local/share/bash-completion/completions models"
         " && cp -r plans/models/llama-3.1-8b plans/models/tiny-llama models/"
     )
-    subprocess.run(["bash", "-c", script], cwd=folder, check=True, capture_output=True, timeout=60)
+    subprocess.run(["bash", "-c", script], cwd=folder, check=True, capture_output=True, timeout=WAIT_SECONDS)
     for name, config in CONFIGS.items():
         shutil.copy(ROOT / "tests" / "import_configs" / "configs" / config, folder / name)
     return folder

@@ -17,6 +17,7 @@ from planc.diagnostics.pages import pages
 from planc.plan.blocks import BLOCKS
 from planc.show.reference import topics
 from tests.docs.pages import DOCS, ROOT
+from tests.patience import WAIT_SECONDS
 
 pytestmark = pytest.mark.skipif(find_spec("sphinx") is None, reason="sphinx is not installed")
 
@@ -42,7 +43,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=WAIT_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from planc.doctor.packages import PACKAGES
+from tests.patience import WAIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
 LIGHT = (
@@ -71,7 +72,7 @@ def python(
         cwd=cwd or _only_plans(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=WAIT_SECONDS,
     )
 
 

@@ -13,6 +13,7 @@ from planc.runtime.torch.checkpoint import load
 from tests.faults.outcome import first_problem
 from tests.faults.ranks import TIMEOUT_SECONDS, Ending
 from tests.faults.state import Digests, build, digests, save_step
+from tests.patience import is_within
 
 PARTING_SECONDS = 5
 """The time that a rank may take beyond its timeout, to report it and to exit."""
@@ -27,7 +28,7 @@ def _survivors_problems(endings: Sequence[Ending], *, killed: int) -> Iterator[s
     for ending in endings:
         if ending.rank == killed:
             yield "" if ending.was_killed else f"rank {killed} was not killed, but ended with {ending.code}"
-        elif ending.has_hung or ending.seconds > TIMEOUT_SECONDS + PARTING_SECONDS:
+        elif ending.has_hung or not is_within(ending.seconds, TIMEOUT_SECONDS + PARTING_SECONDS):
             yield f"rank {ending.rank} still waited after {ending.seconds:.0f} s"
         elif ending.code != 0:
             yield f"rank {ending.rank} ended with {ending.code}"

@@ -20,8 +20,9 @@ import torch.distributed as dist
 
 from tests import signals
 from tests.dist.pool import start_server
+from tests.patience import WAIT_SECONDS, unhurried
 
-TIMEOUT_SECONDS = 10
+TIMEOUT_SECONDS = unhurried(10)
 """Of the ranks' process group: so long a rank may wait for one that is dead."""
 ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
@@ -66,7 +67,7 @@ def endings(
     group: bool = True,
     environment: Mapping[str, str] | None = None,
     death: Death | None = None,
-    limit_seconds: float = TIMEOUT_SECONDS + 20,
+    limit_seconds: float = WAIT_SECONDS,
 ) -> tuple[Ending, ...]:
     """Every rank's ending, in rank order, of `function(rank, world_size, *arguments)`.
 

@@ -23,10 +23,11 @@ from tests.faults.outcome import Injection, Row
 from tests.faults.ranks import Death, Ending, endings
 from tests.launch.processes import free_port
 from tests.parity.cases import SAVE_STEP, Case, make_workspace, plan_text
+from tests.patience import WAIT_SECONDS, is_within, unhurried
 
 WORLD_SIZE = 2
 NUM_STEPS = 6
-TIMEOUT_SECONDS = 5
+TIMEOUT_SECONDS = unhurried(5)
 _LONGEST_SECONDS = TIMEOUT_SECONDS + 5
 STORAGE, COMMUNICATION = 4, 6
 SMALL_FILES, NO_DESCRIPTORS, SLOW_DISK = "small files", "no descriptors", "slow disk"
@@ -106,7 +107,7 @@ def run(
         group=False,
         environment=world,
         death=death,
-        limit_seconds=60,
+        limit_seconds=WAIT_SECONDS,
     )
 
 
@@ -261,7 +262,9 @@ def _killed_problems(run_folder: Path, stage: Stage, first: Sequence[Ending]) ->
     died = [ending for ending in first if ending.was_killed]
     for ending in first:
         late = ending.seconds - died[0].seconds
-        if ending not in died and (ending.code not in (0, COMMUNICATION) or late > _LONGEST_SECONDS):
+        if ending not in died and (
+            ending.code not in (0, COMMUNICATION) or not is_within(late, _LONGEST_SECONDS)
+        ):
             text = said(run_folder, rank=ending.rank)
             yield f"rank {ending.rank} ended with {ending.code}, {late:.1f} s later: {text}"
     if problem := newest_problem(run_folder):

@@ -21,6 +21,7 @@ from tests.faults.ranks import Ending, endings
 from tests.faults.runs import _log, _redirect, exactness_problem, require_done, said
 from tests.launch.processes import free_port
 from tests.parity.cases import NUM_STEPS, Case, make_workspace, plan_text
+from tests.patience import WAIT_SECONDS, is_within
 
 PREEMPTED = 75
 LONGEST_SECONDS = 30.0
@@ -78,7 +79,7 @@ def run(plan: Path, run_folder: Path, *, world_size: int, told: Told | None = No
         told,
         group=False,
         environment={**world, "LOCAL_WORLD_SIZE": str(world_size)},
-        limit_seconds=60,
+        limit_seconds=WAIT_SECONDS,
     )
 
 
@@ -111,7 +112,7 @@ def status(run_folder: Path) -> dict[str, Any]:
 def preemption_problems(run_folder: Path, found: Sequence[Ending], *, steps: Sequence[int]) -> Iterator[str]:
     """The problem with the end of a run that was asked to stop, unless it saved one of these steps."""
     for ending in found:
-        if ending.code != PREEMPTED or ending.seconds > LONGEST_SECONDS:
+        if ending.code != PREEMPTED or not is_within(ending.seconds, LONGEST_SECONDS):
             text = said(run_folder, rank=ending.rank)
             yield f"rank {ending.rank} ended with {ending.code} after {ending.seconds:.1f} s: {text}"
     told = status(run_folder)

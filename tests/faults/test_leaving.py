@@ -33,6 +33,7 @@ from tests.faults.runs import NUM_STEPS, _log, _redirect, exactness_problem, req
 from tests.faults.signals import PREEMPTED, status
 from tests.launch.processes import free_port
 from tests.parity.cases import Case, make_workspace, plan_text
+from tests.patience import WAIT_SECONDS, is_within
 
 LEAVES_SECONDS = 20.0
 """From the start of a run to its end; every op here would take a minute or more."""
@@ -96,7 +97,7 @@ def run(
         tuple(more),
         group=False,
         environment={**world, "LOCAL_WORLD_SIZE": str(world_size)},
-        limit_seconds=60,
+        limit_seconds=WAIT_SECONDS,
     )
 
 
@@ -160,7 +161,7 @@ def left(folder: Path, found: Sequence[Ending], *, step: int) -> list[str]:
     """What a run that ended as it should says it left, after saving `step`."""
     for ending in found:
         text = said(folder, rank=ending.rank)
-        assert (ending.code, ending.seconds < LEAVES_SECONDS) == (PREEMPTED, True), (ending, text)
+        assert (ending.code, is_within(ending.seconds, LEAVES_SECONDS)) == (PREEMPTED, True), (ending, text)
     found_status = status(folder)
     assert (found_status["state"], found_status["exit_code"]) == ("preempted", PREEMPTED)
     assert (found_status["step"], found_status["saved_step"]) == (step, step)
@@ -273,7 +274,7 @@ def test_a_save_under_way_is_the_last_one(mode: str, scene: Scene, tmp_path: Pat
 def test_a_start_is_left_at_once(what: str, scene: Scene, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     [ending] = run(scene.plans["one"], folder, world_size=1, slow=Slow(what, 60.0, 0))
-    assert (ending.code, ending.seconds < LEAVES_SECONDS) == (PREEMPTED, True), said(folder)
+    assert (ending.code, is_within(ending.seconds, LEAVES_SECONDS)) == (PREEMPTED, True), said(folder)
     assert "stopped by SIGTERM before the end of the first step" in said(folder)
 
 
@@ -285,7 +286,7 @@ def test_a_first_step_that_compiles_is_left_as_nothing_is_lost(
     slow = Slow("a micro-batch", 60.0, 1, tuple(range(world_size)))
     found = run(plan, folder, world_size=world_size, slow=slow)
     for ending in found:
-        assert (ending.code, ending.seconds < LEAVES_SECONDS) == (PREEMPTED, True), said(folder)
+        assert (ending.code, is_within(ending.seconds, LEAVES_SECONDS)) == (PREEMPTED, True), said(folder)
     assert heard_before_it_left(folder)
     assert status(folder)["state"] == "preempted"
     assert committed_steps(folder / "checkpoints") == ()

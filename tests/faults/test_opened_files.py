@@ -19,6 +19,7 @@ from planc.cli.main import main
 from tests.faults.folder_damage import SETTINGS, prepare_begun
 from tests.faults.ranks import endings
 from tests.faults.runs import Stage
+from tests.patience import WAIT_SECONDS
 
 PACKAGE = Path(planc.__file__).parent
 ALLOWED = {
@@ -97,7 +98,13 @@ def test_a_command_opens_a_runs_files_in_one_place(
     texts = words.replace("RUN", str(folder)).replace("PLAN", str(stage.plans[1])).split()
     more = SETTINGS if texts[0] == "run" else ()
     [ending] = endings(
-        opened, 1, folder, (*texts, *more), group=False, environment={"WORLD_SIZE": "1"}, limit_seconds=60
+        opened,
+        1,
+        folder,
+        (*texts, *more),
+        group=False,
+        environment={"WORLD_SIZE": "1"},
+        limit_seconds=WAIT_SECONDS,
     )
     assert ending.code == 0 and not ending.error, ending
     names = {name for found in ending.value.values() for name in found}

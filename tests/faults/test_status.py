@@ -23,6 +23,7 @@ from tests.launch.faulty import FAULTY, PYTHON, run_faulty
 from tests.launch.faulty_run_fill import fill
 from tests.launch.processes import start
 from tests.parity.cases import Case, make_workspace, plan_text
+from tests.patience import WAIT_SECONDS
 from tests.slow import slow_except
 
 MIB = 2**20
@@ -163,7 +164,7 @@ def test_a_run_that_gets_too_few_threads_says_so_before_it_starts(workspace: Pat
         env={**os.environ, "OMP_NUM_THREADS": "4000"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=WAIT_SECONDS,
         preexec_fn=limited(resource.RLIMIT_AS, 2**30),
     )
     assert done.returncode == ExitCode.MEMORY, done.stderr
@@ -190,7 +191,7 @@ def test_a_process_with_too_little_memory_for_its_libraries_says_so(workspace: P
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=WAIT_SECONDS,
         preexec_fn=limited(resource.RLIMIT_AS, 500 * MIB),
     )
     assert done.returncode == ExitCode.MEMORY, done.stderr

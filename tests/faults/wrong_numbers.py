@@ -16,8 +16,9 @@ from tests.faults.outcome import Injection, Row, first_problem
 from tests.launch import faulty
 from tests.launch.processes import Outcome, free_port, start
 from tests.parity.cases import NUM_STEPS, Case, make_workspace, plan_text
+from tests.patience import is_within, unhurried
 
-TIMEOUT_SECONDS = 4
+TIMEOUT_SECONDS = unhurried(4)
 _IN_TIME_SECONDS = 60
 _DP2 = Case("DP2", "accumulate 2", {"dp_shard": 2}, micro_batch=2)
 _REPLICAS = Case("DP2", "replicas", {"dp_replicate": 2})
@@ -204,6 +205,6 @@ def _absences(plan: Path, folder: Path) -> Iterator[Injection]:
         problem = "" if outcome.code == ExitCode.COMMUNICATION else f"ended with {outcome.code}"
         if not problem and wanted not in outcome.stderr:
             problem = f"says something else: {outcome.stderr}"
-        if not problem and outcome.seconds > _IN_TIME_SECONDS + 10:
+        if not problem and not is_within(outcome.seconds, _IN_TIME_SECONDS + 10):
             problem = f"took {outcome.seconds:.0f} s"
         yield Injection(name, problem, outcome.seconds)

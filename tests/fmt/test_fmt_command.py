@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from planc.cli.main import main
+from tests.patience import WAIT_SECONDS
 from tests.plans import canonical_plans
 
 UGLY = "mesh{tp=2 # two\n}\n"
@@ -158,6 +159,6 @@ def test_characters_are_not_escaped_for_an_ascii_terminal() -> None:
         env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=WAIT_SECONDS,
     )
     assert done.stdout.decode("utf-8") == "a = 1  # größer\n"

@@ -13,7 +13,7 @@ from tests.syntax.mutations import damaged
 from tests.syntax.reading import parsed
 
 RUN = settings(
-    max_examples=100, derandomize=True, deadline=2000, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=100, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from planc.runtime import fetch as hub
 from planc.runtime.errors import RunError
 from planc.runtime.fetch import require_model
 from tests.hub.model_repository import NAME, REPOSITORY, REVISION, put_into_cache, serving
+from tests.patience import WAIT_SECONDS
 
 MODEL = HubModel(REPOSITORY, REVISION)
 TOKEN = "hf_secret"
@@ -52,7 +53,7 @@ def require_in_process(
     }
     environment = {**kept, "HF_ENDPOINT": url, "HF_HUB_CACHE": str(cache), "HF_TOKEN": TOKEN, **variables}
     return subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS
     )
 
 
@@ -153,9 +154,9 @@ def test_one_process_fetches_while_the_others_wait(cache: Path, monkeypatch: pyt
     with hub._only_one(MODEL, say=pytest.fail):
         follower = threading.Thread(target=follow, daemon=True)
         follower.start()
-        assert waits.wait(timeout=10)
+        assert waits.wait(timeout=WAIT_SECONDS)
         folder = put_into_cache(cache, {"config.json": b"{}"})
-    follower.join(timeout=10)
+    follower.join(timeout=WAIT_SECONDS)
     assert found == [folder]
     assert said == [f"waiting for another process to download {MODEL.short}"]
 
@@ -171,7 +172,7 @@ def test_inventory_fetches_the_config_and_shows_it(tmp_path: Path) -> None:
             env={**environment, "PLANC_CACHE": str(tmp_path / "planc")},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=WAIT_SECONDS,
         )
     assert done.returncode == 0, done.stderr
     assert "LlamaForCausalLM" in done.stdout

@@ -16,6 +16,7 @@ from planc.inventory import versions
 from planc.inventory.codec import dumps, loads
 from planc.inventory.files import MAX_CONFIG_BYTES, write_atomically
 from planc.inventory.load import InventoryError, load_inventory, save_inventory
+from tests.patience import WAIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +28,7 @@ def run_python(code: str, *arguments: Path) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_SECONDS,
     )
 
 

@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.patience import WAIT_SECONDS
+
 ROOT = Path(__file__).parents[2]
 LAUNCHER_VARIABLES = (
     "RANK",
@@ -47,7 +49,9 @@ def start(
     path = os.pathsep.join(str(folder) for folder in (first_on_path, ROOT) if folder)
     settings = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **(environment or {})}
     began = time.monotonic()
-    done = subprocess.run(command, env=inherited | settings, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, env=inherited | settings, capture_output=True, text=True, timeout=WAIT_SECONDS
+    )
     return Outcome(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from tests.launch.faulty import run_faulty
 from tests.parity.cases import Case, make_workspace, plan_text
+from tests.patience import unhurried
 
-TIMEOUT_SECONDS = 4
+TIMEOUT_SECONDS = unhurried(4)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ import pytest
 from tests.launch.processes import Outcome, free_port, start
 from tests.parity.cases import TP2_REPLICATE2, Case, make_workspace, plan_text
 from tests.parity.reference import train_reference, write_weights
+from tests.patience import WAIT_SECONDS
 
 TWO_RANKS = Case("DP2", "", {"dp_shard": 2}, weights="pretrained")
 BIN = Path(sys.executable).parent
@@ -114,7 +115,7 @@ def hosts() -> Iterator[tuple[str, str]]:
 
 
 def _ip(*arguments: str) -> bool:
-    return subprocess.run(["ip", *arguments], capture_output=True, timeout=30).returncode == 0
+    return subprocess.run(["ip", *arguments], capture_output=True, timeout=WAIT_SECONDS).returncode == 0
 
 
 @pytest.mark.slow

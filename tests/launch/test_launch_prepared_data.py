@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +21,7 @@ from planc.runtime.data.sources import TextSource, stdlib_files
 from planc.runtime.data.spec import DataSpec
 from tests.data.conversing import save_tokenizer
 from tests.launch.processes import LAUNCHER_VARIABLES, ROOT, Outcome, free_port, start
+from tests.patience import WAIT_SECONDS, wait_until
 from tests.plans import PLANS, write_plan
 
 PLAN = """\
@@ -167,12 +167,10 @@ def test_a_rank_that_waits_names_the_one_that_was_killed(folder: Path, tmp_path:
         )
         for one in environments(own, own)
     ]
-    deadline = time.monotonic() + 60
-    while not unfinished(root) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: bool(unfinished(root)), "data under preparation")
     ranks[0].send_signal(signal.SIGKILL)
-    _, errors = ranks[1].communicate(timeout=60)
-    ranks[0].communicate(timeout=60)
+    _, errors = ranks[1].communicate(timeout=WAIT_SECONDS)
+    ranks[0].communicate(timeout=WAIT_SECONDS)
     assert ranks[1].returncode == 6, errors
     assert "rank 0" in errors and "Traceback" not in errors
     assert not folders(root)

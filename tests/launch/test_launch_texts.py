@@ -20,6 +20,7 @@ from planc.launchers.nodes import Nodes
 from planc.launchers.slurm import SlurmOptions, slurm_script
 from tests.launch.processes import ROOT, start
 from tests.parity.cases import Case, make_workspace, plan_text
+from tests.patience import WAIT_SECONDS
 
 HERE = Path(__file__).parent
 TWO_NODES = "plans/launch-two-nodes.plan"
@@ -215,7 +216,7 @@ def test_pods_find_the_first_one_by_its_name(launch: Callable[..., str]) -> None
 
 def test_a_script_of_any_names_parses() -> None:
     text = slurm_script(job(ODD), SlurmOptions(4), uses_devices=True)
-    done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, timeout=WAIT_SECONDS)
     assert (done.returncode, done.stderr) == (0, "")
 
 

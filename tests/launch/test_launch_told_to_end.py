@@ -18,7 +18,7 @@ from planc.runtime.checkpoint_format.verify import read_manifest
 from tests import signals
 from tests.launch.processes import LAUNCHER_VARIABLES, ROOT, torchrun
 from tests.parity.cases import Case, make_workspace, plan_text
-from tests.patience import patient
+from tests.patience import WAIT_SECONDS, patient
 
 NUM_STEPS = 120
 FAULTY = str(Path(__file__).parent / "faulty_run.py")
@@ -82,7 +82,9 @@ def test_torchrun_starts_ranks_again_that_go_on_exactly(undisturbed: Undisturbed
     inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
     settings = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "FAULT": "kill 1 50 forward"}
     command = (*TORCHRUN, "--max-restarts=1", FAULTY, str(undisturbed.plan), "--run-dir", str(tmp_path))
-    done = subprocess.run(command, env=inherited | settings, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        command, env=inherited | settings, capture_output=True, text=True, timeout=WAIT_SECONDS
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"resumed from {tmp_path / 'checkpoints' / 'step-40'}") == 1
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "done"

@@ -15,9 +15,9 @@ from lsprotocol import types
 from pygls.lsp.client import LanguageClient
 from pygls.uris import from_fs_path
 
+from tests.patience import WAIT_SECONDS
+
 T = TypeVar("T")
-SECONDS = 60.0
-"""More than any answer takes, on a busy machine too."""
 CAPABILITIES = types.ClientCapabilities(
     text_document=types.TextDocumentClientCapabilities(
         hover=types.HoverClientCapabilities(content_format=[types.MarkupKind.Markdown]),
@@ -60,7 +60,7 @@ class Editor:
             self.arrived.set()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.runner.run(asyncio.wait_for(work, SECONDS))
+        return self.runner.run(asyncio.wait_for(work, WAIT_SECONDS))
 
     def start(self) -> types.InitializeResult:
         return self.wait(self._start())

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.patience import WAIT_SECONDS
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to" / "editors.md"
-SECONDS = 60.0
-"""More than any answer takes, on a busy machine too."""
 _LUA = re.compile(r"^```lua\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HELPERS = """\
 local function wait_for(is_done)
@@ -71,20 +71,20 @@ class Neovim:
             stderr=subprocess.DEVNULL,
             env=self.environment,
         )
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + WAIT_SECONDS
         while not self.socket.exists():
             assert time.monotonic() < end and self.process.poll() is None, "Neovim does not start"
             time.sleep(0.02)
 
     def lua(self, code: str) -> Any:
         script, answer = self.folder / "code.lua", self.folder / "answer.json"
-        values = {"code": code, "answer": json.dumps(str(answer)), "milliseconds": int(1e3 * SECONDS)}
+        values = {"code": code, "answer": json.dumps(str(answer)), "milliseconds": int(1e3 * WAIT_SECONDS)}
         script.write_text(_HELPERS.format(**values), encoding="utf-8")
         answer.unlink(missing_ok=True)
         expression = f"luaeval('dofile(_A)', '{script}')"
         command = ["nvim", "--server", str(self.socket), "--remote-expr", expression]
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=2 * SECONDS, env=self.environment
+            command, capture_output=True, text=True, timeout=2 * WAIT_SECONDS, env=self.environment
         )
         assert answer.exists(), done.stdout + done.stderr
         found = json.loads(answer.read_text(encoding="utf-8"))

@@ -11,8 +11,9 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcException
 
 from planc.lsp.server import make_server
-from tests.lsp.editor import CAPABILITIES, SECONDS, Editor, editing, uri_of
+from tests.lsp.editor import CAPABILITIES, Editor, editing, uri_of
 from tests.lsp.wire import Wire, wired
+from tests.patience import WAIT_SECONDS
 from tests.plans import QUICKSTART
 
 TEXT = QUICKSTART.read_text(encoding="utf-8")
@@ -192,4 +193,4 @@ def test_a_check_goes_on_when_what_asked_for_it_is_cancelled(monkeypatch: pytest
             await asyncio.sleep(0.01)
 
     with asyncio.Runner() as runner:
-        runner.run(asyncio.wait_for(cancel(), SECONDS))
+        runner.run(asyncio.wait_for(cancel(), WAIT_SECONDS))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import WAIT_SECONDS
 from tests.plans import PLANS, QUICKSTART
 from tests.report.browser import Browser, find
 
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = Path("examples") / "editors" / "vscode"
 GRAMMAR = Path("planc") / "highlight" / "plan.tmLanguage.json"
 SLIP = QUICKSTART.read_text(encoding="utf-8").replace("weights = random", "wieghts = random")
-SECONDS = 120.0
+SECONDS = WAIT_SECONDS
 LINES = "[...document.querySelectorAll('.view-line')].map(one => one.textContent.replace(/\\u00a0/g, ' '))"
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
+from tests.patience import WAIT_SECONDS
+
 Message = dict[str, Any]
-SECONDS = 60.0
-"""More than any answer takes, on a busy machine too."""
 
 
 class Wire:
@@ -48,7 +48,7 @@ class Wire:
     def until(self, is_it: Callable[[Message], bool]) -> Message:
         """The next message of a kind; those before it are in the log."""
         while True:
-            message = self._arrived.get(timeout=SECONDS)
+            message = self._arrived.get(timeout=WAIT_SECONDS)
             assert message is not None, "the server ended"
             self.log.append((True, message))
             if is_it(message):

@@ -15,6 +15,7 @@ import yaml
 
 from planc import __version__
 from planc.diagnostics.pages import DOCUMENTATION, pages, url
+from tests.patience import WAIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -71,6 +72,6 @@ def test_ci_builds_the_image_only_where_a_builder_is(tmp_path: Path) -> None:
         env={"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_SECONDS,
     )
     assert (done.returncode, done.stdout) == (0, "no container builder here: the image is not built\n")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import WAIT_SECONDS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -25,7 +27,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def build(source: Path, target: str, folder: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
-    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=WAIT_SECONDS)
 
 
 def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -36,7 +38,7 @@ def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         env={"PYTHONPATH": str(installed), "PATH": ""},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_SECONDS,
     )
 
 

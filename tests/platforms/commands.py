@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.patience import WAIT_SECONDS
 from tests.plans import PLANS, TINY, write_plan
 
 ROOT = Path(__file__).parents[2]
@@ -152,7 +153,10 @@ def world(folder: Path) -> Path:
         "inventory models/cached",
     ):
         done = subprocess.run(
-            [sys.executable, "-m", "planc", *line.split()], cwd=folder, capture_output=True, timeout=120
+            [sys.executable, "-m", "planc", *line.split()],
+            cwd=folder,
+            capture_output=True,
+            timeout=WAIT_SECONDS,
         )
         assert done.returncode == 0, done.stderr.decode()
     _as_of_gpus(folder / "run", folder / "gpu-run")
@@ -172,4 +176,4 @@ def _as_of_gpus(run: Path, copy: Path) -> None:
 
 def _git(folder: Path, *arguments: str) -> None:
     identity = ("-c", "user.name=x", "-c", "user.email=x@example.org")
-    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, timeout=60)
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, timeout=WAIT_SECONDS)

@@ -13,6 +13,7 @@ import pytest
 
 from planc.api import cache_dir
 from tests.isolation import ROOT, isolate
+from tests.patience import WAIT_SECONDS
 
 
 def test_variables_and_home_of_a_user_are_gone(tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def checkout(tmp_path: Path) -> Path:
         (tests / f"test_{name}.py").write_text(names, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n", encoding="utf-8")
     for arguments in (("init", "-q"), ("add", "-A")):
-        subprocess.run(["git", *arguments], cwd=tmp_path, check=True, timeout=60)
+        subprocess.run(["git", *arguments], cwd=tmp_path, check=True, timeout=WAIT_SECONDS)
     return tmp_path
 
 
@@ -63,7 +64,7 @@ def session(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]
         cwd=checkout,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=WAIT_SECONDS,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import WAIT_SECONDS
 from tests.platforms.commands import COMMANDS, ROOT, Command
 from tests.slow import slow_except
 
@@ -55,7 +56,7 @@ def answers(
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=300,
+        timeout=WAIT_SECONDS,
     )
     # A command that ends the process has ended what should have come after it.
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

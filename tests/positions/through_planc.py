@@ -12,6 +12,7 @@ from planc.inventory.load import save_inventory
 from planc.source import SourceFile
 from planc.verify.pool import run_ranks
 from planc.verify.ranks import Task, train_rank
+from tests.patience import WAIT_SECONDS
 from tests.positions.plain import CORPUS, NUM_SEQUENCES, SEQUENCE_LENGTH, Plain
 
 MODEL = "model"
@@ -68,7 +69,7 @@ def planc_step(graph: Graph, *, base: Path) -> Plain:
     with TemporaryDirectory() as run_folder:
         task = Task(graph, base, Path(run_folder), stop_after=1)
         (record, *_) = run_ranks(
-            train_rank, graph.world_size, task, timeout_seconds=100.0, init=False, quiet=True
+            train_rank, graph.world_size, task, timeout_seconds=WAIT_SECONDS, init=False, quiet=True
         )
     return Plain(record.metrics[0].loss, record.gradients)
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.patience import WAIT_SECONDS
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-SECONDS = 60.0
 _COMPLAINTS = (
     *("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"),
     "Page.javascriptDialogOpening",
@@ -148,7 +149,7 @@ class Browser:
             message["sessionId"] = self._session
         os.write(self._write, json.dumps(message).encode() + b"\0")
         while True:
-            found = self._next(SECONDS)
+            found = self._next(WAIT_SECONDS)
             assert found is not None, f"no answer to {method}"
             if found.get("id") == self._last_id:
                 assert "error" not in found, (method, found["error"])
@@ -156,7 +157,7 @@ class Browser:
                 return result
 
     def _wait(self, method: str) -> None:
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + WAIT_SECONDS
         while not any(event["method"] == method for event in self.events):
             assert time.monotonic() < end, f"no {method}"
             self._next(1)

@@ -9,6 +9,7 @@ from shutil import copytree
 
 import pytest
 
+from tests.patience import WAIT_SECONDS
 from tests.plans import PLANS, TINY
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,9 @@ optimizer "adam" {
 
 def git(*arguments: str) -> str:
     identity = ("-c", "user.name=x", "-c", "user.email=x@example.org")
-    done = subprocess.run(["git", *identity, *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["git", *identity, *arguments], capture_output=True, text=True, timeout=WAIT_SECONDS
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.patience import WAIT_SECONDS
 from tests.review.conftest import ROOT, commit, replace
 
 # What GitHub's command line does of what the script asks for: list with a filter, POST, PATCH.
@@ -65,7 +66,7 @@ def run(plans: Path, **environment: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **variables, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_SECONDS,
     )
 
 
@@ -103,7 +104,7 @@ def test_the_action_writes_the_report_that_it_uploads(plans: Path, tools: Path, 
     (tmp_path / "planc").mkdir()
     (tmp_path / "planc" / "bin").symlink_to(tools)
     variables = {**os.environ, "RUNNER_TEMP": str(tmp_path), "BASE": "main"}
-    done = subprocess.run(["bash", "-ec", write["run"]], env=variables, timeout=60)
+    done = subprocess.run(["bash", "-ec", write["run"]], env=variables, timeout=WAIT_SECONDS)
     assert done.returncode == 0
     page = Path(upload["with"]["path"].replace("${{ runner.temp }}", str(tmp_path)))
     assert "plans/batch.plan" in page.read_text()

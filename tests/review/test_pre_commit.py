@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.patience import WAIT_SECONDS
 from tests.review.conftest import git, replace
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +50,9 @@ def run(id: str, *paths: str, environment: dict[str, str]) -> subprocess.Complet
     program, *words = shlex.split(hook(id)["entry"])
     assert program == "planc"
     command = [sys.executable, "-m", "planc", *words, *paths]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS
+    )
 
 
 @pytest.mark.parametrize("id", ["planc-fmt", "planc-check"])
@@ -96,7 +99,7 @@ def pre_commit(home: Path) -> str:
     git("add", ".pre-commit-config.yaml", "plans")
     command = [sys.executable, "-m", "pre_commit", "run", "--color", "never"]
     environment = {**os.environ, "PRE_COMMIT_HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS)
     assert done.stderr == ""
     return f"$ git add plans && pre-commit run     # exit code {done.returncode}\n{done.stdout}\n"
 

@@ -14,9 +14,8 @@ from planc.cli.main import main
 from tests.faults.ranks import endings
 from tests.faults.state import saved_root
 from tests.launch.processes import LAUNCHER_VARIABLES
+from tests.patience import WAIT_SECONDS
 from tests.robustness.bad_files import CHECKPOINTS, KEY, FileCase, workspace
-
-LIMIT_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Folders:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         # The first process waits until torch is imported for all.
-        endings(_ready, 1, group=False, limit_seconds=2 * LIMIT_SECONDS)
+        endings(_ready, 1, group=False, limit_seconds=WAIT_SECONDS)
         self._sound = workspace(folder)
         self._saved = saved_root(folder / "saved", steps=(10,), world_size=3)
 
@@ -49,7 +48,7 @@ class Folders:
 
 def answer(case: FileCase, folder: Path) -> FileAnswer:
     [ending] = endings(
-        _answer, 1, folder, case.command, dict(case.environment), group=False, limit_seconds=LIMIT_SECONDS
+        _answer, 1, folder, case.command, dict(case.environment), group=False, limit_seconds=WAIT_SECONDS
     )
     lines = (folder / "answer").read_text(encoding="utf-8", errors="replace")
     seconds = float((folder / "seconds").read_text()) if (folder / "seconds").exists() else ending.seconds

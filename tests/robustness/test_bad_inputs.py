@@ -20,7 +20,7 @@ from planc.cli.main import main
 from planc.plan.pattern import Pattern, parse_pattern
 from planc.source import Span
 from planc.syntax.ast import Text
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, WAIT_SECONDS
 from tests.plans import PLANS, QUICKSTART
 from tests.robustness.bad_inputs import CASES, Case
 from tests.robustness.outcomes import Answer, answers, guarded, misconduct
@@ -115,7 +115,7 @@ def test_67_a_long_name_is_an_error_in_any_command(
 def test_67_a_long_name_is_an_error_of_a_run() -> None:
     """In a process of its own, since a run listens to its process's signals."""
     command = [sys.executable, "-m", "planc", "run", str(QUICKSTART), "--run-dir", LONG]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS)
     assert done.returncode == 2
     assert done.stderr.startswith("planc: error: ") and "too long" in done.stderr
 

@@ -11,6 +11,7 @@ from torch.distributed import TCPStore
 from planc.runtime.errors import ExitCode
 from planc.runtime.process import Launch
 from planc.runtime.torch.parallel import spares
+from tests.patience import WAIT_SECONDS
 
 SPARE = Launch(rank=2, world_size=3)
 
@@ -30,7 +31,7 @@ def test_a_run_that_is_done_lets_its_spares_go_before_it_ends(hosts: list[TCPSto
         spare = threads.submit(spares.stand_by, SPARE)
         spares.dismiss(hosts[0], num_spares=1)
         hosts.clear()
-        assert spare.result(timeout=10) == ExitCode.DONE
+        assert spare.result(timeout=WAIT_SECONDS) == ExitCode.DONE
 
 
 def test_spares_of_a_run_that_fails_leave_with_an_error(hosts: list[TCPStore]) -> None:
@@ -40,4 +41,4 @@ def test_spares_of_a_run_that_fails_leave_with_an_error(hosts: list[TCPStore]) -
         time.sleep(0.5)
         assert not spare.done()
         hosts.clear()
-        assert spare.result(timeout=30) == ExitCode.COMMUNICATION
+        assert spare.result(timeout=WAIT_SECONDS) == ExitCode.COMMUNICATION

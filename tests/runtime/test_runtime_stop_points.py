@@ -14,6 +14,7 @@ from planc.runtime.stopping import stop_points
 from planc.runtime.stopping.grace import Stretches, agent_command, grace_seconds
 from planc.runtime.stopping.notice import Notice
 from planc.runtime.stopping.stop_points import StopPoints
+from tests.patience import WAIT_SECONDS
 
 
 class MemoryStore:
@@ -44,7 +45,7 @@ class MemoryStore:
             return [self.values[key].encode() for key in keys]
 
 
-def ranks(world_size: int, *, store: MemoryStore, timeout_seconds: float = 20.0) -> list[StopPoints]:
+def ranks(world_size: int, *, store: MemoryStore, timeout_seconds: float = WAIT_SECONDS) -> list[StopPoints]:
     found = [
         StopPoints(Notice(), store=store, rank=rank, world_size=world_size, timeout_seconds=timeout_seconds)
         for rank in range(world_size)
@@ -84,7 +85,7 @@ def test_ranks_that_wait_for_each_other_between_places_stop_as_well() -> None:
 
     def stopped(rank: int) -> int:
         for number in range(1, 100_000):
-            barrier.wait(20)
+            barrier.wait(WAIT_SECONDS)
             if number == 7 and rank == 1:
                 points[1]._notice.request("SIGTERM")
             if points[rank].reached():

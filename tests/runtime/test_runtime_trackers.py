@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from planc.runtime.trackers.tensorboard import TensorboardTracker
 from planc.runtime.trackers.tracker import Open, values_of
 from planc.runtime.trackers.wandb import wandb_opener
 from planc.secrets import redactor
+from tests.patience import WAIT_SECONDS, is_within, wait_until
 
 METRICS = StepMetrics(
     step=1,
@@ -64,7 +65,7 @@ class Stuck(Listed):
         self.let_go = threading.Event()
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
-        self.let_go.wait(60)
+        self.let_go.wait(WAIT_SECONDS)
 
 
 def opening(folder: Path, *, first_step: int = 1) -> Opening:
@@ -82,13 +83,6 @@ def follow(folder: Path, open: Open) -> tuple[Following, list[str]]:
     )
     found.started(first_step=1, num_steps=3)
     return found, said
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_a_tracker_is_told_every_number_that_there_is() -> None:
@@ -124,7 +118,7 @@ def test_a_failing_tracker_is_warned_of_once_and_counted(
     monkeypatch.setenv("WANDB_API_KEY", "s3cret")
     found, said = follow(tmp_path, lambda _: Broken())
     found.stepped(METRICS)
-    until(lambda: found.followers[0].num_failures == 1)
+    wait_until(lambda: found.followers[0].num_failures == 1, "the tracker")
     for _ in range(2):
         found.stepped(METRICS)
     found.close(is_done=True)
@@ -158,7 +152,7 @@ def test_a_stuck_tracker_holds_up_neither_steps_nor_the_end(
         found.stepped(METRICS)
     found.close(is_done=True)
     tracker.let_go.set()
-    assert time.monotonic() - began < 5
+    assert is_within(time.monotonic() - began, 5)
     assert "it did not finish within 0 s" in said[-1]
     assert "steps dropped" in said[-1]
 

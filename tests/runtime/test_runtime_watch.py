@@ -18,6 +18,7 @@ from planc.runtime.process import Launch
 from planc.runtime.ranks import watch
 from planc.runtime.ranks.watch import Watch
 from planc.runtime.ranks.whereabouts import Folder, State
+from tests.patience import WAIT_SECONDS
 from tests.plans import QUICKSTART, checked
 
 
@@ -131,7 +132,7 @@ def test_an_op_that_takes_too_long_is_told_once(graph: Graph, tmp_path: Path) ->
     told: list[str] = []
     heard = threading.Event()
     first.start(timeout_seconds=-1, overdue=lambda text: (told.append(text), heard.set())[0])
-    assert heard.wait(10)
+    assert heard.wait(WAIT_SECONDS)
     first.close()
     assert len(told) == 1
     assert "rank 1 " in told[0]

@@ -21,6 +21,7 @@ from planc.plain_pytorch.parts_file import copied
 from planc.plain_pytorch.script import NotInScript, in_one_line, listed
 from planc.runtime.torch.weights.weights import initialize
 from tests.bench.shapes import Shape, compile_shape, make_workspace, plan_text
+from tests.patience import WAIT_SECONDS
 
 NUM_STEPS = 12
 MODELS = Path(__file__).parents[2] / "plans" / "models"
@@ -47,7 +48,7 @@ def launched(*arguments: str | Path, num_ranks: int, folder: Path, sees_planc: b
         env=environment,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=WAIT_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

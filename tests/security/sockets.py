@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.launch.processes import LAUNCHER_VARIABLES, ROOT
+from tests.patience import WAIT_SECONDS
 
 _LISTENS = "0A"
 _LOOPBACKS = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
@@ -35,7 +36,7 @@ def listeners_of(
         for command, environment in zip(commands, environments, strict=True)
     ]
     found: set[Listener] = set()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + WAIT_SECONDS
     while any(process.poll() is None for process in started):
         assert time.monotonic() < deadline, "they do not end"
         addresses = dict(_listening())

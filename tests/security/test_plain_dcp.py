@@ -23,6 +23,7 @@ from planc.runtime.checkpoint_format.dcp import Limits, read_dcp_index
 from planc.runtime.checkpoint_format.errors import CorruptCheckpointError
 from tests.checkpoints.plain_dcp import edit_metadata, save_plainly
 from tests.faults.corpus import Payload, payload
+from tests.patience import WAIT_SECONDS
 
 FILE = "__0_0.distcp"
 
@@ -302,5 +303,7 @@ for attempt in (socket.socket, os.pipe, lambda: os.open("/etc/hostname", os.O_RD
     except (OSError, MemoryError) as error:
         print(type(error).__name__, getattr(error, "errno", ""))
 """
-    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=WAIT_SECONDS
+    )
     assert done.stdout.splitlines() == ["OSError 24"] * 3 + ["MemoryError "], done.stderr

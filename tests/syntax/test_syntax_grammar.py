@@ -14,7 +14,7 @@ from lark import Lark
 from planc.source import SourceFile
 from planc.syntax.grammar import BracketNewlines, grammar_text
 from planc.syntax.parse import parse
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, WAIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
 GRAMMAR = ROOT / "grammar" / "plan.lark"
@@ -39,7 +39,7 @@ def test_a_wheel_s_grammar_lies_beside_the_parser(tmp_path: Path) -> None:
         [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{_PARSE}"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_SECONDS,
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == [str(tmp_path / "planc" / "syntax" / "grammar.py"), "1"]
