@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 
-from tests.models.architectures import architectures
+from tests.models.architectures import in_the_table
 from tests.models.judge import Status
 from tests.soundness.rules_judge import Found, fuzzed
 
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     began = time.monotonic()
     options.log.parent.mkdir(parents=True, exist_ok=True)
-    names = architectures()
+    names = in_the_table()
     results = []
     for found in _results({one: names[one] for one in options.only or names}, options):
         print(told(found), flush=True)
