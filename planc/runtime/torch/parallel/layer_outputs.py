@@ -38,10 +38,10 @@ class LayerOutputs:
             model.get_submodule(name).register_forward_hook(partial(self._note, pipeline, row))
 
     def _note(self, pipeline: Pipeline, row: int, module: nn.Module, inputs: object, output: object) -> None:
-        if not module.training:
-            return
         hidden = output[0] if isinstance(output, Sequence) else output
-        assert isinstance(hidden, Tensor), "layers of a pipeline put out hidden states"
+        # A stage may have modules that put out no hidden states: complex rotations, a mask.
+        if not module.training or not isinstance(hidden, Tensor) or not hidden.is_floating_point():
+            return
         with torch.no_grad():
             local = local_of(hidden)
             dtype = torch.promote_types(local.dtype, torch.float32)
