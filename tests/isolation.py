@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from tests.patience import WAIT_SECONDS
+
 ROOT = Path(__file__).parents[1]
 
 _PREFIXES = (
@@ -43,7 +45,7 @@ def files_of_checkout() -> frozenset[str] | None:
     """The files of the checkout that git doesn't track, ignored ones too; None where git can't tell."""
     command = ["git", "ls-files", "--others", "-z"]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=WAIT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return None
     if done.returncode != 0:
@@ -60,5 +62,7 @@ def _is_of_cache(path: str) -> bool:
 
 def changed_files() -> frozenset[str]:
     """The tracked files that differ from what is staged."""
-    done = subprocess.run(["git", "diff", "--name-only", "-z"], cwd=ROOT, capture_output=True, timeout=60)
+    done = subprocess.run(
+        ["git", "diff", "--name-only", "-z"], cwd=ROOT, capture_output=True, timeout=WAIT_SECONDS
+    )
     return frozenset(os.fsdecode(path) for path in done.stdout.split(b"\0") if path)

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from tests.bench.result import Result, report, write_results
 from tests.bench.shapes import Shape, make_workspace, plan_text, script_sizes
 from tests.bench.start_rank import PARTS, PLAN, SIZES
+from tests.patience import WAIT_SECONDS
 
 SECTION = "start"
 SHAPE = Shape({"dp_shard": 2, "tp": 2})
@@ -42,7 +43,7 @@ def start(way: str, folder: Path) -> dict[str, float]:
         check=True,
         env={**os.environ, **_ENVIRONMENT},
         stdout=subprocess.DEVNULL,
-        timeout=300,
+        timeout=WAIT_SECONDS,
     )
     ranks = [json.loads(path.read_text()) for path in folder.glob("marks-*")]
     assert len(ranks) == SHAPE.world_size, "every rank leaves its marks"

@@ -17,6 +17,7 @@ import pytest
 
 from tests.launch.processes import LAUNCHER_VARIABLES, ROOT, free_port, start, torchrun
 from tests.parity.cases import Case, make_workspace, plan_text
+from tests.patience import WAIT_SECONDS, wait_until
 
 BIN = Path(sys.executable).parent
 NUM_STEPS = 120
@@ -83,13 +84,15 @@ def lose(agent: subprocess.Popen[str]) -> None:
 
 
 def await_step(run: Path, step: int, *, log: Path) -> None:
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline:
-        metrics = run / "metrics.jsonl"
-        if metrics.exists() and len(metrics.read_text().splitlines()) >= step:
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"step {step} did not come: {log.read_text()[-3000:]}")
+    metrics = run / "metrics.jsonl"
+
+    def is_there() -> bool:
+        return metrics.exists() and len(metrics.read_text().splitlines()) >= step
+
+    try:
+        wait_until(is_there, f"step {step}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {log.read_text()[-3000:]}") from None
 
 
 @pytest.mark.slow
@@ -110,7 +113,7 @@ def test_a_run_goes_on_without_the_node_that_came_first_where_they_meet_elsewher
         with node(line, logs[2]) as kept:
             await_step(run, 4, log=logs[1])
             lose(lost)
-            assert kept.wait(120) == 0, logs[2].read_text()[-3000:]
+            assert kept.wait(WAIT_SECONDS) == 0, logs[2].read_text()[-3000:]
     assert "(2 ranks, cpu, gloo)" in logs[1].read_text(), "the lost node had rank 0"
     assert "(1 rank, cpu, gloo)" in logs[2].read_text(), "and the other went on"
     assert len(losses(run)) == 40
@@ -136,8 +139,8 @@ def test_a_run_goes_on_without_a_lost_node_and_with_it_when_it_is_back(
             lose(lost)
         await_step(run, 30, log=logs[0])
         with node(line, logs[2]) as back:
-            assert kept.wait(400) == 0, logs[0].read_text()[-3000:]
-            assert back.wait(120) == 0, logs[2].read_text()[-3000:]
+            assert kept.wait(2 * WAIT_SECONDS) == 0, logs[0].read_text()[-3000:]
+            assert back.wait(WAIT_SECONDS) == 0, logs[2].read_text()[-3000:]
     said = logs[0].read_text()
     assert "(2 ranks, cpu, gloo)" in said, "it went on without the node"
     assert said.count("(4 ranks, cpu, gloo)") == 2, "and with it again"

@@ -226,7 +226,7 @@ def _slowest(graph: Graph, folder: Path, *, num_steps: int) -> list[float]:
     """The seconds of each step but the last, of the rank that takes the longest."""
     with TemporaryDirectory(prefix="planc-measured-") as run_folder:
         task = Task(graph, folder, Path(run_folder), stop_after=num_steps)
-        ranks = run_ranks(timed_rank, NUM_RANKS, task, init=False, quiet=True, timeout_seconds=120)
+        ranks = run_ranks(timed_rank, NUM_RANKS, task, init=False, quiet=True)
     return [max(seconds) for seconds in zip(*ranks, strict=True)]
 
 
