@@ -93,7 +93,7 @@ def test_a_first_plan_can_be_searched_from() -> None:
 
 @pytest.mark.parametrize("gpu", ["h100", "cpu"])
 def test_a_first_plan_holds_on_other_meshes_and_devices(gpu: str) -> None:
-    """What it expects is what a resumption on another mesh keeps, and a search for another number of ranks."""
+    """What it expects is what a resumption on another mesh keeps, and a search for another size."""
     folder = PLANS / "models" / "tiny-llama"
     written = plan_for(folder, Purpose.PRETRAIN, gpus=8, gpu=gpu)
     models = KnownModels(folder.parent, cache_dir())
