@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,7 @@ from planc.runtime.torch.dropout.positions import Places, Tokens
 from planc.runtime.torch.parallel.deferred_weights import defer_weight
 from planc.runtime.torch.parallel.layer_outputs import LayerOutputs
 from planc.runtime.torch.parallel.receives import Receives, following
+from planc.runtime.torch.parallel.stand_ins import Shape, edges, stand_ins, whole_shape
 from planc.runtime.torch.parallel.ties import tied_parameters
 from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 from planc.vocab import MeshDim
@@ -65,6 +66,8 @@ class Pipeline:
     """The state of a rank's stages. Activations and gradients have channels apart: NCCL has no tags."""
 
     op: SplitPipeline
+    whole: Shape
+    """Of hidden states that tp does not shard."""
     num_ranks: int
     rank: int
     order: Order
@@ -169,67 +172,6 @@ class Pipeline:
         return torch.empty(self.op.shape, dtype=TORCH_DTYPES[self.op.dtype], device=device)
 
 
-class PassOn(nn.Module):
-    """In the place of a module of another stage: its output is its first input."""
-
-    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
-        return hidden
-
-
-class NoLogits(nn.Module):
-    """In the place of another stage's head: logits of no vocabulary."""
-
-    def __init__(self, op: SplitPipeline, device: torch.device) -> None:
-        super().__init__()
-        self.weight = _no_weight(op, device)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden[..., :0]
-
-
-class NoEmbedding(nn.Module):
-    """In the place of another stage's embedding: zeros, which the stage's first layer never sees."""
-
-    def __init__(self, op: SplitPipeline, device: torch.device) -> None:
-        super().__init__()
-        self.op = op
-        self.weight = _no_weight(op, device)
-
-    def forward(self, ids: Tensor, *_: Any, **__: Any) -> Tensor:
-        zero = torch.zeros((), dtype=TORCH_DTYPES[self.op.dtype], device=ids.device)
-        return zero.expand(self.op.shape)
-
-
-def _no_weight(op: SplitPipeline, device: torch.device) -> Tensor:
-    """For the code of models that asks a weight for its dtype or device."""
-    return torch.empty(0, dtype=TORCH_DTYPES[op.dtype], device=device)
-
-
-class Entrance(nn.Module):
-    """In the place of the layer before a stage's first: gives what that layer's rank has sent."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        super().__init__()
-        self.pipeline = pipeline
-
-    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
-        received = self.pipeline.now.received
-        assert received is not None, "pipeline.receive precedes forward"
-        return received
-
-
-class Exit(nn.Module):
-    """In the place of the layer after a stage's last: keeps what that layer's rank will get."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        super().__init__()
-        self.pipeline = pipeline
-
-    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
-        self.pipeline.now.sent = hidden
-        return hidden
-
-
 def split_pipeline(session: Session, op: SplitPipeline, position: Position) -> None:
     """Replace the modules of other ranks' stages, so their parameters never exist on this rank."""
     (pp,) = op.over
@@ -241,6 +183,7 @@ def split_pipeline(session: Session, op: SplitPipeline, position: Position) -> N
     loop = next(one for one in session.graph.step if isinstance(one, Accumulate))
     pipeline = session.pipeline = Pipeline(
         op=op,
+        whole=whole_shape(session.graph, op),
         num_ranks=session.graph.size(pp),
         rank=session.coordinate(pp),
         order=parse_order(loop.orders[session.coordinate(pp)]),
@@ -254,7 +197,7 @@ def split_pipeline(session: Session, op: SplitPipeline, position: Position) -> N
         # another rank would keep back the sends after it, which that rank may wait for.
         pipeline.receives.following = following(pipeline.order, num_stages=pipeline.num_stages)
     _refuse_other_ties(session.model, pipeline)
-    _Stages(session.model, pipeline, session.device)
+    _Stages(session.model, pipeline, stand_ins(pipeline, session.graph, session.device))
     pipeline.outputs = LayerOutputs(
         session.model, pipeline, num_micro_batches=loop.times, device=session.device
     )
@@ -293,17 +236,17 @@ class _Stages:
     know of stages. FSDP's own hooks of the model run outside of these.
     """
 
-    def __init__(self, model: nn.Module, pipeline: Pipeline, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, pipeline: Pipeline, pass_on: Mapping[str, nn.Module]) -> None:
+        """`pass_on` are what takes the places of modules in other stages."""
         self._pipeline = pipeline
         names = [*chain(*pipeline.op.stages)]
         self._places = {name: _place(model, name) for name in names}
-        pass_on = _stand_ins(pipeline, names, device)
         for name in names:
             if not pipeline.has(name):
                 self._put(name, pass_on[name])
         at_rest = {name: parent[child] for name, (parent, child) in self._places.items()}
         layers = [name for name in names if name.startswith(f"{pipeline.op.blocks}.")]
-        shown = {stage: {**pass_on, **dict(_edges(pipeline, stage, layers))} for stage in pipeline.own}
+        shown = {stage: {**pass_on, **dict(edges(pipeline, stage, layers))} for stage in pipeline.own}
         self._changes = {
             stage: {
                 name: (at_rest[name], module)
@@ -334,16 +277,6 @@ def _place(model: nn.Module, name: str) -> tuple[dict[str, nn.Module | None], st
     return model.get_submodule(parent)._modules, child
 
 
-def _stand_ins(pipeline: Pipeline, names: Sequence[str], device: torch.device) -> Mapping[str, nn.Module]:
-    """By module: what takes its place in the other stages."""
-    op = pipeline.op
-    pass_on = PassOn()
-    outside = [name for name in op.stages[0] if not name.startswith(f"{op.blocks}.")]
-    # Each its own: one may hold a tied weight.
-    embeddings = {name: NoEmbedding(op, device) for name in outside}
-    return {**dict.fromkeys(names, pass_on), **embeddings, op.head: NoLogits(op, device)}
-
-
 def hold_copies(model: nn.Module, pipeline: Pipeline) -> None:
     """Give the stand-ins of another stage's modules the tied weights of this one.
 
@@ -358,15 +291,6 @@ def hold_copies(model: nn.Module, pipeline: Pipeline) -> None:
                 module.add_module(part, nn.Module())
             module = module.get_submodule(part)
         setattr(module, name, model.get_parameter(own))
-
-
-def _edges(pipeline: Pipeline, stage: int, layers: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
-    """What takes the places of the layers before and after a stage's own."""
-    held = [index for index, name in enumerate(layers) if name in pipeline.op.stages[stage]]
-    if stage > 0:
-        yield layers[held[0] - 1], Entrance(pipeline)
-    if not pipeline.is_last(stage):
-        yield layers[held[-1] + 1], Exit(pipeline)
 
 
 def order_of(session: Session) -> Order:
