@@ -93,6 +93,9 @@ def _stages(graph: Graph, op: SplitPipeline) -> Iterator[Violation]:
     for index, stage in enumerate(op.stages):
         for name in stage:
             stages_of.setdefault(name, []).append(index)
+    for name in op.on_shards:
+        if name != op.blocks and name not in stages_of:
+            yield Violation(op.name, f"`{name}` is on shards of the sequence, and in no stage")
     yield from _tied_apart(stages_of, op)
     trained = tuple(_trained(graph))
     for name in (*trained, *op.deferred):

@@ -15,6 +15,7 @@ from planc.graph.ops import (
     SplitPipeline,
     SumTies,
 )
+from planc.lower.sequences import sequence_layouts
 from planc.pipelining.order_text import order_text
 from planc.pipelining.orders import Order
 from planc.pipelining.simulate import equal_step
@@ -26,7 +27,6 @@ from planc.plan.pipeline_schedule import ZeroBubble
 from planc.plan.stages import layers, num_stages, orders, stages, ties_of_ends
 from planc.plan.unit_dtypes import compute_dtypes, parameters_by_unit
 from planc.plan.units import UnitGroup
-from planc.styles.edges import SEQUENCE
 from planc.vocab import DType, MeshDim
 
 Run = TypeVar("Run", Forward, Backward)
@@ -38,16 +38,18 @@ def split_pipeline(bound: BoundPlan) -> Iterator[SplitPipeline]:
     found = stages(bound, pipeline) if pipeline is not None else ()
     if pipeline is None or inventory.head is None or not found:
         return  # A draft of a plan that checks refuse may have no stages.
+    sequences = sequence_layouts(bound, pipeline)
     yield SplitPipeline(
         stages=found,
         blocks=inventory.blocks[0],
         head=inventory.head.fqn,
-        shape=(plan.data.micro_batch, _local_length(bound), inventory.hidden_size),
+        shape=(plan.data.micro_batch, sequences.sent_length, inventory.hidden_size),
         dtype=_dtype(bound),
         over=pipeline.on,
         max_sends=_max_sends(bound, pipeline),
         ties=ties_of_ends(bound),
         deferred=_deferred(bound),
+        on_shards=sequences.on_shards,
         span=pipeline.span,
     )
 
@@ -106,16 +108,6 @@ def _deferred(bound: BoundPlan) -> tuple[str, ...]:
 
 def _pipeline(bound: BoundPlan) -> spec.PipelineSpec | None:
     return bound.plan.pipeline if bound.plan.mesh.pp > 1 else None
-
-
-def _local_length(bound: BoundPlan) -> int:
-    """Positions of a sequence that a rank holds between two layers."""
-    mesh = bound.plan.mesh
-    is_sequence_parallel = any(
-        assignment.use.computes_on == SEQUENCE and not assignment.style.prepares
-        for assignment in bound.styles.values()
-    )
-    return bound.plan.data.sequence_length // (mesh.cp * (mesh.tp if is_sequence_parallel else 1))
 
 
 def _dtype(bound: BoundPlan) -> DType:

@@ -61,6 +61,13 @@ def balanced_stages(bound: BoundPlan, pipeline: PipelineSpec) -> tuple[tuple[str
     return _with_outer(bound.inventory, [members[start:end] for start, end in bounds])
 
 
+def sending_layers(bound: BoundPlan, pipeline: PipelineSpec) -> tuple[str, ...]:
+    """The last layer of each stage but the last: its output is what the stage sends."""
+    members = frozenset(layers(bound.inventory))
+    found = stages(bound, pipeline)[:-1]
+    return tuple(next(name for name in reversed(names) if name in members) for names in found)
+
+
 def orders(pipeline: PipelineSpec, *, num_ranks: int, num_micro_batches: int) -> tuple[Order, ...]:
     """What each pp rank runs in a step."""
     match pipeline.schedule:

@@ -13,20 +13,32 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from planc.api import check_source
+from planc.graph.ops import SplitPipeline
 from planc.graph.pipeline import pipeline_of
 from planc.runtime.checkpoint_format.layout import step_directory
 from planc.runtime.errors import ExitCode
 from planc.source import SourceFile
+from planc.verify.compare import worst_gradient
 from tests.dist.faulty_steps import Fault, run_faulty
 from tests.dist.first_steps import run_compared
 from tests.dist.held_messages import most_held
 from tests.dist.pool import run_ranks
 from tests.lattice import cells
 from tests.lattice.cells import Cell, Mesh, compile_cell
-from tests.parity.cases import NUM_STEPS, PIPELINES, SAVE_STEP, Case, compile_case, make_workspace, plan_text
+from tests.parity.cases import (
+    NUM_STEPS,
+    PIPELINES,
+    SAVE_STEP,
+    SEQUENCE_LENGTH,
+    Case,
+    compile_case,
+    make_workspace,
+    plan_text,
+)
 from tests.parity.compare import parity
 from tests.parity.ranks import Record, Task, train_rank
 from tests.parity.reference import train_reference
+from tests.slow import slow_except
 
 PP4, PP2_DP2, PP2_TP2 = PIPELINES
 ONE = Case("1", model="llama-deep")
@@ -139,6 +151,53 @@ def test_a_feature_computes_in_stages_what_it_does_in_one_process_bit_for_bit(
     losses = [[step.loss for step in record.metrics] for record in (staged, alone)]
     assert losses[0][0] == losses[1][0]
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
+WHOLE_BETWEEN = {
+    "all layers": '  "model.layers.*" -> prepare_input_output(desired = Shard(1))\n',
+    "some layers": '  "model.layers.{0,2}" -> prepare_input(input = Replicate(), desired = Shard(1))\n'
+    '  "model.layers.{1,3}" -> prepare_input_output(input = Shard(1), desired = Shard(1))\n',
+}
+"""Layers shard the sequence within, and pass on whole sequences: all of them, or every other one."""
+
+
+def on_shards_within_layers(rules: str) -> str:
+    """The plan of two stages over tp."""
+    whole = {
+        "embedding_rowwise(output = Shard(1))": "embedding_rowwise",
+        '  "model.norm" -> sequence_parallel\n': rules,
+        "colwise(input = Shard(1), output = Shard(-1))": "colwise(output = Shard(-1))",
+    }
+    text = plan_text(PP2_TP2)
+    for old, new in whole.items():
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.mark.parametrize("name", slow_except(WHOLE_BETWEEN, "some layers"))
+def test_stages_send_whole_sequences_between_layers_that_shard_them(
+    name: str, workspace: Path, tmp_path: Path
+) -> None:
+    source = SourceFile("x.plan", on_shards_within_layers(WHOLE_BETWEEN[name]))
+    graph = check_source(source, base=workspace).graph
+    assert graph is not None
+    split = next(op for op in graph.setup if isinstance(op, SplitPipeline))
+    assert (split.shape, split.on_shards) == ((2, SEQUENCE_LENGTH, 64), ())
+    found = run_ranks(train_rank, 4, Task(graph, workspace, tmp_path, stop_after=1), init=False)[0]
+    alone = train_reference(PP2_TP2.model, workspace=workspace)
+    worst, error = worst_gradient(found.gradients, alone.gradients, floor=1e-3 * alone.grad_norms[0])
+    assert error < 1e-5, worst
+
+
+def test_stages_that_send_sequences_in_two_layouts_are_refused(workspace: Path) -> None:
+    text = on_shards_within_layers(WHOLE_BETWEEN["some layers"]).replace("pp = 2", "pp = 4")
+    found = check_source(SourceFile("x.plan", text), base=workspace).diagnostics
+    (refused,) = (one for one in found if one.code.code == "P320")
+    assert refused.primary.text == (
+        "stages send hidden states in other layouts: `model.layers.0` in Shard(1), "
+        "`model.layers.1` in Replicate(), `model.layers.2` in Shard(1)"
+    )
 
 
 HELD = {

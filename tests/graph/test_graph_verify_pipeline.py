@@ -82,6 +82,10 @@ PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
         _stages((*EMBEDDING, *_layers(0, 1), "model.norm"), (*_layers(2, 3), "lm_head")),
         "`model.norm` is in a unit with modules of other stages",
     ),
+    "an unknown module on shards": (
+        _edit(ops.SplitPipeline, lambda op: replace(op, on_shards=("model.layers", "model.norms"))),
+        "`model.norms` is on shards of the sequence, and in no stage",
+    ),
     "a parameter in no unit of a stage": (
         _edit(
             ops.FullyShard,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -44,6 +45,7 @@ train {{
 }}
 """
 
+_ON_SEQUENCES = "tensor_parallel on tp {\n  auto(sequence_parallel = true)\n}\n"
 _SOLVED = "tensor_parallel on tp {\n  auto(solve)\n}\n"
 
 COLUMNS: Mapping[str, str] = {
@@ -62,6 +64,8 @@ COLUMNS: Mapping[str, str] = {
     "tp-fsdp": "TP 2 and FSDP2 over 2",
     "fsdp-chunks": "FSDP2 over 2, loss in chunks",
     "pp": "PP 2",
+    "pp-sp": "PP 2 and TP 2, sequence parallel",
+    "pp-fsdp": "PP 2 and FSDP2 over 2, units inside layers",
 }
 """By a name that is a mesh and, unless it is float32, a dtype."""
 SAMPLED = ("tp4", "tp-fsdp")
@@ -109,18 +113,25 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
         case "solve":
             mesh, blocks = "  tp = 2", _SOLVED
         case "sp":
-            mesh, blocks = "  tp = 2", "tensor_parallel on tp {\n  auto(sequence_parallel = true)\n}\n"
+            mesh, blocks = "  tp = 2", _ON_SEQUENCES
         case "compile":
             mesh, blocks = "  tp = 2", _SOLVED + _compile(inventory)
         case "pp":
             mesh, blocks = "  pp = 2", "pipeline on pp {\n}\n"
+        case "pp-sp":
+            mesh = "  pp = 2\n  tp = 2"
+            blocks = "pipeline on pp {\n}\n" + _ON_SEQUENCES
+        case "pp-fsdp":
+            mesh = "  pp = 2\n  dp_shard = 2"
+            rules = f"  {_inner_unit(inventory)}\n"
+            blocks = f"pipeline on pp {{\n}}\nfsdp on dp_shard {{\n{rules}}}\n"
         case "tp4":
             mesh, blocks = "  tp = 4", _SOLVED
         case "tp-fsdp":
             mesh, blocks = "  tp = 2\n  dp_shard = 2", _SOLVED + _fsdp(inventory, on="dp_shard")
         case "cp":
             mesh, blocks = "  cp = 2", _fsdp(inventory, on="cp") + _context(variant.rotate)
-    micro_batch = NUM_SEQUENCES // (2 if "fsdp" in name or name == "pp" else 1)
+    micro_batch = NUM_SEQUENCES // (2 if "fsdp" in name else 1) // (2 if "pp" in name else 1)
     weights = "random" if name == "random" else "pretrained"
     return _plan(
         model,
@@ -134,10 +145,13 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
     )
 
 
-def plan_with_rules(rules: str, *, model: str, dtype: str, variant: Variant) -> str:
-    """The plan of these tensor-parallel rules on two ranks."""
+def plan_with_rules(rules: str, *, model: str, dtype: str, variant: Variant, pp: int = 1) -> str:
+    """The plan of these tensor-parallel rules on two ranks of tp, in `pp` stages."""
     blocks = f"tensor_parallel on tp {{\n{rules}\n}}\n"
-    return _plan(model, dtype, variant, "  tp = 2", blocks)
+    if pp == 1:
+        return _plan(model, dtype, variant, "  tp = 2", blocks)
+    mesh, blocks = f"  pp = {pp}\n  tp = 2", f"pipeline on pp {{\n}}\n{blocks}"
+    return _plan(model, dtype, variant, mesh, blocks, micro_batch=NUM_SEQUENCES // pp)
 
 
 def _plan(
@@ -202,6 +216,20 @@ def _units(inventory: Inventory, block: str) -> Iterator[str]:
     yield from (f'"{layer}" -> unit' for layer in layers if layer not in shared)
     together = ", ".join(f'"{layer}"' for layer in shared)
     yield f"[{together}] -> unit"
+
+
+def _inner_unit(inventory: Inventory) -> str:
+    """A unit for the child that most layers have, of those that hold modules; none for what is beside it."""
+    found = Counter(
+        name.removeprefix(f"{block}.").partition(".")[2]
+        for block in inventory.blocks
+        for name in inventory.names()
+        if name.startswith(f"{block}.")
+    )
+    inner = {name.rpartition(".")[0] for name in found}
+    children = {name: count for name, count in found.items() if name in inner and name and "." not in name}
+    child = max(children, key=lambda name: children[name], default="")
+    return f'"{inventory.blocks[0]}.*.{child}" -> unit'
 
 
 def _compile(inventory: Inventory) -> str:

@@ -42,7 +42,7 @@ def _results(chosen: dict[str, str], options: argparse.Namespace) -> Iterator[Fo
         initializer=_log_to,
         initargs=(options.log,),
     ) as pool:
-        judge = partial(fuzzed, num_sets=options.sets, seed=options.seed)
+        judge = partial(fuzzed, num_sets=options.sets, seed=options.seed, pp=options.pp)
         yield from (
             one.result() for one in as_completed([pool.submit(judge, *pair) for pair in chosen.items()])
         )
@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", nargs="+", metavar="MODEL_TYPE", help="these architectures")
     parser.add_argument("--sets", type=int, default=20, help="rule sets drawn for each architecture")
+    parser.add_argument("--pp", type=int, default=1, help="stages of a pipeline, with two ranks of tp each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--log", type=Path, default=Path("runs/rules.log"))

@@ -62,8 +62,8 @@ class Found:
         return [one for one in self.trained if one.cell.status is not Status.EQUAL]
 
 
-def fuzzed(model_type: str, architecture: str, *, num_sets: int, seed: int) -> Found:
-    """What the architecture's rule sets of this seed came to."""
+def fuzzed(model_type: str, architecture: str, *, num_sets: int, seed: int, pp: int = 1) -> Found:
+    """What the architecture's rule sets of this seed came to, in `pp` stages."""
     with TemporaryDirectory(prefix="planc-rules-") as name:
         folder = Path(name)
         write_corpus(folder / CORPUS, sequence_length=SEQUENCE_LENGTH)
@@ -73,7 +73,7 @@ def fuzzed(model_type: str, architecture: str, *, num_sets: int, seed: int) -> F
             return Found(model_type, reason=error.message.replace(f"{folder}/", ""))
         except (RankError, TimeoutError) as error:
             return Found(model_type, reason=cause(error))
-        sets = Sets(inventory, model_type, folder)
+        sets = Sets(inventory, model_type, folder, pp=pp)
         if not list(sets.bases()):
             return Found(model_type, reason=f"no `auto` is accepted: {sets.refusal()}")
         plans, num_refused, num_alike = sets.drawn(Random(f"{seed} {model_type}"), num_sets=num_sets)
@@ -89,9 +89,10 @@ class Sets:
     model_type: str
     folder: Path
     variant: Variant = variants("tp")[0]
+    pp: int = 1
 
     def checked(self, rules: str, *, dtype: str = "float32") -> Checked:
-        text = plan_with_rules(rules, model=self.model_type, dtype=dtype, variant=self.variant)
+        text = plan_with_rules(rules, model=self.model_type, dtype=dtype, variant=self.variant, pp=self.pp)
         return check_source(SourceFile(f"{self.model_type}.plan", text), base=self.folder)
 
     def bases(self) -> Iterator[Base]:
@@ -186,7 +187,7 @@ def judged(sets: Sets, plans: Sequence[str]) -> Iterator[Trained]:
 
 
 def trained_together(graphs: Sequence[Graph], *, folder: Path) -> list[list[Record]]:
-    """What both ranks saw of each graph, one after the other in the same processes, up to the first failure.
+    """What all ranks saw of each graph, one after the other in the same processes, up to the first failure.
 
     A process's first steps take seconds for what torch loads, all others a fraction.
     """
@@ -206,7 +207,13 @@ def trained_together(graphs: Sequence[Graph], *, folder: Path) -> list[list[Reco
         ports = [free_port() for _ in tasks]
         try:
             found = run_ranks(
-                train_all, 2, tasks, ports, timeout_seconds=_TIMEOUT_SECONDS, init=False, quiet=True
+                train_all,
+                graphs[0].world_size,
+                tasks,
+                ports,
+                timeout_seconds=_TIMEOUT_SECONDS,
+                init=False,
+                quiet=True,
             )
         except (RankError, TimeoutError):
             # Each is then judged in processes of its own.

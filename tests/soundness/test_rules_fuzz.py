@@ -84,11 +84,12 @@ def test_a_wrong_rule_set_that_is_forced_past_the_check_is_different(prepared: F
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pp", [1, 2])
 @pytest.mark.parametrize(
     ("model_type", "architecture"),
     [("llama", "LlamaForCausalLM"), ("opt", "OPTForCausalLM"), ("gpt2", "GPT2LMHeadModel")],
 )
-def test_accepted_sets_train_as_one_process(model_type: str, architecture: str) -> None:
-    found = fuzzed(model_type, architecture, num_sets=8, seed=2)
+def test_accepted_sets_train_as_one_process(model_type: str, architecture: str, pp: int) -> None:
+    found = fuzzed(model_type, architecture, num_sets=8, seed=2, pp=pp)
     assert found.trained
     assert [(one.plan, one.cell.detail) for one in found.faults] == []

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.checks.pipeline.support import split_pipeline
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
+from planc.layouts.handed_on import handed_on
 from planc.plan.pipeline_schedule import ZeroBubble
+from planc.plan.stages import sending_layers
 from planc.plan.unit_dtypes import kept_from
-from planc.vocab import MeshDim
+from planc.styles.edges import SEQUENCE
+from planc.vocab import MeshDim, Replicate
 
 CODE = Code("P320", "beyond-pipelines", "planc does not combine this with pipelines")
 
@@ -18,7 +22,13 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     plan = subject.plan
     if plan.pipeline is None:
         return
-    for path, text, help in (*_of_the_model(subject), *_of_the_schedule(subject), *_of_a_run(subject)):
+    found = (
+        *_of_the_model(subject),
+        *_of_the_rules(subject),
+        *_of_the_schedule(subject),
+        *_of_a_run(subject),
+    )
+    for path, text, help in found:
         why = Label(plan.span("mesh.pp"), f"pp = {plan.mesh.pp}")
         yield CODE.at(plan.span(path), text, secondary=(why,), help=f"{help}, or set `pp` to 1")
 
@@ -42,6 +52,20 @@ def _of_the_model(subject: Subject) -> Found:
         yield "fsdp.cpu_offload", "parameters are in host memory", "write `cpu_offload = false`"
     if plan.fsdp is not None and plan.fsdp.prefetch > 1:
         yield "fsdp.prefetch", "units of several stages take turns", "write `prefetch = 1`"
+
+
+def _of_the_rules(subject: Subject) -> Found:
+    """All stages send messages of one shape."""
+    pipeline = split_pipeline(subject)
+    if pipeline is None or subject.plan.mesh.tp == 1:
+        return
+    sending = sending_layers(subject.bound, pipeline)
+    sent = {layer: handed_on(subject.bound, subject.flow, layer) for layer in sending}
+    layouts = {layout for layout in sent.values() if layout is not None}
+    if len(layouts) > 1 or not layouts <= {Replicate(), SEQUENCE}:
+        given = ", ".join(f"`{layer}` in {layout}" for layer, layout in sent.items())
+        text = f"stages send hidden states in other layouts: {given}"
+        yield "tensor_parallel", text, "write rules with which all layers pass on one layout"
 
 
 def _of_the_schedule(subject: Subject) -> Found:

@@ -33,6 +33,10 @@ class SplitPipeline(Op):
     deferred: tuple[str, ...] = ()
     """The linear layers whose weights have gradients by `backward.weights`, if the orders have them apart."""
 
+    on_shards: tuple[str, ...] = ()
+    """The modules before and after the layers, and `blocks` for the last layer, whose outputs tp shards along
+    the sequence. What runs in their places in other stages gives as many positions."""
+
     @property
     def unstable(self) -> str:
         return ""

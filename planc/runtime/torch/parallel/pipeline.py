@@ -25,7 +25,7 @@ from planc.runtime.torch.dropout.positions import Places, Tokens
 from planc.runtime.torch.parallel.deferred_weights import defer_weight
 from planc.runtime.torch.parallel.layer_outputs import LayerOutputs
 from planc.runtime.torch.parallel.receives import Receives, following
-from planc.runtime.torch.parallel.stand_ins import Shape, edges, stand_ins, whole_shape
+from planc.runtime.torch.parallel.stand_ins import Lengths, edges, lengths_of, stand_ins
 from planc.runtime.torch.parallel.ties import tied_parameters
 from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 from planc.vocab import MeshDim
@@ -66,8 +66,7 @@ class Pipeline:
     """The state of a rank's stages. Activations and gradients have channels apart: NCCL has no tags."""
 
     op: SplitPipeline
-    whole: Shape
-    """Of hidden states that tp does not shard."""
+    lengths: Lengths
     num_ranks: int
     rank: int
     order: Order
@@ -183,7 +182,7 @@ def split_pipeline(session: Session, op: SplitPipeline, position: Position) -> N
     loop = next(one for one in session.graph.step if isinstance(one, Accumulate))
     pipeline = session.pipeline = Pipeline(
         op=op,
-        whole=whole_shape(session.graph, op),
+        lengths=lengths_of(session.graph, op),
         num_ranks=session.graph.size(pp),
         rank=session.coordinate(pp),
         order=parse_order(loop.orders[session.coordinate(pp)]),
@@ -197,7 +196,7 @@ def split_pipeline(session: Session, op: SplitPipeline, position: Position) -> N
         # another rank would keep back the sends after it, which that rank may wait for.
         pipeline.receives.following = following(pipeline.order, num_stages=pipeline.num_stages)
     _refuse_other_ties(session.model, pipeline)
-    _Stages(session.model, pipeline, stand_ins(pipeline, session.graph, session.device))
+    _Stages(session.model, pipeline, stand_ins(pipeline, session.device))
     pipeline.outputs = LayerOutputs(
         session.model, pipeline, num_micro_batches=loop.times, device=session.device
     )

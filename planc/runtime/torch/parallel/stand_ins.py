@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -10,16 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from planc.graph.graph import Graph
-from planc.graph.ops import OpenData, ShardTensorParallel, SplitPipeline
+from planc.graph.ops import OpenData, SplitPipeline
 from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
-from planc.styles.edges import SEQUENCE, normal
 from planc.vocab import MeshDim
 
 if TYPE_CHECKING:
     from planc.runtime.torch.parallel.pipeline import Pipeline
-
-Shape = tuple[int, int, int]
-"""[micro batch, sequence, hidden]"""
 
 
 class PassOn(nn.Module):
@@ -43,9 +40,10 @@ class NoLogits(nn.Module):
 class NoEmbedding(nn.Module):
     """In the place of another stage's embedding: zeros, which the stage's first layer never sees."""
 
-    def __init__(self, op: SplitPipeline, device: torch.device, *, shape: Shape) -> None:
+    def __init__(self, op: SplitPipeline, device: torch.device, *, length: int) -> None:
         super().__init__()
-        self.shape = shape
+        batch, _, hidden = op.shape
+        self.shape = batch, length, hidden
         self.weight = _no_weight(op, device)
 
     def forward(self, ids: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -73,8 +71,8 @@ class Entrance(nn.Module):
 class Exit(nn.Module):
     """In the place of the layer after a stage's last: keeps what that layer's rank will get.
 
-    The model's own code after its layers gets zeros for whole sequences: what gathers them in the last stage,
-    a layer or a norm, is not in this one.
+    The model's own code after its layers gets zeros of the last layer's shape: what gathers the sequence, or
+    shards it, may be in the last stage alone.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -83,26 +81,58 @@ class Exit(nn.Module):
 
     def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
         self.pipeline.now.sent = hidden
-        return torch.zeros((), dtype=hidden.dtype, device=hidden.device).expand(self.pipeline.whole)
+        return _blank(hidden, length=self.pipeline.lengths.of(self.pipeline.op.blocks))
 
 
-def stand_ins(pipeline: Pipeline, graph: Graph, device: torch.device) -> Mapping[str, nn.Module]:
+class NoNorm(nn.Module):
+    """In the place of another stage's module after the layers: zeros for as many positions as it gives."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+
+    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
+        return _blank(hidden, length=self.length)
+
+
+def _blank(hidden: Tensor, *, length: int) -> Tensor:
+    batch, _, *features = hidden.shape
+    return torch.zeros((), dtype=hidden.dtype, device=hidden.device).expand(batch, length, *features)
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """The positions of a rank's hidden states, whole and on shards of tp."""
+
+    whole: int
+    shard: int
+    on_shards: tuple[str, ...]
+
+    def of(self, name: str) -> int:
+        """Of a module's output."""
+        return self.shard if name in self.on_shards else self.whole
+
+
+def lengths_of(graph: Graph, op: SplitPipeline) -> Lengths:
+    """Those of a graph's pipeline."""
+    (data,) = (one for one in graph.setup if isinstance(one, OpenData))
+    whole = data.sequence_length // graph.size(MeshDim.CP)
+    return Lengths(whole, whole // graph.size(MeshDim.TP), op.on_shards)
+
+
+def stand_ins(pipeline: Pipeline, device: torch.device) -> Mapping[str, nn.Module]:
     """By module: what takes its place in the other stages."""
-    op = pipeline.op
-    on_shards = [
-        name
-        for tp in graph.setup
-        if isinstance(tp, ShardTensorParallel) and normal(tp.use.output) == SEQUENCE
-        for name in tp.modules
-    ]
-    pass_on = PassOn()
+    op, lengths = pipeline.op, pipeline.lengths
+    before, after = ([name for name in op.stages[end] if not _is_layer(name, op)] for end in (0, -1))
     # Each its own: one may hold a tied weight.
-    embeddings = {}
-    for name in op.stages[0]:
-        if not name.startswith(f"{op.blocks}."):
-            is_sharded = any(f"{one}.".startswith(f"{name}.") for one in on_shards)
-            embeddings[name] = NoEmbedding(op, device, shape=op.shape if is_sharded else pipeline.whole)
-    return {**dict.fromkeys(chain(*op.stages), pass_on), **embeddings, op.head: NoLogits(op, device)}
+    embeddings = {name: NoEmbedding(op, device, length=lengths.of(name)) for name in before}
+    norms = {name: NoNorm(lengths.of(name)) for name in after}
+    passing = dict.fromkeys(chain(*op.stages), PassOn())
+    return {**passing, **norms, **embeddings, op.head: NoLogits(op, device)}
+
+
+def _is_layer(name: str, op: SplitPipeline) -> bool:
+    return name.startswith(f"{op.blocks}.")
 
 
 def edges(pipeline: Pipeline, stage: int, layers: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
@@ -112,10 +142,3 @@ def edges(pipeline: Pipeline, stage: int, layers: Sequence[str]) -> Iterator[tup
         yield layers[held[0] - 1], Entrance(pipeline)
     if not pipeline.is_last(stage):
         yield layers[held[-1] + 1], Exit(pipeline)
-
-
-def whole_shape(graph: Graph, op: SplitPipeline) -> Shape:
-    """As a stage's input on one rank of tp."""
-    (data,) = (one for one in graph.setup if isinstance(one, OpenData))
-    micro_batch, _, hidden = op.shape
-    return micro_batch, data.sequence_length // graph.size(MeshDim.CP), hidden
