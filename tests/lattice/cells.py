@@ -197,12 +197,16 @@ def pipelines(mesh: Mesh, *, is_tied: bool) -> Iterator[Cell]:
     numbers = (mesh.pp // 2, mesh.pp, mesh.pp + mesh.pp // 2)
     contexts = CONTEXTS if mesh.cp > 1 else ("",)
     # A tied weight is in one unit, where both ends are one stage.
-    shapes = [one for one in UNITS if not (is_tied and "ends" in one)] if mesh.has_shards else ["layers"]
-    axes = product(over_tp, contexts, numbers, RECOMPUTATIONS, SCHEDULES, shapes)
-    for is_sharded, context, times, recomputation, schedule, units in axes:
+    shapes = [one for one in UNITS if not (is_tied and "ends" in one)]
+    if mesh.may_be_whole:
+        ways = [(True, "layers"), *((False, one) for one in shapes if one != "layers")]
+    else:
+        ways = [(False, one) for one in shapes if mesh.has_shards or one == "layers"]
+    axes = product(over_tp, contexts, numbers, RECOMPUTATIONS, SCHEDULES, ways)
+    for is_sharded, context, times, recomputation, schedule, (is_whole, units) in axes:
         yield Cell(
             mesh,
-            whole_replicas=mesh.may_be_whole,
+            whole_replicas=is_whole,
             sequence_parallel=is_sharded,
             loss_parallel=is_sharded,
             context=context,
@@ -237,8 +241,9 @@ def _with_layers(mesh: Mesh, *, is_tied: bool) -> Iterator[Cell]:
 @cache
 def unit_cells() -> tuple[Cell, ...]:
     """Pipelines with units of every other shape: with each schedule, each recomputation, and FSDP over
-    dp_shard and over cp; and so many more that every two values meet, with pp 4 as well."""
-    meshes = [Mesh(1, *sizes) for sizes in ((2, 1, 1, 2), (1, 2, 1, 2), (2, 1, 1, 4), (1, 2, 1, 4))]
+    dp_shard and over cp; and so many more that every two values meet, with replicas and pp 4 as well."""
+    beside = ((1, 2, 1), (1, 1, 2), (2, 1, 1))
+    meshes = [Mesh(*sizes, 1, pp) for pp in (2, 4) for sizes in beside]
     every = [
         cell
         for mesh in meshes
@@ -250,6 +255,7 @@ def unit_cells() -> tuple[Cell, ...]:
         cell
         for cell in every
         if cell.mesh.pp == 2
+        and cell.mesh.has_shards
         and cell.num_micro_steps == 3
         and cell.context in ("", CONTEXTS[0])
         and not cell.is_tied
