@@ -85,11 +85,11 @@ def test_every_tensor_begins_and_trains_as_transformers_has_it(model_type: str) 
     require_equal(model_type, columns=("random", "one", "one bfloat16", "fsdp bfloat16"))
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("model_type", slow_except(TIED_BIASES, "bert", "roberta"))
 def test_a_bias_with_two_names_is_added_once(model_type: str) -> None:
     require_equal(model_type, columns=("fsdp", "tp", "solve"))
-=======
+
+
 STAGED = ("gpt2", "gpt_bigcode")
 """Their code around the layers takes the shape of hidden states from the ids, or from the embeddings."""
 
@@ -97,7 +97,6 @@ STAGED = ("gpt2", "gpt_bigcode")
 @pytest.mark.parametrize("model_type", slow_except(STAGED, "gpt2"))
 def test_stages_compute_the_same_beside_sequence_parallelism_and_units_inside_layers(model_type: str) -> None:
     require_equal(model_type, columns=("pp-sp", "pp-fsdp"))
->>>>>>> 469bb6c7 (Stages send, and their stand-ins give, the sequence as the flow of layouts has it)
 
 
 def require_equal(
