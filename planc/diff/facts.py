@@ -357,6 +357,7 @@ CHECKPOINT_FACTS: tuple[Fact, ...] = (Fact(Group.CHECKPOINT, 'export "hf"', "che
 RUN_FACTS: tuple[Fact, ...] = (
     Fact(Group.RUN, "evaluations", "data.eval", _evaluations),
     Fact(Group.RUN, "data.prefetch", "data.prefetch", of_op(OpenData, "prefetch")),
+    Fact(Group.RUN, "data.skip_bad", "data.skip_bad", of_op(OpenData, "skip_bad")),
     Fact(Group.RUN, "model.hf", "model.hf", lambda side: side.model.path),
     Fact(Group.RUN, "train.steps", "train.steps", lambda side: side.graph.num_steps),
     Fact(Group.RUN, "logging.per_rank", "logging.per_rank", of_op(OpenLog, "per_rank")),

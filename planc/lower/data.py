@@ -31,6 +31,7 @@ def open_data(bound: BoundPlan) -> OpenData:
         micro_batch=block.micro_batch,
         global_batch=global_batch(plan),
         prefetch=block.prefetch,
+        skip_bad=block.skip_bad,
         span=plan.span("data.source"),
     )
 

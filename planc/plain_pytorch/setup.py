@@ -234,6 +234,8 @@ def build_schedule(op: BuildSchedule, graph: Graph) -> Iterator[str]:
 def open_data(op: OpenData, graph: Graph) -> Iterator[str]:
     if op.source != "text" or op.tokenizer != "bytes" or op.packing != "attend":
         raise refuse(op, "only text() with tokenizer = bytes and packing = attend has a plain PyTorch form")
+    if op.skip_bad:
+        raise refuse(op, "skip_bad has no plain PyTorch form")
     shard_size = graph.size(MeshDim.DP_SHARD)
     yield f"tokens = bytes_of(text_files(BASE, [{', '.join(map(quoted, op.patterns))}]))"
     yield f"num_sequences = (len(tokens) - 1) // {op.sequence_length}"

@@ -163,6 +163,11 @@ class DataSpec:
     prefetch: int = key(
         Int(0, 64), default=2, doc="steps of samples to prepare ahead; does not change their order"
     )
+    skip_bad: int = key(
+        Int(0, 1_000),
+        default=0,
+        doc="bad documents to leave out of the training data, and of each evaluation's; a run names each",
+    )
     eval: Mapping[str, EvalSpec] = nested(
         {"name": EvalSpec}, any_label=True, doc="the loss on other text, under a name that you choose"
     )

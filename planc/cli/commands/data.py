@@ -136,6 +136,7 @@ def _prepare(arguments: Namespace) -> int:
         found = find(root, wanted)
         if found is not None:
             _say(arguments, f"{part.label}: {_summary(found)}, prepared already in {found.folder}")
+            _say_left_out(found)
             continue
         with ByteProgress(part.label, total=wanted.size_bytes, is_quiet=arguments.quiet) as progress:
 
@@ -145,6 +146,7 @@ def _prepare(arguments: Namespace) -> int:
             found = prepare(root, wanted, name=graph.name, report=report, say=progress.say)
         seconds = time.monotonic() - began
         _say(arguments, f"{part.label}: {_summary(found)}, ready after {seconds:.1f} s in {found.folder}")
+        _say_left_out(found)
     return CLEAN
 
 
@@ -286,7 +288,14 @@ def _parts(graph: Graph, *, base: Path) -> Iterator[_Part]:
 def _summary(prepared: Prepared) -> str:
     index = prepared.index
     tokens = plural(index.arrays["tokens"].length, "token")
-    return f"{plural(index.num_documents, 'document')}, {tokens}, {format_bytes(index.size_bytes)}"
+    bad = f", without {plural(len(index.left_out), 'bad document')}" if index.left_out else ""
+    return f"{plural(index.num_documents, 'document')}, {tokens}, {format_bytes(index.size_bytes)}{bad}"
+
+
+def _say_left_out(prepared: Prepared) -> None:
+    """Name each bad document, also under --quiet."""
+    for message in prepared.index.left_out:
+        print(f"  left out: {message}")
 
 
 def _say(arguments: Namespace, text: str) -> None:

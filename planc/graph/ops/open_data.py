@@ -37,6 +37,8 @@ class OpenData(Op):
     """Sequences of one optimizer step over all ranks."""
     prefetch: int = 0
     """The number of steps whose samples are prefetched."""
+    skip_bad: int = 0
+    """How many bad documents may be left out, of the training data and of each evaluation's."""
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.MESH,), writes=(Resource.DATA,))

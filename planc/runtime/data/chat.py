@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import Document, field_of, json_records
 from planc.runtime.ranks.reads import Reads
@@ -57,14 +58,19 @@ class Conversation:
 AnyDocument = Document | Conversation
 
 
-def conversations(source: ChatSource, *, base: Path, reads: Reads | None = None) -> Iterator[Conversation]:
+def conversations(
+    source: ChatSource, *, base: Path, reads: Reads | None = None, bad: BadDocuments | None = None
+) -> Iterator[Conversation]:
     """The conversations of a source. Raises DataError that names the bad line."""
-    for origin, record in json_records(source.patterns, base=base, reads=reads):
-        value = field_of(record, field=source.field, origin=origin)
-        yield Conversation(origin, _messages(value, origin=origin), source.train_on)
+    bad = bad or BadDocuments()
+    for origin, record in json_records(source.patterns, base=base, reads=reads, bad=bad):
+        for content in bad.usable(_messages, record, field=source.field, origin=origin):
+            yield Conversation(origin, content, source.train_on)
 
 
-def _messages(value: object, *, origin: str) -> bytes:
+def _messages(record: Mapping[str, object], *, field: str, origin: str) -> bytes:
+    """The messages of a record in JSON. Raises DataError."""
+    value = field_of(record, field=field, origin=origin)
     is_list = isinstance(value, list) and bool(value)
     if not is_list or not all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in value):  # type: ignore[attr-defined]
         raise DataError(

@@ -8,6 +8,7 @@ from typing import Protocol, assert_never
 import numpy as np
 import numpy.typing as npt
 
+from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat import AnyDocument
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.packing import IGNORED_LABEL, Positions, Stored, pack
@@ -45,6 +46,7 @@ def packed(
     packing: Packing,
     tokenizer: Tokenizer,
     sequence_length: int,
+    bad: BadDocuments | None = None,
 ) -> Dataset:
     """The documents as sequences. Raises DataError if there is not even one."""
     match packing:
@@ -54,9 +56,10 @@ def packed(
                 tokenizer=tokenizer,
                 sequence_length=sequence_length,
                 isolates=packing == "isolate",
+                bad=bad,
             )
         case "none":
-            return pad(documents, tokenizer=tokenizer, sequence_length=sequence_length)
+            return pad(documents, tokenizer=tokenizer, sequence_length=sequence_length, bad=bad)
         case _:
             assert_never(packing)
 

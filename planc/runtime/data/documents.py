@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat import AnyDocument, ChatSource, ChatTemplate, conversations
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource, dataset_documents
@@ -14,15 +15,17 @@ from planc.runtime.data.tokenizers import TokenizerFiles
 from planc.runtime.ranks.reads import Reads
 
 
-def source_documents(source: Source, *, base: Path, reads: Reads | None = None) -> Iterator[AnyDocument]:
+def source_documents(
+    source: Source, *, base: Path, reads: Reads | None = None, bad: BadDocuments | None = None
+) -> Iterator[AnyDocument]:
     """The documents of any source, always in the same order. Raises DataError."""
     match source:
         case ChatSource():
-            return conversations(source, base=base, reads=reads)
+            return conversations(source, base=base, reads=reads, bad=bad)
         case HfDatasetSource() | HfHubSource():
-            return dataset_documents(source, base=base, reads=reads)
+            return dataset_documents(source, base=base, reads=reads, bad=bad)
         case _:
-            return documents(source, base=base, reads=reads)
+            return documents(source, base=base, reads=reads, bad=bad)
 
 
 def template_of(tokenizer: TokenizerFiles) -> ChatTemplate:

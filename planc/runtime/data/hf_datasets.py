@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.sources import Document, field_of, matched_files, text_document
+from planc.runtime.data.sources import Document, matched_files, text_document
 from planc.runtime.errors import STOPS
 from planc.runtime.ranks.reads import Reads
 from planc.vocab import DATASET_FORMATS
@@ -39,16 +40,21 @@ class HfHubSource:
 
 
 def dataset_documents(
-    source: HfDatasetSource | HfHubSource, *, base: Path, reads: Reads | None = None
+    source: HfDatasetSource | HfHubSource,
+    *,
+    base: Path,
+    reads: Reads | None = None,
+    bad: BadDocuments | None = None,
 ) -> Iterator[Document]:
     """The documents of a dataset in its own order. Raises DataError."""
+    bad = bad or BadDocuments()
     if isinstance(source, HfHubSource):
         name = f"{source.repository}@{source.revision[:12]}"
-        found = _documents(_hub_records(source, name=name), name=name, field=source.field)
+        found = _documents(_hub_records(source, name=name), name=name, field=source.field, bad=bad)
         yield from _noted(found, name=name, reads=reads)
         return
     for file in matched_files(source.patterns, base=base):
-        found = _documents(_file_records(base / file, name=file), name=file, field=source.field)
+        found = _documents(_file_records(base / file, name=file), name=file, field=source.field, bad=bad)
         yield from _noted(found, name=file, reads=reads)
 
 
@@ -62,10 +68,11 @@ def _noted(documents: Iterator[Document], *, name: str, reads: Reads | None) -> 
         reads.add("text", name, content.hexdigest())
 
 
-def _documents(records: Iterator[dict[str, Any]], *, name: str, field: str) -> Iterator[Document]:
+def _documents(
+    records: Iterator[dict[str, Any]], *, name: str, field: str, bad: BadDocuments
+) -> Iterator[Document]:
     for number, record in enumerate(records, start=1):
-        origin = f"{name}:{number}"
-        yield text_document(field_of(record, field=field, origin=origin), field=field, origin=origin)
+        yield from bad.usable(text_document, record, field=field, origin=f"{name}:{number}")
 
 
 def _file_records(path: Path, *, name: str) -> Iterator[dict[str, Any]]:

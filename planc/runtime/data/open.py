@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.columns import Totals
 from planc.runtime.data.dataset import Dataset, check_labels, check_vocabulary, packed
 from planc.runtime.data.documents import source_documents
@@ -24,12 +25,16 @@ from planc.runtime.ranks.reads import Reads
 
 @dataclass(frozen=True, slots=True)
 class OpenData:
-    """Tokenized data, its order, and the fingerprint that a resumed run must match."""
+    """Tokenized data, its order, and the fingerprint that a resumed run must match.
+
+    `left_out` names each bad document that the data was made without.
+    """
 
     dataset: Dataset
     order: SampleOrder
     end_of_document: int
     fingerprint: str
+    left_out: tuple[str, ...] = ()
 
 
 def open_data(spec: DataSpec, *, base: Path, model_vocab_size: int, reads: Reads | None = None) -> OpenData:
@@ -42,16 +47,23 @@ def open_data(spec: DataSpec, *, base: Path, model_vocab_size: int, reads: Reads
 
 def open_in_memory(wanted: Wanted, *, model_vocab_size: int, reads: Reads | None = None) -> OpenData:
     """As `open_data`."""
-    spec = wanted.spec
+    spec, bad = wanted.spec, BadDocuments(wanted.spec.skip_bad)
     with contextlib.closing(wanted.tokenizer.load()) as tokenizer:
         dataset = packed(
-            source_documents(spec.source, base=wanted.base, reads=reads),
+            source_documents(spec.source, base=wanted.base, reads=reads, bad=bad),
             packing=spec.packing,
             tokenizer=tokenizer,
             sequence_length=spec.sequence_length,
+            bad=bad,
         )
-    end = tokenizer.end_of_document
-    return _opened(dataset, wanted, end_of_document=end, model_vocab_size=model_vocab_size, reads=reads)
+    return _opened(
+        dataset,
+        wanted,
+        end_of_document=tokenizer.end_of_document,
+        left_out=tuple(bad.messages),
+        model_vocab_size=model_vocab_size,
+        reads=reads,
+    )
 
 
 def open_prepared(
@@ -69,6 +81,7 @@ def open_prepared(
         _stored(prepared, wanted.spec),
         wanted,
         end_of_document=index.end_of_document,
+        left_out=index.left_out,
         model_vocab_size=model_vocab_size,
         reads=reads,
     )
@@ -95,6 +108,7 @@ def _opened(
     wanted: Wanted,
     *,
     end_of_document: int,
+    left_out: tuple[str, ...],
     model_vocab_size: int,
     reads: Reads | None,
 ) -> OpenData:
@@ -107,4 +121,4 @@ def _opened(
     if reads is not None:
         reads.add("tokens", "data", fingerprint)
     order = SampleOrder(dataset.num_sequences, spec.shuffle_seed)
-    return OpenData(dataset, order, end_of_document, fingerprint)
+    return OpenData(dataset, order, end_of_document, fingerprint, left_out)

@@ -19,6 +19,7 @@ def data_spec(op: OpenData, *, source: Source) -> DataSpec:
         shuffle_seed=op.shuffle_seed,
         packing=packing,
         end_of_document=op.end_of_document,
+        skip_bad=op.skip_bad,
     )
 
 

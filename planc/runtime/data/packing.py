@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat import AnyDocument
 from planc.runtime.data.columns import Array, Columns, MemoryColumns, Totals
 from planc.runtime.data.encoding.client import Fault, Ids
@@ -140,19 +141,26 @@ def pack(
     tokenizer: Tokenizer,
     sequence_length: int,
     isolates: bool = False,
+    bad: BadDocuments | None = None,
 ) -> PackedDataset:
     """The documents as sequences of `sequence_length` tokens, in memory.
 
     Raises DataError if not even one is full.
     """
     columns = MemoryColumns()
-    totals = join(documents, tokenizer=tokenizer, columns=columns)
+    totals = join(documents, tokenizer=tokenizer, columns=columns, bad=bad)
     arrays = columns.arrays()
     starts = arrays["document_starts"] if isolates else None
     return joined(arrays, totals=totals, sequence_length=sequence_length, document_starts=starts)
 
 
-def join(documents: Iterable[AnyDocument], *, tokenizer: Tokenizer, columns: Columns) -> Totals:
+def join(
+    documents: Iterable[AnyDocument],
+    *,
+    tokenizer: Tokenizer,
+    columns: Columns,
+    bad: BadDocuments | None = None,
+) -> Totals:
     """Write the tokens of all documents end to end, with where each starts. Holds one batch at a time.
 
     The result depends neither on the sequence length nor on whether documents are isolated.
@@ -161,7 +169,7 @@ def join(documents: Iterable[AnyDocument], *, tokenizer: Tokenizer, columns: Col
     starts = columns.column("document_starts", dtype=_POSITION)
     sampled = columns.column("sampled_starts", dtype=_POSITION)
     num_documents = num_tokens = num_text_bytes = 0
-    for encoded in encode(documents, tokenizer=tokenizer):
+    for encoded in encode(documents, tokenizer=tokenizer, bad=bad):
         start = np.array([num_tokens], dtype=_POSITION)
         starts.append(start)
         if num_documents % STARTS_PER_SAMPLE == 0:
@@ -197,17 +205,20 @@ def joined(
     return dataset
 
 
-def encode(documents: Iterable[AnyDocument], *, tokenizer: Tokenizer) -> Iterator[Encoded]:
-    """Each document's tokens and its end. Raises DataError for one that can't be tokenized.
+def encode(
+    documents: Iterable[AnyDocument], *, tokenizer: Tokenizer, bad: BadDocuments | None = None
+) -> Iterator[Encoded]:
+    """Each document's tokens and its end. Raises DataError for one that can't be tokenized, beyond `bad`.
 
     A conversation's template writes its own ends: an end that is there already is not repeated, and an end
     that planc adds is not a target.
     """
-    end = tokenizer.end_of_document
+    end, bad = tokenizer.end_of_document, bad or BadDocuments()
     for batch in _batches(documents):
         for document, found in zip(batch, tokenizer.encode(batch), strict=True):
             if isinstance(found, Fault):
-                raise DataError(f"{document.origin} {found.reason}", help=found.help)
+                bad.add(DataError(f"{document.origin} {found.reason}", help=found.help))
+                continue
             ids, is_target = found.ids, found.is_target
             if is_target is None:
                 ids = np.append(ids, end)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat import AnyDocument
 from planc.runtime.data.columns import Columns, MemoryColumns, Totals
 from planc.runtime.data.errors import DataError
@@ -99,10 +100,16 @@ class PaddedDataset:
             yield "is_target", self.is_target
 
 
-def pad(documents: Iterable[AnyDocument], *, tokenizer: Tokenizer, sequence_length: int) -> PaddedDataset:
+def pad(
+    documents: Iterable[AnyDocument],
+    *,
+    tokenizer: Tokenizer,
+    sequence_length: int,
+    bad: BadDocuments | None = None,
+) -> PaddedDataset:
     """A sequence for every document that has a label, in memory. Raises DataError if none has one."""
     columns = MemoryColumns()
-    totals = cut(documents, tokenizer=tokenizer, sequence_length=sequence_length, columns=columns)
+    totals = cut(documents, tokenizer=tokenizer, sequence_length=sequence_length, columns=columns, bad=bad)
     end = tokenizer.end_of_document
     return padded(columns.arrays(), totals=totals, sequence_length=sequence_length, padding_id=end)
 
@@ -113,6 +120,7 @@ def cut(
     tokenizer: Tokenizer,
     sequence_length: int,
     columns: Columns,
+    bad: BadDocuments | None = None,
 ) -> Totals:
     """Write the tokens of every document that has a label, cut to one sequence, and where each starts."""
     require_length(sequence_length)
@@ -120,7 +128,7 @@ def cut(
     starts = columns.column("starts", dtype=np.dtype(np.int64))
     starts.append(np.zeros(1, dtype=np.int64))
     num_documents = num_text_bytes = num_tokens = num_dropped_tokens = 0
-    for encoded in encode(documents, tokenizer=tokenizer):
+    for encoded in encode(documents, tokenizer=tokenizer, bad=bad):
         num_documents += 1
         num_text_bytes += encoded.num_text_bytes
         kept = min(len(encoded.tokens), sequence_length + 1)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import assert_never
 
 from planc.data_sources.globs import without_file
+from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import open_regular_file, read_regular_file
 from planc.runtime.ranks.reads import Reads
@@ -57,13 +58,16 @@ class Document:
     """Length of the text in UTF-8."""
 
 
-def documents(source: PlainSource, *, base: Path, reads: Reads | None = None) -> Iterator[Document]:
+def documents(
+    source: PlainSource, *, base: Path, reads: Reads | None = None, bad: BadDocuments | None = None
+) -> Iterator[Document]:
     """The documents of a source, always in the same order. Raises DataError that names the bad file."""
+    bad = bad or BadDocuments()
     match source:
         case TextSource(patterns):
-            return _text_documents(patterns, base=base, reads=reads)
+            return _text_documents(patterns, base=base, reads=reads, bad=bad)
         case JsonLinesSource(patterns, field):
-            return _json_documents(patterns, field=field, base=base, reads=reads)
+            return _json_documents(patterns, field=field, base=base, reads=reads, bad=bad)
         case PythonStdlibSource():
             return _stdlib_documents(_stdlib_root(), reads=reads)
         case _:
@@ -105,10 +109,13 @@ def _stdlib_root() -> Path:
     return Path(sysconfig.get_path("stdlib"))
 
 
-def _text_documents(patterns: tuple[str, ...], *, base: Path, reads: Reads | None) -> Iterator[Document]:
+def _text_documents(
+    patterns: tuple[str, ...], *, base: Path, reads: Reads | None, bad: BadDocuments
+) -> Iterator[Document]:
     for name in matched_files(patterns, base=base):
         content = read_regular_file(base / name, name=name, reads=reads)
-        yield Document(name, _decoded(content, origin=name, offset_bytes=0), len(content))
+        for text in bad.usable(_decoded, content, origin=name, offset_bytes=0):
+            yield Document(name, text, len(content))
 
 
 def _decoded(content: bytes, *, origin: str, offset_bytes: int) -> str:
@@ -123,17 +130,16 @@ def _decoded(content: bytes, *, origin: str, offset_bytes: int) -> str:
 
 
 def _json_documents(
-    patterns: tuple[str, ...], *, field: str, base: Path, reads: Reads | None
+    patterns: tuple[str, ...], *, field: str, base: Path, reads: Reads | None, bad: BadDocuments
 ) -> Iterator[Document]:
-    for origin, record in json_records(patterns, base=base, reads=reads):
-        text = field_of(record, field=field, origin=origin)
-        yield text_document(text, field=field, origin=origin)
+    for origin, record in json_records(patterns, base=base, reads=reads, bad=bad):
+        yield from bad.usable(text_document, record, field=field, origin=origin)
 
 
 def json_records(
-    patterns: tuple[str, ...], *, base: Path, reads: Reads | None = None
+    patterns: tuple[str, ...], *, base: Path, reads: Reads | None, bad: BadDocuments
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    """Each line's object and its file:line. Raises DataError for any other line, even an empty one."""
+    """Each line's object and its file:line. Any other line is a bad document, even an empty one."""
     for name in matched_files(patterns, base=base):
         offset_bytes, content = 0, hashlib.sha256()
         with open_regular_file(base / name, name=name) as file:
@@ -141,21 +147,28 @@ def json_records(
             for number, line in enumerate(lines, start=1):
                 content.update(line)
                 origin = f"{name}:{number}"
-                if len(line) > MAX_LINE_BYTES:
-                    raise DataError(
-                        f"{origin} is longer than {MAX_LINE_BYTES // 2**20} MiB",
-                        help="write one JSON object per line, and a long text as several",
-                    )
-                decoded = _decoded(line, origin=origin, offset_bytes=offset_bytes)
-                yield origin, _json_record(decoded, origin=origin)
+                for record in bad.usable(_json_record, line, origin=origin, offset_bytes=offset_bytes):
+                    yield origin, record
                 offset_bytes += len(line)
+                while len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
+                    line = file.readline(MAX_LINE_BYTES + 1)
+                    content.update(line)
+                    offset_bytes += len(line)
         if reads is not None:
             reads.add("file", name, content.hexdigest())
 
 
-def _json_record(line: str, *, origin: str) -> dict[str, object]:
+def _json_record(line: bytes, *, origin: str, offset_bytes: int) -> dict[str, object]:
+    """The object of a line, which starts `offset_bytes` into its file. Raises DataError."""
+    if len(line) > MAX_LINE_BYTES:
+        raise DataError(
+            f"{origin} is longer than {MAX_LINE_BYTES // 2**20} MiB",
+            help="write one JSON object per line, and a long text as several",
+        )
     try:
-        record = json.loads(line)
+        record = json.loads(_decoded(line, origin=origin, offset_bytes=offset_bytes))
+    except DataError:
+        raise
     except (ValueError, RecursionError) as error:
         raise DataError(f"{origin} is not JSON: {error}", help="write one JSON object per line") from error
     if not isinstance(record, dict):
@@ -171,8 +184,9 @@ def field_of(record: Mapping[str, object], *, field: str, origin: str) -> object
     return record[field]
 
 
-def text_document(text: object, *, field: str, origin: str) -> Document:
+def text_document(record: Mapping[str, object], *, field: str, origin: str) -> Document:
     """The text of a record's field as a document. Raises DataError if it is not a string."""
+    text = field_of(record, field=field, origin=origin)
     if not isinstance(text, str):
         raise DataError(f'field "{field}" of {origin} is not a string', help="name a field that holds text")
     return Document(origin, text, num_utf8_bytes(text, origin=origin))

@@ -31,7 +31,8 @@ document a sequence, padded."""
 class DataSpec:
     """`tokenizer` is "bytes", or the path of a tokenizer's folder or file relative to the base directory.
 
-    `end_of_document` names a token of it; None uses its only well-known end of document.
+    `end_of_document` names a token of it; None uses its only well-known end of document. `skip_bad` is how
+    many bad documents may be left out.
     """
 
     source: Source
@@ -40,3 +41,4 @@ class DataSpec:
     shuffle_seed: int
     packing: Packing = "attend"
     end_of_document: str | None = None
+    skip_bad: int = 0

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from planc.runtime.data.errors import DataStorageError, StoredDataError
+from planc.runtime.data.errors import DataError, DataStorageError, StoredDataError
 from planc.runtime.data.prepared.index import MAX_INDEX_BYTES, ArrayEntry, Index, parse_index
 from planc.runtime.data.prepared.layout import INDEX_NAME, KNOWN_NAME, checks_name, file_name
 from planc.runtime.data.prepared.wanted import Wanted
 from planc.runtime.run_directory.plain_files import read_utf8, replace
 from planc.strict_json import loads
+from planc.tables import plural
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*-[0-9a-f]{16}-[0-9a-f]{16}")
 _MAX_KNOWN = 256
@@ -34,13 +35,25 @@ class Prepared:
 def find(root: Path, wanted: Wanted) -> Prepared | None:
     """The data that is wanted, if it is in `root`, complete, and its source's files are as they were.
 
-    Raises StoredDataError if it is damaged as far as its index and the sizes of its files show.
+    Raises StoredDataError if it is damaged as far as its index and the sizes of its files show, and DataError
+    if it was prepared without more documents than may be left out.
     """
     for one in of_recipe(root, wanted):
         if not wanted.files or wanted.state in known_states(one.folder):
             require_sizes(one)
+            _require_few_left_out(one, limit=wanted.spec.skip_bad)
             return one
     return None
+
+
+def _require_few_left_out(prepared: Prepared, *, limit: int) -> None:
+    left_out = prepared.index.left_out
+    if len(left_out) > limit:
+        raise DataError(
+            f"{prepared.folder} was prepared without {plural(len(left_out), 'bad document')}, and `skip_bad` "
+            f"is {limit:_}; the first is: {left_out[0]}",
+            help=f"write `skip_bad = {len(left_out)}` in `data`, or fix the documents in its index.json",
+        )
 
 
 def of_recipe(root: Path, wanted: Wanted) -> Iterator[Prepared]:

@@ -105,6 +105,8 @@ class Index(_Record):
     num_dropped_tokens: Count
     end_of_document: Count
     """The token id."""
+    left_out: tuple[Text, ...] = ()
+    """The messages that name the bad documents which it was prepared without."""
 
     @property
     def size_bytes(self) -> int:

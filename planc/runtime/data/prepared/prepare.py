@@ -21,6 +21,7 @@ from pathlib import Path
 
 from planc import __version__
 from planc.runtime.checkpoint_format.commit import fsync_directory, make_durable
+from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat import AnyDocument
 from planc.runtime.data.columns import Totals
 from planc.runtime.data.documents import source_documents
@@ -128,9 +129,11 @@ def _write(folder: Path, wanted: Wanted, *, name: str, report: Report, shard_byt
     """The index of the files that are written into `folder`, itself the last of them."""
     await_tick(wanted.files)
     reads, columns = Reads(), FileColumns(folder, shard_bytes=shard_bytes)
+    bad = BadDocuments(wanted.spec.skip_bad)
     with contextlib.closing(columns), contextlib.closing(wanted.tokenizer.load()) as tokenizer:
-        found = source_documents(wanted.spec.source, base=wanted.base, reads=reads)
-        totals = _tokenize(_counted(found, columns, report), wanted, tokenizer=tokenizer, columns=columns)
+        found = source_documents(wanted.spec.source, base=wanted.base, reads=reads, bad=bad)
+        counted = _counted(found, columns, report)
+        totals = _tokenize(counted, wanted, tokenizer=tokenizer, columns=columns, bad=bad)
         arrays = columns.finish()
     _require_some(arrays, totals)
     read = {one.name: one.value for one in reads.entries if one.kind == "file"}
@@ -151,6 +154,7 @@ def _write(folder: Path, wanted: Wanted, *, name: str, report: Report, shard_byt
         num_text_bytes=totals.num_text_bytes,
         num_dropped_tokens=totals.num_dropped_tokens,
         end_of_document=tokenizer.end_of_document,
+        left_out=tuple(bad.messages),
     )
     add_known_state(folder, wanted.state)
     with create_to_write(folder / INDEX_NAME) as stream:
@@ -167,11 +171,12 @@ def _tokenize(
     *,
     tokenizer: Tokenizer,
     columns: FileColumns,
+    bad: BadDocuments,
 ) -> Totals:
     if wanted.recipe.layout == "joined":
-        return join(documents, tokenizer=tokenizer, columns=columns)
+        return join(documents, tokenizer=tokenizer, columns=columns, bad=bad)
     length = wanted.spec.sequence_length
-    return cut(documents, tokenizer=tokenizer, sequence_length=length, columns=columns)
+    return cut(documents, tokenizer=tokenizer, sequence_length=length, columns=columns, bad=bad)
 
 
 def _commit(temporary: Path, folder: Path) -> Prepared:

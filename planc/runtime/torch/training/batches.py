@@ -64,9 +64,13 @@ def opened(session: Session, spec: DataSpec, *, vocab_size: int, label: str) -> 
         make = partial(want, spec, base=base, reads=reads)
         wanted, prepared = require_prepared(session, make, label=label)
         if prepared is not None:
-            return open_prepared(prepared, wanted, model_vocab_size=vocab_size, reads=reads)
-        share_cpus(session.launch.local_world_size or session.launch.world_size)
-        return open_in_memory(wanted, model_vocab_size=vocab_size, reads=reads)
+            data = open_prepared(prepared, wanted, model_vocab_size=vocab_size, reads=reads)
+        else:
+            share_cpus(session.launch.local_world_size or session.launch.world_size)
+            data = open_in_memory(wanted, model_vocab_size=vocab_size, reads=reads)
+        for message in data.left_out:
+            session.observer.noted(f"data: left out of the {label} data: {message}")
+        return data
     except FailedElsewhereError:
         return None
     except DataError as error:
