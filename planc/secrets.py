@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TextIO
 
 SECRET_VARIABLES = ("WANDB_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _MIN_CHARACTERS = 6
@@ -20,19 +19,6 @@ def redactor(environment: Mapping[str, str]) -> Callable[[str], str]:
         return text
 
     return redact
-
-
-def redact_stream(stream: TextIO | None, *, environment: Mapping[str, str]) -> None:
-    """Makes a stream put `***` for every secret of the environment in what is written to it."""
-    if stream is None or not _secrets(environment):
-        return
-    redact, write = redactor(environment), stream.write
-
-    def write_redacted(text: str) -> int:
-        write(redact(text))
-        return len(text)
-
-    stream.write = write_redacted  # type: ignore[method-assign]
 
 
 def _secrets(environment: Mapping[str, str]) -> list[str]:

@@ -18,8 +18,8 @@ from planc import __version__
 from planc.cli.support.exits import COULD_NOT_RUN, INTERRUPTED, READER_GONE, UsageError
 from planc.cli.support.parser import Parser, shared_options
 from planc.cli.support.terminal import color_choice
+from planc.outgoing import guard, message_text
 from planc.record import record
-from planc.secrets import redact_stream
 
 
 @record
@@ -273,9 +273,9 @@ def _never_fail_to_encode(stream: object) -> None:
 
 
 def _keep_secrets() -> None:
-    """Redact keys from all output: one may be in an argument or an address."""
+    """Keep keys out of all output, and what steers a terminal or a CI runner: data may hold either."""
     for stream in (sys.stdout, sys.stderr):
-        redact_stream(stream, environment=os.environ)
+        guard(stream, environment=os.environ)
 
 
 def _report_bug(error: BaseException, *, is_debug: bool) -> int:
@@ -283,7 +283,7 @@ def _report_bug(error: BaseException, *, is_debug: bool) -> int:
         import traceback  # slow to import, and rarely needed
 
         traceback.print_exception(error)
-    first_line = str(error).partition("\n")[0]
+    first_line = message_text(str(error).partition("\n")[0])
     print(
         f"planc: internal error: {type(error).__name__}: {first_line} "
         f"(a bug in planc {__version__}: please report it with the output of this command with --debug)",

@@ -6,6 +6,7 @@ store to agree on a restart.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
@@ -16,6 +17,7 @@ from typing import NoReturn
 
 from planc.cli.support.parser import Parser
 from planc.launchers.job import Endpoint, read_endpoint
+from planc.outgoing import guard
 
 _DESCRIPTION = """\
 Host the store where the nodes of an elastic job meet, until SIGTERM or Ctrl-C. It listens on the address of
@@ -25,6 +27,8 @@ HOST only; torchrun's own store listens on every interface. Anyone who can reach
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     parser = Parser("planc.rendezvous", description=_DESCRIPTION)
     parser.add_argument("endpoint", type=read_endpoint, metavar="HOST:PORT", help="address to listen on")
+    for stream in (sys.stdout, sys.stderr):
+        guard(stream, environment=os.environ)
     endpoint = parser.parse_args(argv).endpoint
     try:
         listener = _listen(endpoint)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from planc.diff.difference import Change, Group, PlanDiff
 from planc.diff.text import consequence, count, finding_line, heading, middle, remaining, resume_lines
 from planc.tables import printable
+
+_LIVE = re.compile(r"(?i)@(?=\w)|#(?=\d)|\bwww(?=\.)|\b[a-z][a-z0-9+.-]*:(?=//)")
+"""What a forge turns into a mention, a reference or a link. A space of no width after it prevents that."""
 
 
 def render_markdown(found: PlanDiff) -> str:
@@ -46,4 +50,4 @@ def escape(text: str) -> str:
     text = printable(text)
     for character in "\\|*_<>[]`":
         text = text.replace(character, f"\\{character}")
-    return text
+    return _LIVE.sub(r"\g<0>&#8203;", text.replace("&", "&amp;"))

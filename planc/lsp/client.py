@@ -7,9 +7,10 @@ from typing import Any
 
 from cattrs import Converter
 from lsprotocol import types
-from pygls.exceptions import JsonRpcInvalidParams
+from pygls.exceptions import JsonRpcInvalidParams, JsonRpcInvalidRequest
 from pygls.protocol import JsonRPCRequestMessage, LanguageServerProtocol, default_converter
 
+from planc.lsp.bounded import MAX_MESSAGE_BYTES
 from planc.record import record
 
 MALFORMED = "planc/malformed"
@@ -60,6 +61,11 @@ class Protocol(LanguageServerProtocol):
 def refuse(method: str) -> None:
     """The answer to a malformed request."""
     raise JsonRpcInvalidParams(f"the parameters of {method} are not those of the protocol")
+
+
+def refuse_oversized(params: Any) -> None:
+    """The answer to a message that is too long."""
+    raise JsonRpcInvalidRequest(f"a message has {params.size:_} bytes, more than {MAX_MESSAGE_BYTES:_}")
 
 
 def converter() -> Converter:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
@@ -19,7 +19,8 @@ from planc import __version__
 from planc.fmt.format import format_source
 from planc.lsp import actions, completion, findings, inlay, outline, places, protocol
 from planc.lsp import hover as hovering
-from planc.lsp.client import MALFORMED, Client, Protocol, client_of, converter, refuse
+from planc.lsp.bounded import OVERSIZED, BoundedReader
+from planc.lsp.client import MALFORMED, Client, Protocol, client_of, converter, refuse, refuse_oversized
 from planc.lsp.line_edits import line_edits
 from planc.lsp.protocol import Ruler, path_of
 from planc.lsp.session import Analysis, Session
@@ -124,6 +125,7 @@ def make_server() -> PlanServer:
     """A server with every feature."""
     server = PlanServer()
     server.feature(MALFORMED)(refuse)
+    server.feature(OVERSIZED)(refuse_oversized)
     for name, handler in SYNCHRONIZATION:
         server.feature(name)(handler)
     for name, options, handler in QUESTIONS:
@@ -135,7 +137,7 @@ def serve(*, questions: BinaryIO, answers: BinaryIO) -> None:
     """Answer an editor until it closes `questions` or asks to end. Closes `answers`."""
     # stderr is the editor's log, and pygls notes every message there.
     logging.getLogger("pygls").setLevel(logging.ERROR)
-    make_server().start_io(questions, answers)
+    make_server().start_io(cast("BinaryIO", BoundedReader(questions)), answers)
 
 
 async def did_open(server: PlanServer, params: types.DidOpenTextDocumentParams) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
+from planc.outgoing import message_text
 from planc.source import Span
 
 STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
@@ -50,10 +51,10 @@ class RunError(Exception):
         is_shared: bool = True,
         record: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = message_text(message)
+        super().__init__(self.message)
         self.code = code
-        self.help = help
+        self.help = None if help is None else message_text(help)
         self.span = span
         self.is_shared = is_shared
         self.record = record or {}

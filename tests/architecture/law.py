@@ -8,6 +8,7 @@ SHARED = ("record", "__version__")
 LAW: dict[str, tuple[str, ...]] = {
     "record": (),
     "secrets": (),
+    "outgoing": ("secrets",),
     "strict_json": (),
     "source": (),
     "vocab": (),
@@ -49,8 +50,8 @@ LAW: dict[str, tuple[str, ...]] = {
     "capacity": ("vocab", "tables", "devices", "diagnostics", "plan", "graph", "checks", "lower", "estimate"),
     "figures": ("vocab", "tables", "graph", "estimate"),
     "runtime": (
-        *("source", "vocab", "secrets", "strict_json", "tables", "devices", "hub", "modeling", "styles"),
-        *("graph", "data_sources", "figures.plan", "pipelining"),
+        *("source", "vocab", "secrets", "outgoing", "strict_json", "tables", "devices", "hub", "modeling"),
+        *("styles", "graph", "data_sources", "figures.plan", "pipelining"),
     ),
     "deep_check": (
         *(
@@ -117,7 +118,8 @@ LAW: dict[str, tuple[str, ...]] = {
         *("show", "api", "user_dirs", "capacity.draft"),
     ),
     "cli": (
-        *("source", "vocab", "secrets", "strict_json", "tables", "devices", "hub", "diagnostics", "syntax"),
+        *("source", "vocab", "secrets", "outgoing", "strict_json", "tables", "devices", "hub"),
+        *("diagnostics", "syntax"),
         *("fmt", "inventory", "plan", "checks", "graph", "plain_pytorch", "estimate", "capacity.draft"),
         *("figures", "launchers", "runtime", "deep_check", "verify", "doctor", "show", "api", "diff"),
         *("solve", "user_dirs", "report", "tune", "import_configs", "first_plan", "lsp"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from planc.lsp.bounded import MAX_MESSAGE_BYTES, OVERSIZED
 from tests.bench.long_plan import long_plan
 from tests.lsp.wire import Message, Wire, wired
 from tests.plans import PLANS, QUICKSTART
@@ -172,3 +173,21 @@ def test_places_after_an_emoji_count_utf_16(wire: Wire, folder: Path) -> None:
     _, used = [(one["range"]["start"]["character"], one["range"]["end"]["character"]) for one in edits]
     assert used == (len('  hf = ["') + 10, len('  hf = ["') + 12)
     closed(wire, uri)
+
+
+@pytest.mark.parametrize("size", [b"99999999999", b"99999999999999999999999"])
+def test_a_length_that_no_message_has_is_refused_and_the_session_goes_on(
+    wire: Wire, folder: Path, size: bytes
+) -> None:
+    wire.stdin.write(b"Content-Length: " + size + b"\r\n\r\n")
+    wire.stdin.flush()
+    answer = wire.until(lambda message: message.get("id") == OVERSIZED)
+    assert f"a message has {int(size):_} bytes" in answer["error"]["message"]
+    assert opened(wire, (folder / "oversized.plan").as_uri(), TEXT) is not None
+
+
+def test_a_message_that_is_too_long_is_skipped(wire: Wire, folder: Path) -> None:
+    wire.write(b" " * (MAX_MESSAGE_BYTES + 1))
+    answer = wire.until(lambda message: message.get("id") == OVERSIZED)
+    assert f"more than {MAX_MESSAGE_BYTES:_}" in answer["error"]["message"]
+    assert opened(wire, (folder / "long.plan").as_uri(), TEXT) is not None

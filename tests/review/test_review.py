@@ -215,3 +215,25 @@ def test_what_a_comment_cannot_take_is_named() -> None:
         "\n4 differences omitted from this long comment; see `planc diff`: "
         "x11.plan, x12.plan, x13.plan, x14.plan\n"
     )
+
+
+@pytest.mark.parametrize("target", ["../../secret.plan", "/etc/passwd"])
+def test_a_plan_that_is_a_link_out_of_the_repository_is_refused(
+    plans: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    (plans.parent.parent / "secret.plan").write_text("secret")
+    (plans / "linked.plan").symlink_to(target)
+    git("add", "plans/linked.plan")
+    assert main(["review", "main"]) == 2
+    captured = capsys.readouterr()
+    assert "plans/linked.plan is a link out of the repository" in captured.err
+    assert "secret" not in captured.out + captured.err and "root:" not in captured.out
+
+
+def test_a_link_within_the_repository_is_a_plan_like_any_other(
+    plans: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (plans / "linked.plan").symlink_to("batch.plan")
+    git("add", "plans/linked.plan")
+    assert main(["review", "main"]) == 0
+    assert "linked.plan" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.secrets import redact_stream
+from planc.outgoing import guard
 from tests.launch.processes import Outcome, free_port, start
 from tests.parity.cases import Case, make_workspace, plan_text
 
@@ -127,6 +127,6 @@ def test_a_traceback_shows_no_key(tmp_path: Path) -> None:
 
 def test_what_is_too_short_for_a_key_is_shown() -> None:
     stream = io.StringIO()
-    redact_stream(stream, environment={"WANDB_API_KEY": "x"})
+    guard(stream, environment={"WANDB_API_KEY": "x"})
     stream.write("x\n")
     assert stream.getvalue() == "x\n"

@@ -30,6 +30,7 @@ from planc.cli.support.views import write_fitted, write_view
 from planc.diagnostics.formats import FORMATS
 from planc.diagnostics.report import PlanFindings, Report
 from planc.graph.graph import plan_hash
+from planc.outgoing import write_commands, write_text
 from planc.plan.elastic_meshes import smaller_plans
 from planc.record import record
 from planc.show.overview import essence
@@ -115,7 +116,8 @@ def run(arguments: Namespace) -> int:
         sys.stdout.write(_total(results, num_parts=num_parts))
     for renderer in FORMATS:
         if renderer.name == arguments.output_format:
-            sys.stdout.write(renderer.render(_report(results, settings)))
+            write = write_commands if renderer.name == "github" else write_text
+            write(renderer.render(_report(results, settings)), stream=sys.stdout)
     code = plans.exit_code([diagnostic for one in results for diagnostic in one.checked.diagnostics])
     has_diff = arguments.diff and any(one.fixed and one.fixed.is_changed for one in results)
     return max(code, FINDINGS) if has_diff else code

@@ -22,6 +22,7 @@ from planc.diagnostics.github import render_github
 from planc.diagnostics.report import PlanFindings, Report
 from planc.diff.differ import diff
 from planc.diff.review import Reviewed, render_review, what_is_new
+from planc.outgoing import write_commands
 
 DESCRIPTION = """\
 Summarize a branch's changes to every plan of the repository for code review: plans whose text differs from
@@ -58,7 +59,7 @@ def run(arguments: Namespace) -> int:
     revision = fork_point(arguments.base)
     plans = list(_review(revision))
     if arguments.output_format == "github":
-        sys.stdout.write(render_github(_report(plans)))
+        write_commands(render_github(_report(plans)), stream=sys.stdout)
     elif arguments.output_format == "html":
         from planc.report.report import review_page  # Markdown should not wait for the import
 

@@ -36,6 +36,7 @@ from planc.cli.support.arguments import add_plan_argument, add_run_dir_argument,
 from planc.cli.support.parser import Parser
 from planc.cli.support.streams import outlive_readers, show_crashes
 from planc.graph.graph import Graph, plan_hash
+from planc.outgoing import guard
 from planc.runtime import interpreter
 from planc.runtime.checkpoint_format.layout import committed_steps
 from planc.runtime.collectives import SKIP_CHECK
@@ -55,7 +56,6 @@ from planc.runtime.ranks.statements import Statements
 from planc.runtime.ranks.watch import Watch
 from planc.runtime.run_directory.directory import RunDirectory
 from planc.runtime.stopping.stop_points import StopPoints
-from planc.secrets import redact_stream
 from planc.user_dirs import data_dir
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     parser = Parser("planc.run", description=DESCRIPTION, epilog=EPILOG)
     add_arguments(parser)
     for stream in (sys.stdout, sys.stderr):
-        redact_stream(stream, environment=os.environ)
+        guard(stream, environment=os.environ)
     run(parser.parse_args(argv))
 
 

@@ -9,7 +9,9 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
+from planc.outgoing import harmless
 from planc.runtime.errors import RunError
 from planc.runtime.process import Launch
 from planc.runtime.run_directory.directory import FolderInUseError, RunDirectory
@@ -22,7 +24,11 @@ _TURN_SECONDS = 0.5
 
 
 class PlanRefused(RunError):
-    """The plan has errors; the message has all of them, rendered."""
+    """The plan has errors; the message has all of them, rendered: each is harmless already, and colored."""
+
+    def __init__(self, message: str, **options: Any) -> None:
+        super().__init__(message, **options)
+        self.message = message
 
 
 def report(error: RunError, launch: Launch, directory: RunDirectory | None) -> None:
@@ -82,7 +88,7 @@ def _tell_torchrun(text: str) -> None:
         # The format of torch.distributed.elastic.multiprocessing.errors.ErrorHandler.
         record = {
             "message": {
-                "message": redactor(os.environ)(text),
+                "message": redactor(os.environ)(harmless(text)),
                 "extraInfo": {"timestamp": str(int(time.time()))},
             }
         }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from planc.outgoing import message_text
+
 CLEAN = 0
 FINDINGS = 1
 """A plan has errors, or `diff --exit-code` found a difference."""
@@ -14,3 +16,6 @@ INTERRUPTED = 130
 
 class UsageError(ValueError):
     """An error that the user can correct. `main` prints it and exits with 2."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message_text(message))

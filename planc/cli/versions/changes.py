@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,8 +64,10 @@ def changed_plans(revision: str) -> tuple[ChangedPlan, ...]:
     top = top_folder()
     listed = git_paths("ls-files", "-z", "--full-name", "--", PLANS)
     present = sorted({path for path in listed if path and (top / path).is_file()})
+    _require_inside(top, present)
     trees = {path: _tree(top, path) for path in present}
     includes = {path: _includes(top, path, tree) for path, tree in trees.items() if tree is not None}
+    _require_inside(top, sorted(frozenset().union(*includes.values())))
     changed = {path for pair in renames.items() for path in pair if path}
     included = frozenset(path for paths in includes.values() for path in paths)
     because = {path: tuple(sorted(paths & changed)) for path, paths in includes.items()}
@@ -81,6 +83,15 @@ def changed_plans(revision: str) -> tuple[ChangedPlan, ...]:
     ]
     gone = [ChangedPlan(old, None) for new, old in _gone(renames, present)]
     return tuple(sorted((*found, *gone), key=lambda plan: plan.path))
+
+
+def _require_inside(top: Path, paths: Sequence[str]) -> None:
+    """UsageError for a file outside of the repository, or a link to one: a comment would quote it."""
+    root = top.resolve()
+    for path in paths:
+        if not (root / path).resolve().is_relative_to(root):
+            what = "is a link out of" if (root / path).is_symlink() else "is outside of"
+            raise UsageError(f"{path} {what} the repository: a review reads only what the branch holds")
 
 
 def _changed_files(revision: str) -> Iterator[tuple[str, str | None]]:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Self
 
+from planc.outgoing import message_text
+
 
 class CheckpointError(ValueError):
     """A checkpoint can't be used here: `message` states what and where, `help` how to fix it.
@@ -18,11 +20,10 @@ class CheckpointError(ValueError):
     """
 
     def __init__(self, message: str, *, help: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.help = help
+        self.message, self.help = message_text(message), message_text(help)
+        super().__init__(self.message)
         # A note, so an uncaught error shows the fix too.
-        self.add_note(f"help: {help}")
+        self.add_note(f"help: {self.help}")
 
     def __reduce__(self) -> tuple[partial[Self], tuple[str]]:
         # DCP and process pools send exceptions; the default would call the class without `help`.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from planc.outgoing import message_text
+
 
 class DataError(ValueError):
     """The user's data can't be used: `message` states what and where, `help` how to fix it."""
 
     def __init__(self, message: str, *, help: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.help = help
+        self.message, self.help = message_text(message), message_text(help)
+        super().__init__(self.message)
         # A note, so an uncaught error shows the fix too.
-        self.add_note(f"help: {help}")
+        self.add_note(f"help: {self.help}")
 
 
 class DataStorageError(DataError):

@@ -1,0 +1,92 @@
+"""What leaves planc as text: nothing that steers a terminal or a CI runner, and messages of a bounded length.
+
+Names and values in messages come from data, manifests, tokenizers and models, which anybody may have written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+from planc.secrets import redactor
+
+MAX_MESSAGE = 4_000
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
+"""Control characters but for line ends and tabs, and what reverses the direction of writing."""
+_COLORS = re.compile(r"(\033\[[0-9;]*m)")
+_REDRAWING = re.compile(r"(\033\[(?:[0-9;]*m|[0-9]*[AK]|\?25[lh])|\r)")
+"""What planc itself, and rich, write to a terminal."""
+_COMMAND = re.compile(r"(?m)^([^\S\n]*)::")
+_OLD_COMMAND = re.compile(r"##(?=\[|vso\[|teamcity\[)")
+"""How a step tells GitHub, Azure Pipelines and TeamCity to do something."""
+
+
+def message_text(text: str) -> str:
+    """A message with its control characters escaped, cut to MAX_MESSAGE characters."""
+    if len(text) > MAX_MESSAGE:
+        text = f"{text[:MAX_MESSAGE]}... ({len(text):_} characters)"
+    return _UNSAFE.sub(_escaped, text)
+
+
+def guard(stream: TextIO | None, *, environment: Mapping[str, str]) -> None:
+    """Make a stream write text that is harmless, with `***` for every secret of the environment."""
+    if stream is None or hasattr(stream.write, "commands"):
+        return
+    write = stream.write
+    is_terminal, starts_line = stream.isatty(), True
+
+    def write_commands(text: str) -> int:
+        write(redactor(environment)(text))
+        return len(text)
+
+    def write_harmless(text: str) -> int:
+        nonlocal starts_line
+        kept = _REDRAWING if is_terminal else _COLORS if _forces_color() else None
+        write_commands(harmless(text, kept=kept, starts_line=starts_line))
+        starts_line = text.endswith("\n") if text else starts_line
+        return len(text)
+
+    write_harmless.commands = write_commands  # type: ignore[attr-defined]
+    stream.write = write_harmless  # type: ignore[method-assign]
+
+
+def write_commands(text: str, *, stream: TextIO) -> None:
+    """Write the commands of a CI runner, whose texts are escaped already."""
+    write: Callable[[str], int] = getattr(stream.write, "commands", stream.write)
+    write(text)
+
+
+def write_text(text: str, *, stream: TextIO) -> None:
+    """Write any other text."""
+    stream.write(text)
+
+
+def harmless(text: str, *, kept: re.Pattern[str] | None = None, starts_line: bool = True) -> str:
+    """The text without control characters, but for `kept` sequences, and without a CI runner's commands."""
+    if "::" in text:
+        text = _COMMAND.sub(lambda match: _broken(match, starts_line=starts_line), text)
+    text = _OLD_COMMAND.sub("# #", text)
+    if not _UNSAFE.search(text):
+        return text
+    if kept is None:
+        return _UNSAFE.sub(_escaped, text)
+    parts = kept.split(text)
+    return "".join(part if number % 2 else _UNSAFE.sub(_escaped, part) for number, part in enumerate(parts))
+
+
+def _broken(match: re.Match[str], *, starts_line: bool) -> str:
+    if match.start() == 0 and not starts_line:
+        return match[0]
+    return f"{match[1]}\\::"
+
+
+def _escaped(match: re.Match[str]) -> str:
+    # As JSON has it too, so JSON stays JSON.
+    return f"\\u{ord(match[0]):04x}"
+
+
+def _forces_color() -> bool:
+    names = ("FORCE_COLOR", "CLICOLOR_FORCE")
+    return any(os.environ.get(name, "0") not in ("", "0") for name in names)

@@ -1,0 +1,65 @@
+"""Text leaves planc through its two guarded streams, and through no other way."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from tests.architecture.test_portable import FILES, tree
+
+RAW = {
+    "planc/cli/commands/fmt.py": "a plan's own text, which goes back to where it came from",
+    "planc/cli/support/streams.py": "the interpreter's own stacks of a crash",
+    "planc/cli/commands/lsp.py": "messages to an editor, in JSON",
+    "planc/runtime/data/encoding/worker.py": "messages to the process that started it",
+    "planc/cli/main.py": "streams that a process was started without",
+    "planc/verify/pool.py": "output that is discarded",
+}
+"""Who may use what lies below the streams, and for what."""
+CHILDREN = (
+    "planc/doctor/torch_probe.py",
+    "planc/plain_pytorch/emit.py",
+    "planc/runtime/checkpoint_format/unpickle_dcp.py",
+)
+"""Programs whose output the process that started them reads, and the text of a script."""
+ENTRIES = ("planc/cli/main.py", "planc/cli/commands/run.py", "planc/cli/rendezvous.py")
+
+
+def raw_uses(path: str) -> Iterator[str]:
+    """What a file uses that would pass the guard: a stream's bytes, its original, or its descriptor."""
+    for node in ast.walk(tree(path)):
+        text = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Call) else ""
+        if text in ("sys.__stdout__", "sys.__stderr__", "sys.stdout.buffer", "sys.stderr.buffer"):
+            yield text
+        if text.startswith(("os.write(1,", "os.write(2,", "os.dup(1", "os.dup(sys.", "os.dup2(")):
+            yield text
+        if isinstance(node, ast.Call) and text.endswith((".stdout.fileno()", ".stderr.fileno()")):
+            yield text
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_nobody_writes_past_the_guard(path: str) -> None:
+    assert path in RAW or not list(raw_uses(path))
+
+
+def test_the_list_names_nobody_without_need() -> None:
+    assert {path for path in FILES if list(raw_uses(path))} == set(RAW)
+
+
+@pytest.mark.parametrize("path", ENTRIES)
+def test_every_entry_guards_its_streams(path: str) -> None:
+    calls = [ast.unparse(node) for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+    assert any(call.startswith("guard(stream") for call in calls)
+
+
+def test_there_is_no_other_entry() -> None:
+    """A file that runs as a program is one of these, or starts one of them, or talks to its parent."""
+    found = {path for path in FILES if '__name__ == "__main__"' in ast.unparse(tree(path)).replace("'", '"')}
+    starters = {"planc/__main__.py", "planc/run.py", "planc/rendezvous.py", "planc/cli/manual.py"}
+    assert found - set(RAW) == {*starters, *CHILDREN}
+
+
+def test_what_a_guard_would_miss_is_found() -> None:
+    assert list(raw_uses("planc/cli/commands/fmt.py"))
