@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import AtInterval, Collective, Kind
-from planc.graph.ops import Accumulate, CompareReplicas, CompileModules, Log, OpenData
+from planc.graph.ops import Accumulate, CompareReplicas, CompileModules, CountExperts, Log, OpenData
 from planc.graph.step_phases import PHASES
 from planc.vocab import SAMPLE_DIMS, MeshDim, Replicate
 
@@ -52,6 +52,9 @@ def _logged(work: RankWork, op: Log, *, is_cuda: bool) -> Iterator[Collective]:
     kinds = (Kind.ALL_REDUCE,) if is_cuda or size == 2 else (Kind.GATHER, Kind.BROADCAST)
     for kind in kinds:
         yield Collective(op.over, size, kind, op.name, 1, num_bytes)
+    for counted in (one for one in work.graph.setup if isinstance(one, CountExperts)):
+        num_experts = sum(number for _, number in counted.layers)
+        yield Collective(op.over, size, Kind.ALL_REDUCE, op.name, 1, _VALUE_BYTES * num_experts)
 
 
 def _sample_ids(work: RankWork, op: Log) -> Iterator[Collective]:

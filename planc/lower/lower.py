@@ -37,6 +37,7 @@ from planc.graph.ops.compile_modules import CompileBackend, CompileMode
 from planc.graph.ops.evaluate import EvaluationOp
 from planc.lower.data import next_batch, open_data, open_evaluations
 from planc.lower.dropout import attach_dropout
+from planc.lower.experts import count_experts
 from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule
@@ -118,6 +119,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield build_schedule(plan)
     yield open_data(bound)
     yield from open_evaluations(plan)
+    yield from count_experts(bound)
     if plan.checkpoint is not None and plan.checkpoint.resume is spec.Resume.LATEST:
         yield ResumeCheckpoint(policy="latest", span=plan.span("checkpoint.resume"))
 

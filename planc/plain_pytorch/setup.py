@@ -13,6 +13,7 @@ from planc.graph.ops import (
     BuildModel,
     BuildOptimizer,
     BuildSchedule,
+    CountExperts,
     FullyShard,
     InitMesh,
     InitWeights,
@@ -229,6 +230,10 @@ def build_schedule(op: BuildSchedule, graph: Graph) -> Iterator[str]:
     yield f"    num_steps={op.num_steps},"
     yield ")"
     yield "set_learning_rate(optimizer, schedule(1))"
+
+
+def count_experts(op: CountExperts, graph: Graph) -> Iterator[str]:
+    yield "# The script logs the loss alone, not the load of experts."
 
 
 def open_data(op: OpenData, graph: Graph) -> Iterator[str]:

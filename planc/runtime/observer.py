@@ -55,6 +55,8 @@ class StepMetrics:
     """True if the optimizer did not change the weights, as for a step of 0 `labels`; else None."""
     stragglers: tuple[int, ...] = field(default=())
     """Ranks that slow down the others."""
+    expert_load: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The tokens of this step that each expert got, over all ranks, by module of stacked experts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,8 @@ def shrunk_graph(
                 setup.append(_short_data(op, times=times * small.dp_size, vocab_size=vocab_size))
             case ops.ResumeCheckpoint() | ops.OpenEvaluation() | ops.OpenLog() | ops.AttachDropout():
                 continue
+            case ops.CountExperts():
+                continue
             case _:
                 setup.append(_renamed(op, renamed))
     # Evaluations, traces and the timing of saves do not affect training.

@@ -34,10 +34,13 @@ LAW: dict[str, tuple[str, ...]] = {
     "layouts": ("vocab", "styles", "inventory.schema", "plan.bind", "plan.divided_heads"),
     "checks": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "styles", "plan", "layouts"),
-        *("inventory.schema", "data_sources", "pipelining"),
+        *("inventory.schema", "inventory.routers", "data_sources", "pipelining"),
     ),
     "graph": ("source", "vocab", "strict_json", "styles", "optimizers", "data_sources", "pipelining"),
-    "lower": ("vocab", "styles", "optimizers", "plan", "layouts", "graph", "inventory.schema", "pipelining"),
+    "lower": (
+        *("vocab", "styles", "optimizers", "plan", "layouts", "graph", "inventory.schema"),
+        *("inventory.routers", "pipelining"),
+    ),
     "plain_pytorch": ("vocab", "hub", "styles", "graph", "modeling.placed_draws"),
     "estimate": (
         *("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),

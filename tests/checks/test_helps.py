@@ -287,11 +287,15 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+EXPERTS = ("tiny-deepseek-v3", "deepseek-v2-lite", "tiny-mixtral")
+
+
 def plan(broken: Broken) -> str:
     rules = {**broken.of, **broken.edits}
     lines = "".join(f"  {line}\n" for line in rules.values() if line)
     text = PLAN.format(model=broken.model, tp=broken.tp, rules=lines)
-    return text.replace(f'{broken.model}"', f'{broken.model}"\n  attention = {broken.attention}')
+    own = "  # planc: ignore[P725] not what it is about" if broken.model in EXPERTS else ""
+    return text.replace(f'{broken.model}"', f'{broken.model}"{own}\n  attention = {broken.attention}')
 
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())

@@ -62,8 +62,17 @@ def test_fused_attention_drops_no_weights(check: Check) -> None:
 def test_a_loss_beside_cross_entropy_is_not_left_out_in_silence(check: Check) -> None:
     text = TINY.replace("models/tiny-llama", "models/tiny-qwen3-moe-balanced")
     (found,) = of("P725", check(text))
-    assert "`router_aux_loss_coef`" in found.primary.text
-    assert not of("P725", check(text.replace("-balanced", "")))
+    assert "`router_aux_loss_coef`" in found.notes[-1]
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen3-moe", "tiny-deepseek-v3", "tiny-llama4", "tiny-inkling"])
+def test_routers_that_nothing_balances_are_not_trained_in_silence(name: str, check: Check) -> None:
+    """Whether a config.json enables a loss or not, and also if the model has a bias that nothing updates."""
+    text = TINY.replace("models/tiny-llama", f"models/{name}")
+    (found,) = of("P725", check(text))
+    assert "which of 4 experts each token goes to" in found.primary.text
+    rule = found.help.split("`")[3]
+    assert not of("P725", check(text.replace("optimizer {", f"optimizer {{\n  {rule}")))
 
 
 def test_pretrained_weights_are_not_trained_on_bytes(check: Check) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.checks.model import (
     attention_unsupported,
-    loss_left_out,
+    experts_unbalanced,
     random_training,
     weights_unset,
 )
@@ -13,6 +13,6 @@ from planc.checks.support.rule import Rule
 RULES: tuple[Rule, ...] = (
     weights_unset.RULE,
     random_training.RULE,
-    loss_left_out.RULE,
+    experts_unbalanced.RULE,
     attention_unsupported.RULE,
 )

@@ -15,6 +15,7 @@ from planc.graph.ops.compare_replicas import CompareReplicas
 from planc.graph.ops.compile_modules import CompileModules
 from planc.graph.ops.compute_loss import ComputeLoss
 from planc.graph.ops.compute_weight_gradients import ComputeWeightGradients
+from planc.graph.ops.count_experts import CountExperts
 from planc.graph.ops.evaluate import Evaluate
 from planc.graph.ops.export_hf import ExportHf
 from planc.graph.ops.forward import Forward
@@ -67,6 +68,7 @@ OPS: tuple[type[Op], ...] = (
     BuildSchedule,
     OpenData,
     OpenEvaluation,
+    CountExperts,
     ResumeCheckpoint,
     StartProfile,
     NextBatch,
@@ -111,6 +113,7 @@ __all__ = [
     "CompileModules",
     "ComputeLoss",
     "ComputeWeightGradients",
+    "CountExperts",
     "Evaluate",
     "ExportHf",
     "Forward",

@@ -358,6 +358,7 @@ PLAYED: Mapping[type[Op], Callable[[Session, Any, Position], None]] = {
     ops.CompileModules: stay_uncompiled,
     ops.OpenData: open_data,
     ops.OpenEvaluation: pass_over,
+    ops.CountExperts: pass_over,
     ops.Evaluate: pass_over,
     ops.ClipGradients: clip_gradients,
     ops.ReduceMetrics: reduce_metrics,

@@ -29,6 +29,7 @@ from planc.runtime.torch.parallel import (
     replicas,
     tensor_parallel,
 )
+from planc.runtime.torch.reporting import expert_load
 from planc.runtime.torch.reporting import log as reporting_log
 from planc.runtime.torch.reporting import metrics as reporting
 from planc.runtime.torch.reporting import profile as reporting_profile
@@ -75,6 +76,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.BuildSchedule: optimizer.build_schedule,
     ops.OpenData: agreed(batches.open_data),
     ops.OpenEvaluation: agreed(evaluation.open_evaluation),
+    ops.CountExperts: expert_load.count_experts,
     ops.ResumeCheckpoint: checkpointing.resume_checkpoint,
     ops.StartProfile: reporting_profile.start_profile,
     ops.NextBatch: batches.next_batch,

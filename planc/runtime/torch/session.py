@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     # Lazy: they import this module.
     from planc.runtime.torch.agreement.first_step import FirstStep
     from planc.runtime.torch.parallel.replica_sums import ReplicaSums
+    from planc.runtime.torch.reporting.expert_load import ExpertLoad
     from planc.runtime.torch.reporting.line import Line
     from planc.runtime.torch.reporting.profile import Trace
 
@@ -108,6 +109,8 @@ class Session:
     """None if the FLOPs of a step are unknown."""
     first_step: FirstStep | None = None
     """None if collectives are not counted, or no longer."""
+    expert_load: ExpertLoad | None = None
+    """None without experts whose tokens are counted."""
     own_time: OwnTime | None = None
     """None if ranks are not compared."""
     clock: PhaseClock | None = None

@@ -27,6 +27,8 @@ class Line:
     num_steps: int
     """The steps of the ranks' own times."""
     most: Arrival
+    load: Arrival | None = None
+    """The tokens of experts; None in a line that an evaluation alone asks for."""
 
 
 def write_line(session: Session) -> None:
@@ -43,6 +45,7 @@ def write_line(session: Session) -> None:
         memory_reserved_bytes=int(most[1]) if line.num_memory > 1 else None,
         compiled_graphs=int(most[line.num_memory]) if line.has_graphs else None,
         phase_seconds=phase_seconds,
+        expert_load=session.expert_load.by_layer(line.load) if session.expert_load and line.load else {},
         stragglers=_note_stragglers(session, line, times[len(line.phases) :]),
     )
     session.observer.stepped(metrics)

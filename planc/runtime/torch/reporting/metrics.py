@@ -60,6 +60,7 @@ def log(session: Session, op: Log, position: Position) -> None:
         phases=tuple(spent),
         num_steps=num_steps,
         most=_most_of_any_rank(session, own_values),
+        load=_expert_load(session) if is_due else None,
     )
     if not session.has_queue or position.is_last_step:
         write_line(session)
@@ -90,6 +91,13 @@ def _metrics(session: Session, position: Position, *, seconds: float) -> StepMet
         evaluations=tuple(session.evaluations),
         is_skipped=session.guard.is_skipped or None,
     )
+
+
+def _expert_load(session: Session) -> Arrival | None:
+    load = session.expert_load
+    if load is None:
+        return None
+    return load.summed(tp_size=session.graph.size(MeshDim.TP), has_queue=session.has_queue)
 
 
 def _own_times(session: Session) -> tuple[npt.NDArray[np.int64], int]:

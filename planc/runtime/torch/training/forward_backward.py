@@ -22,6 +22,7 @@ from planc.runtime.torch.parallel.fsdp import reduce_deferred, set_sync_of_stage
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline
 from planc.runtime.torch.parallel.replica_sums import begin_sums
+from planc.runtime.torch.reporting.expert_load import counting
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
 
@@ -42,7 +43,7 @@ def forward(session: Session, op: Forward, position: Position) -> None:
     begin_dropout(session, position)
     if session.pipeline is not None:
         _note_micro_batch(session, session.pipeline.now)
-    with _loss_in_chunks(session, position):
+    with _loss_in_chunks(session, position), counting(session, position):
         session.logits = session.model(
             input_ids=session.local_batch.input_ids,
             position_ids=session.local_batch.position_ids,

@@ -1,0 +1,51 @@
+"""Routers that are trained, while nothing keeps the loads of their experts alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Severity
+from planc.inventory.routers import Router, routers
+from planc.layouts.families import as_patterns, families, quoted
+
+CODE = Code("P725", "experts-unbalanced", "nothing balances the load of experts", Severity.WARNING)
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One warning at the model for all routers that are trained."""
+    trained = [router for router in routers(subject.inventory) if _is_trained(subject, router)]
+    if not trained:
+        return
+    named = as_patterns(families(subject.inventory, [router.fqn for router in trained]))
+    listed = ", ".join(f'"{pattern}"' for pattern in named)
+    yield CODE.at(
+        subject.plan.span("model.hf"),
+        f"{quoted(named)} {'learn' if len(trained) > 1 else 'learns'} which of {trained[0].num_experts} "
+        "experts each token goes to",
+        notes=(
+            "planc trains with cross-entropy only, and updates no bias of a router: some experts may fall "
+            "out of use",
+            *_enabled(subject.inventory.added_losses),
+        ),
+        help="watch `expert_load` in metrics.jsonl; freeze the routers with "
+        f"`{listed if len(named) == 1 else f'[{listed}]'} -> group(lr = 0.0)` in `optimizer`, "
+        "or write `# planc: ignore[P725] reason`",
+    )
+
+
+def _enabled(fields: Sequence[str]) -> Iterator[str]:
+    if fields:
+        yield f"its config.json enables a loss for it, with `output_router_logits` and {quoted(fields)}"
+
+
+def _is_trained(subject: Subject, router: Router) -> bool:
+    """Whether any weight of a router has a learning rate."""
+    module = subject.inventory.get(router.fqn)
+    assert module is not None, "the router is of this inventory"
+    rates = subject.bound.learning_rates
+    own = [f"{module.fqn}.{parameter.name}" for parameter in module.parameters]
+    return any(fqn not in rates or rates[fqn][0] != 0 for fqn in own)
+
+
+RULE = Rule((CODE,), check)

@@ -1,0 +1,40 @@
+"""Stacked experts, and the routers that choose among them: facts of an inventory. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.inventory.schema import Inventory, Kind, Module
+from planc.record import record
+
+
+@record
+class Router:
+    """A module whose weight has a row for each expert of the stacks that it feeds."""
+
+    fqn: str
+    experts: str
+    num_experts: int
+
+
+def routers(inventory: Inventory) -> Iterator[Router]:
+    """One for each module of stacked experts, in the model's order."""
+    modules = {module.fqn: module for module in inventory.modules}
+    for module in inventory.modules:
+        num_experts = num_stacked(module)
+        sources = (modules[fqn] for fqn in module.sources if fqn in modules)
+        found = next((one for one in sources if num_experts and _chooses(one, num_experts)), None)
+        if found is not None:
+            yield Router(found.fqn, module.fqn, num_experts)
+
+
+def num_stacked(module: Module) -> int:
+    """The experts whose weights a module stacks along the first dimension; 0 for another module."""
+    stacks = {parameter.shape[0] for parameter in module.parameters if len(parameter.shape) == 3}
+    return stacks.pop() if module.kind is Kind.OTHER and len(stacks) == 1 else 0
+
+
+def _chooses(module: Module, num_experts: int) -> bool:
+    """Some routers have rows for shared experts too."""
+    rows = [parameter.shape[0] for parameter in module.parameters if len(parameter.shape) == 2]
+    return any(num_experts <= number <= 2 * num_experts for number in rows)

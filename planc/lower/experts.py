@@ -1,0 +1,29 @@
+"""The lowering of what is counted of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.graph.ops import CountExperts
+from planc.inventory.routers import routers
+from planc.plan.bind import BoundPlan
+
+
+def count_experts(bound: BoundPlan) -> Iterator[CountExperts]:
+    """One op for all experts that are called with the numbers that their router chose.
+
+    Compiled code has no place for a count.
+    """
+    found = [router for router in routers(bound.inventory) if _is_called_with_numbers(bound, router.experts)]
+    layers = tuple((one.experts, one.num_experts) for one in found if not _is_compiled(bound, one.experts))
+    if layers:
+        yield CountExperts(layers=layers, span=bound.plan.span("train.log_every"))
+
+
+def _is_called_with_numbers(bound: BoundPlan, fqn: str) -> bool:
+    module = bound.inventory.get(fqn)
+    return module is not None and module.routing is not None
+
+
+def _is_compiled(bound: BoundPlan, fqn: str) -> bool:
+    return any(fqn == module or fqn.startswith(f"{module}.") for module in bound.compiled)

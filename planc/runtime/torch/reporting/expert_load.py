@@ -1,0 +1,83 @@
+"""The tokens that each expert gets in a logged step, over all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from planc.graph.ops import CountExperts, Log
+from planc.runtime.interpreter import Position
+from planc.runtime.torch.copies import Arrival
+from planc.runtime.torch.session import Session
+
+
+class ExpertLoad:
+    """Counts of this rank since they were last summed; open only in the forwards of a step that is logged.
+
+    Backward that recomputes a forward is outside of it, and evaluations are without gradients.
+    """
+
+    def __init__(self, op: CountExperts, *, device: torch.device) -> None:
+        self.layers = op.layers
+        self.is_open = False
+        self._sizes = [num_experts for _, num_experts in op.layers]
+        self._counts = torch.zeros(sum(self._sizes), dtype=torch.int64, device=device)
+        self._of_layer = dict(
+            zip((fqn for fqn, _ in op.layers), torch.split(self._counts, self._sizes), strict=True)
+        )
+
+    def attach(self, fqn: str, experts: nn.Module) -> None:
+        counts = self._of_layer[fqn]
+
+        def count(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+            if self.is_open and torch.is_grad_enabled():
+                chosen = _chosen((*arguments, *keywords.values())).flatten()
+                counts.scatter_add_(0, chosen, torch.ones_like(chosen))
+
+        experts.register_forward_pre_hook(count, with_kwargs=True)
+
+    def summed(self, *, tp_size: int, has_queue: bool) -> Arrival:
+        """The counts over all ranks, of which those of a tensor-parallel group have the same tokens."""
+        total = self._counts.clone()
+        self._counts.zero_()
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            dist.all_reduce(total)
+            total //= tp_size
+        return Arrival(total, has_queue=has_queue)
+
+    def by_layer(self, arrived: Arrival) -> dict[str, tuple[int, ...]]:
+        parts = torch.split(arrived.values(), self._sizes)
+        return {fqn: tuple(part.tolist()) for (fqn, _), part in zip(self.layers, parts, strict=True)}
+
+
+def count_experts(session: Session, op: CountExperts, position: Position) -> None:
+    """Count where experts are called, on the ranks that hold them."""
+    session.expert_load = ExpertLoad(op, device=session.device)
+    for fqn in session.held(fqn for fqn, _ in op.layers):
+        session.expert_load.attach(fqn, session.model.get_submodule(fqn))
+
+
+@contextlib.contextmanager
+def counting(session: Session, position: Position) -> Iterator[None]:
+    """The context of a forward: it counts if the step is logged."""
+    load = session.expert_load
+    if load is None:
+        yield
+        return
+    log = next(op for op in session.graph.step if isinstance(op, Log))
+    load.is_open = log.is_due(step=position.step, num_steps=session.graph.num_steps)
+    try:
+        yield
+    finally:
+        load.is_open = False
+
+
+def _chosen(values: tuple[Any, ...]) -> Tensor:
+    """The numbers of each token's experts: [tokens, experts per token], as the inventory has seen them."""
+    tensors = [value for value in values if isinstance(value, Tensor) and value.ndim == 2]
+    return next(one for one in tensors if one.dtype == torch.int64)
