@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planc.runtime.cpus import num_cpus
+from planc.runtime.run_directory.best_effort import retried
 
 _PROBE_SECONDS = 120
 _DRIVER_SECONDS = 10
@@ -117,15 +118,19 @@ def read_storage(path: Path) -> Storage:
     while not os.path.lexists(existing):
         existing = existing.parent
     try:
-        free = shutil.disk_usage(existing).free
-        # An unnamed file, which nobody sees; only a write reveals quotas and read-only mounts.
-        with tempfile.TemporaryFile(dir=existing) as file:
-            file.write(b"planc")
-            file.flush()
-            skew = os.fstat(file.fileno()).st_mtime - time.time()
+        return retried(lambda: _storage(path, existing))
     except OSError as error:
         refusal = error.strerror or str(error)
         return Storage(path, existing, 0, None, refusal)
+
+
+def _storage(path: Path, existing: Path) -> Storage:
+    free = shutil.disk_usage(existing).free
+    # An unnamed file, which nobody sees; only a write reveals quotas and read-only mounts.
+    with tempfile.TemporaryFile(dir=existing) as file:
+        file.write(b"planc")
+        file.flush()
+        skew = os.fstat(file.fileno()).st_mtime - time.time()
     return Storage(path, existing, free, _file_system(existing), clock_skew_seconds=skew)
 
 

@@ -19,6 +19,11 @@ _NO_THREAD = ("can't start new thread", "Resource temporarily unavailable")
 _COMMUNICATION = ("gloo", "NCCL", "Connection closed", "Timed out", "timed out")
 _REQUESTED = re.compile(r"tried to allocate ([\d.]+) ?(\w*)", re.IGNORECASE)
 
+_CHATTER = re.compile(
+    r"\[\S+\.(?:cc|cpp|h|hpp|cu):\d+\] |\nException raised from .*|\.? This is typically .*", re.DOTALL
+)
+"""Source lines, stacks of C++, and gloo's advice, which ends with "GLHF!"."""
+
 MEMORY_HELP = (
     "lower data.micro_batch or data.sequence_length, recompute activations with activation_checkpoint, or "
     "shard over more ranks; `planc estimate` shows what takes how much"
@@ -70,4 +75,10 @@ def summary(error: BaseException, *, code: ExitCode) -> str:
         if requested is None:
             return f"out of memory: {error}" if str(error) else "out of memory"
         return f"out of memory: could not allocate {requested[1]} {requested[2] or 'bytes'}"
-    return f"{type(error).__name__}: {error}"
+    text = str(error)
+    return f"{type(error).__name__}: {_without_chatter(text) if code is ExitCode.COMMUNICATION else text}"
+
+
+def _without_chatter(text: str) -> str:
+    """The text of a library for collectives without its source lines, stacks and wishes."""
+    return _CHATTER.sub("", text).strip()

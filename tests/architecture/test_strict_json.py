@@ -22,6 +22,7 @@ OTHERS = {
     "planc/doctor/machine.py": "what a child process prints",
     "planc/runtime/ranks/statements.py": "what other ranks say",
     "planc/runtime/torch/agreement/agree.py": "what other ranks say",
+    "planc/runtime/torch/agreement/rank_0.py": "what rank 0 says",
     "planc/runtime/torch/checkpoint/agreement.py": "what other ranks say",
     "planc/runtime/torch/checkpoint/planning.py": "what other ranks say",
     "planc/runtime/torch/checkpoint/tensors.py": "what other ranks say",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from planc.runtime.checkpoint_format import commit
 from planc.runtime.checkpoint_format.errors import CheckpointError, CheckpointStorageError
 from planc.runtime.checkpoint_format.layout import committed_steps, latest
 from planc.runtime.checkpoint_format.verify import read_manifest, verify
+from planc.runtime.run_directory.best_effort import BestEffort
 from tests.checkpoints.sample import manifest_at, save_sample, write_shards
 
 
@@ -114,16 +116,67 @@ def test_prune_keeps_the_highest_steps(tmp_path: Path) -> None:
 def test_prune_hides_a_step_before_it_deletes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (1, 2):
         save_sample(tmp_path, step=step)
-    seen = []
+    seen, said = [], list[str]()
 
-    def record(path: Path) -> None:
+    def record(path: Path, **_: object) -> None:
         seen.append((path.name, committed_steps(tmp_path)))
-        raise OSError("killed here")
+        raise OSError(errno.EBUSY, "held open")
 
     monkeypatch.setattr("shutil.rmtree", record)
-    with pytest.raises(CheckpointStorageError, match="killed here"):
-        commit.prune(tmp_path, keep_last=1)
-    assert seen == [("step-1.deleted.tmp", (2,))]
+    assert commit.prune(tmp_path, keep_last=1, effort=BestEffort(said.append)) == (1,)
+    assert set(seen) == {("step-1.deleted.tmp", (2,))}
+    hidden = tmp_path / "step-1.deleted.tmp"
+    assert said == [f"warning: cannot delete {hidden}: held open (training does not depend on it)"]
+
+
+def test_what_cant_be_deleted_is_tried_again_by_each_later_prune(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = list[str]()
+    effort = BestEffort(said.append)
+
+    def refuse(path: Path, **_: object) -> None:
+        raise OSError(errno.EBUSY, "held open")
+
+    for step in (1, 2):
+        save_sample(tmp_path, step=step)
+    with monkeypatch.context() as held:
+        held.setattr("shutil.rmtree", refuse)
+        commit.prune(tmp_path, keep_last=1, effort=effort)
+        commit.prune(tmp_path, keep_last=1, effort=effort)
+    save_sample(tmp_path, step=3)
+    commit.prune(tmp_path, keep_last=1, effort=effort)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-3"]
+    assert len(said) == 2 and said[1].startswith("it was possible again, after 2 failed attempts")
+
+
+def test_a_leftover_that_cant_be_deleted_does_not_keep_its_step_from_being_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = list[str]()
+    (tmp_path / "step-3.tmp").mkdir()
+    (tmp_path / "step-3.tmp" / "rank-00000.safetensors").write_bytes(b"dead")
+
+    def refuse(path: Path, **_: object) -> None:
+        raise OSError(errno.ENOTEMPTY, "held open")
+
+    monkeypatch.setattr("shutil.rmtree", refuse)
+    temporary = commit.begin(tmp_path, step=3, effort=BestEffort(said.append))
+    assert list(temporary.iterdir()) == []
+    assert len(said) == 1 and "step-3.deleted.tmp: held open" in said[0]
+
+
+def test_a_rename_whose_answer_was_lost_is_a_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.rename
+
+    def rename(source: Path, target: Path) -> Path:
+        real(source, target)
+        # As a client of NFS that has sent its question twice.
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(Path, "rename", rename)
+    save_sample(tmp_path, step=3)
+    assert committed_steps(tmp_path) == (3,)
 
 
 def test_prune_clears_what_dead_saves_and_deletions_left(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.faults import corpus_row, kills, power, resumes, runs, signals, wrong_numbers
+from tests.faults import corpus_row, kills, nfs, power, resumes, runs, signals, wrong_numbers
 from tests.faults.damage import exchange_row, flip_row
 from tests.faults.folder_damage import folder_row
 from tests.faults.outcome import Row
@@ -100,6 +100,13 @@ def _ranks(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
     return wrong_numbers.rank_rows(folder)
 
 
+def _nfs(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
+    if nfs.COMPILER is None:
+        print("nfs: left out, as there is no C compiler to make its driver", flush=True)
+        return ()
+    return nfs.campaign(folder / "runs", stage=runs.prepare(folder))
+
+
 CAMPAIGNS: Mapping[str, Callable[[Path, argparse.Namespace], Iterable[Row]]] = {
     "instants": _instants,
     "kills": _kills,
@@ -112,6 +119,7 @@ CAMPAIGNS: Mapping[str, Callable[[Path, argparse.Namespace], Iterable[Row]]] = {
     "numbers": _numbers,
     "ranks": _ranks,
     "signals": _signals,
+    "nfs": _nfs,
 }
 
 

@@ -151,9 +151,10 @@ def error_row(folder: Path, *, scene: Scene, faults: Sequence[Fault], way: Way =
         root = scene.copy(folder / "refused")
         began = time.monotonic()
         found = endings(WAYS[way], WORLD_SIZE, root, fault)
+        ends = storage_problem if is_of_state(fault, scene) else success_problem
         problem = first_problem(
             (
-                storage_problem(found, rank=fault.rank),
+                ends(found),
                 checkpoints_problem(root, known={OLD: known[OLD], NEW: known[NEW]}),
                 partial_problem(root, fault=fault, scene=scene),
                 cleanup_problem(root, step=LATER, known=known[LATER]),
@@ -164,12 +165,30 @@ def error_row(folder: Path, *, scene: Scene, faults: Sequence[Fault], way: Way =
         "5, 6",
         f"EIO from every call of {_SAVE[way]} on each of 2 ranks; ENOSPC and EDQUOT from those that take "
         "room; each file on /dev/full",
-        "a storage error on every rank (exit 4); the step before is whole, nothing of a partial one is left",
+        "a storage error on every rank (exit 4); the step before is whole, nothing of a partial one is left; "
+        "a deletion that fails ends no save, nor does a directory that can be made at the second try",
         tuple(injections),
     )
 
 
-def storage_problem(found: Sequence[Ending], *, rank: int) -> str:
+def is_of_state(fault: Fault, scene: Scene) -> bool:
+    """Whether the call writes a step: what deletes comes before and after it, and makes no difference."""
+    calls = scene.calls[fault.rank]
+    call = calls[fault.at - 1]
+    committed = [at for at, one in enumerate(calls, 1) if one.target.endswith(f"step-{NEW}")]
+    # The directory of all steps is synced after the commit, and again after deletions.
+    is_over = bool(committed) and fault.at > committed[0] + 1
+    is_hiding = call.kind == "rename" and fault.at not in committed
+    return not (is_over or is_hiding or call.kind in ("unlink", "rmdir", "mkdir"))
+
+
+def success_problem(found: Sequence[Ending]) -> str:
+    """Unless the save has succeeded on every rank."""
+    bad = [ending for ending in found if (ending.code, ending.error) != (0, "")]
+    return "; ".join(f"rank {one.rank}: {one.error or one.code}: {one.message}" for one in bad)
+
+
+def storage_problem(found: Sequence[Ending]) -> str:
     """Unless every rank has raised the same CheckpointStorageError."""
     for ending in found:
         if (ending.code, ending.error) != (0, "CheckpointStorageError"):

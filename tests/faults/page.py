@@ -29,6 +29,7 @@ CPUs; `make faults` runs them all and writes this page.
   resumes and exports unpickle nothing from a file (`tests/faults/test_unpickling.py`).
 - EIO, ENOSPC and EDQUOT at single calls are raised by the plugin; full devices are /dev/full, limits are
   real.
+- NFS is a library that is preloaded into every rank and answers for the C library (`tests/faults/nfs.c`).
 - Numbers go wrong (rows 10, 11, 19) inside the ops of real runs on two ranks: a loss or a weight is spoiled,
   a bit flipped, on one of them. Ranks that skip, sleep, starve or cannot read (rows 13, 17, 18, 25) are
   processes whose ops a plugin of the tests wraps; limits of memory are RLIMIT_AS.
@@ -37,7 +38,7 @@ A save behind training (`checkpoint.mode = async`) is one whose copy a thread wr
 row 26 is its death before the commit. `tests/faults/test_kills.py` shows that it makes the very calls of a
 save that training waits for, so the replayed power losses (row 4) hold for both.
 
-Not covered: several machines, network file systems and GPUs; a folder that others may write into, whose
+Not covered: several machines, a real server of NFS, and GPUs; a folder that others may write into, whose
 files are only as safe as their hashes, which whoever edits a file can renew."""
 
 

@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -93,6 +93,7 @@ def run(
     setting: str = "",
     death: Death | None = None,
     more: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[Ending, ...]:
     """How the ranks of `planc run` end. `setting` is SMALL_FILES, NO_DESCRIPTORS, SLOW_DISK or empty."""
     world = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -105,7 +106,7 @@ def run(
         setting,
         tuple(more),
         group=False,
-        environment=world,
+        environment={**world, **(environment or {})},
         death=death,
         limit_seconds=WAIT_SECONDS,
     )

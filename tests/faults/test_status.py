@@ -7,7 +7,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from planc.runtime.run_directory.directory import RunDirectory
 from planc.runtime.run_directory.status_file import ROOM_BYTES, replace_text
 from tests.launch.faulty import FAULTY, PYTHON, run_faulty
 from tests.launch.faulty_run_fill import fill
-from tests.launch.processes import start
+from tests.launch.processes import Outcome, free_port, start
 from tests.parity.cases import Case, make_workspace, plan_text
 from tests.patience import WAIT_SECONDS
 from tests.slow import slow_except
@@ -88,6 +88,7 @@ def test_room_is_taken_again_when_there_is_some(small_disk: Path) -> None:
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("op", ["log", "checkpoint.save"])
 def test_a_run_on_a_full_disk_says_how_it_ended(op: str, workspace: Path, small_disk: Path) -> None:
+    # The metrics of step 1 end no run: the save of step 3 does.
     step = 1 if op == "log" else 3
     environment = {"FAULT": f"fill 0 {step} {op}", "FILLED": str(small_disk), "RANK": "0"}
     environment |= {"WORLD_SIZE": "1", "LOCAL_RANK": "0"}
@@ -157,8 +158,7 @@ def limited(name: int, value: int) -> Callable[[], None]:
 
 
 def test_a_run_that_gets_too_few_threads_says_so_before_it_starts(workspace: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
+    folder = tmp_path / "runs" / "new"
     done = subprocess.run(
         [PYTHON, "-m", "planc.run", str(workspace / "one.plan"), "--run-dir", str(folder)],
         env={**os.environ, "OMP_NUM_THREADS": "4000"},
@@ -172,6 +172,77 @@ def test_a_run_that_gets_too_few_threads_says_so_before_it_starts(workspace: Pat
     assert "ulimit -u" in done.stderr
     assert "Traceback" not in done.stderr
     assert (status(folder)["state"], status(folder)["exit_code"]) == ("failed", ExitCode.MEMORY)
+
+
+def outcomes_of(*commands: Sequence[str]) -> list[Outcome]:
+    """How the two ranks of a run end, started as mpirun would, each by its own command."""
+    world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    world["MASTER_PORT"] = str(free_port())
+
+    def start_rank(rank: int) -> Outcome:
+        place = {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        return start(PYTHON, "-m", "planc.run", *commands[rank], environment=place)
+
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(start_rank, range(2)))
+
+
+def outcome_of(*command: str) -> Outcome:
+    """How a run of one rank ends."""
+    place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    return start(PYTHON, "-m", "planc.run", *command, environment=place)
+
+
+def test_ranks_that_differ_leave_a_status_though_the_run_has_no_directory_yet(
+    workspace: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs" / "new"
+    command = (str(workspace / "two.plan"), "--run-dir", str(folder))
+    outcomes = outcomes_of(command, (*command, "--set", "model.seed=5"))
+    assert [outcome.code for outcome in outcomes] == [ExitCode.INPUT] * 2, outcomes
+    assert (status(folder)["state"], status(folder)["exit_code"]) == ("failed", ExitCode.INPUT)
+
+
+def test_a_plan_with_errors_leaves_a_status_in_the_directory_that_it_was_given(tmp_path: Path) -> None:
+    plan, folder = tmp_path / "typo.plan", tmp_path / "run"
+    plan.write_text("modle {}\n", encoding="utf-8")
+    assert outcome_of(str(plan), "--run-dir", str(folder)).code == ExitCode.INPUT
+    assert (status(folder)["state"], status(folder)["exit_code"]) == ("failed", ExitCode.INPUT)
+
+
+def test_a_refused_run_writes_nothing_into_the_directory_of_the_run_that_has_it(tmp_path: Path) -> None:
+    plan, directory = tmp_path / "typo.plan", RunDirectory(tmp_path / "run")
+    plan.write_text("modle {}\n", encoding="utf-8")
+    with directory.claim():
+        directory.write_status("running", step=3)
+        assert outcome_of(str(plan), "--run-dir", str(directory.path)).code == ExitCode.INPUT
+    assert status(directory.path)["state"] == "running"
+
+
+def test_every_rank_of_a_second_run_says_that_the_first_has_the_directory(
+    workspace: Path, tmp_path: Path
+) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    command = (str(workspace / "two.plan"), "--run-dir", str(directory.path))
+    with directory.claim():
+        outcomes = outcomes_of(command, command)
+    assert [outcome.code for outcome in outcomes] == [ExitCode.INPUT] * 2, outcomes
+    for outcome in outcomes:
+        assert f"another run writes to {directory.path}: process {os.getpid()} on " in outcome.stderr
+        assert "frame #" not in outcome.stderr, "a stack of C++"
+
+
+def test_what_ends_a_run_comes_without_stacks_and_wishes_of_libraries(
+    workspace: Path, tmp_path: Path
+) -> None:
+    outcomes = run_faulty(workspace / "two.plan", tmp_path / "run", fault="exit 1 2 forward")
+    lines = outcomes[0].stderr.splitlines()
+    error = next(index for index, line in enumerate(lines) if line.startswith("planc: error: "))
+    assert "in op `forward` (step 2, rank 0 (dp_shard 0)): " in lines[error]
+    assert lines[error + 1].startswith("help: rank 1 (")
+    assert not any(
+        noise in outcomes[0].stderr for noise in ("GLHF", "pair.cc", "frame #", "Exception raised")
+    )
 
 
 def test_a_thread_that_is_refused_later_ends_the_run_in_a_sentence(workspace: Path, tmp_path: Path) -> None:

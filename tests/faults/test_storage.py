@@ -62,7 +62,7 @@ def test_a_read_only_folder_is_a_storage_error_on_every_rank(scene: Scene, tmp_p
             folder.chmod(0o755)
     root.chmod(0o555)
     before = sorted(os.listdir(root))
-    assert storage_problem(endings(save_without_rights, WORLD_SIZE, root), rank=0) == ""
+    assert storage_problem(endings(save_without_rights, WORLD_SIZE, root)) == ""
     assert (sorted(os.listdir(root)), committed_steps(root)) == (before, (OLD,))
 
 

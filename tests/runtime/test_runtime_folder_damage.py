@@ -15,6 +15,7 @@ from planc.runtime.errors import RunError
 from planc.runtime.observer import StepMetrics
 from planc.runtime.ranks.rank_log import RankLog
 from planc.runtime.ranks.whereabouts import SIZE_BYTES, Folder
+from planc.runtime.run_directory.best_effort import BestEffort
 from planc.runtime.run_directory.directory import RunDirectory
 from tests.faults.entry_damage import DAMAGES, Outside
 
@@ -47,7 +48,7 @@ def go_on(folder: Path, *, last_step: int) -> tuple[str, ...]:
     with directory.claim():
         notes += directory.repair()
         directory.prepare(lambda _: "a plan", plan_hash="abc")
-        log = RankLog(folder, rank=0, host="here", mesh={})
+        log = RankLog(folder, rank=0, host="here", mesh={}, effort=BestEffort())
         board = Folder(folder / "ranks")
         board.open(0).close()
         directory.truncate_metrics(last_step=last_step)
@@ -120,7 +121,7 @@ def test_a_line_cut_short_is_ended_before_another_is_logged(tmp_path: Path) -> N
     path = tmp_path / "logs" / "rank-0.jsonl"
     path.parent.mkdir()
     path.write_text('{"event": "st')
-    RankLog(tmp_path, rank=0, host="here", mesh={}).write("noted")
+    RankLog(tmp_path, rank=0, host="here", mesh={}, effort=BestEffort()).write("noted")
     _, line = path.read_text().splitlines()
     assert json.loads(line)["event"] == "noted"
 

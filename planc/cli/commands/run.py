@@ -9,7 +9,6 @@ import argparse
 import gc
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,12 +28,12 @@ from planc.cli.running.preflight import (
     require_trackers,
 )
 from planc.cli.running.resuming import changes_since_saved, refuse_old_checkpoints
-from planc.cli.running.run_errors import record, report
+from planc.cli.running.run_errors import record, report, report_unforeseen, run_directory
 from planc.cli.running.starting import start_with
 from planc.cli.running.watching import Listener, listen
 from planc.cli.support.arguments import add_plan_argument, add_run_dir_argument, add_set_argument
 from planc.cli.support.parser import Parser
-from planc.cli.support.streams import outlive_readers, show_crashes
+from planc.cli.support.streams import outlive_readers, quiet_libraries, show_crashes
 from planc.graph.graph import Graph, plan_hash
 from planc.outgoing import guard
 from planc.runtime import interpreter
@@ -42,7 +41,6 @@ from planc.runtime.checkpoint_format.layout import committed_steps
 from planc.runtime.collectives import SKIP_CHECK
 from planc.runtime.cpus import unsupported_system
 from planc.runtime.errors import STOPS, ExitCode, RunError
-from planc.runtime.failures import exit_code, memory_help, summary
 from planc.runtime.observer import Observer, Silent
 from planc.runtime.process import (
     Launch,
@@ -123,6 +121,7 @@ def run(arguments: argparse.Namespace) -> NoReturn:
     """Run a plan and end the process with the run's exit code."""
     outlive_readers()
     show_crashes()
+    quiet_libraries(os.environ)
     # Imports leave no garbage, and collection takes a fifth of their time. `_execute` turns it on again.
     gc.disable()
     _leave(_run(arguments))
@@ -135,11 +134,11 @@ def _run(arguments: argparse.Namespace) -> int:
         return ExitCode.INPUT
     launch = Launch(rank=_rank_hint())
     # Known before the plan is read, so a rejected launch is recorded in the directory of the run to resume.
-    directory = RunDirectory(arguments.run_dir) if arguments.run_dir else None
+    directory = run_directory(arguments.run_dir) if arguments.run_dir else None
     try:
         listener = listen(launch, directory)
     except RuntimeError as error:  # no thread can be started
-        return _unforeseen(error, launch, directory)
+        return report_unforeseen(error, launch, directory)
     try:
         listener.launch = launch = read_launch(os.environ)
         require_interface(launch, os.environ)
@@ -160,7 +159,7 @@ def _run(arguments: argparse.Namespace) -> int:
         claim = Claim(launch)
         require_free_port(launch)
         _require_step(arguments.stop_after, graph)
-        listener.directory = directory = directory or RunDirectory(Path("runs") / graph.name)
+        listener.directory = directory = directory or run_directory(Path("runs") / graph.name)
         require_storage(directory.path, launch=launch, graph=graph, inventory=compiled.inventory)
         require_models(graph)
         changes = changes_since_saved(graph, directory.path, allowed=arguments.allow_change)
@@ -180,21 +179,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise
     except BaseException as error:
         listener.notice.has_failed = listener.notice.is_over = True
-        return _unforeseen(error, launch, directory)
+        return report_unforeseen(error, launch, directory)
     return ExitCode.PREEMPTED if listener.notice.is_agreed else ExitCode.DONE
-
-
-def _unforeseen(error: BaseException, launch: Launch, directory: RunDirectory | None) -> int:
-    """Report an error of the system outside of any op, or a bug in planc with its traceback."""
-    code = exit_code(error)
-    help = memory_help(error) if code is ExitCode.MEMORY else None
-    failure = RunError(summary(error, code=code), code=code, help=help, is_shared=False)
-    if code is ExitCode.INTERNAL:
-        record(failure, launch, directory)
-        traceback.print_exception(error)
-    else:
-        report(failure, launch, directory)
-    return code
 
 
 def _stand_by(launch: Launch, graph: Graph) -> ExitCode:
@@ -218,6 +204,7 @@ def _execute(
     # Imported here because it takes seconds; errors that need no torch have been raised.
     import torch.distributed as dist
 
+    from planc.runtime.torch.agreement.rank_0 import by_rank_0
     from planc.runtime.torch.agreement.shared_folder import require_shared_folder
     from planc.runtime.torch.backend import TorchBackend
     from planc.runtime.torch.parallel.mesh import choose_device
@@ -240,15 +227,15 @@ def _execute(
     try:
         if needs_shared_folder(graph):
             require_shared_folder(store, launch, directory.path)
-        if launch.rank == 0:
-            notes = _take(directory, compiled, listener)
+        notes = by_rank_0(store, launch, partial(_take, directory, compiled, listener))
+        if notes is not None:
             observer = display = _display(compiled, launch, directory, arguments, notes, device=device.type)
         paths = Paths(base=compiled.base, run=directory.path, prepared=data_dir())
         refuse_old_checkpoints(graph, paths.checkpoints)
         ids = arguments.sample_ids
         session = Session(graph, digest, launch, paths, observer, device, ids, notice=listener.notice)
         session.sources, session.overrides = compiled.sources, compiled.overrides
-        session.work = work_of(compiled)
+        session.work, session.effort = work_of(compiled), directory.effort
         session.guard.statements = Statements(store, launch.rank, launch.world_size)
         if launch.world_size > 1:
             _watch_others(session, store, listener, directory)
@@ -260,8 +247,7 @@ def _execute(
             close_log(session, is_done=sys.exc_info()[0] is None)
         if display is not None:
             display.close()
-        # A failing rank must not wait for the others, which may hang in a collective without it. It keeps its
-        # claim on the run directory to the end, so no other rank overwrites how it failed.
+        # A failing rank must not wait for others, which may hang. Its claim on the directory ends with it.
         if sys.exc_info()[0] is None:
             if compiled.num_spares and launch.rank == 0:
                 dismiss(store, num_spares=compiled.num_spares)
@@ -284,7 +270,7 @@ def _meet(compiled: Compiled, launch: Launch, *, device: torch.device, claim: Cl
 def _take(directory: RunDirectory, compiled: Compiled, listener: Listener) -> tuple[str, ...]:
     """Claim the run directory; return one line for each entry that had to be set aside."""
     notes = directory.free_lock()
-    listener.claimed = directory.claim()
+    directory.claim()
     notes += directory.repair()
     directory.prepare(compiled.artifact, plan_hash=listener.plan_hash)
     return notes
@@ -294,7 +280,9 @@ def _watch_others(session: Session, store: Store, listener: Listener, directory:
     """Watch the other ranks: where they are, whether they are lost, and whether they received a signal."""
     launch, init = session.launch, session.graph.init_mesh
     session.store = store
-    session.watch = Watch(session.graph, launch, store=store, run_folder=directory.path)
+    session.watch = Watch(
+        session.graph, launch, store=store, run_folder=directory.path, effort=session.effort
+    )
     points = session.stop_points = StopPoints(
         listener.notice,
         store=store,

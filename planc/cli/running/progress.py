@@ -25,6 +25,7 @@ class RunDisplay:
         self, directory: RunDirectory, *, stop_after: int | None = None, stream: TextIO = sys.stdout
     ) -> None:
         self.directory = directory
+        directory.effort.say = self.noted
         self.stop_after = stop_after
         self.console = Console(file=stream, highlight=False, soft_wrap=True)
         self.live: LiveView | None = None

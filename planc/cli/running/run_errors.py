@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from planc.outgoing import harmless
-from planc.runtime.errors import RunError
+from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.failures import exit_code, memory_help, summary
 from planc.runtime.process import Launch
+from planc.runtime.run_directory.best_effort import BestEffort
 from planc.runtime.run_directory.directory import FolderInUseError, RunDirectory
 from planc.secrets import redactor
 
@@ -21,6 +23,11 @@ _FIRST_WORD_SECONDS = 2.0
 """How long other ranks wait for rank 0 to report an error that all of them have."""
 _TURN_SECONDS = 0.5
 """How much longer each further rank of a node waits, so only one of them reports."""
+
+
+def run_directory(path: Path) -> RunDirectory:
+    """The run directory at `path`; failed writes that do not end the run are reported on stderr."""
+    return RunDirectory(path, BestEffort(lambda text: print(f"planc: {text}", file=sys.stderr, flush=True)))
 
 
 class PlanRefused(RunError):
@@ -46,31 +53,40 @@ def report(error: RunError, launch: Launch, directory: RunDirectory | None) -> N
     sys.stderr.flush()
 
 
+def report_unforeseen(error: BaseException, launch: Launch, directory: RunDirectory | None) -> int:
+    """Report an error of the system outside of any op, or a bug in planc with its traceback."""
+    code = exit_code(error)
+    help = memory_help(error) if code is ExitCode.MEMORY else None
+    failure = RunError(summary(error, code=code), code=code, help=help, is_shared=False)
+    if code is ExitCode.INTERNAL:
+        record(failure, launch, directory)
+        traceback.print_exception(error)
+    else:
+        report(failure, launch, directory)
+    return code
+
+
 def record(error: RunError, launch: Launch, directory: RunDirectory | None) -> None:
-    """Record a failure in the run directory's status.json."""
-    if isinstance(error, FolderInUseError) or directory is None or not directory.path.is_dir():
-        return
-    # The failure may be a full disk; a second error must not hide it.
-    with contextlib.suppress(OSError):
-        if launch.rank == 0:
-            directory.write_status("failed", code=error.code, error=error.message, **error.record)
-        else:
-            _record_for_rank_0(error, launch, directory)
+    """Record a failure in the run directory's status.json, also before the run has made its directory.
 
-
-def _record_for_rank_0(error: RunError, launch: Launch, directory: RunDirectory) -> None:
-    """Write the status of a run whose rank 0 has died, from the first of the other ranks.
-
-    Rank 0 holds the directory's lock until its process ends; then one of the other ranks gets it.
+    Rank 0 holds the directory's lock until its process ends. If rank 0 has died, or has not come, one of the
+    other ranks writes the status.
     """
-    try:
-        claimed = directory.claim()
-    except RunError:
+    if isinstance(error, FolderInUseError) or directory is None:
         return
-    with claimed:
-        if directory.is_left_running():
-            message = f"rank {launch.rank}: {error.message}"
-            directory.write_status("failed", code=error.code, error=message, **error.record)
+    if launch.rank and error.code is not ExitCode.COMMUNICATION and not os.path.isdir(directory.path):
+        # Rank 0 is about to make the directory, and will find out that this rank is lost.
+        return
+    try:
+        directory.claim()
+    except RunError:
+        # Another run's, or not to be written, as the error may say already.
+        return
+    if launch.rank == 0:
+        directory.write_status("failed", code=error.code, error=error.message, **error.record)
+    elif directory.is_left_running():
+        message = f"rank {launch.rank}: {error.message}"
+        directory.write_status("failed", code=error.code, error=message, **error.record)
 
 
 def _error_text(error: RunError) -> str:

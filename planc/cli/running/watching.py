@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 from planc.graph.ops import InitMesh
 from planc.runtime.checkpoint_format.errors import CheckpointError
@@ -75,8 +75,6 @@ class Listener:
         self.reader, self.launch, self.directory = reader, launch, directory
         self.notice = Notice()
         self.plan_hash = ""
-        self.claimed: TextIO | None = None
-        """The lock on the run directory."""
         self.watch: Watch | None = None
         self.stands_by = False
         """Whether this rank is a spare, which waits for a place in the mesh."""
@@ -215,12 +213,11 @@ class Listener:
             _within(_LOST_SECONDS, self.watch.give_up)
 
     def _write(self, state: str, code: ExitCode, **details: object) -> None:
-        if self.launch.rank == 0 and self.directory is not None and self.directory.path.is_dir():
-            # The main thread may be writing the file, the disk may be full, the directory another run's.
-            with contextlib.suppress(OSError, RunError):
-                claimed = self.claimed or self.directory.claim()
+        if self.launch.rank == 0 and self.directory is not None:
+            # It may be another run's directory.
+            with contextlib.suppress(RunError):
+                self.directory.claim()
                 self.directory.write_status(state, code=code, **details, plan_hash=self.plan_hash or None)
-                del claimed
 
     def _tell(self, text: str) -> None:
         if self.launch.rank == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any, TextIO
 
 
@@ -37,6 +37,15 @@ def _outlive_reader(stream: TextIO) -> None:
 
     stream.write = tolerant(stream.write, len)  # type: ignore[method-assign]
     stream.flush = tolerant(stream.flush, lambda: None)  # type: ignore[method-assign]
+
+
+def quiet_libraries(environment: MutableMapping[str, str]) -> None:
+    """Keep PyTorch's C++ from printing warnings with stacks of its own; call it before torch is imported.
+
+    The message about a lost rank would come after them.
+    """
+    if not environment.get("PLANC_DEBUG"):
+        environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def show_crashes() -> None:

@@ -1,18 +1,21 @@
 """Commit a checkpoint by rename, and delete old ones. One process does this for all ranks.
 
-    begin        step-N.tmp/                     any leftover of a dead save is removed
+    begin        step-N.tmp/                     any leftover of a dead save is renamed, then removed
     (the ranks)  step-N.tmp/rank-*.safetensors   each written and fsynced by its rank
                  step-N.tmp/rank-*.json          the hashes of its chunks, also fsynced
     finish       step-N.tmp/plan.json            the compiled plan that saves it, fsynced
                  step-N.tmp/manifest.json        last, fsynced; then the directory is fsynced
                  step-N/                         the rename commits; then the root is fsynced
 
-If a process dies at any point, `step-N` is either absent or complete.
+If a process dies at any point, `step-N` is either absent or complete. What can't be deleted stays behind
+under a name that no checkpoint has: on a network file system, that is a file that another program has open.
 """
 
 from __future__ import annotations
 
 import os
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 from planc.runtime.checkpoint_format.errors import CheckpointError, CheckpointStorageError, storage_errors
@@ -27,20 +30,22 @@ from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME, Manifest
 from planc.runtime.checkpoint_format.part import part_name, shard_name
 from planc.runtime.checkpoint_format.part_files import write_synced
 from planc.runtime.checkpoint_format.records import seal
+from planc.runtime.run_directory.best_effort import BestEffort, retried
 from planc.runtime.run_directory.plain_files import remove
 from planc.runtime.run_directory.run_files import PLAN_NAME
 
 _MAX_LISTED = 20
 
 
-def begin(root: Path, *, step: int) -> Path:
+def begin(root: Path, *, step: int, effort: BestEffort | None = None) -> Path:
     """The new, empty directory to write `step` into. CheckpointError if the step is committed already."""
     _refuse_existing(step_directory(root, step=step))
     temporary = temporary_directory(root, step=step)
     with storage_errors(f"cannot begin a checkpoint in {root}"):
         make_durable(root)
-        remove(temporary)
-        temporary.mkdir()
+        delete(temporary, effort=effort or BestEffort())
+        # The server may have made it already, and the answer been lost.
+        retried(lambda: temporary.mkdir(exist_ok=True))
     return temporary
 
 
@@ -60,7 +65,7 @@ def finish(temporary: Path, *, manifest: Manifest, plan: str | None = None) -> P
         fsync_directory(temporary)
         # rename(2) would replace an empty directory.
         _refuse_existing(committed)
-        temporary.rename(committed)
+        rename(temporary, committed)
         fsync_directory(root)
     return committed
 
@@ -71,21 +76,51 @@ def abandon(root: Path, *, step: int) -> None:
         remove(temporary_directory(root, step=step))
 
 
-def prune(root: Path, *, keep_last: int) -> tuple[int, ...]:
-    """The steps deleted: all but the `keep_last` (1 or more) highest. Removes leftovers of dead saves too."""
+def prune(root: Path, *, keep_last: int, effort: BestEffort | None = None) -> tuple[int, ...]:
+    """The steps deleted: all but the `keep_last` (1 or more) highest. Removes leftovers of dead saves too.
+
+    What can't be deleted is tried again by the next call.
+    """
     if keep_last < 1:
         raise CheckpointError(f"keep_last is {keep_last}", help="keep at least 1 checkpoint")
-    doomed = committed_steps(root)[:-keep_last]
-    with storage_errors(f"cannot delete old checkpoints in {root}"):
-        for step in doomed:
-            deleted = deleted_directory(root, step=step)
-            remove(deleted)
-            step_directory(root, step=step).rename(deleted)
-        if doomed:
-            fsync_directory(root)
-        for leftover in leftovers(root):
-            remove(leftover)
+    effort, listing = effort or BestEffort(), (OSError, CheckpointStorageError)
+    doomed = (effort.attempt(f"list {root}", lambda: committed_steps(root), errors=listing) or ())[
+        :-keep_last
+    ]
+    for step in doomed:
+        directory = step_directory(root, step=step)
+        effort.attempt(f"delete {directory}", partial(_hide, directory))
+    if doomed:
+        effort.attempt(f"sync {root}", lambda: fsync_directory(root))
+    for leftover in effort.attempt(f"list {root}", lambda: leftovers(root), errors=listing) or ():
+        effort.attempt(f"delete {leftover}", partial(remove, leftover))
     return doomed
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename to a name that is free. If the server did it and its answer was lost, that is a success."""
+    try:
+        source.rename(target)
+    except FileNotFoundError:
+        if os.path.lexists(source) or not os.path.lexists(target):
+            raise
+
+
+def delete(directory: Path, *, effort: BestEffort) -> None:
+    """Free a name that may be taken at once, then delete what had it. OSError if the name can't be freed."""
+    if not os.path.lexists(directory):
+        return
+    hidden = retried(partial(_hide, directory))
+    effort.attempt(f"delete {hidden}", partial(remove, hidden))
+
+
+def _hide(directory: Path) -> Path:
+    """Rename to a name under which a directory is deleted, and return that."""
+    hidden = (deleted_directory(directory, number=number) for number in count())
+    target = next(one for one in hidden if not os.path.lexists(one))
+    if os.path.lexists(directory):
+        rename(directory, target)
+    return target
 
 
 def fsync_directory(directory: Path) -> None:
@@ -95,7 +130,9 @@ def fsync_directory(directory: Path) -> None:
     """
     if os.name == "nt":
         return
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    descriptor = retried(lambda: os.open(directory, flags))
+    # Never tried again: after an error, the system may have forgotten what it could not write.
     try:
         os.fsync(descriptor)
     finally:
@@ -104,9 +141,9 @@ def fsync_directory(directory: Path) -> None:
 
 def make_durable(directory: Path) -> None:
     """Create a directory and its missing parents, each synced into its own parent."""
-    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    missing = retried(lambda: [path for path in (directory, *directory.parents) if not path.exists()])
     for path in reversed(missing):
-        path.mkdir(exist_ok=True)
+        retried(partial(path.mkdir, exist_ok=True))
         fsync_directory(path.parent)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Self
 
 from planc.outgoing import message_text
+
+_DAMAGE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.EFBIG, errno.EIO})
 
 
 class CheckpointError(ValueError):
@@ -36,6 +40,18 @@ class CheckpointStorageError(CheckpointError):
 
 class CorruptCheckpointError(CheckpointError):
     """A checkpoint on disk is damaged, incomplete or not planc's."""
+
+
+def refuse_unread(error: OSError, path: Path) -> None:
+    """CheckpointStorageError unless it shows damage: a file that is absent, not plain, or on a broken disk.
+
+    Any other file may be sound, and its checkpoint the one to resume from, once this user can read it.
+    """
+    if error.errno not in _DAMAGE:
+        raise CheckpointStorageError(
+            f"cannot read {path}: {error.strerror}",
+            help="run again once this user can read it: the checkpoint may be sound",
+        ) from error
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from planc.runtime.checkpoint_format.errors import storage_errors
 from planc.runtime.run_directory.plain_files import kind_of
 
 _STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})")
-_LEFTOVER = re.compile(r"step-(0|[1-9][0-9]{0,17})(?:\.deleted)?\.tmp")
+_LEFTOVER = re.compile(r"step-(0|[1-9][0-9]{0,17})(?:\.deleted(?:-[1-9][0-9]{0,8})?)?\.tmp")
 
 
 def step_directory(root: Path, *, step: int) -> Path:
@@ -23,9 +23,10 @@ def temporary_directory(root: Path, *, step: int) -> Path:
     return root / f"step-{step}.tmp"
 
 
-def deleted_directory(root: Path, *, step: int) -> Path:
-    """The name under which a step is deleted, so a partial deletion never looks committed."""
-    return root / f"step-{step}.deleted.tmp"
+def deleted_directory(directory: Path, *, number: int = 0) -> Path:
+    """The names under which a step, or its temporary directory, is deleted: none looks committed."""
+    name = directory.name.removesuffix(".tmp")
+    return directory.with_name(f"{name}.deleted{f'-{number}' if number else ''}.tmp")
 
 
 def step_of(directory: Path) -> int | None:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from planc.runtime.checkpoint_format.errors import CorruptCheckpointError, storage_errors
+from planc.runtime.checkpoint_format.errors import CorruptCheckpointError, refuse_unread, storage_errors
 from planc.runtime.checkpoint_format.hashing import (
     SMALL_BYTES,
     divided,
@@ -152,6 +152,7 @@ def verify_part(
         if problem is None:
             problem = _values_problem(directory, chunks=chunks, part=part, share=share, taker=taker)
     except OSError as error:
+        refuse_unread(error, directory / name)
         problem = f"cannot be read ({error.strerror})"
     except CorruptCheckpointError as error:
         problem = error.message

@@ -10,7 +10,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from planc.runtime.checkpoint_format.errors import CheckpointError, CorruptCheckpointError, storage_errors
+from planc.runtime.checkpoint_format.errors import (
+    CheckpointError,
+    CorruptCheckpointError,
+    refuse_unread,
+    storage_errors,
+)
 from planc.runtime.checkpoint_format.layout import step_of
 from planc.runtime.checkpoint_format.manifest import FORMAT_VERSION, MANIFEST_NAME, Manifest
 from planc.runtime.checkpoint_format.part_files import (
@@ -88,7 +93,10 @@ def read_manifest_text(directory: Path) -> str:
 
 
 def verify(directory: Path) -> tuple[Problem, ...]:
-    """Everything wrong with a checkpoint; empty if it may be loaded. Unlisted files are not read."""
+    """Everything wrong with a checkpoint; empty if it may be loaded. Unlisted files are not read.
+
+    CheckpointStorageError for a file that this process can't read, though it may be sound.
+    """
     try:
         manifest = read_manifest(directory)
     except CheckpointError as error:
@@ -104,6 +112,8 @@ def verify_plan(directory: Path, *, manifest: Manifest) -> tuple[Problem, ...]:
     try:
         read_plan_text(directory, manifest=manifest)
     except CheckpointError as error:
+        if isinstance(error.__cause__, OSError):
+            refuse_unread(error.__cause__, directory / PLAN_NAME)
         return (Problem(PLAN_NAME, error.message),)
     return ()
 

@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.observer import Evaluation, SaveTimes, StepMetrics
-from planc.runtime.run_directory.plain_files import open_to_append
+from planc.runtime.run_directory.best_effort import BestEffort, Lines
 from planc.runtime.run_directory.run_files import LOGS
 from planc.secrets import redactor
 
@@ -20,26 +19,18 @@ from planc.secrets import redactor
 class RankLog:
     """Writes a run's events to `logs/rank-3.jsonl`; a resumed run appends to the same file."""
 
-    def __init__(self, run_folder: Path, *, rank: int, host: str, mesh: Mapping[str, int]) -> None:
+    def __init__(
+        self, run_folder: Path, *, rank: int, host: str, mesh: Mapping[str, int], effort: BestEffort
+    ) -> None:
         self._always = {"rank": rank, "host": host, "mesh": dict(mesh)}
         self._redact = redactor(os.environ)
-        path = run_folder / LOGS / f"rank-{rank}.jsonl"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # Line by line, so a killed rank leaves everything it wrote.
-            self._file = open_to_append(path)
-        except OSError as error:
-            raise RunError(
-                f"cannot write {path}: {error.strerror}",
-                code=ExitCode.STORAGE,
-                help="choose another directory with --run-dir, or set logging.per_rank = false",
-                is_shared=False,
-            ) from error
+        # Line by line, so a killed rank leaves everything it wrote.
+        self._lines = Lines(run_folder / LOGS / f"rank-{rank}.jsonl", effort)
 
     def write(self, event: str, **values: Any) -> None:
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": time, **self._always, "event": event, **values})
-        self._file.write(self._redact(line) + "\n")
+        self._lines.append(self._redact(line))
 
     def preparing(self, what: str) -> None:
         """Write nothing: status and watch name a rank's op."""

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from planc.graph.graph import Graph
 from planc.graph.op import Op, Resource
@@ -27,7 +27,10 @@ from planc.runtime.ranks.lost_ranks import (
     ranks_elsewhere,
 )
 from planc.runtime.ranks.whereabouts import RUN_BYTES, SIZE_BYTES, Board, Folder, State, Whereabouts, unpack
+from planc.runtime.run_directory.best_effort import BestEffort
 from planc.runtime.run_directory.run_files import RANKS
+
+T = TypeVar("T")
 
 BEAT_SECONDS = 2.0
 """How often a record is published if ranks are on several machines."""
@@ -58,12 +61,22 @@ class Store(Protocol):
 class Watch:
     """One rank's record and its view of the others: through files on one machine, else through the store."""
 
-    def __init__(self, graph: Graph, launch: Launch, *, store: Store, run_folder: Path) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        launch: Launch,
+        *,
+        store: Store,
+        run_folder: Path,
+        effort: BestEffort | None = None,
+    ) -> None:
         self.graph, self.launch = graph, launch
         self.folder = Folder(run_folder / RANKS) if launch.is_one_machine else None
         self.store = None if self.folder else store
         self.run = _agreed_run(store, launch)
-        buffer = self.folder.open(launch.rank) if self.folder else bytearray(SIZE_BYTES)
+        self._effort = effort or BestEffort()
+        # Without its file, a rank still finds the others, but they do not know where it is.
+        buffer = self._attempt("write", lambda folder: folder.open(launch.rank)) or bytearray(SIZE_BYTES)
         self.board = Board(graph, run=self.run, host=socket.gethostname(), buffer=buffer)
         self._report_lock = threading.Lock()
         self._earlier: tuple[float, Records] = (0.0, ())
@@ -127,8 +140,14 @@ class Watch:
         """Remove this rank's record after a run that ended well."""
         self.board.end(State.DONE)
         self._is_over.set()
-        if self.folder is not None:
-            self.folder.remove(self.launch.rank)
+        self._attempt("delete", lambda folder: folder.remove(self.launch.rank))
+
+    def _attempt(self, verb: str, action: Callable[[Folder], T]) -> T | None:
+        """The result of an action on this rank's file, if records are in files and it succeeds."""
+        folder = self.folder
+        if folder is None:
+            return None
+        return self._effort.attempt(f"{verb} {folder.file(self.launch.rank)}", lambda: action(folder))
 
     def _find(self, find: Callable[[], str | None], *, state: State, message: str = "") -> str | None:
         """What `find` returns, after this rank has recorded how it ends itself."""

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from planc.graph.graph import Graph
 from planc.graph.op import Op
-from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.run_directory.plain_files import create, read_bytes, remove
 
 SIZE_BYTES = 512
@@ -137,21 +136,15 @@ class Folder:
     path: Path
 
     def open(self, rank: int) -> mmap.mmap:
-        """This rank's file, created empty, as an earlier run may have left one. RunError if that fails."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = self._file(rank)
-            remove(file)
-            with create(file) as opened:
-                opened.truncate(SIZE_BYTES)
-                return mmap.mmap(opened.fileno(), SIZE_BYTES)
-        except OSError as error:
-            raise RunError(
-                f"cannot write {self.path}: {error.strerror}",
-                code=ExitCode.STORAGE,
-                help="choose another directory with --run-dir",
-                is_shared=False,
-            ) from error
+        """This rank's file, created empty, as an earlier run may have left one. OSError if that fails."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        file = self.file(rank)
+        remove(file)
+        with create(file) as opened:
+            # With room of its own: on a full disk, a write through the map would end the process (SIGBUS).
+            opened.write(bytes(SIZE_BYTES))
+            opened.flush()
+            return mmap.mmap(opened.fileno(), SIZE_BYTES)
 
     def read(self, num_ranks: int) -> Sequence[Whereabouts | None]:
         """The record of every rank; None if it has left none."""
@@ -159,16 +152,17 @@ class Folder:
 
     def remove(self, rank: int) -> None:
         """Remove this rank's file; the last rank removes the folder too."""
-        self._file(rank).unlink(missing_ok=True)
+        self.file(rank).unlink(missing_ok=True)
         # While other ranks use it, it is not empty; two that leave at once both see it empty.
         with contextlib.suppress(OSError):
             self.path.rmdir()
 
     def _read(self, rank: int) -> Whereabouts | None:
         try:
-            return unpack(read_bytes(self._file(rank), max_bytes=SIZE_BYTES))
+            return unpack(read_bytes(self.file(rank), max_bytes=SIZE_BYTES))
         except OSError:
             return None
 
-    def _file(self, rank: int) -> Path:
+    def file(self, rank: int) -> Path:
+        """Where a rank's record is."""
         return self.path / f"rank-{rank}"

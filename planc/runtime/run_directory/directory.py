@@ -8,7 +8,8 @@ import json
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,6 +18,7 @@ from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.numerics import number
 from planc.runtime.observer import Evaluation, StepMetrics
 from planc.runtime.run_directory import plain_files
+from planc.runtime.run_directory.best_effort import BestEffort, Lines, retried
 from planc.runtime.run_directory.metrics_file import Line, read_lines, sound_lines
 from planc.runtime.run_directory.plain_files import NotPlainError, TooLargeError
 from planc.runtime.run_directory.run_files import (
@@ -41,27 +43,40 @@ class FolderInUseError(RunError):
     """Another run writes to the directory, including its status."""
 
 
-@dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """The files of a run, written by rank 0 only."""
+    """The files of a run, written by rank 0 only.
 
-    path: Path
+    Only `claim` and `prepare` may end a run, before it trains: they create the directory. All other writes
+    are attempts.
+    """
+
+    def __init__(self, path: Path, effort: BestEffort | None = None) -> None:
+        self.path = path
+        self.effort = effort or BestEffort()
+        self._metrics = Lines(path / METRICS_NAME, self.effort)
+        self._claimed: TextIO | None = None
 
     def claim(self) -> TextIO:
-        """Claim the directory for this process until the returned file is closed, or the process ends.
+        """Create the directory and claim it, until the returned file is closed, or the process ends.
 
         FolderInUseError if another run writes here: the two would mix their metrics and their status.
         """
+        if self._claimed is not None and not self._claimed.closed:
+            return self._claimed
         # Only a run claims its directory. Other commands read its files, and Windows has no such module.
         import fcntl
 
-        try:
+        def opened() -> TextIO:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = plain_files.open_to_overwrite(self.path / LOCK_NAME)
+            return plain_files.open_to_overwrite(self.path / LOCK_NAME)
+
+        try:
+            file = retried(opened)
         except OSError as error:
             raise self._not_writable(error) from error
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A rank that records its failure for rank 0 holds it for a moment.
+            retried(lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB), errors=(BlockingIOError,))
         except BlockingIOError as error:
             owner = file.read(_MAX_OWNER_CHARACTERS).strip() or "another process"
             file.close()
@@ -78,28 +93,35 @@ class RunDirectory:
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}")
             file.flush()
+        self._claimed = file
         return file
 
     def free_lock(self) -> tuple[str, ...]:
         """Rename anything but a plain file in the lock's place; return a line that reports it."""
         path = self.path / LOCK_NAME
-        kind = plain_files.kind_of(path)
-        if kind in (None, "file"):
-            return ()
-        try:
+
+        def free() -> tuple[str, ...]:
+            kind = plain_files.kind_of(path)
+            if kind in (None, "file"):
+                return ()
             return (f"{path} is a {kind}, not a plain file: renamed to {plain_files.set_aside(path).name}",)
+
+        try:
+            return retried(free)
         except OSError as error:
             raise self._not_writable(error) from error
 
     def repair(self) -> tuple[str, ...]:
         """Set aside damaged files other than training state, one line each. The directory must be claimed."""
-        try:
-            return (*set_unusable_aside(self.path), *self._repair_metrics())
-        except OSError as error:
-            raise self._not_writable(error) from error
+        notes: list[str] = []
+        self.effort.attempt(
+            f"set damaged files of {self.path} aside", lambda: notes.extend(set_unusable_aside(self.path))
+        )
+        self.effort.attempt(f"repair {self._metrics.path}", lambda: notes.extend(self._repair_metrics()))
+        return tuple(notes)
 
     def prepare(self, artifact: Callable[[Path], str], *, plan_hash: str) -> None:
-        """Create the directory and store the compiled plan in it; RunError if the system refuses.
+        """Create the directory, RunError if the system refuses, and store the compiled plan in it.
 
         `artifact` gives the plan's text for a file in a folder. `plan.json` is the plan that runs now,
         `plans/` keeps every plan that ran here by its hash: a checkpoint refers to its plan by this hash.
@@ -107,19 +129,20 @@ class RunDirectory:
         kept = self.path / KEPT_PLANS
         try:
             # Otherwise a power failure could remove the directory with every checkpoint in it.
-            make_durable(kept)
-            self._replace(f"{KEPT_PLANS}/{plan_hash}.json", artifact(kept))
-            self._replace(PLAN_NAME, artifact(self.path))
+            make_durable(self.path)
         except OSError as error:
             raise self._not_writable(error) from error
+        for path in (kept / f"{plan_hash}.json", self.path / PLAN_NAME):
+            self.effort.attempt(f"write {path}", partial(_store, path, artifact))
 
     def truncate_metrics(self, *, last_step: int) -> str | None:
         """Drop the lines of steps that a resumed run repeats, and one that a crash cut short.
 
         A run from its first step keeps the lines of an earlier run, and returns the name of their file.
         """
-        path = self.path / METRICS_NAME
-        try:
+        path = self._metrics.path
+
+        def truncate() -> str | None:
             if last_step == 0 and any(sound_lines(path)):
                 names = (self.path / f"metrics.{number}.jsonl" for number in itertools.count(1))
                 earlier = next(one for one in names if not os.path.lexists(one))
@@ -128,14 +151,15 @@ class RunDirectory:
             if path.exists():
                 kept = (line.text + b"\n" for line in sound_lines(path) if line.step <= last_step)
                 plain_files.replace(path, kept)
-        except OSError as error:
-            raise self._not_writable(error) from error
-        return None
+            return None
+
+        return self.effort.attempt(f"drop steps after {last_step} from {path}", truncate)
 
     def losses(self) -> list[tuple[int, float]]:
-        """(step, loss) of every sound line of metrics.jsonl whose step had labels."""
-        lines = sound_lines(self.path / METRICS_NAME)
-        return [(line.step, line.loss) for line in lines if line.has_labels]
+        """(step, loss) of every sound line of metrics.jsonl whose step had labels; none if reading fails."""
+        path = self._metrics.path
+        lines = self.effort.attempt(f"read {path}", lambda: [*sound_lines(path)])
+        return [(line.step, line.loss) for line in lines or () if line.has_labels]
 
     def append_metrics(self, metrics: StepMetrics) -> None:
         # Not asdict, which copies what is only written, every step.
@@ -146,15 +170,11 @@ class RunDirectory:
             for name, value in found.items()
             if value not in (None, (), {})
         }
-        try:
-            with plain_files.open_to_append(self.path / METRICS_NAME) as file:
-                file.write(json.dumps(values) + "\n")
-        except OSError as error:
-            raise self._not_writable(error) from error
+        self._metrics.append(json.dumps(values))
 
     def add_evaluation(self, evaluation: Evaluation, *, step: int) -> None:
         """Add a postponed evaluation to the line of its step, if metrics.jsonl has that line."""
-        path = self.path / METRICS_NAME
+        path = self._metrics.path
         one = {**asdict(evaluation), "loss": number(evaluation.loss)}
 
         def added(line: Line) -> bytes:
@@ -164,17 +184,23 @@ class RunDirectory:
             others = [each for each in entry.get("evaluations", []) if each["label"] != evaluation.label]
             return json.dumps({**entry, "evaluations": [*others, one]}).encode() + b"\n"
 
-        try:
-            plain_files.replace(path, map(added, sound_lines(path)))
-        except OSError as error:
-            raise self._not_writable(error) from error
+        self.effort.attempt(
+            f"add {evaluation.label} to {path}",
+            lambda: plain_files.replace(path, map(added, sound_lines(path))),
+        )
 
     def write_status(self, state: str, *, code: ExitCode | None = None, **details: Any) -> None:
         """`state` is running, done, stopped (before the last step, on request), preempted or failed."""
+        is_last = state != "running"
+        if is_last:
+            self._metrics.flush()
         status = {"state": state, "exit_code": None if code is None else int(code), **details}
+        if failures := self.effort.num_failures:
+            status["failed_attempts"] = failures
         # A failure's message is whatever was raised, perhaps with a URL that contains a key.
         text = redactor(os.environ)(json.dumps(status, indent=2)) + "\n"
-        replace_text(self.path / STATUS_NAME, text, is_last=state != "running")
+        path = self.path / STATUS_NAME
+        self.effort.attempt(f"write {path}", lambda: replace_text(path, text, is_last=is_last))
 
     def is_left_running(self) -> bool:
         """Whether status.json has the state `running`, or can't be read."""
@@ -187,7 +213,7 @@ class RunDirectory:
 
     def _repair_metrics(self) -> tuple[str, ...]:
         """Keep sound lines of metrics.jsonl, and the whole file under another name if any are damaged."""
-        path = self.path / METRICS_NAME
+        path = self._metrics.path
         try:
             num_damaged = sum(line is None for line in read_lines(path))
         except (NotPlainError, TooLargeError) as error:
@@ -210,5 +236,7 @@ class RunDirectory:
             is_shared=False,
         )
 
-    def _replace(self, name: str, text: str) -> None:
-        plain_files.replace(self.path / name, (text.encode(),))
+
+def _store(path: Path, artifact: Callable[[Path], str]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    plain_files.replace(path, (artifact(path.parent).encode(),))

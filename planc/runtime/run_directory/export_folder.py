@@ -1,12 +1,13 @@
 """A directory that transformers loads, written without torch and put into place by rename.
 
-    begin        hf.tmp/                    any leftover of a dead export is removed
+    begin        hf.tmp/                    any leftover of a dead export is renamed, then removed
     write_file   hf.tmp/model*.safetensors  streamed, fsynced
     finish       hf.tmp/config.json, ...    then the earlier export, if any, is renamed away
                  hf/                        the rename commits; then the earlier export is deleted
 
 If a process dies at any point, `hf` is either absent or complete. If it dies between the two renames, the
-next export restores the earlier one when it begins.
+next export restores the earlier one when it begins. What can't be deleted, as on a network file system while
+a server of the model has it open, stays behind as `hf.old.deleted.tmp`; the next export tries again.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from planc.runtime.checkpoint_format.commit import fsync_directory
+from planc.runtime.checkpoint_format.commit import delete, fsync_directory, rename
 from planc.runtime.checkpoint_format.errors import CheckpointError, storage_errors
 from planc.runtime.checkpoint_format.shards import Entry, encode_header
+from planc.runtime.run_directory.best_effort import BestEffort, retried
 from planc.runtime.run_directory.plain_files import NotPlainError, create_to_write, kind_of, read_utf8, remove
 from planc.strict_json import loads
 
@@ -86,20 +89,23 @@ def plan_files(entries: Iterable[Entry], *, max_bytes: int) -> dict[str, tuple[E
     return {f"model-{number:05}-of-{len(held):05}.safetensors": group for number, group in enumerate(held, 1)}
 
 
-def begin(folder: Path) -> Path:
+def begin(folder: Path, *, effort: BestEffort | None = None) -> Path:
     """The new, empty directory in which to write the export, before it becomes `folder`.
 
     Raises CheckpointError if `folder` exists and is not an export of a run.
     """
+    effort = effort or BestEffort()
     temporary, aside = _temporary(folder), _aside(folder)
     with storage_errors(f"cannot begin an export in {folder.parent}"):
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        retried(lambda: folder.parent.mkdir(parents=True, exist_ok=True))
         if kind_of(aside) == "directory" and kind_of(folder) is None:
-            aside.rename(folder)
+            rename(aside, folder)
         exported_step(folder)
+        for hidden in folder.parent.glob(f"{folder.name}.*deleted*.tmp"):
+            effort.attempt(f"delete {hidden}", partial(remove, hidden))
         for leftover in (temporary, aside):
-            remove(leftover)
-        temporary.mkdir()
+            delete(leftover, effort=effort)
+        retried(lambda: temporary.mkdir(exist_ok=True))
     return temporary
 
 
@@ -113,7 +119,7 @@ def write_file(path: Path, entries: Sequence[Entry], *, data: Iterable[memoryvie
         _sync(stream)
 
 
-def finish(temporary: Path, folder: Path, *, described: Description) -> str:
+def finish(temporary: Path, folder: Path, *, described: Description, effort: BestEffort | None = None) -> str:
     """Complete an export and put it into place; return remarks on it, such as
     `, replacing the export of step 60`.
 
@@ -132,11 +138,12 @@ def finish(temporary: Path, folder: Path, *, described: Description) -> str:
         kept = _keep_foreign(folder, temporary) if replaced is not None else ()
         fsync_directory(temporary)
         if replaced is not None:
-            folder.rename(_aside(folder))
-        temporary.rename(folder)
+            rename(folder, _aside(folder))
+        rename(temporary, folder)
         fsync_directory(folder.parent)
-        if replaced is not None:
-            shutil.rmtree(_aside(folder))
+    if replaced is not None:
+        effort, aside = effort or BestEffort(), _aside(folder)
+        effort.attempt(f"delete {aside}", partial(delete, aside, effort=effort))
     return _said(replaced, kept=kept, tokenizer=None if has_tokenizer else tokenizer)
 
 

@@ -6,12 +6,14 @@ import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from planc.graph.graph import Graph
 from planc.graph.ops import ExportHf, ResumeCheckpoint, SaveCheckpoint
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import committed_steps, is_leftover, step_of
+from planc.runtime.run_directory.best_effort import retried
 from planc.runtime.run_directory.export_folder import exported_step
 from planc.runtime.run_directory.plain_files import kind_of
 from planc.runtime.run_directory.run_files import CHECKPOINTS, EXPORT
@@ -102,14 +104,18 @@ def _unusable_directory(path: Path) -> Obstacle | None:
             path, text, "move it away; to use another disk, choose a directory there with --run-dir"
         )
     try:
-        os.listdir(path)
-        # Without a name, so nobody ever sees it; only a write reveals quotas and read-only mounts.
-        with tempfile.TemporaryFile(dir=path):
-            pass
+        retried(partial(_use, path))
     except OSError as error:
         help = "give this user permission, or choose another directory with --run-dir"
         return Obstacle(path, f"can't be used: {error.strerror}", help)
     return None
+
+
+def _use(directory: Path) -> None:
+    os.listdir(directory)
+    # Without a name, so nobody ever sees it; only a write reveals quotas and read-only mounts.
+    with tempfile.TemporaryFile(dir=directory):
+        pass
 
 
 def _is_changeable(directory: Path) -> bool:

@@ -27,6 +27,9 @@ _FLAGS = (
     | getattr(os, "O_BINARY", 0)
 )
 
+_MAX_STALE = 3
+"""Answers in a row that a file handle is stale, after each of which a file is opened again."""
+
 _KINDS = (
     (stat.S_ISLNK, "symbolic link"),
     (stat.S_ISDIR, "directory"),
@@ -85,22 +88,25 @@ def read_utf8(path: Path, *, max_bytes: int) -> str:
     return read_bytes(path, max_bytes=max_bytes).decode()
 
 
-def open_to_append(path: Path) -> TextIO:
-    """The plain file at `path`, created if it is absent. Each written line reaches the system at once.
+def append(path: Path, lines: bytes) -> None:
+    """Add whole lines to the plain file at `path`, created if it is absent: all of them, or none.
 
     A last line that a crash cut short is ended first, so no line is appended to it.
     """
     descriptor = _open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-    try:
-        end = os.lseek(descriptor, 0, os.SEEK_END)
+    with os.fdopen(descriptor, "r+b", buffering=0) as stream:
+        end = stream.seek(0, os.SEEK_END)
         if end:
-            os.lseek(descriptor, end - 1, os.SEEK_SET)
-            if os.read(descriptor, 1) != b"\n":
-                os.write(descriptor, b"\n")
-        return os.fdopen(descriptor, "a", encoding="utf-8", buffering=1)
-    except BaseException:
-        os.close(descriptor)
-        raise
+            stream.seek(end - 1)
+            lines = lines if stream.read(1) == b"\n" else b"\n" + lines
+        try:
+            unwritten = memoryview(lines)
+            while unwritten:
+                unwritten = unwritten[stream.write(unwritten) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                stream.truncate(end)
+            raise
 
 
 def open_to_overwrite(path: Path) -> TextIO:
@@ -134,10 +140,15 @@ def replace(path: Path, content: Iterable[bytes]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove what has this name: a directory with everything in it, a link without its target."""
+    """Remove what has this name: a directory with everything in it, a link without its target.
+
+    OSError if something in a directory can't be removed, after removing the rest.
+    """
     kind = kind_of(path)
     if kind == "directory":
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)
+        if kind_of(path) is not None:
+            shutil.rmtree(path)
     elif kind is not None:
         path.unlink()
 
@@ -151,7 +162,20 @@ def set_aside(path: Path) -> Path:
 
 
 def _open(path: Path, flags: int) -> int:
-    """A descriptor of the plain file at `path`."""
+    """A descriptor of the plain file at `path`.
+
+    A client of a network file system may remember a file that has been replaced; asked again, it forgets it.
+    """
+    for _ in range(_MAX_STALE):
+        try:
+            return _opened(path, flags)
+        except OSError as error:
+            if error.errno != getattr(errno, "ESTALE", None):
+                raise
+    return _opened(path, flags)
+
+
+def _opened(path: Path, flags: int) -> int:
     _require_plain(path, _lstat_mode(path))
     descriptor = os.open(path, flags | _FLAGS, 0o666)
     try:

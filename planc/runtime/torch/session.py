@@ -23,6 +23,7 @@ from planc.runtime.process import Launch
 from planc.runtime.ranks.rank_log import RankLog
 from planc.runtime.ranks.reads import Reads
 from planc.runtime.ranks.watch import Watch
+from planc.runtime.run_directory.best_effort import BestEffort
 from planc.runtime.stopping.grace import Stretches
 from planc.runtime.stopping.notice import Notice
 from planc.runtime.stopping.stop_points import StopPoints
@@ -98,6 +99,8 @@ class Session:
     """The plan's files: (file name, SHA-256)."""
     overrides: tuple[str, ...] = ()
     """The launch's values that override the plan's."""
+    effort: BestEffort = field(default_factory=BestEffort)
+    """For writes that are not training state."""
     rank_log: RankLog | None = None
     following: Following | None = None
     """The trackers, if the plan names any and this is rank 0."""

@@ -6,7 +6,6 @@ import contextlib
 import socket
 import time
 import uuid
-from datetime import timedelta
 from pathlib import Path
 
 from torch.distributed import DistError, Store  # type: ignore[attr-defined]
@@ -14,10 +13,10 @@ from torch.distributed import DistError, Store  # type: ignore[attr-defined]
 from planc.runtime.checkpoint_format.commit import make_durable
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.process import Launch
+from planc.runtime.torch.agreement.rank_0 import part
 
 _SIGHT_SECONDS = 5.0
 _POLL_SECONDS = 0.1
-_PARTING_TIMEOUT = timedelta(seconds=5)
 
 
 def require_shared_folder(store: Store, launch: Launch, folder: Path) -> None:
@@ -35,11 +34,7 @@ def require_shared_folder(store: Store, launch: Launch, folder: Path) -> None:
         verdict = "rank 0 did not report in time whether the run directory is shared"
     if not verdict:
         return
-    # The store ends with rank 0, if rank 0 hosts it.
-    with contextlib.suppress(RuntimeError, DistError):
-        store.set(f"folder/seen/{launch.rank}", "")
-        if launch.rank == 0:
-            store.wait([f"folder/seen/{rank}" for rank in range(launch.world_size)], _PARTING_TIMEOUT)
+    part(store, launch, key="folder/seen")
     raise RunError(
         verdict,
         code=ExitCode.STORAGE,

@@ -43,6 +43,7 @@ def save_checkpoint(session: Session, op: SaveCheckpoint, position: Position) ->
         mesh=dict(session.graph.mesh),
         keep_last=op.keep_last,
         plan=session.artifact,
+        effort=session.effort,
     )
     if op.mode == "async" and not position.is_last_step:
         start_save(session, op, to=to)

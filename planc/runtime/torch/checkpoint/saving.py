@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -16,6 +16,7 @@ from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import step_directory, temporary_directory
 from planc.runtime.checkpoint_format.manifest import Contents, Manifest, PartEntry, Progress
 from planc.runtime.checkpoint_format.part_files import write_part
+from planc.runtime.run_directory.best_effort import BestEffort
 from planc.runtime.torch.agreement.texts import rank
 from planc.runtime.torch.checkpoint.agreement import from_coordinator, through_coordinator
 from planc.runtime.torch.checkpoint.planning import SavePlan, plan_save
@@ -38,6 +39,8 @@ class Destination:
     keep_last: int | None = None
     plan: Callable[[Path], str] | None = None
     """The text of the compiled plan for a file in a directory; only rank 0 calls it."""
+    effort: BestEffort = field(default_factory=BestEffort)
+    """For deletions, which may fail."""
 
     @property
     def directory(self) -> Path:
@@ -80,7 +83,7 @@ def write(
     """Save as `save` does; `sources` are the values of this rank's chunks. `group` contains all ranks."""
     step = to.progress.step
     temporary = temporary_directory(to.root, step=step)
-    _begin(to.root, step=step, group=group)
+    _begin(to, group=group)
 
     def part() -> str:
         if not plan.chunks:
@@ -99,8 +102,8 @@ def write(
         if rank() == 0:
             _abandon(to.root, step=step, failure=error)
         raise
-    if to.keep_last is not None:
-        _prune(to.root, keep_last=to.keep_last, group=group)
+    if to.keep_last is not None and rank() == 0:
+        commit.prune(to.root, keep_last=to.keep_last, effort=to.effort)
     return to.directory
 
 
@@ -109,18 +112,11 @@ def as_bytes(tensor: Tensor) -> memoryview:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-def _begin(root: Path, *, step: int, group: dist.ProcessGroup | None) -> None:
+def _begin(to: Destination, *, group: dist.ProcessGroup | None) -> None:
     def begin() -> str:
-        return str(commit.begin(root, step=step))
+        return str(commit.begin(to.root, step=to.progress.step, effort=to.effort))
 
     from_coordinator(begin, group=group)
-
-
-def _prune(root: Path, *, keep_last: int, group: dist.ProcessGroup | None) -> None:
-    def prune() -> str:
-        return str(commit.prune(root, keep_last=keep_last))
-
-    from_coordinator(prune, group=group)
 
 
 def _abandon(root: Path, *, step: int, failure: CheckpointError) -> None:

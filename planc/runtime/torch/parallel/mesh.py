@@ -24,6 +24,7 @@ from planc.runtime.process import Launch, names_devices
 from planc.runtime.ranks.rank_claims import Claim, await_host, await_keys, register
 from planc.runtime.ranks.reads import Entry, deviation, deviation_of, digest, majority
 from planc.runtime.torch.agreement.agree import refusal
+from planc.runtime.torch.agreement.rank_0 import PARTING_TIMEOUT, part
 from planc.runtime.torch.parallel.loopback import keep_gloo_inside, listener
 from planc.runtime.torch.private import concatenate_meshes, flatten_mesh, set_timeout
 from planc.runtime.torch.session import Session
@@ -36,7 +37,6 @@ _ARRIVAL_TIMEOUT = timedelta(seconds=50)
 _NAME_SECONDS = 30.0
 """How long the name of rank 0's machine may be unknown: a cluster's name service may lag behind."""
 _NAME_POLL_SECONDS = 0.5
-_PARTING_TIMEOUT = timedelta(seconds=5)
 
 
 def choose_device(backend: str, launch: Launch) -> torch.device:
@@ -157,7 +157,7 @@ def _agree(
             absent = _absent(store, launch, patience=patience, claim=claim)
             store.set("verdict", json.dumps({"absent": absent} if absent else _verdict(store, launch)))
         # Rank 0 waits as long for missing ranks, and must then report them.
-        if await_keys(store, ["verdict"], patience=patience + _PARTING_TIMEOUT, claim=claim):
+        if await_keys(store, ["verdict"], patience=patience + PARTING_TIMEOUT, claim=claim):
             received = json.loads(store.get("verdict"))
             if "expected_of" in received:
                 _refuse_difference(store, launch, entries, expected_of=received["expected_of"])
@@ -165,10 +165,10 @@ def _agree(
     except (RuntimeError, DistError):
         pass
     except RunError:
-        _part(store, launch)
+        part(store, launch, key="seen")
         raise
     if "absent" in verdict:
-        _part(store, launch)
+        part(store, launch, key="seen")
         help = "check why it did not start, or could not reach MASTER_ADDR and MASTER_PORT"
         raise RunError(verdict["absent"], code=ExitCode.COMMUNICATION, help=help)
 
@@ -180,15 +180,6 @@ def _absent(store: Store, launch: Launch, *, patience: timedelta, claim: Claim |
         await_keys(store, keys, patience=patience, claim=claim)
     absent = [rank for rank, key in enumerate(keys) if not store.check([key])]
     return f"{ranks_text(absent)} did not join within {patience.seconds} s" if absent else ""
-
-
-def _part(store: Store, launch: Launch) -> None:
-    """Wait until every rank has its verdict: the store ends with rank 0, if rank 0 hosts it."""
-    # If the store is gone already, there is nothing to wait for.
-    with contextlib.suppress(RuntimeError, DistError):
-        store.set(f"seen/{launch.rank}", "")
-        if launch.rank == 0:
-            store.wait([f"seen/{rank}" for rank in range(launch.world_size)], _PARTING_TIMEOUT)
 
 
 def _verdict(store: Store, launch: Launch) -> dict[str, int]:

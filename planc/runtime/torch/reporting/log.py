@@ -25,7 +25,9 @@ def open_log(session: Session, op: OpenLog, position: Position) -> None:
     rank = session.launch.rank
     if op.per_rank:
         places = mesh_places(session.graph, rank=rank)
-        session.rank_log = RankLog(session.paths.run, rank=rank, host=socket.gethostname(), mesh=places)
+        session.rank_log = RankLog(
+            session.paths.run, rank=rank, host=socket.gethostname(), mesh=places, effort=session.effort
+        )
         session.observer = Together((session.observer, session.rank_log))
     if op.trackers and rank == 0:
         session.following = Following(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -65,14 +66,22 @@ def stop_trace(session: Session) -> None:
     assert trace is not None, "checked by every caller"
     session.trace = None
     trace.profiler.stop()
-    name = f"step-{trace.first_step}-rank-{session.launch.rank}"
     folder: Path = session.paths.run / PROFILE
+    write = partial(_write, trace, folder, rank=session.launch.rank)
+    # The profiler reports a file that it can't write as a RuntimeError.
+    if session.effort.attempt(f"write a trace into {folder}", write, errors=(OSError, RuntimeError)):
+        session.observer.noted(f"traced from step {trace.first_step} on: {folder}")
+    if trace.has_memory:
+        record_memory_history(enabled=None)
+
+
+def _write(trace: Trace, folder: Path, *, rank: int) -> bool:
+    name = f"step-{trace.first_step}-rank-{rank}"
     folder.mkdir(parents=True, exist_ok=True)
     trace.profiler.export_chrome_trace(str(_free(folder / f"{name}.json.gz")))
     if trace.has_memory:
         dump_memory_snapshot(str(_free(folder / f"{name}-memory.pickle")))
-        record_memory_history(enabled=None)
-    session.observer.noted(f"traced from step {trace.first_step} on: {folder}")
+    return True
 
 
 def _free(path: Path) -> Path:

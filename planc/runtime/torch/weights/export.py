@@ -60,7 +60,7 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
         )
     dealt = deal(files, num_ranks=world_size())
     with run_errors():
-        temporary = Path(from_coordinator(lambda: str(export_folder.begin(folder))))
+        temporary = Path(from_coordinator(lambda: str(export_folder.begin(folder, effort=session.effort))))
         with without_gather_warnings(), Writer(temporary, dealt[rank()]) as writer:
             is_whole = _gather_to(writer, turns(dealt, views), gathering, session=session, position=position)
         # No rank continues, or removes the files, while another one writes.
@@ -77,7 +77,9 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
             files=files,
             origin={"planc": planc.__version__, "plan_hash": session.plan_hash, "step": position.step},
         )
-        replaced = from_coordinator(lambda: export_folder.finish(temporary, folder, described=described))
+        replaced = from_coordinator(
+            lambda: export_folder.finish(temporary, folder, described=described, effort=session.effort)
+        )
     session.observer.noted(f"exported {folder}, {op.dtype}{replaced}")
 
 
