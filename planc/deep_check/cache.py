@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import planc
 from planc.graph.graph import Graph, plan_hash
 from planc.runtime.rehearsal.findings import Measured, Rehearsal, SegmentPeak, Sent
+from planc.runtime.run_directory.plain_files import replace
 from planc.strict_json import loads
 from planc.vocab import MeshDim
 
@@ -40,11 +40,9 @@ def save(rehearsal: Rehearsal, *, graph: Graph, cache_dir: Path) -> None:
     if rehearsal.failures:
         return
     path = _path(graph, cache_dir)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(asdict(rehearsal)), encoding="utf-8", newline="\n")
-        temporary.replace(path)
+        replace(path, (json.dumps(asdict(rehearsal)).encode(),))
 
 
 def _path(graph: Graph, cache_dir: Path) -> Path:

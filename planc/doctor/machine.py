@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planc.runtime.cpus import num_cpus
+from planc.runtime.file_systems import file_system_of
 from planc.runtime.run_directory.best_effort import retried
 
 _PROBE_SECONDS = 120
@@ -131,7 +132,7 @@ def _storage(path: Path, existing: Path) -> Storage:
         file.write(b"planc")
         file.flush()
         skew = os.fstat(file.fileno()).st_mtime - time.time()
-    return Storage(path, existing, free, _file_system(existing), clock_skew_seconds=skew)
+    return Storage(path, existing, free, file_system_of(existing), clock_skew_seconds=skew)
 
 
 def _torch_facts(environment: Mapping[str, str]) -> TorchFacts:
@@ -182,20 +183,3 @@ def _driver() -> str | None:
         return None
     lines = done.stdout.split()
     return lines[0] if done.returncode == 0 and lines else None
-
-
-def _file_system(folder: Path) -> str | None:
-    """The type of a directory's file system; None if the system does not report it."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    real = os.path.realpath(folder)
-    best = ("", "")
-    for line in mounts.splitlines():
-        # proc(5): ... mount point is the fifth field; the type follows a lone hyphen.
-        fields = line.split()
-        point = fields[4].replace("\\040", " ")
-        if os.path.commonpath((real, point)) == point and len(point) >= len(best[0]):
-            best = (point, fields[fields.index("-") + 1])
-    return best[1] or None

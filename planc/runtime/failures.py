@@ -44,6 +44,9 @@ def exit_code(error: BaseException) -> ExitCode:
     text = str(error)
     if isinstance(error, MemoryError) or any(sign in text for sign in (*_NO_MEMORY, *_NO_THREAD)):
         return ExitCode.MEMORY
+    if isinstance(error, OSError) and error.filename is not None and error.errno != errno.ENOMEM:
+        # A server of files may time out too.
+        return ExitCode.STORAGE
     if isinstance(error, ConnectionError | TimeoutError) or _is_of_torch_distributed(error):
         return ExitCode.COMMUNICATION
     if isinstance(error, OSError):

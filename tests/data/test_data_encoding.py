@@ -19,7 +19,8 @@ from planc.runtime.data.encoding.limits import Limits
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.open import open_data
 from planc.runtime.data.prepared.folder import folders
-from planc.runtime.data.prepared.prepare import prepare, unfinished
+from planc.runtime.data.prepared.leftovers import unfinished
+from planc.runtime.data.prepared.prepare import prepare
 from planc.runtime.data.prepared.wanted import want
 from planc.runtime.data.sources import JsonLinesSource
 from planc.runtime.data.spec import DataSpec

@@ -17,7 +17,8 @@ from planc.runtime.data.packing import PackedDataset
 from planc.runtime.data.padding import PaddedDataset
 from planc.runtime.data.prepared.folder import find, folders
 from planc.runtime.data.prepared.layout import BLOCK_BYTES, HEADER_BYTES, SHARD_BYTES
-from planc.runtime.data.prepared.prepare import Progress, prepare, unfinished
+from planc.runtime.data.prepared.leftovers import unfinished
+from planc.runtime.data.prepared.prepare import Progress, prepare
 from planc.runtime.data.prepared.stored_array import STARTS_PER_SAMPLE, StoredArray, StoredStarts
 from planc.runtime.data.prepared.wanted import MAX_BYTES_IN_MEMORY, MAX_BYTES_OF_BYTES, want
 from planc.runtime.data.sources import PythonStdlibSource

@@ -15,7 +15,8 @@ from planc.runtime.data.errors import DataError, DataStorageError, StoredDataErr
 from planc.runtime.data.open import open_data, open_prepared
 from planc.runtime.data.prepared.folder import Prepared, find, folders, known_states
 from planc.runtime.data.prepared.layout import HEADER_BYTES, INDEX_NAME
-from planc.runtime.data.prepared.prepare import Progress, prepare, unfinished
+from planc.runtime.data.prepared.leftovers import unfinished
+from planc.runtime.data.prepared.prepare import Progress, prepare
 from planc.runtime.data.prepared.stored_array import StoredArray
 from planc.runtime.data.prepared.verify import problems, source_problems
 from planc.runtime.data.prepared.wanted import want
@@ -215,7 +216,7 @@ def test_a_faulty_source_leaves_nothing(base: Path, root: Path) -> None:
 
 def test_a_directory_that_cannot_be_written_is_named(base: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
-    with pytest.raises(DataStorageError, match=r"cannot prepare data in \S+file") as error:
+    with pytest.raises(DataStorageError, match=r"cannot list \S+file") as error:
         made(tmp_path / "file" / "root", base=base)
     assert "PLANC_DATA" in error.value.help
 

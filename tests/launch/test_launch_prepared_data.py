@@ -15,7 +15,7 @@ import pytest
 
 from planc.runtime.data.open import open_data
 from planc.runtime.data.prepared.folder import folders
-from planc.runtime.data.prepared.prepare import unfinished
+from planc.runtime.data.prepared.leftovers import unfinished
 from planc.runtime.data.prepared.wanted import MAX_BYTES_OF_BYTES
 from planc.runtime.data.sources import TextSource, stdlib_files
 from planc.runtime.data.spec import DataSpec

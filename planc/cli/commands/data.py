@@ -180,7 +180,7 @@ def _cell(name: str, value: object) -> str:
 def _rows(root: Path) -> Iterator[dict[str, Any]]:
     from planc.runtime.data.errors import DataError
     from planc.runtime.data.prepared.folder import folders, read_prepared, require_sizes
-    from planc.runtime.data.prepared.prepare import unfinished
+    from planc.runtime.data.prepared.leftovers import unfinished
 
     for folder in folders(root):
         try:
@@ -217,7 +217,7 @@ def _verify(arguments: Namespace) -> int:
 
 
 def _verify_plan(plan: Path, arguments: Namespace) -> int:
-    from planc.runtime.data.prepared.folder import find
+    from planc.runtime.data.prepared.folder import find, of_same_sizes
     from planc.runtime.data.prepared.verify import source_problems
 
     opened = _opened(plan, arguments)
@@ -229,7 +229,8 @@ def _verify_plan(plan: Path, arguments: Namespace) -> int:
         if part.wanted.stays_in_memory:
             _say(arguments, f"{part.label}: nothing is prepared; it is small enough for memory")
             continue
-        found = find(data_dir(), part.wanted)
+        # Its content is compared below.
+        found = find(data_dir(), part.wanted) or next(of_same_sizes(data_dir(), part.wanted), None)
         if found is None:
             raise UsageError(
                 f"{part.label}: not prepared in {data_dir()}, or its source has changed: "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from pathlib import Path
 
 from planc.runtime.run_directory import plain_files
@@ -61,5 +60,5 @@ def _hold(room: Path) -> None:
 
 
 def _own(path: Path) -> Path:
-    """A name in the file's directory that no other thread or process uses."""
-    return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
+    """A name in the file's directory that no other thread or process uses, on any machine."""
+    return path.with_name(f".{path.name}.{os.urandom(8).hex()}")

@@ -39,7 +39,24 @@ def find(root: Path, wanted: Wanted) -> Prepared | None:
     if it was prepared without more documents than may be left out.
     """
     for one in of_recipe(root, wanted):
-        if not wanted.files or wanted.state in known_states(one.folder):
+        if not wanted.files or (wanted.state is not None and wanted.state in known_states(one.folder)):
+            require_sizes(one)
+            return one
+    return None
+
+
+def of_same_sizes(root: Path, wanted: Wanted) -> Iterator[Prepared]:
+    """Data that was made in the same way, of files with the names and sizes that the source's have now."""
+    sizes = [(one.name, one.size_bytes) for one in wanted.files]
+    for one in of_recipe(root, wanted):
+        if sizes == [(file.name, file.size_bytes) for file in one.index.files]:
+            yield one
+
+
+def named(root: Path, wanted: Wanted, *, name: str) -> Prepared | None:
+    """The data in a directory that another process has found to be what is wanted; None if it isn't there."""
+    for one in of_recipe(root, wanted):
+        if one.folder.name == name:
             require_sizes(one)
             _require_few_left_out(one, limit=wanted.spec.skip_bad)
             return one

@@ -1,9 +1,10 @@
 """Prepare data: tokenize a source once, in flat memory, into a directory that appears whole or not at all.
 
-    .tmp-HOST-KEY-RANDOM/    files are written and synced here; nobody reads them
-    NAME-KEY-CONTENT/        the rename commits
+    .tmp-MACHINE-KEY-RANDOM/    files are written and synced here; nobody reads them
+    NAME-KEY-CONTENT/           the rename commits
 
-One process at a time prepares the same data; others wait for its lock, which ends with the process.
+One process at a time prepares the same data; others wait for its lock, which ends with the process. Data
+that is there is used without the lock, and without a right to write.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from planc import __version__
@@ -28,7 +29,14 @@ from planc.runtime.data.documents import source_documents
 from planc.runtime.data.errors import DataError, DataStorageError
 from planc.runtime.data.packing import join
 from planc.runtime.data.padding import cut
-from planc.runtime.data.prepared.folder import Prepared, add_known_state, find, of_recipe, read_prepared
+from planc.runtime.data.prepared.folder import (
+    Prepared,
+    add_known_state,
+    find,
+    of_same_sizes,
+    read_prepared,
+    require_sizes,
+)
 from planc.runtime.data.prepared.index import (
     ArrayEntry,
     ArrayName,
@@ -38,6 +46,7 @@ from planc.runtime.data.prepared.index import (
     plain,
 )
 from planc.runtime.data.prepared.layout import INDEX_NAME, SHARD_BYTES
+from planc.runtime.data.prepared.leftovers import new_directory, pulse, remove_dead
 from planc.runtime.data.prepared.shards import FileColumns
 from planc.runtime.data.prepared.source_files import await_tick, content_hash, entries_of
 from planc.runtime.data.prepared.wanted import Wanted
@@ -46,7 +55,7 @@ from planc.runtime.ranks.reads import Reads
 from planc.runtime.run_directory.plain_files import create_to_write
 
 _REPORT_BYTES = 1 << 20
-_TEMPORARY, _LOCK = ".tmp", ".lock"
+_LOCK = ".lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,48 +87,63 @@ def prepare(
 
     Raises DataError; nothing that is incomplete is left for anybody to read.
     """
+    compared: set[Path] = set()
+    wanted = wanted.now()
+    if found := find(root, wanted) or _with_same_content(root, wanted, compared=compared, say=say):
+        return found
     with _storage_errors(root):
         make_durable(root)
     with _only_one(root, wanted, say=say):
         # Another process may have prepared it meanwhile.
         wanted = wanted.now()
-        found = find(root, wanted) or _with_same_content(root, wanted, say=say)
-        return found or _prepare(root, wanted, name=name, report=report, shard_bytes=shard_bytes)
+        if found := find(root, wanted) or _with_same_content(root, wanted, compared=compared, say=say):
+            return found
+        remove_dead(root, lock=partial(_free, root, wanted), say=say)
+        return _prepare(root, wanted, name=name, report=report, shard_bytes=shard_bytes)
 
 
-def unfinished(root: Path) -> tuple[Path, ...]:
-    """Directories that are being prepared, or whose process died."""
-    return tuple(sorted(root.glob(f"{_TEMPORARY}-*")))
+def _with_same_content(root: Path, wanted: Wanted, *, compared: set[Path], say: Say) -> Prepared | None:
+    """Data whose source's files differ in their times alone, after hashing them; their state is kept.
 
-
-def _with_same_content(root: Path, wanted: Wanted, *, say: Say) -> Prepared | None:
-    """Data whose source's files differ in their times alone, after hashing them; their state is kept."""
-    sizes = [(one.name, one.size_bytes) for one in wanted.files]
-    for one in of_recipe(root, wanted):
-        if sizes != [(file.name, file.size_bytes) for file in one.index.files]:
+    So is data whose source's times show nothing, but without a state. `compared` are the directories that
+    have been compared.
+    """
+    for one in of_same_sizes(root, wanted):
+        if one.folder in compared:
             continue
-        say(f"the files of the source have other times than when {one.folder} was made: comparing content")
+        compared.add(one.folder)
+        if wanted.state is None:
+            why = "the file system of the source makes up the times of files"
+        else:
+            why = f"the files of the source have other times than when {one.folder} was made"
+        say(f"{why}: comparing content")
         await_tick(wanted.files)
         hashes = zip(wanted.files, one.index.files, strict=True)
         if all(content_hash(file) == entry.sha256 for file, entry in hashes):
             _require_unchanged(wanted)
-            with _storage_errors(root):
-                add_known_state(one.folder, wanted.state)
-            return find(root, wanted)
+            require_sizes(one)
+            _remember(one.folder, wanted, say=say)
+            return one
     return None
 
 
+def _remember(folder: Path, wanted: Wanted, *, say: Say) -> None:
+    """Keep a state of the source's files, so the next start need not compare their content."""
+    if wanted.state is None:
+        return
+    try:
+        add_known_state(folder, wanted.state)
+    except OSError as error:
+        say(f"cannot note that in {folder}, so the next start compares content again: {error.strerror}")
+
+
 def _prepare(root: Path, wanted: Wanted, *, name: str, report: Report, shard_bytes: int) -> Prepared:
-    host = plain(socket.gethostname())
     with _storage_errors(root):
-        for path in root.glob(f"{_TEMPORARY}-{host}-{wanted.key}-*"):
-            # Its process died: this one holds the lock.
-            shutil.rmtree(path)
-        temporary = root / f"{_TEMPORARY}-{host}-{wanted.key}-{os.urandom(8).hex()}"
-        temporary.mkdir()
+        temporary = new_directory(root, key=wanted.key)
     try:
         with _storage_errors(root):
-            index = _write(temporary, wanted, name=name, report=report, shard_bytes=shard_bytes)
+            with pulse(temporary):
+                index = _write(temporary, wanted, name=name, report=report, shard_bytes=shard_bytes)
             return _commit(temporary, root / f"{plain(name)}-{wanted.key}-{_content(index)}")
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -156,7 +180,8 @@ def _write(folder: Path, wanted: Wanted, *, name: str, report: Report, shard_byt
         end_of_document=tokenizer.end_of_document,
         left_out=tuple(bad.messages),
     )
-    add_known_state(folder, wanted.state)
+    if wanted.state is not None:
+        add_known_state(folder, wanted.state)
     with create_to_write(folder / INDEX_NAME) as stream:
         stream.write(index_text(index).encode())
         stream.flush()
@@ -244,6 +269,27 @@ def _only_one(root: Path, wanted: Wanted, *, say: Say) -> Iterator[None]:
         lock.acquire()
     try:
         yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _free(root: Path, wanted: Wanted, key: str) -> Iterator[bool]:
+    """Whether no live process prepares the data of a key, as far as locks show; none begins to meanwhile."""
+    if key == wanted.key:
+        # This process holds that lock.
+        yield True
+        return
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(root / f"{_LOCK}-{key}")
+    try:
+        lock.acquire(blocking=False)
+    except (Timeout, OSError, NotImplementedError):
+        yield False
+        return
+    try:
+        yield True
     finally:
         lock.release()
 

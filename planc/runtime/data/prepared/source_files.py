@@ -3,6 +3,7 @@
 Hashing a terabyte at every start would take hours. So a start compares what the system keeps about each file:
 its size, and when its content and its entry last changed. The second time (ctime) can't be set, so no edit
 keeps all three. Where only times differ, as on a copy, the content is hashed once and the times are kept.
+Where a file system makes times up, they show nothing, and the content is hashed at every start.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from planc.runtime.data.sources import (
     stdlib_files,
 )
 from planc.runtime.data.spec import Source
+from planc.runtime.file_systems import file_system_of, keeps_times
 
 _HASHED_BYTES = 1 << 20
 _TICK_SECONDS = 0.1
@@ -46,16 +48,17 @@ class FileState:
     size_bytes: int
     modified: int
     changed: int
+    has_own_times: bool = True
+    """Whether its file system keeps the times itself, so a change of the content would show in them."""
 
 
 def source_files(source: Source, *, base: Path) -> tuple[FileState, ...]:
     """The state of every file of a source, in the order of reading; none for a pinned commit of the Hub."""
     match source:
         case TextSource() | JsonLinesSource() | ChatSource() | HfDatasetSource():
-            names = matched_files(source.patterns, base=base)
-            return tuple(_state(name, base / name) for name in names)
+            return _states((name, base / name) for name in matched_files(source.patterns, base=base))
         case PythonStdlibSource():
-            return tuple(_state(name, path) for name, path in stdlib_files())
+            return _states(stdlib_files())
         case HfHubSource():
             return ()
         case _:
@@ -99,11 +102,20 @@ def content_hash(file: FileState) -> str:
     return content.hexdigest()
 
 
-def _state(name: str, path: Path) -> FileState:
+def _states(files: Iterable[tuple[str, Path]]) -> tuple[FileState, ...]:
+    file_systems: dict[int, str | None] = {}
+    return tuple(_state(name, path, file_systems=file_systems) for name, path in files)
+
+
+def _state(name: str, path: Path, *, file_systems: dict[int, str | None]) -> FileState:
+    """The state of a file; `file_systems` are the types of those seen so far, by their device."""
     try:
         status = os.stat(path)
     except OSError as error:
         raise DataError(
             f"cannot open {name}: {error.strerror}", help="check that the file exists and can be read"
         ) from error
-    return FileState(name, path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    if status.st_dev not in file_systems:
+        file_systems[status.st_dev] = file_system_of(path)
+    has_own_times = keeps_times(file_systems[status.st_dev], status)
+    return FileState(name, path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, has_own_times)

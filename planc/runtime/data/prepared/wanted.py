@@ -55,9 +55,9 @@ class Wanted:
         return hashlib.sha256(self.recipe.model_dump_json().encode()).hexdigest()[:16]
 
     @property
-    def state(self) -> str:
-        """A hash of the state of all files."""
-        return digest_of_states(self.files)
+    def state(self) -> str | None:
+        """A hash of the state of all files; None if it shows nothing, as times are made up."""
+        return digest_of_states(self.files) if all(one.has_own_times for one in self.files) else None
 
     def now(self) -> Wanted:
         """The same data with the state of its files as it is now."""

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.prepared.folder import Prepared, find
+from planc.runtime.data.prepared.folder import Prepared, find, named
 from planc.runtime.data.prepared.prepare import Progress, prepare
 from planc.runtime.data.prepared.wanted import Wanted
 from planc.runtime.data.tokenizers import share_cpus
@@ -65,12 +65,12 @@ def require_prepared(
         return own.result()
     if session.launch.local_rank == 0:
         own = _prepare_own(session, own, preparers)
-        preparers.finish(has_failed=own.failure is not None)
+        preparers.finish(own.prepared, has_failed=own.failure is not None)
     if own.failure is None:
         preparers.wait()
     if own.is_absent:
         assert own.wanted is not None
-        own = _Own(own.wanted, _find_made(_root(session), own.wanted.now()))
+        own = _Own(own.wanted, own.prepared or _find_made(_root(session), own.wanted, preparers))
     return own.result()
 
 
@@ -114,9 +114,9 @@ def _root(session: Session) -> Path:
     return session.paths.prepared
 
 
-def _find_made(root: Path, wanted: Wanted) -> Prepared:
-    """The data that local rank 0 has prepared."""
-    prepared = find(root, wanted)
+def _find_made(root: Path, wanted: Wanted, preparers: _Preparers) -> Prepared:
+    """The data that local rank 0 has prepared, or found to be what is wanted."""
+    prepared = named(root, wanted, name=preparers.folder_name())
     if prepared is None:
         raise RunError(
             f"local rank 0 has prepared data that this rank does not find in {root}",
@@ -165,12 +165,26 @@ class _Preparers:
     def _verdict(self) -> str:
         return f"data/{self.label}/verdict"
 
-    def finish(self, *, has_failed: bool) -> None:
-        """Report that this rank's data is ready, or can't be made."""
+    @property
+    def _folder(self) -> str:
+        """The key of the data's directory on this machine."""
+        launch = self.session.launch
+        return f"data/{self.label}/folder/{launch.rank - launch.local_rank}"
+
+    def folder_name(self) -> str:
+        """The name of the directory that local rank 0 has prepared. It has finished."""
+        try:
+            return str(self._store.get(self._folder).decode())
+        except RuntimeError as error:
+            raise _store_lost() from error
+
+    def finish(self, prepared: Prepared | None, *, has_failed: bool) -> None:
+        """Report that this rank's data is ready, and where, or can't be made."""
         if self.session.launch.world_size == 1:
             return
         store = self._store
         try:
+            store.set(self._folder, prepared.folder.name if prepared is not None else "")
             if has_failed:
                 store.set(self._verdict, _FAILED)
             elif store.add(f"data/{self.label}/ready", 1) == self.num:
