@@ -36,7 +36,8 @@ def perturb_tensor(name: str, tensor: Tensor, *, seed: int, packing: Packing | N
 def _add(out: Tensor, block: Slices, *, shape: tuple[int, ...], key: int) -> None:
     drawn = torch.empty(out.shape, dtype=out.dtype)
     fill(drawn, block, shape=shape, key=key, of=NOISE)
-    out.add_(drawn.to(out.device))
+    # Of a gate at -10, a narrow dtype would round away what is small.
+    out.add_(drawn.to(out.device) * out.abs().clamp(min=1))
 
 
 def saved_tensors(model: nn.Module) -> dict[str, Tensor]:

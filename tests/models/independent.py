@@ -84,7 +84,8 @@ def write_weights(folder: Path, *, noise: float = NOISE) -> None:
         named = {id(one): (name, one) for name, one in model.state_dict(keep_vars=True).items()}
         for name, tensor in named.values():
             if tensor.is_floating_point() and not name.endswith(RESET_BY_LOADING):
-                tensor += noise * torch.randn_like(tensor)
+                # Of a gate at -10, a bfloat16 would round away what is small.
+                tensor += noise * torch.randn_like(tensor) * tensor.abs().clamp(min=1)
     model.save_pretrained(folder)
 
 
