@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -97,6 +98,18 @@ STAGED = ("gpt2", "gpt_bigcode")
 @pytest.mark.parametrize("model_type", slow_except(STAGED, "gpt2"))
 def test_stages_compute_the_same_beside_sequence_parallelism_and_units_inside_layers(model_type: str) -> None:
     require_equal(model_type, columns=("pp-sp", "pp-fsdp"))
+
+
+@pytest.mark.parametrize("model_type", slow_except(in_the_table(), "deepseek_v3", "xlstm"))
+def test_no_tensor_begins_with_a_constant_in_any_dtype(model_type: str, tmp_path: Path) -> None:
+    """A balancing bias is a buffer that is saved; a gate begins at -10, where a bfloat16 rounds."""
+    config = dict(tiny_config(model_type, in_the_table()[model_type]))
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    independent.write_weights(tmp_path)
+    for dtype in ("float32", "bfloat16"):
+        saved = independent.loaded(tmp_path, dtype=dtype).state_dict()
+        assert saved
+        assert [*independent.constants(saved)] == []
 
 
 def require_equal(

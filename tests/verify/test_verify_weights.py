@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from planc.graph import ops
 from planc.graph.op import Op
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.session import Session
-from planc.verify.perturb import constants, saved_tensors
+from planc.verify.perturb import constants
 from planc.verify.recipe import CORPUS
 from planc.verify.reference import Training
 from planc.verify.verify import LIMITS, prepare, run_plan
@@ -24,7 +23,6 @@ from planc.vocab import DType
 from tests.lattice import cells
 from tests.lattice.measure import reference_of as lattice_reference
 from tests.models import independent
-from tests.models.tiny import tiny_config
 from tests.mutants.campaign import Workshop, shrunk_bases
 from tests.mutants.mutant import Edited
 from tests.mutants.reference import recipe_of
@@ -95,17 +93,6 @@ def test_what_varies_is_not_named() -> None:
     varied = {"matrix": torch.arange(6.0).view(2, 3), "column": torch.arange(3.0).view(3, 1)}
     varied |= {"scalar": torch.tensor(0.5), "empty": torch.zeros(0)}
     assert [*constants(varied)] == [*independent.constants(varied)] == []
-
-
-def test_the_files_of_the_table_have_no_constant(tmp_path: Path) -> None:
-    """A balancing bias is a buffer that is saved; a gate begins at zero."""
-    config = tiny_config("deepseek_v3", "DeepseekV3ForCausalLM") | {"attention_bias": True}
-    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    independent.write_weights(tmp_path)
-    model = independent.loaded(tmp_path, dtype="float32")
-    names = saved_tensors(model)
-    assert any(name.endswith("e_score_correction_bias") for name in names)
-    assert [*independent.constants(names)] == []
 
 
 def bias_added_on_every_rank(session: Session, op: Op, position: Position) -> None:
