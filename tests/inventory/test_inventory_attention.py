@@ -8,17 +8,38 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from planc.api import check_source
 from planc.inventory.attention_extras import attention_extras
 from planc.inventory.codec import dumps, loads
 from planc.inventory.files import InventoryError
+from planc.inventory.known import KnownModels
 from planc.inventory.probe.probe import probe
 from planc.inventory.schema import Attention, Packed, PerHead
+from planc.source import SourceFile
 from tests.models.architectures import architectures
 from tests.models.tiny import tiny_config
 
 ROOT = Path(__file__).parents[2]
 SHIPPED, OTHERS = ROOT / "plans" / "models", ROOT / "tests" / "catalogue" / "models"
+_PLAN = """\
+model {{
+  hf = "{folder}"
+  attention = {attention}
+}}
+data {{
+  source = python_stdlib()
+  sequence_length = 32
+  micro_batch = 4
+}}
+optimizer {{
+  kind = adamw(lr = 1e-3)
+}}
+train {{
+  steps = 10
+}}
+"""
 
 
 def attentions(folder: Path) -> tuple[Attention, ...]:
@@ -134,10 +155,10 @@ def test_the_head_counts_that_make_shares_add_up_are_found(
     assert loads(dumps(inventory)) == inventory
 
 
-@pytest.mark.parametrize("model_type", ["bitnet", "codegen", "cpmant"])
+@pytest.mark.parametrize("model_type", ["bitnet", "codegen"])
 def test_no_counts_are_guessed(model_type: str, tmp_path: Path) -> None:
-    """A norm over all heads, learned biases by head, blocks of fused heads: their shares do not add up with
-    anything that is tried."""
+    """A norm over all heads, and blocks of fused heads: their shares do not add up with anything that is
+    tried."""
     inventory = probe(tiny_folder(model_type, tmp_path))
     assert inventory.own_heads == ()
     assert all(one.fixed_heads and not one.counts for one in inventory.attentions)
@@ -185,3 +206,39 @@ def tiny_folder(model_type: str, folder: Path, **changes: object) -> Path:
     config = {**tiny_config(model_type, architectures()[model_type]), **changes}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
+
+
+def test_a_model_that_shows_positions_their_labels_is_refused(tmp_path: Path) -> None:
+    # CPM-Ant's attention is its own code, and causal for none of the tokens that a forward gets.
+    config = json.dumps(CONFIG_MAPPING["cpmant"]().to_dict() | {"architectures": ["CpmAntForCausalLM"]})
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(InventoryError, match="CpmAntForCausalLM is not causal"):
+        probe(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "switch"),
+    [("llama", "is_causal"), ("gemma2", "use_bidirectional_attention"), ("bert", "is_decoder")],
+)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_switch_to_later_tokens_is_refused_with_every_attention(
+    model_type: str, switch: str, attention: str, tmp_path: Path
+) -> None:
+    architecture = architectures().get(model_type, "BertLMHeadModel")
+    config = tiny_config(model_type, architecture) | {switch: switch == "use_bidirectional_attention"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    plan = _PLAN.format(attention=attention, folder=tmp_path.name)
+    checked = check_source(
+        SourceFile("x.plan", plan),
+        base=tmp_path.parent,
+        models=KnownModels(tmp_path.parent, tmp_path / "cache"),
+    )
+    assert [one.code.code for one in checked.diagnostics if one.code.code == "P708"] == ["P708"]
+    assert all("eager" not in (one.help or "") for one in checked.diagnostics)
+
+
+def test_causal_models_change_earlier_logits_by_rounding_only(tmp_path: Path) -> None:
+    for model_type in ("qwen3_moe", "deepseek_v3", "mamba"):
+        config = tiny_config(model_type, architectures()[model_type])
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        probe(tmp_path)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from planc.checks.support.rule import Rule, Subject
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.diagnostics import Code, Diagnostic
+from planc.inventory.attention_extras import SEES_LATER_TOKENS
 from planc.layouts.families import as_patterns, families, quoted
 from planc.plan.spec import AttentionKernel
 
@@ -16,18 +17,20 @@ _MEANINGS: Mapping[str, str] = {
     "attention_mask": "a mask of its own",
     "bidirectional": "attention to later tokens",
     "chunked_attention": "attention in chunks",
+    "is_causal": "attention to later tokens",
     "s_aux": "learned attention sinks",
     "softcap": "capped attention scores",
 }
-_IN_NO_WAY = frozenset(("bidirectional",))
-"""Features of the model's own code that no causal language model should have."""
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding at the model for each feature that attention modules use beyond causal attention."""
     is_eager = subject.plan.model.attention is AttentionKernel.EAGER
-    for extra, fqns in _extras(subject).items():
-        if is_eager and extra not in _IN_NO_WAY:
+    found = _extras(subject)
+    # Nothing else matters in a model that is not causal.
+    later = SEES_LATER_TOKENS.intersection(found)
+    for extra, fqns in found.items():
+        if extra not in later and (is_eager or later):
             continue
         asks = f"uses `{extra}`" if extra else "computes attention in its own code"
         meaning = f", {_MEANINGS[extra]}" if extra in _MEANINGS else ""
@@ -53,8 +56,9 @@ def _extras(subject: Subject) -> Mapping[str, list[str]]:
 
 
 def _help(subject: Subject, extra: str) -> str:
-    if extra in _IN_NO_WAY:
-        return "use a model without it"
+    if extra in SEES_LATER_TOKENS:
+        causal = "set `is_causal` to true in config.json" if extra == "is_causal" else "use a causal model"
+        return f"{causal}: with any attention, every position would see its own label"
     eager = "write `attention = eager` in `model` for the model's own code, which stores every score"
     if subject.plan.mesh.cp > 1 or any(divides_sequence(one.use) for one in subject.bound.styles.values()):
         return f"{eager}, and keep the sequence whole: eager attention can't work on part of it"

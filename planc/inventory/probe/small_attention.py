@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from planc.inventory.probe.factor_test import LIMITS, Call, Counts, find_counts
@@ -20,7 +20,7 @@ from planc.modeling.head_counts import Heads
 _BATCH, _LENGTH, _MAX_LENGTH = 2, 7, 32
 """Sequences and their tokens: a length that no head count or width has shows code that mistakes one for
 another. No padding token is among the ids, which begin at the maximum length."""
-_MAX_LAYERS = 6
+MAX_LAYERS = 6
 
 
 _Found = TypeVar("_Found")
@@ -82,7 +82,7 @@ def _tried(
         alike.setdefault(_nature(model.get_submodule(fqn)), []).append(fqn)
     places = {nature: _place(members[0], block) for nature, members in alike.items()}
     layers = sorted({layer for layer, _ in places.values()})
-    if len(layers) > _MAX_LAYERS:
+    if len(layers) > MAX_LAYERS:
         return {}
     waiting = {f"{block}.{layers.index(layer)}.{rest}": nature for nature, (layer, rest) in places.items()}
     found: dict[str, _Found] = {}
@@ -192,8 +192,7 @@ def small_model(
 def calls_of(model: PreTrainedModel, fqns: Sequence[str]) -> Mapping[str, Call]:
     """What a forward passes to these attentions, each called once."""
     found: dict[str, list[Call]] = {fqn: [] for fqn in fqns}
-    generator = torch.Generator().manual_seed(2)
-    ids = torch.randint(_MAX_LENGTH, model.config.vocab_size // 2, (_BATCH, _LENGTH), generator=generator)
+    ids = token_ids(model, length=_LENGTH)
 
     def recorder(fqn: str) -> Any:
         def record(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -210,6 +209,12 @@ def calls_of(model: PreTrainedModel, fqns: Sequence[str]) -> Mapping[str, Call]:
         for handle in handles:
             handle.remove()
     return {fqn: calls[0] for fqn, calls in found.items() if len(calls) == 1}
+
+
+def token_ids(model: PreTrainedModel, *, length: int) -> Tensor:
+    """Random tokens [B, S], none of them for padding."""
+    generator = torch.Generator().manual_seed(2)
+    return torch.randint(_MAX_LENGTH, model.config.vocab_size // 2, (_BATCH, length), generator=generator)
 
 
 def _draw(model: nn.Module) -> None:

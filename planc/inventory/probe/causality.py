@@ -1,0 +1,76 @@
+"""Whether a model's logits depend on later tokens, tried on a small one. Imports torch, for the probe."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from planc.inventory.attention_extras import SEES_LATER_TOKENS
+from planc.inventory.files import InventoryError
+from planc.inventory.probe.small_attention import MAX_LAYERS, small_config, small_model, token_ids
+from planc.inventory.schema import Attention
+
+_LENGTH, _NUM_CHANGED = 16, 4
+"""Tokens of a sequence, and those at its end that differ in the second forward."""
+_LIMIT = 1e-4
+"""The relative change that is no rounding: of the models of transformers, causal ones stay below 1e-6, and
+others are above 1e-3."""
+
+
+def refuse_later_tokens(
+    model: PreTrainedModel,
+    config: PreTrainedConfig,
+    *,
+    attentions: Sequence[Attention],
+    blocks: Sequence[str],
+    instead: Collection[str],
+) -> None:
+    """InventoryError if a position's logits depend on later tokens: it would be trained on its own labels.
+
+    Attention that asks for later tokens by itself is in `attentions`, and a check reports it. A model that
+    can't be made small shows nothing. `instead` are layers that equal others.
+    """
+    if any(SEES_LATER_TOKENS.intersection(one.extras) for one in attentions):
+        return
+    layers = max((model.get_submodule(block) for block in blocks), key=_length, default=None)
+    if layers is None:
+        return
+    names = {id(module): fqn for fqn, module in model.named_modules()}
+    kept = [number for number, layer in enumerate(layers.children()) if names[id(layer)] not in instead]
+    try:
+        small = small_config(config, layers=kept[:MAX_LAYERS], num_layers=_length(layers))
+        tiny = small_model(small, model_class=type(model), dtype=torch.float32)
+        change = _change(tiny)
+    except Exception:  # a class may raise anything for sizes that it does not expect
+        return
+    if change > _LIMIT:
+        raise InventoryError(
+            f"{type(model).__name__} is not causal: its logits depend on later tokens, which are the labels",
+            help="use a causal language model; if config.json has a switch for its attention, such as "
+            "`is_decoder`, set it to causal",
+        )
+
+
+def _change(model: PreTrainedModel) -> float:
+    """How much the last tokens change earlier logits, relative to the largest logit."""
+    ids = token_ids(model, length=_LENGTH)
+    other = ids.clone()
+    other[:, -_NUM_CHANGED:] = ids[:, :_NUM_CHANGED]
+    earlier = slice(None), slice(0, _LENGTH - _NUM_CHANGED)
+    with torch.no_grad():
+        one, changed = (_logits(model, tokens) for tokens in (ids, other))
+    return float((one[earlier] - changed[earlier]).abs().max() / one.abs().max())
+
+
+def _logits(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
+    output: Mapping[str, torch.Tensor] = model(
+        input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False
+    )
+    return output["logits"]
+
+
+def _length(layers: nn.Module) -> int:
+    return len(tuple(layers.children()))
