@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from planc.cli.main import main
 from planc.runtime.checkpoint_format.manifest import Manifest, without_tensors
 from planc.runtime.checkpoint_format.verify import read_manifest, verify
 from planc.runtime.torch.checkpoint.chunks import ChunkReader
+from planc.runtime.torch.checkpoint.foreign import names_of
+from planc.runtime.torch.checkpoint.tensors import tensor_names
 from tests.checkpoints.plain_dcp import STATE, TENSORS, save_plainly, save_sharded
 from tests.checkpoints.sample import save_sample
 from tests.faults.ranks import endings
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -102,6 +108,92 @@ def test_names_get_another_start(tmp_path: Path) -> None:
     renamed = ("--rename", "app.=model.", "--rename", "=model.")
     assert convert(plain, "--planc", tmp_path, "--unpickle", "--step", 0, *renamed) == 0
     assert set(read_manifest(tmp_path / "step-0").tensors) == {"model.w", "model.b"}
+
+
+TIED, APART = ROOT / "plans/models/tiny-llama-tied", ROOT / "plans/models/tiny-llama"
+
+
+def of_model(folder: Path, **changes: Tensor | None) -> dict[str, Any]:
+    """A state as another program saves it: every name of the model, and the state of one parameter."""
+    config = AutoConfig.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(config).state_dict()
+    first = next(iter(model))
+    state = {"step": torch.tensor(3.0), "exp_avg": torch.zeros_like(model[first])}
+    model |= {name: tensor for name, tensor in changes.items() if tensor is not None}
+    kept = {name: tensor for name, tensor in model.items() if changes.get(name, tensor) is not None}
+    return {"model": kept, "optimizer": {"state": {first: state}}}
+
+
+def to_model(state: dict[str, Any], folder: Path, model: Path, *arguments: str) -> int:
+    plain = save_plainly(state, folder / "plain")
+    step = ("--step", 1, "--model", model, *arguments)
+    return convert(plain, "--planc", folder / "root", "--unpickle", *step)
+
+
+@pytest.mark.parametrize("model", [TIED, APART], ids=["tied", "apart"])
+def test_tensors_of_a_model_are_compared_with_it(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert to_model(of_model(model), tmp_path, model) == 0
+    assert f"names and shapes are those of the model in {model}" in capsys.readouterr().err
+    own = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
+    stored = read_manifest(tmp_path / "root" / "step-1").tensors
+    assert {one.removeprefix("model.") for one in stored if one.startswith("model.")} == set(
+        tensor_names(own).values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"model.norm.weight": None}, "model.model.norm.weight is missing"),
+        ({"model.norm.bias": torch.ones(8)}, "model.model.norm.bias is not of the model"),
+        ({"model.norm.weight": torch.ones(3)}, "model.model.norm.weight has shape [3], the model ["),
+    ],
+    ids=["missing", "unexpected", "of another shape"],
+)
+def test_tensors_of_another_model_are_refused_before_anything_is_written(
+    changes: dict[str, Tensor | None],
+    problem: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert to_model(of_model(APART, **changes), tmp_path, APART) == 2
+    assert problem in capsys.readouterr().err
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_state_of_no_parameter_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = of_model(APART)
+    state["optimizer"]["state"]["head"] = {"exp_avg": torch.zeros(2)}
+    assert to_model(state, tmp_path, APART) == 2
+    assert "optimizer.head.exp_avg is not of the model" in capsys.readouterr().err
+
+
+def test_tied_tensors_that_differ_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ties = names_of(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(TIED))).ties
+    (tied,) = ties
+    state = of_model(TIED)
+    state["model"][tied] = state["model"][tied] + 1
+    assert to_model(state, tmp_path, TIED) == 2
+    assert f"model.{ties[tied]} and model.{tied} differ" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("prefix", ["app.net.", ""])
+def test_a_prefix_in_the_way_is_named_and_the_help_works(
+    prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = {f"{prefix}{name}": tensor for name, tensor in of_model(APART)["model"].items()}
+    assert to_model(state, tmp_path, APART) == 2
+    assert f"--rename {prefix}=model." in capsys.readouterr().err
+    assert to_model(state, tmp_path / "again", APART, "--rename", f"{prefix}=model.") == 0
+
+
+def test_without_a_model_nothing_is_said_to_fit(
+    plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    convert(plain, "--planc", tmp_path / "root", "--unpickle", "--step", 7)
+    assert "names and shapes were not compared with a model" in capsys.readouterr().err
 
 
 def test_names_that_would_become_one_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import planc
 from planc.cli.support.exits import UsageError
@@ -13,6 +14,9 @@ from planc.hub.names import model_folder
 from planc.runtime.checkpoint_format.manifest import Contents, Manifest, Progress
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import config_digest
+
+if TYPE_CHECKING:
+    from planc.runtime.torch.checkpoint.foreign import ModelNames
 
 _MAX_LISTED = 5
 
@@ -31,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--step", type=int, metavar="N", help="with --planc: the step of DCP from another program"
     )
-    parser.add_argument("--model", metavar="DIR", help="with --step: the model's directory")
+    parser.add_argument("--model", metavar="DIR", help="with --step: the directory of the tensors' model")
     parser.add_argument(
         "--rename",
         action="append",
@@ -66,13 +70,34 @@ def from_plain(folder: Path, arguments: Namespace) -> str:
     # It imports torch, which takes seconds.
     from planc.runtime.torch.checkpoint.dcp_convert import from_dcp
 
+    facts = _facts(arguments)
     directory, left_out = from_dcp(
         folder,
         root=Path(arguments.planc),
         prefixes=dict(map(_renaming, arguments.rename or ())),
-        facts=_facts(arguments),
+        facts=facts,
+        model=_names(arguments.model) if arguments.model else None,
     )
-    return f"wrote {directory} from {folder} and verified it{_left_out(left_out)}"
+    written = f"wrote {directory} from {folder}; read back, it is bitwise equal"
+    return f"{written}{_compared(arguments, is_own=facts is None)}{_left_out(left_out)}"
+
+
+def _names(model: str) -> ModelNames:
+    require_libraries("planc checkpoint convert --model", "torch", "transformers")
+    # They import torch and transformers, which takes seconds.
+    from planc.runtime.torch.checkpoint.foreign import names_of
+    from planc.runtime.torch.weights.on_meta import on_meta
+
+    return names_of(on_meta(model_folder(model, base=Path())))
+
+
+def _compared(arguments: Namespace, *, is_own: bool) -> str:
+    """Whether names and shapes of another program's tensors are known to be a model's."""
+    if is_own:
+        return ""
+    if arguments.model:
+        return f"\nnames and shapes are those of the model in {arguments.model}"
+    return "\nnames and shapes were not compared with a model: pass --model DIR to do so"
 
 
 def _facts(arguments: Namespace) -> Manifest | None:

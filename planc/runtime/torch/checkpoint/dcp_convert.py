@@ -43,6 +43,7 @@ from planc.runtime.checkpoint_format.verify import read_manifest, read_plan_text
 from planc.runtime.torch.checkpoint.chunks import ChunkReader, is_bitwise_equal
 from planc.runtime.torch.checkpoint.dcp_errors import dcp_errors
 from planc.runtime.torch.checkpoint.dcp_files import DcpReader
+from planc.runtime.torch.checkpoint.foreign import ModelNames, refuse_misfit, without_ties
 from planc.runtime.torch.checkpoint.loading import refuse_damage
 from planc.runtime.torch.checkpoint.planning import whole_tensors
 from planc.runtime.torch.checkpoint.saving import as_bytes
@@ -85,11 +86,17 @@ def to_dcp(directory: Path, *, folder: Path) -> Manifest:
 
 
 def from_dcp(
-    folder: Path, *, root: Path, prefixes: Mapping[str, str], facts: Manifest | None
+    folder: Path,
+    *,
+    root: Path,
+    prefixes: Mapping[str, str],
+    facts: Manifest | None,
+    model: ModelNames | None = None,
 ) -> tuple[Path, tuple[str, ...]]:
     """The committed `root/step-N` of the DCP checkpoint in `folder`, and the objects that were left out.
 
-    `facts` come from a manifest without tensors; without them, those that `to_dcp` has written are used.
+    `facts` come from a manifest without tensors; without them, those that `to_dcp` has written are used. With
+    the names of a `model`, the tensors must be its parameters, buffers and optimizer states, tied ones once.
     `prefixes` map prefixes of names in DCP to prefixes of planc's names. Nothing that is unpickled from
     `folder` can run code; CheckpointError for anything that would, and for incomplete tensors.
     """
@@ -100,6 +107,9 @@ def from_dcp(
         raise CheckpointError(f"{folder} already records its step", help="leave out --step")
     facts = facts or _facts(reader, index, folder=folder)
     sources = _sources(index, prefixes=prefixes)
+    if model is not None:
+        sources = without_ties(sources, model, read=reader.tensor)
+        refuse_misfit({name: index.tensors[source].shape for name, source in sources.items()}, model)
     commit.begin(root, step=facts.step)
     try:
         plan = _kept_plan(reader, index, folder=folder)

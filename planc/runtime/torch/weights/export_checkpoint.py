@@ -13,13 +13,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 import planc
 from planc.runtime.checkpoint_format.manifest import Manifest, TensorEntry
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.errors import RunError
-from planc.runtime.model_files import config_digest, refuse_remote_code
+from planc.runtime.model_files import config_digest
 from planc.runtime.run_directory import export_folder
 from planc.runtime.torch.checkpoint.chunks import ChunkReader
 from planc.runtime.torch.checkpoint.errors import run_errors
@@ -35,6 +35,7 @@ from planc.runtime.torch.weights.export_format import (
     refuse_overflow,
     written_dtypes,
 )
+from planc.runtime.torch.weights.on_meta import on_meta
 from planc.runtime.torch.weights.views import View, leaf
 from planc.vocab import DType
 
@@ -58,7 +59,7 @@ def export_checkpoint(
                 f"{model / 'config.json'} does not match the model in checkpoint {directory}",
                 help="pass the directory of its model: --model DIR",
             )
-        pristine = _on_meta(model)
+        pristine = on_meta(model)
         source = _Source(directory, manifest, pristine, dtype=dtype)
         refuse_damage(directory, manifest=manifest)
         views = to_checkpoint(pristine, source.views())
@@ -77,17 +78,6 @@ def export_checkpoint(
             origin={"planc": planc.__version__, "plan_hash": manifest.plan_hash, "step": manifest.step},
         )
         return export_folder.finish(temporary, folder, described=described)
-
-
-def _on_meta(folder: Path) -> PreTrainedModel:
-    """The model of a directory's config.json, without memory."""
-    refuse_remote_code(folder)
-    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    with torch.device("meta"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            config, attn_implementation="eager", trust_remote_code=False
-        )
-    return model
 
 
 class _Source:
