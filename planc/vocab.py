@@ -194,3 +194,7 @@ class DropoutDim(StrEnum):
     SEQUENCE = "sequence"
     TOKENS = "tokens"
     """Batch and sequence as one dimension, one sample after the other."""
+
+
+SEES_LATER_TOKENS = frozenset(("bidirectional", "is_causal"))
+"""Features of attention to later tokens: of the module itself, and of `is_causal = False` in a call."""

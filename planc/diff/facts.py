@@ -201,6 +201,11 @@ def _weights(side: Side) -> str:
     return f"pretrained, from {load.path}" if load else "random"
 
 
+def _strip(side: Side) -> str | None:
+    load = side.op(LoadWeights)
+    return load.strip if load else None
+
+
 def _seed(side: Side) -> int | None:
     op = side.op(InitWeights) or side.op(LoadWeights)
     return op.seed if op else None
@@ -304,6 +309,7 @@ BATCH_FACTS: tuple[Fact, ...] = (
 
 NUMERICS_FACTS: tuple[Fact, ...] = (
     Fact(Group.NUMERICS, "model.weights", "model.weights", _weights),
+    Fact(Group.NUMERICS, "model.strip", "model.strip", _strip),
     Fact(Group.NUMERICS, "model.seed", "model.seed", _seed),
     Fact(Group.NUMERICS, "fields of config.json set to 0", "model.dropout", of_op(BuildModel, "zeroed")),
     Fact(Group.NUMERICS, "dropout", "model.dropout", _dropout),

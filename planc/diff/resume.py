@@ -29,7 +29,7 @@ _NEEDS_NO_LEAVE = frozenset(
         # Follows from tokens/step or the mesh; alters at most the order of sums.
         *("sequences/step", "gradient_accumulation", "data.micro_batch", "optimizer implementation"),
         # A checkpoint replaces them; a guard only acts on a run that has gone wrong.
-        *("model.weights", "guard.nonfinite", "guard.loss_spike"),
+        *("model.weights", "model.strip", "guard.nonfinite", "guard.loss_spike"),
     }
 )
 

@@ -22,9 +22,6 @@ _INDIFFERENT = frozenset(
 _PLAIN: Mapping[str, object] = {"dropout": 0.0, "is_causal": True, "output_attentions": False}
 """Options that have no effect at these values."""
 
-SEES_LATER_TOKENS = frozenset(("bidirectional", "is_causal"))
-"""Features of attention to later tokens: of the module itself, and of `is_causal = False` in a call."""
-
 
 def attention_extras(module: object, options: Mapping[str, object]) -> tuple[str, ...]:
     """`softcap`, `s_aux`, ...: the features that a call in eval mode, and the module itself, require."""

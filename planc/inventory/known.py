@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from planc.inventory.load import OnProbe, inventory_of
-from planc.inventory.quantized import refuse_quantized
+from planc.inventory.plain_weights import refuse_unreadable_weights
 from planc.inventory.schema import Inventory
 
 
@@ -25,7 +25,7 @@ class KnownModels:
     """Where a model's files are: an absolute path, or a path as `model.hf` is."""
 
     def get(self, hf: str, *, with_weights: bool = False) -> Inventory:
-        """The inventory of a model. InventoryError without one, or for quantized weights that are used."""
+        """The inventory of a model. InventoryError without one, or for unreadable weights that are used."""
         if hf not in self.found:
             loaded = inventory_of(
                 self.place(hf),
@@ -36,7 +36,7 @@ class KnownModels:
             )
             self.found[hf] = loaded.inventory
         if with_weights:
-            refuse_quantized(self.place(hf), base=self.base)
+            refuse_unreadable_weights(self.place(hf), base=self.base)
         return self.found[hf]
 
     def as_known(self) -> KnownModels:

@@ -57,7 +57,6 @@ from planc.plan.compile_backends import AotEager, Eager, Inductor, InductorMode
 from planc.plan.data import Packing
 from planc.plan.facts import gradient_accumulation
 from planc.plan.loss_chunks import num_chunks, vocab_over
-from planc.plan.tensor_dtypes import kept_in_float32
 from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
 from planc.vocab import TOKEN_DIMS, DType, MeshDim
@@ -96,7 +95,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         architecture=inventory.architecture,
         dtype=plan.model.dtype,
         own_dtypes=inventory.own_dtypes(plan.model.dtype),
-        kept_in_float32=kept_in_float32(plan, inventory),
+        kept_in_float32=inventory.kept_in_float32(plan.model.dtype),
         zeroed=() if plan.model.dropout else inventory.random,
         span=plan.span("model.hf"),
     )
@@ -114,7 +113,12 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     if plan.model.weights is spec.Weights.RANDOM:
         yield InitWeights(seed=plan.model.seed, span=plan.span("model.weights"))
     else:
-        yield LoadWeights(path=plan.model.hf, seed=plan.model.seed, span=plan.span("model.weights"))
+        yield LoadWeights(
+            path=plan.model.hf,
+            seed=plan.model.seed,
+            strip=plan.model.strip,
+            span=plan.span("model.weights"),
+        )
     yield build_optimizer(bound)
     yield build_schedule(plan)
     yield open_data(bound)

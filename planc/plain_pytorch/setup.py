@@ -57,7 +57,7 @@ def build_model(op: BuildModel, graph: Graph) -> Iterator[str]:
     yield f'        config, dtype={dtype(op.dtype)}, attn_implementation="eager"'
     yield "    )"
     if op.kept_in_float32:
-        yield "# transformers loads these as float32 whatever the model's dtype."
+        yield "# transformers keeps these in float32 whatever the model's dtype."
         yield f"keep_in_float32(model, [{', '.join(listed(op.kept_in_float32))}])"
     yield "model.config.use_cache = False"
     yield "model.train()"
@@ -189,6 +189,8 @@ def init_weights(op: InitWeights, graph: Graph) -> Iterator[str]:
 def load_weights(op: LoadWeights, graph: Graph) -> Iterator[str]:
     if is_hub(op.path):
         raise refuse(op, "a script needs local weights, not a Hub model")
+    if op.strip is not None:
+        raise refuse(op, "a script reads tensors by the model's own names")
     yield f"fill_buffers(model, seed={op.seed})"
     yield f"fill_parameters(model, lambda: stored_parameters(BASE / {quoted(op.path)}))"
 

@@ -52,6 +52,26 @@ class _Commit:
 
 
 @record
+class NamePart:
+    """A part of the names of tensors, which ends where a name of a module does."""
+
+    def convert(self, value: ast.Value, scope: Scope) -> str | None:
+        text: str | None = Text().convert(value, scope)
+        if text is None or (text.endswith(".") and ".." not in f".{text}"):
+            return text
+        what = f'"{text}" is not a part of names with a dot at its end'
+        help = f'write `"{text.strip(".")}."`'
+        scope.report(codes.OUT_OF_RANGE, value.span, what, help=help)
+        return None
+
+    def describe(self, *, mark: str = "") -> str:
+        return 'a part of names that ends with a dot, "module."'
+
+    def render(self, value: str) -> str:
+        return Text().render(value)
+
+
+@record
 class Hub:
     """A model of the Hugging Face hub, at one commit; no code of it runs."""
 

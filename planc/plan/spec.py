@@ -16,7 +16,7 @@ from planc.plan.data import DataSpec
 from planc.plan.elastic import ElasticSpec
 from planc.plan.guard import GuardSpec
 from planc.plan.hardware import HardwareSpec
-from planc.plan.model_source import ModelSource
+from planc.plan.model_source import ModelSource, NamePart
 from planc.plan.observing import LoggingSpec, ProfileSpec
 from planc.plan.optimizer import (
     OPTIMIZERS,
@@ -76,6 +76,9 @@ class ModelSpec:
         example='"models/tiny-llama"',
     )
     weights: Weights = key(Choice(Weights), default=Weights.RANDOM, doc="random, or from safetensors")
+    strip: str | None = key(
+        Optional(NamePart()), default=None, doc="removed from names of stored tensors", example='"module."'
+    )
     seed: int = key(Int(0), default=0, doc="seeds initial weights and dropout; the same on every mesh")
     dropout: bool = key(
         Bool(),

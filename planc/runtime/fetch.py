@@ -17,7 +17,12 @@ from typing import Any
 
 from planc.hub.names import HubModel, hub_cache
 from planc.runtime.errors import STOPS, ExitCode, RunError
-from planc.runtime.model_files import refuse_quantized, weight_files, weight_names
+from planc.runtime.model_files import (
+    preferred_name,
+    refuse_unreadable,
+    weight_files,
+    weight_names,
+)
 from planc.runtime.run_directory.export_folder import COMPANIONS
 
 Say = Callable[[str], None]
@@ -101,7 +106,9 @@ def _fetch(model: HubModel, *, with_weights: bool, say: Say) -> None:
     # Files in subdirectories match too, except for the ignored patterns.
     _download(model, names=["*.json", *map(escape, COMPANIONS)])
     if with_weights:
-        refuse_quantized(model.folder)
+        refuse_unreadable(model.folder)
+        # As in transformers, a whole file comes before what an index names.
+        _download(model, names=[escape(preferred_name(model.folder))])
         _download(model, names=[escape(name) for name in weight_names(model.folder)])
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
+from planc.hub import weights
 from planc.hub.remote_code import code_asked_for
+from planc.hub.weights import INDEX, SINGLE, UnreadableWeights, require_readable, weights_name
 from planc.runtime.errors import RunError
 
-_SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+_T = TypeVar("_T")
 _MAX_INDEX_BYTES = 64 * 2**20
 """Enough for half a million tensors."""
 
@@ -34,13 +37,26 @@ def refuse_remote_code(folder: Path) -> None:
         )
 
 
-def refuse_quantized(folder: Path) -> None:
-    """RunError if a directory's config.json marks its weights as quantized: planc reads plain ones."""
-    if _config(folder).get("quantization_config") is not None:
-        raise RunError(
-            f"the weights in {folder} are quantized: its config.json has a quantization_config",
-            help="use a checkpoint in bfloat16, float16 or float32, without a quantization_config",
-        )
+def refuse_unreadable(folder: Path) -> None:
+    """RunError if transformers makes more of a directory than its plain weights."""
+    _as_run_error(require_readable, folder)
+
+
+def unread_index(folder: Path) -> str | None:
+    """The index that transformers ignores because the directory has a whole file too."""
+    return _as_run_error(weights.unread_index, folder)
+
+
+def preferred_name(folder: Path) -> str:
+    """The name of the file or index that transformers looks for first. RunError as in `weight_files`."""
+    return _as_run_error(weights.preferred_name, folder)
+
+
+def _as_run_error(function: Callable[[Path, Mapping[str, object]], _T], folder: Path) -> _T:
+    try:
+        return function(folder, _config(folder) if (folder / "config.json").exists() else {})
+    except UnreadableWeights as error:
+        raise RunError(error.message, help=error.help) from error
 
 
 def _config(folder: Path) -> dict[str, object]:
@@ -54,24 +70,25 @@ def _config(folder: Path) -> dict[str, object]:
 
 def weight_names(folder: Path) -> tuple[str, ...]:
     """The names of a directory's weight files, present or not. RunError as in `weight_files`."""
-    index = folder / INDEX
-    return tuple(sorted(set(_read_index(index).values()))) if index.is_file() else (_SINGLE,)
+    name = _as_run_error(weights_name, folder)
+    is_index = name.endswith(".json") and (folder / name).is_file()
+    return tuple(sorted(set(_read_index(folder / name).values()))) if is_index else (name,)
 
 
 def weight_files(folder: Path) -> dict[str, Path] | Path:
     """The safetensors file that holds all weights, or each tensor's file by the index.
 
-    RunError for a directory without safetensors, and for an index that names files elsewhere.
+    It is the file that transformers reads. RunError for a directory without safetensors, and for an index
+    that names files elsewhere.
     """
-    index = folder / INDEX
-    if index.is_file():
-        return _from_index(folder, index)
-    if (folder / _SINGLE).is_file():
-        return folder / _SINGLE
-    raise RunError(
-        f"{folder} has neither {_SINGLE} nor {INDEX}",
-        help="planc reads weights from safetensors only; set weights = random to start from random weights",
-    )
+    path = folder / _as_run_error(weights_name, folder)
+    if not path.is_file():
+        missing = f"neither {SINGLE} nor {INDEX}" if path.name == SINGLE else f"no {path.name}"
+        raise RunError(
+            f"{folder} has {missing}",
+            help="planc reads weights from safetensors only; set weights = random to start from random ones",
+        )
+    return _from_index(folder, path) if path.name.endswith(".json") else path
 
 
 def _from_index(folder: Path, index: Path) -> dict[str, Path]:

@@ -47,7 +47,7 @@ def other_dtypes_text(build: BuildModel) -> str:
         lines.append(f"built in {dtype}, not {build.dtype}: {', '.join(names)}\n")
     if build.kept_in_float32:
         names = summarise(build.kept_in_float32)
-        lines.append(f"loaded in {DType.FLOAT32}, not {build.dtype}: {', '.join(names)}\n")
+        lines.append(f"kept in {DType.FLOAT32}, not {build.dtype}: {', '.join(names)}\n")
     return "".join(lines)
 
 

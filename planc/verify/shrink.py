@@ -17,6 +17,7 @@ from torch import nn
 from planc.graph import ops
 from planc.graph.graph import Graph
 from planc.inventory.small_config import Config, Demands, shrink_config
+from planc.modeling.tensor_dtypes import kept_in_float32
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
 from planc.runtime.data.sources import PythonStdlibSource, documents
@@ -24,6 +25,7 @@ from planc.runtime.errors import STOPS
 from planc.runtime.model_files import config_digest
 from planc.runtime.rehearsal.stack import Stack, stack_of
 from planc.runtime.torch.weights.build import bare_model, meta_model, own_dtypes
+from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 from planc.verify.recipe import CORPUS, MAX_RANKS, MODEL, SEQUENCE_LENGTH, Recipe, recipe_of
 from planc.verify.resized import resized
 from planc.verify.rewrite import shrunk_graph
@@ -61,8 +63,12 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
     digest = config_digest(folder / MODEL)
     built = replace(build, path=MODEL, config_digest=digest, dtype=dtype, zeroed=())
     short = _built(built, folder=folder)
-    # The names of its own layers, in its own dtype; it begins with random weights.
-    built = replace(built, own_dtypes=own_dtypes(short, dtype=dtype), kept_in_float32=())
+    # The names of its own layers, in its own dtype.
+    built = replace(
+        built,
+        own_dtypes=own_dtypes(short, dtype=dtype),
+        kept_in_float32=kept_in_float32(short, TORCH_DTYPES[dtype]),
+    )
     require_twin(model, short, dict(zip(kept, _renumbered(kept), strict=True)), _config_of(model), small)
     renamed = Renaming(frozenset(layers), dict(zip(kept, _renumbered(kept), strict=True)), names_of(short))
     recipe = recipe_of(bound, renamed, folder=folder, dtype=dtype)

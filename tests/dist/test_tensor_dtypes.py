@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from planc.api import Checked, check_source
 from planc.deep_check.check import counted_collectives, predicted_collectives
@@ -108,16 +108,13 @@ def test_a_graph_names_what_transformers_has_in_another_dtype(
 ) -> None:
     build = build_of(Plan(model, dtype, weights), base)
     own = getattr(torch, dtype)
-    if weights == "pretrained":
-        found = AutoModelForCausalLM.from_pretrained(base / model, dtype=own)
-    else:
-        found = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(base / model), dtype=own)
+    found = AutoModelForCausalLM.from_pretrained(base / model, dtype=own)
     assert {name: str(one) for name, one in build.other_dtypes.items()} == others_of(found, own)
 
 
 def test_layout_shows_what_is_built_and_what_is_loaded_in_another_dtype(base: Path) -> None:
     assert other_dtypes_text(build_of(Plan(), base)) == (
-        f"built in float32, not bfloat16: {', '.join(FREQUENCIES)}\nloaded in float32, not bfloat16: {BIAS}\n"
+        f"built in float32, not bfloat16: {', '.join(FREQUENCIES)}\nkept in float32, not bfloat16: {BIAS}\n"
     )
     assert other_dtypes_text(build_of(Plan(dtype="float32"), base)) == ""
 
@@ -163,8 +160,8 @@ def test_a_graph_that_another_release_of_transformers_was_asked_for_is_refused(
     build = build_of(Plan(), base)
     for wrong, message in (
         (replace(build, own_dtypes=()), "inv_freq is float32, but the plan was compiled for bfloat16"),
-        (replace(build, kept_in_float32=()), f"transformers loads {BIAS} as float32"),
-        (replace(build, kept_in_float32=(BIAS, "lm_head.weight")), "transformers loads lm_head.weight as bf"),
+        (replace(build, kept_in_float32=()), f"transformers keeps {BIAS} in float32"),
+        (replace(build, kept_in_float32=(BIAS, "lm_head.weight")), "transformers keeps lm_head.weight in bf"),
     ):
         setup = tuple(wrong if op is next(iter(_builds(graph))) else op for op in graph.setup)
         task = Task(replace(graph, setup=setup), base, tmp_path)
@@ -240,10 +237,12 @@ def test_a_unit_of_two_dtypes_is_refused_and_the_help_mends_it(base: Path) -> No
     assert "P736" not in codes(Plan(fsdp="cpu_offload = false"), base)
 
 
-def test_random_weights_are_of_the_dtypes_of_the_code_alone(base: Path) -> None:
-    plan = Plan("bailing_hybrid", weights="random", fsdp="cpu_offload = false")
-    assert "P736" not in codes(plan, base)
-    assert "P736" in codes(replace(plan, weights="pretrained"), base)
+@pytest.mark.parametrize("weights", ["random", "pretrained"])
+def test_a_unit_is_of_the_same_dtypes_with_random_and_with_pretrained_weights(
+    weights: str, base: Path
+) -> None:
+    plan = Plan("bailing_hybrid", weights=weights, fsdp="cpu_offload = false")
+    assert "P736" in codes(plan, base)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 NUM_SEQUENCES = 4
 END_OF_DOCUMENT = 256
@@ -225,7 +225,10 @@ def snapshot(model: nn.Module) -> dict[str, Tensor]:
 
 
 def initial(rank: int, world_size: int, folder: Path, dtype: str) -> Initial:
-    """What transformers makes of the folder's config.json alone."""
+    """What transformers makes of the folder's config.json alone.
+
+    What `from_pretrained` keeps in float32 begins as in a model of float32.
+    """
     first, second = (dict(_built(folder, dtype=dtype, seed=seed)) for seed in (1, 2))
     same = {name for name, tensor in first.items() if torch.equal(tensor, second[name])}
     return Initial(
@@ -235,9 +238,16 @@ def initial(rank: int, world_size: int, folder: Path, dtype: str) -> Initial:
 
 
 def _built(folder: Path, *, dtype: str, seed: int) -> Iterator[tuple[str, Tensor]]:
-    torch.manual_seed(seed)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    return tensors_of(AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)))
+    narrow, wide = (_random(config, dtype=one, seed=seed) for one in (getattr(torch, dtype), torch.float32))
+    loaded = dict(tensors_of(AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))))
+    for name, tensor in narrow.items():
+        yield name, tensor if tensor.dtype == loaded[name].dtype else wide[name]
+
+
+def _random(config: PreTrainedConfig, *, dtype: torch.dtype, seed: int) -> dict[str, Tensor]:
+    torch.manual_seed(seed)
+    return dict(tensors_of(AutoModelForCausalLM.from_config(config, dtype=dtype)))
 
 
 def drawn(tensor: Tensor) -> Drawn:

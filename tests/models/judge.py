@@ -186,8 +186,8 @@ def _cells(
 
 
 def _random_cell(inventory: Inventory, model_type: str, *, folder: Path) -> Cell:
-    """Whether random weights, in both dtypes, are of the values and dtypes that transformers' own are of."""
-    for column in ("random", "random bfloat16"):
+    """Whether random weights, in every dtype, are of the values and dtypes that transformers' own are of."""
+    for column in ("random", "random bfloat16", "random float16"):
         graph, cell = accepted(column, inventory, model=model_type, base=folder)
         if graph is None:
             return cell

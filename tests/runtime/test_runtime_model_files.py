@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from planc.runtime.errors import RunError
-from planc.runtime.model_files import config_digest, refuse_quantized, weight_files, weight_names
+from planc.runtime.model_files import (
+    config_digest,
+    refuse_unreadable,
+    unread_index,
+    weight_files,
+    weight_names,
+)
 
 
 def with_index(folder: Path, *names: str, present: tuple[str, ...] = ()) -> Path:
@@ -98,10 +104,10 @@ def test_the_configs_digest_is_that_of_its_bytes(tmp_path: Path) -> None:
 
 def test_quantized_weights_are_refused_by_what_the_config_says(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"quantization_config": null}')
-    refuse_quantized(tmp_path)
+    refuse_unreadable(tmp_path)
     (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
     with pytest.raises(RunError, match="are quantized"):
-        refuse_quantized(tmp_path)
+        refuse_unreadable(tmp_path)
 
 
 def test_weight_files_have_names_before_they_are_there(tmp_path: Path) -> None:
@@ -115,3 +121,49 @@ def test_weight_files_have_names_before_they_are_there(tmp_path: Path) -> None:
 def test_names_that_leave_the_folder_are_refused_before_anything_is_fetched(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a safetensors file in its directory"):
         weight_names(with_index(tmp_path, "../stolen.safetensors"))
+
+
+def of_config(folder: Path, **config: object) -> Path:
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+def test_a_whole_file_comes_before_an_index_as_in_transformers(tmp_path: Path) -> None:
+    folder = with_index(tmp_path, "a.safetensors", present=("a.safetensors", "model.safetensors"))
+    assert weight_files(folder) == folder / "model.safetensors"
+    assert weight_names(folder) == ("model.safetensors",)
+    assert unread_index(folder) == "model.safetensors.index.json"
+
+
+def test_an_index_alone_is_read(tmp_path: Path) -> None:
+    assert unread_index(with_index(tmp_path, "a.safetensors", present=("a.safetensors",))) is None
+
+
+def test_a_file_that_config_json_names_is_read(tmp_path: Path) -> None:
+    folder = of_config(tmp_path, transformers_weights="mine.safetensors")
+    (folder / "model.safetensors").write_bytes(b"")
+    assert refusal(folder).endswith("has no mine.safetensors")
+    (folder / "mine.safetensors").write_bytes(b"")
+    assert weight_files(folder) == folder / "mine.safetensors"
+
+
+@pytest.mark.parametrize("name", ["../x.safetensors", "sub/x.safetensors", "x.bin", 3, ""])
+def test_config_json_cannot_name_a_file_elsewhere(tmp_path: Path, name: object) -> None:
+    assert "not a safetensors file or index" in refusal(of_config(tmp_path, transformers_weights=name))
+
+
+@pytest.mark.parametrize(
+    ("file", "config", "message"),
+    [
+        ("adapter_config.json", {}, "has an adapter"),
+        ("shard-00001-model-00001-of-00002.safetensors", {}, "a checkpoint of several ranks"),
+        ("model.safetensors", {"fusion_config": {"patch_embeddings": True}}, "has a fusion_config"),
+    ],
+)
+def test_what_transformers_would_add_to_the_weights_is_refused(
+    tmp_path: Path, file: str, config: dict[str, object], message: str
+) -> None:
+    folder = of_config(tmp_path, **config)
+    (folder / "model.safetensors").write_bytes(b"")
+    (folder / file).write_bytes(b"")
+    assert message in refusal(folder)

@@ -6,6 +6,7 @@ from planc.checks.model import (
     attention_unsupported,
     experts_unbalanced,
     random_training,
+    strip_of_random,
     weights_unset,
 )
 from planc.checks.support.rule import Rule
@@ -15,4 +16,5 @@ RULES: tuple[Rule, ...] = (
     random_training.RULE,
     experts_unbalanced.RULE,
     attention_unsupported.RULE,
+    strip_of_random.RULE,
 )

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from planc.checks.support.rule import Rule, Subject
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.diagnostics import Code, Diagnostic
-from planc.inventory.attention_extras import SEES_LATER_TOKENS
 from planc.layouts.families import as_patterns, families, quoted
 from planc.plan.spec import AttentionKernel
+from planc.vocab import SEES_LATER_TOKENS
 
 CODE = Code("P708", "attention-unsupported", "unsupported attention feature")
 

@@ -23,7 +23,8 @@ class BuildModel(Op):
     own_dtypes: tuple[tuple[str, DType], ...]
     """Parameters and buffers that the model's code builds in another dtype, by name."""
     kept_in_float32: tuple[str, ...]
-    """Parameters and buffers that `from_pretrained` loads as float32, though they are built in `dtype`."""
+    """Parameters and buffers that are float32, random or loaded, because `from_pretrained` keeps them so; the
+    model's code builds them in `dtype`."""
     zeroed: tuple[str, ...]
     """Fields of config.json that are set to 0 because training would draw random numbers for them."""
 

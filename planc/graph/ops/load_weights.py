@@ -16,6 +16,8 @@ class LoadWeights(Op):
     path: str
     seed: int
     """Seeds the buffers that no file holds."""
+    strip: str | None = None
+    """The part of the tensors' names in the files that the model's names lack."""
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.MODEL,), writes=(Resource.WEIGHTS,))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from planc.inventory.attention_extras import SEES_LATER_TOKENS
 from planc.inventory.files import InventoryError
+from planc.inventory.probe.attentions import Observed, attentions_of
 from planc.inventory.probe.small_attention import MAX_LAYERS, small_config, small_model, token_ids
 from planc.inventory.schema import Attention
+from planc.vocab import SEES_LATER_TOKENS
 
 _LENGTH, _NUM_CHANGED = 16, 4
 """Tokens of a sequence, and those at its end that differ in the second forward."""
@@ -20,28 +21,30 @@ _LIMIT = 1e-4
 others are above 1e-3."""
 
 
-def refuse_later_tokens(
-    model: PreTrainedModel,
-    config: PreTrainedConfig,
-    *,
-    attentions: Sequence[Attention],
-    blocks: Sequence[str],
-    instead: Collection[str],
-) -> None:
+def causal_attentions_of(observed: Observed) -> tuple[Attention, ...]:
+    """The attentions that call transformers' interface. InventoryError as below."""
+    attentions = attentions_of(observed)
+    _refuse_later_tokens(observed, attentions)
+    return attentions
+
+
+def _refuse_later_tokens(observed: Observed, attentions: Sequence[Attention]) -> None:
     """InventoryError if a position's logits depend on later tokens: it would be trained on its own labels.
 
     Attention that asks for later tokens by itself is in `attentions`, and a check reports it. A model that
-    can't be made small shows nothing. `instead` are layers that equal others.
+    can't be made small shows nothing.
     """
     if any(SEES_LATER_TOKENS.intersection(one.extras) for one in attentions):
         return
-    layers = max((model.get_submodule(block) for block in blocks), key=_length, default=None)
+    model = observed.model
+    layers = max((model.get_submodule(block) for block in observed.blocks), key=_length, default=None)
     if layers is None:
         return
     names = {id(module): fqn for fqn, module in model.named_modules()}
-    kept = [number for number, layer in enumerate(layers.children()) if names[id(layer)] not in instead]
+    members = enumerate(layers.children())
+    kept = [number for number, layer in members if names[id(layer)] not in observed.instead]
     try:
-        small = small_config(config, layers=kept[:MAX_LAYERS], num_layers=_length(layers))
+        small = small_config(observed.config, layers=kept[:MAX_LAYERS], num_layers=_length(layers))
         tiny = small_model(small, model_class=type(model), dtype=torch.float32)
         change = _change(tiny)
     except Exception:  # a class may raise anything for sizes that it does not expect

@@ -28,8 +28,8 @@ from planc.inventory.probe.attention_calls import (
     attention_calls,
     own_attentions,
 )
-from planc.inventory.probe.attentions import Observed, attentions_of, heads_of_own
-from planc.inventory.probe.causality import refuse_later_tokens
+from planc.inventory.probe.attentions import Observed, heads_of_own
+from planc.inventory.probe.causality import causal_attentions_of
 from planc.inventory.probe.dropout_probe import training_of
 from planc.inventory.probe.equal_layers import also_in_equal_layers, without_equal_layers
 from planc.inventory.probe.footprint_probe import (
@@ -81,9 +81,8 @@ def probe(model_dir: Path) -> Inventory:
         recorded = _recorded(model, blocks=blocks)
         with without_equal_layers(model) as instead:
             observed = Observed(model, config, calls, blocks, flow.inputs, flow.cores, instead)
-            attentions, own_heads = attentions_of(observed), heads_of_own(observed, own)
+            attentions, own_heads = causal_attentions_of(observed), heads_of_own(observed, own)
             with _refusals_of(model_class):
-                refuse_later_tokens(model, config, attentions=attentions, blocks=blocks, instead=instead)
                 training = training_of(model)
                 build = partial(_build, model_class)
                 random = randomness_of(training, model, config=config, build=build, recorded=recorded)

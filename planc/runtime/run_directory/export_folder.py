@@ -22,6 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from planc.hub.weights import INDEX as _INDEX
+from planc.hub.weights import NAMED_BY_CONFIG, SINGLE
 from planc.runtime.checkpoint_format.commit import delete, fsync_directory, rename
 from planc.runtime.checkpoint_format.errors import CheckpointError, storage_errors
 from planc.runtime.checkpoint_format.shards import Entry, encode_header
@@ -50,7 +52,7 @@ TOKENIZER_FILES = (
 """Files of a tokenizer, which are copied if the tokenizer's directory has them."""
 COMPANIONS = ("generation_config.json", *TOKENIZER_FILES)
 """Files of a model's directory that belong with its weights."""
-_CONFIG, _INDEX = "config.json", "model.safetensors.index.json"
+_CONFIG = "config.json"
 _WEIGHTS = re.compile(r"model(-\d{5,}-of-\d{5,})?\.safetensors")
 
 
@@ -85,7 +87,7 @@ def plan_files(entries: Iterable[Entry], *, max_bytes: int) -> dict[str, tuple[E
         room -= entry.size_bytes
     held = [tuple(sorted(group, key=lambda entry: -entry.element_bytes)) for group in groups]
     if len(held) == 1:
-        return {"model.safetensors": held[0]}
+        return {SINGLE: held[0]}
     return {f"model-{number:05}-of-{len(held):05}.safetensors": group for number, group in enumerate(held, 1)}
 
 
@@ -210,6 +212,8 @@ def _write_config(temporary: Path, described: Description) -> None:
     config = json.loads((described.source / _CONFIG).read_text(encoding="utf-8"))
     # The exported weights are not quantized; with this entry transformers would read them as if they were.
     config.pop("quantization_config", None)
+    # Names a file of the directory that the weights came from.
+    config.pop(NAMED_BY_CONFIG, None)
     _write_json(temporary / _CONFIG, {**config, **described.config})
 
 

@@ -14,7 +14,7 @@ from planc.figures.plan import parameters
 from planc.graph.ops import AttachAttention, BuildModel
 from planc.hub.names import model_folder
 from planc.modeling.steady_rope import steady_rope
-from planc.modeling.tensor_dtypes import floating_tensors, set_dtypes
+from planc.modeling.tensor_dtypes import floating_tensors, kept_in_float32, set_dtypes
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.model_files import config_digest, refuse_remote_code
@@ -52,6 +52,7 @@ def meta_model(op: BuildModel, *, base: Path) -> Any:
     compiled, or if transformers builds it with other dtypes."""
     model = bare_model(op, base=base)
     _require_dtypes(model, dict(op.own_dtypes), dtype=op.dtype)
+    _require_kept(model, op)
     set_dtypes(model, dict.fromkeys(op.kept_in_float32, torch.float32))
     return model
 
@@ -97,6 +98,19 @@ def _require_dtypes(model: PreTrainedModel, own: Mapping[str, DType], *, dtype: 
         actual, expected = (dtypes.get(name, dtype) for dtypes in (found, own))
         if actual is not expected:
             raise RunError(f"{name} is {actual}, but the plan was compiled for {expected}", help=STALE)
+
+
+def _require_kept(model: PreTrainedModel, op: BuildModel) -> None:
+    """RunError if `from_pretrained` would keep other tensors in float32 than the graph does."""
+    wanted = set(kept_in_float32(model, TORCH_DTYPES[op.dtype]))
+    float32 = {name for name, dtype in op.other_dtypes.items() if dtype is DType.FLOAT32}
+    differing = sorted((wanted - float32) | (set(op.kept_in_float32) - wanted))
+    if differing:
+        kept_in = DType.FLOAT32 if differing[0] in wanted else op.dtype
+        raise RunError(
+            f"transformers keeps {differing[0]} in {kept_in}, but the plan was compiled for another dtype",
+            help=STALE,
+        )
 
 
 def attach_attention(session: Session, op: AttachAttention, position: Position) -> None:

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from planc.runtime.errors import RunError
-from planc.runtime.model_files import INDEX, weight_files
+from planc.runtime.model_files import weight_files
 from planc.runtime.ranks.reads import Reads
 from planc.runtime.torch.parallel.blocks import Slices
 from planc.runtime.torch.weights.views import View, leaf
@@ -41,7 +41,7 @@ def stored_views(folder: Path, *, reads: Reads | None = None) -> dict[str, View]
         _refuse_absent(files, found)
         if reads is not None:
             index = {key: path.name for key, path in sorted(files.items())}
-            reads.add_content("file", INDEX, json.dumps(index).encode())
+            reads.add_content("file", "the index of weights", json.dumps(index).encode())
     return {
         key: leaf(key, shape=entry.get_shape(), read=functools.partial(_read, entry))
         for key, entry in found.items()

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel
 
 from planc.figures.plan import parameters_per_rank
-from planc.graph.ops import BuildModel, InitWeights, LoadWeights, MaterialiseWeights
+from planc.graph.ops import InitWeights, LoadWeights, MaterialiseWeights
 from planc.hub.names import model_folder
+from planc.hub.weights import SINGLE
 from planc.modeling.initialization import draw, fresh_copy
 from planc.modeling.placed_draws import Values
-from planc.modeling.tensor_dtypes import default_dtype, kept_in_float32
+from planc.modeling.tensor_dtypes import default_dtype
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
+from planc.runtime.model_files import unread_index
 from planc.runtime.torch.parallel.blocks import Slices, blocks
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.packing import Packing, packed_parameters
 from planc.runtime.torch.parallel.pipeline import hold_copies
 from planc.runtime.torch.parallel.ties import tie, tied_parameters
 from planc.runtime.torch.session import Session
-from planc.runtime.torch.weights.build import STALE
-from planc.runtime.torch.weights.conversion import Conversion, to_checkpoint, to_model
-from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 from planc.runtime.torch.weights.files import stored_views
-from planc.runtime.torch.weights.views import View, leaf
-from planc.vocab import DType
+from planc.runtime.torch.weights.fit import converted, listed, refuse_misfit
+from planc.runtime.torch.weights.views import View
 
-_MAX_LISTED = 10
 _COMPARED_ROWS = 1024
 
 
@@ -133,11 +129,10 @@ def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
     session.seed = op.seed
     folder = model_folder(op.path, base=session.paths.base)
     pristine = fresh_copy(session.model)
-    _require_kept(session, pristine)
     stored = stored_views(folder, reads=session.reads)
-    conversion = to_model(pristine, stored)
+    conversion = converted(pristine, stored, strip=op.strip)
     aliases = {alias: owner for owner, *rest in tied_parameters(pristine) for alias in rest}
-    _refuse_misfit(folder, pristine, aliases=aliases, conversion=conversion, stored=stored)
+    refuse_misfit(folder, pristine, aliases=aliases, conversion=conversion, stored=stored, strip=op.strip)
     parameters, buffers = dict(session.model.named_parameters()), dict(session.model.named_buffers())
 
     def keep(name: str, values: Values) -> None:
@@ -161,21 +156,9 @@ def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
         filled[owner] = name
     if conversion.ignored:
         names = listed(conversion.ignored, most=3)
-        session.observer.noted(f"transformers does not use {names} in {folder}: skipped")
-
-
-def _require_kept(session: Session, model: PreTrainedModel) -> None:
-    """RunError if `from_pretrained` would load other tensors as float32 than the graph has."""
-    build = next(one for one in session.graph.setup if isinstance(one, BuildModel))
-    wanted = set(kept_in_float32(model, TORCH_DTYPES[build.dtype]))
-    float32 = {name for name, dtype in build.other_dtypes.items() if dtype is DType.FLOAT32}
-    differing = sorted((wanted - float32) | (set(build.kept_in_float32) - wanted))
-    if differing:
-        loaded_as = "as float32" if differing[0] in wanted else f"as {build.dtype}"
-        raise RunError(
-            f"transformers loads {differing[0]} {loaded_as}, but the plan was compiled for another dtype",
-            help=STALE,
-        )
+        session.observer.noted(f"the model does not use {names} in {folder}: skipped")
+    if (index := unread_index(folder)) is not None:
+        session.observer.noted(f"{folder} has {SINGLE}, which is read, as transformers does, and not {index}")
 
 
 def _refuse_untied(
@@ -202,57 +185,3 @@ def _is_equal(held: Tensor, view: View, block: Slices) -> bool:
         if not torch.equal(rows, other):
             return False
     return True
-
-
-def _refuse_misfit(
-    folder: Path,
-    model: PreTrainedModel,
-    *,
-    aliases: Mapping[str, str],
-    conversion: Conversion,
-    stored: Mapping[str, View],
-) -> None:
-    """RunError that lists the tensors that the files lack, have in another shape, or have in excess."""
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    present = {aliases.get(name, name) for name in conversion.views}
-    optional = {*aliases, *present, *(getattr(model, "_keys_to_ignore_on_save", None) or ())}
-    missing = [name for name in wanted if name not in conversion.views and name not in optional]
-    misshapen = [name for name, view in conversion.views.items() if view.shape != wanted[name]]
-    if not (missing or misshapen or conversion.problems or conversion.unexpected):
-        return
-    parts = _absent_parts(model, {name: wanted[name] for name in (*missing, *misshapen)}, stored=stored)
-    problems = list(conversion.problems)
-    for name in missing:
-        problems += parts[name] or [f"missing {name}"]
-    for name in misshapen:
-        found = conversion.views[name].shape
-        problems += parts[name] or [f"{name} has shape {list(found)}, the model {list(wanted[name])}"]
-    problems += [f"unexpected {key}" for key in conversion.unexpected]
-    raise RunError(
-        f"the weights in {folder} do not fit the model: {listed(problems, most=_MAX_LISTED, by='; ')}",
-        help="check that config.json and the safetensors files belong to the same model",
-    )
-
-
-def _absent_parts(
-    model: PreTrainedModel, shapes: Mapping[str, tuple[int, ...]], *, stored: Mapping[str, View]
-) -> dict[str, list[str]]:
-    """By tensor of the model: the missing parts, if a checkpoint has only some of them."""
-    held = {
-        name: leaf(name, shape=shape, read=lambda block: torch.empty(0)) for name, shape in shapes.items()
-    }
-    parts: dict[str, list[str]] = {name: [] for name in shapes}
-    for key, view in to_checkpoint(model, held).items():
-        for name in view.sources:
-            parts[name].append(key)
-    absent = {name: [key for key in keys if key not in stored] for name, keys in parts.items()}
-    return {
-        name: [f"missing {key}" for key in keys] if len(keys) < len(parts[name]) else []
-        for name, keys in absent.items()
-    }
-
-
-def listed(items: Sequence[str], *, most: int, by: str = ", ") -> str:
-    """The first `most` items, and how many more there are."""
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return f"{by.join(items[:most])}{more}"

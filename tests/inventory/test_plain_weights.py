@@ -1,4 +1,4 @@
-"""Models whose files hold quantized weights."""
+"""Models whose files hold more than plain weights."""
 
 from __future__ import annotations
 
@@ -52,3 +52,13 @@ def test_quantized_weights_are_refused_by_a_check(folder: Path) -> None:
 def test_a_quantized_model_may_be_trained_from_the_start(folder: Path) -> None:
     checked = check_source(SourceFile("p.plan", PLAN.format(weights="random")), base=folder)
     assert NO_MODEL not in [one.code for one in checked.diagnostics]
+
+
+def test_an_adapter_in_the_folder_is_refused_by_a_check_of_pretrained_weights(folder: Path) -> None:
+    (folder / "model" / "config.json").write_bytes(
+        (PLANS / "models" / "tiny-llama" / "config.json").read_bytes()
+    )
+    (folder / "model" / "adapter_config.json").write_text("{}")
+    checked = check_source(SourceFile("p.plan", PLAN.format(weights="pretrained")), base=folder)
+    (found,) = [one for one in checked.diagnostics if one.code is NO_MODEL]
+    assert "has an adapter" in found.primary.text
