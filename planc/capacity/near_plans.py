@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, product
+from typing import Any
 
 from planc.checks import Subject, run_checks
 from planc.diagnostics import has_errors
 from planc.plan.bind import BoundPlan
-from planc.plan.facts import tokens_per_step
+from planc.plan.facts import gradient_accumulation, tokens_per_step
 from planc.plan.loss_chunks import num_chunks
-from planc.plan.spec import FsdpSpec, Unit
+from planc.plan.spec import FsdpSpec, Plan, ReduceEvery, Unit
 from planc.plan.units import UnitGroup, in_waves
 from planc.record import record
 from planc.tables import plural
@@ -71,6 +72,8 @@ def _changes(bound: BoundPlan) -> Iterator[tuple[_Change, ...]]:
     yield tuple(_checkpointing(bound))
     if any(not group.unit.reshard_after_forward for group in bound.units):
         yield (_Change("reshard_after_forward = true in every unit", _reshard),)
+    if _holds_whole_gradients(bound.plan):
+        yield (_Change("fsdp.reduce_every = micro_batch", _reduce_each),)
     yield tuple(_micro_batches(bound))
     plan = bound.plan
     if plan.fsdp is None:
@@ -111,7 +114,23 @@ def _reshard(bound: BoundPlan) -> BoundPlan:
     units = tuple(
         replace(group, unit=replace(group.unit, reshard_after_forward=True)) for group in bound.units
     )
-    return replace(bound, units=units)
+    return replace(_with_fsdp(bound, reshard_after_backward=True), units=units)
+
+
+def _holds_whole_gradients(plan: Plan) -> bool:
+    """Whether a rank holds all gradients of its units from a micro-batch to the next."""
+    once = plan.fsdp is not None and plan.fsdp.reduce_every is ReduceEvery.STEP
+    return once and gradient_accumulation(plan) > 1
+
+
+def _reduce_each(bound: BoundPlan) -> BoundPlan:
+    return _with_fsdp(bound, reduce_every=ReduceEvery.MICRO_BATCH)
+
+
+def _with_fsdp(bound: BoundPlan, **changed: Any) -> BoundPlan:
+    fsdp = bound.plan.fsdp
+    assert fsdp is not None, "only a plan with units has such a change"
+    return replace(bound, plan=replace(bound.plan, fsdp=replace(fsdp, **changed)))
 
 
 def _micro_batches(bound: BoundPlan) -> Iterator[_Change]:
@@ -157,6 +176,8 @@ def _shard(before: BoundPlan, *, size: int) -> BoundPlan:
         reduce_dtype=None,
         cpu_offload=False,
         prefetch=1,
+        reshard_after_backward=True,
+        reduce_every=ReduceEvery.STEP,
     )
     unit = Unit(reshard_after_forward=True)
     members = (fqn for fqn in before.inventory.names() if fqn.rpartition(".")[0] in blocks)

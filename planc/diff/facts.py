@@ -142,6 +142,17 @@ def _offload(side: Side) -> bool | None:
     return any(op.cpu_offload for op in side.ops(FullyShard)) or None
 
 
+def _kept_whole(side: Side) -> bool | None:
+    """None where backward frees parameters, so a plan without units is equal to one that does."""
+    return False if any(not op.reshard_after_backward for op in side.ops(FullyShard)) else None
+
+
+def _reduced_every(side: Side) -> str | None:
+    """None for once a step, as whole replicas are reduced."""
+    found = {op.reduce_every for op in side.ops(FullyShard)} - {"step"}
+    return next(iter(found), None)
+
+
 def _other_dtypes(side: Side) -> str | None:
     """Parameters and buffers with another dtype than `model.dtype`, layers folded."""
     found: dict[str, list[str]] = {}
@@ -228,6 +239,7 @@ def _schedule_length(side: Side) -> int | None:
 
 
 REDUCE_DTYPE = Fact(Group.NUMERICS, "fsdp.reduce_dtype", "fsdp.reduce_dtype", _unit_dtype("reduce_dtype"))
+REDUCE_EVERY = Fact(Group.NUMERICS, "fsdp.reduce_every", "fsdp.reduce_every", _reduced_every)
 
 FSDP_DIMS = Fact(Group.LAYOUT, "fsdp", "fsdp", _fsdp)
 
@@ -288,6 +300,7 @@ LAYOUT_FACTS: tuple[Fact, ...] = (
     Fact(Group.LAYOUT, "gradients summed over", "mesh.dp_replicate", of_op(AllReduceGradients, "over")),
     Fact(Group.LAYOUT, "fsdp.cpu_offload", "fsdp.cpu_offload", _offload),
     Fact(Group.LAYOUT, "fsdp.prefetch", "fsdp.prefetch", of_op(PrefetchUnits, "ahead")),
+    Fact(Group.LAYOUT, "fsdp.reshard_after_backward", "fsdp.reshard_after_backward", _kept_whole),
     Fact(Group.LAYOUT, "context_parallel", "context_parallel", _context_parallel),
     Fact(Group.LAYOUT, "sequence tensors", "context_parallel", _sequence_tensors),
 )
@@ -318,6 +331,7 @@ NUMERICS_FACTS: tuple[Fact, ...] = (
     Fact(Group.NUMERICS, "first position", "model.hf", _positions),
     Fact(Group.NUMERICS, "fsdp.param_dtype", "fsdp.param_dtype", _unit_dtype("param_dtype")),
     REDUCE_DTYPE,
+    REDUCE_EVERY,
     Fact(Group.NUMERICS, "optimizer", "optimizer.kind", of_op(BuildOptimizer, "kind")),
     Fact(Group.NUMERICS, "optimizer lr", "optimizer.kind.lr", of_op(BuildOptimizer, "lr")),
     Fact(Group.NUMERICS, "optimizer betas", "optimizer.kind.betas", of_op(BuildOptimizer, "betas")),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from planc.diagnostics import Diagnostic
 from planc.diff.codes import REDUCTION_ORDER
 from planc.diff.difference import Action, Change, Group
-from planc.diff.facts import FSDP_DIMS, LAYOUT_FACTS, REDUCE_DTYPE, Fact, of_op
+from planc.diff.facts import FSDP_DIMS, LAYOUT_FACTS, REDUCE_DTYPE, REDUCE_EVERY, Fact, of_op
 from planc.diff.side import Side, finding_of
 from planc.graph.ops import (
     Accumulate,
@@ -95,6 +95,7 @@ _SUMS = (
     Fact(Group.NUMERICS, "loss chunks", "train.loss_chunks", _loss_chunks),
     Fact(Group.NUMERICS, "FSDP units", "fsdp", _units),
     REDUCE_DTYPE,
+    REDUCE_EVERY,
     Fact(Group.NUMERICS, "context_parallel", "context_parallel", _attention),
     Fact(Group.NUMERICS, "compile", "compile", _compiled),
     Fact(Group.NUMERICS, "data.micro_batch", "data.micro_batch", of_op(OpenData, "micro_batch")),

@@ -75,8 +75,8 @@ def fullest_moment(work: RankWork, units: tuple[Unit, ...], *, kept: int, again:
 
     `again` are the bytes that recomputation adds, by checkpointed module.
 
-    Over several micro steps it is one of those that do not reduce: as they leave as much in the reduce dtype
-    as the last one copies, it makes no difference which.
+    Over several micro steps that reduce once, it is one of those that do not: as they leave as much in the
+    reduce dtype as the last one copies, it makes no difference which.
     """
     walk = _Walk(work, units, kept, again)
     return max(walk.moments(), key=lambda moment: moment.num_bytes)
@@ -127,7 +127,7 @@ class _Walk:
         self._order = _reversed_order(work.inventory)
         self._element = work.compute_dtype.size_bytes
         self._experts = experts_saved(work)
-        self._reduces = bool(units) and work.times == 1
+        self._reduces = bool(units) and (work.times == 1 or units[0].reduces_each)
         self._waits = bool(units) or work.times == 1
         # Of two micro steps under FSDP the first has no gradients from before, and the last not the layers'.
         self._is_added = not units or work.times != 2
@@ -271,7 +271,8 @@ class _Walk:
             self._weights[unit] = self._weights.get(unit, 0) + self._gradient(module)
 
     def _reduce(self, unit: Unit) -> Iterator[Moment]:
-        self._gathered.pop(unit, None)
+        if unit.reshard_after_backward or self._work.times == 1:
+            self._gathered.pop(unit, None)
         weights = self._weights.pop(unit, 0)
         if not self._reduces:
             return

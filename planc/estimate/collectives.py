@@ -53,7 +53,8 @@ def as_called(collectives: Iterable[Collective]) -> Counter[tuple[str, tuple[Mes
 
 
 def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collective]:
-    """FSDP2: gathered in every forward, and in every backward where forward resharded; reduced once a step.
+    """FSDP2: gathered in every forward, and in every backward where forward resharded, or once a step.
+    Gradients are reduced once a step, or scattered in every backward and summed over replicas once.
 
     The sums stay in the reduce dtype over the replicas too (torch/distributed/fsdp/_fully_shard/
     _fsdp_collectives.py). Parameters are padded to make every rank's shard as large as rank 0's.
@@ -63,13 +64,10 @@ def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collecti
         size = _group_size(work, unit.shard_over)
         gathered = unit.num_local * unit.compute_dtype.size_bytes
         reduced = unit.num_reduced * unit.reduce_dtype.size_bytes
-        times = (
-            work.times * (1 + unit.reshard_after_forward)
-            if pipeline is None
-            else _gathers_in_order(pipeline, unit)
-        )
+        times = unit.num_gathers(work.times) if pipeline is None else _gathers_in_order(pipeline, unit)
         yield Collective(unit.shard_over, size, Kind.ALL_GATHER, "fsdp.shard", times, gathered)
-        yield Collective(unit.shard_over, size, Kind.REDUCE_SCATTER, "fsdp.shard", 1, size * reduced)
+        scattered = unit.num_reductions(work.times)
+        yield Collective(unit.shard_over, size, Kind.REDUCE_SCATTER, "fsdp.shard", scattered, size * reduced)
         replicas = _group_size(work, unit.replicate_over)
         yield Collective(unit.replicate_over, replicas, Kind.ALL_REDUCE, "fsdp.shard", 1, reduced)
 

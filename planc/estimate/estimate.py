@@ -140,10 +140,17 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
         ahead=next((op.ahead for op in work.graph.setup if isinstance(op, PrefetchUnits)), 1),
         brought=work.model_dtype.size_bytes if work.offloads else 0,
         accumulates=work.times > 1,
+        added=_added(work, gathered),
         spared=0 if part is None else part.spared_bytes,
         update=here * update_bytes(work),
         message=replicated_message(work),
     )
+
+
+def _added(work: RankWork, units: tuple[Unit, ...]) -> int:
+    """Bytes of an element of reduced gradients that a micro step adds to those of earlier ones."""
+    is_added = work.times > 1 and any(unit.reduces_each for unit in units)
+    return work.model_dtype.size_bytes if is_added else 0
 
 
 def _gathered_at_loss(work: RankWork, gathered: tuple[Unit, ...]) -> int:

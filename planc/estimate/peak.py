@@ -54,6 +54,9 @@ class Pieces:
     brought: int
     """Bytes of an element that is copied from the host to be gathered; 0 without offloading."""
     accumulates: bool
+    added: int
+    """Bytes of an element of reduced gradients that are added to those of micro steps before; 0 if a step
+    reduces once."""
     spared: int
     """How much less activations take once gradients are held between micro steps."""
     update: int
@@ -67,8 +70,8 @@ class Pieces:
 
     @property
     def whole_gradients(self) -> int:
-        """FSDP reduces once per step: between micro steps, a rank holds all of its gradients."""
-        return self.unreduced if self.units and self.accumulates else 0
+        """All of a rank's gradients between micro steps, if FSDP reduces once per step."""
+        return self.unreduced if self.units and self.accumulates and not self.added else 0
 
 
 @record
@@ -130,8 +133,11 @@ def reducing_pool(pieces: Pieces) -> int:
     then holds two units' shards; one rank, which has nothing to scatter, divides its gradients into a new
     tensor (foreach_reduce in torch's _fsdp_collectives.py).
     """
-    shares = [unit.num_reduced * _passing_shares(pieces, unit) for unit in pieces.units]
-    return pieces.gradients + pieces.reduced * max(shares) if shares else 0
+    passing = [
+        unit.num_reduced * (pieces.reduced * _passing_shares(pieces, unit) + pieces.added)
+        for unit in pieces.units
+    ]
+    return pieces.gradients + max(passing) if passing else 0
 
 
 def _passing_shares(pieces: Pieces, unit: Unit) -> int:

@@ -136,10 +136,11 @@ def _fsdp(work: RankWork) -> tuple[tuple[float, float], float, int]:
         size = _size(work, unit)
         if size == 1:
             continue
-        copied = unit.num_gathered * _GATHERED_BYTES * work.times
+        times = work.times if unit.reshard_after_backward else 1
+        copied = unit.num_gathered * _GATHERED_BYTES * times
         gathered[0] += copied
         gathered[1] += copied if unit.reshard_after_forward else 0
-        reduced += unit.num_scattered * _REDUCED_BYTES
+        reduced += unit.num_scattered * _REDUCED_BYTES * unit.num_reductions(work.times)
         kernels += 8 * work.times
     return (gathered[0], gathered[1]), reduced, kernels
 

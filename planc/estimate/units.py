@@ -27,12 +27,23 @@ class Unit:
     num_reduced: int
     parts: int
     reshard_after_forward: bool
+    reshard_after_backward: bool
+    reduces_each: bool
+    """Whether every micro step's backward reduces its gradients, not only the last one's."""
     shard_over: tuple[MeshDim, ...]
     replicate_over: tuple[MeshDim, ...]
     compute_dtype: DType
     """The dtype in which it is gathered."""
     reduce_dtype: DType
     """The dtype in which its gradients are reduced."""
+
+    def num_gathers(self, times: int) -> int:
+        """How often it is gathered in a step of so many micro steps."""
+        return times * (1 + self.reshard_after_forward) if self.reshard_after_backward else 1
+
+    def num_reductions(self, times: int) -> int:
+        """How often its gradients are scattered in a step of so many micro steps."""
+        return times if self.reduces_each else 1
 
     @property
     def num_gathered(self) -> int:
@@ -60,6 +71,8 @@ def units(work: RankWork) -> tuple[Unit, ...]:
             num_reduced=sum(prod(one.local_shape) for one in parameters[group] if one.has_gradient),
             parts=prod(work.graph.size(mesh_dim) for mesh_dim in op.shard_over),
             reshard_after_forward=op.reshard_after_forward,
+            reshard_after_backward=op.reshard_after_backward,
+            reduces_each=op.reduce_every == "micro_batch",
             shard_over=_more_than_one(work, op.shard_over),
             replicate_over=_more_than_one(work, op.replicate_over),
             compute_dtype=_compute_dtype(op, parameters[group]),

@@ -2,7 +2,8 @@
 
 FSDP2 gathers a unit in each forward and backward of its modules, unless it is gathered already. It frees it
 after a forward if it is to reshard it, and at the end of each backward with all others of the rank, those
-of its other stages (torch/distributed/fsdp/_fully_shard/_fsdp_state.py).
+of its other stages; or only at the end of its own stage's last backward
+(torch/distributed/fsdp/_fully_shard/_fsdp_state.py).
 """
 
 from __future__ import annotations
@@ -28,17 +29,21 @@ class StageUnit:
     modules: tuple[str, ...]
     stage: int
     reshard_after_forward: bool
+    reshard_after_backward: bool
 
     def stays(self, order: Order) -> tuple[Stay, ...]:
         """The unit's stays in a step of its rank, in order."""
         found: list[Stay] = []
         first: Action | None = None
+        own = [action for action in order if action.stage == self.stage]
+        last = next((action for action in reversed(own) if action.direction is Direction.BACKWARD), None)
         for action in order:
             is_own = action.stage == self.stage and action.direction is not Direction.WEIGHTS
             if is_own and first is None:
                 first = action
             is_backward = action.direction is Direction.BACKWARD
-            if first is not None and (is_backward or (is_own and self.reshard_after_forward)):
+            frees = is_backward and (self.reshard_after_backward or action == last)
+            if first is not None and (frees or (is_own and self.reshard_after_forward)):
                 found.append(Stay(first, action))
                 first = None
         if first is not None:

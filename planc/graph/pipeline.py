@@ -51,7 +51,7 @@ def pipeline_of(graph: Graph) -> Pipeline | None:
     if split is None or loop is None or not loop.orders:
         return None
     units = (
-        StageUnit(group, stage, op.reshard_after_forward)
+        StageUnit(group, stage, op.reshard_after_forward, op.reshard_after_backward)
         for op in graph.setup
         if isinstance(op, FullyShard)
         for group in op.groups

@@ -182,7 +182,8 @@ def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
 
     In a pipeline these are units of their own.
     """
-    root = UnitGroup(("",), spec.Unit(reshard_after_forward=True), fsdp.span)
+    # The root frees after forward what its units would gather again in backward, unless they stay whole.
+    root = UnitGroup(("",), spec.Unit(reshard_after_forward=fsdp.reshard_after_backward), fsdp.span)
     dtypes = compute_dtypes(bound)
     alike: dict[tuple[spec.Unit, int, DType | None], list[UnitGroup]] = {}
     for group in bound.units:
@@ -194,6 +195,8 @@ def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
             shard_over=fsdp.on,
             replicate_over=(fsdp.replicate_on,) if fsdp.replicate_on else (),
             reshard_after_forward=unit.reshard_after_forward,
+            reshard_after_backward=fsdp.reshard_after_backward,
+            reduce_every=fsdp.reduce_every.value,
             param_dtype=param_dtype,
             reduce_dtype=fsdp.reduce_dtype,
             cpu_offload=fsdp.cpu_offload,

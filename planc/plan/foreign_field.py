@@ -6,15 +6,22 @@ from collections.abc import Mapping
 
 from planc.plan.foreign import NONE, Foreign, absent
 
+_WHOLE = '"model.layers.*" -> unit(reshard_after_forward = false)'
+
 FIELD: Mapping[str, Foreign] = {
     "moe mixture_of_experts num_experts experts_per_token top_k_experts": absent(
         "the experts come from the model's config.json; `fsdp` shards them by number, "
         "and `tensor_parallel on tp { auto }` shards each of them"
     ),
-    "zero1 zero_1 zero2 zero_2 shard_grad_op no_reshard": Foreign(
-        "fsdp",
-        '"model.layers.*" -> unit(reshard_after_forward = false)',
-        why="FSDP2 shards parameters too, and can keep them gathered from forward to backward",
+    "zero1 zero_1": Foreign(
+        "",
+        f"fsdp on dp_shard {{ reshard_after_backward = false, {_WHOLE} }}",
+        why="optimizer state is sharded, parameters are gathered once a step, and gradients reduced once",
+    ),
+    "zero2 zero_2 shard_grad_op no_reshard": Foreign(
+        "",
+        f"fsdp on dp_shard {{ reshard_after_backward = false, reduce_every = micro_batch, {_WHOLE} }}",
+        why="parameters are gathered once a step, and gradients are kept as shards",
     ),
     "ring_attention ring_attn zigzag_ring": Foreign(
         "", "context_parallel on cp { rotate = ring }", also=", with `cp` in `mesh`"

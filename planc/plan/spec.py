@@ -179,9 +179,14 @@ class Unit:
     reshard_after_forward: bool = key(Bool(), default=True, doc="free the gathered parameters after forward")
 
 
+class ReduceEvery(StrEnum):
+    STEP = "step"
+    MICRO_BATCH = "micro_batch"
+
+
 @record
 class FsdpSpec:
-    """Sharding of parameters, gradients and optimizer state (FSDP2)."""
+    """Sharding of optimizer state, and of gradients and parameters as far as their keys let it (FSDP2)."""
 
     on: tuple[MeshDim, ...]
     rules: tuple[PatternRule[Unit], ...]
@@ -195,6 +200,17 @@ class FsdpSpec:
         Bool(), default=False, doc="keep parameters, gradients and optimizer state in host memory"
     )
     prefetch: int = key(Int(1, 16), default=1, doc="units to gather ahead, in forward and in backward")
+    reshard_after_backward: bool = key(
+        Bool(),
+        default=True,
+        doc="false: parameters are gathered once a step and stay whole until its last backward "
+        "(ZeRO-1; ZeRO-2 with `reduce_every = micro_batch`)",
+    )
+    reduce_every: ReduceEvery = key(
+        Choice(ReduceEvery),
+        default=ReduceEvery.STEP,
+        doc="step: one reduce-scatter, whole gradients until then; micro_batch: gradients are kept as shards",
+    )
 
 
 class Rotate(StrEnum):

@@ -79,7 +79,8 @@ def overview(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Ro
         copies = f", replicas over {plan.fsdp.replicate_on}" if plan.fsdp.replicate_on else ""
         place = ", offloaded to the CPU" if plan.fsdp.cpu_offload else ""
         ahead = f", {plan.fsdp.prefetch} units gathered ahead" if plan.fsdp.prefetch > 1 else ""
-        yield "fsdp", f"over {', '.join(plan.fsdp.on)}{copies}{place}{ahead}"
+        whole = "" if plan.fsdp.reshard_after_backward else ", parameters gathered once a step"
+        yield "fsdp", f"over {', '.join(plan.fsdp.on)}{copies}{place}{ahead}{whole}"
     elif plan.mesh.dp_replicate > 1:
         yield "replicas", "over dp_replicate, gradients reduced after backward"
     if plan.context_parallel:

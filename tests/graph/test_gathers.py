@@ -29,7 +29,7 @@ WEIGHTS_APART = parse_order("0F0 0B0 0F1 0W0 0B1 0W1")
 def test_a_unit_is_gathered_from_its_use_until_it_is_freed(
     text: tuple[object, ...], stage: int, reshards: bool, expected: str
 ) -> None:
-    unit = StageUnit(("model.layers.0",), stage, reshards)
+    unit = StageUnit(("model.layers.0",), stage, reshards, True)
     stays = unit.stays(text)  # type: ignore[arg-type]
     assert " ".join(f"{stay.first}-{stay.last}" for stay in stays) == expected
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
@@ -86,6 +87,13 @@ UNITS: Mapping[str, str] = {
     "one layer": '  "model.layers.0" -> unit(reshard_after_forward = false)\n',
 }
 """The rules of FSDP's units by their shape. What lies in none is held by the root, or by units of stages."""
+SHARDINGS: Mapping[str, tuple[str, ...]] = {
+    "": (),
+    "zero 1": ("reshard_after_backward = false",),
+    "zero 2": ("reshard_after_backward = false", "reduce_every = micro_batch"),
+    "reduced each micro-batch": ("reduce_every = micro_batch",),
+}
+"""What is sharded between uses: lines of the `fsdp` block. By default all is, but gradients once a step."""
 SCHEDULES = ("gpipe", "one_f_one_b", "interleaved(stages_per_rank = 2)", "zero_bubble")
 
 
@@ -140,6 +148,7 @@ class Cell:
     """Whether both ends of the pipeline have the embedding, which is the head's weight too."""
     units: str = "layers"
     """The shape of FSDP's units."""
+    sharding: str = ""
 
     @property
     def name(self) -> str:
@@ -154,6 +163,7 @@ class Cell:
             self.schedule,
             "tied" * self.is_tied,
             f"units: {self.units}" if self.units != "layers" else "",
+            self.sharding,
             self.dtype,
         )
         return ", ".join(part for part in parts if part)
@@ -311,7 +321,7 @@ def plan_text(cell: Cell) -> str:
         f'activation_checkpoint {{\n  "model.layers.*" -> {cell.recomputation}\n}}',
     ]
     if not cell.whole_replicas:
-        blocks.append(f"fsdp on dp_shard, cp {{\n  replicate_on = dp_replicate\n{UNITS[cell.units]}}}")
+        blocks.append(_fsdp(cell))
     if cell.schedule:
         blocks.append(f"pipeline on pp {{\n  schedule = {cell.schedule}\n}}")
     if cell.mesh.tp > 1:
@@ -323,6 +333,14 @@ def plan_text(cell: Cell) -> str:
             '  ["input_ids", "labels", "position_ids"] -> Shard(1)\n}'
         )
     return "\n".join(blocks) + "\n"
+
+
+def _fsdp(cell: Cell) -> str:
+    units = UNITS[cell.units]
+    if "zero" in cell.sharding:
+        units = re.sub(r"-> unit$", "-> unit(reshard_after_forward = false)", units, flags=re.MULTILINE)
+    lines = ("replicate_on = dp_replicate", *SHARDINGS[cell.sharding])
+    return "fsdp on dp_shard, cp {\n" + "".join(f"  {line}\n" for line in lines) + units + "}"
 
 
 def _tensor_parallel_rules(cell: Cell) -> str:

@@ -6,6 +6,7 @@ from planc.checks.fsdp import (
     computed_above_stored,
     dtypes_in_unit,
     empty_shards,
+    freed_after_forward,
     module_in_two_units,
     no_block_unit,
     offloaded_nowhere,
@@ -35,4 +36,5 @@ RULES: tuple[Rule, ...] = (
     dtypes_in_unit.RULE,
     rounded_for_compute.RULE,
     offloaded_nowhere.RULE,
+    freed_after_forward.RULE,
 )

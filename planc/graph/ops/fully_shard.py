@@ -19,6 +19,10 @@ class FullyShard(Op):
     shard_over: tuple[MeshDim, ...]
     replicate_over: tuple[MeshDim, ...]
     reshard_after_forward: bool
+    reshard_after_backward: bool
+    """Otherwise gathered parameters stay until the step's last backward."""
+    reduce_every: Literal["step", "micro_batch"]
+    """Whether gradients are whole until a step's last backward, or reduced and added to shards in each."""
     param_dtype: DType | None
     reduce_dtype: DType | None
     cpu_offload: bool

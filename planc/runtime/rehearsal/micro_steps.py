@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planc.graph.graph import Graph
-from planc.graph.ops import Accumulate
+from planc.graph.ops import Accumulate, FullyShard
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.pipelining.orders import Order
 
@@ -11,12 +11,16 @@ from planc.pipelining.orders import Order
 def micro_steps(graph: Graph, rank: int) -> tuple[int, ...]:
     """For each micro-step that is run, the number of those of the step that are like it.
 
-    Without a pipeline there are two: the last, in which gradients are reduced, and one for all before it.
+    Without a pipeline there are two: the last, in which gradients are reduced, and one for all before it; and
+    the first, if no other gathers parameters.
     """
     pipeline = pipeline_of(graph)
     if pipeline is None:
         (times,) = (op.times for op in graph.step if isinstance(op, Accumulate))
-        return (times - 1, 1) if times > 1 else (1,)
+        gathers_once = any(isinstance(op, FullyShard) and not op.reshard_after_backward for op in graph.setup)
+        first = (1,) if gathers_once and times > 1 else ()
+        rest = times - len(first)
+        return (*first, rest - 1, 1) if rest > 1 else (*first, 1)
     return _of_pipeline(pipeline, pipeline.orders[rank * pipeline.num_ranks // graph.world_size])
 
 

@@ -33,6 +33,7 @@ from planc.runtime.torch.checkpoint import BackgroundSaves, SavePlan, TrainingSt
 from planc.runtime.torch.copies import to_device
 from planc.runtime.torch.dropout.masking import Masking
 from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.parallel.rank_unit import RankUnit
 from planc.runtime.torch.reporting.own_time import OwnTime
 from planc.runtime.torch.reporting.phase_times import PhaseClock
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
@@ -154,6 +155,8 @@ class Session:
     _schedule: BuildSchedule | None = None
     _loader: BatchLoader | None = None
     _data_op: OpenData | None = None
+    units: list[RankUnit] = field(default_factory=list)
+    """FSDP's units on this rank."""
     pipeline: Pipeline | None = None
     """This rank's stages; None without a pipeline."""
     documents: Documents | None = None

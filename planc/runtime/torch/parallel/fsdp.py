@@ -17,6 +17,7 @@ from planc.graph.ops import FullyShard, PrefetchUnits
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.mesh import fsdp_mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.parallel.rank_unit import RankUnit
 from planc.runtime.torch.private import finish_backward, forward_order
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
@@ -48,6 +49,10 @@ def shard_fully(session: Session, op: FullyShard, position: Position) -> None:
             mp_policy=policy,
             offload_policy=offload,
         )
+        first = modules[0]
+        assert isinstance(first, FSDPModule)
+        stage = None if session.pipeline is None else session.pipeline.stage_of(group[0])
+        session.units.append(RankUnit(first, op, stage))
     for module in session.model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
@@ -66,15 +71,29 @@ def prefetch_units(session: Session, op: PrefetchUnits, position: Position) -> N
         unit.set_modules_to_backward_prefetch(backward[index + 1 : index + 1 + op.ahead])
 
 
-def set_sync_of_stage(model: nn.Module, pipeline: Pipeline, position: Position) -> None:
-    """Let a backward reduce the gradients of its stage's units, if it is the stage's last of a step.
+def set_end_of_backward(session: Session, position: Position) -> None:
+    """Let the coming backward reduce gradients and free parameters as the ops of its stage's units have it.
 
     One that defers gradients reduces none: see `reduce_deferred`.
     """
-    if position.stage not in pipeline.prefetching:
-        _prefetch_in_stage(model, pipeline, position.stage)
-    is_last = position.is_last_micro_step and not pipeline.op.deferred
-    _set_sync_of_stage(model, pipeline, position.stage, is_last=is_last)
+    pipeline = session.pipeline
+    if pipeline is not None and position.stage not in pipeline.prefetching:
+        _prefetch_in_stage(session.model, pipeline, position.stage)
+    _set_end(session, position, reduces=pipeline is None or not pipeline.op.deferred)
+
+
+def _set_end(session: Session, position: Position, *, reduces: bool) -> None:
+    is_last, pipeline = position.is_last_micro_step, session.pipeline
+    if pipeline is not None and isinstance(session.model, FSDPModule):
+        # A rank's first stage is the last one that a micro-batch's gradients reach.
+        session.model.set_is_last_backward(reduces and is_last and position.stage == pipeline.own[0])
+    for unit in session.units:
+        if unit.stage in (None, position.stage):
+            is_each = unit.op.reduce_every == "micro_batch"
+            unit.module.set_requires_gradient_sync(reduces and (is_last or is_each), recurse=False)
+            # Replicas sum once what shards have added up.
+            unit.module.set_requires_all_reduce(reduces and is_last, recurse=False)
+            unit.module.set_reshard_after_backward(is_last or unit.op.reshard_after_backward, recurse=False)
 
 
 def _prefetch_in_stage(model: nn.Module, pipeline: Pipeline, stage: int) -> None:
@@ -91,28 +110,13 @@ def _prefetch_in_stage(model: nn.Module, pipeline: Pipeline, stage: int) -> None
             before = unit
 
 
-def reduce_deferred(model: nn.Module, pipeline: Pipeline, position: Position) -> None:
-    """Let units take in the gradients of weights that FSDP saw no backward of, and reduce all on the last."""
-    if isinstance(model, FSDPModule):
-        _set_sync_of_stage(model, pipeline, position.stage, is_last=position.is_last_micro_step)
+def reduce_deferred(session: Session, position: Position) -> None:
+    """Let units take in the gradients of weights that FSDP saw no backward of, and reduce them as their ops
+    have it."""
+    if isinstance(session.model, FSDPModule):
+        _set_end(session, position, reduces=True)
         # Units that the next backward needs stay gathered.
-        model.set_reshard_after_backward(False)
-        finish_backward(model)
-        model.set_reshard_after_backward(True)
-
-
-def _set_sync_of_stage(model: nn.Module, pipeline: Pipeline, own: int, *, is_last: bool) -> None:
-    """Whether the stage's units reduce their gradients at the end of a backward.
-
-    What no stage's modules contain belongs to the first or the last stage: the root has embeddings or head.
-    """
-    if not isinstance(model, FSDPModule):
-        return
-    # A rank's first stage is the last one that a micro-batch's gradients reach.
-    model.set_is_last_backward(is_last and own == pipeline.own[0])
-    has_rest = own == 0 or pipeline.is_last(own)
-    for name, module in model.named_modules():
-        if isinstance(module, FSDPModule):
-            stage = pipeline.stage_of(name)
-            if stage == own or (stage is None and has_rest):
-                module.set_requires_gradient_sync(is_last, recurse=False)
+        session.model.set_reshard_after_backward(False)
+        finish_backward(session.model)
+        for unit in session.units:
+            unit.module.set_reshard_after_backward(unit.op.reshard_after_backward, recurse=False)

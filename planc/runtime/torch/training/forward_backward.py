@@ -8,7 +8,6 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 
@@ -18,7 +17,7 @@ from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.dropout.attach import begin_dropout
 from planc.runtime.torch.parallel.deferred_weights import compute_gradients
-from planc.runtime.torch.parallel.fsdp import reduce_deferred, set_sync_of_stage
+from planc.runtime.torch.parallel.fsdp import reduce_deferred, set_end_of_backward
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline
 from planc.runtime.torch.parallel.replica_sums import begin_sums
@@ -138,12 +137,11 @@ def _mean_loss(session: Session, op: ComputeLoss, logits: Tensor, labels: Tensor
 
 
 def backward(session: Session, op: Backward, position: Position) -> None:
-    """Compute gradients, which sharded units and replicas reduce once, on the last micro step."""
+    """Compute gradients. Replicas reduce them on the last micro step, sharded units as their ops have it."""
+    set_end_of_backward(session, position)
     if session.pipeline is not None:
         _backward_of_stage(session, session.pipeline, position)
         return
-    if isinstance(session.model, FSDPModule):
-        session.model.set_requires_gradient_sync(position.is_last_micro_step)
     assert session.loss is not None
     begin_sums(session, position)
     with _loss_context(_loss_op(session)):
@@ -153,7 +151,6 @@ def backward(session: Session, op: Backward, position: Position) -> None:
 
 def _backward_of_stage(session: Session, pipeline: Pipeline, position: Position) -> None:
     """From the loss, or from the gradient of what the stage has sent."""
-    set_sync_of_stage(session.model, pipeline, position)
     begin_sums(session, position)
     loss = pipeline.begin_backward(position)
     if session.documents is not None:
@@ -175,7 +172,7 @@ def compute_weight_gradients(session: Session, op: ComputeWeightGradients, posit
     assert pipeline is not None, "pipeline.split precedes all of its actions"
     begin_sums(session, position, deferred=True)
     compute_gradients(pipeline.deferred.pop((position.stage, position.micro_step)))
-    reduce_deferred(session.model, pipeline, position)
+    reduce_deferred(session, position)
 
 
 def _loss_op(session: Session) -> ComputeLoss:
