@@ -11,9 +11,9 @@ from typing import Any
 from planc.checks import Subject, run_checks
 from planc.diagnostics import has_errors
 from planc.plan.bind import BoundPlan
-from planc.plan.facts import gradient_accumulation, tokens_per_step
+from planc.plan.facts import tokens_per_step
 from planc.plan.loss_chunks import num_chunks
-from planc.plan.spec import FsdpSpec, Plan, ReduceEvery, Unit
+from planc.plan.spec import FsdpSpec, ReduceEvery, Unit
 from planc.plan.units import UnitGroup, in_waves
 from planc.record import record
 from planc.tables import plural
@@ -72,10 +72,11 @@ def _changes(bound: BoundPlan) -> Iterator[tuple[_Change, ...]]:
     yield tuple(_checkpointing(bound))
     if any(not group.unit.reshard_after_forward for group in bound.units):
         yield (_Change("reshard_after_forward = true in every unit", _reshard),)
-    if _holds_whole_gradients(bound.plan):
+    plan = bound.plan
+    if plan.fsdp is not None and plan.fsdp.reduce_every is ReduceEvery.STEP:
+        # Of use in a step that accumulates, as one with a smaller micro-batch does.
         yield (_Change("fsdp.reduce_every = micro_batch", _reduce_each),)
     yield tuple(_micro_batches(bound))
-    plan = bound.plan
     if plan.fsdp is None:
         yield tuple(_sharded(bound))
     dims = (
@@ -115,12 +116,6 @@ def _reshard(bound: BoundPlan) -> BoundPlan:
         replace(group, unit=replace(group.unit, reshard_after_forward=True)) for group in bound.units
     )
     return replace(_with_fsdp(bound, reshard_after_backward=True), units=units)
-
-
-def _holds_whole_gradients(plan: Plan) -> bool:
-    """Whether a rank holds all gradients of its units from a micro-batch to the next."""
-    once = plan.fsdp is not None and plan.fsdp.reduce_every is ReduceEvery.STEP
-    return once and gradient_accumulation(plan) > 1
 
 
 def _reduce_each(bound: BoundPlan) -> BoundPlan:

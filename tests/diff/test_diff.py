@@ -211,6 +211,13 @@ def test_units_ahead_are_a_change_of_the_layout() -> None:
     assert (change.group, change.action, change.new) == (Group.LAYOUT, Action.ADD, "2")
 
 
+def test_reducing_in_each_micro_batch_is_another_order_of_sums() -> None:
+    found = _diff("fsdp.reduce_every=micro_batch")
+    change = _change(found, "fsdp.reduce_every")
+    assert (change.group, change.action, change.new) == (Group.NUMERICS, Action.ADD, "micro_batch")
+    assert "fsdp.reduce_every" in _change(found, "reduction order").note
+
+
 @pytest.mark.parametrize(
     ("settings", "action", "note"),
     [

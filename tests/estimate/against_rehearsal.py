@@ -54,6 +54,9 @@ class Variant:
     chunks: int = 1
     """Of the loss."""
     prefetch: int = 1
+    is_whole_in_step: bool = False
+    """Whether parameters are gathered once a step, as in ZeRO-1 and ZeRO-2."""
+    reduce_every: str = "step"
 
     @property
     def text(self) -> str:
@@ -69,6 +72,8 @@ class Variant:
             edits["models/llama-3.1-8b"] = "models/llama-3.2-1b"
         if self.is_tied and not self.is_whole:
             edits[_OWN_HEAD_UNIT] = ""
+        if self.is_whole_in_step:
+            edits["reshard_after_forward = true"] = "reshard_after_forward = false"
         for old, new in edits.items():
             assert old in text, f"nothing to edit: {old}"
             text = text.replace(old, new)
@@ -84,7 +89,16 @@ class Variant:
             f"data.micro_batch={self.micro_batch}",
             f"train.tokens_per_step={tokens}",
             f"train.loss_chunks={self.chunks}",
-            *([] if self.is_whole else [f"fsdp.prefetch={self.prefetch}"]),
+            *([] if self.is_whole else self._fsdp_settings),
+        )
+
+    @property
+    def _fsdp_settings(self) -> tuple[str, ...]:
+        keeps = str(not self.is_whole_in_step).lower()
+        return (
+            f"fsdp.prefetch={self.prefetch}",
+            f"fsdp.reshard_after_backward={keeps}",
+            f"fsdp.reduce_every={self.reduce_every}",
         )
 
 
@@ -134,6 +148,19 @@ SLOW = (
         "FSDP 8, CP 4 ulysses, selective", dp_shard=8, cp=4, sequence=32768, rotate="ulysses", **_SELECTIVE
     ),
 )
+_KEPT: Mapping[str, Any] = {"dp_shard": 8, "is_whole_in_step": True}
+_EACH: Mapping[str, Any] = {"dp_shard": 8, "reduce_every": "micro_batch"}
+SHARDINGS = (
+    Variant("FSDP 8, ZeRO-1", **_KEPT),
+    Variant("FSDP 8, ZeRO-1, 4 micro steps", steps=4, **_KEPT),
+    Variant("FSDP 8, ZeRO-2, 4 micro steps", steps=4, **{**_EACH, **_KEPT}),
+    Variant("FSDP 8, ZeRO-2, 2 micro steps, all kept", steps=2, recomputes=False, **{**_EACH, **_KEPT}),
+    Variant("FSDP 8, reduced each, 4 micro steps", steps=4, **_EACH),
+    Variant("FSDP 8, reduced each, float32, 3 micro steps", steps=3, is_narrow=False, **_EACH),
+    Variant("HSDP 2 x 8, reduced each, 4 micro steps", 2, steps=4, **_EACH),
+    Variant("FSDP 8, TP 4, ZeRO-2, 4 micro steps", tp=4, steps=4, **{**_EACH, **_KEPT}),
+)
+"""What is sharded between uses: ZeRO's stages, and gradients as shards with parameters as shards."""
 PLAN_NAMES = ("llama-3.1-8b", "qwen3-8b", "llama-3.1-405b")
 
 
@@ -208,7 +235,7 @@ def compare_text(name: str, text: str, *, settings: tuple[str, ...] = (), base: 
 
 def _rows() -> Iterator[str]:
     yield f"{'':<46}{'held, GiB':>12}{'closed form':>13}{'reserved':>11}{'closed form':>13}"
-    for variant in (*QUICK, *SLOW):
+    for variant in (*QUICK, *SLOW, *SHARDINGS):
         yield _row(compare(variant))
     for name in PLAN_NAMES:
         yield _row(compare_plan(name))

@@ -6,11 +6,20 @@ import functools
 
 import pytest
 
-from tests.estimate.against_rehearsal import PLAN_NAMES, QUICK, SLOW, Compared, Variant, compare, compare_plan
+from tests.estimate.against_rehearsal import (
+    PLAN_NAMES,
+    QUICK,
+    SHARDINGS,
+    SLOW,
+    Compared,
+    Variant,
+    compare,
+    compare_plan,
+)
 from tests.slow import slow_except
 
 HELD = 0.001
-FSDP_ALONE, DIVIDED = 0.01, 0.03
+FSDP_ALONE, KEPT, DIVIDED = 0.01, 0.02, 0.03
 
 
 def assert_agrees(found: Compared) -> None:
@@ -25,6 +34,15 @@ named = functools.partial(slow_except, name=lambda variant: variant.name)
 @pytest.mark.parametrize("variant", named(QUICK, "FSDP 8, TP 4"), ids=lambda variant: variant.name)
 def test_the_closed_form_is_what_is_rehearsed(variant: Variant) -> None:
     assert_agrees(compare(variant))
+
+
+@pytest.mark.parametrize(
+    "variant", named(SHARDINGS, "FSDP 8, ZeRO-2, 4 micro steps"), ids=lambda variant: variant.name
+)
+def test_whole_parameters_and_gradients_hold_what_is_estimated(variant: Variant) -> None:
+    found = compare(variant)
+    assert abs(found.held_error) <= HELD
+    assert abs(found.error) <= KEPT
 
 
 FEW_TOKENS = (

@@ -43,6 +43,7 @@ train {
   steps = 10
 }
 """
+RECOMPUTED = 'activation_checkpoint { "model.layers.*" -> full }'
 GIB = 2**30
 
 
@@ -114,7 +115,7 @@ def test_a_tiny_plan_has_figures_too() -> None:
 def test_recomputing_is_named_first_with_its_own_figure() -> None:
     text = PLAN.replace("data {", 'activation_checkpoint {\n  "model.layers.*" -> full\n}\ndata {')
     first = demand_of(with_memory(80)).changes[0]
-    assert first.texts == ('activation_checkpoint { "model.layers.*" -> full }',)
+    assert first.texts == (RECOMPUTED,)
     assert first.peak_bytes == peak(text)
 
 
@@ -128,6 +129,13 @@ def test_a_step_of_written_tokens_is_kept_and_costs_whole_gradients() -> None:
     text = with_memory(100).replace("steps = 10", "steps = 10\n  tokens_per_step = 131_072")
     assert not [change for change in demand_of(text).changes if "micro_batch" in change.texts[0]]
     assert peak(text, "data.micro_batch=1") == peak(PLAN, "data.micro_batch=1") + 4 * 8_030_261_248
+
+
+def test_gradients_of_a_step_that_accumulates_may_be_shards() -> None:
+    text = with_memory(60).replace("steps = 10", "steps = 10\n  tokens_per_step = 262_144")
+    first = demand_of(text).changes[0]
+    assert first.texts == (RECOMPUTED, "fsdp.reduce_every = micro_batch")
+    assert first.peak_bytes == peak(f"{text}{RECOMPUTED}\n", "fsdp.reduce_every=micro_batch")
 
 
 def test_every_named_change_fits() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from planc.graph.gathers import StageUnit, stage_holding
 from planc.pipelining.order_text import parse_order
+from planc.pipelining.orders import Order
 
 ORDER = parse_order("0F0 0F1 0B0 0F2 0B1 0B2")
 TWO_STAGES = parse_order("0F0 0F1 2F0 2B0 2F1 0B0 2B1 0B1")
@@ -27,11 +28,25 @@ WEIGHTS_APART = parse_order("0F0 0B0 0F1 0W0 0B1 0W1")
     ],
 )
 def test_a_unit_is_gathered_from_its_use_until_it_is_freed(
-    text: tuple[object, ...], stage: int, reshards: bool, expected: str
+    text: Order, stage: int, reshards: bool, expected: str
 ) -> None:
     unit = StageUnit(("model.layers.0",), stage, reshards, True)
-    stays = unit.stays(text)  # type: ignore[arg-type]
-    assert " ".join(f"{stay.first}-{stay.last}" for stay in stays) == expected
+    assert " ".join(f"{stay.first}-{stay.last}" for stay in unit.stays(text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "stage", "expected"),
+    [
+        (ORDER, 0, "0F0-0B2"),
+        (TWO_STAGES, 0, "0F0-0B1"),
+        (TWO_STAGES, 2, "2F0-2B1"),
+        (WEIGHTS_APART, 0, "0F0-0B1"),
+    ],
+)
+def test_a_unit_that_stays_whole_is_gathered_once(text: Order, stage: int, expected: str) -> None:
+    """The backwards of the rank's other stages leave it."""
+    (stay,) = StageUnit(("model.layers.0",), stage, False, False).stays(text)
+    assert f"{stay.first}-{stay.last}" == expected
 
 
 def test_a_unit_is_in_the_stage_of_what_is_around_it() -> None:

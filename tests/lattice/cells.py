@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import cache
 from itertools import product
 from math import prod
@@ -304,6 +304,17 @@ def narrow_cells(dtype: str) -> tuple[Cell, ...]:
             # 7 has no divisor in common with the number of cells of any mesh: 2, 3 and 5 divide them.
             found.append(replace(every[index * 7 % len(every)], dtype=dtype))
     return tuple(found)
+
+
+@cache
+def sharding_cells() -> tuple[Cell, ...]:
+    """Of meshes of 2 and 4 ranks with FSDP, and of pipelines with it, enough that each way to shard between
+    uses meets each value of another axis."""
+    flat = [mesh for world_size in (2, 4) for mesh in meshes(world_size) if mesh.dp_shard * mesh.cp > 1]
+    every = [cell for mesh in flat for cell in full_product(mesh)]
+    every += pipelines(Mesh(1, 2, 1, 1, pp=2), is_tied=False)
+    found = _covering(tuple(replace(cell, sharding=one) for cell in every for one in SHARDINGS if one))
+    return tuple(sorted(found, key=lambda cell: astuple(cell.mesh)))
 
 
 def plan_text(cell: Cell) -> str:

@@ -26,6 +26,7 @@ from tests.lattice.cells import (
     narrow_cells,
     pipeline_cells,
     pipelines,
+    sharding_cells,
     unit_cells,
 )
 from tests.lattice.measure import LIMITS, Row, measure_all
@@ -57,7 +58,9 @@ def parts() -> Mapping[str, tuple[Cell, ...]]:
     narrow = {f"{dtype}, a sample": narrow_cells(dtype) for dtype in ("float32", "bfloat16")}
     pipelined = {f"float64, pipelines of {pp} ranks": pipeline_cells(pp) for pp in (2, 4)}
     pipelined["float64, pipelines with other units"] = unit_cells()
-    return {_title(world_size): cells(world_size) for world_size in WORLD_SIZES} | pipelined | narrow
+    sharded = {"float64, ZeRO-1, ZeRO-2, and gradients reduced each micro-batch": sharding_cells()}
+    every = {_title(world_size): cells(world_size) for world_size in WORLD_SIZES}
+    return every | pipelined | sharded | narrow
 
 
 def _title(world_size: int) -> str:

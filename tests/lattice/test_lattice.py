@@ -38,6 +38,9 @@ PP2_DP2, PP2_CP2 = Mesh(1, 2, 1, 1, pp=2), Mesh(1, 1, 2, 1, pp=2)
 QUICK = (
     Cell(Mesh(1, 1, 1, 1), num_micro_steps=4, recomputation="selective"),
     Cell(Mesh(2, 1, 1, 1), num_micro_steps=4),
+    Cell(Mesh(1, 2, 1, 2), num_micro_steps=4, sharding="zero 1"),
+    Cell(Mesh(2, 2, 1, 1), num_micro_steps=4, recomputation="full", sharding="zero 2"),
+    Cell(Mesh(1, 2, 2, 1), context="ring headtail", num_micro_steps=4, sharding="reduced each micro-batch"),
     Cell(Mesh(2, 1, 1, 2), whole_replicas=True, sequence_parallel=True, num_micro_steps=4),
     Cell(Mesh(1, 1, 1, 4), sequence_parallel=True, recomputation="full"),
     Cell(Mesh(1, 2, 1, 2), loss_parallel=True, num_micro_steps=4),
