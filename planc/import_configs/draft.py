@@ -107,9 +107,6 @@ class Draft:
         stage = self.take(facts.ZERO_STAGE)
         if stage is not None:
             meant += facts.STAGES[stage]
-        if stage in (1, 2):
-            text = f"ZeRO-{stage} keeps whole parameters; the nearest shards them and gathers once a step"
-            self.added("fsdp.unit.reshard_after_forward", text)
         for fact, value in meant:
             if fact is facts.SHARDED and (given := self._given.get(fact.name)) is not None:
                 self._given[fact.name] = Given(value, given.leaf)
@@ -143,7 +140,10 @@ _UNUSED = {
         ((facts.PIPELINE_SCHEDULE, facts.PIPELINE_MICRO_BATCH), "without pipeline ranks it does nothing"),
         ((facts.FULLGRAPH, facts.DYNAMIC), "the file does not compile the model"),
         ((facts.PARAM_DTYPE, facts.REDUCE_DTYPE), "without sharding, a plan computes in `model.dtype`"),
-        ((facts.OFFLOAD, facts.RESHARD, facts.HYBRID), "without sharding it does nothing"),
+        (
+            (facts.OFFLOAD, facts.RESHARD, facts.RESHARD_BACKWARD, facts.REDUCES_EACH, facts.HYBRID),
+            "without sharding it does nothing",
+        ),
         ((facts.TRAIN_ON, facts.MESSAGES), "the data are not conversations"),
         ((facts.TEXT_FIELD,), "the data have no columns"),
         ((facts.MIN_FACTOR, facts.MIN_LR), "a constant schedule has no lowest rate"),

@@ -63,6 +63,8 @@ HYBRID = Fact("hybrid sharding", "fsdp.replicate_on", readers.flag)
 STRATEGY = Fact("strategy", "fsdp", readers.shard_words)
 ZERO_STAGE = Fact("ZeRO stage", "fsdp", readers.stage)
 UNITS = Fact("units", "fsdp.unit", readers.wrapping, trains=False)
+RESHARD_BACKWARD = Fact("reshard after backward", "fsdp.reshard_after_backward", readers.flag, trains=False)
+REDUCES_EACH = Fact("gradients as shards", "fsdp.reduce_every", readers.flag, trains=False)
 RESHARD = Fact("reshard", "fsdp.unit.reshard_after_forward", readers.tuned_resharding, trains=False)
 OFFLOAD = Fact("offload", "fsdp.cpu_offload", readers.flag, trains=False)
 PARAM_DTYPE = Fact("compute dtype", "fsdp.param_dtype", readers.dtype)
@@ -128,10 +130,11 @@ STRATEGIES: dict[str, tuple[tuple[Fact, bool], ...]] = {
 }
 """What each of FSDP's words means."""
 
+_WHOLE = ((SHARDED, True), (RESHARD, False), (RESHARD_BACKWARD, False))
 STAGES: tuple[tuple[tuple[Fact, bool], ...], ...] = (
     ((SHARDED, False),),
-    ((SHARDED, True), (RESHARD, False)),
-    ((SHARDED, True), (RESHARD, False)),
-    ((SHARDED, True),),
+    _WHOLE,
+    (*_WHOLE, (REDUCES_EACH, True)),
+    ((SHARDED, True), (REDUCES_EACH, True)),
 )
-"""What each stage of ZeRO means. To stages 1 and 2, FSDP2 that keeps gathered parameters is nearest."""
+"""What each stage of ZeRO means. From the second on, micro-batches reduce their gradients."""

@@ -185,6 +185,10 @@ def _fsdp(draft: Draft, mesh: Mesh, target: Target) -> Block:
         lines.append(f"reduce_dtype = {reduce}")
     if draft.take(facts.OFFLOAD):
         lines.append("cpu_offload = true")
+    if draft.take(facts.RESHARD_BACKWARD) is False:
+        lines.append("reshard_after_backward = false")
+    if draft.take(facts.REDUCES_EACH):
+        lines.append("reduce_every = micro_batch")
     reshards = draft.take(facts.RESHARD)
     keeps = reshards is False or (reshards is None and mesh.pp > 1)
     if reshards is None and keeps:

@@ -18,7 +18,8 @@ FIELD: Mapping[str, Foreign] = {
         f"fsdp on dp_shard {{ reshard_after_backward = false, {_WHOLE} }}",
         why="optimizer state is sharded, parameters are gathered once a step, and gradients reduced once",
     ),
-    "zero2 zero_2 shard_grad_op no_reshard": Foreign(
+    "shard_grad_op no_reshard": Foreign("fsdp", _WHOLE),
+    "zero2 zero_2": Foreign(
         "",
         f"fsdp on dp_shard {{ reshard_after_backward = false, reduce_every = micro_batch, {_WHOLE} }}",
         why="parameters are gathered once a step, and gradients are kept as shards",
