@@ -95,7 +95,7 @@ def fullest_product(work: RankWork, units: tuple[Unit, ...], *, kept: int) -> Mo
     for gradient, freed in products(work):
         moments.append(Moment(kept, 0, waiting + gradient, 0, stay))
         kept -= freed
-        waiting += gradient if work.times == 1 else 0
+        waiting += gradient if work.times == 1 or any(unit.reduces_each for unit in units) else 0
     return max(moments, key=lambda moment: moment.num_bytes, default=None)
 
 

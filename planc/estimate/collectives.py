@@ -11,6 +11,7 @@ from planc.estimate.rank_work import RankWork
 from planc.estimate.result import Collective, Kind
 from planc.estimate.tensor_parallel import tensor_parallel_collectives
 from planc.estimate.units import Unit
+from planc.graph.gathers import StageUnit
 from planc.graph.ops import AllReduceGradients, ClipGradients, GuardStep, NextBatch, ReduceMetrics, SumTies
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.inventory.schema import Attention
@@ -54,7 +55,7 @@ def as_called(collectives: Iterable[Collective]) -> Counter[tuple[str, tuple[Mes
 
 def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collective]:
     """FSDP2: gathered in every forward, and in every backward where forward resharded, or once a step.
-    Gradients are reduced once a step, or scattered in every backward and summed over replicas once.
+    Gradients are reduced once a step, or in every backward.
 
     The sums stay in the reduce dtype over the replicas too (torch/distributed/fsdp/_fully_shard/
     _fsdp_collectives.py). Parameters are padded to make every rank's shard as large as rank 0's.
@@ -63,19 +64,35 @@ def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collecti
     for unit in units:
         size = _group_size(work, unit.shard_over)
         gathered = unit.num_local * unit.compute_dtype.size_bytes
-        reduced = unit.num_reduced * unit.reduce_dtype.size_bytes
         times = unit.num_gathers(work.times) if pipeline is None else _gathers_in_order(pipeline, unit)
         yield Collective(unit.shard_over, size, Kind.ALL_GATHER, "fsdp.shard", times, gathered)
-        scattered = unit.num_reductions(work.times)
-        yield Collective(unit.shard_over, size, Kind.REDUCE_SCATTER, "fsdp.shard", scattered, size * reduced)
         replicas = _group_size(work, unit.replicate_over)
-        yield Collective(unit.replicate_over, replicas, Kind.ALL_REDUCE, "fsdp.shard", 1, reduced)
+        for times, num_reduced in _reductions(work, unit, pipeline):
+            part = num_reduced * unit.reduce_dtype.size_bytes
+            yield Collective(unit.shard_over, size, Kind.REDUCE_SCATTER, "fsdp.shard", times, size * part)
+            yield Collective(unit.replicate_over, replicas, Kind.ALL_REDUCE, "fsdp.shard", times, part)
 
 
 def _gathers_in_order(pipeline: Pipeline, unit: Unit) -> int:
     """How often a rank of a pipeline gathers a unit in a step."""
-    found = (one for one in pipeline.units if not {*one.modules}.isdisjoint(unit.modules))
-    return sum(len(pipeline.stays(one)) for one in found)
+    return sum(len(pipeline.stays(one)) for one in _in_pipeline(pipeline, unit))
+
+
+def _in_pipeline(pipeline: Pipeline, unit: Unit) -> Iterator[StageUnit]:
+    return (one for one in pipeline.units if not {*one.modules}.isdisjoint(unit.modules))
+
+
+def _reductions(work: RankWork, unit: Unit, pipeline: Pipeline | None) -> Iterator[tuple[int, int]]:
+    """(how often in a step, elements of this rank's shard) of a unit's reductions.
+
+    Where gradients of weights are computed twice in a row, the second time they are all that there is to
+    reduce: the backward of its micro-batch came before the first.
+    """
+    late = 0
+    if pipeline is not None and unit.reduces_each:
+        late = sum(map(pipeline.num_weights_in_a_row, (one.stage for one in _in_pipeline(pipeline, unit))))
+    found = ((unit.num_reductions(work.times) - late, unit.num_reduced), (late, unit.num_deferred))
+    return ((times, num_reduced) for times, num_reduced in found if times and num_reduced)
 
 
 def _replicated(work: RankWork) -> Iterator[Collective]:

@@ -133,11 +133,15 @@ def reducing_pool(pieces: Pieces) -> int:
     then holds two units' shards; one rank, which has nothing to scatter, divides its gradients into a new
     tensor (foreach_reduce in torch's _fsdp_collectives.py).
     """
-    passing = [
-        unit.num_reduced * (pieces.reduced * _passing_shares(pieces, unit) + pieces.added)
-        for unit in pieces.units
-    ]
+    passing = [_passing_bytes(pieces, unit) for unit in pieces.units]
     return pieces.gradients + max(passing) if passing else 0
+
+
+def _passing_bytes(pieces: Pieces, unit: Unit) -> int:
+    """Bytes of a unit's shard in addition to its gradients, for a time."""
+    # What is summed over replicas stays until the next unit's is.
+    added = pieces.added * (2 if unit.replicate_over else 1)
+    return unit.num_reduced * (pieces.reduced * _passing_shares(pieces, unit) + added)
 
 
 def _passing_shares(pieces: Pieces, unit: Unit) -> int:

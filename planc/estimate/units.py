@@ -18,13 +18,15 @@ class Unit:
 
     `num_gradients` are the gradients before reduction, of the parameters that tensor parallelism leaves on a
     rank; `num_local` are the rank's own parameters, with the padding that makes all ranks' equal, and
-    `num_gathered` those of all ranks. `num_reduced` and `num_scattered` are the same of gradients.
+    `num_gathered` those of all ranks. `num_reduced` and `num_scattered` are the same of gradients, and
+    `num_deferred` are those of `num_reduced` that a pipeline computes apart from their backward.
     """
 
     modules: tuple[str, ...]
     num_gradients: int
     num_local: int
     num_reduced: int
+    num_deferred: int
     parts: int
     reshard_after_forward: bool
     reshard_after_backward: bool
@@ -69,6 +71,7 @@ def units(work: RankWork) -> tuple[Unit, ...]:
             num_gradients=sum(prod(one.tp_shape) for one in parameters[group] if one.has_gradient),
             num_local=sum(prod(one.local_shape) for one in parameters[group]),
             num_reduced=sum(prod(one.local_shape) for one in parameters[group] if one.has_gradient),
+            num_deferred=sum(prod(one.local_shape) for one in parameters[group] if _is_deferred(work, one)),
             parts=prod(work.graph.size(mesh_dim) for mesh_dim in op.shard_over),
             reshard_after_forward=op.reshard_after_forward,
             reshard_after_backward=op.reshard_after_backward,
@@ -83,6 +86,10 @@ def units(work: RankWork) -> tuple[Unit, ...]:
     ]
     order = {name: index for index, name in enumerate(("", *work.inventory.names()))}
     return tuple(sorted(found, key=lambda unit: min(order[name] for name in unit.modules)))
+
+
+def _is_deferred(work: RankWork, layout: ParameterLayout) -> bool:
+    return layout.has_gradient and layout.module in work.deferred and layout.fqn.endswith(".weight")
 
 
 def _groups(work: RankWork) -> Iterator[tuple[FullyShard, tuple[str, ...]]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from planc.graph.gathers import StageUnit, Stay, stage_holding
 from planc.graph.graph import Graph
 from planc.graph.ops import Accumulate, FullyShard, SplitPipeline
 from planc.pipelining.order_text import parse_order
-from planc.pipelining.orders import Order, rank_of, schedule_of
+from planc.pipelining.orders import Direction, Order, rank_of, schedule_of
 from planc.pipelining.simulate import Simulation, equal_step
 from planc.record import record
 
@@ -38,6 +40,13 @@ class Pipeline:
     def stays(self, unit: StageUnit) -> tuple[Stay, ...]:
         """When a step gathers a unit, and frees it."""
         return unit.stays(self.orders[rank_of(unit.stage, num_ranks=self.num_ranks)])
+
+    def num_weights_in_a_row(self, stage: int) -> int:
+        """How often a stage computes gradients of weights without a backward since it last did."""
+        order = self.orders[rank_of(stage, num_ranks=self.num_ranks)]
+        own = (one.direction for one in order if one.stage == stage)
+        backwards = (direction for direction in own if direction is not Direction.FORWARD)
+        return sum(one is two is Direction.WEIGHTS for one, two in pairwise(backwards))
 
     def equal_step(self) -> Simulation:
         """The step in slots, as if stages took equal time."""

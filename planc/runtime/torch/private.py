@@ -102,6 +102,17 @@ def last_compilations() -> Sequence[Any]:
     return get_compilation_metrics()
 
 
+def end_backward_of(unit: FSDPModule) -> None:
+    """Let a unit take in the gradients of its weights, and reduce them if it is to.
+
+    FSDP reduces gradients of one dtype: those that backward has left were put in the dtype of reduction.
+    """
+    for group in fully_shard.state(unit)._fsdp_param_groups:  # type: ignore[attr-defined]
+        reduces = group.reduce_grads
+        for group.reduce_grads in (False, True) if reduces else (False,):
+            group.post_backward()
+
+
 def finish_backward(model: FSDPModule) -> None:
     """Let all units of FSDP take in, and reduce if they are to, gradients that came without a backward of
     their modules: what they do at the end of a backward. PyTorch's own pipelines call the same."""

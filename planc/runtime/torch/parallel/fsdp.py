@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from torch import nn
 from torch.distributed.fsdp import (
@@ -18,7 +20,7 @@ from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.mesh import fsdp_mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.parallel.rank_unit import RankUnit
-from planc.runtime.torch.private import finish_backward, forward_order
+from planc.runtime.torch.private import end_backward_of, finish_backward, forward_order
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 
@@ -53,6 +55,7 @@ def shard_fully(session: Session, op: FullyShard, position: Position) -> None:
         assert isinstance(first, FSDPModule)
         stage = None if session.pipeline is None else session.pipeline.stage_of(group[0])
         session.units.append(RankUnit(first, op, stage))
+    _set_resharding(session)
     for module in session.model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
@@ -71,8 +74,9 @@ def prefetch_units(session: Session, op: PrefetchUnits, position: Position) -> N
         unit.set_modules_to_backward_prefetch(backward[index + 1 : index + 1 + op.ahead])
 
 
-def set_end_of_backward(session: Session, position: Position) -> None:
-    """Let the coming backward reduce gradients and free parameters as the ops of its stage's units have it.
+@contextmanager
+def ending_as_stated(session: Session, position: Position) -> Iterator[None]:
+    """Inside, a backward reduces gradients and frees parameters as the ops of its stage's units have it.
 
     One that defers gradients reduces none: see `reduce_deferred`.
     """
@@ -80,6 +84,9 @@ def set_end_of_backward(session: Session, position: Position) -> None:
     if pipeline is not None and position.stage not in pipeline.prefetching:
         _prefetch_in_stage(session.model, pipeline, position.stage)
     _set_end(session, position, reduces=pipeline is None or not pipeline.op.deferred)
+    yield
+    # Backwards of other stages, in this step and the next, free what is not to stay.
+    _set_resharding(session)
 
 
 def _set_end(session: Session, position: Position, *, reduces: bool) -> None:
@@ -91,8 +98,6 @@ def _set_end(session: Session, position: Position, *, reduces: bool) -> None:
         if unit.stage in (None, position.stage):
             is_each = unit.op.reduce_every == "micro_batch"
             unit.module.set_requires_gradient_sync(reduces and (is_last or is_each), recurse=False)
-            # Replicas sum once what shards have added up.
-            unit.module.set_requires_all_reduce(reduces and is_last, recurse=False)
             unit.module.set_reshard_after_backward(is_last or unit.op.reshard_after_backward, recurse=False)
 
 
@@ -113,10 +118,18 @@ def _prefetch_in_stage(model: nn.Module, pipeline: Pipeline, stage: int) -> None
 def reduce_deferred(session: Session, position: Position) -> None:
     """Let units take in the gradients of weights that FSDP saw no backward of, and reduce them as their ops
     have it."""
-    if isinstance(session.model, FSDPModule):
-        _set_end(session, position, reduces=True)
-        # Units that the next backward needs stay gathered.
-        session.model.set_reshard_after_backward(False)
-        finish_backward(session.model)
-        for unit in session.units:
-            unit.module.set_reshard_after_backward(unit.op.reshard_after_backward, recurse=False)
+    if not isinstance(session.model, FSDPModule):
+        return
+    _set_end(session, position, reduces=True)
+    # Units that the next backward needs stay gathered.
+    session.model.set_reshard_after_backward(False)
+    for unit in session.units:
+        if unit.stage == position.stage:
+            end_backward_of(unit.module)
+    finish_backward(session.model)
+    _set_resharding(session)
+
+
+def _set_resharding(session: Session) -> None:
+    for unit in session.units:
+        unit.module.set_reshard_after_backward(unit.op.reshard_after_backward, recurse=False)

@@ -17,7 +17,7 @@ from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.dropout.attach import begin_dropout
 from planc.runtime.torch.parallel.deferred_weights import compute_gradients
-from planc.runtime.torch.parallel.fsdp import reduce_deferred, set_end_of_backward
+from planc.runtime.torch.parallel.fsdp import ending_as_stated, reduce_deferred
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline
 from planc.runtime.torch.parallel.replica_sums import begin_sums
@@ -138,32 +138,34 @@ def _mean_loss(session: Session, op: ComputeLoss, logits: Tensor, labels: Tensor
 
 def backward(session: Session, op: Backward, position: Position) -> None:
     """Compute gradients. Replicas reduce them on the last micro step, sharded units as their ops have it."""
-    set_end_of_backward(session, position)
-    if session.pipeline is not None:
-        _backward_of_stage(session, session.pipeline, position)
-        return
-    assert session.loss is not None
     begin_sums(session, position)
+    with ending_as_stated(session, position):
+        if session.pipeline is None:
+            assert session.loss is not None
+            _backward_of_loss(session, session.loss)
+            session.loss = None
+        else:
+            _backward_of_stage(session, session.pipeline, position)
+
+
+def _backward_of_loss(session: Session, loss: Tensor) -> None:
     with _loss_context(_loss_op(session)):
-        session.loss.backward()  # type: ignore[no-untyped-call]
-    session.loss = None
+        loss.backward()  # type: ignore[no-untyped-call]
 
 
 def _backward_of_stage(session: Session, pipeline: Pipeline, position: Position) -> None:
     """From the loss, or from the gradient of what the stage has sent."""
-    begin_sums(session, position)
     loss = pipeline.begin_backward(position)
     if session.documents is not None:
         session.documents.batch = pipeline.now.documents
     if session.masking is not None and pipeline.now.dropout is not None:
         session.masking.tokens, session.masking.seen = pipeline.now.dropout
-    if loss is None:
-        assert pipeline.now.origin is not None, "the stage's forward came before"
-        torch.autograd.backward(pipeline.now.origin, pipeline.gradient)
-        pipeline.gradient = None
+    if loss is not None:
+        _backward_of_loss(session, loss)
         return
-    with _loss_context(_loss_op(session)):
-        loss.backward()  # type: ignore[no-untyped-call]
+    assert pipeline.now.origin is not None, "the stage's forward came before"
+    torch.autograd.backward(pipeline.now.origin, pipeline.gradient)
+    pipeline.gradient = None
 
 
 def compute_weight_gradients(session: Session, op: ComputeWeightGradients, position: Position) -> None:
