@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +58,16 @@ CASES = {
 }
 
 
+for _schedule in ("interleaved(stages_per_rank = 2)", "zero_bubble"):
+    for _stage in ("ZeRO-1", "ZeRO-2"):
+        CASES[f"{_stage}, {_schedule}"] = replace(CASES["fsdp, zero bubble"], schedule=_schedule)
+CASES["two dtypes, zero bubble"] = CASES["fsdp, zero bubble"]
+_WHOLE, _EACH = "reshard_after_backward = false", "reduce_every = micro_batch"
+IN_FSDP = {
+    **{name: (_WHOLE,) for name in CASES if name.startswith("ZeRO-1")},
+    **{name: (_WHOLE, _EACH) for name in CASES if name.startswith("ZeRO-2")},
+    "two dtypes, zero bubble": ("param_dtype = bfloat16", "reduce_dtype = float32"),
+}
 MOST = {"zero bubble": 1.09}
 """Blocks that a backward frees are between those that its layers keep."""
 
@@ -64,8 +75,10 @@ MOST = {"zero bubble": 1.09}
 def graph_of(name: str, workspace: Path, *, tokens: str = "") -> Graph:
     """The graph of a case; `tokens` are those of a step, if they are not the case's."""
     text = plan_text(CASES[name])
-    if name == STAY_GATHERED:
+    if name == STAY_GATHERED or "ZeRO" in name:
         text = text.replace("-> unit", "-> unit(reshard_after_forward = false)")
+    for line in IN_FSDP.get(name, ()):
+        text = re.sub(r"^fsdp on .*{$", rf"\g<0>\n  {line}", text, count=1, flags=re.MULTILINE)
     settings = [SourceFile("--set", f"train.tokens_per_step={tokens}")] if tokens else []
     checked = check_source(SourceFile("parity.plan", text), base=workspace, settings=settings)
     assert checked.graph is not None, checked.diagnostics
