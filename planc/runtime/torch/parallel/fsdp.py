@@ -85,7 +85,7 @@ def ending_as_stated(session: Session, position: Position) -> Iterator[None]:
         _prefetch_in_stage(session.model, pipeline, position.stage)
     _set_end(session, position, reduces=pipeline is None or not pipeline.op.deferred)
     yield
-    # Backwards of other stages, in this step and the next, free what is not to stay.
+    # Backwards of other stages follow, in this step and the next.
     _set_resharding(session)
 
 
