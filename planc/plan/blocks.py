@@ -12,6 +12,7 @@ from planc.plan.data import DataSpec
 from planc.plan.elastic import ElasticSpec
 from planc.plan.guard import GuardSpec
 from planc.plan.hardware import HardwareSpec
+from planc.plan.mesh import MeshSpec
 from planc.plan.observing import LoggingSpec, ProfileSpec
 from planc.plan.optimizer import Group
 from planc.plan.pipeline_schedule import StageOf
@@ -62,7 +63,7 @@ class Shape:
 
 BLOCKS: Mapping[str, Shape] = {
     "model": Shape(spec.ModelSpec, required=True),
-    "mesh": Shape(spec.MeshSpec),
+    "mesh": Shape(MeshSpec),
     "pipeline": Shape(spec.PipelineSpec, actions={"stage": StageOf}, on=(MeshDim.PP,)),
     "tensor_parallel": Shape(
         spec.TensorParallelSpec, actions=STYLE_ACTIONS, directives={"auto": Auto}, on=(MeshDim.TP,)

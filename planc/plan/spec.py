@@ -16,6 +16,7 @@ from planc.plan.data import DataSpec
 from planc.plan.elastic import ElasticSpec
 from planc.plan.guard import GuardSpec
 from planc.plan.hardware import HardwareSpec
+from planc.plan.mesh import MeshSpec
 from planc.plan.model_source import ModelSource, NamePart
 from planc.plan.observing import LoggingSpec, ProfileSpec
 from planc.plan.optimizer import (
@@ -30,7 +31,7 @@ from planc.plan.optimizer import (
 )
 from planc.plan.pattern import Pattern
 from planc.plan.pipeline_schedule import SCHEDULES, Interleaved, OneFOneB, PipelineSchedule, StageOf
-from planc.plan.scalars import SECONDS, STEPS, Bool, Choice, Float, Int, Quantity
+from planc.plan.scalars import STEPS, Bool, Choice, Float, Int, Quantity
 from planc.plan.scope import OriginStep
 from planc.plan.style_actions import StyleAction
 from planc.plan.train import TrainSpec
@@ -93,52 +94,6 @@ class ModelSpec:
         default=AttentionKernel.SDPA,
         doc="sdpa: fused causal kernels; eager: the model's own code, with all scores in memory",
     )
-
-
-class Backend(StrEnum):
-    AUTO = "auto"
-    GLOO = "gloo"
-    NCCL = "nccl"
-
-
-_SIZE = Int(1, instead="write every mesh dim as a number: the world size is their product")
-
-
-@record
-class MeshSpec:
-    """The device mesh, outermost dim first: pp, dp_replicate, dp_shard, cp, tp."""
-
-    pp: int = key(_SIZE, default=1, doc="ranks that each run a part of the layers, by `pipeline`")
-    dp_replicate: int = key(
-        _SIZE, default=1, doc="replicas of the shards with `fsdp`, otherwise of the whole model"
-    )
-    dp_shard: int = key(_SIZE, default=1, doc="ranks that shard parameters, gradients and optimizer state")
-    cp: int = key(_SIZE, default=1, doc="ranks that shard each sequence")
-    tp: int = key(_SIZE, default=1, doc="ranks that shard each layer")
-    devices_per_node: int | None = key(
-        Optional(Int(1)), default=None, doc="shows the checks which dims cross nodes", example="8"
-    )
-    backend: Backend = key(
-        Choice(Backend), default=Backend.AUTO, doc="auto is nccl if CUDA is available, otherwise gloo"
-    )
-    timeout: int = key(Quantity(SECONDS, low=1), default=600, doc="longest time for one collective")
-
-    def size(self, mesh_dim: MeshDim) -> int:
-        found: int = getattr(self, mesh_dim.value)
-        return found
-
-    @property
-    def sizes(self) -> dict[MeshDim, int]:
-        return {mesh_dim: self.size(mesh_dim) for mesh_dim in MeshDim}
-
-    @property
-    def world_size(self) -> int:
-        return self.pp * self.dp_replicate * self.dp_shard * self.cp * self.tp
-
-    @property
-    def dp_size(self) -> int:
-        """The number of ranks that get different samples."""
-        return self.dp_replicate * self.dp_shard
 
 
 @record

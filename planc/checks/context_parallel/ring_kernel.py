@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.data import Packing
-from planc.plan.spec import Backend, Rotate
+from planc.plan.mesh import Backend
+from planc.plan.spec import Rotate
 from planc.vocab import DType, MeshDim
 
 CODE = Code("P607", "ring-kernel", "ring attention has no CUDA kernel for this")

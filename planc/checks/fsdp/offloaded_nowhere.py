@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label, Severity
-from planc.plan.spec import Backend
+from planc.plan.mesh import Backend
 
 CODE = Code("P522", "offloaded-nowhere", "`cpu_offload` has no effect on CPUs", Severity.WARNING)
 

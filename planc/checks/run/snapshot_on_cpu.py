@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
-from planc.plan.spec import Backend
+from planc.plan.mesh import Backend
 
 CODE = Code("P741", "snapshot-on-cpu", "memory snapshots require CUDA")
 

@@ -16,7 +16,7 @@ from planc.inventory.schema import Attention, Kind, Module, OwnHeads, Parameter
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
 from planc.plan.divided_heads import attentions_with_replicated_kv
-from planc.plan.spec import MeshSpec
+from planc.plan.mesh import MeshSpec
 from planc.record import record
 from planc.source import Span
 from planc.styles import StyleUse
