@@ -136,21 +136,14 @@ def _unit_dims(op: FullyShard) -> str:
     return f"over {', '.join(op.shard_over)}{copies}"
 
 
-def _offload(side: Side) -> bool | None:
-    """None without offloading, so a plan without units is equal to one that keeps
-    them on the device."""
-    return any(op.cpu_offload for op in side.ops(FullyShard)) or None
+def _units_fact(group: Group, name: str, default: object) -> Fact:
+    """A field of the units' ops; None with the default, so a plan without units is equal to one with it."""
 
+    def read(side: Side) -> Any:
+        values = (getattr(op, name) for op in side.ops(FullyShard))
+        return next((value for value in values if value != default), None)
 
-def _kept_whole(side: Side) -> bool | None:
-    """None where backward frees parameters, so a plan without units is equal to one that does."""
-    return False if any(not op.reshard_after_backward for op in side.ops(FullyShard)) else None
-
-
-def _reduced_every(side: Side) -> str | None:
-    """None for once a step, as whole replicas are reduced."""
-    found = {op.reduce_every for op in side.ops(FullyShard)} - {"step"}
-    return next(iter(found), None)
+    return Fact(group, f"fsdp.{name}", f"fsdp.{name}", read)
 
 
 def _other_dtypes(side: Side) -> str | None:
@@ -239,7 +232,7 @@ def _schedule_length(side: Side) -> int | None:
 
 
 REDUCE_DTYPE = Fact(Group.NUMERICS, "fsdp.reduce_dtype", "fsdp.reduce_dtype", _unit_dtype("reduce_dtype"))
-REDUCE_EVERY = Fact(Group.NUMERICS, "fsdp.reduce_every", "fsdp.reduce_every", _reduced_every)
+REDUCE_EVERY = _units_fact(Group.NUMERICS, "reduce_every", "step")
 
 FSDP_DIMS = Fact(Group.LAYOUT, "fsdp", "fsdp", _fsdp)
 
@@ -298,9 +291,9 @@ LAYOUT_FACTS: tuple[Fact, ...] = (
     ),
     FSDP_DIMS,
     Fact(Group.LAYOUT, "gradients summed over", "mesh.dp_replicate", of_op(AllReduceGradients, "over")),
-    Fact(Group.LAYOUT, "fsdp.cpu_offload", "fsdp.cpu_offload", _offload),
+    _units_fact(Group.LAYOUT, "cpu_offload", False),
     Fact(Group.LAYOUT, "fsdp.prefetch", "fsdp.prefetch", of_op(PrefetchUnits, "ahead")),
-    Fact(Group.LAYOUT, "fsdp.reshard_after_backward", "fsdp.reshard_after_backward", _kept_whole),
+    _units_fact(Group.LAYOUT, "reshard_after_backward", True),
     Fact(Group.LAYOUT, "context_parallel", "context_parallel", _context_parallel),
     Fact(Group.LAYOUT, "sequence tensors", "context_parallel", _sequence_tensors),
 )

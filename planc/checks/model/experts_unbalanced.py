@@ -1,4 +1,4 @@
-"""Routers that are trained, while nothing keeps the loads of their experts alike."""
+"""Routers that are trained, while nothing balances the loads of their experts."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from planc.vocab import SEES_LATER_TOKENS
 _LENGTH, _NUM_CHANGED = 16, 4
 """Tokens of a sequence, and those at its end that differ in the second forward."""
 _LIMIT = 1e-4
-"""The relative change that is no rounding: of the models of transformers, causal ones stay below 1e-6, and
-others are above 1e-3."""
+"""The relative change that is more than rounding: of the models of transformers, causal ones stay below 1e-6,
+and others are above 1e-3."""
 
 
 def causal_attentions_of(observed: Observed) -> tuple[Attention, ...]:
