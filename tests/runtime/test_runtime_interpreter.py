@@ -60,7 +60,7 @@ def graph(
         NextBatch(count_over=()),
         Accumulate(times=times, body=BODY),
         StepOptimizer(span=PLACE),
-        Log(every_steps=1),
+        Log(every_steps=1, over=()),
     )
     save = (SaveCheckpoint(every_steps=save_every, at_end=saves_at_end, keep_last=1),)
     return Graph("g", (), num_steps, SETUP, step, save)
