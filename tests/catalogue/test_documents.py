@@ -16,12 +16,23 @@ from planc.show.reference import topics
 from planc.source import SourceFile
 from tests.catalogue.declared import HERE, ROOT, exists
 from tests.catalogue.documents import Row, State, page, rows
+from tests.docs.sessions import run, workspace
 from tests.plans import FULL, PLANS
 
 FIRST, LAST = 1, 166
 """Rows of the documents from what they need to run to what they promise: all."""
 
 COMMANDS_SHOWN = [command for row in rows() for command in row.commands]
+REFUSALS = {
+    "planc check plans/quickstart.plan --world-size 3": 1,
+    "planc run plans/launch-tp4.plan": 2,
+}
+"""The exit codes of commands that show a refusal."""
+
+
+def _trains(command: str) -> bool:
+    """Whether a command trains, or reads what a run has written."""
+    return command.startswith(("torchrun", "planc run", "planc verify")) or " RUN" in command
 
 
 def test_the_page_is_what_the_rows_make(match_golden: Callable[[Path, str], None]) -> None:
@@ -49,7 +60,8 @@ def test_a_row_has_what_its_state_takes(row: Row) -> None:
 def test_every_command_that_a_row_names_is_planc_s(command: str) -> None:
     words = command.split()
     assert words[0] in ("planc", "torchrun")
-    assert [word for word in words if word.startswith("plans/") and not (ROOT / word).is_file()] == []
+    named = [word for word in words if word.endswith(".plan")]
+    assert [word for word in named if not (ROOT / word).is_file()] == []
     if words[0] == "torchrun":
         assert "-m planc.run" in command
         return
@@ -63,6 +75,29 @@ def test_every_command_that_a_row_names_is_planc_s(command: str) -> None:
     assert [word for word in words if re.match("--?[a-z]", word) and word not in options] == []
     if words[1] == "explain":
         assert words[2] in {*pages(), *(name for names in topics().values() for name in names)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return workspace(tmp_path_factory.mktemp("documents"))
+
+
+@pytest.mark.parametrize("command", [one for one in dict.fromkeys(COMMANDS_SHOWN) if not _trains(one)])
+def test_a_rows_command_ends_as_the_row_says(command: str, folder: Path) -> None:
+    printed, code = run(command, folder)
+    assert code == REFUSALS.get(command, 0), printed[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [one for one in dict.fromkeys(COMMANDS_SHOWN) if _trains(one)])
+def test_a_rows_run_ends_as_the_row_says(command: str, folder: Path) -> None:
+    if " RUN" in command and not (folder / "RUN").exists():
+        saving = "torchrun --standalone --nproc-per-node 4 -m planc.run plans/quickstart.plan --run-dir RUN"
+        printed, code = run(f"{saving} --set train.steps=2", folder)
+        assert code == 0, printed[-2000:]
+    steps = "" if " RUN" in command or command.startswith("planc verify") else " --set train.steps=2"
+    printed, code = run(f"{command}{steps}", folder)
+    assert code == REFUSALS.get(command, 0), printed[-2000:]
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,7 @@ def test_probe_leaves_no_attention_behind(models: Path) -> None:
         ({"auto_map": {"AutoModelForCausalLM": "m.M"}}, "auto_map"),
         ({"architecture": "pipeline"}, "no causal language model"),
         ({"architecture": "PreTrainedModel"}, "no causal language model"),
+        ({"architecture": "pipeline"}, "no causal language model"),
         ({"architecture": "LlamaForSequenceClassification"}, "no causal language model"),
         ({"architecture": "MistralForCausalLM"}, "no causal language model"),
         ({"model_type": "made-up"}, "no causal language model"),
