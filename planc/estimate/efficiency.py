@@ -1,6 +1,7 @@
 """The shares of a device's peaks that work reaches: each an interval, with its meaning and its source.
 
-The low and the high end hold for nine of ten machines and runs. Fitted values are those that
+The low and the high end hold for nine of ten machines and runs; those of `whole` make that so for trainers
+that no fit has seen (`python -m tests.estimate.published_sources`). Fitted values are those that
 `python -m tests.estimate.published_speed --fit` finds for one half of the catalogue's published runs; the
 other half, and 191 runs that no fit has seen, score them. The rest is from vendors and from NCCL's sources.
 """
@@ -49,6 +50,9 @@ class Efficiencies:
     """The start of a collective."""
     kernel_seconds: Efficiency
     """The host's time to launch one kernel."""
+    whole: Efficiency
+    """The speed of a whole step, of what all others make of it: trainers and clusters differ by more than any
+    coefficient. Its expected value is 1."""
 
 
 _FITTED = "fitted to 18 published runs"
@@ -70,6 +74,7 @@ _AMPERE = Efficiencies(
     kernel_seconds=Efficiency(
         10e-6, 5e-6, 3e-6, "PyTorch in eager mode launches 100 000 to 300 000 a second"
     ),
+    whole=Efficiency(0.60, 1.0, 1.35, "published runs of trainers that a fit has not seen"),
 )
 _HOPPER = replace(
     _AMPERE,

@@ -10,7 +10,8 @@ FSDP's messages, and a ring's, overlap with the compute of forward or of backwar
 share of the faster. Collectives of tensor parallelism, of other attentions and of single numbers overlap with
 nothing. Last come sums over replicas without FSDP, and the optimizer.
 
-The interval takes each coefficient to either end of its own, by itself, and adds the squares.
+The interval takes each coefficient to either end of its own, by itself, and adds the squares. Most of it is
+that of `whole`, by which trainers and clusters differ that no fit has seen; a calibration leaves it out.
 """
 
 from __future__ import annotations
@@ -119,10 +120,12 @@ def step_expectation(
     *,
     devices_per_node: int | None = None,
     calibration: Calibration | None = None,
+    known: Efficiencies | None = None,
 ) -> StepExpectation | None:
-    """The expectation on a device; None if a peak is unknown, or the plan has work that is not modeled.
+    """The expectation on a device, by its efficiencies or by the `known` ones.
 
-    Raises ValueError for another device's calibration.
+    None if a peak is unknown, or if the plan has work that is not modeled. Raises ValueError for
+    another device's calibration.
     """
     if calibration is not None and calibration.device != device.name:
         raise ValueError(
@@ -131,7 +134,7 @@ def step_expectation(
     node = devices_per_node or device.devices_per_node
     if step.not_modeled or not knows_peaks(step, device, node=node):
         return None
-    known = _calibrated(efficiencies_of(device.name), calibration)
+    known = _calibrated(known or efficiencies_of(device.name), calibration)
     middle = _values(known)
     expected = _expected(step, _Machine(device, node, middle))
     fast, slow = _ends(step, device, node, known, expected.step_seconds)
@@ -162,6 +165,8 @@ def _calibrated(known: Efficiencies, calibration: Calibration | None) -> Efficie
     """The efficiencies times what a run measured, within a narrow interval."""
     if calibration is None:
         return known
+    # A run on the same machine leaves nothing of what sets trainers and clusters apart.
+    known = replace(known, whole=Efficiency(1.0, 1.0, 1.0, "planc calibrate"))
     scales = {
         **dict.fromkeys(_COMPUTE, calibration.compute_scale),
         **dict.fromkeys(_COMMUNICATION, calibration.communication_scale),
@@ -186,7 +191,8 @@ def _ends(
     fast = slow = 0.0
     for name, one in _named(known):
         for value in (one.low, one.high):
-            seconds = _expected(step, _Machine(device, node, {**middle, name: value})).step_seconds
+            values = {**middle, name: value}
+            seconds = _expected(step, _Machine(device, node, values)).step_seconds / values["whole"]
             fast += min(0.0, seconds - expected) ** 2
             slow += max(0.0, seconds - expected) ** 2
     return expected - sqrt(fast), expected + sqrt(slow)

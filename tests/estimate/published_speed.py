@@ -44,10 +44,6 @@ CLOSE = 1.03
 FITTED = ("matmul", "attention", "narrow_features", "exposed")
 """What is fitted, the first two for each generation of devices."""
 
-_PIPELINE = """pipeline on pp {{
-  schedule = interleaved(stages_per_rank = {})
-}}
-"""
 TENSOR_PARALLEL = """tensor_parallel on tp {
   "model.embed_tokens" -> embedding_rowwise
   "model.layers.*.self_attn.{q,k,v}_proj" -> colwise
@@ -99,12 +95,13 @@ def used_to(purpose: str) -> tuple[Row, ...]:
 
 def scores(chosen: Iterable[Row]) -> tuple[Score, ...]:
     """The rows with planc's expectation and bound."""
-    return tuple(_scored(row, work_of(row)) for row in chosen)
+    return tuple(scored(row, work_of(row)) for row in chosen)
 
 
-def _scored(row: Row, step: StepWork) -> Score:
+def scored(row: Row, step: StepWork, *, known: Efficiencies | None = None) -> Score:
+    """A row with the expectation of planc's efficiencies, or of others."""
     device = DEVICES[row["device"]]
-    expected, bound = step_expectation(step, device), step_bound(step, device)
+    expected, bound = step_expectation(step, device, known=known), step_bound(step, device)
     assert expected is not None and bound is not None, "the device's peaks are known"
 
     def speed(seconds: float) -> float:
@@ -126,7 +123,7 @@ def work_of(row: Row) -> StepWork:
     assert file is not None, problems
     plan, problems = resolve(file)
     assert plan is not None, problems
-    inventory = sized_inventory(row, is_plain=row["trainer"] != "torchtitan")
+    inventory = sized_inventory(row, is_plain=row["trainer"] not in ("torchtitan", "nanotron"))
     graph = draft_graph(bind(plan, inventory))
     return step_work(graph, inventory, estimate(graph, inventory))
 
@@ -134,7 +131,10 @@ def work_of(row: Row) -> StepWork:
 def plan_of(row: Row) -> str:
     """The row as a plan. Layers are FSDP units, resharded but for the last by default."""
     size = {name: int(row[name]) for name in ("pp", "dp_replicate", "dp_shard", "cp", "tp")}
-    tokens = int(row["sequence"]) * int(row["local_batch"]) * int(row["accumulation"]) * size["dp_shard"]
+    tokens = int(row["sequence"]) * int(row["local_batch"]) * int(row["accumulation"])
+    tokens *= size["dp_replicate"] * size["dp_shard"]
+    number = int(row["stages_per_rank"])
+    schedule = f"interleaved(stages_per_rank = {number})" if number > 1 else "one_f_one_b"
     sharding = SEQUENCE_PARALLEL if row["sequence_parallel"] == "1" else TENSOR_PARALLEL
     return f"""model {{
   hf = "models/tiny-llama"
@@ -142,11 +142,12 @@ def plan_of(row: Row) -> str:
 }}
 mesh {{
   pp = {size["pp"]}
+  dp_replicate = {size["dp_replicate"]}
   dp_shard = {size["dp_shard"]}
   cp = {size["cp"]}
   tp = {size["tp"]}
 }}
-{_PIPELINE.format(row["stages_per_rank"]) if size["pp"] > 1 else ""}
+{f"pipeline on pp {{ schedule = {schedule} }}" if size["pp"] > 1 else ""}
 {sharding if size["tp"] > 1 else ""}
 {_units(row) if size["dp_shard"] > 1 else ""}
 {_recompute(row)}

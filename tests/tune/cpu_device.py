@@ -65,6 +65,7 @@ class Peaks:
             network_step_seconds=nothing,
             call_seconds=_exactly(self.values["collective"]),
             kernel_seconds=_exactly(self.values["operation"]),
+            whole=whole,
         )
 
 
