@@ -13,9 +13,7 @@ from typing import TextIO
 from planc.secrets import redactor
 
 MAX_MESSAGE = 4_000
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]|\r(?!\n)"
-)
+_UNSAFE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]|\r(?!\n)")
 """Control characters but for line ends and tabs, and what reverses the direction of writing."""
 _COLORS = re.compile(r"(\033\[[0-9;]*m)")
 _REDRAWING = re.compile(r"(\033\[(?:[0-9;]*m|[0-9]*[AK]|\?25[lh])|\r)")

@@ -30,10 +30,18 @@ def test_every_published_pipeline_is_a_sound_graph(row: Row) -> None:
     assert pipeline.num_micro_batches == int(row["micro_batches"])
 
 
+NEAR = (1, 4)
+"""Interleaved, and 131_072 tokens."""
+
+
 def test_comparable_peaks_are_near_and_documented() -> None:
-    """All are low: in part torch's messages, which planc does not hold, so no formula has them."""
+    """All are low: in part torch's messages, which planc does not hold, so no formula has them.
+
+    Four are further off than the goal of 5 %, by causes that are not known: the page lists them.
+    """
     errors = [score.error for score in comparable() if score.error is not None]
     assert len(errors) == 6
+    assert all(-0.10 < errors[number] < 0.0 for number in NEAR)
     assert all(-0.18 < error < 0.0 for error in errors)
     text = f"comparable, 6 rows: mean error {100 * mean_error(comparable()):.1f} %"
     assert text in PAGE.read_text(encoding="utf-8")
@@ -48,6 +56,8 @@ def test_messages_that_torch_holds_explain_a_part() -> None:
     for one in comparable():
         assert one.error is not None and one.error_with_messages is not None
         assert one.error_with_messages > one.error
+    near = (comparable()[number].error_with_messages for number in NEAR)
+    assert all(error is not None and abs(error) < 0.07 for error in near)
 
 
 def test_a_peak_does_not_count_what_has_been_received() -> None:
