@@ -35,9 +35,9 @@ The first column holds the loss against a forward of transformers with its own c
 `eager` and `ulysses` mean that the plan has `attention = eager`, or `rotate = ulysses`, since `check` refuses
 what comes first, `sdpa` and `allgather`. `auto` is the model's own plan, or planc's for a model that has
 none; `auto(solve)` and `auto(sequence_parallel = true)` are planc's for all of them. The compiled column and
-those of 4 ranks have `auto(solve)`; each layer is compiled by `aot_eager`, without a graph break. The columns
-of 4 ranks are of a quarter of the architectures, drawn by a hash of the name, and TP 4 of models with more
-heads."""
+those of 4 ranks without PP have `auto(solve)`; each layer is compiled by `aot_eager`, without a graph break.
+TP 4, and TP 2 with FSDP2 over 2, are of a quarter of the architectures, drawn by a hash of the name; TP 4 is
+of models with more heads. PP 2 with FSDP2 has one kind of unit inside layers, and none for the rest."""
 
 
 def read_rows(path: Path) -> dict[str, Row]:

@@ -64,6 +64,8 @@ COLUMNS: Mapping[str, str] = {
     "tp-fsdp": "TP 2 and FSDP2 over 2",
     "fsdp-chunks": "FSDP2 over 2, loss in chunks",
     "pp": "PP 2",
+    "pp-sp": "PP 2 and TP 2, sequence parallel",
+    "pp-fsdp": "PP 2 and FSDP2 over 2, units inside layers",
 }
 """By a name that is a mesh and, unless it is float32, a dtype."""
 SAMPLED = ("tp4", "tp-fsdp")
