@@ -84,7 +84,13 @@ QUICK = (
         units="norms, attention and mlp",
     ),
     Cell(PP2_CP2, context="ulysses none", num_micro_steps=2, schedule="gpipe", units="ends"),
-    Cell(Mesh(2, 1, 1, 1, pp=2), num_micro_steps=3, schedule="one_f_one_b", units="attention"),
+    Cell(
+        Mesh(2, 1, 1, 1, pp=2),
+        num_micro_steps=3,
+        schedule="one_f_one_b",
+        recomputation="selective",
+        units="norms, attention and mlp",
+    ),
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.utils.checkpoint import (
+    SAC_IGNORED_OPS,
     CheckpointPolicy,
     SelectiveCheckpointContext,
     checkpoint,
@@ -36,6 +37,12 @@ KEPT = frozenset(
 """Ops that are expensive for the bytes of their results."""
 
 
+_PROFILER_MARKS = (
+    torch.ops.profiler._record_function_enter_new.default,
+    torch.ops.profiler._record_function_exit._RecordFunction,
+)
+
+
 def checkpoint_activations(session: Session, op: CheckpointActivations, position: Position) -> None:
     """Make each module recompute its forward in backward. Names of modules do not change."""
     for fqn in session.held(op.modules):
@@ -58,6 +65,8 @@ def recompute(module: nn.Module, *, mode: Literal["full", "selective"]) -> None:
 
 def _selective_contexts() -> Any:
     """The contexts of one forward of a module, and of its recomputation in backward."""
+    # Units of FSDP inside mark what they do for the profiler, and do other things when backward recomputes.
+    SAC_IGNORED_OPS.update(_PROFILER_MARKS)
     return create_selective_checkpoint_contexts(_EverySecond())  # type: ignore[no-untyped-call]
 
 
