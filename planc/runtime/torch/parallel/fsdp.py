@@ -55,7 +55,7 @@ def shard_fully(session: Session, op: FullyShard, position: Position) -> None:
         assert isinstance(first, FSDPModule)
         stage = None if session.pipeline is None else session.pipeline.stage_of(group[0])
         session.units.append(RankUnit(first, op, stage))
-    _set_resharding(session)
+    _keep_whole(session)
     for module in session.model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
@@ -85,8 +85,9 @@ def ending_as_stated(session: Session, position: Position) -> Iterator[None]:
         _prefetch_in_stage(session.model, pipeline, position.stage)
     _set_end(session, position, reduces=pipeline is None or not pipeline.op.deferred)
     yield
-    # Backwards of other stages follow, in this step and the next.
-    _set_resharding(session)
+    if position.is_last_micro_step:
+        # Backwards of other stages follow, in this step and the next.
+        _keep_whole(session)
 
 
 def _set_end(session: Session, position: Position, *, reduces: bool) -> None:
@@ -98,7 +99,8 @@ def _set_end(session: Session, position: Position, *, reduces: bool) -> None:
         if unit.stage in (None, position.stage):
             is_each = unit.op.reduce_every == "micro_batch"
             unit.module.set_requires_gradient_sync(reduces and (is_last or is_each), recurse=False)
-            unit.module.set_reshard_after_backward(is_last or unit.op.reshard_after_backward, recurse=False)
+            if is_last and not unit.op.reshard_after_backward:
+                unit.module.set_reshard_after_backward(True, recurse=False)
 
 
 def _prefetch_in_stage(model: nn.Module, pipeline: Pipeline, stage: int) -> None:
@@ -127,9 +129,12 @@ def reduce_deferred(session: Session, position: Position) -> None:
         if unit.stage == position.stage:
             end_backward_of(unit.module)
     finish_backward(session.model)
-    _set_resharding(session)
+    session.model.set_reshard_after_backward(True)
+    _keep_whole(session)
 
 
-def _set_resharding(session: Session) -> None:
+def _keep_whole(session: Session) -> None:
+    """Let backwards leave gathered what is to stay whole."""
     for unit in session.units:
-        unit.module.set_reshard_after_backward(unit.op.reshard_after_backward, recurse=False)
+        if not unit.op.reshard_after_backward:
+            unit.module.set_reshard_after_backward(False, recurse=False)
