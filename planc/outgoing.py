@@ -13,21 +13,28 @@ from typing import TextIO
 from planc.secrets import redactor
 
 MAX_MESSAGE = 4_000
+_LONG_NAME = re.compile(r"\S{500,}")
+"""A path or a value: the words after it state what is wrong."""
 _UNSAFE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]|\r(?!\n)")
 """Control characters but for line ends and tabs, and what reverses the direction of writing."""
 _COLORS = re.compile(r"(\033\[[0-9;]*m)")
 _REDRAWING = re.compile(r"(\033\[(?:[0-9;]*m|[0-9]*[AK]|\?25[lh])|\r)")
 """What planc itself, and rich, write to a terminal."""
-_COMMAND = re.compile(r"(?m)^([^\S\n]*)::")
+_COMMAND = re.compile(r"(?m)^([^\S\n]*)::(?!:)")
 _OLD_COMMAND = re.compile(r"##(?=\[|vso\[|teamcity\[)")
 """How a step tells GitHub, Azure Pipelines and TeamCity to do something."""
 
 
 def message_text(text: str) -> str:
-    """A message with its control characters escaped, cut to MAX_MESSAGE characters."""
+    """A message with its control characters escaped, long names abridged, cut to MAX_MESSAGE characters."""
+    text = _LONG_NAME.sub(_abridged, text)
     if len(text) > MAX_MESSAGE:
         text = f"{text[:MAX_MESSAGE]}... ({len(text):_} characters)"
     return _UNSAFE.sub(_escaped, text)
+
+
+def _abridged(match: re.Match[str]) -> str:
+    return f"{match[0][:300]}...({len(match[0]):_} characters)...{match[0][-60:]}"
 
 
 def guard(stream: TextIO | None, *, environment: Mapping[str, str]) -> None:

@@ -14,7 +14,8 @@ from planc.runtime.data.chat import ChatSource
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.open import open_data, open_prepared
 from planc.runtime.data.prepared.folder import find, folders
-from planc.runtime.data.prepared.prepare import prepare, unfinished
+from planc.runtime.data.prepared.leftovers import unfinished
+from planc.runtime.data.prepared.prepare import prepare
 from planc.runtime.data.prepared.wanted import want
 from planc.runtime.data.sources import JsonLinesSource, TextSource
 from planc.runtime.data.spec import DataSpec, Source

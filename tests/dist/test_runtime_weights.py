@@ -260,8 +260,7 @@ def test_all_that_does_not_fit_is_named_at_once(own_workspace: Path) -> None:
     with pytest.raises(RankError) as caught:
         set_up(Case("1", settings=PRETRAINED), workspace=own_workspace)
     for text in (
-        "missing model.layers.0.self_attn.q_proj.weight",
-        "missing model.layers.1.self_attn.q_proj.weight",
+        "missing model.layers.0.self_attn.q_proj.weight, model.layers.1.self_attn.q_proj.weight",
         "lm_head.weight has shape [2], the model [260, 64]",
         "unexpected model.extra.weight",
     ):

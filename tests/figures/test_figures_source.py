@@ -29,6 +29,7 @@ WRITES_SIZES = {
     "planc/cli/commands/data.py": "files of data",
     "planc/cli/support/byte_progress.py": "how much data is read",
     "planc/runtime/torch/agreement/prepared_data.py": "how much data is read",
+    "planc/runtime/data/encoding/client.py": "the memory that a process may take",
 }
 """Files that turn bytes into text, and of what: none but one of a plan's figures."""
 

@@ -23,7 +23,11 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
         "nccl",
         (
             "cli/commands/run.py::_watch_others",
+            "cli/running/compiled.py::predictions_of",
+            "cli/running/counting.py::count_first_step",
             "cli/running/watching.py::keep_watch",
+            "estimate/at_intervals.py::_logged",
+            "estimate/at_intervals.py::at_intervals",
             "runtime/torch/agreement/surroundings.py::_settings",
             "runtime/torch/agreement/texts.py::_device",
             "runtime/torch/reporting/metrics.py::_most_of_any_rank",
@@ -51,6 +55,13 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
             "runtime/torch/session.py::__post_init__",
             "runtime/torch/session.py::to_device",
             "runtime/torch/training/forward_backward.py::_seed",
+        ),
+    ),
+    (
+        "experts",
+        (
+            "runtime/torch/reporting/expert_load.py::summed",
+            "runtime/torch/reporting/metrics.py::_expert_load",
         ),
     ),
     (

@@ -129,6 +129,15 @@ def trained(ran: Ran) -> Outcome:
     return _outcome(found[-1] < found[0] and last["memory_kind"] == kind, figures)
 
 
+def balanced(ran: Ran) -> Outcome:
+    """As `trained`, and every layer's experts have as many choices as the tokens of a step make."""
+    outcome = trained(ran)
+    load = metrics(ran.folder / "run")[-1]["expert_load"]
+    totals = {sum(counts) for counts in load.values()}
+    figures = f"{outcome.figures}; {len(load)} layers of {totals} choices"
+    return _outcome(outcome.verdict is Verdict.OK and len(totals) == 1 and 0 not in totals, figures)
+
+
 def saved(ran: Ran) -> Outcome:
     """A run that stopped and resumed has the losses of one that did not; its checkpoints are whole."""
     _require_codes(ran)

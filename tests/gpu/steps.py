@@ -85,6 +85,13 @@ STEPS: tuple[Step, ...] = (
         is_quick=True,
     ),
     Step(
+        "experts",
+        "twelve steps of a mixture of experts: the loss falls, and the load of each expert is counted",
+        (_run("experts", "run"),),
+        minutes=3,
+        judge=judges.balanced,
+    ),
+    Step(
         "parity",
         "small twins on one device are equal to one process on the CPU, with a resume: Llama, Qwen3, Gemma 3",
         (

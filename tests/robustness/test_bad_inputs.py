@@ -114,7 +114,8 @@ def test_67_a_long_name_is_an_error_in_any_command(
 
 def test_67_a_long_name_is_an_error_of_a_run() -> None:
     """In a process of its own, since a run listens to its process's signals."""
-    command = [sys.executable, "-m", "planc", "run", str(QUICKSTART), "--run-dir", LONG]
+    plan = QUICKSTART.with_name("launch-one-process.plan")
+    command = [sys.executable, "-m", "planc", "run", str(plan), "--run-dir", LONG]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS)
     assert done.returncode == 2
     assert done.stderr.startswith("planc: error: ") and "too long" in done.stderr

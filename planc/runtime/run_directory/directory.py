@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -231,7 +232,7 @@ class RunDirectory:
         where = f" ({error.filename})" if error.filename else ""
         return RunError(
             f"cannot write the run directory {self.path}: {error.strerror}{where}",
-            code=ExitCode.STORAGE,
+            code=ExitCode.INPUT if error.errno == errno.ENAMETOOLONG else ExitCode.STORAGE,
             help="choose another directory with --run-dir",
             is_shared=False,
         )

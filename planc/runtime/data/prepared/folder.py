@@ -41,6 +41,7 @@ def find(root: Path, wanted: Wanted) -> Prepared | None:
     for one in of_recipe(root, wanted):
         if not wanted.files or (wanted.state is not None and wanted.state in known_states(one.folder)):
             require_sizes(one)
+            _require_few_left_out(one, limit=wanted.spec.skip_bad)
             return one
     return None
 
