@@ -74,7 +74,7 @@ def test_a_disk_without_room_ends_the_run_at_the_checkpoint_block(tmp_path: Path
     assert f"planc: error: {plan}:" in outcome.stderr
     assert "10_001 checkpoints of" in outcome.stderr
     assert "[P923]\nhelp: free some space" in outcome.stderr
-    assert not folder.exists()
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "status.json"]
 
 
 def test_a_folder_that_cannot_be_written_ends_the_run_before_torch(

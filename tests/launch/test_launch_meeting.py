@@ -16,6 +16,7 @@ from torch.distributed import TCPStore
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.process import Launch
 from planc.runtime.ranks.rank_claims import Claim, await_keys, register
+from planc.runtime.torch.agreement.rank_0 import PARTING_TIMEOUT
 from planc.runtime.torch.parallel import mesh
 from tests.launch.processes import Outcome, free_port, start
 from tests.parity.cases import Case, make_workspace, plan_text
@@ -36,7 +37,7 @@ def connect(address: str) -> tuple[RunError, float]:
 
 def test_all_ranks_that_did_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mesh, "_ARRIVAL_TIMEOUT", timedelta(seconds=1))
-    monkeypatch.setattr(mesh, "_PARTING_TIMEOUT", timedelta(seconds=1))
+    monkeypatch.setattr(mesh, "PARTING_TIMEOUT", timedelta(seconds=1))
     error, seconds = connect("127.0.0.1")
     assert error.code is ExitCode.COMMUNICATION
     assert error.message == "ranks 1, 2, 3 did not join within 1 s"
@@ -152,6 +153,6 @@ def test_a_machine_that_no_service_knows_is_named(monkeypatch: pytest.MonkeyPatc
 
 def test_all_of_it_takes_less_than_a_minute() -> None:
     """What the other tests cut short."""
-    waited = mesh._ARRIVAL_TIMEOUT + mesh._PARTING_TIMEOUT
+    waited = mesh._ARRIVAL_TIMEOUT + PARTING_TIMEOUT
     assert waited.total_seconds() < 60
     assert mesh._NAME_SECONDS < 60
