@@ -74,7 +74,7 @@ def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collecti
 
 
 def _gathers_in_order(pipeline: Pipeline, unit: Unit) -> int:
-    """How often a rank of a pipeline gathers a unit in a step."""
+    """Count the gathers of a unit in a step of its pipeline rank."""
     return sum(len(pipeline.stays(one)) for one in _in_pipeline(pipeline, unit))
 
 

@@ -40,11 +40,11 @@ class Unit:
     """The dtype in which its gradients are reduced."""
 
     def num_gathers(self, times: int) -> int:
-        """How often it is gathered in a step of so many micro steps."""
+        """Count its gathers in a step of so many micro steps."""
         return times * (1 + self.reshard_after_forward) if self.reshard_after_backward else 1
 
     def num_reductions(self, times: int) -> int:
-        """How often its gradients are scattered in a step of so many micro steps."""
+        """Count the reduce-scatters of its gradients in a step of so many micro steps."""
         return times if self.reduces_each else 1
 
     @property

@@ -42,7 +42,7 @@ class Pipeline:
         return unit.stays(self.orders[rank_of(unit.stage, num_ranks=self.num_ranks)])
 
     def num_weights_in_a_row(self, stage: int) -> int:
-        """How often a stage computes gradients of weights without a backward since it last did."""
+        """Count a stage's gradients of weights that follow others without a backward between them."""
         order = self.orders[rank_of(stage, num_ranks=self.num_ranks)]
         own = (one.direction for one in order if one.stage == stage)
         backwards = (direction for direction in own if direction is not Direction.FORWARD)

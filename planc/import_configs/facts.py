@@ -25,7 +25,7 @@ class Fact:
     null: bool = False
     """Whether null is a value."""
     words: tuple[str, str] = ("false", "true")
-    """What a flag is in a plan, off and on."""
+    """A flag's text in a plan, off and on."""
 
     def show(self, value: Any) -> str:
         """A value as a plan has it."""

@@ -81,7 +81,7 @@ class Kind:
     defaults: tuple[tuple[Fact, Any], ...] = ()
     """What the tool takes where a file is silent."""
     automatic: tuple[tuple[Fact, Any], ...] = ()
-    """What the launching program fills in for `auto` by default."""
+    """The value that the launching program fills in for `auto` by default."""
     warmup: tuple[float, int] = (0.0, 0)
     """The share of all steps that the tool warms up for where a file is silent, and at most how many."""
     spares_norms: bool = False

@@ -9,7 +9,7 @@ from planc.vocab import Placement
 
 
 def handed_on(bound: BoundPlan, flow: Flow, fqn: str) -> Placement | None:
-    """What a style redistributes the output to, or the layout that the flow finds; None where unknown."""
+    """The layout that a style redistributes the output to, or that the flow finds; None if unknown."""
     assignment = bound.styles.get(fqn)
     if assignment is not None and assignment.style.prepares:
         return normal(assignment.use.output)

@@ -21,7 +21,7 @@ class SequenceLayouts:
 
 
 def sequence_layouts(bound: BoundPlan, pipeline: PipelineSpec) -> SequenceLayouts:
-    """Of a plan whose stages all send one layout, which a rule demands."""
+    """The layouts of a plan whose stages all send one, which a rule demands."""
     mesh = bound.plan.mesh
     length = bound.plan.data.sequence_length // mesh.cp
     if mesh.tp == 1:

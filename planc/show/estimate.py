@@ -125,7 +125,7 @@ _PURPOSES = {"log": "for the log", "replicas.compare": "to compare replicas"}
 
 
 def at_interval_text(one: AtInterval) -> str:
-    """What a rank sends when an op is due, how often, and why."""
+    """Collectives of a rank when an op is due, with their number and cause."""
     every = "step" if one.every_steps == 1 else needs.interval_steps(one).text
     return f"{needs.interval_bytes(one).text} every {every}, {_PURPOSES[one.op]}"
 

@@ -58,7 +58,7 @@ def _refuse_later_tokens(observed: Observed, attentions: Sequence[Attention]) ->
 
 
 def _change(model: PreTrainedModel) -> float:
-    """How much the last tokens change earlier logits, relative to the largest logit."""
+    """Measure the change of earlier logits by the last tokens, relative to the largest logit."""
     ids = token_ids(model, length=_LENGTH)
     other = ids.clone()
     other[:, -_NUM_CHANGED:] = ids[:, :_NUM_CHANGED]

@@ -49,7 +49,7 @@ class BestEffort:
 
     @property
     def num_failures(self) -> dict[str, int]:
-        """How often each attempt has failed, even when tried again."""
+        """The failures of each attempt, those that were tried again too."""
         with self._lock:
             return dict(self._num_failures)
 

@@ -16,4 +16,4 @@ class RankUnit:
     module: FSDPModule
     op: FullyShard
     stage: int | None
-    """Of a pipeline; None without one, and for a root without parameters."""
+    """Its stage of a pipeline; None without one, and for a root without parameters."""

@@ -121,7 +121,7 @@ def lengths_of(graph: Graph, op: SplitPipeline) -> Lengths:
 
 
 def stand_ins(pipeline: Pipeline, device: torch.device) -> Mapping[str, nn.Module]:
-    """By module: what takes its place in the other stages."""
+    """The module that takes each one's place in the other stages."""
     op, lengths = pipeline.op, pipeline.lengths
     before, after = ([name for name in op.stages[end] if not _is_layer(name, op)] for end in (0, -1))
     # Each its own: one may hold a tied weight.
@@ -136,7 +136,7 @@ def _is_layer(name: str, op: SplitPipeline) -> bool:
 
 
 def edges(pipeline: Pipeline, stage: int, layers: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
-    """What takes the places of the layers before and after a stage's own."""
+    """The modules in the places of the layers before and after a stage's own."""
     held = [index for index, name in enumerate(layers) if name in pipeline.op.stages[stage]]
     if stage > 0:
         yield layers[held[0] - 1], Entrance(pipeline)
