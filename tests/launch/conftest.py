@@ -7,6 +7,14 @@ from pathlib import Path
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def _empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run without --run-dir leaves its status below the directory that it was started in."""
+    folder = tmp_path / "started in"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+
 @pytest.fixture
 def no_torch(tmp_path: Path) -> Path:
     """A folder whose `torch` refuses to be imported."""
