@@ -9,7 +9,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planc.runtime.data import packing
 from planc.runtime.data.dataset import check_vocabulary
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.packing import PackedDataset, pack
@@ -20,16 +19,6 @@ from planc.runtime.data.tokenizers import ByteTokenizer
 def packed(texts: Iterable[str], *, sequence_length: int) -> PackedDataset:
     found = [Document("here", text, len(text.encode("utf-8"))) for text in texts]
     return pack(found, tokenizer=ByteTokenizer(), sequence_length=sequence_length)
-
-
-def test_documents_are_the_same_however_many_are_tokenized_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = ["abc", "", "de" * 9, "f"]
-    together = packed(texts, sequence_length=3)
-    for num_bytes in (1, 4, 19):
-        monkeypatch.setattr(packing, "_BATCH_BYTES", num_bytes)
-        found = packed(texts, sequence_length=3)
-        assert found.tokens.tolist() == together.tokens.tolist()
-        assert (found.num_documents, found.num_text_bytes) == (4, 22)
 
 
 def stream(texts: Iterable[str]) -> list[int]:

@@ -74,8 +74,8 @@ def test_documents_that_are_tokenized_together_have_the_ids_of_each_alone(tmp_pa
     assert ids_of(tokenizer, *texts) == alone
 
 
-def num_threads_of_its_process(folder: Path, *, num_processes: int) -> int:
-    """How many threads the process that tokenizes has, after a run limited its CPUs in this way."""
+def processes_that_tokenize(folder: Path, *, num_sharing: int, text: str = TEXT * 40) -> list[int]:
+    """The threads of each process that tokenizes, after a run limited its CPUs in this way."""
     code = """
 import os, sys
 from pathlib import Path
@@ -84,25 +84,33 @@ from tests.data.tokenizing import ids_of, load_tokenizer
 os.sched_getaffinity = lambda process: set(range(6))
 share_cpus(int(sys.argv[2]))
 tokenizer = load_tokenizer("tokenizer.json", base=Path(sys.argv[1]), end_of_document=None)
-ids_of(tokenizer, *["some text"] * 1000)
-print(len(os.listdir(f"/proc/{tokenizer.encoder.process_id}/task")))
+ids_of(tokenizer, *[sys.stdin.read()] * 60)
+print(*(len(os.listdir(f"/proc/{number}/task")) for number in tokenizer.encoders.process_ids))
+tokenizer.close()
 """
     unset = {"RAYON_NUM_THREADS", "TOKENIZERS_PARALLELISM"}
     done = subprocess.run(
-        [sys.executable, "-c", code, str(folder), str(num_processes)],
+        [sys.executable, "-c", code, str(folder), str(num_sharing)],
         env={name: value for name, value in os.environ.items() if name not in unset},
         cwd=Path(__file__).parents[2],
+        input=text,
         capture_output=True,
         text=True,
         check=True,
     )
-    return int(done.stdout)
+    return [int(number) for number in done.stdout.split()]
 
 
 def test_the_ranks_of_a_machine_share_its_processors(tmp_path: Path) -> None:
+    """Each rank starts one process for each CPU of its share, and each process has one thread."""
     folder = saved(trained(), tmp_path)
-    assert num_threads_of_its_process(folder, num_processes=2) == 1 + 3
-    assert num_threads_of_its_process(folder, num_processes=100) <= 2
+    assert processes_that_tokenize(folder, num_sharing=2) == [1, 1, 1]
+    assert processes_that_tokenize(folder, num_sharing=100) == [1]
+
+
+def test_little_text_is_left_to_one_process(tmp_path: Path) -> None:
+    folder = saved(trained(), tmp_path)
+    assert processes_that_tokenize(folder, num_sharing=1, text="some text") == [1]
 
 
 def test_what_the_environment_says_of_threads_stands(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TypeVar
 
 from planc.runtime.data.errors import DataError
@@ -15,19 +16,33 @@ MAX_MESSAGE = 1_000
 
 @dataclass(slots=True)
 class BadDocuments:
-    """The documents of one source that are left out, each by the message that names it."""
+    """The documents of one source that are left out, each by the message that names it.
+
+    Documents are read ahead of those that are tokenized, so each is kept with its place.
+    """
 
     limit: int = 0
-    messages: list[str] = field(default_factory=list)
+    num_read: int = 0
+    """The good documents that have been read: one that can't be read lies before the next."""
+    _found: list[tuple[int, str]] = field(default_factory=list)
 
-    def add(self, error: DataError) -> None:
-        """Set a document aside. Raises DataError beyond the limit."""
-        number = len(self.messages) + 1
-        if number > self.limit:
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """In the order of the documents."""
+        return tuple(message for _, message in sorted(self._found, key=itemgetter(0)))
+
+    def add(self, error: DataError, *, number: int | None = None) -> None:
+        """Set a document aside: the good one of a `number`, or one that can't be read.
+
+        Raises DataError beyond the limit.
+        """
+        count = len(self._found) + 1
+        if count > self.limit:
             before = f", after {self.limit:_} that `skip_bad` leaves out" if self.limit else ""
-            help = f"{error.help}; or write `skip_bad = {number}` in `data`, to leave it out"
+            help = f"{error.help}; or write `skip_bad = {count}` in `data`, to leave it out"
             raise DataError(f"{error.message}{before}", help=help) from error
-        self.messages.append(error.message[:MAX_MESSAGE])
+        place = 2 * self.num_read if number is None else 2 * number + 1
+        self._found.append((place, error.message[:MAX_MESSAGE]))
 
     def usable(self, make: Callable[..., Made], *arguments: object, **named: object) -> Iterator[Made]:
         """What `make` returns; nothing if it raises a DataError, which sets the document aside."""

@@ -60,7 +60,7 @@ def open_in_memory(wanted: Wanted, *, model_vocab_size: int, reads: Reads | None
         dataset,
         wanted,
         end_of_document=tokenizer.end_of_document,
-        left_out=tuple(bad.messages),
+        left_out=bad.messages,
         model_vocab_size=model_vocab_size,
         reads=reads,
     )

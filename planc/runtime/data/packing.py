@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +24,6 @@ Stored = Array | StoredArray
 """An array in memory, or in files: both have a length, a maximum, and slices that are arrays."""
 
 _FLAG, _POSITION = np.dtype(np.bool_), np.dtype(np.int64)
-
-_BATCH_BYTES = 1 << 20
-"""Bytes of text. A tokenizer's results for it take many times as much."""
 
 IGNORED_LABEL = -100
 """The label of a position that the loss ignores, as in transformers."""
@@ -214,31 +212,42 @@ def encode(
     that planc adds is not a target.
     """
     end, bad = tokenizer.end_of_document, bad or BadDocuments()
-    for batch in _batches(documents):
-        for document, found in zip(batch, tokenizer.encode(batch), strict=True):
-            if isinstance(found, Fault):
-                bad.add(DataError(f"{document.origin} {found.reason}", help=found.help))
-                continue
-            ids, is_target = found.ids, found.is_target
-            if is_target is None:
-                ids = np.append(ids, end)
-            elif not len(ids) or ids[-1] != end:
-                ids, is_target = np.append(ids, end), np.append(is_target, False)
-            yield Encoded(ids, is_target, found.num_text_bytes)
+    ahead = _Ahead(documents, bad)
+    for number, found in enumerate(tokenizer.encode(ahead)):
+        origin = ahead.origins.popleft()
+        if isinstance(found, Fault):
+            bad.add(DataError(f"{origin} {found.reason}", help=found.help), number=number)
+            continue
+        ids, is_target = found.ids, found.is_target
+        if is_target is None:
+            ids = np.append(ids, end)
+        elif not len(ids) or ids[-1] != end:
+            ids, is_target = np.append(ids, end), np.append(is_target, False)
+        yield Encoded(ids, is_target, found.num_text_bytes)
+    if ahead.error is not None:
+        raise ahead.error
 
 
-def _batches(documents: Iterable[AnyDocument]) -> Iterator[list[AnyDocument]]:
-    """Documents that are tokenized together, in order: enough for many threads, few enough for memory."""
-    batch: list[AnyDocument] = []
-    num_bytes = 0
-    for document in documents:
-        batch.append(document)
-        num_bytes += document.num_bytes
-        if num_bytes >= _BATCH_BYTES:
-            yield batch
-            batch, num_bytes = [], 0
-    if batch:
-        yield batch
+@dataclass(slots=True)
+class _Ahead:
+    """Documents that are read before those ahead of them are tokenized.
+
+    An error of the source ends them, and waits for those: the first fault is reported, however many are read.
+    """
+
+    documents: Iterable[AnyDocument]
+    bad: BadDocuments
+    origins: deque[str] = field(default_factory=deque)
+    error: DataError | None = None
+
+    def __iter__(self) -> Iterator[AnyDocument]:
+        try:
+            for document in self.documents:
+                self.bad.num_read += 1
+                self.origins.append(document.origin)
+                yield document
+        except DataError as error:
+            self.error = error
 
 
 def stored_dtype(tokenizer: Tokenizer) -> np.dtype[np.generic]:

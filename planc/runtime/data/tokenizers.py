@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -16,8 +17,9 @@ import numpy as np
 
 from planc.runtime.cpus import num_cpus
 from planc.runtime.data.chat import AnyDocument, ChatTemplate, Conversation
-from planc.runtime.data.encoding.client import Encoder, Fault, Loading, Tokens
+from planc.runtime.data.encoding.client import Fault, Loading, Tokens
 from planc.runtime.data.encoding.limits import LIMITS, Limits
+from planc.runtime.data.encoding.pool import Batch, Encoders
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import read_regular_file
 from planc.runtime.data.sources import Document
@@ -39,8 +41,8 @@ class Tokenizer(Protocol):
 
     @property
     def end_of_document(self) -> int: ...
-    def encode(self, documents: Sequence[AnyDocument]) -> Iterator[Tokens | Fault]:
-        """The tokens of each document; they are tokenized together."""
+    def encode(self, documents: Iterable[AnyDocument]) -> Iterator[Tokens | Fault]:
+        """The tokens of each document, in order; some are read ahead."""
         ...
 
     def close(self) -> None:
@@ -48,6 +50,10 @@ class Tokenizer(Protocol):
 
 
 _BYTES = "bytes"
+_BATCH_BYTES = 1 << 18
+"""Bytes of text. A tokenizer's results for it take many times as much."""
+_NUM_PROCESSES = "RAYON_NUM_THREADS"
+_NUMBER = re.compile("[1-9][0-9]{0,3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class ByteTokenizer:
     vocab_size: int = 257
     end_of_document: int = 256
 
-    def encode(self, documents: Sequence[AnyDocument]) -> Iterator[Tokens | Fault]:
+    def encode(self, documents: Iterable[AnyDocument]) -> Iterator[Tokens | Fault]:
         for document in documents:
             assert isinstance(document, Document), "conversations have a template, and bytes none"
             ids = np.frombuffer(document.text.encode("utf-8"), dtype=np.uint8).astype(np.int64)
@@ -75,39 +81,59 @@ class FileTokenizer:
 
     name: str
     digest: str
-    encoder: Encoder
+    encoders: Encoders
 
     @property
     def vocab_size(self) -> int:
-        return self.encoder.vocab_size
+        return self.encoders.vocab_size
 
     @property
     def end_of_document(self) -> int:
-        return self.encoder.end_of_document
+        return self.encoders.end_of_document
 
-    def encode(self, documents: Sequence[AnyDocument]) -> Iterator[Tokens | Fault]:
+    def encode(self, documents: Iterable[AnyDocument]) -> Iterator[Tokens | Fault]:
         """All documents of a source are texts, or all are conversations."""
-        if isinstance(documents[0], Conversation):
-            talks = [document for document in documents if isinstance(document, Conversation)]
-            yield from self.encoder.encode([talk.content for talk in talks], train_on=documents[0].train_on)
-        else:
-            texts = [document for document in documents if isinstance(document, Document)]
-            yield from self.encoder.encode([document.text.encode("utf-8") for document in texts])
+        for found in self.encoders.encode(map(_batch, _together(documents))):
+            yield from found
 
     def close(self) -> None:
-        self.encoder.close()
+        self.encoders.close()
 
 
-def share_cpus(num_processes: int) -> None:
-    """Limit this process's tokenization to its share of the CPUs of `num_processes` such processes.
+def _together(documents: Iterable[AnyDocument]) -> Iterator[list[AnyDocument]]:
+    """Documents that one process tokenizes together, in order."""
+    batch: list[AnyDocument] = []
+    num_bytes = 0
+    for document in documents:
+        batch.append(document)
+        num_bytes += document.num_bytes
+        if num_bytes >= _BATCH_BYTES:
+            yield batch
+            batch, num_bytes = [], 0
+    if batch:
+        yield batch
 
-    Otherwise each would use all of them. Variables that are set already are kept. Call it before anything is
-    tokenized.
+
+def _batch(documents: Sequence[AnyDocument]) -> Batch:
+    if isinstance(documents[0], Conversation):
+        talks = [document for document in documents if isinstance(document, Conversation)]
+        return Batch([talk.content for talk in talks], train_on=documents[0].train_on)
+    texts = [document for document in documents if isinstance(document, Document)]
+    return Batch([document.text.encode("utf-8") for document in texts])
+
+
+def share_cpus(num_sharing: int) -> None:
+    """Limit what this process starts to tokenize to its share of the CPUs of `num_sharing` such processes.
+
+    A variable that is set already is kept. Call it before a tokenizer is loaded.
     """
-    share = max(1, num_cpus() // num_processes)
-    os.environ.setdefault("RAYON_NUM_THREADS", str(share))
-    # Threads are used in any case; if this is unset, the library warns at every later fork of this process.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    os.environ.setdefault(_NUM_PROCESSES, str(max(1, num_cpus() // num_sharing)))
+
+
+def _num_processes() -> int:
+    """How many processes tokenize at once: what the tokenizers library takes for its number of threads."""
+    text = os.environ.get(_NUM_PROCESSES, "")
+    return int(text) if _NUMBER.fullmatch(text) else num_cpus()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +153,16 @@ class TokenizerFiles:
     def is_bytes(self) -> bool:
         return self.digest == _BYTES
 
-    def load(self, limits: Limits = LIMITS) -> Tokenizer:
-        """The tokenizer, which must be closed. Raises DataError if its files are invalid."""
+    def load(self, limits: Limits = LIMITS, *, num_processes: int | None = None) -> Tokenizer:
+        """The tokenizer, which must be closed. Raises DataError if its files are invalid.
+
+        It works in `num_processes`; None is one for each CPU of this process's share.
+        """
         if self.is_bytes:
             return ByteTokenizer()
         loading = Loading(self.name, self.content, self.end_of_document, self.chat_template)
-        return FileTokenizer(self.name, self.digest, Encoder(loading, limits))
+        encoders = Encoders(loading, limits, num_processes=num_processes or _num_processes())
+        return FileTokenizer(self.name, self.digest, encoders)
 
 
 def read_tokenizer(

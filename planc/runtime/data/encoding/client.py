@@ -25,11 +25,10 @@ from planc.runtime.data.encoding.limits import Limits
 from planc.runtime.data.errors import DataError
 from planc.tables import format_bytes
 
-_ENVIRONMENT = (
-    *("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"),
-    *("RAYON_NUM_THREADS", "TOKENIZERS_PARALLELISM"),
-)
+_ENVIRONMENT = ("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH")
 """What the process gets of the environment, which holds keys."""
+_ONE_THREAD = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""There is a process for each CPU, as only those render templates at once."""
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); " \
     "from planc.runtime.data.encoding.worker import main; main()"  # fmt: skip
 _PATIENCE = 20
@@ -79,6 +78,7 @@ class Encoder:
     def __init__(self, loading: Loading, limits: Limits) -> None:
         self._loading, self._limits = loading, limits
         self._process: _Process | None = None
+        self._is_abandoned = False
         found = self._started().first
         self.vocab_size: int = found["vocab_size"]
         self.end_of_document: int = found["end_of_document"]
@@ -86,13 +86,15 @@ class Encoder:
     def encode(self, items: Sequence[bytes], *, train_on: TrainOn | None = None) -> Iterator[Tokens | Fault]:
         """The tokens of each text in UTF-8; of messages in JSON, if `train_on` is given.
 
-        A batch that ends the process is tokenized again, one item at a time.
+        A batch that ends the process is tokenized again, one item at a time. Nothing once it is abandoned.
         """
         answer = self._started().ask({"train_on": train_on, "sizes": [*map(len, items)]}, *items)
         if not isinstance(answer, str):
             yield from _parts(*answer, has_starts=train_on is not None)
             return
         self.close()
+        if self._is_abandoned:
+            return
         if len(items) == 1:
             yield Fault(f"cannot be tokenized: {answer}", "shorten or remove it, or use another tokenizer")
             return
@@ -110,6 +112,12 @@ class Encoder:
             self._process.close()
             self._process = None
 
+    def abandon(self) -> None:
+        """End the process from any thread. What waits for its batch gets nothing."""
+        self._is_abandoned = True
+        if (process := self._process) is not None:
+            process.kill()
+
     def _started(self) -> _Process:
         if self._process is None:
             self._process = _Process(self._loading, self._limits)
@@ -122,13 +130,13 @@ class _Process:
     def __init__(self, loading: Loading, limits: Limits) -> None:
         self._limits = limits
         pipe = subprocess.PIPE
-        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         self._process = subprocess.Popen(
             (sys.executable, "-I", "-S", "-c", _START, json.dumps(_import_path())),
             stdin=pipe,
             stdout=pipe,
             stderr=pipe,
-            env=environment,
+            env={**kept, **_ONE_THREAD},
             start_new_session=True,
         )
         self.close = weakref.finalize(self, _end, self._process)
@@ -150,6 +158,9 @@ class _Process:
     @property
     def process_id(self) -> int:
         return self._process.pid
+
+    def kill(self) -> None:
+        self._process.kill()
 
     def ask(self, header: Mapping[str, Any], *content: bytes) -> tuple[dict[str, Any], memoryview] | str:
         """The answer to one message; why there is none, if the process has ended or is of no more use."""

@@ -178,7 +178,7 @@ def _write(folder: Path, wanted: Wanted, *, name: str, report: Report, shard_byt
         num_text_bytes=totals.num_text_bytes,
         num_dropped_tokens=totals.num_dropped_tokens,
         end_of_document=tokenizer.end_of_document,
-        left_out=tuple(bad.messages),
+        left_out=bad.messages,
     )
     if wanted.state is not None:
         add_known_state(folder, wanted.state)

@@ -1,0 +1,91 @@
+"""Several processes that tokenize at once. Their results come in the order of the documents."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from planc.runtime.data.chat import TrainOn
+from planc.runtime.data.encoding.client import Encoder, Fault, Loading, Tokens
+from planc.runtime.data.encoding.limits import Limits
+
+_BYTES_A_PROCESS = 1 << 20
+"""Text that takes about as long as a process takes to start: with less for each, fewer are started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Texts in UTF-8 that one process tokenizes together; messages in JSON, if `train_on` is given."""
+
+    items: Sequence[bytes]
+    train_on: TrainOn | None = None
+
+
+class Encoders:
+    """Up to `num_processes` processes that tokenize, each started when there is work for it.
+
+    Each has a thread here that waits for it. Raises DataError if the tokenizer or its template is faulty.
+    """
+
+    def __init__(self, loading: Loading, limits: Limits, *, num_processes: int) -> None:
+        self._loading, self._limits, self.num_processes = loading, limits, num_processes
+        first = Encoder(loading, limits)
+        self.vocab_size, self.end_of_document = first.vocab_size, first.end_of_document
+        self._encoders = [first]
+        # None is a process that may be started.
+        self._idle: SimpleQueue[Encoder | None] = SimpleQueue()
+        self._idle.put(first)
+        self._num_allowed = 1
+        self._threads: ThreadPoolExecutor | None = None
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """The processes that have been started."""
+        return tuple(one.process_id for one in self._encoders)
+
+    def encode(self, batches: Iterable[Batch]) -> Iterator[list[Tokens | Fault]]:
+        """The tokens of each batch, in order. Holds two batches for each process, so none waits for one."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.num_processes, thread_name_prefix="planc-tokenize")
+        pending: deque[Future[list[Tokens | Fault]]] = deque()
+        num_bytes = 0
+        try:
+            for batch in batches:
+                num_bytes += sum(map(len, batch.items))
+                self._allow(1 + num_bytes // _BYTES_A_PROCESS)
+                pending.append(self._threads.submit(self._encoded, batch))
+                if len(pending) >= 2 * self._num_allowed:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def close(self) -> None:
+        """End the processes, also in the middle of their work."""
+        for encoder in self._encoders:
+            encoder.abandon()
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+        for encoder in self._encoders:
+            encoder.close()
+
+    def _allow(self, wanted: int) -> None:
+        """Let `wanted` processes work, or as many as there may be; a thread starts one when it needs it."""
+        while self._num_allowed < min(wanted, self.num_processes):
+            self._num_allowed += 1
+            self._idle.put(None)
+
+    def _encoded(self, batch: Batch) -> list[Tokens | Fault]:
+        encoder = self._idle.get()
+        try:
+            if encoder is None:
+                encoder = Encoder(self._loading, self._limits)
+                self._encoders.append(encoder)
+            return list(encoder.encode(batch.items, train_on=batch.train_on))
+        finally:
+            self._idle.put(encoder)
