@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-FILES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "planc").rglob("*.py"))
+from tests.architecture.files import FILES, tree
+
 PURE = (
     "planc/inventory/probe/",
     "planc/runtime/checkpoint_format/unpickle_dcp.py",
@@ -31,9 +30,9 @@ def caught(handler: ast.ExceptHandler) -> str:
     return "BaseException" if handler.type is None else ast.unparse(handler.type)
 
 
-def faults(tree: ast.Module, *, path: str) -> Iterator[int]:
+def faults(module: ast.Module, *, path: str) -> Iterator[int]:
     """The lines of handlers that miss panics, or catch what ends a program."""
-    for node in ast.walk(tree):
+    for node in ast.walk(module):
         stops = False
         for handler in node.handlers if isinstance(node, ast.Try) else ():
             kind = caught(handler)
@@ -45,9 +44,8 @@ def faults(tree: ast.Module, *, path: str) -> Iterator[int]:
                 yield handler.lineno
 
 
-@pytest.mark.parametrize("path", FILES)
-def test_all_errors_are_caught_as_such(path: str) -> None:
-    assert not list(faults(ast.parse((ROOT / path).read_text(encoding="utf-8")), path=path))
+def test_all_errors_are_caught_as_such() -> None:
+    assert [f"{path}:{line}" for path in FILES for line in faults(tree(path), path=path)] == []
 
 
 @pytest.mark.parametrize(

@@ -5,28 +5,28 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from functools import cache
 
 import pytest
 
+from tests.architecture.files import FILES, ROOT, tree
 from tests.architecture.law import LAW, LIBRARIES, PARTS, SHARED
 from tests.patience import WAIT_SECONDS
 
-ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "planc"
 
-FILES = sorted(path.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("*.py"))
 
-
-def imported(path: str) -> Iterator[str]:
+@cache
+def imported(path: str) -> tuple[str, ...]:
     """Every module that a file imports, inside functions too."""
-    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+    found: list[str] = []
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found.extend(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found.extend(f"{node.module}.{alias.name}" for alias in node.names)
+    return tuple(found)
 
 
 def test_the_law_names_every_package() -> None:
@@ -50,38 +50,41 @@ def test_the_law_allows_no_more_than_is_imported(name: str) -> None:
     assert unused == set()
 
 
-@pytest.mark.parametrize("path", FILES)
-def test_a_file_imports_only_what_the_law_allows(path: str) -> None:
-    part = path.split("/")[1].removesuffix(".py")
-    if part == "__init__":
-        return
-    for module in imported(path):
-        if not module.startswith("planc."):
-            continue
-        target = module.removeprefix("planc.")
-        allowed = any(_is_in(target, entry) for entry in (*LAW[part], *SHARED, part))
-        assert allowed, f"{path} must not import {module}"
+def test_a_file_imports_only_what_the_law_allows() -> None:
+    unlawful = []
+    for path in FILES:
+        part = path.split("/")[1].removesuffix(".py")
+        entries = () if part == "__init__" else (*LAW[part], *SHARED, part)
+        for module in imported(path) if entries else ():
+            target = module.removeprefix("planc.")
+            is_lawful = target == module or any(_is_in(target, entry) for entry in entries)
+            unlawful.extend([] if is_lawful else [f"{path} imports {module}"])
+    assert unlawful == []
 
 
 def _is_in(module: str, entry: str) -> bool:
     return module == entry or module.startswith(f"{entry}.")
 
 
-@pytest.mark.parametrize("path", FILES)
-def test_a_library_is_imported_only_in_its_rooms(path: str) -> None:
-    for module in imported(path):
-        rooms = LIBRARIES.get(module.split(".")[0])
-        assert rooms is None or path.startswith(rooms), f"{path} must not import {module}"
+def test_a_library_is_imported_only_in_its_rooms() -> None:
+    misplaced = []
+    for path in FILES:
+        for module in imported(path):
+            rooms = LIBRARIES.get(module.split(".")[0])
+            misplaced.extend([] if rooms is None or path.startswith(rooms) else [f"{path} imports {module}"])
+    assert misplaced == []
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path != PARTS])
-def test_private_parts_of_torch_are_named_in_one_file(path: str) -> None:
+def test_private_parts_of_torch_are_named_in_one_file() -> None:
     """One for each package that needs any. What is copied into scripts has to import them itself."""
-    if path.endswith("/private.py"):
-        return
-    for module in imported(path):
-        is_private = module.startswith("torch.") and any(part.startswith("_") for part in module.split("."))
-        assert not is_private, f"{path} imports {module}; name it in private.py"
+    found = [
+        f"{path} imports {module}: name it in private.py"
+        for path in FILES
+        if path != PARTS and not path.endswith("/private.py")
+        for module in imported(path)
+        if module.startswith("torch.") and any(part.startswith("_") for part in module.split("."))
+    ]
+    assert found == []
 
 
 def test_check_leaves_heavy_libraries_unimported() -> None:

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-
+from tests.architecture.files import FILES, tree
 from tests.platforms.pretend import POSIX_MODULES, POSIX_NAMES
-
-ROOT = Path(__file__).parents[2]
-FILES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "planc").rglob("*.py"))
 
 _OF_RUNS = ("planc/runtime/", "planc/cli/running/watching.py", "planc/cli/run", "planc/verify/")
 """What Windows never gets to, or only after a look at the system; `tests/platforms` runs the rest."""
 _COPIED = "planc/plain_pytorch/parts.py"
 """Its text becomes a script, which runs where a run does."""
+_EVERYWHERE = [path for path in FILES if not path.startswith((*_OF_RUNS, _COPIED))]
 
 
-def tree(path: str) -> ast.Module:
-    return ast.parse((ROOT / path).read_text(encoding="utf-8"))
-
-
-def calls(path: str) -> Iterator[tuple[str, ast.Call]]:
-    """Every call in a file with the last part of what is called."""
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Call):
-            function = node.func
-            name = getattr(function, "attr", None) or getattr(function, "id", "")
-            yield name, node
+def calls(paths: list[str]) -> Iterator[tuple[str, str, ast.Call]]:
+    """Every call in the files: where it is, the last part of what is called, and the call."""
+    for path in paths:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Call):
+                function = node.func
+                name = getattr(function, "attr", None) or getattr(function, "id", "")
+                yield f"{path}:{node.lineno}", name, node
 
 
 def mode_of(name: str, call: ast.Call) -> str | None:
@@ -57,35 +50,40 @@ def keywords(call: ast.Call) -> set[str | None]:
     return {keyword.arg for keyword in call.keywords}
 
 
-@pytest.mark.parametrize("path", FILES)
-def test_texts_are_utf8_whatever_the_locale(path: str) -> None:
-    for name, call in calls(path):
+def test_texts_are_utf8_whatever_the_locale() -> None:
+    bare = []
+    for place, name, call in calls(FILES):
         # There a tracker's function has this name.
-        if mode_of(name, call) is not None and not path.endswith("trackers/following.py"):
-            assert "encoding" in keywords(call), f"{path}:{call.lineno}: {name} without an encoding"
-        if name in ("run", "Popen", "check_output") and "text" in keywords(call):
-            assert "encoding" in keywords(call), f"{path}:{call.lineno}: a process without an encoding"
+        is_text = mode_of(name, call) is not None and "trackers/following.py" not in place
+        is_process = name in ("run", "Popen", "check_output") and "text" in keywords(call)
+        bare.extend([place] if (is_text or is_process) and "encoding" not in keywords(call) else [])
+    assert bare == []
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if not path.startswith((*_OF_RUNS, _COPIED))])
-def test_what_is_written_has_the_same_line_ends_everywhere(path: str) -> None:
-    for name, call in calls(path):
-        mode = mode_of(name, call)
-        if mode is not None and set(mode) & set("wax+"):
-            assert "newline" in keywords(call), f"{path}:{call.lineno}: {name} without newline"
+def test_what_is_written_has_the_same_line_ends_everywhere() -> None:
+    written = (
+        (place, call)
+        for place, name, call in calls(_EVERYWHERE)
+        if set(mode_of(name, call) or "") & set("wax+")
+    )
+    assert [place for place, call in written if "newline" not in keywords(call)] == []
 
 
-@pytest.mark.parametrize("path", FILES)
-def test_modules_of_posix_are_imported_where_they_are_used(path: str) -> None:
-    for node in tree(path).body:
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names.extend([node.module or ""] if isinstance(node, ast.ImportFrom) else [])
-        assert not set(names) & set(POSIX_MODULES), f"{path}:{node.lineno}: imports {names}"
+def test_modules_of_posix_are_imported_where_they_are_used() -> None:
+    found = []
+    for path in FILES:
+        for node in tree(path).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names.extend([node.module or ""] if isinstance(node, ast.ImportFrom) else [])
+            found.extend(f"{path}:{node.lineno}: {name}" for name in names if name in POSIX_MODULES)
+    assert found == []
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if not path.startswith((*_OF_RUNS, _COPIED))])
-def test_names_of_posix_are_left_to_runs(path: str) -> None:
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            names = POSIX_NAMES.get(node.value.id, ())
-            assert node.attr not in names, f"{path}:{node.lineno}: {node.value.id}.{node.attr}"
+def test_names_of_posix_are_left_to_runs() -> None:
+    found = []
+    for path in _EVERYWHERE:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                is_of_posix = node.attr in POSIX_NAMES.get(node.value.id, ())
+                found.extend([f"{path}:{node.lineno}: {node.value.id}.{node.attr}"] if is_of_posix else [])
+    assert found == []

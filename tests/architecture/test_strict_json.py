@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from tests.architecture.test_portable import FILES, calls
+from tests.architecture.files import FILES
+from tests.architecture.test_portable import calls
 
 OTHERS = {
     "planc/strict_json.py": "is that way",
@@ -34,9 +35,8 @@ OTHERS = {
 
 def test_the_standard_parser_reads_no_file_of_plancs() -> None:
     found = {
-        path
-        for path in FILES
-        for name, call in calls(path)
+        place.partition(":")[0]
+        for place, name, call in calls(FILES)
         if name in ("loads", "load") and isinstance(call.func, ast.Attribute)
         if ast.unparse(call.func.value) == "json"
     }

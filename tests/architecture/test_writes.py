@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tests.architecture.test_portable import FILES, tree
+from tests.architecture.files import FILES, tree
 
 STATE = "training state, and what makes room for it"
 ATTEMPTS = "attempts: `BestEffort.attempt` is around them"
