@@ -15,11 +15,11 @@ from planc.graph.sources import reads_local_files
 from planc.hub.names import is_hub, model_folder
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import matched_files
-from planc.runtime.data.tokenizer_folder import tokenizer_file
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import weight_files
 from planc.source import SourceFile, Span
 from planc.tables import format_bytes, plural
+from planc.tokenizer_files import holds_tokenizer, tokenizer_files, tokenizer_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,12 @@ def _weights(op: LoadWeights, base: Path) -> Input:
 
 def _tokenizer(op: OpenData, base: Path) -> Input:
     path = base / op.tokenizer
-    file = tokenizer_file(path)
-    if not file.is_file():
+    folder = tokenizer_folder(path)
+    files = {path} if folder is None else {folder / name for name in tokenizer_files(folder)}
+    if not path.is_file() and (folder is None or not holds_tokenizer(folder)):
         help = f"write a tokenizer.json there, or correct `data.tokenizer`: {path.absolute()} has none"
         return Input("tokenizer", f"no tokenizer at {op.tokenizer}", op.span, help)
-    return Input("tokenizer", _summary({file}), op.span)
+    return Input("tokenizer", _summary(files), op.span)
 
 
 def _data(name: str, op: OpenData | OpenEvaluation, base: Path) -> Input:

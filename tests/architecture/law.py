@@ -14,6 +14,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "vocab": (),
     "tables": (),
     "user_dirs": (),
+    "tokenizer_files": (),
     "devices": (),
     "hub": (),
     "highlight": (),
@@ -34,7 +35,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "layouts": ("vocab", "styles", "inventory.schema", "plan.bind", "plan.divided_heads"),
     "checks": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "styles", "plan", "layouts"),
-        *("inventory.schema", "inventory.routers", "data_sources", "pipelining"),
+        *("inventory.schema", "inventory.routers", "data_sources", "pipelining", "tokenizer_files"),
     ),
     "graph": ("source", "vocab", "strict_json", "styles", "optimizers", "data_sources", "pipelining"),
     "lower": (
@@ -54,7 +55,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "figures": ("vocab", "tables", "graph", "estimate"),
     "runtime": (
         *("source", "vocab", "secrets", "outgoing", "strict_json", "tables", "devices", "hub", "modeling"),
-        *("styles", "graph", "data_sources", "figures.plan", "pipelining"),
+        *("styles", "graph", "data_sources", "figures.plan", "pipelining", "tokenizer_files"),
     ),
     "deep_check": (
         *(
@@ -75,7 +76,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "doctor": (
         *("source", "vocab", "tables", "hub", "diagnostics", "graph", "estimate", "runtime"),
-        "inventory.schema",
+        *("inventory.schema", "tokenizer_files"),
     ),
     "show": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "fmt", "styles", "plan"),
@@ -146,6 +147,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     ),
     "transformers": (
         *("planc/inventory/probe/", "planc/modeling/", "planc/runtime/torch/", "planc/verify/", PARTS),
+        "planc/runtime/data/encoding/loaded.py",
     ),
     "safetensors": ("planc/runtime/torch/", "planc/verify/ranks.py", PARTS),
     "tokenizers": ("planc/runtime/data/encoding/",),

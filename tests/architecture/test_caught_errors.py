@@ -17,6 +17,7 @@ PURE = (
 """Where `except Exception` suffices: models' own Python and torch, stubs, and Jinja. None calls into Rust."""
 PASSED_ON = (
     "planc/runtime/data/ahead.py",
+    "planc/runtime/data/encoding/loaded.py",
     "planc/runtime/data/encoding/parsed.py",
     "planc/runtime/data/encoding/worker.py",
     "planc/runtime/torch/checkpoint/background.py",

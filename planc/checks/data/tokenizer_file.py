@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from planc.tokenizer_files import SETTINGS, TEMPLATE, holds_tokenizer, tokenizer_folder
+
 _MAX_BYTES = 64 * 2**20
 
 
@@ -30,14 +32,16 @@ def num_token_ids(path: Path) -> int | None:
 
 
 def has_chat_template(path: Path) -> bool | None:
-    """Whether a chat template is next to a tokenizer.json; None if the file is missing or damaged."""
-    folder = path if path.is_dir() else path.parent
-    if not (folder / "tokenizer.json").is_file():
+    """Whether a tokenizer has a chat template; None if its files are missing or damaged."""
+    folder = tokenizer_folder(path)
+    if folder is None:
+        return False if path.is_file() else None
+    if not holds_tokenizer(folder):
         return None
-    if (folder / "chat_template.jinja").is_file():
+    if (folder / TEMPLATE).is_file():
         return True
     try:
-        config = json.loads((folder / "tokenizer_config.json").read_bytes())
+        config = json.loads((folder / SETTINGS).read_bytes())
     except FileNotFoundError:
         return False
     except (OSError, ValueError, RecursionError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,11 +34,14 @@ class ChatSource:
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A template's text and its file. `special_tokens` are the variables it may use, such as `eos_token`."""
+    """A template's text and its file. `special_tokens` are the variables it may use, such as `eos_token`.
+
+    They are the loaded tokenizer's, so they are empty until it is loaded.
+    """
 
     origin: str
     text: str
-    special_tokens: Mapping[str, str]
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

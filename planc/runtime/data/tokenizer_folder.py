@@ -1,69 +1,115 @@
-"""The files next to a `tokenizer.json`: the names of special tokens, and the chat template."""
+"""The content of a tokenizer's directory: its digest, the names of special tokens, and the chat template."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from planc.runtime.data.chat import ChatTemplate
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import read_regular_file
 from planc.runtime.ranks.reads import Reads
+from planc.tokenizer_files import (
+    MODEL_CONFIG,
+    SETTINGS,
+    TEMPLATE,
+    TEMPLATES,
+    TOKENIZER,
+    tokenizer_files,
+    tokenizer_folder,
+)
 
-CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
+Files = Mapping[str, bytes]
+"""The content of a tokenizer's files, by their paths in its directory."""
+
+_DECIDING_KEYS = ("model_type", "model_name", "tokenizer_class", "auto_map", "transformers_version")
+"""What transformers reads of a model's configuration when it loads the tokenizer next to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerConfig:
-    """`special_tokens` by their role: `eos_token`, `bos_token`, ..."""
+def read_tokenizer_files(path: Path, *, name: str, reads: Reads | None = None) -> Files:
+    """The files of the tokenizer that a plan's path means; errors call the path `name`. Raises DataError."""
+    folder = tokenizer_folder(path)
+    if folder is None:
+        return {TOKENIZER: read_regular_file(path, name=name, reads=reads)}
+    if folder != path:
+        name = str(PurePosixPath(name).parent)
+    # A directory without a tokenizer is reported by the file that most have.
+    names = tokenizer_files(folder)
+    names = names if {*names} - {MODEL_CONFIG} else (TOKENIZER,)
+    return {one: read_regular_file(folder / one, name=f"{name}/{one}", reads=reads) for one in names}
 
-    special_tokens: Mapping[str, str]
-    chat_template: ChatTemplate | None
+
+def is_alone(files: Files) -> bool:
+    """Whether the files are one tokenizer.json: there is nothing that would change its ids."""
+    return not any(_changes_ids(name) for name in files if name != TOKENIZER)
 
 
-def read_tokenizer_config(folder: Path, *, name: str, reads: Reads | None = None) -> TokenizerConfig:
-    """A directory's tokenizer settings; errors call it `name`. Raises DataError for damaged files."""
-    config = _config(folder, name=name, reads=reads)
-    special_tokens = dict(_special_tokens(config))
-    origin, text = f"{name}/{CONFIG}", config.get("chat_template")
-    if (folder / TEMPLATE).exists():
+def digest_of(files: Files) -> str:
+    """A SHA-256 of all that decides token ids; a tokenizer.json alone has that of its content."""
+    if is_alone(files):
+        return hashlib.sha256(files[TOKENIZER]).hexdigest()
+    parts = {
+        name: hashlib.sha256(_deciding(name, content)).hexdigest()
+        for name, content in files.items()
+        if _changes_ids(name)
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _changes_ids(name: str) -> bool:
+    return name != TEMPLATE and not name.startswith(f"{TEMPLATES}/")
+
+
+def _deciding(name: str, content: bytes) -> bytes:
+    """What decides ids of a file that also holds other settings."""
+    if name not in (MODEL_CONFIG, SETTINGS):
+        return content
+    try:
+        settings = json.loads(content)
+    except (ValueError, RecursionError):
+        return content
+    if not isinstance(settings, dict):
+        return content
+    if name == MODEL_CONFIG:
+        settings = {key: settings[key] for key in _DECIDING_KEYS if key in settings}
+    else:
+        settings.pop("chat_template", None)
+    return json.dumps(settings, sort_keys=True).encode()
+
+
+def chat_template_of(files: Files, *, name: str) -> ChatTemplate | None:
+    """The template of a tokenizer's files; errors call their directory `name`. Raises DataError."""
+    config = _config(files, name=name)
+    origin, text = f"{name}/{SETTINGS}", config.get("chat_template")
+    if TEMPLATE in files:
         # As in transformers, the file takes precedence over the setting.
         origin = f"{name}/{TEMPLATE}"
-        text = _decoded(folder / TEMPLATE, name=origin, reads=reads)
+        text = _decoded(files[TEMPLATE], name=origin)
     if isinstance(text, list):
         named = {one.get("name"): one.get("template") for one in text if isinstance(one, dict)}
         text = named.get("default")
-    template = ChatTemplate(origin, text, special_tokens) if isinstance(text, str) else None
-    return TokenizerConfig(special_tokens, template)
+    return ChatTemplate(origin, text) if isinstance(text, str) else None
 
 
-def _config(folder: Path, *, name: str, reads: Reads | None) -> dict[str, Any]:
-    path = folder / CONFIG
-    if not path.exists():
+def _config(files: Files, *, name: str) -> dict[str, Any]:
+    if SETTINGS not in files:
         return {}
+    name = f"{name}/{SETTINGS}"
     try:
-        config = json.loads(_decoded(path, name=f"{name}/{CONFIG}", reads=reads))
+        config = json.loads(_decoded(files[SETTINGS], name=name))
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{name}/{CONFIG} is not JSON: {error}", help="restore the file") from error
+        raise DataError(f"{name} is not JSON: {error}", help="restore the file") from error
     if not isinstance(config, dict):
-        raise DataError(f"{name}/{CONFIG} is not a JSON object", help="restore the file")
+        raise DataError(f"{name} is not a JSON object", help="restore the file")
     return config
 
 
-def _special_tokens(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for role, token in config.items():
-        # Written as text, or as an object with the text in it.
-        content = token.get("content") if isinstance(token, dict) else token
-        if role.endswith("_token") and isinstance(content, str):
-            yield role, content
-
-
-def _decoded(path: Path, *, name: str, reads: Reads | None) -> str:
+def _decoded(content: bytes, *, name: str) -> str:
     try:
-        return read_regular_file(path, name=name, reads=reads).decode("utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{name} is not UTF-8: {error.reason}", help="restore the file") from error
 
@@ -72,9 +118,5 @@ def folder_of_tokenizer(tokenizer: str, *, base: Path) -> Path | None:
     """The directory of a plan's tokenizer, a path relative to `base`; None for `bytes`."""
     if tokenizer == "bytes":
         return None
-    return tokenizer_file(base / tokenizer).parent
-
-
-def tokenizer_file(path: Path) -> Path:
-    """The tokenizer.json that a plan's path means: the file itself, or the one in a directory."""
-    return path / "tokenizer.json" if path.is_dir() else path
+    path = base / tokenizer
+    return tokenizer_folder(path) or path.parent

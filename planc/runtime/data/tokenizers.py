@@ -1,15 +1,14 @@
-"""Text to token ids: bytes, built in, or any `tokenizer.json`, alone or in a model's directory.
+"""Text to token ids: bytes, built in, or any tokenizer that transformers loads from files.
 
 Neither runs code nor reaches the network.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
@@ -21,9 +20,14 @@ from planc.runtime.data.encoding.client import Fault, Loading, Tokens
 from planc.runtime.data.encoding.limits import LIMITS, Limits
 from planc.runtime.data.encoding.pool import Batch, Encoders
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.files import read_regular_file
 from planc.runtime.data.sources import Document
-from planc.runtime.data.tokenizer_folder import read_tokenizer_config
+from planc.runtime.data.tokenizer_folder import (
+    Files,
+    chat_template_of,
+    digest_of,
+    is_alone,
+    read_tokenizer_files,
+)
 from planc.runtime.ranks.reads import Reads
 
 
@@ -77,7 +81,7 @@ class ByteTokenizer:
 
 @dataclass(frozen=True, slots=True)
 class FileTokenizer:
-    """A `tokenizer.json`. Special tokens in the text become their own ids; none are added."""
+    """A tokenizer in files. Special tokens in the text become their own ids; none are added."""
 
     name: str
     digest: str
@@ -95,6 +99,14 @@ class FileTokenizer:
         """All documents of a source are texts, or all are conversations."""
         for found in self.encoders.encode(map(_batch, _together(documents))):
             yield from found
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        return self.encoders.special_ids
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each sequence of ids, special tokens included. Raises DataError."""
+        return self.encoders.decode(sequences)
 
     def close(self) -> None:
         self.encoders.close()
@@ -140,18 +152,25 @@ def _num_processes() -> int:
 class TokenizerFiles:
     """The content of a tokenizer's files, not parsed yet: parsing a large vocabulary takes a second.
 
-    `end_of_document` is the token that the plan or the files name; None for the only known one.
+    `end_of_document` is the token that the plan names; None for the tokenizer's own.
     """
 
     name: str
     digest: str
-    content: bytes = b""
+    files: Files = field(default_factory=dict)
     end_of_document: str | None = None
     chat_template: ChatTemplate | None = None
 
     @property
     def is_bytes(self) -> bool:
         return self.digest == _BYTES
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """The libraries that decide the ids, with the files."""
+        if self.is_bytes:
+            return ()
+        return ("tokenizers",) if is_alone(self.files) else ("tokenizers", "transformers")
 
     def load(self, limits: Limits = LIMITS, *, num_processes: int | None = None) -> Tokenizer:
         """The tokenizer, which must be closed. Raises DataError if its files are invalid.
@@ -160,7 +179,7 @@ class TokenizerFiles:
         """
         if self.is_bytes:
             return ByteTokenizer()
-        loading = Loading(self.name, self.content, self.end_of_document, self.chat_template)
+        loading = Loading(self.name, self.files, self.end_of_document, self.chat_template)
         encoders = Encoders(loading, limits, num_processes=num_processes or _num_processes())
         return FileTokenizer(self.name, self.digest, encoders)
 
@@ -168,29 +187,19 @@ class TokenizerFiles:
 def read_tokenizer(
     tokenizer: str, *, base: Path, end_of_document: str | None, reads: Reads | None = None
 ) -> TokenizerFiles:
-    """The files of a tokenizer: a `tokenizer.json` or its directory, relative to `base`; none for "bytes".
+    """The files of a tokenizer: a directory, its tokenizer.json or a file alone, relative to `base`.
 
-    `end_of_document` names the token that ends a document; None uses the `eos_token` of the
-    directory's tokenizer_config.json, or else the only known end of document that the file marks special.
-    Raises DataError.
+    "bytes" has none. `end_of_document` names the token that ends a document; None uses the tokenizer's
+    `eos_token`, or else the only known end of document among its special tokens. Raises DataError.
     """
     if tokenizer != "bytes":
-        return _read_files(tokenizer, base=base, end_of_document=end_of_document, reads=reads)
+        files = read_tokenizer_files(base / tokenizer, name=tokenizer, reads=reads)
+        folder = tokenizer if (base / tokenizer).is_dir() else str(PurePosixPath(tokenizer).parent)
+        template = chat_template_of(files, name=folder)
+        return TokenizerFiles(tokenizer, digest_of(files), files, end_of_document, template)
     if end_of_document is not None:
         raise DataError(
             f'the bytes tokenizer has no token "{end_of_document}"',
             help="leave end_of_document out: bytes end a document with id 256",
         )
     return TokenizerFiles(_BYTES, _BYTES)
-
-
-def _read_files(name: str, *, base: Path, end_of_document: str | None, reads: Reads | None) -> TokenizerFiles:
-    is_folder = (base / name).is_dir()
-    folder = name if is_folder else str(PurePosixPath(name).parent)
-    config = read_tokenizer_config(base / folder, name=folder, reads=reads)
-    if is_folder:
-        name = f"{name}/tokenizer.json"
-        end_of_document = end_of_document or config.special_tokens.get("eos_token")
-    content = read_regular_file(base / name, name=name, reads=reads)
-    digest = hashlib.sha256(content).hexdigest()
-    return TokenizerFiles(name, digest, content, end_of_document, config.chat_template)

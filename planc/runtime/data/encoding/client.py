@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 import planc
 from planc.runtime.data.chat import ChatTemplate, TrainOn
-from planc.runtime.data.encoding.frames import read_frame, write_frame
+from planc.runtime.data.encoding.frames import parts_of, read_frame, write_frame
 from planc.runtime.data.encoding.limits import Limits
 from planc.runtime.data.errors import DataError
 from planc.tables import format_bytes
@@ -58,21 +59,29 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """A `tokenizer.json` by name and content, and what else each process needs."""
+    """A tokenizer by name and the content of its files, and what else each process needs."""
 
     name: str
-    content: bytes
+    files: Mapping[str, bytes]
     end_of_document: str | None
     chat_template: ChatTemplate | None
 
-    def header(self, limits: Limits) -> dict[str, Any]:
-        return {"name": self.name, "end_of_document": self.end_of_document, "limits": limits.data()}
+    def header(self, limits: Limits, *, folder: str) -> dict[str, Any]:
+        """The message that the files follow; the process may write them to `folder` to load them."""
+        return {
+            "name": self.name,
+            "end_of_document": self.end_of_document,
+            "limits": limits.data(),
+            "files": {path: len(content) for path, content in self.files.items()},
+            "folder": folder,
+        }
 
 
 class Encoder:
     """Tokenizes in another process, and in a new one after a document that ended it.
 
-    `vocab_size` is one more than the largest id. Raises DataError if the tokenizer or its template is faulty.
+    `vocab_size` is one more than the largest id, `special_ids` are those of special tokens. Raises DataError
+    if the tokenizer or its template is faulty.
     """
 
     def __init__(self, loading: Loading, limits: Limits) -> None:
@@ -81,6 +90,7 @@ class Encoder:
         self._is_abandoned = False
         found = self._started().first
         self.vocab_size: int = found["vocab_size"]
+        self.special_ids = frozenset[int](found["special_ids"])
         self.end_of_document: int = found["end_of_document"]
 
     def encode(self, items: Sequence[bytes], *, train_on: TrainOn | None = None) -> Iterator[Tokens | Fault]:
@@ -100,6 +110,16 @@ class Encoder:
             return
         for item in items:
             yield from self.encode([item], train_on=train_on)
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each sequence of ids, special tokens included. Raises DataError."""
+        parts = [np.asarray(ids, dtype=_ID_TYPE).tobytes() for ids in sequences]
+        answer = self._started().ask({"decode": [*map(len, parts)]}, *parts)
+        if isinstance(answer, str):
+            self.close()
+            raise DataError(f"{self._loading.name} cannot decode: {answer}", help="use another tokenizer")
+        header, content = answer
+        return [str(part, "utf-8") for part in parts_of(content, header["sizes"])]
 
     @property
     def process_id(self) -> int:
@@ -140,7 +160,10 @@ class _Process:
             start_new_session=True,
         )
         self.close = weakref.finalize(self, _end, self._process)
-        self.first = self._load(loading.name, loading.header(limits), loading.content)
+        # Of this process, so what the other one writes goes even if it is killed.
+        with tempfile.TemporaryDirectory(prefix="planc-tokenizer-") as folder:
+            header = loading.header(limits, folder=folder)
+            self.first = self._load(loading.name, header, *loading.files.values())
         if loading.chat_template is not None:
             self._load(loading.chat_template.origin, asdict(loading.chat_template))
 

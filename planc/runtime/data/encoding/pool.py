@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -34,6 +35,7 @@ class Encoders:
         self._loading, self._limits, self.num_processes = loading, limits, num_processes
         first = Encoder(loading, limits)
         self.vocab_size, self.end_of_document = first.vocab_size, first.end_of_document
+        self.special_ids = first.special_ids
         self._encoders = [first]
         # None is a process that may be started.
         self._idle: SimpleQueue[Encoder | None] = SimpleQueue()
@@ -65,6 +67,11 @@ class Encoders:
             for future in pending:
                 future.cancel()
 
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each sequence of ids, special tokens included. Raises DataError."""
+        with self._encoder() as encoder:
+            return encoder.decode(sequences)
+
     def close(self) -> None:
         """End the processes, also in the middle of their work."""
         for encoder in self._encoders:
@@ -81,11 +88,17 @@ class Encoders:
             self._idle.put(None)
 
     def _encoded(self, batch: Batch) -> list[Tokens | Fault]:
+        with self._encoder() as encoder:
+            return list(encoder.encode(batch.items, train_on=batch.train_on))
+
+    @contextmanager
+    def _encoder(self) -> Iterator[Encoder]:
+        """A process that nobody else uses meanwhile."""
         encoder = self._idle.get()
         try:
             if encoder is None:
                 encoder = Encoder(self._loading, self._limits)
                 self._encoders.append(encoder)
-            return list(encoder.encode(batch.items, train_on=batch.train_on))
+            yield encoder
         finally:
             self._idle.put(encoder)

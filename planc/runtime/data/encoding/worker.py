@@ -12,6 +12,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from planc.runtime.data.chat import ChatTemplate
@@ -21,8 +22,7 @@ from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import LONE_SURROGATE_HELP
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding, Tokenizer
-
+    from planc.runtime.data.encoding.loaded import LoadedTokenizer
     from planc.runtime.data.encoding.template import Render
 
 _ID_TYPE = "I"
@@ -31,7 +31,7 @@ _MAX_REASON = 500
 
 @dataclass(slots=True)
 class _Loaded:
-    tokenizer: Tokenizer
+    tokenizer: LoadedTokenizer
     render: Render | None = None
 
     def answer(self, header: dict[str, Any], content: memoryview) -> tuple[dict[str, Any], list[bytes]]:
@@ -40,8 +40,11 @@ class _Loaded:
             # Only conversations need Jinja.
             from planc.runtime.data.encoding.template import compiled
 
-            self.render = compiled(ChatTemplate(**header))
+            special_tokens = self.tokenizer.special_tokens
+            self.render = compiled(ChatTemplate(header["origin"], header["text"], special_tokens))
             return {}, []
+        if "decode" in header:
+            return self.decoded(parts_of(content, header["decode"]))
         parts = parts_of(content, header["sizes"])
         if header["train_on"] is None:
             return self.texts(parts)
@@ -50,9 +53,14 @@ class _Loaded:
     def texts(self, parts: Sequence[memoryview]) -> tuple[dict[str, Any], list[bytes]]:
         """The answer to a batch of texts."""
         texts = [str(part, "utf-8") for part in parts]
-        found = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        found = self.tokenizer.encode(texts)
         answers = [{"tokens": len(one), "bytes": len(part)} for one, part in zip(found, parts, strict=True)]
-        return {"answers": answers}, [_joined(one.ids for one in found)]
+        return {"answers": answers}, [_joined(found)]
+
+    def decoded(self, parts: Sequence[memoryview]) -> tuple[dict[str, Any], list[bytes]]:
+        """The answer to a batch of ids: the text of each part."""
+        texts = [self.tokenizer.decode(part.cast("I").tolist()).encode() for part in parts]
+        return {"sizes": [*map(len, texts)]}, texts
 
     def conversations(
         self, parts: Sequence[memoryview], *, train_on: Any
@@ -60,13 +68,15 @@ class _Loaded:
         """As `texts`, with where each token starts. A conversation that can't be rendered has its reason."""
         answers = [self._rendered(part, train_on=train_on) for part in parts]
         texts = [answer.pop("text") for answer in answers if "text" in answer]
-        found: list[Encoding] = self.tokenizer.encode_batch(texts, add_special_tokens=False)
-        encodings = iter(found)
+        found = self.tokenizer.encode_with_starts(texts)
+        encoded = iter(found)
         for answer in answers:
             if "targets" in answer:
-                answer["tokens"] = len(next(encodings))
-        starts = ([start for start, _ in one.offsets] for one in found)
-        return {"answers": answers}, [_joined(one.ids for one in found), _joined(starts)]
+                answer["tokens"] = len(next(encoded)[0])
+        return {"answers": answers}, [
+            _joined(ids for ids, _ in found),
+            _joined(starts for _, starts in found),
+        ]
 
     def _rendered(self, content: memoryview, *, train_on: Any) -> dict[str, Any]:
         from planc.runtime.data.encoding.template import TemplateFault, rendered
@@ -91,19 +101,31 @@ def _joined(lists: Any) -> bytes:
     return joined.tobytes()
 
 
-def _load(header: dict[str, Any], content: memoryview) -> tuple[_Loaded, dict[str, Any]]:
+def _load(header: dict[str, Any], message: memoryview) -> tuple[_Loaded, dict[str, Any]]:
     """The tokenizer, and the answer to the message that it came in. Raises DataError."""
     name = header["name"]
     try:
         # Here, so a missing library is reported as any other fault of the first message.
-        from planc.runtime.data.encoding.parsed import end_of_document_id, parsed, vocab_size
+        from planc.runtime.data.encoding.loaded import load_tokenizer
     except ModuleNotFoundError as error:
         raise DataError(
             f"reading {name} needs the tokenizers library", help="install it: pip install 'planc[run]'"
         ) from error
-    loaded = parsed(bytes(content), name=name)
-    end = end_of_document_id(loaded, header["end_of_document"], name=name)
-    return _Loaded(loaded), {"vocab_size": vocab_size(loaded), "end_of_document": end}
+    sizes: dict[str, int] = header["files"]
+    parts = parts_of(message, [*sizes.values()])
+    files = {path: bytes(part) for path, part in zip(sizes, parts, strict=True)}
+    folder = Path(header["folder"])
+    for path, content in files.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_bytes(content)
+    confine()
+    loaded = load_tokenizer(files, name=name, folder=folder)
+    answer = {
+        "vocab_size": loaded.vocab_size,
+        "special_ids": loaded.special_ids,
+        "end_of_document": loaded.end_of_document(header["end_of_document"]),
+    }
+    return _Loaded(loaded), answer
 
 
 def serve(source: IO[bytes], sink: IO[bytes]) -> None:
@@ -138,7 +160,6 @@ def main() -> None:
     # A signal is for the run, which ends this process when it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    confine()
     sink = os.fdopen(os.dup(1), "wb")
     # What a library prints must not be taken for an answer, nor wait for a reader.
     os.dup2(2, 1)

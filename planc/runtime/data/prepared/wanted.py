@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -77,14 +76,11 @@ def want(spec: DataSpec, *, base: Path, reads: Reads | None = None) -> Wanted:
 
 def _recipe(spec: DataSpec, tokenizer: TokenizerFiles) -> Recipe:
     source = description(spec.source)
-    digests = [] if tokenizer.is_bytes else [("tokenizer.json", tokenizer.digest)]
+    digests = [] if tokenizer.is_bytes else [("tokenizer", tokenizer.digest)]
     if isinstance(spec.source, ChatSource):
         template = template_of(tokenizer)
-        text = json.dumps([template.text, template.special_tokens], sort_keys=True)
-        digests.append(("chat template", hashlib.sha256(text.encode()).hexdigest()))
-    libraries = list(BY_NAME[source[0]].libraries)
-    if not tokenizer.is_bytes:
-        libraries.append("tokenizers")
+        digests.append(("chat template", hashlib.sha256(template.text.encode()).hexdigest()))
+    libraries = (*BY_NAME[source[0]].libraries, *tokenizer.libraries)
     is_cut = spec.packing == "none"
     return Recipe(
         source=tuple(source),

@@ -1,0 +1,185 @@
+"""A tokenizer as `AutoTokenizer` loads it: ids, special tokens and decoding are transformers' own."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from planc.runtime.data.encoding.isolation import only_reading, set_up
+from planc.runtime.data.encoding.parsed import parsed, require_no_dropout
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.tokenizer_folder import Files, is_alone
+from planc.tokenizer_files import TOKENIZER
+
+_ENDS_OF_DOCUMENT = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "[EOS]",
+    "<|eos|>",
+    "<｜end▁of▁sentence｜>",  # noqa: RUF001 (spelled this way by the models that use it)
+)
+"""The tokens that published causal language models put after each document of their training text."""
+_OVERRIDES = ("__call__", "_encode_plus")
+"""The methods of a transformers tokenizer through which text passes before the tokenizers library gets it."""
+_READERS = {"sentencepiece": "sentencepiece", "google": "protobuf", "tiktoken": "tiktoken"}
+"""Modules that read `.model` files, and the names they are installed by."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTokenizer:
+    """A tokenizer that is ready to use. It adds no tokens at the ends of a text.
+
+    `backend` is the tokenizers library's, if transformers passes text to it unchanged; `whole` is
+    transformers' own, None for a tokenizer.json alone, to which transformers would add nothing. `ids` is the
+    vocabulary, added tokens included. `special_tokens` has tokens by their role: `eos_token`, ...
+    """
+
+    name: str
+    backend: Tokenizer | None
+    whole: Any
+    ids: Mapping[str, int]
+    special: Sequence[str]
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+        return max(self.ids.values(), default=-1) + 1
+
+    @property
+    def special_ids(self) -> list[int]:
+        """The ids of the special tokens, ascending."""
+        return sorted({self.ids[token] for token in self.special if token in self.ids})
+
+    def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
+        """The ids of each text."""
+        if self.backend is not None:
+            return [one.ids for one in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+        return [self.whole(text, add_special_tokens=False)["input_ids"] for text in texts]
+
+    def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[Sequence[int], Sequence[int]]]:
+        """The ids of each text, and the character at which each token starts. Raises DataError."""
+        if self.backend is not None:
+            found = self.backend.encode_batch(texts, add_special_tokens=False)
+            return [(one.ids, [start for start, _ in one.offsets]) for one in found]
+        if not self.whole.is_fast:
+            raise DataError(
+                f"{self.name} does not tell which characters a token holds",
+                help="use a tokenizer with a tokenizer.json, or write `train_on = all`",
+            )
+        encoded = (self.whole(text, add_special_tokens=False, return_offsets_mapping=True) for text in texts)
+        return [(one["input_ids"], [start for start, _ in one["offset_mapping"]]) for one in encoded]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens included."""
+        if self.whole is not None:
+            return str(self.whole.decode(ids))
+        assert self.backend is not None, "one of both is there"
+        return str(self.backend.decode(ids, skip_special_tokens=False))
+
+    def end_of_document(self, token: str | None) -> int:
+        """The id of `token`, of the tokenizer's end of a sequence, or of the only known end of document.
+
+        Raises DataError.
+        """
+        token = token or self.special_tokens.get("eos_token") or self._known_end_of_document()
+        if token not in self.ids:
+            raise DataError(
+                f'{self.name} has no token "{token}"', help="set end_of_document to one of its tokens"
+            )
+        return self.ids[token]
+
+    def _known_end_of_document(self) -> str:
+        """The only known end of document among the special tokens. Raises DataError for none or several."""
+        # Only special ones: some vocabularies hold "</s>" as the HTML tag.
+        found = tuple(token for token in _ENDS_OF_DOCUMENT if token in self.special)
+        if len(found) != 1:
+            fault = f"several ends of document: {', '.join(found)}" if found else "no known end of document"
+            raise DataError(f"{self.name} has {fault}", help="set end_of_document to one of its tokens")
+        return found[0]
+
+
+def load_tokenizer(files: Files, *, name: str, folder: Path) -> LoadedTokenizer:
+    """The tokenizer of `files`, which are in the directory `folder` as well. Raises DataError."""
+    if is_alone(files):
+        alone = parsed(files[TOKENIZER], name=name)
+        return LoadedTokenizer(name, alone, None, alone.get_vocab(), _special_of(alone))
+    whole = _from_folder(files, name=name, folder=folder)
+    backend = getattr(whole, "_tokenizer", None)
+    if backend is not None:
+        require_no_dropout(backend, name=name)
+        # The last user of the file may have saved both in it; either would change documents silently.
+        backend.no_truncation()
+        backend.no_padding()
+    ids = {**whole.get_vocab(), **whole.added_tokens_encoder}
+    special = [*whole.all_special_tokens, *(_special_of(backend) if backend is not None else ())]
+    direct = backend if _passes_text_unchanged(whole) else None
+    loaded = LoadedTokenizer(name, direct, whole, ids, special, whole.special_tokens_map)
+    _require_text(loaded)
+    return loaded
+
+
+def _from_folder(files: Files, *, name: str, folder: Path) -> Any:
+    """What `AutoTokenizer` makes of the files. Raises DataError."""
+    set_up(folder / "no-cache")
+    try:
+        # It takes a second to import, which a tokenizer.json alone needs not wait for.
+        from transformers import AutoTokenizer
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"reading {name} needs the transformers library", help="install it: pip install 'planc[run]'"
+        ) from error
+    try:
+        with only_reading(folder):
+            return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except MemoryError:
+        raise
+    # The libraries raise any error, whatever is wrong with the files, or panic.
+    except BaseException as error:
+        reason = next(
+            (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+        )
+        raise DataError(
+            f"{name} is not a tokenizer that transformers loads: {reason}", help=_remedy(files)
+        ) from error
+
+
+def _remedy(files: Files) -> str:
+    """What to do about a tokenizer that does not load."""
+    missing = [library for module, library in _READERS.items() if importlib.util.find_spec(module) is None]
+    if missing and TOKENIZER not in files and any(path.endswith((".model", ".spm")) for path in files):
+        return f"install the libraries that read its vocabulary: pip install {' '.join(missing)}"
+    return "write it with save_pretrained(), and check that AutoTokenizer loads it without remote code"
+
+
+def _special_of(backend: Tokenizer) -> list[str]:
+    return [token.content for token in backend.get_added_tokens_decoder().values() if token.special]
+
+
+def _passes_text_unchanged(whole: Any) -> bool:
+    from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+    kind = type(whole)
+    return isinstance(whole, TokenizersBackend) and all(
+        getattr(kind, name) is getattr(TokenizersBackend, name) for name in _OVERRIDES
+    )
+
+
+def _require_text(loaded: LoadedTokenizer) -> None:
+    """DataError for a tokenizer that takes more than text, such as the boxes of words on a page."""
+    try:
+        loaded.encode(["a"])
+    except MemoryError:
+        raise
+    except BaseException as error:
+        raise DataError(
+            f"{loaded.name} ({type(loaded.whole).__name__}) does not tokenize plain text: {error}",
+            help="use another tokenizer",
+        ) from error
