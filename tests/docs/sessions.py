@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -59,10 +60,11 @@ def _in_process(arguments: list[str], folder: Path) -> tuple[str, int]:
     return stream.buffer.getvalue().decode(), code
 
 
-def run_session(block: Block, folder: Path) -> str:
+def run_session(block: Block, folder: Path, *, is_updated: bool = False) -> str:
     """The session with what its commands print now, elided where the page elides.
 
-    `exit=1` after `console` is the exit code of the last command; the others must succeed.
+    `exit=1` after `console` is the exit code of the last command; the others must succeed. What differs with
+    planc's own files stays as the page shows it, unless the page is updated.
     """
     expected = int(block.rest.removeprefix("exit=") or 0)
     found = entries(block.text)
@@ -71,16 +73,18 @@ def run_session(block: Block, folder: Path) -> str:
         printed, code = run(entry.command, folder)
         wanted = expected if entry is found[-1] else 0
         assert code == wanted, f"{block.place}: `{entry.command}` exits with {code}, not {wanted}:\n{printed}"
-        text += f"$ {entry.command}\n{elided(entry, printed)}"
+        text += f"$ {entry.command}\n{elided(entry, printed, is_updated=is_updated)}"
     return text
 
 
-def elided(entry: Entry, printed: str) -> str:
+def elided(entry: Entry, printed: str, *, is_updated: bool = False) -> str:
     """`entry.shown` where it fits what was printed; else what was printed, with the same lines left out."""
     printed = "".join(f"{line.rstrip()}\n" for line in printed.rstrip("\n").splitlines())
-    if fits(entry.shown, printed):
+    if fits(entry.shown, printed, NOISE if is_updated else (*OF_THE_SOURCES, *NOISE)):
         return entry.shown
     lines, shown = printed.splitlines(), entry.shown.splitlines()
+    if fits(entry.shown, printed):
+        return "".join(f"{line}\n" for line in _refreshed(shown, lines))
     if "..." not in shown:
         return "".join(f"{_kept(line, shown)}\n" for line in lines)
     head, tail = shown.index("..."), len(shown) - 1 - shown[::-1].index("...")
@@ -88,29 +92,42 @@ def elided(entry: Entry, printed: str) -> str:
     return "".join(f"{_kept(line, shown)}\n" for line in (*first, "...", *last))
 
 
-VOLATILE = (
+Patterns = tuple[tuple[str, str], ...]
+
+OF_THE_SOURCES: Patterns = (
     # A commit's hash may be of digits alone.
     (r"\bcompared with [0-9a-f]{7}\b", "compared with HASH"),
     (r"\b[0-9a-f]{7,64}\b(?<![0-9]{7})", "HASH"),
+    (r"\b(loss|grad_norm) +(\d+\.\d+|\d+e-\d+)( +\(step \d+\) -> \d+\.\d+)?", r"\1 NUMBER"),
+)
+"""What changes whenever planc's own files do: any value fits any other, until the page is updated."""
+NOISE: Patterns = (
     (r"\b\d+\.\d+ s\b", "SECONDS"),
     (r"\b\d(\.\d+)?e-\d\d\b", "SMALL"),
     (r"\blocalhost:\d+", "localhost:PORT"),
-    (r"\b(loss|grad_norm) +(\d+\.\d+|\d+e-\d+)( +\(step \d+\) -> \d+\.\d+)?", r"\1 NUMBER"),
     (r"[\d_]+ tokens/s +\S+ TFLOP/s/device +\S+ [KMG]iB process +left \S+", "SPEED"),
     (r"\bdata: .*", "data: TEXT"),
     (r"\b\d{4}-\d\d-\d\d\b", "DATE"),
 )
-"""What differs from machine to machine, or whenever planc's own files do: any value fits any other."""
+"""What differs from machine to machine: any value fits any other."""
 
 
-def fits(shown: str, printed: str) -> bool:
+def fits(shown: str, printed: str, patterns: Patterns = (*OF_THE_SOURCES, *NOISE)) -> bool:
     """Whether a text is what is shown: `...` stands for any text, alone on a line for any lines."""
-    for pattern, name in VOLATILE:
+    for pattern, name in patterns:
         shown, printed = re.sub(pattern, name, shown), re.sub(pattern, name, printed)
     pattern = re.sub(
         r"^\\\.\\\.\\\.\n", "(?:.*\n)*", re.escape(shown).replace("\\\n", "\n"), flags=re.MULTILINE
     )
     return re.fullmatch(pattern.replace(r"\.\.\.", ".*"), printed) is not None
+
+
+def _refreshed(shown: list[str], lines: list[str]) -> Iterator[str]:
+    """Each shown line as it was printed, in order; one that elides something stays."""
+    rest = iter(lines)
+    for one in shown:
+        printed = one if one == "..." else next(line for line in rest if fits(one, line))
+        yield one if "..." in one or fits(one, printed, NOISE) else printed
 
 
 def _kept(line: str, shown: list[str]) -> str:

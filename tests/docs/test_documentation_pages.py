@@ -73,17 +73,20 @@ def test_a_page_does_what_it_shows(page: Path, tmp_path: Path, request: pytest.F
     """With --update-goldens what commands print is written into the page."""
     workspace(tmp_path)
     wrong: list[tuple[Block, str]] = []
+    is_updated: bool = request.config.getoption("--update-goldens")
     try:
         for block in blocks(page):
-            run_block(block, tmp_path, wrong)
+            run_block(block, tmp_path, wrong, is_updated=is_updated)
     finally:
-        if wrong and request.config.getoption("--update-goldens"):
+        if wrong and is_updated:
             rewrite(page, wrong)
     for block, text in wrong:
         assert text == block.text, f"{block.place} prints something else; see --update-goldens"
 
 
-def run_block(block: Block, folder: Path, wrong: list[tuple[Block, str]]) -> None:
+def run_block(
+    block: Block, folder: Path, wrong: list[tuple[Block, str]], *, is_updated: bool = False
+) -> None:
     """Runs a block, and adds it to `wrong` with what it prints where that is something else."""
     match block.kind:
         case "plan" if block.path != TOUR:
@@ -92,7 +95,7 @@ def run_block(block: Block, folder: Path, wrong: list[tuple[Block, str]]) -> Non
             for command in block.text.splitlines():
                 prepare(command, folder)
         case "console" if runs(block):
-            text = run_session(block, folder)
+            text = run_session(block, folder, is_updated=is_updated)
             if text != block.text:
                 wrong.append((block, text))
         case "console" | "plan":
