@@ -5,7 +5,6 @@ The names are PyTorch's. Nothing here imports torch; `planc.runtime.torch` trans
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal, assert_never
 
@@ -154,15 +153,6 @@ class DType(StrEnum):
     @property
     def size_bytes(self) -> int:
         return {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}[self.value]
-
-
-DATASET_FORMATS: Mapping[str, str] = {
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".json": "json",
-    ".jsonl": "json",
-}
-"""Readers of Hugging Face's `datasets` by the suffix of a file's name."""
 
 
 class LogitsFunction(StrEnum):

@@ -14,7 +14,8 @@ from planc.graph.ops import LoadWeights, OpenData, OpenEvaluation
 from planc.graph.sources import reads_local_files
 from planc.hub.names import is_hub, model_folder
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.sources import matched_files
+from planc.runtime.data.files import matched_files
+from planc.runtime.data.splits import split_files
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import weight_files
 from planc.source import SourceFile, Span
@@ -76,10 +77,14 @@ def _tokenizer(op: OpenData, base: Path) -> Input:
 
 def _data(name: str, op: OpenData | OpenEvaluation, base: Path) -> Input:
     try:
-        files = matched_files(op.patterns, base=base)
+        if op.split:
+            found = split_files(op.patterns, split=op.split, subset=op.subset, base=base)
+            files = {path for _, path in found}
+        else:
+            files = {base / file for file in matched_files(op.patterns, base=base)}
     except DataError as error:
         return Input(name, error.message, op.span, error.help)
-    return Input(name, _summary({base / file for file in files}), op.span)
+    return Input(name, _summary(files), op.span)
 
 
 def _summary(paths: set[Path]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from planc.data_sources import BY_NAME
+from planc.data_sources.hub_datasets import HubDataset
 from planc.graph.ops import OpenData, OpenEvaluation
 
 
@@ -17,4 +18,4 @@ def source_arguments(op: OpenData | OpenEvaluation) -> dict[str, Any]:
 
 def reads_local_files(op: OpenData | OpenEvaluation) -> bool:
     """Whether the op's patterns match files that must exist before a run starts."""
-    return BY_NAME[op.source].reads_local_files
+    return BY_NAME[op.source].reads_local_files and HubDataset.of(op.patterns) is None

@@ -5,6 +5,7 @@ A definition in a script brings along the definitions that it uses.
 
 from __future__ import annotations
 
+import codecs
 import glob
 import hashlib
 import math
@@ -239,7 +240,8 @@ def text_files(folder: Path, patterns: Sequence[str]) -> list[Path]:
 def bytes_of(paths: Sequence[Path]) -> Tensor:
     """Concatenate all documents: a token is a byte, and 256 ends a document."""
     end = np.array([256], dtype=np.int16)
-    parts = [np.frombuffer(path.read_bytes(), dtype=np.uint8).astype(np.int16) for path in paths]
+    contents = [path.read_bytes().removeprefix(codecs.BOM_UTF8) for path in paths]
+    parts = [np.frombuffer(content, dtype=np.uint8).astype(np.int16) for content in contents]
     return torch.from_numpy(np.concatenate([part for document in parts for part in (document, end)]))
 
 

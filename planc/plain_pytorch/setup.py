@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from planc import vocab
+from planc.data_sources.formats import without_compression
 from planc.graph.graph import Graph
 from planc.graph.ops import (
     AttachAttention,
@@ -241,6 +242,8 @@ def count_experts(op: CountExperts, graph: Graph) -> Iterator[str]:
 def open_data(op: OpenData, graph: Graph) -> Iterator[str]:
     if op.source != "text" or op.tokenizer != "bytes" or op.packing != "attend":
         raise refuse(op, "only text() with tokenizer = bytes and packing = attend has a plain PyTorch form")
+    if any(pattern != without_compression(pattern) for pattern in op.patterns):
+        raise refuse(op, "compressed files have no plain PyTorch form")
     if op.skip_bad:
         raise refuse(op, "skip_bad has no plain PyTorch form")
     shard_size = graph.size(MeshDim.DP_SHARD)

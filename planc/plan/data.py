@@ -7,19 +7,28 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 
 from planc.data_sources import BY_NAME, SourceKind
+from planc.data_sources.formats import without_compression
 from planc.plan.scalars import STEPS, Choice, Int, Path, Quantity, Text
 from planc.plan.types import Optional, Rest, Variant, key, nested
 from planc.record import record
 
+_DATASETS = (
+    "globs of files, datasets' directories, or one dataset of the Hub as `hf://datasets/org/name@commit`"
+)
+
 
 @record
 class TextFiles:
-    patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of UTF-8 text files", positional=True)
+    patterns: tuple[str, ...] = key(
+        Rest(Path()), doc="globs of UTF-8 text files; .gz, .zst, .xz and .bz2 are read too", positional=True
+    )
 
 
 @record
 class JsonLines:
-    patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of JSON-lines files", positional=True)
+    patterns: tuple[str, ...] = key(
+        Rest(Path()), doc="globs of files of one JSON object per line, or of one list", positional=True
+    )
     field: str = key(Text(), default="text", doc="the key that holds a document's text")
 
 
@@ -32,19 +41,23 @@ class TrainOn(StrEnum):
 class Chat:
     """Conversations, rendered by the chat template in the tokenizer's directory."""
 
-    patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of JSON-lines files", positional=True)
+    patterns: tuple[str, ...] = key(Rest(Path()), doc=_DATASETS, positional=True)
     field: str = key(Text(), default="messages", doc="the key that holds the messages")
     train_on: TrainOn = key(
         Choice(TrainOn), default=TrainOn.ASSISTANT, doc="messages to train on: the assistant's, or all"
     )
+    split: str = key(Text(), default="train", doc="a split, or a part of one such as `train[:10%]`")
+    subset: str | None = key(Optional(Text()), default=None, doc="the configuration, if there are several")
 
 
 @record
 class HfDataset:
-    """Local files of Hugging Face datasets, by suffix: .parquet, .arrow, .json, .jsonl."""
+    """Hugging Face datasets in local files (.parquet, .arrow, .json, .jsonl) and directories."""
 
-    patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of files", positional=True)
+    patterns: tuple[str, ...] = key(Rest(Path()), doc=_DATASETS, positional=True)
     field: str = key(Text(), default="text", doc="the column that holds a document's text")
+    split: str = key(Text(), default="train", doc="a split, or a part of one such as `train[:10%]`")
+    subset: str | None = key(Optional(Text()), default=None, doc="the configuration, if there are several")
 
 
 @record
@@ -53,7 +66,7 @@ class HfHub:
 
     repository: str = key(Text(), doc="the repository, as in `org/name`", positional=True)
     revision: str = key(Text(), doc="the commit: 40 hexadecimal digits")
-    split: str = key(Text(), default="train", doc="the split")
+    split: str = key(Text(), default="train", doc="a split, or a part of one such as `train[:10%]`")
     subset: str | None = key(Optional(Text()), default=None, doc="the configuration, if there are several")
     field: str = key(Text(), default="text", doc="the column that holds a document's text")
 
@@ -92,7 +105,7 @@ _CALLS = {
 
 def _source_of(text: str) -> tuple[str, bool]:
     """The call to write for the path of files; a path without a known suffix may be of any."""
-    call = _CALLS.get(PurePosixPath(text).suffix)
+    call = _CALLS.get(PurePosixPath(without_compression(text)).suffix)
     return f'{call or "text"}("{text}")', call is not None
 
 

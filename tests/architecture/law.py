@@ -42,7 +42,7 @@ LAW: dict[str, tuple[str, ...]] = {
         *("vocab", "styles", "optimizers", "plan", "layouts", "graph", "inventory.schema"),
         *("inventory.routers", "pipelining"),
     ),
-    "plain_pytorch": ("vocab", "hub", "styles", "graph", "modeling.placed_draws"),
+    "plain_pytorch": ("vocab", "hub", "data_sources", "styles", "graph", "modeling.placed_draws"),
     "estimate": (
         *("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
         *("inventory.footprint", "pipelining"),
@@ -153,6 +153,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "tokenizers": ("planc/runtime/data/encoding/",),
     "jinja2": ("planc/runtime/data/encoding/template.py",),
     "numpy": ("planc/runtime/data/", "planc/modeling/draws.py", *WORKERS, PARTS),
+    "datasets": ("planc/runtime/data/arrow_rows.py",),
+    "pyarrow": ("planc/runtime/data/arrow_rows.py", "planc/runtime/data/content.py"),
     "lark": ("planc/syntax/",),
     "rich": ("planc/cli/",),
     "pygls": ("planc/lsp/server.py", "planc/lsp/protocol.py", "planc/lsp/client.py"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planc.runtime.data import sources
+from planc.runtime.data import json_rows
 from planc.runtime.data.chat import ChatSource
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.open import open_data, open_prepared
@@ -47,7 +47,7 @@ BAD_TALKS = {
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every kind of bad document between good ones, and the good ones alone."""
-    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 1_000)
+    monkeypatch.setattr(json_rows, "MAX_LINE_BYTES", 1_000)
     saved(tmp_path)
     save_tokenizer(tmp_path / "tokenizer", template=TEMPLATE)
     lines = [json.dumps({"text": text}).encode() for text in GOOD]

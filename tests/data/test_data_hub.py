@@ -10,8 +10,9 @@ from pathlib import Path
 import datasets
 import pytest
 
+from planc.runtime.data.documents import source_documents
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource, dataset_documents
+from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
 from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.spec import DataSpec
 
@@ -35,7 +36,7 @@ def opened(spec: DataSpec, *, base: Path) -> OpenData:
 
 
 def texts(pattern: str, *, base: Path, field: str = "text") -> list[str]:
-    return [one.text for one in dataset_documents(HfDatasetSource((pattern,), field), base=base)]
+    return [one.text for one in source_documents(HfDatasetSource((pattern,), field), base=base)]
 
 
 @pytest.mark.parametrize("pattern", ["*.parquet", "saved/*.arrow", "a.jsonl", "b.json"])
@@ -67,9 +68,9 @@ def test_a_damaged_file_is_named(base: Path) -> None:
         texts("a.parquet", base=base)
 
 
-def test_a_format_without_a_reader_is_named(base: Path) -> None:
+def test_a_file_without_a_reader_is_named(base: Path) -> None:
     (base / "a.csv").write_text("text\nx\n")
-    with pytest.raises(DataError, match=r"a\.csv has an unknown format"):
+    with pytest.raises(DataError, match=r"a\.csv:1 is not JSON"):
         texts("*.csv", base=base)
 
 
@@ -79,7 +80,7 @@ def test_a_library_that_is_missing_is_named_with_what_installs_it(
     # None in sys.modules makes Python raise as it does for a package that is not installed.
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match="needs the datasets library") as caught:
-        texts("a.jsonl", base=base)
+        texts("a.parquet", base=base)
     assert caught.value.help == "install it: pip install 'planc[run]'"
 
 
@@ -93,5 +94,5 @@ def test_a_hub_that_cannot_be_reached_is_said_in_words(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     message = "cannot read org/text@0123456789ab from the Hugging Face Hub"
     with pytest.raises(DataError, match=message) as caught:
-        list(dataset_documents(HfHubSource("org/text", COMMIT), base=tmp_path))
+        list(source_documents(HfHubSource("org/text", COMMIT), base=tmp_path))
     assert "check the connection" in caught.value.help

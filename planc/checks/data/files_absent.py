@@ -8,6 +8,7 @@ from pathlib import Path
 
 from planc.checks.support.rule import Rule, Subject
 from planc.data_sources.globs import NoFile, without_file
+from planc.data_sources.hub_datasets import HubDataset
 from planc.diagnostics import Code, Diagnostic, Severity
 from planc.diagnostics.suggest import closest
 from planc.plan.data import AnySource, Chat, FileTokenizer, HfDataset, JsonLines, TextFiles
@@ -42,6 +43,10 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 def absent_files(source: AnySource, *, base: Path) -> Sequence[NoFile]:
     """The patterns of a source that match no file."""
     patterns = source.patterns if isinstance(source, _OF_FILES) else ()
+    if HubDataset.of(patterns) is not None:
+        return ()
+    if isinstance(source, (Chat, HfDataset)):
+        patterns = tuple(one for one in patterns if not (base / one).is_dir())
     found = (without_file(pattern, base=base) for pattern in patterns)
     return tuple(one for one in found if one is not None)
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from planc.checks.support.rule import Rule, Subject
+from planc.data_sources.formats import DATASET_SUFFIXES, without_compression
+from planc.data_sources.hub_datasets import HubDataset
 from planc.diagnostics import Code, Diagnostic
 from planc.layouts.families import quoted
 from planc.plan.data import HfDataset
-from planc.vocab import DATASET_FORMATS
 
 CODE = Code("P733", "unknown-data-format", "unknown dataset file format")
 
@@ -19,19 +20,21 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     for path, source in subject.plan.data.sources():
         if not isinstance(source, HfDataset):
             continue
-        unknown = [text for text in source.patterns if not _is_known(PurePosixPath(text).suffix)]
+        unknown = [text for text in source.patterns if not _is_known(text)]
         if unknown:
             yield CODE.at(
                 subject.plan.span(path),
-                f"no reader for {quoted(unknown)}: a file's suffix selects its reader",
-                help=f"name files that end in {', '.join(DATASET_FORMATS)}, "
+                f"no reader for {quoted(unknown)}",
+                help=f"name files that end in {', '.join(DATASET_SUFFIXES)}, "
                 "or write `text(...)` for plain text",
             )
 
 
-def _is_known(suffix: str) -> bool:
-    """A suffix with a glob may match any file, which is then read by its own suffix."""
-    return suffix in DATASET_FORMATS or any(character in suffix for character in "*?[")
+def _is_known(pattern: str) -> bool:
+    """A suffix with a glob may match any file. A name without a suffix may be a directory."""
+    name = PurePosixPath(without_compression(pattern))
+    is_open = any(character in name.suffix for character in "*?[")
+    return name.suffix in ("", *DATASET_SUFFIXES) or is_open or HubDataset.of((pattern,)) is not None
 
 
 RULE = Rule((CODE,), check)

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from planc.checks.support.rule import Rule, Subject
+from planc.data_sources.hub_datasets import HubDataset
 from planc.diagnostics import Code, Diagnostic
-from planc.plan.data import HfHub
+from planc.plan.data import Chat, HfDataset, HfHub
 
 CODE = Code("P732", "unpinned-revision", "the dataset is not pinned to a commit")
 
@@ -17,10 +18,13 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each Hub repository whose revision is not a commit."""
     for path, source in subject.plan.data.sources():
-        if isinstance(source, HfHub) and not _COMMIT.fullmatch(source.revision):
+        hub = HubDataset.of(source.patterns) if isinstance(source, (Chat, HfDataset)) else None
+        revision = source.revision if isinstance(source, HfHub) else hub.revision if hub else None
+        if revision is not None and not _COMMIT.fullmatch(revision):
+            is_moving = f"`{revision}` is a branch or a tag, which can move"
             yield CODE.at(
                 subject.plan.span(path),
-                f"`{source.revision}` is a branch or a tag, which can move",
+                is_moving if revision else "the newest commit of the main branch is read, which can move",
                 help="write the commit's 40 hexadecimal digits, as the repository's commit page shows them",
             )
 

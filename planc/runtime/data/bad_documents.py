@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -25,6 +26,11 @@ class BadDocuments:
     num_read: int = 0
     """The good documents that have been read: one that can't be read lies before the next."""
     _found: list[tuple[int, str]] = field(default_factory=list)
+
+    @staticmethod
+    def unlimited() -> BadDocuments:
+        """For a reading that reports all of them."""
+        return BadDocuments(sys.maxsize)
 
     @property
     def messages(self) -> tuple[str, ...]:

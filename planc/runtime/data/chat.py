@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.sources import Document, field_of, json_records
+from planc.runtime.data.records import split_records
+from planc.runtime.data.sources import Document, field_of
 from planc.runtime.ranks.reads import Reads
 
 TrainOn = Literal["assistant", "all"]
@@ -22,14 +23,17 @@ START, STOP = "\ufdd0", "\ufdd1"
 
 @dataclass(frozen=True, slots=True)
 class ChatSource:
-    """JSON Lines whose `field` is a list of messages, each with a role and a content.
+    """Records whose `field` is a list of messages, each with a role and a content.
 
+    `patterns`, `split` and `subset` are those of a HfDatasetSource.
     `train_on` "assistant" trains on the assistant's messages only, "all" on the whole conversation.
     """
 
     patterns: tuple[str, ...]
     field: str = "messages"
     train_on: TrainOn = "assistant"
+    split: str = "train"
+    subset: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,10 @@ def conversations(
 ) -> Iterator[Conversation]:
     """The conversations of a source. Raises DataError that names the bad line."""
     bad = bad or BadDocuments()
-    for origin, record in json_records(source.patterns, base=base, reads=reads, bad=bad):
+    records = split_records(
+        source.patterns, split=source.split, subset=source.subset, base=base, reads=reads, bad=bad
+    )
+    for origin, record in records:
         for content in bad.usable(_messages, record, field=source.field, origin=origin):
             yield Conversation(origin, content, source.train_on)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from planc.data_sources.hub_datasets import HubDataset
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat import AnyDocument, ChatSource, ChatTemplate, conversations
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource, dataset_documents
-from planc.runtime.data.sources import documents
+from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
+from planc.runtime.data.records import hub_records, split_records
+from planc.runtime.data.sources import Document, documents, text_documents
 from planc.runtime.data.spec import Source
 from planc.runtime.data.tokenizers import TokenizerFiles
 from planc.runtime.ranks.reads import Reads
@@ -19,13 +22,48 @@ def source_documents(
     source: Source, *, base: Path, reads: Reads | None = None, bad: BadDocuments | None = None
 ) -> Iterator[AnyDocument]:
     """The documents of any source, always in the same order. Raises DataError."""
+    bad = bad or BadDocuments()
     match source:
         case ChatSource():
-            return conversations(source, base=base, reads=reads, bad=bad)
-        case HfDatasetSource() | HfHubSource():
-            return dataset_documents(source, base=base, reads=reads, bad=bad)
+            found = conversations(source, base=base, reads=reads, bad=bad)
+            return _noted(found, hub_of(source), reads=reads)
+        case HfDatasetSource(patterns, field, split, subset):
+            records = split_records(patterns, split=split, subset=subset, base=base, reads=reads, bad=bad)
+            return _noted(text_documents(records, field=field, bad=bad), hub_of(source), reads=reads)
+        case HfHubSource(_, _, split, subset, field):
+            hub = hub_of(source)
+            assert hub is not None, "it names a dataset of the Hub"
+            records = hub_records(hub, split=split, subset=subset)
+            return _noted(text_documents(records, field=field, bad=bad), hub, reads=reads)
         case _:
             return documents(source, base=base, reads=reads, bad=bad)
+
+
+def hub_of(source: Source) -> HubDataset | None:
+    """The dataset of the Hub that a source reads; None for sources in files."""
+    match source:
+        case HfHubSource(repository, revision):
+            return HubDataset(repository, revision)
+        case ChatSource() | HfDatasetSource():
+            return HubDataset.of(source.patterns)
+        case _:
+            return None
+
+
+def _noted(
+    documents: Iterator[AnyDocument], hub: HubDataset | None, *, reads: Reads | None
+) -> Iterator[AnyDocument]:
+    """The documents; what the Hub gave is recorded in `reads`, because the library reads the files itself."""
+    if hub is None or reads is None:
+        yield from documents
+        return
+    content = hashlib.sha256()
+    for document in documents:
+        part = document.text.encode() if isinstance(document, Document) else document.content
+        content.update(f"{document.num_bytes}:".encode())
+        content.update(part)
+        yield document
+    reads.add("text", hub.name, content.hexdigest())
 
 
 def template_of(tokenizer: TokenizerFiles) -> ChatTemplate:

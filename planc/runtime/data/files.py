@@ -1,12 +1,14 @@
-"""Open a user's files: regular files only, every failure a DataError that names the file."""
+"""Find and open a user's files: regular files only, every failure a DataError that names the file."""
 
 from __future__ import annotations
 
+import glob
 import os
 import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from planc.data_sources.globs import without_file
 from planc.runtime.data.errors import DataError
 from planc.runtime.ranks.reads import Reads
 
@@ -35,3 +37,28 @@ def read_regular_file(path: Path, *, name: str, reads: Reads | None = None) -> b
     if reads is not None:
         reads.add_content("file", name, content)
     return content
+
+
+def matched_files(patterns: tuple[str, ...], *, base: Path) -> tuple[str, ...]:
+    """Paths relative to `base`: pattern by pattern, sorted within one, each file once.
+
+    Directories are skipped; a pattern that matches nothing else is a DataError.
+    """
+    files: dict[str, None] = {}
+    for pattern in patterns:
+        matches = glob.glob(pattern, root_dir=base, recursive=True)
+        names = sorted(name for name in matches if not (base / name).is_dir())
+        if not names:
+            raise DataError(f'pattern "{pattern}" matches no file', help=_no_file_help(pattern, base=base))
+        files.update(dict.fromkeys(names))
+    return tuple(files)
+
+
+def _no_file_help(pattern: str, *, base: Path) -> str:
+    """Where a pattern starts, and what is there in place of the files."""
+    start = f"patterns are relative to {os.path.abspath(base)}"
+    found = without_file(pattern, base=base)
+    if found is None:
+        return start
+    there = f"has {found.near or 'no files'}" if found.is_searched else "does not exist"
+    return f"{start}; {found.directory} {there}"

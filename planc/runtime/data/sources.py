@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-import glob
-import hashlib
-import json
 import os
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import assert_never
 
-from planc.data_sources.globs import without_file
 from planc.runtime.data.bad_documents import BadDocuments
+from planc.runtime.data.content import open_content
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.files import open_regular_file, read_regular_file
+from planc.runtime.data.files import matched_files, read_regular_file
+from planc.runtime.data.json_rows import decoded
+from planc.runtime.data.records import Record, file_records, is_table
 from planc.runtime.ranks.reads import Reads
 
 LONE_SURROGATE_HELP = "write characters beyond U+FFFF as a whole surrogate pair, or as themselves"
-MAX_LINE_BYTES = 256 * 2**20
-"""For JSON Lines: a file without line ends would be read whole, and parsed, before it is rejected."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextSource:
-    """UTF-8 files, one document each. `patterns` are globs relative to a base directory (`**` any depth)."""
+    """UTF-8 files, one document each. `patterns` are globs relative to a base directory (`**` any depth).
+
+    An empty file is a document without characters, as in `datasets`.
+    """
 
     patterns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class JsonLinesSource:
-    """Files of one JSON object per line; each line's `field` is a document."""
+    """Files of one JSON object per line, or of one list; each object's `field` is a document."""
 
     patterns: tuple[str, ...]
     field: str = "text"
@@ -74,31 +73,6 @@ def documents(
             assert_never(source)
 
 
-def matched_files(patterns: tuple[str, ...], *, base: Path) -> tuple[str, ...]:
-    """Paths relative to `base`: pattern by pattern, sorted within one, each file once.
-
-    Directories are skipped; a pattern that matches nothing else is a DataError.
-    """
-    files: dict[str, None] = {}
-    for pattern in patterns:
-        matches = glob.glob(pattern, root_dir=base, recursive=True)
-        names = sorted(name for name in matches if not (base / name).is_dir())
-        if not names:
-            raise DataError(f'pattern "{pattern}" matches no file', help=_no_file_help(pattern, base=base))
-        files.update(dict.fromkeys(names))
-    return tuple(files)
-
-
-def _no_file_help(pattern: str, *, base: Path) -> str:
-    """Where a pattern starts, and what is there in place of the files."""
-    start = f"patterns are relative to {os.path.abspath(base)}"
-    found = without_file(pattern, base=base)
-    if found is None:
-        return start
-    there = f"has {found.near or 'no files'}" if found.is_searched else "does not exist"
-    return f"{start}; {found.directory} {there}"
-
-
 def stdlib_files() -> tuple[tuple[str, Path], ...]:
     """The interpreter's own sources, by their path relative to the standard library."""
     root = _stdlib_root()
@@ -113,67 +87,26 @@ def _text_documents(
     patterns: tuple[str, ...], *, base: Path, reads: Reads | None, bad: BadDocuments
 ) -> Iterator[Document]:
     for name in matched_files(patterns, base=base):
-        content = read_regular_file(base / name, name=name, reads=reads)
-        for text in bad.usable(_decoded, content, origin=name, offset_bytes=0):
+        with open_content(base / name, name=name, reads=reads) as file:
+            if file.table is not None:
+                raise is_table(name, file.table)
+            content = file.stream.read()
+        for text in bad.usable(decoded, content, origin=name, offset_bytes=file.start_bytes):
             yield Document(name, text, len(content))
-
-
-def _decoded(content: bytes, *, origin: str, offset_bytes: int) -> str:
-    """The text of `content`, which starts `offset_bytes` into its file. Raises DataError unless UTF-8."""
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{origin} is not UTF-8 at byte {offset_bytes + error.start}: {error.reason}",
-            help="convert the file to UTF-8, for example with iconv",
-        ) from error
 
 
 def _json_documents(
     patterns: tuple[str, ...], *, field: str, base: Path, reads: Reads | None, bad: BadDocuments
 ) -> Iterator[Document]:
-    for origin, record in json_records(patterns, base=base, reads=reads, bad=bad):
-        yield from bad.usable(text_document, record, field=field, origin=origin)
-
-
-def json_records(
-    patterns: tuple[str, ...], *, base: Path, reads: Reads | None, bad: BadDocuments
-) -> Iterator[tuple[str, dict[str, object]]]:
-    """Each line's object and its file:line. Any other line is a bad document, even an empty one."""
     for name in matched_files(patterns, base=base):
-        offset_bytes, content = 0, hashlib.sha256()
-        with open_regular_file(base / name, name=name) as file:
-            lines = iter(partial(file.readline, MAX_LINE_BYTES + 1), b"")
-            for number, line in enumerate(lines, start=1):
-                content.update(line)
-                origin = f"{name}:{number}"
-                for record in bad.usable(_json_record, line, origin=origin, offset_bytes=offset_bytes):
-                    yield origin, record
-                offset_bytes += len(line)
-                while len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
-                    line = file.readline(MAX_LINE_BYTES + 1)
-                    content.update(line)
-                    offset_bytes += len(line)
-        if reads is not None:
-            reads.add("file", name, content.hexdigest())
+        records = file_records(base / name, name=name, reads=reads, bad=bad, only_json=True)
+        yield from text_documents(records, field=field, bad=bad)
 
 
-def _json_record(line: bytes, *, origin: str, offset_bytes: int) -> dict[str, object]:
-    """The object of a line, which starts `offset_bytes` into its file. Raises DataError."""
-    if len(line) > MAX_LINE_BYTES:
-        raise DataError(
-            f"{origin} is longer than {MAX_LINE_BYTES // 2**20} MiB",
-            help="write one JSON object per line, and a long text as several",
-        )
-    try:
-        record = json.loads(_decoded(line, origin=origin, offset_bytes=offset_bytes))
-    except DataError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{origin} is not JSON: {error}", help="write one JSON object per line") from error
-    if not isinstance(record, dict):
-        raise DataError(f"{origin} is not a JSON object", help="write one JSON object per line")
-    return record
+def text_documents(records: Iterable[Record], *, field: str, bad: BadDocuments) -> Iterator[Document]:
+    """The text of each record's field as a document."""
+    for origin, values in records:
+        yield from bad.usable(text_document, values, field=field, origin=origin)
 
 
 def field_of(record: Mapping[str, object], *, field: str, origin: str) -> object:

@@ -18,18 +18,19 @@ from pathlib import Path
 from typing import assert_never
 
 from planc.runtime.data.chat import ChatSource
+from planc.runtime.data.documents import hub_of
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.files import open_regular_file
+from planc.runtime.data.files import matched_files, open_regular_file
 from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
 from planc.runtime.data.prepared.index import SourceEntry
 from planc.runtime.data.sources import (
     JsonLinesSource,
     PythonStdlibSource,
     TextSource,
-    matched_files,
     stdlib_files,
 )
 from planc.runtime.data.spec import Source
+from planc.runtime.data.splits import split_files
 from planc.runtime.file_systems import file_system_of, keeps_times
 
 _HASHED_BYTES = 1 << 20
@@ -55,8 +56,12 @@ class FileState:
 def source_files(source: Source, *, base: Path) -> tuple[FileState, ...]:
     """The state of every file of a source, in the order of reading; none for a pinned commit of the Hub."""
     match source:
-        case TextSource() | JsonLinesSource() | ChatSource() | HfDatasetSource():
+        case TextSource() | JsonLinesSource():
             return _states((name, base / name) for name in matched_files(source.patterns, base=base))
+        case ChatSource() | HfDatasetSource():
+            if hub_of(source) is not None:
+                return ()
+            return _states(split_files(source.patterns, split=source.split, subset=source.subset, base=base))
         case PythonStdlibSource():
             return _states(stdlib_files())
         case HfHubSource():

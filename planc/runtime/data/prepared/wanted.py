@@ -9,9 +9,8 @@ from pathlib import Path
 
 from planc.data_sources import BY_NAME
 from planc.runtime.data.chat import ChatSource
-from planc.runtime.data.documents import template_of
+from planc.runtime.data.documents import hub_of, template_of
 from planc.runtime.data.fingerprint import description
-from planc.runtime.data.hf_datasets import HfHubSource
 from planc.runtime.data.prepared.index import Recipe
 from planc.runtime.data.prepared.source_files import FileState, digest_of_states, source_files
 from planc.runtime.data.spec import DataSpec
@@ -41,7 +40,7 @@ class Wanted:
         A dataset of the Hub does not, because its size is unknown until it is read.
         """
         limit = MAX_BYTES_OF_BYTES if self.tokenizer.is_bytes else MAX_BYTES_IN_MEMORY
-        return not isinstance(self.spec.source, HfHubSource) and self.size_bytes <= limit
+        return hub_of(self.spec.source) is None and self.size_bytes <= limit
 
     @property
     def size_bytes(self) -> int:

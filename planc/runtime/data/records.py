@@ -1,0 +1,130 @@
+"""The records of files, dataset directories and the Hub: one reading, by what a file holds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from planc.data_sources.hub_datasets import HubDataset
+from planc.runtime.data.arrow_rows import arrow_rows, library, num_rows, reason
+from planc.runtime.data.bad_documents import BadDocuments
+from planc.runtime.data.content import open_content
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.json_rows import json_rows
+from planc.runtime.data.splits import Part, parts_of
+from planc.runtime.errors import STOPS
+from planc.runtime.ranks.reads import Reads
+
+_HASHED_BYTES = 1 << 20
+
+
+class Record(NamedTuple):
+    """A row by its names, and where it came from: file:line, or file:row for a file of columns."""
+
+    origin: str
+    values: dict[str, Any]
+
+
+def file_records(
+    path: Path,
+    *,
+    name: str,
+    reads: Reads | None = None,
+    bad: BadDocuments | None = None,
+    only_json: bool = False,
+) -> Iterator[Record]:
+    """The records of one file of JSON lines, a JSON list, Parquet or Arrow. Raises DataError.
+
+    `reads` records the file. With `only_json`, files of columns are an error.
+    """
+    with open_content(path, name=name, reads=reads) as content:
+        if content.table is None:
+            rows = json_rows(content, name=name, bad=bad or BadDocuments())
+        elif only_json:
+            raise is_table(name, content.table)
+        elif content.compression is not None:
+            raise DataError(
+                f"{name} is a {content.table} file that is compressed by {content.compression}",
+                help="decompress it: files of columns are compressed inside",
+            )
+        else:
+            rows = arrow_rows(path, name=name, table=content.table)
+        yield from map(Record._make, rows)
+
+
+def is_table(name: str, table: str) -> DataError:
+    """The error for a file of columns in place of text."""
+    return DataError(
+        f"{name} is a file in the format {table}, not text",
+        help=f'write `hf_dataset("{name}")`; `chat` reads such files too',
+    )
+
+
+def split_records(
+    patterns: tuple[str, ...],
+    *,
+    split: str,
+    subset: str | None,
+    base: Path,
+    reads: Reads | None = None,
+    bad: BadDocuments | None = None,
+) -> Iterator[Record]:
+    """The records of a split of files, directories or a dataset of the Hub, always in the same order.
+
+    Raises DataError. `reads` records the files; of the Hub, which has none here, it records nothing.
+    """
+    hub = HubDataset.of(patterns)
+    if hub is not None:
+        yield from hub_records(hub, split=split, subset=subset)
+        return
+    for part in parts_of(patterns, split=split, subset=subset, base=base, count=_count):
+        yield from _part_records(part, reads=reads, bad=bad)
+
+
+def _part_records(part: Part, *, reads: Reads | None, bad: BadDocuments | None) -> Iterator[Record]:
+    if part.rows is None:
+        for name, path in part.files:
+            yield from file_records(path, name=name, reads=reads, bad=bad)
+        return
+    records = chain.from_iterable(file_records(path, name=name, bad=bad) for name, path in part.files)
+    yield from islice(records, part.rows.start, part.rows.stop)
+    for name, path in part.files if reads is not None else ():
+        assert reads is not None
+        with open(path, "rb") as file:
+            reads.add("file", name, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _count(name: str, path: Path) -> int:
+    """The number of records of a file, as `file_records` has them when it leaves out what can't be used."""
+    with open_content(path, name=name) as content:
+        if content.table is not None and content.compression is None:
+            return num_rows(path, name=name, table=content.table)
+    return sum(1 for _ in file_records(path, name=name, bad=BadDocuments.unlimited()))
+
+
+def hub_records(hub: HubDataset, *, split: str, subset: str | None) -> Iterator[Record]:
+    """The records of a dataset of the Hub at one commit, streamed; of a part of a split, downloaded.
+
+    The library's own readers are used, never a dataset's script. Raises DataError.
+    """
+    name = hub.name
+    datasets = library(name)
+    try:
+        is_whole = split.replace("_", "").replace(".", "").isalnum()
+        found = datasets.load_dataset(
+            hub.repository, subset, revision=hub.revision, split=split, streaming=is_whole
+        )
+        for number, row in enumerate(found, start=1):
+            yield Record(f"{name}:{number}", row)
+    # A lost connection, a missing repository, commit, subset or split, a script: each has its own error.
+    except STOPS:
+        raise
+    except BaseException as error:
+        raise DataError(
+            f"cannot read {name} from the Hugging Face Hub: {reason(error)}",
+            help="check the connection and the names, or download its files and write "
+            '`hf_dataset("data/*.parquet")`',
+        ) from error
