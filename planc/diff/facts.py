@@ -309,6 +309,7 @@ BATCH_FACTS: tuple[Fact, ...] = (
     Fact(Group.BATCH, "data.source", "data.source", _source),
     Fact(Group.BATCH, "data.tokenizer", "data.tokenizer", _tokenizer),
     Fact(Group.BATCH, "data.packing", "data.packing", of_op(OpenData, "packing")),
+    Fact(Group.BATCH, "data.too_long", "data.too_long", of_op(OpenData, "too_long")),
     Fact(Group.BATCH, "documents isolated", "data.packing", of_op(AttachAttention, "isolates")),
     Fact(Group.BATCH, "data.shuffle_seed", "data.shuffle_seed", of_op(OpenData, "shuffle_seed")),
 )
@@ -392,7 +393,14 @@ RUN_FACTS: tuple[Fact, ...] = (
     Fact(Group.RUN, "mesh.timeout (s)", "mesh.timeout", of_op(InitMesh, "timeout_seconds")),
 )
 
-DATA_STATE = ("data.source", "data.tokenizer", "data.packing", "data.sequence_length", "data.shuffle_seed")
+DATA_STATE = (
+    "data.source",
+    "data.tokenizer",
+    "data.packing",
+    "data.too_long",
+    "data.sequence_length",
+    "data.shuffle_seed",
+)
 """The facts that the data fingerprint in a checkpoint covers: a change in any means different data."""
 
 KEY_FACTS = frozenset(

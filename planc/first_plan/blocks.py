@@ -13,7 +13,7 @@ _WEIGHTS = {
     Purpose.CONTINUE: ("From the model's safetensors; every rank reads its own slices.", "pretrained"),
     Purpose.CHATS: ("From the model's safetensors; every rank reads its own slices.", "pretrained"),
 }
-ISOLATE = "  # Conversations share sequences and do not see each other.\n  packing = isolate\n"
+WHOLE = "  # Conversations share sequences, apart from each other, and stay whole.\n  packing = whole\n"
 _SAVES = 10
 """Checkpoints of a run, at least."""
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from planc.api import Checked, check_source
 from planc.devices.hardware import Device
 from planc.diagnostics import Severity
-from planc.first_plan.blocks import ISOLATE, blocks, sequence_length_of, tokens_per_step_of
+from planc.first_plan.blocks import WHOLE, blocks, sequence_length_of, tokens_per_step_of
 from planc.first_plan.brief import Brief
 from planc.first_plan.practice import Purpose
 from planc.fmt.format import format_source
@@ -123,14 +123,14 @@ def _started(brief: Brief, inventory: Inventory, models: KnownModels) -> _Starte
         source = SourceFile(brief.name, text)
         return replace(settings, checked=check_source(source, base=brief.folder, models=models))
 
-    isolate = ISOLATE if brief.purpose is Purpose.CHATS else ""
-    first = check(_Started(Checked({}, ()), packing=isolate))
+    whole = WHOLE if brief.purpose is Purpose.CHATS else ""
+    first = check(_Started(Checked({}, ()), packing=whole))
     if first.checked.ok:
         return first
     own = check(replace(first, attention=_eager(check(replace(first, packing=""))), packing=""))
     if not own.checked.ok:
         return first
-    isolated = check(replace(own, packing=isolate))
+    isolated = check(replace(own, packing=whole))
     return isolated if isolated.checked.ok else check(replace(own, packing=_apart(isolated)))
 
 

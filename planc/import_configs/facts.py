@@ -82,7 +82,7 @@ SEQUENCE_LENGTH = Fact("sequence length", "data.sequence_length", readers.count,
 MICRO_BATCH = Fact("micro batch", "data.micro_batch", readers.count, "--micro-batch")
 MICRO_BATCH_TOKENS = Fact("tokens of a micro batch", "data.micro_batch", readers.count)
 MICRO_BATCHES = Fact("micro batches of the pipeline", "train.tokens_per_step", readers.count)
-PACKING = Fact("packing", "data.packing", readers.flag, words=("none", "isolate"))
+PACKING = Fact("packing", "data.packing", readers.flag, words=("none", "whole"))
 SHUFFLE_SEED = Fact("data seed", "data.shuffle_seed", readers.whole)
 ACCUMULATION = Fact("accumulation", "train.tokens_per_step", readers.count)
 GLOBAL_BATCH = Fact("global batch", "train.tokens_per_step", readers.count)

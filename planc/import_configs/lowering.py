@@ -229,7 +229,7 @@ def _data(draft: Draft, target: Target, needed: Mapping[str, Any], micro_batch: 
     yield f"sequence_length = {needed['length']}"
     yield f"micro_batch = {micro_batch}"
     if draft.take(facts.PACKING) is not None:
-        yield f"packing = {'isolate' if draft.take(facts.PACKING) else 'none'}"
+        yield f"packing = {'whole' if draft.take(facts.PACKING) else 'none'}"
     seed = draft.take(facts.SHUFFLE_SEED)
     seed = draft.take(facts.SEED) if seed is None else seed
     if seed is not None:

@@ -25,6 +25,7 @@ def open_data(bound: BoundPlan) -> OpenData:
         tokenizer=tokenizer,
         end_of_document=end_of_document,
         packing=block.packing,
+        too_long=block.too_long or "",
         sequence_length=block.sequence_length,
         shuffle_seed=block.shuffle_seed,
         vocab_size=bound.inventory.vocab_size,

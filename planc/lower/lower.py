@@ -54,7 +54,6 @@ from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
 from planc.plan.compile_backends import AotEager, Eager, Inductor, InductorMode
-from planc.plan.data import Packing
 from planc.plan.facts import gradient_accumulation
 from planc.plan.loss_chunks import num_chunks, vocab_over
 from planc.plan.unit_dtypes import compute_dtypes
@@ -129,7 +128,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
 
 
 def _attention(plan: spec.Plan) -> AttachAttention:
-    cp, isolates = plan.context_parallel, plan.data.packing is Packing.ISOLATE
+    cp, isolates = plan.context_parallel, plan.data.packing.isolates
     if cp is None:
         kind = "eager" if plan.model.attention is spec.AttentionKernel.EAGER else "plain"
         span = plan.span("model.attention")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import PurePosixPath
+from typing import Any
 
 from planc.data_sources import BY_NAME, SourceKind
 from planc.data_sources.formats import without_compression
@@ -92,7 +93,23 @@ class FileTokenizer:
 class Packing(StrEnum):
     ATTEND = "attend"
     ISOLATE = "isolate"
+    WHOLE = "whole"
     NONE = "none"
+
+    @property
+    def isolates(self) -> bool:
+        """Whether several documents share a sequence and do not attend to each other."""
+        return self in (Packing.ISOLATE, Packing.WHOLE)
+
+    @property
+    def divides(self) -> bool:
+        """Whether a document may continue in the next sequence."""
+        return self in (Packing.ATTEND, Packing.ISOLATE)
+
+
+class TooLong(StrEnum):
+    TRUNCATE = "truncate"
+    SKIP = "skip"
 
 
 _CALLS = {
@@ -126,6 +143,16 @@ SOURCES: Mapping[str, type[AnySource]] = {
     "hf_hub": HfHub,
     "python_stdlib": PythonStdlib,
 }
+
+
+def _packing(values: Mapping[str, Any]) -> Packing:
+    """Conversations are kept whole: an answer without its question teaches a model to invent."""
+    return Packing.WHOLE if isinstance(values.get("source"), Chat) else Packing.ATTEND
+
+
+def _too_long(values: Mapping[str, Any]) -> TooLong | None:
+    packing = values.get("packing", Packing.ATTEND)
+    return None if packing.divides else TooLong.TRUNCATE
 
 
 def source_kind(source: AnySource) -> SourceKind:
@@ -169,8 +196,16 @@ class DataSpec:
     packing: Packing = key(
         Choice(Packing),
         default=Packing.ATTEND,
-        doc="attend: documents share sequences and attend to each other; isolate: they do not; "
-        "none: one document per sequence, cut or padded with the end-of-document token",
+        derived=_packing,
+        doc="attend: documents share sequences and attend to each other; isolate: they do not; whole: they "
+        "do not, and none is divided between sequences; none: one document per sequence; for chat, the "
+        "default is whole",
+    )
+    too_long: TooLong | None = key(
+        Optional(Choice(TooLong)),
+        default=None,
+        derived=_too_long,
+        doc="for packing whole and none, documents longer than a sequence: truncate (the default) or skip",
     )
     shuffle_seed: int = key(Int(0), default=0, doc="seeds the sample order, together with the epoch")
     prefetch: int = key(

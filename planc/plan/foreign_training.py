@@ -61,7 +61,9 @@ DATA: Mapping[str, Foreign] = {
     "val_check_interval validation validation_data validation_file "
     "per_device_eval_batch_size": Foreign("data", _EVALUATED),
     "pack packed pack_sequences sample_packing packing_strategy concat_documents group_texts": Foreign(
-        "data", "packing = attend", also="; `isolate` keeps documents from attending to each other"
+        "data",
+        "packing = attend",
+        also="; `isolate` keeps documents from attending to each other, and `whole` also from being divided",
     ),
     "doc_mask document_mask block_diagonal "
     "intra_doc_masking reset_attention_mask reset_position_ids": Foreign("data", "packing = isolate"),

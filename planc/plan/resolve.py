@@ -270,7 +270,7 @@ def _record(path: str, shape: Shape, written: Written | None, resolver: Resolver
     if absent and is_known:
         report_keys(path, absent, resolver.scope, at=written.span, block=written.whole)
     for spec_field in keys(shape.record):
-        value = _value(f"{path}.{spec_field.name}", spec_field, written, resolver)
+        value = _value(f"{path}.{spec_field.name}", spec_field, written, resolver, before=values)
         if value is MISSING:
             continue
         values[spec_field.name] = value
@@ -298,13 +298,16 @@ def _inner(shape: Shape, name: str, label: str) -> Shape:
     return found
 
 
-def _value(path: str, spec_field: Any, written: Written, resolver: Resolver) -> Any:
+def _value(
+    path: str, spec_field: Any, written: Written, resolver: Resolver, *, before: Mapping[str, Any]
+) -> Any:
     """The value of a setting, its origin and span noted; MISSING if it is absent or was reported."""
     if spec_field.name not in written.values:
         if spec_field.name in written.mistyped or spec_field.metadata["default"] is MISSING:
             return MISSING
         resolver.origins[path] = (OriginStep("default", None, ""),)
-        return spec_field.metadata["default"]
+        derived = spec_field.metadata["derived"]
+        return spec_field.metadata["default"] if derived is None else derived(before)
     value, span, steps = written.values[spec_field.name]
     converted = convert_field(spec_field, value, resolver.scope)
     resolver.origins[path] = (*steps, *via_parameters(value, resolver.scope))

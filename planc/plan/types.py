@@ -18,13 +18,27 @@ from planc.syntax import ast
 
 
 def key(
-    type: ValueType, *, default: Any = MISSING, doc: str, example: str = "", positional: bool = False
+    type: ValueType,
+    *,
+    default: Any = MISSING,
+    derived: Callable[[Mapping[str, Any]], Any] | None = None,
+    doc: str,
+    example: str = "",
+    positional: bool = False,
 ) -> Any:
     """A field of a block or of a call: how it is written, its default, one line of documentation.
 
-    A key of a block without a default has an example: what a plan could write.
+    A key of a block without a default has an example: what a plan could write. `derived` computes the default
+    from the values of the keys before it; `default` is then its most common result.
     """
-    metadata = {"type": type, "default": default, "doc": doc, "example": example, "positional": positional}
+    metadata = {
+        "type": type,
+        "default": default,
+        "derived": derived,
+        "doc": doc,
+        "example": example,
+        "positional": positional,
+    }
     return field(metadata=metadata)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planc.plan.bind import BoundPlan
+from planc.plan.data import TooLong
 from planc.plan.facts import gradient_accumulation
 from planc.plan.optimizer import AdamW, Optimizer, Schedule, WarmupStableDecay
 from planc.runtime.data.sources import JsonLinesSource
@@ -73,6 +74,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
             sequence_length=min(SEQUENCE_LENGTH, plan.data.sequence_length),
             shuffle_seed=plan.data.shuffle_seed,
             packing=plan.data.packing.value,
+            too_long=(plan.data.too_long or TooLong.TRUNCATE).value,
         ),
         global_batch=micro_batch * micro_steps * dp_size,
         optimizer=_steadied(optimizer.kind),

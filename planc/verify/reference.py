@@ -122,9 +122,9 @@ def texts_of(data: OpenData, sample_ids: np.ndarray, *, recipe: Recipe) -> list[
     else:
         assert isinstance(dataset, PackedDataset)
         pieces = [dataset.tokens[i * length : i * length + length + 1] for i in sample_ids]
-        if recipe.data.packing == "isolate":
-            ends = [np.flatnonzero(piece == data.end_of_document) + 1 for piece in pieces]
-            pieces = [part for piece, at in zip(pieces, ends, strict=True) for part in np.split(piece, at)]
+    if recipe.data.packing in ("isolate", "whole"):
+        ends = [np.flatnonzero(piece == data.end_of_document) + 1 for piece in pieces]
+        pieces = [part for piece, at in zip(pieces, ends, strict=True) for part in np.split(piece, at)]
     # A text of one token has no prediction.
     return [torch.from_numpy(piece.astype(np.int64)) for piece in pieces if len(piece) > 1]
 

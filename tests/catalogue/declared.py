@@ -169,10 +169,7 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "P07": Proof(
         How.CONSTRUCTION,
-        (
-            f"{_PIPELINES}feature_computes_in_stages_what_it_does_in_one_process_bit_for_bit"
-            "[isolated documents]",
-        ),
+        (f"{_PIPELINES}feature_computes_in_stages_what_it_does_in_one_process_bit_for_bit[whole documents]",),
     ),
     "K02": Proof(How.START, ("tests/dist/test_checkpoint_alone.py::test_another_dtype_is_not_converted",)),
     "K03": Proof(How.START, ("tests/dist/test_runtime_weights.py::test_weights_that_do_not_fit_are_named",)),

@@ -27,8 +27,8 @@ def test_a_key_a_value_or_a_command_is_explained(
 @pytest.mark.parametrize(
     ("topic", "lines"),
     [
-        ("packing", ["data", "  packing  attend, isolate or none"]),
-        ("isolate", ["data", "  packing  attend, isolate or none"]),
+        ("packing", ["data", "  packing  attend, isolate, whole or none"]),
+        ("isolate", ["data", "  packing  attend, isolate, whole or none"]),
         ("micro_batch", ["data", "  micro_batch  an integer"]),
         ("eval", ["data", '  eval "name" { ... }  The loss on held-out text']),
         ("data.sequences", ["data", '  eval "name" { ... }', "      sequences  an integer"]),

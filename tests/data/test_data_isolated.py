@@ -90,7 +90,8 @@ def test_one_document_a_sequence_is_cut_or_padded(texts: list[str], sequence_len
 
 def test_what_is_dropped_and_padded_is_told() -> None:
     summary = padded(["abcdefgh", "", "a"], sequence_length=4).summary()
-    assert summary == "3 documents, 7 tokens, 2 sequences; 5 tokens dropped, 3 tokens of padding"
+    dropped = "5 tokens dropped (1 document truncated, 1 document without a label)"
+    assert summary == f"3 documents, 7 tokens, 2 sequences; {dropped}, 3 tokens of padding"
 
 
 def test_documents_without_a_label_are_no_sequences() -> None:
@@ -127,7 +128,7 @@ def talk(question: str, answer: str | None) -> Conversation:
     return Conversation("here", json.dumps(messages[: 1 if answer is None else 2]).encode(), "assistant")
 
 
-@pytest.mark.parametrize("packing", ["attend", "isolate", "none"])
+@pytest.mark.parametrize("packing", ["attend", "isolate", "whole", "none"])
 def test_only_targets_are_labels(packing: Packing, talking: Tokenizer) -> None:
     (question,), (answer,) = ids_of(talking, "QUESTION?"), ids_of(talking, "ANSWER!")
     length = len(question) + len(answer)

@@ -26,7 +26,7 @@ from planc.runtime.data.spec import DataSpec, Packing
 from planc.runtime.ranks.reads import Reads
 from tests.data.prepared_sources import SOURCES, in_files, in_memory, make_sources, prepared_in, spec_of
 
-PACKINGS: tuple[Packing, ...] = ("attend", "isolate", "none")
+PACKINGS: tuple[Packing, ...] = ("attend", "isolate", "whole", "none")
 GLOBAL_BATCH = 12
 
 

@@ -94,7 +94,7 @@ def trained(folder: Path, *settings: str, run_folder: Path, stop_after: int | No
 
 
 @pytest.mark.parametrize("mesh", slow_except(MESHES, "dp2 cp2"))
-@pytest.mark.parametrize("packing", [pytest.param("none", marks=pytest.mark.slow), "isolate"])
+@pytest.mark.parametrize("packing", [pytest.param("none", marks=pytest.mark.slow), "isolate", "whole"])
 def test_losses_and_evaluations_are_those_of_one_process(
     folder: Path, packing: str, mesh: str, tmp_path: Path
 ) -> None:

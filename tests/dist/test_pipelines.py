@@ -44,8 +44,8 @@ PP4, PP2_DP2, PP2_TP2 = PIPELINES
 ONE = Case("1", model="llama-deep")
 INTERLEAVED = "interleaved(stages_per_rank = 2)"
 FEATURES = {
-    "isolated documents": (
-        'documents.jsonl")\n  packing = isolate',
+    "whole documents": (
+        'documents.jsonl")\n  packing = whole',
         'activation_checkpoint {\n  "model.layers.*" -> selective\n}\n',
     ),
     "loss in chunks": ('documents.jsonl")', ""),

@@ -115,7 +115,7 @@ def test_conversations_do_not_share_sequences_where_attention_cannot_keep_them_a
     assert written.ok, written.checked.diagnostics
     assert "# The model's attention can't keep conversations apart (P" in written.text
     assert "packing = none" in written.text
-    assert "packing = isolate" in plan_for(PLANS / "models" / "tiny-llama", Purpose.CHATS, gpus=8).text
+    assert "packing = whole" in plan_for(PLANS / "models" / "tiny-llama", Purpose.CHATS, gpus=8).text
 
 
 def test_what_is_wrong_on_every_mesh_is_told_as_a_finding() -> None:

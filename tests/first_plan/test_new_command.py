@@ -206,7 +206,7 @@ def test_steps_follow_from_the_size_of_chats_that_are_there(folder: Path) -> Non
     assert 'source = chat("data/*.jsonl", field = "conversations")' in text
     size = (folder / "data" / "a.jsonl").stat().st_size
     assert f"steps = {round(3 * size / 4 / 262_144)}\n" in text
-    assert "packing = isolate" in text and "weights = pretrained" in text
+    assert "packing = whole" in text and "weights = pretrained" in text
 
 
 def test_data_smaller_than_a_step_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -369,7 +369,7 @@ SETTINGS = [
     ("automodel/packed.yaml", "sequence_length = 256"),
     ("axolotl/ratios.yaml", "schedule = cosine(warmup = 25 steps)"),
     ("axolotl/local_file.yaml", 'source = jsonl("data/texts.jsonl")'),
-    ("axolotl/full.yaml", "packing = isolate"),
+    ("axolotl/full.yaml", "packing = whole"),
     ("axolotl/liger.yaml", "loss_chunks = auto"),
     ("axolotl/tuned.yaml", 'tracker "wandb"'),
     ("training-arguments/warmup_below_one.json", "schedule = cosine(warmup = 32 steps)"),

@@ -198,6 +198,7 @@ def test_defaults_fill_what_is_not_written() -> None:
     plan = resolved(edited(("  seed = 0\n", ""), ("  packing = attend\n", ""), ("  keep_last = 2\n", "")))
     assert plan.model.seed == 0
     assert plan.data.packing is data.Packing.ATTEND
+    assert plan.data.too_long is None
     assert plan.checkpoint is not None
     assert plan.checkpoint.keep_last == 3
     assert plan.origins["model.seed"][0].kind == "default"
@@ -282,3 +283,11 @@ def test_expectations_are_in_base_units() -> None:
 def test_expect_blocks_add_up() -> None:
     plan = resolved(TEXT + "expect { dp_size == 2 }\n")
     assert [one.subject for one in plan.expectations] == ["world_size", "gradient_accumulation", "dp_size"]
+
+
+def test_conversations_are_kept_whole_unless_a_plan_says_otherwise() -> None:
+    chats = ("source = python_stdlib()", 'source = chat("*.jsonl")')
+    plan = resolved(edited(chats, ("  packing = attend\n", "")))
+    assert (plan.data.packing, plan.data.too_long) == (data.Packing.WHOLE, data.TooLong.TRUNCATE)
+    assert plan.origins["data.packing"][0].kind == "default"
+    assert resolved(edited(chats)).data.packing is data.Packing.ATTEND

@@ -54,6 +54,8 @@ CASES = {
         "context_parallel.rotate=ulysses",
         "context_parallel.load_balancer=none",
     ),
+    "whole, ring": ("data.packing=whole",),
+    "whole, all-gather": ("data.packing=whole", "context_parallel.rotate=allgather"),
     "none, ring": ("data.packing=none",),
 }
 

@@ -8,7 +8,6 @@ from planc.checks.support.rule import Rule, Subject
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.layouts.families import layer_of
-from planc.plan.data import Packing
 from planc.plan.spec import AttentionKernel
 
 CODE = Code("P609", "eager-in-parts", "the model's own attention needs whole sequences")
@@ -28,7 +27,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     elif dividing is not None and plan.mesh.tp > 1:
         text, span = "sequence parallelism passes it masks for part of the tokens", dividing
         help = "shard the sequence within the layers only, as `auto(sequence_parallel = true)` does"
-    elif plan.data.packing is Packing.ISOLATE:
+    elif plan.data.packing.isolates:
         text, span = "it can't tell where documents begin", plan.span("data.packing")
         help = "write `packing = attend` or `packing = none`"
     else:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
-from planc.plan.data import Packing
 from planc.plan.spec import LoadBalancer
 
 CODE = Code("P610", "positions-apart", "forwards would use different rotary embeddings")
@@ -20,7 +19,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     if switch is None or length <= switch:
         return
     text = f"beyond {switch} positions, the model switches rotary embeddings for all tokens of a forward"
-    if plan.data.packing is Packing.ISOLATE:
+    if plan.data.packing.isolates:
         why = Label(
             plan.span("data.packing"), "positions restart at every document, so only long ones would switch"
         )

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
-from planc.plan.data import Packing
 
 CODE = Code("P611", "positions-by-model", "the model ignores `position_ids`")
 
@@ -27,7 +26,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             notes=("each rank would number its part of a sequence from 0",),
             help="set cp = 1 and remove this block",
         )
-    if plan.data.packing is Packing.ISOLATE:
+    if plan.data.packing.isolates:
         yield CODE.at(
             plan.span("data.packing"),
             text,

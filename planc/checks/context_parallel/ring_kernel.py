@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
-from planc.plan.data import Packing
 from planc.plan.mesh import Backend
 from planc.plan.spec import Rotate
 from planc.vocab import DType, MeshDim
@@ -23,7 +22,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     if spec is None or spec.rotate is not Rotate.RING or plan.mesh.backend is not Backend.NCCL:
         return
     rotate = (Label(plan.span("context_parallel.rotate"), "ring attention"),)
-    if plan.data.packing is Packing.ISOLATE:
+    if plan.data.packing.isolates:
         yield CODE.at(
             plan.span("data.packing"),
             "documents are isolated by a mask, which the kernel does not support",

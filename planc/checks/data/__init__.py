@@ -12,6 +12,7 @@ from planc.checks.data import (
     recurrent_isolated,
     sequence_beyond_positions,
     tokenizer_beyond_vocabulary,
+    too_long_undecided,
     unknown_data_format,
     unpinned_revision,
 )
@@ -25,6 +26,7 @@ RULES: tuple[Rule, ...] = (
     recurrent_isolated.RULE,
     chat_without_template.RULE,
     unpinned_revision.RULE,
+    too_long_undecided.RULE,
     unknown_data_format.RULE,
     evaluated_on_training.RULE,
     files_absent.RULE,

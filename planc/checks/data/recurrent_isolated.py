@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from planc.checks.context_parallel.recurrent_under_cp import without_attention
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
-from planc.plan.data import Packing
 
 CODE = Code("P730", "recurrent-isolated", "recurrent layers can't isolate documents")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding at `data.packing` for each repeated block with members that have no attention."""
-    if subject.plan.data.packing is not Packing.ISOLATE:
+    if not subject.plan.data.packing.isolates:
         return
     for text in without_attention(subject.inventory):
         yield CODE.at(

@@ -8,7 +8,6 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic
 from planc.layouts.draws import placed_draws
 from planc.layouts.families import as_patterns, families, quoted
-from planc.plan.data import Packing
 from planc.plan.spec import AttentionKernel
 
 CODE = Code("P724", "random-training", "the model draws random numbers in training")
@@ -43,7 +42,7 @@ def _weights(subject: Subject) -> Iterator[Diagnostic]:
     plan, fields = subject.plan, subject.inventory.random_weights
     if not fields or plan.model.attention is AttentionKernel.EAGER:
         return
-    needs_fused = plan.mesh.cp > 1 or plan.data.packing is Packing.ISOLATE
+    needs_fused = plan.mesh.cp > 1 or plan.data.packing.isolates
     instead = f"set {quoted(fields)} to 0 in config.json" if needs_fused else "write `attention = eager`"
     yield CODE.at(
         plan.span("model.hf"),

@@ -33,6 +33,7 @@ from planc.user_dirs import data_dir
 if TYPE_CHECKING:
     # Lazy: they import numpy, which only `run` needs otherwise.
     from planc.runtime.data.prepared.folder import Prepared
+    from planc.runtime.data.prepared.index import Recipe
     from planc.runtime.data.prepared.wanted import Wanted
 
 DESCRIPTION = "Tokenize a plan's data before a run, and check what is prepared."
@@ -189,19 +190,28 @@ def _rows(root: Path) -> Iterator[dict[str, Any]]:
         except DataError as error:
             yield {**dict.fromkeys(_COLUMNS, ""), "path": str(folder), "state": f"damaged: {error.message}"}
             continue
-        index, length = found.index, found.index.recipe.sequence_length
+        index = found.index
         yield {
             "path": str(folder),
             "documents": index.num_documents,
             "tokens": index.arrays["tokens"].length,
             "size_bytes": index.size_bytes,
             "source": " ".join(filter(None, index.recipe.source)),
-            "packing": "attend, isolate" if length is None else f"none, {format_number(length)} tokens",
+            "packing": _packing(index.recipe),
             "state": "complete",
         }
     for folder in unfinished(root):
         state = "in preparation, or left by an interrupted one"
         yield {**dict.fromkeys(_COLUMNS, ""), "path": str(folder), "state": state}
+
+
+def _packing(recipe: Recipe) -> str:
+    """The packings that prepared data is for."""
+    if recipe.sequence_length is None:
+        return "attend, isolate"
+    skips = ", too_long = skip" if recipe.too_long == "skip" else ""
+    word = "whole" if recipe.layout == "whole" else "none"
+    return f"{word}, {format_number(recipe.sequence_length)} tokens{skips}"
 
 
 def _verify(arguments: Namespace) -> int:

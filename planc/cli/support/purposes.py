@@ -25,7 +25,7 @@ learning rate of pretraining, and one pass over the data.
 """,
     Purpose.CHATS: """\
 Fine-tunes the model's own weights on conversations (SFT, instruction tuning): `weights = pretrained`,
-`source = chat(...)`, `packing = isolate`, a loss on the assistant's messages, and three passes over the data.
+`source = chat(...)`, `packing = whole`, a loss on the assistant's messages, and three passes over the data.
 """,
 }
 _WORDS = {

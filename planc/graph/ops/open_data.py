@@ -28,7 +28,9 @@ class OpenData(Op):
     """bytes, or the path of a tokenizer.json or of its directory."""
     end_of_document: str | None
     packing: str
-    """attend, isolate or none."""
+    """attend, isolate, whole or none."""
+    too_long: str = ""
+    """For whole and none: truncate or skip."""
     sequence_length: int
     shuffle_seed: int
     vocab_size: int

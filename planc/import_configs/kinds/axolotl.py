@@ -220,7 +220,7 @@ def _faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
         yield wrong(zero, "FSDP and DeepSpeed can't both shard the model")
     packing, padded = leaves.get("sample_packing"), leaves.get("pad_to_sequence_len")
     if packing is not None and packing.value is True and _is_eager(leaves):
-        text = "eager attention does not keep packed documents apart; the plan has `packing = isolate`"
+        text = "eager attention does not keep packed documents apart; the plan has `packing = whole`"
         yield wrong(packing, text)
     if packing is not None and packing.value is True and padded is not None and padded.value is False:
         yield wrong(padded, "packed batches of unequal length compile and allocate again at every step")

@@ -32,6 +32,12 @@ class Totals:
     num_text_bytes: int
     """Length of all documents in UTF-8."""
     num_dropped_tokens: int = 0
+    num_truncated: int = 0
+    """Documents of which a sequence holds the beginning."""
+    num_too_long: int = 0
+    """Documents that were skipped because they are longer than a sequence."""
+    num_unlabeled: int = 0
+    """Documents that were skipped because no token that a sequence holds is a label."""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from planc.runtime.data.chat import AnyDocument
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.packing import IGNORED_LABEL, Positions, Stored, pack
 from planc.runtime.data.padding import pad
-from planc.runtime.data.spec import Packing
+from planc.runtime.data.spec import Packing, TooLong
 from planc.runtime.data.tokenizers import Tokenizer
 
 
@@ -46,6 +46,7 @@ def packed(
     packing: Packing,
     tokenizer: Tokenizer,
     sequence_length: int,
+    too_long: TooLong = "truncate",
     bad: BadDocuments | None = None,
 ) -> Dataset:
     """The documents as sequences. Raises DataError if there is not even one."""
@@ -58,8 +59,15 @@ def packed(
                 isolates=packing == "isolate",
                 bad=bad,
             )
-        case "none":
-            return pad(documents, tokenizer=tokenizer, sequence_length=sequence_length, bad=bad)
+        case "whole" | "none":
+            return pad(
+                documents,
+                tokenizer=tokenizer,
+                sequence_length=sequence_length,
+                is_shared=packing == "whole",
+                too_long=too_long,
+                bad=bad,
+            )
         case _:
             assert_never(packing)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planc.runtime.data.bad_documents import BadDocuments
-from planc.runtime.data.columns import Totals
 from planc.runtime.data.dataset import Dataset, check_labels, check_vocabulary, packed
 from planc.runtime.data.documents import source_documents
 from planc.runtime.data.errors import DataError
@@ -54,6 +53,7 @@ def open_in_memory(wanted: Wanted, *, model_vocab_size: int, reads: Reads | None
             packing=spec.packing,
             tokenizer=tokenizer,
             sequence_length=spec.sequence_length,
+            too_long=spec.too_long,
             bad=bad,
         )
     return _opened(
@@ -90,13 +90,18 @@ def open_prepared(
 def _stored(prepared: Prepared, spec: DataSpec) -> Dataset:
     index, length = prepared.index, spec.sequence_length
     arrays: dict[str, Stored] = {name: _array(prepared, name) for name in index.arrays}
-    totals = Totals(index.num_documents, index.num_text_bytes, index.num_dropped_tokens)
-    if spec.packing == "none":
-        return padded(arrays, totals=totals, sequence_length=length, padding_id=index.end_of_document)
     starts = None
-    if spec.packing == "isolate":
+    if spec.packing in ("isolate", "whole"):
         starts = StoredStarts(_array(prepared, "document_starts"), sampled=_array(prepared, "sampled_starts"))
-    return joined(arrays, totals=totals, sequence_length=length, document_starts=starts)
+    if spec.packing in ("whole", "none"):
+        return padded(
+            arrays,
+            totals=index.totals,
+            sequence_length=length,
+            padding_id=index.end_of_document,
+            document_starts=starts,
+        )
+    return joined(arrays, totals=index.totals, sequence_length=length, document_starts=starts)
 
 
 def _array(prepared: Prepared, name: ArrayName) -> StoredArray:

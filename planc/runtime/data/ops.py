@@ -12,6 +12,7 @@ from planc.runtime.data.spec import SOURCES, DataSpec, Source
 def data_spec(op: OpenData, *, source: Source) -> DataSpec:
     """The spec for a source, with the op's own settings."""
     packing: Any = op.packing
+    too_long: Any = op.too_long or "truncate"
     return DataSpec(
         source=source,
         tokenizer=op.tokenizer,
@@ -20,6 +21,7 @@ def data_spec(op: OpenData, *, source: Source) -> DataSpec:
         packing=packing,
         end_of_document=op.end_of_document,
         skip_bad=op.skip_bad,
+        too_long=too_long,
     )
 
 

@@ -37,6 +37,19 @@ class Encoded:
     is_target: Flags | None
     num_text_bytes: int
 
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether any token is predicted: the first one never is."""
+        return len(self) > 1 if self.is_target is None else bool(self.is_target[1:].any())
+
+    def first(self, length: int, *, dtype: np.dtype[np.generic]) -> Encoded:
+        """Its first tokens, up to `length` of them, as they are stored."""
+        is_target = None if self.is_target is None else self.is_target[:length]
+        return Encoded(self.tokens[:length].astype(dtype), is_target, self.num_text_bytes)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedDataset:
@@ -94,13 +107,9 @@ class PackedDataset:
     def position_ids(self, index: int) -> Positions:
         """[S]: positions in the sequence, or in the part of a document that it holds if they are isolated."""
         start = self._start(index)
-        places = np.arange(self.sequence_length, dtype=np.int64)
         if self.document_starts is None:
-            return places
-        first = np.zeros_like(places)
-        found = self._starts_within(start) - start
-        first[found] = found
-        return places - np.maximum.accumulate(first)
+            return np.arange(self.sequence_length, dtype=np.int64)
+        return restarting(self._starts_within(start) - start, length=self.sequence_length)
 
     def summary(self) -> str:
         """One line for the log: the amount of data, and how much is unused."""
@@ -127,10 +136,23 @@ class PackedDataset:
     def _starts_within(self, first: int) -> Positions:
         """The document starts among the `sequence_length` tokens from `first` on."""
         assert self.document_starts is not None
-        if isinstance(self.document_starts, StoredStarts):
-            return self.document_starts.within(first, first + self.sequence_length)
-        low, high = np.searchsorted(self.document_starts, (first, first + self.sequence_length))
-        return self.document_starts[low:high]
+        return starts_within(self.document_starts, first, first + self.sequence_length)
+
+
+def starts_within(starts: Positions | StoredStarts, first: int, stop: int) -> Positions:
+    """The document starts in [first, stop)."""
+    if isinstance(starts, StoredStarts):
+        return starts.within(first, stop)
+    low, high = np.searchsorted(starts, (first, stop))
+    return starts[low:high]
+
+
+def restarting(starts: Positions, *, length: int) -> Positions:
+    """[length]: positions that restart with each of `starts`, ascending places in a sequence."""
+    places = np.arange(length, dtype=np.int64)
+    first = np.zeros_like(places)
+    first[starts] = starts
+    return places - np.maximum.accumulate(first)
 
 
 def pack(
@@ -163,23 +185,45 @@ def join(
 
     The result depends neither on the sequence length nor on whether documents are isolated.
     """
-    tokens = columns.column("tokens", dtype=stored_dtype(tokenizer))
-    starts = columns.column("document_starts", dtype=_POSITION)
-    sampled = columns.column("sampled_starts", dtype=_POSITION)
-    num_documents = num_tokens = num_text_bytes = 0
+    tokens, starts = TokenColumns(columns, dtype=stored_dtype(tokenizer)), StartColumns(columns)
+    num_text_bytes = 0
     for encoded in encode(documents, tokenizer=tokenizer, bad=bad):
-        start = np.array([num_tokens], dtype=_POSITION)
-        starts.append(start)
-        if num_documents % STARTS_PER_SAMPLE == 0:
-            sampled.append(start)
-        tokens.append(encoded.tokens)
-        if encoded.is_target is not None:
-            # Either all documents of a source have flags, or none.
-            columns.column("is_target", dtype=_FLAG).append(encoded.is_target)
-        num_documents += 1
-        num_tokens += len(encoded.tokens)
+        starts.add(tokens.num_tokens)
+        tokens.add(encoded)
         num_text_bytes += encoded.num_text_bytes
-    return Totals(num_documents, num_text_bytes)
+    return Totals(starts.num_documents, num_text_bytes)
+
+
+class TokenColumns:
+    """Writes the tokens of documents end to end."""
+
+    def __init__(self, columns: Columns, *, dtype: np.dtype[np.generic]) -> None:
+        self._columns = columns
+        self._tokens = columns.column("tokens", dtype=dtype)
+        self.num_tokens = 0
+
+    def add(self, document: Encoded) -> None:
+        self._tokens.append(document.tokens)
+        if document.is_target is not None:
+            # Either all documents of a source have flags, or none.
+            self._columns.column("is_target", dtype=_FLAG).append(document.is_target)
+        self.num_tokens += len(document)
+
+
+class StartColumns:
+    """Writes where documents start, and of each STARTS_PER_SAMPLE of them the first once more."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._starts = columns.column("document_starts", dtype=_POSITION)
+        self._sampled = columns.column("sampled_starts", dtype=_POSITION)
+        self.num_documents = 0
+
+    def add(self, start: int) -> None:
+        place = np.array([start], dtype=_POSITION)
+        self._starts.append(place)
+        if self.num_documents % STARTS_PER_SAMPLE == 0:
+            self._sampled.append(place)
+        self.num_documents += 1
 
 
 def joined(

@@ -1,49 +1,69 @@
-"""One document per sequence: longer ones are cut, shorter ones are padded with ignored labels."""
+"""Sequences of whole documents, padded with ignored labels: one document each, or as many as fit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from planc.runtime.data.bad_documents import BadDocuments
+from planc.runtime.data.best_fit import fitted
 from planc.runtime.data.chat import AnyDocument
 from planc.runtime.data.columns import Columns, MemoryColumns, Totals
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.packing import (
     IGNORED_LABEL,
+    Encoded,
     Positions,
+    StartColumns,
     Stored,
+    TokenColumns,
     encode,
     require_length,
+    restarting,
+    starts_within,
     stored_dtype,
 )
+from planc.runtime.data.prepared.stored_array import StoredStarts
+from planc.runtime.data.spec import TooLong
 from planc.runtime.data.tokenizers import Tokenizer
 from planc.tables import plural
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddedDataset:
-    """Documents, each cut to at most `sequence_length` + 1 tokens: sequence i is document i.
+    """Sequences of whole documents: one each (packing "none"), or several with `document_starts` ("whole").
 
-    Attention is causal, so padding after a document does not change it, and needs no mask.
+    Attention is causal, so padding after the documents does not change them, and needs no mask.
     """
 
     tokens: Stored
     """The tokens of all documents that are kept, end to end."""
     starts: Stored
-    """[num_sequences + 1]: document i is tokens [starts[i], starts[i + 1])."""
+    """[num_sequences + 1]: sequence i holds tokens [starts[i], starts[i + 1])."""
     sequence_length: int
     padding_id: int
-    num_documents: int
-    """All documents that were read, including those without a label."""
-    num_text_bytes: int
-    num_dropped_tokens: int
-    """Tokens cut off long documents, and those of documents without a label."""
+    totals: Totals
+    """All documents that were read, and those that were shortened or left out."""
+    document_starts: Positions | StoredStarts | None = None
+    """Where documents start in `tokens`, ascending; None for one in each sequence."""
     is_target: Stored | None = None
     """Which tokens may be labels; None for all."""
+
+    @property
+    def num_documents(self) -> int:
+        return self.totals.num_documents
+
+    @property
+    def num_text_bytes(self) -> int:
+        return self.totals.num_text_bytes
+
+    @property
+    def num_dropped_tokens(self) -> int:
+        """Tokens cut off long documents, and those of documents that are left out."""
+        return self.totals.num_dropped_tokens
 
     @property
     def num_tokens(self) -> int:
@@ -56,7 +76,7 @@ class PaddedDataset:
 
     @property
     def num_padding_tokens(self) -> int:
-        """Positions of all sequences that hold padding."""
+        """Positions of all sequences after which no document has a token."""
         return self.num_sequences * self.sequence_length - (self.num_tokens - self.num_sequences)
 
     @property
@@ -67,37 +87,61 @@ class PaddedDataset:
         return self.num_sequences
 
     def __getitem__(self, index: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """(inputs [S], labels [S]) of document `index`; the label of a position is the token after it."""
-        if not 0 <= index < self.num_sequences:
-            raise IndexError(f"sequence {index} of {self.num_sequences}")
-        start, stop = (int(place) for place in self.starts[index : index + 2])
+        """(inputs [S], labels [S]) of sequence `index`; the label of a position is the token after it."""
+        start, stop = self._bounds(index)
+        row = self.tokens[start:stop]
         inputs = np.full(self.sequence_length, self.padding_id, dtype=np.int64)
         labels = np.full(self.sequence_length, IGNORED_LABEL, dtype=np.int64)
-        held = stop - start - 1
-        inputs[:held] = self.tokens[start : stop - 1]
-        labels[:held] = self.tokens[start + 1 : stop]
+        held, num_labels = min(len(row), self.sequence_length), len(row) - 1
+        inputs[:held] = row[:held]
+        labels[:num_labels] = row[1:]
         if self.is_target is not None:
-            labels[:held][~self.is_target[start + 1 : stop]] = IGNORED_LABEL
+            labels[:num_labels][~self.is_target[start + 1 : stop]] = IGNORED_LABEL
+        if self.document_starts is not None:
+            # Nothing is predicted across documents: no document determines which one comes next.
+            labels[starts_within(self.document_starts, start + 1, stop) - (start + 1)] = IGNORED_LABEL
         return inputs, labels
 
     def position_ids(self, index: int) -> Positions:
-        """[S]: positions in the sequence."""
-        return np.arange(self.sequence_length, dtype=np.int64)
+        """[S]: positions in the sequence, or in each of its documents; padding is then one more of them."""
+        if self.document_starts is None:
+            return np.arange(self.sequence_length, dtype=np.int64)
+        start, stop = self._bounds(index)
+        ends = [stop - start] if stop - start < self.sequence_length else []
+        starts = np.append(starts_within(self.document_starts, start, stop) - start, ends).astype(np.int64)
+        return restarting(starts, length=self.sequence_length)
 
     def summary(self) -> str:
         """One line for the log: the amount of data, and how much is unused."""
+        totals = self.totals
+        counts = {
+            "truncated": totals.num_truncated,
+            "skipped as too long": totals.num_too_long,
+            "without a label": totals.num_unlabeled,
+        }
+        why = ", ".join(f"{plural(number, 'document')} {what}" for what, number in counts.items() if number)
         return (
             f"{plural(self.num_documents, 'document')}, {plural(self.num_tokens, 'token')}, "
-            f"{plural(self.num_sequences, 'sequence')}; {plural(self.num_dropped_tokens, 'token')} dropped, "
-            f"{plural(self.num_padding_tokens, 'token')} of padding"
+            f"{plural(self.num_sequences, 'sequence')}; {plural(self.num_dropped_tokens, 'token')} dropped"
+            f"{f' ({why})' if why else ''}, {plural(self.num_padding_tokens, 'token')} of padding"
         )
 
     def digested(self) -> Iterator[tuple[str, Stored]]:
         """The arrays that determine inputs, labels and positions, by name; absent parts are left out."""
         yield "tokens", self.tokens
         yield "starts", self.starts
+        if isinstance(self.document_starts, StoredStarts):
+            yield "document_starts", self.document_starts.array
+        elif self.document_starts is not None:
+            yield "document_starts", self.document_starts
         if self.is_target is not None:
             yield "is_target", self.is_target
+
+    def _bounds(self, index: int) -> tuple[int, int]:
+        if not 0 <= index < self.num_sequences:
+            raise IndexError(f"sequence {index} of {self.num_sequences}")
+        start, stop = (int(place) for place in self.starts[index : index + 2])
+        return start, stop
 
 
 def pad(
@@ -105,50 +149,104 @@ def pad(
     *,
     tokenizer: Tokenizer,
     sequence_length: int,
+    is_shared: bool = False,
+    too_long: TooLong = "truncate",
     bad: BadDocuments | None = None,
 ) -> PaddedDataset:
-    """A sequence for every document that has a label, in memory. Raises DataError if none has one."""
+    """Sequences of the documents that have a label, in memory; several share one if it `is_shared`.
+
+    Raises DataError if none has one.
+    """
     columns = MemoryColumns()
-    totals = cut(documents, tokenizer=tokenizer, sequence_length=sequence_length, columns=columns, bad=bad)
-    end = tokenizer.end_of_document
-    return padded(columns.arrays(), totals=totals, sequence_length=sequence_length, padding_id=end)
+    totals = fill(
+        documents,
+        tokenizer=tokenizer,
+        sequence_length=sequence_length,
+        is_shared=is_shared,
+        too_long=too_long,
+        columns=columns,
+        bad=bad,
+    )
+    arrays = columns.arrays()
+    return padded(
+        arrays,
+        totals=totals,
+        sequence_length=sequence_length,
+        padding_id=tokenizer.end_of_document,
+        document_starts=arrays["document_starts"] if is_shared else None,
+    )
 
 
-def cut(
+def fill(
     documents: Iterable[AnyDocument],
     *,
     tokenizer: Tokenizer,
     sequence_length: int,
+    is_shared: bool,
+    too_long: TooLong,
     columns: Columns,
     bad: BadDocuments | None = None,
 ) -> Totals:
-    """Write the tokens of every document that has a label, cut to one sequence, and where each starts."""
+    """Write the tokens of every document that has a label, and where each sequence of them starts.
+
+    A sequence takes one token more than its length, its last label.
+    """
     require_length(sequence_length)
-    tokens = columns.column("tokens", dtype=stored_dtype(tokenizer))
+    length = sequence_length + 1
+    shortening = _Shortening(length, too_long)
+    dtype = stored_dtype(tokenizer)
+    kept = shortening.kept(encode(documents, tokenizer=tokenizer, bad=bad), dtype=dtype)
+    tokens = TokenColumns(columns, dtype=dtype)
     starts = columns.column("starts", dtype=np.dtype(np.int64))
     starts.append(np.zeros(1, dtype=np.int64))
-    num_documents = num_text_bytes = num_tokens = num_dropped_tokens = 0
-    for encoded in encode(documents, tokenizer=tokenizer, bad=bad):
-        num_documents += 1
-        num_text_bytes += encoded.num_text_bytes
-        kept = min(len(encoded.tokens), sequence_length + 1)
-        is_target = None if encoded.is_target is None else encoded.is_target[:kept]
-        if kept < 2 or (is_target is not None and not is_target[1:].any()):
-            num_dropped_tokens += len(encoded.tokens)
-            continue
-        num_dropped_tokens += len(encoded.tokens) - kept
-        num_tokens += kept
-        tokens.append(encoded.tokens[:kept])
-        starts.append(np.array([num_tokens], dtype=np.int64))
-        if is_target is not None:
-            columns.column("is_target", dtype=np.dtype(np.bool_)).append(is_target)
-    return Totals(num_documents, num_text_bytes, num_dropped_tokens)
+    document_starts = StartColumns(columns) if is_shared else None
+    for sequence in fitted(kept, room=length) if document_starts else ([one] for one in kept):
+        for document in sequence:
+            if document_starts is not None:
+                document_starts.add(tokens.num_tokens)
+            tokens.add(document)
+        starts.append(np.array([tokens.num_tokens], dtype=np.int64))
+    return shortening.totals
+
+
+class _Shortening:
+    """Documents that fit into a sequence of `length` tokens, and the counts of all of them."""
+
+    def __init__(self, length: int, too_long: TooLong) -> None:
+        self._length, self._too_long = length, too_long
+        self.totals = Totals(0, 0)
+
+    def kept(self, documents: Iterable[Encoded], *, dtype: np.dtype[np.generic]) -> Iterator[Encoded]:
+        for document in documents:
+            kept = document.first(self._length, dtype=dtype)
+            is_long = len(document) > len(kept)
+            is_skipped = is_long and self._too_long == "skip"
+            has_labels = not is_skipped and kept.has_labels
+            totals = self.totals
+            self.totals = replace(
+                totals,
+                num_documents=totals.num_documents + 1,
+                num_text_bytes=totals.num_text_bytes + document.num_text_bytes,
+                num_dropped_tokens=totals.num_dropped_tokens
+                + len(document)
+                - (len(kept) if has_labels else 0),
+                num_truncated=totals.num_truncated + (is_long and has_labels),
+                num_too_long=totals.num_too_long + is_skipped,
+                num_unlabeled=totals.num_unlabeled + (not is_skipped and not has_labels),
+            )
+            if has_labels:
+                yield kept
 
 
 def padded(
-    arrays: Mapping[str, Stored], *, totals: Totals, sequence_length: int, padding_id: int
+    arrays: Mapping[str, Stored],
+    *,
+    totals: Totals,
+    sequence_length: int,
+    padding_id: int,
+    document_starts: Positions | StoredStarts | None = None,
 ) -> PaddedDataset:
-    """The dataset of arrays that `cut` has written. Raises DataError if it has no sequence."""
+    """The dataset of arrays that `fill` has written. Raises DataError if it has no sequence."""
     if len(arrays["starts"]) == 1:
         has_documents = totals.num_documents > 0
         fault = "no document of the source has a label" if has_documents else "the source has no documents"
@@ -158,8 +256,7 @@ def padded(
         starts=arrays["starts"],
         sequence_length=sequence_length,
         padding_id=padding_id,
-        num_documents=totals.num_documents,
-        num_text_bytes=totals.num_text_bytes,
-        num_dropped_tokens=totals.num_dropped_tokens,
+        totals=totals,
+        document_starts=document_starts,
         is_target=arrays.get("is_target"),
     )

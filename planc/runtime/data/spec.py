@@ -22,9 +22,12 @@ SOURCES: Mapping[SourceName, type[Source]] = {
     "python_stdlib": PythonStdlibSource,
 }
 
-Packing = Literal["attend", "isolate", "none"]
-"""attend: documents share a sequence and see each other. isolate: they share it and do not. none: one
-document a sequence, padded."""
+Packing = Literal["attend", "isolate", "whole", "none"]
+"""attend: documents share a sequence and see each other. isolate: they share it and do not. whole: as
+isolate, and no document is divided between sequences, which are padded. none: one document a sequence,
+padded."""
+TooLong = Literal["truncate", "skip"]
+"""What becomes of documents that are longer than a sequence, where sequences hold whole documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +45,4 @@ class DataSpec:
     packing: Packing = "attend"
     end_of_document: str | None = None
     skip_bad: int = 0
+    too_long: TooLong = "truncate"

@@ -293,7 +293,7 @@ def _has_parameters_or_children(module: nn.Module) -> bool:
 def open_data(session: Session, op: ops.OpenData, position: Position) -> None:
     """One sequence of zeros, repeated: no shape depends on ids. Isolated documents are two."""
     tokens = np.zeros(op.sequence_length + 1, dtype=np.uint8)
-    starts = np.array([0, op.sequence_length // 2]) if op.packing == "isolate" else None
+    starts = np.array([0, op.sequence_length // 2]) if op.packing in ("isolate", "whole") else None
     data = PackedDataset(tokens, op.sequence_length, 1, num_text_bytes=0, document_starts=starts)
     order = SampleOrder(data.num_sequences, seed=op.shuffle_seed)
     session._loader = BatchLoader(

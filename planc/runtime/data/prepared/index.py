@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from planc.runtime.checkpoint_format.records import Count, FileEntry, Sha256, seal, unseal
+from planc.runtime.data.columns import Totals
 from planc.runtime.data.prepared.layout import BLOCK_BYTES, HEADER_BYTES
 from planc.strict_json import loads
 
@@ -15,10 +17,16 @@ FORMAT_VERSION: Literal[1] = 1
 MAX_INDEX_BYTES = 1 << 30
 
 ArrayName = Literal["tokens", "document_starts", "sampled_starts", "starts", "is_target"]
+Layout = Literal["joined", "cut", "whole"]
 StoredType = Literal["uint8", "uint16", "uint32", "int64", "bool"]
 Text = Annotated[str, StringConstraints(max_length=100_000)]
 NonEmptySize = Annotated[int, Field(ge=BLOCK_BYTES, multiple_of=BLOCK_BYTES, lt=2**40)]
 
+_ARRAYS: dict[Layout, set[str]] = {
+    "joined": {"tokens", "document_starts", "sampled_starts"},
+    "cut": {"tokens", "starts"},
+    "whole": {"tokens", "starts", "document_starts", "sampled_starts"},
+}
 _ITEM_BYTES: dict[StoredType, int] = {"uint8": 1, "uint16": 2, "uint32": 4, "int64": 8, "bool": 1}
 
 
@@ -30,12 +38,14 @@ class Recipe(_Record):
     """All that decides the tokens, except the content of the source's files.
 
     `layout` "joined" is every document end to end, whatever the sequence length; "cut" is one document per
-    sequence. `tokenizer` is the SHA-256 of each of its files by name, `versions` of the libraries used.
+    sequence, and "whole" as many as fit. `tokenizer` is the SHA-256 of each of its files by name, `versions`
+    of the libraries used.
     """
 
     source: tuple[Text, ...]
-    layout: Literal["joined", "cut"]
+    layout: Layout
     sequence_length: Count | None
+    too_long: Literal["truncate", "skip"] | None
     tokenizer: tuple[tuple[Text, Sha256], ...]
     end_of_document: Text | None
     versions: tuple[tuple[Text, Text], ...]
@@ -103,10 +113,18 @@ class Index(_Record):
     num_documents: Count
     num_text_bytes: Count
     num_dropped_tokens: Count
+    num_truncated: Count = 0
+    num_too_long: Count = 0
+    num_unlabeled: Count = 0
     end_of_document: Count
     """The token id."""
     left_out: tuple[Text, ...] = ()
     """The messages that name the bad documents which it was prepared without."""
+
+    @property
+    def totals(self) -> Totals:
+        """The counts of the source's documents."""
+        return Totals(**{one.name: getattr(self, one.name) for one in fields(Totals)})
 
     @property
     def size_bytes(self) -> int:
@@ -117,9 +135,7 @@ class Index(_Record):
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         """ValueError unless the arrays are those of the layout, with lengths that fit each other."""
-        joined = {"tokens", "document_starts", "sampled_starts"}
-        wanted = joined if self.recipe.layout == "joined" else {"tokens", "starts"}
-        if {*self.arrays} - {"is_target"} != wanted:
+        if {*self.arrays} - {"is_target"} != _ARRAYS[self.recipe.layout]:
             raise ValueError(f"its arrays are {', '.join(sorted(self.arrays))}")
         targets = self.arrays.get("is_target")
         if targets is not None and targets.length != self.arrays["tokens"].length:

@@ -16,7 +16,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from planc.runtime.data.columns import Totals
 from planc.runtime.data.documents import source_documents
 from planc.runtime.data.errors import DataError, DataStorageError
 from planc.runtime.data.packing import join
-from planc.runtime.data.padding import cut
+from planc.runtime.data.padding import fill
 from planc.runtime.data.prepared.folder import (
     Prepared,
     add_known_state,
@@ -174,9 +174,7 @@ def _write(folder: Path, wanted: Wanted, *, name: str, report: Report, shard_byt
             if one.kind in ("file", "text")
         ),
         arrays=dict(arrays),
-        num_documents=totals.num_documents,
-        num_text_bytes=totals.num_text_bytes,
-        num_dropped_tokens=totals.num_dropped_tokens,
+        **asdict(totals),
         end_of_document=tokenizer.end_of_document,
         left_out=bad.messages,
     )
@@ -200,8 +198,15 @@ def _tokenize(
 ) -> Totals:
     if wanted.recipe.layout == "joined":
         return join(documents, tokenizer=tokenizer, columns=columns, bad=bad)
-    length = wanted.spec.sequence_length
-    return cut(documents, tokenizer=tokenizer, sequence_length=length, columns=columns, bad=bad)
+    return fill(
+        documents,
+        tokenizer=tokenizer,
+        sequence_length=wanted.spec.sequence_length,
+        is_shared=wanted.recipe.layout == "whole",
+        too_long=wanted.spec.too_long,
+        columns=columns,
+        bad=bad,
+    )
 
 
 def _commit(temporary: Path, folder: Path) -> Prepared:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,9 +12,9 @@ from planc.data_sources import BY_NAME
 from planc.runtime.data.chat import ChatSource
 from planc.runtime.data.documents import hub_of, template_of
 from planc.runtime.data.fingerprint import description
-from planc.runtime.data.prepared.index import Recipe
+from planc.runtime.data.prepared.index import Layout, Recipe
 from planc.runtime.data.prepared.source_files import FileState, digest_of_states, source_files
-from planc.runtime.data.spec import DataSpec
+from planc.runtime.data.spec import DataSpec, Packing
 from planc.runtime.data.tokenizers import TokenizerFiles, read_tokenizer
 from planc.runtime.ranks.reads import Reads
 
@@ -21,6 +22,13 @@ MAX_BYTES_IN_MEMORY = 1 << 22
 """Text that takes a second or two to tokenize, at every start."""
 MAX_BYTES_OF_BYTES = 1 << 25
 """As MAX_BYTES_IN_MEMORY, for the bytes tokenizer."""
+
+_LAYOUTS: Mapping[Packing, Layout] = {
+    "attend": "joined",
+    "isolate": "joined",
+    "whole": "whole",
+    "none": "cut",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +88,13 @@ def _recipe(spec: DataSpec, tokenizer: TokenizerFiles) -> Recipe:
         template = template_of(tokenizer)
         digests.append(("chat template", hashlib.sha256(template.text.encode()).hexdigest()))
     libraries = (*BY_NAME[source[0]].libraries, *tokenizer.libraries)
-    is_cut = spec.packing == "none"
+    layout = _LAYOUTS[spec.packing]
+    is_joined = layout == "joined"
     return Recipe(
         source=tuple(source),
-        layout="cut" if is_cut else "joined",
-        sequence_length=spec.sequence_length if is_cut else None,
+        layout=layout,
+        sequence_length=None if is_joined else spec.sequence_length,
+        too_long=None if is_joined else spec.too_long,
         tokenizer=tuple(digests),
         end_of_document=tokenizer.end_of_document,
         versions=tuple((name, _version(name)) for name in sorted(libraries)),

@@ -1,0 +1,33 @@
+"""What a plan says of long documents, and a packing for which it means something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic, Label
+
+CODE = Code("P750", "too-long-undecided", "`too_long` does not fit the packing")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at `data.too_long`: unread where documents may be divided, missing where they may not."""
+    plan = subject.plan
+    packing, too_long = plan.data.packing, plan.data.too_long
+    if packing.divides == (too_long is None):
+        return
+    if too_long is None:
+        text = f"`packing = {packing}` can't hold a document that is longer than a sequence"
+        help = "write `too_long = truncate` or `too_long = skip`"
+    else:
+        text = f"with `packing = {packing}`, no document is too long: it continues in the next sequence"
+        help = "remove `too_long`, or write `packing = whole` or `packing = none`"
+    yield CODE.at(
+        plan.span("data.too_long"),
+        text,
+        secondary=(Label(plan.span("data.packing"), "requested here"),),
+        help=help,
+    )
+
+
+RULE = Rule((CODE,), check)
