@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from planc.diff.data_facts import DATA_STATE
 from planc.diff.difference import Action, Change, Group
-from planc.diff.facts import DATA_STATE
 from planc.diff.side import Side
 from planc.graph.ops import BuildOptimizer, FullyShard, ShardTensorParallel
 from planc.tables import plural

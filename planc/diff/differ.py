@@ -8,17 +8,11 @@ from collections.abc import Iterator
 
 from planc.diagnostics import Diagnostic, Severity
 from planc.diff.consequences import compare_checkpoints
+from planc.diff.data_facts import BATCH_FACTS
 from planc.diff.difference import Action, Change, Group, PlanDiff, Verdict
 from planc.diff.expectations import compare_expectations
-from planc.diff.facts import (
-    BATCH_FACTS,
-    CHECKPOINT_FACTS,
-    KEY_FACTS,
-    LAYOUT_FACTS,
-    NUMERICS_FACTS,
-    RUN_FACTS,
-    compare,
-)
+from planc.diff.fact import compare
+from planc.diff.facts import CHECKPOINT_FACTS, KEY_FACTS, LAYOUT_FACTS, NUMERICS_FACTS, RUN_FACTS
 from planc.diff.modules import (
     compare_compilation,
     compare_groups,

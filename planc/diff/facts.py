@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
-from planc.diff.difference import Action, Change, Group
-from planc.diff.side import AnOp, Side
-from planc.figures.plan import tokens_per_step
+from planc.diff.data_facts import BATCH_FACTS, evaluations
+from planc.diff.difference import Group
+from planc.diff.fact import Fact, of_op
+from planc.diff.side import Side
 from planc.graph.ops import (
-    Accumulate,
     AllReduceGradients,
     AttachAttention,
     AttachDropout,
@@ -19,7 +18,6 @@ from planc.graph.ops import (
     BuildSchedule,
     ClipGradients,
     CompareReplicas,
-    Evaluate,
     ExportHf,
     FullyShard,
     GuardStep,
@@ -28,7 +26,6 @@ from planc.graph.ops import (
     LoadWeights,
     Log,
     OpenData,
-    OpenEvaluation,
     OpenLog,
     PrefetchUnits,
     ResumeCheckpoint,
@@ -37,62 +34,7 @@ from planc.graph.ops import (
     StartProfile,
 )
 from planc.graph.text import summarise
-from planc.tables import every_step, format_number, plural
 from planc.vocab import MESH_DIMS, MeshDim
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """`read` returns the value, or None if the graph has none; `path` is the setting that determines it.
-
-    `expectation` is its name in `expect`; `is_key` facts are shown unchanged too, next to others that
-    changed in their group.
-    """
-
-    group: Group
-    name: str
-    path: str
-    read: Callable[[Side], Any]
-    expectation: str = ""
-    is_key: bool = False
-
-
-def compare(facts: tuple[Fact, ...], old: Side, new: Side) -> Iterator[Change]:
-    """One change per fact; Action.KEEP for equal ones."""
-    for fact in facts:
-        before, after = _text(fact.read(old)), _text(fact.read(new))
-        if before == after:
-            if before is not None:
-                yield Change(fact.group, Action.KEEP, fact.name, before, after)
-            continue
-        action = Action.ADD if before is None else Action.REMOVE if after is None else Action.CHANGE
-        place = (old if after is None else new).place(fact.path)
-        broken = new.broken(fact.expectation) if fact.expectation else ()
-        yield Change(fact.group, action, fact.name, before, after, place=place, findings=broken)
-
-
-def _text(value: Any) -> str | None:
-    match value:
-        case None:
-            return None
-        case bool():
-            return str(value).lower()
-        case int():
-            return format_number(value)
-        case tuple():
-            return ", ".join(str(item) for item in value)
-        case _:
-            return str(value)
-
-
-def of_op(kind: type[AnOp], name: str) -> Callable[[Side], Any]:
-    """A reader of a field of the first op of a kind."""
-
-    def read(side: Side) -> Any:
-        op = side.op(kind)
-        return None if op is None else getattr(op, name)
-
-    return read
 
 
 def _mesh_size(mesh_dim: MeshDim) -> Callable[[Side], Any]:
@@ -162,42 +104,6 @@ def _of_all_units(side: Side, read: Callable[[FullyShard], str | None]) -> str |
     """The units' value, which in a plan is only one; all values if an artifact mixes them."""
     found = dict.fromkeys(map(read, side.ops(FullyShard)))
     return next(iter(found), None) if len(found) < 2 else " and ".join(str(value) for value in found)
-
-
-def _tokens_per_step(side: Side) -> int | None:
-    return tokens_per_step(side.graph).count if side.op(OpenData) else None
-
-
-def _source(side: Side) -> str | None:
-    data = side.op(OpenData)
-    return _written_source(data) if data else None
-
-
-def _written_source(op: OpenData | OpenEvaluation) -> str:
-    """A source with all of its options."""
-    said = {"field": op.field, "train_on": op.train_on, "revision": op.revision, "split": op.split}
-    said["subset"] = op.subset or ""
-    options = (f"{name} {value}" for name, value in said.items() if value)
-    return f"{op.source}({', '.join((*op.patterns, *options))})"
-
-
-def _evaluations(side: Side) -> str | None:
-    """Each evaluation's source, size, and interval."""
-    every = {op.label: op.every_steps for op in side.ops(Evaluate)}
-    found = (
-        f"{op.label}: {_written_source(op)}, "
-        f"{plural(op.sequences, 'sequence') if op.sequences else 'all sequences'}, "
-        f"{every_step(every[op.label])}"
-        for op in side.ops(OpenEvaluation)
-    )
-    return "; ".join(found) or None
-
-
-def _tokenizer(side: Side) -> str | None:
-    data = side.op(OpenData)
-    if data is None:
-        return None
-    return data.tokenizer + (f", end of document {data.end_of_document}" if data.end_of_document else "")
 
 
 def _weights(side: Side) -> str:
@@ -298,22 +204,6 @@ LAYOUT_FACTS: tuple[Fact, ...] = (
     Fact(Group.LAYOUT, "sequence tensors", "context_parallel", _sequence_tensors),
 )
 
-BATCH_FACTS: tuple[Fact, ...] = (
-    Fact(
-        Group.BATCH, "tokens/step", "train.tokens_per_step", _tokens_per_step, "tokens_per_step", is_key=True
-    ),
-    Fact(Group.BATCH, "gradient_accumulation", "", of_op(Accumulate, "times"), "gradient_accumulation"),
-    Fact(Group.BATCH, "sequences/step", "", of_op(OpenData, "global_batch"), "sequences_per_step"),
-    Fact(Group.BATCH, "data.micro_batch", "data.micro_batch", of_op(OpenData, "micro_batch")),
-    Fact(Group.BATCH, "data.sequence_length", "data.sequence_length", of_op(OpenData, "sequence_length")),
-    Fact(Group.BATCH, "data.source", "data.source", _source),
-    Fact(Group.BATCH, "data.tokenizer", "data.tokenizer", _tokenizer),
-    Fact(Group.BATCH, "data.packing", "data.packing", of_op(OpenData, "packing")),
-    Fact(Group.BATCH, "data.too_long", "data.too_long", of_op(OpenData, "too_long")),
-    Fact(Group.BATCH, "documents isolated", "data.packing", of_op(AttachAttention, "isolates")),
-    Fact(Group.BATCH, "data.shuffle_seed", "data.shuffle_seed", of_op(OpenData, "shuffle_seed")),
-)
-
 NUMERICS_FACTS: tuple[Fact, ...] = (
     Fact(Group.NUMERICS, "model.weights", "model.weights", _weights),
     Fact(Group.NUMERICS, "model.strip", "model.strip", _strip),
@@ -369,7 +259,7 @@ NUMERICS_FACTS: tuple[Fact, ...] = (
 CHECKPOINT_FACTS: tuple[Fact, ...] = (Fact(Group.CHECKPOINT, 'export "hf"', "checkpoint.export.hf", _export),)
 
 RUN_FACTS: tuple[Fact, ...] = (
-    Fact(Group.RUN, "evaluations", "data.eval", _evaluations),
+    Fact(Group.RUN, "evaluations", "data.eval", evaluations),
     Fact(Group.RUN, "data.prefetch", "data.prefetch", of_op(OpenData, "prefetch")),
     Fact(Group.RUN, "data.skip_bad", "data.skip_bad", of_op(OpenData, "skip_bad")),
     Fact(Group.RUN, "model.hf", "model.hf", lambda side: side.model.path),
@@ -392,16 +282,6 @@ RUN_FACTS: tuple[Fact, ...] = (
     Fact(Group.RUN, "mesh.backend", "mesh.backend", of_op(InitMesh, "backend")),
     Fact(Group.RUN, "mesh.timeout (s)", "mesh.timeout", of_op(InitMesh, "timeout_seconds")),
 )
-
-DATA_STATE = (
-    "data.source",
-    "data.tokenizer",
-    "data.packing",
-    "data.too_long",
-    "data.sequence_length",
-    "data.shuffle_seed",
-)
-"""The facts that the data fingerprint in a checkpoint covers: a change in any means different data."""
 
 KEY_FACTS = frozenset(
     fact.name for fact in (*LAYOUT_FACTS, *BATCH_FACTS, *NUMERICS_FACTS, *RUN_FACTS) if fact.is_key

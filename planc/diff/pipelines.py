@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from planc.diff.difference import Change, Group
-from planc.diff.facts import Fact, compare
+from planc.diff.fact import Fact, compare
 from planc.diff.side import Side
 from planc.figures.plan import bubble
 from planc.graph.pipeline import Pipeline, pipeline_of

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from planc.diagnostics import Diagnostic
 from planc.diff.codes import REDUCTION_ORDER
 from planc.diff.difference import Action, Change, Group
-from planc.diff.facts import FSDP_DIMS, LAYOUT_FACTS, REDUCE_DTYPE, REDUCE_EVERY, Fact, of_op
+from planc.diff.fact import Fact, of_op
+from planc.diff.facts import FSDP_DIMS, LAYOUT_FACTS, REDUCE_DTYPE, REDUCE_EVERY
 from planc.diff.side import Side, finding_of
 from planc.graph.ops import (
     Accumulate,

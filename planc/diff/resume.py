@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from planc.diff.data_facts import BATCH_FACTS, DATA_STATE
 from planc.diff.difference import Action, Change
-from planc.diff.facts import (
-    BATCH_FACTS,
-    DATA_STATE,
-    LAYOUT_FACTS,
-    NUMERICS_FACTS,
-    RUN_FACTS,
-    Fact,
-    compare,
-)
+from planc.diff.fact import Fact, compare
+from planc.diff.facts import LAYOUT_FACTS, NUMERICS_FACTS, RUN_FACTS
 from planc.diff.modules import compare_groups
 from planc.diff.reductions import compare_reduction_order
 from planc.diff.side import Side

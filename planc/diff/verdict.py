@@ -11,8 +11,10 @@ from collections.abc import Collection, Iterator
 
 from planc.diagnostics import has_errors
 from planc.diff.consequences import misfit
+from planc.diff.data_facts import BATCH_FACTS, DATA_STATE
 from planc.diff.difference import Action, Change, State, Verdict
-from planc.diff.facts import BATCH_FACTS, DATA_STATE, LAYOUT_FACTS, NUMERICS_FACTS, compare
+from planc.diff.fact import compare
+from planc.diff.facts import LAYOUT_FACTS, NUMERICS_FACTS
 from planc.diff.resume import ResumeChanges, resume_changes
 from planc.diff.side import Side
 from planc.diff.text import middle
