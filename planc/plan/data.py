@@ -198,7 +198,7 @@ class DataSpec:
         default=Packing.ATTEND,
         derived=_packing,
         doc="attend: documents share sequences and attend to each other; isolate: they do not; whole: they "
-        "do not, and none is divided between sequences; none: one document per sequence; for chat, the "
+        "do not, and none is split between sequences; none: one document per sequence; for chat, the "
         "default is whole",
     )
     too_long: TooLong | None = key(

@@ -63,7 +63,7 @@ DATA: Mapping[str, Foreign] = {
     "pack packed pack_sequences sample_packing packing_strategy concat_documents group_texts": Foreign(
         "data",
         "packing = attend",
-        also="; `isolate` keeps documents from attending to each other, and `whole` also from being divided",
+        also="; `isolate` keeps documents from attending to each other, and `whole` also from being split",
     ),
     "doc_mask document_mask block_diagonal "
     "intra_doc_masking reset_attention_mask reset_position_ids": Foreign("data", "packing = isolate"),

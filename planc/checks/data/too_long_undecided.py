@@ -1,4 +1,4 @@
-"""What a plan says of long documents, and a packing for which it means something."""
+"""Treatment of long documents under packings that have none, or without one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CODE = Code("P750", "too-long-undecided", "`too_long` does not fit the packing")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at `data.too_long`: unread where documents may be divided, missing where they may not."""
+    """One finding at `data.too_long`: unread if documents may be split, missing if they may not."""
     plan = subject.plan
     packing, too_long = plan.data.packing, plan.data.too_long
     if packing.divides == (too_long is None):

@@ -24,7 +24,7 @@ SOURCES: Mapping[SourceName, type[Source]] = {
 
 Packing = Literal["attend", "isolate", "whole", "none"]
 """attend: documents share a sequence and see each other. isolate: they share it and do not. whole: as
-isolate, and no document is divided between sequences, which are padded. none: one document a sequence,
+isolate, and no document is split between sequences, which are padded. none: one document a sequence,
 padded."""
 TooLong = Literal["truncate", "skip"]
 """What becomes of documents that are longer than a sequence, where sequences hold whole documents."""
