@@ -33,6 +33,7 @@ KINDS = {
     "planc/runtime/data/encoding/worker.py": "files of the process that tokenizes, which names what fails",
     "planc/runtime/data/prepared/folder.py": PREPARED,
     "planc/runtime/data/prepared/leftovers.py": PREPARED,
+    "planc/runtime/data/prepared/parts.py": "what an interrupted preparation leaves: an error costs time",
     "planc/runtime/data/prepared/prepare.py": PREPARED,
     "planc/runtime/data/prepared/shards.py": PREPARED,
     "planc/runtime/torch/checkpoint/dcp_convert.py": PREPARED,

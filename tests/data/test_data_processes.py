@@ -99,7 +99,7 @@ def test_ids_do_not_depend_on_how_many_documents_are_tokenized_together(
     reference = Tokenizer.from_buffer(saved(tmp_path))
     written = ["abc", "", "de" * 9, "f"]
     for num_bytes in (1, 4, 19):
-        monkeypatch.setattr(tokenizers, "_BATCH_BYTES", num_bytes)
+        monkeypatch.setattr(tokenizers, "_MAX_BATCH_BYTES", num_bytes)
         with loaded(tmp_path, num_processes=2) as tokenizer:
             found = [
                 one.ids.tolist() for one in tokenizer.encode(documents(written)) if isinstance(one, Tokens)
@@ -191,7 +191,7 @@ def test_little_is_read_ahead(tmp_path: Path) -> None:
             assert not isinstance(one, Fault)
             used += one.num_text_bytes
             most = max(most, num_read - used)
-    assert most < 5 * 2**18
+    assert most < 5 * 2**19
 
 
 def test_no_process_is_waited_for_once_the_work_is_dropped(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ Prepared data is in $PLANC_DATA, or in `data` in planc's cache directory.
 _PREPARE = """\
 Tokenize the training and evaluation data of a plan into files that every rank reads in place, so a run starts
 without tokenizing. Memory stays flat, whatever the size of the data. Data that is prepared already is left as
-it is.
+it is. A preparation that was interrupted, even killed, resumes: what it tokenized is not tokenized again.
 
 A run prepares what is missing by itself, in one process on each machine, while its accelerators wait. Data
 that takes a second or two to tokenize is never prepared: every rank keeps it in memory."""
@@ -182,6 +182,7 @@ def _rows(root: Path) -> Iterator[dict[str, Any]]:
     from planc.runtime.data.errors import DataError
     from planc.runtime.data.prepared.folder import folders, read_prepared, require_sizes
     from planc.runtime.data.prepared.leftovers import unfinished
+    from planc.runtime.data.prepared.parts import interrupted
 
     for folder in folders(root):
         try:
@@ -202,6 +203,9 @@ def _rows(root: Path) -> Iterator[dict[str, Any]]:
         }
     for folder in unfinished(root):
         state = "in preparation, or left by an interrupted one"
+        yield {**dict.fromkeys(_COLUMNS, ""), "path": str(folder), "state": state}
+    for folder in interrupted(root):
+        state = "tokenized so far: the same preparation resumes from it"
         yield {**dict.fromkeys(_COLUMNS, ""), "path": str(folder), "state": state}
 
 

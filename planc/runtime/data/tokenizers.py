@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
+from zlib import crc32
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from planc.runtime.cpus import num_cpus
 from planc.runtime.data.chat import AnyDocument, ChatTemplate, Conversation
 from planc.runtime.data.encoding.client import Fault, Loading, Tokens
 from planc.runtime.data.encoding.limits import LIMITS, Limits
-from planc.runtime.data.encoding.pool import Batch, Encoders
+from planc.runtime.data.encoding.pool import Batch, Encoders, Store
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import Document
 from planc.runtime.data.tokenizer_folder import (
@@ -54,8 +55,10 @@ class Tokenizer(Protocol):
 
 
 _BYTES = "bytes"
-_BATCH_BYTES = 1 << 18
-"""Bytes of text. A tokenizer's results for it take many times as much."""
+_BATCH_BYTES, _MAX_BATCH_BYTES = 1 << 17, 1 << 19
+"""Bytes of text: the least of a batch, and about half of its mean; and the most, but for its last document.
+
+A tokenizer's results take many times as much."""
 _NUM_PROCESSES = "RAYON_NUM_THREADS"
 _NUMBER = re.compile("[1-9][0-9]{0,3}")
 
@@ -97,7 +100,7 @@ class FileTokenizer:
 
     def encode(self, documents: Iterable[AnyDocument]) -> Iterator[Tokens | Fault]:
         """All documents of a source are texts, or all are conversations."""
-        for found in self.encoders.encode(map(_batch, _together(documents))):
+        for found in self.encoders.encode(_batches(documents)):
             yield from found
 
     @property
@@ -112,26 +115,28 @@ class FileTokenizer:
         self.encoders.close()
 
 
-def _together(documents: Iterable[AnyDocument]) -> Iterator[list[AnyDocument]]:
-    """Documents that one process tokenizes together, in order."""
-    batch: list[AnyDocument] = []
+def _batches(documents: Iterable[AnyDocument]) -> Iterator[Batch]:
+    """Documents that one process tokenizes together, in order: all texts, or all conversations.
+
+    Where a batch ends is decided by its last document, so documents that are inserted, changed or removed
+    leave later batches as they were: what is kept of them is found again.
+    """
+    items: list[bytes] = []
     num_bytes = 0
+    train_on = None
     for document in documents:
-        batch.append(document)
-        num_bytes += document.num_bytes
-        if num_bytes >= _BATCH_BYTES:
-            yield batch
-            batch, num_bytes = [], 0
-    if batch:
-        yield batch
-
-
-def _batch(documents: Sequence[AnyDocument]) -> Batch:
-    if isinstance(documents[0], Conversation):
-        talks = [document for document in documents if isinstance(document, Conversation)]
-        return Batch([talk.content for talk in talks], train_on=documents[0].train_on)
-    texts = [document for document in documents if isinstance(document, Document)]
-    return Batch([document.text.encode("utf-8") for document in texts])
+        if isinstance(document, Conversation):
+            item, train_on = document.content, document.train_on
+        else:
+            item = document.text.encode("utf-8")
+        items.append(item)
+        num_bytes += len(item)
+        is_end = crc32(item) / 2**32 < len(item) / _BATCH_BYTES
+        if (num_bytes >= _BATCH_BYTES and is_end) or num_bytes >= _MAX_BATCH_BYTES:
+            yield Batch(items, train_on)
+            items, num_bytes = [], 0
+    if items:
+        yield Batch(items, train_on)
 
 
 def share_cpus(num_sharing: int) -> None:
@@ -172,15 +177,19 @@ class TokenizerFiles:
             return ()
         return ("tokenizers",) if is_alone(self.files) else ("tokenizers", "transformers")
 
-    def load(self, limits: Limits = LIMITS, *, num_processes: int | None = None) -> Tokenizer:
+    def load(
+        self, limits: Limits = LIMITS, *, num_processes: int | None = None, store: Store | None = None
+    ) -> Tokenizer:
         """The tokenizer, which must be closed. Raises DataError if its files are invalid.
 
-        It works in `num_processes`; None is one for each CPU of this process's share.
+        It works in `num_processes`; None is one for each CPU of this process's share. What is in the `store`
+        is not tokenized again.
         """
         if self.is_bytes:
             return ByteTokenizer()
         loading = Loading(self.name, self.files, self.end_of_document, self.chat_template)
-        encoders = Encoders(loading, limits, num_processes=num_processes or _num_processes())
+        number = num_processes or _num_processes()
+        encoders = Encoders(loading, limits, num_processes=number, store=store)
         return FileTokenizer(self.name, self.digest, encoders)
 
 

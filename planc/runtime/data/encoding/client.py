@@ -51,10 +51,18 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a document has no tokens: a message is the document's name and `reason`."""
+    """Why a document has no tokens: a message is the document's name and `reason`.
+
+    It `is_certain` if the same document has it at any time, and on any machine.
+    """
 
     reason: str
     help: str
+    is_certain: bool = True
+
+
+class AbandonedError(Exception):
+    """Nobody waits for the tokens any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,7 @@ class Encoder:
     def encode(self, items: Sequence[bytes], *, train_on: TrainOn | None = None) -> Iterator[Tokens | Fault]:
         """The tokens of each text in UTF-8; of messages in JSON, if `train_on` is given.
 
-        A batch that ends the process is tokenized again, one item at a time. Nothing once it is abandoned.
+        A batch that ends the process is tokenized again, one item at a time. AbandonedError once that is so.
         """
         answer = self._started().ask({"train_on": train_on, "sizes": [*map(len, items)]}, *items)
         if not isinstance(answer, str):
@@ -104,9 +112,10 @@ class Encoder:
             return
         self.close()
         if self._is_abandoned:
-            return
+            raise AbandonedError
         if len(items) == 1:
-            yield Fault(f"cannot be tokenized: {answer}", "shorten or remove it, or use another tokenizer")
+            help = "shorten or remove it, or use another tokenizer"
+            yield Fault(f"cannot be tokenized: {answer}", help, is_certain=False)
             return
         for item in items:
             yield from self.encode([item], train_on=train_on)
@@ -133,7 +142,7 @@ class Encoder:
             self._process = None
 
     def abandon(self) -> None:
-        """End the process from any thread. What waits for its batch gets nothing."""
+        """End the process from any thread, for good."""
         self._is_abandoned = True
         if (process := self._process) is not None:
             process.kill()

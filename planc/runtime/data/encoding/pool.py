@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Protocol
 
 from planc.runtime.data.chat import TrainOn
 from planc.runtime.data.encoding.client import Encoder, Fault, Loading, Tokens
@@ -24,15 +27,34 @@ class Batch:
     items: Sequence[bytes]
     train_on: TrainOn | None = None
 
+    @property
+    def key(self) -> bytes:
+        """A hash of all that decides the tokens with the tokenizer."""
+        content = hashlib.sha256(json.dumps([self.train_on, *map(len, self.items)]).encode())
+        for item in self.items:
+            content.update(item)
+        return content.digest()
+
+
+class Store(Protocol):
+    """Keeps the tokens of batches for a later run. Used by several threads."""
+
+    def find(self, key: bytes) -> Sequence[Tokens | Fault] | None: ...
+    def keep(self, key: bytes, found: Sequence[Tokens | Fault]) -> None: ...
+
 
 class Encoders:
     """Up to `num_processes` processes that tokenize, each started when there is work for it.
 
-    Each has a thread here that waits for it. Raises DataError if the tokenizer or its template is faulty.
+    Each has a thread here that waits for it. What is in the `store` is not tokenized again. Raises DataError
+    if the tokenizer or its template is faulty.
     """
 
-    def __init__(self, loading: Loading, limits: Limits, *, num_processes: int) -> None:
+    def __init__(
+        self, loading: Loading, limits: Limits, *, num_processes: int, store: Store | None = None
+    ) -> None:
         self._loading, self._limits, self.num_processes = loading, limits, num_processes
+        self._store = store
         first = Encoder(loading, limits)
         self.vocab_size, self.end_of_document = first.vocab_size, first.end_of_document
         self.special_ids = first.special_ids
@@ -48,11 +70,11 @@ class Encoders:
         """The processes that have been started."""
         return tuple(one.process_id for one in self._encoders)
 
-    def encode(self, batches: Iterable[Batch]) -> Iterator[list[Tokens | Fault]]:
+    def encode(self, batches: Iterable[Batch]) -> Iterator[Sequence[Tokens | Fault]]:
         """The tokens of each batch, in order. Holds two batches for each process, so none waits for one."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.num_processes, thread_name_prefix="planc-tokenize")
-        pending: deque[Future[list[Tokens | Fault]]] = deque()
+        pending: deque[Future[Sequence[Tokens | Fault]]] = deque()
         num_bytes = 0
         try:
             for batch in batches:
@@ -87,7 +109,18 @@ class Encoders:
             self._num_allowed += 1
             self._idle.put(None)
 
-    def _encoded(self, batch: Batch) -> list[Tokens | Fault]:
+    def _encoded(self, batch: Batch) -> Sequence[Tokens | Fault]:
+        if self._store is None:
+            return self._tokenized(batch)
+        key = batch.key
+        found = self._store.find(key)
+        if found is None:
+            found = self._tokenized(batch)
+            if all(isinstance(one, Tokens) or one.is_certain for one in found):
+                self._store.keep(key, found)
+        return found
+
+    def _tokenized(self, batch: Batch) -> Sequence[Tokens | Fault]:
         with self._encoder() as encoder:
             return list(encoder.encode(batch.items, train_on=batch.train_on))
 

@@ -1,5 +1,6 @@
 """Prepare data: tokenize a source once, in flat memory, into a directory that appears whole or not at all.
 
+    .parts-KEY/                 what is tokenized, from which an interrupted preparation resumes (`parts.py`)
     .tmp-MACHINE-KEY-RANDOM/    files are written and synced here; nobody reads them
     NAME-KEY-CONTENT/           the rename commits
 
@@ -47,6 +48,7 @@ from planc.runtime.data.prepared.index import (
 )
 from planc.runtime.data.prepared.layout import INDEX_NAME, SHARD_BYTES
 from planc.runtime.data.prepared.leftovers import new_directory, pulse, remove_dead
+from planc.runtime.data.prepared.parts import Parts, parts_folder, remove_parts
 from planc.runtime.data.prepared.shards import FileColumns
 from planc.runtime.data.prepared.source_files import await_tick, content_hash, entries_of
 from planc.runtime.data.prepared.wanted import Wanted
@@ -85,11 +87,12 @@ def prepare(
 ) -> Prepared:
     """The wanted data in `root`, prepared now unless it is there. `name` begins its directory's name.
 
-    Raises DataError; nothing that is incomplete is left for anybody to read.
+    Raises DataError; nothing that is incomplete is left for anybody to read but the next preparer.
     """
     compared: set[Path] = set()
     wanted = wanted.now()
     if found := find(root, wanted) or _with_same_content(root, wanted, compared=compared, say=say):
+        _remove_parts(root, wanted, say=say)
         return found
     with _storage_errors(root):
         make_durable(root)
@@ -99,7 +102,18 @@ def prepare(
         if found := find(root, wanted) or _with_same_content(root, wanted, compared=compared, say=say):
             return found
         remove_dead(root, lock=partial(_free, root, wanted), say=say)
-        return _prepare(root, wanted, name=name, report=report, shard_bytes=shard_bytes)
+        with _storage_errors(root), contextlib.closing(Parts(root, key=wanted.key, say=say)) as parts:
+            made = _prepare(root, wanted, name=name, report=report, shard_bytes=shard_bytes, parts=parts)
+        remove_parts(root, wanted.key, say=say)
+        return made
+
+
+def _remove_parts(root: Path, wanted: Wanted, *, say: Say) -> None:
+    """Remove the parts of prepared data, which a preparer that died after its last step has left."""
+    if parts_folder(root, wanted.key).exists():
+        with _lock_if_free(root, wanted.key) as is_free:
+            if is_free:
+                remove_parts(root, wanted.key, say=say)
 
 
 def _with_same_content(root: Path, wanted: Wanted, *, compared: set[Path], say: Say) -> Prepared | None:
@@ -137,24 +151,33 @@ def _remember(folder: Path, wanted: Wanted, *, say: Say) -> None:
         say(f"cannot note that in {folder}, so the next start compares content again: {error.strerror}")
 
 
-def _prepare(root: Path, wanted: Wanted, *, name: str, report: Report, shard_bytes: int) -> Prepared:
+def _prepare(
+    root: Path, wanted: Wanted, *, name: str, report: Report, shard_bytes: int, parts: Parts
+) -> Prepared:
     with _storage_errors(root):
         temporary = new_directory(root, key=wanted.key)
     try:
         with _storage_errors(root):
             with pulse(temporary):
-                index = _write(temporary, wanted, name=name, report=report, shard_bytes=shard_bytes)
+                index = _write(
+                    temporary, wanted, name=name, report=report, shard_bytes=shard_bytes, parts=parts
+                )
             return _commit(temporary, root / f"{plain(name)}-{wanted.key}-{_content(index)}")
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write(folder: Path, wanted: Wanted, *, name: str, report: Report, shard_bytes: int) -> Index:
+def _write(
+    folder: Path, wanted: Wanted, *, name: str, report: Report, shard_bytes: int, parts: Parts
+) -> Index:
     """The index of the files that are written into `folder`, itself the last of them."""
     await_tick(wanted.files)
     reads, columns = Reads(), FileColumns(folder, shard_bytes=shard_bytes)
     bad = BadDocuments(wanted.spec.skip_bad)
-    with contextlib.closing(columns), contextlib.closing(wanted.tokenizer.load()) as tokenizer:
+    with (
+        contextlib.closing(columns),
+        contextlib.closing(wanted.tokenizer.load(store=parts)) as tokenizer,
+    ):
         found = source_documents(wanted.spec.source, base=wanted.base, reads=reads, bad=bad)
         counted = _counted(found, columns, report)
         totals = _tokenize(counted, wanted, tokenizer=tokenizer, columns=columns, bad=bad)
@@ -285,6 +308,12 @@ def _free(root: Path, wanted: Wanted, key: str) -> Iterator[bool]:
         # This process holds that lock.
         yield True
         return
+    with _lock_if_free(root, key) as is_free:
+        yield is_free
+
+
+@contextmanager
+def _lock_if_free(root: Path, key: str) -> Iterator[bool]:
     from filelock import FileLock, Timeout
 
     lock = FileLock(root / f"{_LOCK}-{key}")
