@@ -6,7 +6,8 @@ from planc.diff.difference import Group
 from planc.diff.fact import Fact, of_op
 from planc.diff.side import Side
 from planc.figures.plan import tokens_per_step
-from planc.graph.ops import Accumulate, AttachAttention, Evaluate, OpenData, OpenEvaluation
+from planc.graph.ops import Accumulate, AttachAttention, Evaluate, OpenData, OpenEvaluation, OpenSource
+from planc.graph.sources import AnySource
 from planc.tables import every_step, plural
 
 
@@ -15,11 +16,18 @@ def _tokens_per_step(side: Side) -> int | None:
 
 
 def _source(side: Side) -> str | None:
+    mixed = (f"{op.label}: {_written_source(op)}" for op in side.ops(OpenSource))
     data = side.op(OpenData)
-    return _written_source(data) if data else None
+    return "; ".join(mixed) or (_written_source(data) if data else None)
 
 
-def _written_source(op: OpenData | OpenEvaluation) -> str:
+def _weights(side: Side) -> str | None:
+    """The shares of a mixture's sources."""
+    mixed = tuple(side.ops(OpenSource))
+    return ", ".join(f"{op.label} {op.weight or 'by size'}" for op in mixed) or None
+
+
+def _written_source(op: AnySource) -> str:
     """A source with all of its options."""
     said = {"field": op.field, "train_on": op.train_on, "revision": op.revision, "split": op.split}
     said["subset"] = op.subset or ""
@@ -55,6 +63,7 @@ BATCH_FACTS: tuple[Fact, ...] = (
     Fact(Group.BATCH, "data.micro_batch", "data.micro_batch", of_op(OpenData, "micro_batch")),
     Fact(Group.BATCH, "data.sequence_length", "data.sequence_length", of_op(OpenData, "sequence_length")),
     Fact(Group.BATCH, "data.source", "data.source", _source),
+    Fact(Group.BATCH, "data.weights", "data.source", _weights),
     Fact(Group.BATCH, "data.tokenizer", "data.tokenizer", _tokenizer),
     Fact(Group.BATCH, "data.packing", "data.packing", of_op(OpenData, "packing")),
     Fact(Group.BATCH, "data.too_long", "data.too_long", of_op(OpenData, "too_long")),
@@ -64,6 +73,7 @@ BATCH_FACTS: tuple[Fact, ...] = (
 
 DATA_STATE = (
     "data.source",
+    "data.weights",
     "data.tokenizer",
     "data.packing",
     "data.too_long",

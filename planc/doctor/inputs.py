@@ -10,8 +10,8 @@ from planc.diagnostics import Label
 from planc.doctor import codes
 from planc.doctor.examination import Check, Section
 from planc.graph.graph import Graph
-from planc.graph.ops import LoadWeights, OpenData, OpenEvaluation
-from planc.graph.sources import reads_local_files
+from planc.graph.ops import LoadWeights, OpenData
+from planc.graph.sources import AnySource, name_of, reads_local_files, sources_of
 from planc.hub.names import is_hub, model_folder
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import matched_files
@@ -48,12 +48,11 @@ def _inputs(graph: Graph, base: Path) -> Iterator[Input]:
         match op:
             case LoadWeights() if not is_hub(op.path):
                 yield _weights(op, base)
-            case OpenData() if reads_local_files(op):
-                yield _data("data", op, base)
-            case OpenEvaluation() if reads_local_files(op):
-                yield _data(f"evaluation {op.label}", op, base)
             case _:
                 pass
+    for op in sources_of(graph):
+        if reads_local_files(op):
+            yield _data("data" if isinstance(op, OpenData) else name_of(op), op, base)
 
 
 def _weights(op: LoadWeights, base: Path) -> Input:
@@ -75,7 +74,7 @@ def _tokenizer(op: OpenData, base: Path) -> Input:
     return Input("tokenizer", _summary(files), op.span)
 
 
-def _data(name: str, op: OpenData | OpenEvaluation, base: Path) -> Input:
+def _data(name: str, op: AnySource, base: Path) -> Input:
     try:
         if op.split:
             found = split_files(op.patterns, split=op.split, subset=op.subset, base=base)

@@ -49,6 +49,8 @@ class Resource(StrEnum):
     """Parameter values."""
     OPTIMIZER = "optimizer"
     SCHEDULE = "schedule"
+    SOURCE = "source"
+    """One source of a mixture."""
     DATA = "data"
     """The position in the sample order."""
     EVALUATION = "evaluation"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from planc.graph.ops import NextBatch, OpenData, OpenEvaluation
+from planc.graph.ops import NextBatch, OpenData, OpenEvaluation, OpenSource
 from planc.plan import data
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import global_batch
 from planc.plan.spec import Plan
 from planc.vocab import SAMPLE_DIMS
+
+_MIXTURE: dict[str, Any] = {"source": "mixture", "patterns": (), "field": ""}
 
 
 def open_data(bound: BoundPlan) -> OpenData:
@@ -21,7 +23,7 @@ def open_data(bound: BoundPlan) -> OpenData:
     if isinstance(block.tokenizer, data.FileTokenizer):
         tokenizer, end_of_document = block.tokenizer.path, block.tokenizer.end_of_document
     return OpenData(
-        **_source(block.source),
+        **(_source(block.source) if block.source is not None else _MIXTURE),
         tokenizer=tokenizer,
         end_of_document=end_of_document,
         packing=block.packing,
@@ -37,10 +39,22 @@ def open_data(bound: BoundPlan) -> OpenData:
     )
 
 
+def open_sources(plan: Plan) -> Iterator[OpenSource]:
+    """The sources of a mixture, in the plan's order."""
+    for label, mixed in plan.data.mixture.items():
+        yield OpenSource(
+            label=label,
+            **_source(mixed.source),
+            weight="" if mixed.weight is None else str(mixed.weight),
+            span=plan.span(f"data.source.{label}"),
+        )
+
+
 def next_batch(plan: Plan) -> NextBatch:
     """Where every token is a label, no rank needs to wait for the others' counts."""
     block, span = plan.data, plan.span("data")
-    if block.packing is not data.Packing.ATTEND or isinstance(block.source, data.Chat):
+    has_chats = any(isinstance(source, data.Chat) for _, source in block.training())
+    if block.packing is not data.Packing.ATTEND or has_chats:
         return NextBatch(count_over=SAMPLE_DIMS, span=span)
     return NextBatch(count_over=(), is_every_token=True, span=span)
 

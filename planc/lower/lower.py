@@ -35,7 +35,7 @@ from planc.graph.ops import (
 from planc.graph.ops.accumulate import MicroOp
 from planc.graph.ops.compile_modules import CompileBackend, CompileMode
 from planc.graph.ops.evaluate import EvaluationOp
-from planc.lower.data import next_batch, open_data, open_evaluations
+from planc.lower.data import next_batch, open_data, open_evaluations, open_sources
 from planc.lower.dropout import attach_dropout
 from planc.lower.experts import count_experts
 from planc.lower.guard import compare_replicas, guard_step
@@ -120,6 +120,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         )
     yield build_optimizer(bound)
     yield build_schedule(plan)
+    yield from open_sources(plan)
     yield open_data(bound)
     yield from open_evaluations(plan)
     yield from count_experts(bound)

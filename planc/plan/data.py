@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planc.data_sources import BY_NAME, SourceKind
 from planc.data_sources.formats import without_compression
-from planc.plan.scalars import STEPS, Choice, Int, Path, Quantity, Text
+from planc.plan.scalars import STEPS, Choice, Int, Path, Quantity, Text, Weight
 from planc.plan.types import Optional, Rest, Variant, key, nested
 from planc.record import record
+
+if TYPE_CHECKING:
+    # Few plans have weights, and others should not pay for the import.
+    from fractions import Fraction
 
 _DATASETS = (
     "globs of files, datasets' directories, or one dataset of the Hub as `hf://datasets/org/name@commit`"
@@ -147,7 +151,9 @@ SOURCES: Mapping[str, type[AnySource]] = {
 
 def _packing(values: Mapping[str, Any]) -> Packing:
     """Conversations are kept whole: an answer without its question teaches a model to invent."""
-    return Packing.WHOLE if isinstance(values.get("source"), Chat) else Packing.ATTEND
+    mixed = (one.source for one in values.get("mixture", {}).values() if one is not None)
+    has_chats = any(isinstance(one, Chat) for one in (values.get("source"), *mixed))
+    return Packing.WHOLE if has_chats else Packing.ATTEND
 
 
 def _too_long(values: Mapping[str, Any]) -> TooLong | None:
@@ -178,12 +184,27 @@ class EvalSpec:
 
 
 @record
+class MixedSource:
+    """One source of several, and its weight among them."""
+
+    source: AnySource = key(
+        Variant(SOURCES, "source", _source_of), doc="where text comes from", example='text("web/*.txt")'
+    )
+    weight: Fraction | None = key(
+        Optional(Weight()),
+        default=None,
+        doc="its share of the sequences, next to the other weights; none for all sources: as many as it has",
+    )
+
+
+@record
 class DataSpec:
     """The text, its tokens, and how they become batches."""
 
-    source: AnySource = key(
+    source: AnySource | None = key(
         Variant(SOURCES, "source", _source_of),
-        doc="where text comes from",
+        unless="source",
+        doc="where text comes from, unless `source` blocks give several sources",
         example='text("data/*.txt")',
     )
     sequence_length: int = key(Int(1, 2**24), doc="tokens per sequence", example="2048")
@@ -216,12 +237,22 @@ class DataSpec:
         default=0,
         doc="bad documents to leave out of the training data, and of each evaluation's; a run names each",
     )
+    mixture: Mapping[str, MixedSource] = nested(
+        {"name": MixedSource}, any_label=True, name="source", doc="one source of several, under a name"
+    )
     eval: Mapping[str, EvalSpec] = nested(
         {"name": EvalSpec}, any_label=True, doc="the loss on other text, under a name that you choose"
     )
 
+    def training(self) -> Iterator[tuple[str, AnySource]]:
+        """The sources of training data, by the path of their setting."""
+        if self.source is not None:
+            yield "data.source", self.source
+        for label, one in self.mixture.items():
+            yield f"data.source.{label}.source", one.source
+
     def sources(self) -> Iterator[tuple[str, AnySource]]:
         """All text sources of a run, by the path of their setting."""
-        yield "data.source", self.source
+        yield from self.training()
         for label, evaluation in self.eval.items():
             yield f"data.eval.{label}.source", evaluation.source

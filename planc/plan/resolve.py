@@ -26,7 +26,7 @@ from planc.plan.pattern_habits import as_list, as_pattern
 from planc.plan.scalars import listed
 from planc.plan.scope import Links, OriginStep, ParamValue, Scope
 from planc.plan.style_actions import StyleAction
-from planc.plan.types import NONE, Variant, convert_field, keys
+from planc.plan.types import NONE, Variant, convert_field, keys, nested_field
 from planc.plan.written import Resolver, Written
 from planc.source import Span
 from planc.styles import Boundary
@@ -266,9 +266,17 @@ def _record(path: str, shape: Shape, written: Written | None, resolver: Resolver
     values: dict[str, Any] = {}
     given = written.values.keys() | written.mistyped
     is_known = path.partition(".")[0] not in resolver.links.incomplete
+    present = given | {block for block, _ in written.nested}
     absent = [one for one in required(shape.record) if one.name not in given]
+    absent = [one for one in absent if one.metadata["unless"] not in present]
     if absent and is_known:
         report_keys(path, absent, resolver.scope, at=written.span, block=written.whole)
+    for name in shape.nested:
+        values[nested_field(shape.record, name)] = {
+            label: _record(f"{path}.{name}.{label}", _inner(shape, name, label), inner, resolver)
+            for (block, label), inner in written.nested.items()
+            if block == name
+        }
     for spec_field in keys(shape.record):
         value = _value(f"{path}.{spec_field.name}", spec_field, written, resolver, before=values)
         if value is MISSING:
@@ -280,12 +288,6 @@ def _record(path: str, shape: Shape, written: Written | None, resolver: Resolver
         values["span"] = written.span
     if shape.on:
         values["on"] = written.on
-    for name in shape.nested:
-        values[name] = {
-            label: _record(f"{path}.{name}.{label}", _inner(shape, name, label), inner, resolver)
-            for (block, label), inner in written.nested.items()
-            if block == name
-        }
     for name in shape.directives:
         values[name] = _directive(written.directives.get(name), shape, resolver)
     is_sound = is_known and not has_errors(resolver.scope.diagnostics)
@@ -303,6 +305,8 @@ def _value(
 ) -> Any:
     """The value of a setting, its origin and span noted; MISSING if it is absent or was reported."""
     if spec_field.name not in written.values:
+        if spec_field.metadata["unless"]:
+            return None
         if spec_field.name in written.mistyped or spec_field.metadata["default"] is MISSING:
             return MISSING
         resolver.origins[path] = (OriginStep("default", None, ""),)

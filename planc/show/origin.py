@@ -8,7 +8,7 @@ from typing import Any
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.scope import OriginStep
 from planc.plan.spec import Plan
-from planc.plan.types import keys, type_of
+from planc.plan.types import nested_field, present_keys, type_of
 from planc.tables import render_table
 
 
@@ -24,10 +24,10 @@ def values(plan: Plan) -> dict[str, str]:
 
 
 def _values(path: str, shape: Shape, record: Any) -> Iterator[tuple[str, str]]:
-    for spec_field in keys(shape.record):
+    for spec_field in present_keys(record):
         yield f"{path}.{spec_field.name}", type_of(spec_field).render(getattr(record, spec_field.name))
     for name in shape.nested:
-        for label, inner in getattr(record, name).items():
+        for label, inner in getattr(record, nested_field(shape.record, name)).items():
             found = shape.labelled(name, label)
             assert found is not None, "a resolved plan has known labels only"
             yield from _values(f"{path}.{name}.{label}", found, inner)

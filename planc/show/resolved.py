@@ -16,7 +16,7 @@ from planc.plan.facts import SIZES
 from planc.plan.scalars import BYTES, Quantity
 from planc.plan.spec import Expectation, PatternRule
 from planc.plan.style_actions import STYLE_ACTIONS, StyleAction
-from planc.plan.types import Variant, keys, render_call, type_of
+from planc.plan.types import Variant, keys, nested_field, present_keys, render_call, type_of
 from planc.source import SourceFile
 from planc.styles import BY_NAME
 from planc.styles.style import use
@@ -52,7 +52,7 @@ def _block(kind: str, shape: Shape, record: Any, bound: BoundPlan) -> Iterator[s
     if kind == "data" and record.packing == "none":
         yield "  # padding: the token that ends a document"
     for name in shape.nested:
-        for label, inner in getattr(record, name).items():
+        for label, inner in getattr(record, nested_field(shape.record, name)).items():
             yield f'  {name} "{label}" {{ {", ".join(_settings(inner))} }}'
     for name, of in shape.directives.items():
         given = getattr(record, name)
@@ -68,7 +68,7 @@ def _block(kind: str, shape: Shape, record: Any, bound: BoundPlan) -> Iterator[s
 
 
 def _settings(record: Any) -> Iterator[str]:
-    for spec_field in keys(type(record)):
+    for spec_field in present_keys(record):
         yield f"{spec_field.name} = {type_of(spec_field).render(getattr(record, spec_field.name))}"
 
 

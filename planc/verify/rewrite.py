@@ -63,7 +63,7 @@ def shrunk_graph(
                 setup.append(_short_data(op, times=times * small.dp_size, vocab_size=vocab_size))
             case ops.ResumeCheckpoint() | ops.OpenEvaluation() | ops.OpenLog() | ops.AttachDropout():
                 continue
-            case ops.CountExperts():
+            case ops.CountExperts() | ops.OpenSource():
                 continue
             case _:
                 setup.append(_renamed(op, renamed))

@@ -204,3 +204,26 @@ def test_an_evaluation_is_the_same_in_micro_batches_of_another_size(folder: Path
         (record,) = run_ranks(train_rank, 1, Task(one, folder, tmp_path / str(number)), init=False)
         losses.append([found.loss for step in record.metrics for found in step.evaluations])
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+MIXTURE = """\
+  source "web" { source = jsonl("train.jsonl"), weight = 0.7 }
+  source "held" { source = jsonl("held_out.jsonl"), weight = 0.3 }
+"""
+
+
+def test_a_mixture_is_the_same_on_every_mesh_and_after_a_resume_on_another(
+    folder: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(folder, own, symlinks=True)
+    write_plan(own, text=PLAN, edits=[('  source = jsonl("train.jsonl")\n', MIXTURE)])
+    settings = ("data.packing=whole", "model.dtype=float64")
+    (alone,) = trained(own, *settings, run_folder=tmp_path / "one")
+    first = trained(own, *settings, *MESHES["dp4"], run_folder=tmp_path / "many", stop_after=2)[0]
+    last = trained(own, *settings, *MESHES["dp2 cp2"], run_folder=tmp_path / "many")[0]
+    assert last.first_step == 3
+    for one, other in zip(alone.metrics, (*first.metrics, *last.metrics), strict=True):
+        assert other.sample_ids == one.sample_ids
+        assert other.labels == one.labels
+        assert other.loss == pytest.approx(one.loss, rel=1e-12)

@@ -22,13 +22,15 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     """
     plan = subject.plan
     for label, evaluation in plan.data.eval.items():
-        is_same = evaluation.source == plan.data.source
-        shared = next(_shared(evaluation.source, plan.data.source), None)
-        if is_same or shared is not None:
+        for path, source in plan.data.training():
+            is_same = evaluation.source == source
+            shared = next(_shared(evaluation.source, source), None)
+            if not is_same and shared is None:
+                continue
             yield CODE.at(
                 plan.span(f"data.eval.{label}.source"),
                 "this is the training data" if is_same else f'`"{shared}"` is among the training data',
-                secondary=(Label(plan.span("data.source"), "trained on this"),),
+                secondary=(Label(plan.span(path), "trained on this"),),
                 notes=("its loss would measure how well the model memorized this text",),
                 help="name files that are held out of training",
             )

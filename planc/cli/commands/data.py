@@ -113,7 +113,7 @@ def run(arguments: Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The training data of a plan, or the data of an evaluation."""
+    """The training data of a plan, one source of it, or the data of an evaluation."""
 
     label: str
     wanted: Wanted
@@ -288,16 +288,13 @@ def _opened(path: Path, arguments: Namespace) -> tuple[Graph, Path] | int:
 
 
 def _parts(graph: Graph, *, base: Path) -> Iterator[_Part]:
-    from planc.graph.ops import OpenData, OpenEvaluation
+    from planc.graph.sources import name_of, sources_of, training_data
     from planc.runtime.data.ops import data_spec, source_of
     from planc.runtime.data.prepared.wanted import want
 
-    training = next(op for op in graph.setup if isinstance(op, OpenData))
-    yield _Part("training", want(data_spec(training, source=source_of(training)), base=base))
-    for op in graph.setup:
-        if isinstance(op, OpenEvaluation):
-            spec = data_spec(training, source=source_of(op))
-            yield _Part(f"evaluation {op.label}", want(spec, base=base))
+    training = training_data(graph)
+    for op in sources_of(graph):
+        yield _Part(name_of(op), want(data_spec(training, source=source_of(op)), base=base))
 
 
 def _summary(prepared: Prepared) -> str:

@@ -30,6 +30,7 @@ from planc.graph.ops.next_batch import NextBatch
 from planc.graph.ops.open_data import OpenData
 from planc.graph.ops.open_evaluation import OpenEvaluation
 from planc.graph.ops.open_log import OpenLog
+from planc.graph.ops.open_source import OpenSource
 from planc.graph.ops.prefetch_units import PrefetchUnits
 from planc.graph.ops.receive_hidden import ReceiveHidden
 from planc.graph.ops.reduce_metrics import ReduceMetrics
@@ -66,6 +67,7 @@ OPS: tuple[type[Op], ...] = (
     LoadWeights,
     BuildOptimizer,
     BuildSchedule,
+    OpenSource,
     OpenData,
     OpenEvaluation,
     CountExperts,
@@ -128,6 +130,7 @@ __all__ = [
     "OpenData",
     "OpenEvaluation",
     "OpenLog",
+    "OpenSource",
     "ParameterGroup",
     "PrefetchUnits",
     "ReceiveHidden",

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from planc.data_sources import SourceName
-from planc.graph.op import Effects, Op, Resource, Stage
+from planc.graph.op import Effects, Resource, Stage
+from planc.graph.ops.source_op import SourceOp
 from planc.record import record
 
 
 @record(kw_only=True)
-class OpenData(Op):
+class OpenData(SourceOp):
     op: Literal["data.open"] = "data.open"
     stage: ClassVar[Stage] = Stage.DATA
     summary: ClassVar[str] = "Reads, tokenizes and packs the text, and fixes the sample order."
-    source: SourceName
-    patterns: tuple[str, ...]
-    """Globs of files; for hf_hub, the repository."""
-    field: str
-    train_on: str = ""
-    """For chat: assistant or all."""
-    revision: str = ""
-    """For hf_hub, as are split and subset."""
-    split: str = ""
-    subset: str | None = None
     tokenizer: str
     """bytes, or the path of a tokenizer.json or of its directory."""
     end_of_document: str | None
@@ -43,4 +33,5 @@ class OpenData(Op):
     """How many bad documents may be left out, of the training data and of each evaluation's."""
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.MESH,), writes=(Resource.DATA,))
+        sources = (Resource.SOURCE,) if self.source == "mixture" else ()
+        return Effects(reads=(Resource.MESH, *sources), writes=(Resource.DATA,))

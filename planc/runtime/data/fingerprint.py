@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 
 from planc.data_sources import BY_NAME
 from planc.runtime.data.dataset import Dataset
@@ -26,6 +27,12 @@ def data_fingerprint(spec: DataSpec, *, tokenizer_digest: str, dataset: Dataset)
         "num_tokens": dataset.num_tokens,
         **{name: _digest(array) for name, array in dataset.digested()},
     }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def mixture_fingerprint(fingerprints: Sequence[str], *, weights: Sequence[str]) -> str:
+    """A SHA-256 of the sources' fingerprints and weights, in their order. Labels are not in it."""
+    parts = {"sources": list(fingerprints), "weights": list(weights)}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

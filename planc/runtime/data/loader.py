@@ -11,7 +11,7 @@ import numpy.typing as npt
 from planc.runtime.data.ahead import Ahead
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.order import SampleIds, SampleOrder, rank_positions
+from planc.runtime.data.order import Order, SampleIds, rank_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class BatchSource:
     """What one data-parallel rank reads. `global_batch` and `micro_batch` count sequences."""
 
     dataset: Dataset
-    order: SampleOrder
+    order: Order
     global_batch: int
     micro_batch: int
     dp_size: int

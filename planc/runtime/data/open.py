@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.dataset import Dataset, check_labels, check_vocabulary, packed
 from planc.runtime.data.documents import source_documents
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.fingerprint import data_fingerprint
-from planc.runtime.data.order import SampleOrder
+from planc.runtime.data.fingerprint import data_fingerprint, mixture_fingerprint
+from planc.runtime.data.mixture import JoinedDatasets, MixtureOrder, Shares
+from planc.runtime.data.order import Order, SampleOrder
 from planc.runtime.data.packing import Stored, joined
 from planc.runtime.data.padding import padded
 from planc.runtime.data.prepared.folder import Prepared
@@ -30,7 +33,7 @@ class OpenData:
     """
 
     dataset: Dataset
-    order: SampleOrder
+    order: Order
     end_of_document: int
     fingerprint: str
     left_out: tuple[str, ...] = ()
@@ -84,6 +87,33 @@ def open_prepared(
         left_out=index.left_out,
         model_vocab_size=model_vocab_size,
         reads=reads,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MixedData:
+    """One source of a mixture. `weight` is a fraction; empty for as many sequences as it has."""
+
+    label: str
+    weight: str
+    data: OpenData
+
+
+def mixed(sources: Sequence[MixedData], *, seed: int) -> OpenData:
+    """The sources as one dataset: in the order of their weights, or in that of all of their sequences."""
+    datasets = tuple(one.data.dataset for one in sources)
+    weights = tuple(one.weight for one in sources)
+    joined = JoinedDatasets(tuple(one.label for one in sources), datasets)
+    order: Order = SampleOrder(joined.num_sequences, seed)
+    if all(weights):
+        sizes = tuple(one.num_sequences for one in datasets)
+        order = MixtureOrder(sizes, Shares.of([Fraction(weight) for weight in weights]), seed)
+    return OpenData(
+        joined,
+        order,
+        sources[0].data.end_of_document,
+        mixture_fingerprint([one.data.fingerprint for one in sources], weights=weights),
+        tuple(message for one in sources for message in one.data.left_out),
     )
 
 

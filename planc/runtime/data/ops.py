@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from planc.graph.ops import OpenData, OpenEvaluation
-from planc.graph.sources import source_arguments
+from planc.graph.ops import OpenData
+from planc.graph.sources import AnySource, source_arguments
 from planc.runtime.data.spec import SOURCES, DataSpec, Source
 
 
@@ -25,6 +25,6 @@ def data_spec(op: OpenData, *, source: Source) -> DataSpec:
     )
 
 
-def source_of(op: OpenData | OpenEvaluation) -> Source:
+def source_of(op: AnySource) -> Source:
     """The source that an op names."""
     return SOURCES[op.source](**source_arguments(op))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,17 +16,21 @@ MAX_IDS_IN_MEMORY = 1 << 20
 _DRAWN_AT_ONCE = 1 << 20
 
 
-def epoch_permutation(num_sequences: int, *, seed: int, epoch: int) -> SampleIds:
-    """Every sequence id once, in the order of an epoch.
+def epoch_permutation(num_sequences: int, *, seed: int, epoch: int, stream: int = 0) -> SampleIds:
+    """Every sequence id once, in the order of an epoch. Each source of a mixture has a stream of its own.
 
     Sorts raw PCG64 output rather than calling `Generator.permutation`: numpy keeps the raw stream and the
     seeding for good, but may change what a Generator draws (NEP 19), and a resumed run must see the same
     order.
     """
-    keys = np.random.PCG64(np.random.SeedSequence([seed, epoch])).random_raw(num_sequences)
+    keys = _random(seed, epoch, stream).random_raw(num_sequences)
     permutation = np.argsort(keys, kind="stable").astype(np.int64)
     permutation.setflags(write=False)
     return permutation
+
+
+def _random(seed: int, epoch: int, stream: int) -> np.random.PCG64:
+    return np.random.PCG64(np.random.SeedSequence([seed, epoch, stream] if stream else [seed, epoch]))
 
 
 @dataclass(slots=True)
@@ -40,6 +45,7 @@ class Epoch:
     seed: int
     epoch: int
     bucket_size: int = MAX_IDS_IN_MEMORY
+    stream: int = 0
     _ends: SampleIds | None = None
     """Where each bucket ends in the permutation; None until keys have been counted."""
     _bucket: tuple[int, SampleIds] | None = None
@@ -70,7 +76,7 @@ class Epoch:
 
     def _sorted(self, number: int) -> SampleIds:
         if self._num_bits <= 0:
-            return epoch_permutation(self.num_sequences, seed=self.seed, epoch=self.epoch)
+            return epoch_permutation(self.num_sequences, seed=self.seed, epoch=self.epoch, stream=self.stream)
         keys, ids = [], []
         for first, numbers, drawn in self._drawn():
             found = np.flatnonzero(numbers == number)
@@ -81,7 +87,7 @@ class Epoch:
 
     def _drawn(self) -> Iterator[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.uint64]]]:
         """All keys in parts: the first sequence of a part, the bucket of each key, the keys."""
-        source = np.random.PCG64(np.random.SeedSequence([self.seed, self.epoch]))
+        source = _random(self.seed, self.epoch, self.stream)
         shift = np.uint64(64 - self._num_bits)
         for first in range(0, self.num_sequences, _DRAWN_AT_ONCE):
             keys = source.random_raw(min(_DRAWN_AT_ONCE, self.num_sequences - first))
@@ -113,6 +119,14 @@ class SampleOrder:
                 del self._epochs[stale]
             self._epochs[epoch] = Epoch(self.num_sequences, self.seed, epoch)
         return self._epochs[epoch]
+
+
+class Order(Protocol):
+    """An endless order of sequences, a function of seed and position."""
+
+    @property
+    def num_sequences(self) -> int: ...
+    def sample_ids(self, start: int, *, count: int) -> SampleIds: ...
 
 
 def rank_positions(

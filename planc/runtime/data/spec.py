@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from planc.data_sources import SourceName
 from planc.runtime.data.chat import ChatSource
 from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
 from planc.runtime.data.sources import JsonLinesSource, PlainSource, PythonStdlibSource, TextSource
 
 Source = PlainSource | ChatSource | HfDatasetSource | HfHubSource
 
-SOURCES: Mapping[SourceName, type[Source]] = {
+SOURCES: Mapping[str, type[Source]] = {
     "text": TextSource,
     "jsonl": JsonLinesSource,
     "chat": ChatSource,

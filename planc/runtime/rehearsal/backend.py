@@ -356,6 +356,7 @@ def export_hf(session: Session, op: ops.ExportHf, position: Position) -> None:
 
 PLAYED: Mapping[type[Op], Callable[[Session, Any, Position], None]] = {
     ops.CompileModules: stay_uncompiled,
+    ops.OpenSource: pass_over,
     ops.OpenData: open_data,
     ops.OpenEvaluation: pass_over,
     ops.CountExperts: pass_over,

@@ -74,6 +74,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ),
     ops.BuildOptimizer: optimizer.build_optimizer,
     ops.BuildSchedule: optimizer.build_schedule,
+    ops.OpenSource: agreed(batches.open_source),
     ops.OpenData: agreed(batches.open_data),
     ops.OpenEvaluation: agreed(evaluation.open_evaluation),
     ops.CountExperts: expert_load.count_experts,

@@ -18,6 +18,7 @@ from planc.graph.graph import Graph
 from planc.graph.ops import BuildSchedule, FullyShard, OpenData
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.loader import BatchLoader, MicroBatch
+from planc.runtime.data.open import MixedData
 from planc.runtime.observer import Evaluation, Observer
 from planc.runtime.process import Launch
 from planc.runtime.ranks.rank_log import RankLog
@@ -155,6 +156,8 @@ class Session:
     _schedule: BuildSchedule | None = None
     _loader: BatchLoader | None = None
     _data_op: OpenData | None = None
+    mixed: list[MixedData | None] = field(default_factory=list)
+    """The sources of a mixture; None for one that another rank can't use."""
     units: list[RankUnit] = field(default_factory=list)
     """FSDP's units on this rank."""
     pipeline: Pipeline | None = None

@@ -99,7 +99,7 @@ def _refuse_other_data(session: Session, manifest: Manifest) -> None:
     if manifest.progress.data_fingerprint != session.data_fingerprint:
         raise RunError(
             "the checkpoint was trained on different data: "
-            "text, tokenizer, sequence length, packing or shuffle seed",
+            "text, sources and their weights, tokenizer, sequence length, packing or shuffle seed",
             help="restore the data settings, or start a new run with another --run-dir",
         )
     if manifest.progress.seed != session.seed:

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from planc.graph.ops import NextBatch, OpenData, ShardContext
+from planc.graph.ops import NextBatch, OpenData, OpenSource, ShardContext
+from planc.graph.sources import MIXTURE, name_of, training_data
 from planc.runtime.data.errors import DataError, DataStorageError
 from planc.runtime.data.loader import BatchLoader, BatchSource, MicroBatch
+from planc.runtime.data.open import MixedData, mixed, open_in_memory, open_prepared
 from planc.runtime.data.open import OpenData as OpenedData
-from planc.runtime.data.open import open_in_memory, open_prepared
 from planc.runtime.data.ops import data_spec, source_of
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.data.prepared.wanted import want
@@ -33,8 +34,11 @@ from planc.tables import plural
 def open_data(session: Session, op: OpenData, position: Position) -> None:
     """Every rank has the same data; the order decides which samples are its own."""
     session._data_op = op
-    spec = data_spec(op, source=source_of(op))
-    data = opened(session, spec, vocab_size=op.vocab_size, label="training")
+    if op.source == MIXTURE:
+        data = _mixed(session, op)
+    else:
+        spec = data_spec(op, source=source_of(op))
+        data = opened(session, spec, vocab_size=op.vocab_size, label="training")
     if data is None:
         return
     session.data_fingerprint = data.fingerprint
@@ -52,6 +56,20 @@ def open_data(session: Session, op: OpenData, position: Position) -> None:
             f"data: a step takes {plural(op.global_batch, 'sequence')}, but the data has only "
             f"{data.dataset.num_sequences:_}: some repeat within a step"
         )
+
+
+def open_source(session: Session, op: OpenSource, position: Position) -> None:
+    """Read one source with the settings of the training data, which joins it with the others."""
+    training = training_data(session.graph)
+    spec = data_spec(training, source=source_of(op))
+    data = opened(session, spec, vocab_size=training.vocab_size, label=name_of(op))
+    session.mixed.append(None if data is None else MixedData(op.label, op.weight, data))
+
+
+def _mixed(session: Session, op: OpenData) -> OpenedData | None:
+    """The sources as one order; None if another rank can't use its own."""
+    found = [one for one in session.mixed if one is not None]
+    return mixed(found, seed=op.shuffle_seed) if len(found) == len(session.mixed) else None
 
 
 def opened(session: Session, spec: DataSpec, *, vocab_size: int, label: str) -> OpenedData | None:

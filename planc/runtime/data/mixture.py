@@ -1,0 +1,193 @@
+"""Several sources in one order: which sequence of which source each position has, in closed form.
+
+Positions come in blocks. The number of sequences of a source in all blocks up to one is its exact share of
+them, rounded, so a block has what is missing. Within a block every source is spread evenly, at random places.
+So the order is a function of seed and position, and the state of a run stays one integer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from planc.runtime.data.dataset import Dataset
+from planc.runtime.data.order import Epoch, SampleIds
+from planc.runtime.data.packing import Positions, Stored
+from planc.tables import plural
+
+BLOCK = 4_096
+"""Positions. With up to MAX_SOURCES sources, the heaviest can always take what rounding leaves."""
+MAX_SOURCES = 64
+_BLOCKS_STREAM, _FIRST_SOURCE_STREAM = 1, 2
+"""Streams of random numbers: 0 is the order of a single source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The exact shares of sources, from their weights."""
+
+    numerators: tuple[int, ...]
+    denominator: int
+
+    @classmethod
+    def of(cls, weights: Sequence[Fraction]) -> Shares:
+        assert 0 < len(weights) <= MAX_SOURCES and min(weights) > 0
+        common = 1
+        for weight in weights:
+            common = common * weight.denominator // np.gcd(common, weight.denominator)
+        numerators = tuple(int(weight * common) for weight in weights)
+        return cls(numerators, sum(numerators))
+
+    def totals(self, block: int) -> tuple[int, ...]:
+        """The sequences of each source in all blocks before `block`: rounded, the rest for the heaviest."""
+        positions = block * BLOCK
+        found = [
+            (2 * positions * one + self.denominator) // (2 * self.denominator) for one in self.numerators
+        ]
+        heaviest = self.numerators.index(max(self.numerators))
+        found[heaviest] = positions - (sum(found) - found[heaviest])
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The source of each position of a block, and its place among all sequences of that source."""
+
+    sources: npt.NDArray[np.int64]
+    places: npt.NDArray[np.int64]
+
+
+def source_block(shares: Shares, *, seed: int, block: int) -> _Block:
+    """A block's sources, spread by one random key for each sequence: of n, the i-th is in the i-th n-th."""
+    before, after = shares.totals(block), shares.totals(block + 1)
+    counts = [stop - start for start, stop in zip(before, after, strict=True)]
+    numbers = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
+    sources = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+    drawn = np.random.PCG64(np.random.SeedSequence([seed, block, _BLOCKS_STREAM])).random_raw(BLOCK)
+    # Sums and quotients of float64 are equal on every machine.
+    within = (drawn >> np.uint64(11)).astype(np.float64) / 2.0**53
+    keys = (numbers + within) / np.array(counts, dtype=np.float64)[sources]
+    order = np.argsort(keys, kind="stable")
+    return _Block(sources[order], (numbers + np.array(before, dtype=np.int64)[sources])[order])
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureOrder:
+    """The endless order of a mixture. A source that ends begins its next epoch, in another order."""
+
+    sizes: tuple[int, ...]
+    """The sequences of each source."""
+    shares: Shares
+    seed: int
+    _epochs: dict[tuple[int, int], Epoch] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _blocks: dict[int, _Block] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def num_sequences(self) -> int:
+        return sum(self.sizes)
+
+    def sample_ids(self, start: int, *, count: int) -> SampleIds:
+        """Ids [count] at the global positions from `start` on, in the sequences of all sources joined."""
+        offsets = (0, *accumulate(self.sizes))
+        ids = np.empty(count, dtype=np.int64)
+        for number, (source, place) in enumerate(self.places(start, count=count)):
+            epoch, within = divmod(place, self.sizes[source])
+            ids[number] = offsets[source] + self._epoch(source, epoch).ids(within, count=1)[0]
+        return ids
+
+    def places(self, start: int, *, count: int) -> Iterator[tuple[int, int]]:
+        """The source at each position, and how many of its sequences came before."""
+        for position in range(start, start + count):
+            block = self._block(position // BLOCK)
+            yield int(block.sources[position % BLOCK]), int(block.places[position % BLOCK])
+
+    def passes(self, position: int) -> tuple[float, ...]:
+        """How often each source has been seen before a position."""
+        block, within = divmod(position, BLOCK)
+        seen = np.bincount(self._block(block).sources[:within], minlength=len(self.sizes))
+        totals = self.shares.totals(block)
+        return tuple(
+            (before + int(more)) / size for before, more, size in zip(totals, seen, self.sizes, strict=True)
+        )
+
+    def _block(self, block: int) -> _Block:
+        if block not in self._blocks:
+            # Steps ahead may be in the next one.
+            for stale in [other for other in self._blocks if abs(other - block) > 1]:
+                del self._blocks[stale]
+            self._blocks[block] = source_block(self.shares, seed=self.seed, block=block)
+        return self._blocks[block]
+
+    def _epoch(self, source: int, epoch: int) -> Epoch:
+        if (source, epoch) not in self._epochs:
+            for stale in [one for one in self._epochs if one[0] == source and abs(one[1] - epoch) > 1]:
+                del self._epochs[stale]
+            size, stream = self.sizes[source], _FIRST_SOURCE_STREAM + source
+            self._epochs[source, epoch] = Epoch(size, self.seed, epoch, stream=stream)
+        return self._epochs[source, epoch]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinedDatasets:
+    """The sequences of several datasets, one dataset after another."""
+
+    labels: tuple[str, ...]
+    datasets: tuple[Dataset, ...]
+
+    @property
+    def sequence_length(self) -> int:
+        return self.datasets[0].sequence_length
+
+    @property
+    def num_sequences(self) -> int:
+        return sum(one.num_sequences for one in self.datasets)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(one.num_tokens for one in self.datasets)
+
+    @property
+    def num_documents(self) -> int:
+        return sum(one.num_documents for one in self.datasets)
+
+    @property
+    def num_text_bytes(self) -> int:
+        return sum(one.num_text_bytes for one in self.datasets)
+
+    @property
+    def num_dropped_tokens(self) -> int:
+        return sum(one.num_dropped_tokens for one in self.datasets)
+
+    @property
+    def max_token_id(self) -> int:
+        return max(one.max_token_id for one in self.datasets)
+
+    def __getitem__(self, index: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        source, within = self.place(index)
+        return self.datasets[source][within]
+
+    def position_ids(self, index: int) -> Positions:
+        source, within = self.place(index)
+        return self.datasets[source].position_ids(within)
+
+    def place(self, index: int) -> tuple[int, int]:
+        """The number of the dataset that has a sequence, and the sequence's index there."""
+        within = index
+        for source, one in enumerate(self.datasets):
+            if 0 <= within < one.num_sequences:
+                return source, within
+            within -= one.num_sequences
+        raise IndexError(f"sequence {index} of {self.num_sequences}")
+
+    def summary(self) -> str:
+        found = (f"{label} {one.summary()}" for label, one in zip(self.labels, self.datasets, strict=True))
+        return f"{plural(self.num_sequences, 'sequence')}: {' | '.join(found)}"
+
+    def digested(self) -> Iterator[tuple[str, Stored]]:
+        for number, one in enumerate(self.datasets):
+            yield from ((f"{number}.{name}", stored) for name, stored in one.digested())
