@@ -44,7 +44,7 @@ _NAME = "[A-Za-z_][A-Za-z0-9_]*"
 _DIGITS = "-?[0-9](?:_?[0-9])*"
 _FLOAT = rf"{_DIGITS}(?:\.[0-9](?:_?[0-9])*(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)"
 # A unit may follow at once, but the rest of a number is none.
-_UNIT = rf"(?!_?[0-9]|[eE][+-]?[0-9])[ \t]*({_NAME})"
+_UNIT = rf"(?!_?[0-9]|[eE][+-]?[0-9])[ \t]*({_NAME}|%)"
 _PATH = rf"{_NAME}(?:[ \t]*\.[ \t]*{_NAME})*"
 _ON = rf"on[ \t]+{_NAME}(?:[ \t]*,[ \t]*{_NAME})*"
 
