@@ -13,12 +13,13 @@ from planc.plan.elastic import ElasticSpec
 from planc.plan.guard import GuardSpec
 from planc.plan.hardware import HardwareSpec
 from planc.plan.mesh import MeshSpec
+from planc.plan.nested import freely_labelled, nested_blocks
 from planc.plan.observing import LoggingSpec, ProfileSpec
 from planc.plan.optimizer import Group
 from planc.plan.pipeline_schedule import StageOf
 from planc.plan.style_actions import STYLE_ACTIONS
 from planc.plan.train import TrainSpec
-from planc.plan.types import freely_labelled, keys, nested_blocks
+from planc.plan.types import keys
 from planc.record import record
 from planc.vocab import ELASTIC_DIMS, SHARD_DIMS, MeshDim
 

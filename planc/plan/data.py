@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from planc.data_sources import BY_NAME, SourceKind
 from planc.data_sources.formats import without_compression
-from planc.plan.scalars import STEPS, Choice, Int, Path, Quantity, Text, Weight
-from planc.plan.types import Optional, Rest, Variant, key, nested
+from planc.plan.nested import nested
+from planc.plan.scalars import STEPS, Choice, Int, Path, Quantity, Text
+from planc.plan.shares import Weight
+from planc.plan.types import Optional, Rest, Variant, key
 from planc.record import record
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
+from planc.plan.nested import nested
 from planc.plan.scalars import Bool, Choice, Int, Text
-from planc.plan.types import Optional, key, nested
+from planc.plan.types import Optional, key
 from planc.record import record
 
 

@@ -19,6 +19,7 @@ from planc.plan.foreign_help import foreign_help, meant_block, meant_by
 from planc.plan.homes import home, nested_home, rule_instead
 from planc.plan.mesh_dims import mesh_dims
 from planc.plan.missing import report_block, report_keys, required
+from planc.plan.nested import nested_field
 from planc.plan.overrides import Override
 from planc.plan.params import misspelled, resolve_params, used_names
 from planc.plan.pattern import MAX_ALTERNATIVES, Pattern, parse_pattern
@@ -26,7 +27,7 @@ from planc.plan.pattern_habits import as_list, as_pattern
 from planc.plan.scalars import listed
 from planc.plan.scope import Links, OriginStep, ParamValue, Scope
 from planc.plan.style_actions import StyleAction
-from planc.plan.types import NONE, Variant, convert_field, keys, nested_field
+from planc.plan.types import NONE, Variant, convert_field, keys
 from planc.plan.written import Resolver, Written
 from planc.source import Span
 from planc.styles import Boundary

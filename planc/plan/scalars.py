@@ -261,7 +261,7 @@ class Quantity:
 
     def _amount(self, value: ast.Number, unit: str) -> int | None:
         """A number of units in the first unit; None for a part of one, or out of range."""
-        written = _exact(value)
+        written = exact(value)
         amount = written * self.units[unit] if written is not None else None
         if amount is None or amount.denominator != 1 or not self.low <= amount <= MAX_INTEGER:
             return None
@@ -283,72 +283,6 @@ class Quantity:
         return next(unit for unit, other in self.units.items() if other == size)
 
 
-@record
-class Weight:
-    """A positive number, kept exactly as it is written: 0.1 is one tenth."""
-
-    def convert(self, value: ast.Value, scope: Scope) -> Fraction | None:
-        value, labels = scope.lookup(value)
-        if not isinstance(value, ast.Number) or value.unit is not None:
-            wrong_type(self, value, scope, labels)
-            return None
-        amount = _exact(value)
-        if not amount or amount < 0:
-            scope.report(codes.OUT_OF_RANGE, value.span, "expected a number above 0", secondary=labels)
-            return None
-        return as_fraction(amount)
-
-    def describe(self, *, mark: str = "") -> str:
-        return "a number above 0"
-
-    def render(self, value: Fraction) -> str:
-        return decimal(value)
-
-
-@record
-class Share:
-    """A part of a whole, `3 %`, kept exactly as it is written."""
-
-    def convert(self, value: ast.Value, scope: Scope) -> Fraction | None:
-        value, labels = scope.lookup(value)
-        if not isinstance(value, ast.Number):
-            wrong_type(self, value, scope, labels)
-            return None
-        if value.unit is None or value.unit.text != PERCENT:
-            help = f"write `{value.text} %`"
-            scope.report(codes.WRONG_UNIT, value.span, "expected a share in `%`", secondary=labels, help=help)
-            return None
-        amount = _exact(value)
-        if amount is None or not 0 < amount < 100:
-            text = "expected a share above 0 % and below 100 %"
-            scope.report(codes.OUT_OF_RANGE, value.span, text, secondary=labels)
-            return None
-        return as_fraction(amount) / 100
-
-    def describe(self, *, mark: str = "") -> str:
-        return f"a share in {mark}%{mark}"
-
-    def render(self, value: Fraction) -> str:
-        return f"{decimal(value * 100)} %"
-
-
-def as_fraction(amount: int | Fraction) -> Fraction:
-    # As in `_exact`.
-    from fractions import Fraction
-
-    return Fraction(amount)
-
-
-def decimal(value: Fraction) -> str:
-    """The decimal digits of a number that was written with them, all of them."""
-    places = 0
-    while (value * 10**places).denominator != 1:
-        places += 1
-    digits = str(int(value * 10**places)).rjust(places + 1, "0")
-    return f"{digits[: len(digits) - places]}.{digits[len(digits) - places :]}" if places else digits
-
-
-PERCENT = "%"
 STEPS = {"steps": 1, "step": 1}
 SECONDS = {"s": 1, "min": 60, "h": 3600}
 _DECIMAL = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -359,7 +293,7 @@ _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 """Letters that other tools write after a number, with the power of 1024 or 1000 that they mean."""
 
 
-def _exact(number: ast.Number) -> int | Fraction | None:
+def exact(number: ast.Number) -> int | Fraction | None:
     """The number exactly as written: 0.55 h is 1,980 s. None beyond the range of a float, such as 1e999."""
     mantissa = number.text.lower().partition("e")[0]
     if number.value == 0 and not mantissa.strip("-0_."):
@@ -414,7 +348,7 @@ def _in_full(value: ast.Number) -> str | None:
     """`4096` or `4000` for `4k`: what such a letter mostly means, each as a plan writes it."""
     letter = value.unit.text.upper() if value.unit else ""
     factors = (2 ** (10 * _POWERS[letter]), 10 ** (3 * _POWERS[letter])) if letter in _POWERS else ()
-    amounts = [(_exact(value) or 0) * factor for factor in factors]
+    amounts = [(exact(value) or 0) * factor for factor in factors]
     counts = [int(one) for one in amounts if 0 < one <= MAX_INTEGER and one.denominator == 1]
     return " or ".join(f"`{Int().render(one)}`" for one in counts) or None
 

@@ -18,6 +18,7 @@ from planc.plan.guard import GuardSpec
 from planc.plan.hardware import HardwareSpec
 from planc.plan.mesh import MeshSpec
 from planc.plan.model_source import ModelSource, NamePart
+from planc.plan.nested import nested
 from planc.plan.observing import LoggingSpec, ProfileSpec
 from planc.plan.optimizer import (
     OPTIMIZERS,
@@ -35,7 +36,7 @@ from planc.plan.scalars import STEPS, Bool, Choice, Float, Int, Quantity
 from planc.plan.scope import OriginStep
 from planc.plan.style_actions import StyleAction
 from planc.plan.train import TrainSpec
-from planc.plan.types import Optional, Variant, key, nested
+from planc.plan.types import Optional, Variant, key
 from planc.record import record
 from planc.source import Span
 from planc.vocab import DType, MeshDim

@@ -13,10 +13,11 @@ from planc.inventory.schema import Kind
 from planc.plan.bind import BoundPlan, decided, is_solved
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.facts import SIZES
+from planc.plan.nested import nested_field, present_keys
 from planc.plan.scalars import BYTES, Quantity
 from planc.plan.spec import Expectation, PatternRule
 from planc.plan.style_actions import STYLE_ACTIONS, StyleAction
-from planc.plan.types import Variant, keys, nested_field, present_keys, render_call, type_of
+from planc.plan.types import Variant, keys, render_call, type_of
 from planc.source import SourceFile
 from planc.styles import BY_NAME
 from planc.styles.style import use
