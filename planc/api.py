@@ -20,6 +20,7 @@ from planc.checks import RULES, Subject, run_checks
 from planc.checks.phases import Phase, phase_of
 from planc.checks.support import suppressions
 from planc.checks.support.suppressions import suppress
+from planc.data_view import codes as data_codes
 from planc.deep_check import codes as deep_codes
 from planc.devices.hardware import Demand
 from planc.diagnostics import Code, Diagnostic, Label, Severity, has_errors, in_order
@@ -64,6 +65,7 @@ CODES: tuple[Code, ...] = (
     *dict.fromkeys(code for rule in RULES for code in rule.codes),
     *suppressions.CODES,
     *deep_codes.CODES,
+    *data_codes.CODES,
 )
 """Every code that checking a plan can report."""
 

@@ -57,7 +57,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("doctor", "check this machine's hardware and software, for a plan or in general"),
     Command("verify", "run a small version of a plan and compare it with one process"),
     Command("checkpoint", "checkpoints: ls, verify, diff, export, convert"),
-    Command("data", "prepared data: prepare, ls, verify"),
+    Command("data", "a plan's data: show, prepare, ls, verify"),
     Command("launch", "print launch commands: torchrun, accelerate, Slurm, Kubernetes"),
     Command("run", "run a plan on this rank; start all ranks with torchrun"),
 )

@@ -57,6 +57,7 @@ LAW: dict[str, tuple[str, ...]] = {
         *("source", "vocab", "secrets", "outgoing", "strict_json", "tables", "devices", "hub", "modeling"),
         *("styles", "graph", "data_sources", "figures.plan", "pipelining", "tokenizer_files"),
     ),
+    "data_view": ("source", "outgoing", "tables", "diagnostics", "graph", "runtime"),
     "deep_check": (
         *(
             "source",
@@ -84,7 +85,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "api": (
         *("source", "devices", "hub", "diagnostics", "syntax", "inventory", "plan", "checks", "graph"),
-        *("estimate", "solve", "capacity", "deep_check", "user_dirs"),
+        *("estimate", "solve", "capacity", "data_view.codes", "deep_check", "user_dirs"),
     ),
     "diff": (
         *("source", "vocab", "tables", "diagnostics", "styles", "plan", "graph", "estimate", "figures"),
@@ -125,8 +126,8 @@ LAW: dict[str, tuple[str, ...]] = {
         *("source", "vocab", "secrets", "outgoing", "strict_json", "tables", "devices", "hub"),
         *("diagnostics", "syntax"),
         *("fmt", "inventory", "plan", "checks", "graph", "plain_pytorch", "estimate", "capacity.draft"),
-        *("figures", "launchers", "runtime", "deep_check", "verify", "doctor", "show", "api", "diff"),
-        *("solve", "user_dirs", "report", "tune", "import_configs", "first_plan", "lsp"),
+        *("figures", "launchers", "runtime", "data_view", "deep_check", "verify", "doctor", "show", "api"),
+        *("diff", "solve", "user_dirs", "report", "tune", "import_configs", "first_plan", "lsp"),
     ),
     "run": ("cli",),
     "rendezvous": ("cli",),
@@ -152,7 +153,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "safetensors": ("planc/runtime/torch/", "planc/verify/ranks.py", PARTS),
     "tokenizers": ("planc/runtime/data/encoding/",),
     "jinja2": ("planc/runtime/data/encoding/template.py",),
-    "numpy": ("planc/runtime/data/", "planc/modeling/draws.py", *WORKERS, PARTS),
+    "numpy": ("planc/runtime/data/", "planc/data_view/shown.py", "planc/modeling/draws.py", *WORKERS, PARTS),
     "datasets": ("planc/runtime/data/arrow_rows.py",),
     "pyarrow": ("planc/runtime/data/arrow_rows.py", "planc/runtime/data/content.py"),
     "lark": ("planc/syntax/",),

@@ -18,8 +18,11 @@ from planc.doctor.codes import CODES as MACHINE_CODES
 from planc.plan.blocks import BLOCKS
 
 PACKAGE = Path(planc.__path__[0])
-WITHOUT_PLAN = ("P100", "P103", "P105", "P106", "P110", "P234", "P235", "P236", "P850", "P851")
-"""Codes of files that cannot be read, or are too many, and of rehearsals, which no plan's text can show."""
+WITHOUT_PLAN = (
+    *("P100", "P103", "P105", "P106", "P110", "P234", "P235", "P236"),
+    *("P850", "P851", "P860", "P861"),
+)
+"""Codes of files that cannot be read, or are too many, of rehearsals and of data: no text shows them."""
 
 EXAMPLE = re.compile(r"^```plan (fails|passes)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^```plan (\S+\.plan)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

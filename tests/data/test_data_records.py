@@ -16,7 +16,7 @@ import pyarrow
 import pytest
 
 from planc.runtime.data import json_rows
-from planc.runtime.data.bad_documents import BadDocuments
+from planc.runtime.data.bad_documents import BadDocuments, Faults
 from planc.runtime.data.chat import ChatSource, Conversation
 from planc.runtime.data.documents import source_documents
 from planc.runtime.data.errors import DataError
@@ -83,7 +83,7 @@ def test_a_compressed_file_that_is_cut_is_named(tmp_path: Path, suffix: str, sou
     whole = COMPRESSIONS[suffix](b"".join(b'{"text": "%d"}\n' % number for number in range(99_999)))
     (tmp_path / f"a.{suffix}").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=f"a.{suffix} is damaged: its .* data cannot be decompressed"):
-        list(source_documents(source, base=tmp_path, bad=BadDocuments.unlimited()))
+        list(source_documents(source, base=tmp_path, bad=Faults()))
 
 
 def test_a_byte_order_mark_is_dropped_and_counted(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_byte_order_mark_is_dropped_and_counted(tmp_path: Path) -> None:
 
 def test_blank_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'\n{"text": "one"}\r\n \t\r\n\n{"text": "two"}\n{"text": 3}\n\n')
-    found, bad = JsonLinesSource(("a.jsonl",)), BadDocuments.unlimited()
+    found, bad = JsonLinesSource(("a.jsonl",)), Faults()
     assert texts(found, base=tmp_path, bad=bad) == ["one", "two"]
     assert list(bad.messages) == ['field "text" of a.jsonl:6 is not a string']
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "one"}\n\n{"text": "two"}\n\n')

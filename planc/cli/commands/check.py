@@ -44,8 +44,11 @@ DESCRIPTION = """\
 Find every error in a plan before it runs: syntax, names, types, and all rules against the model's
 structure. Reads no weights, and needs no torch if the model's inventory is cached.
 
---deep also rehearses the plan: it runs the training code on fake tensors in a fake process group of the
-plan's size, once for each distinct rank. It takes seconds; results are cached.
+--data also reads a sample of the data with the real tokenizer, and reports rows that can't be used, rows
+without labels, and whatever else would surprise. `planc data show` shows the rows.
+
+--deep also does that, and rehearses the plan: it runs the training code on fake tensors in a fake process
+group of the plan's size, once for each distinct rank. It takes seconds; results are cached.
 
 A comment `# planc: ignore[P802] reason` at the end of a line, or on the line above it, suppresses a warning.
 Errors can't be suppressed."""
@@ -57,6 +60,7 @@ examples:
   planc check plans/*.plan --output-format concise
   planc check llama.plan --set mesh.tp=4 --world-size 64
   planc check llama.plan --gpu h100
+  planc check llama.plan --data
   planc check llama.plan --deep
   planc check llama.plan --diff
   planc check llama.plan --fix"""
@@ -74,6 +78,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_world_size_argument(parser)
     add_output_format_argument(parser, (FULL, *(listed.name for listed in FORMATS)))
     add_quiet_argument(parser, help="print findings only, and nothing for plans that pass")
+    parser.add_argument("--data", action="store_true", help="also read a sample of the data; needs numpy")
     parser.add_argument("--deep", action="store_true", help="also rehearse the plan; needs torch")
     parser.add_argument(
         "--fix", action="store_true", help="apply safe fixes to the plans and the files that they include"
@@ -93,6 +98,8 @@ class _Result:
     seconds: float
     fixed: FixedPlan | None = None
     rehearsed: tuple[Row, ...] = ()
+    data: tuple[Row, ...] = ()
+    """What a sample of the data holds."""
 
 
 def run(arguments: Namespace) -> int:
@@ -127,12 +134,12 @@ def _require_consistent(arguments: Namespace) -> None:
     """UsageError for arguments that exclude each other."""
     if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
         raise UsageError("--unsafe-fixes needs --fix or --diff")
-    if arguments.deep and arguments.diff:
-        raise UsageError("--diff can't be combined with --deep")
+    if arguments.diff and (arguments.deep or arguments.data):
+        raise UsageError("--diff can't be combined with --data or --deep")
     if arguments.diff and arguments.output_format != FULL:
         raise UsageError("--diff can't be combined with --output-format")
-    if STDIN in arguments.plans and (arguments.fix or arguments.diff or arguments.deep):
-        raise UsageError("`-` (stdin) can't be combined with --fix, --diff or --deep")
+    if STDIN in arguments.plans and (arguments.fix or arguments.diff or arguments.deep or arguments.data):
+        raise UsageError("`-` (stdin) can't be combined with --fix, --diff, --data or --deep")
 
 
 def _check(path: str, arguments: Namespace, settings: Sequence[SourceFile]) -> _Result:
@@ -170,6 +177,7 @@ def _without_parts(files: Sequence[PlanFile], results: Sequence[_Result]) -> tup
 
 
 def _rehearsed(result: _Result, arguments: Namespace, settings: Sequence[SourceFile]) -> _Result:
+    result = _with_data(result, arguments)
     if not arguments.deep:
         return result
     from planc.cli.support.deep import rehearse, with_smaller  # a plain check should not wait for the import
@@ -182,6 +190,17 @@ def _rehearsed(result: _Result, arguments: Namespace, settings: Sequence[SourceF
         checked = with_smaller(checked, (rehearse(result.path, one, stream=sys.stderr)[0] for one in plain))
     seconds = result.seconds + time.perf_counter() - started
     return replace(result, checked=checked, seconds=seconds, rehearsed=rows)
+
+
+def _with_data(result: _Result, arguments: Namespace) -> _Result:
+    if not (arguments.data or arguments.deep):
+        return result
+    from planc.cli.support.checked_data import read_data  # as above
+
+    started = time.perf_counter()
+    checked, rows = read_data(result.path, result.checked, is_asked=arguments.data)
+    seconds = result.seconds + time.perf_counter() - started
+    return replace(result, checked=checked, seconds=seconds, data=rows)
 
 
 def _report_fixes(fixed: FixedPlan, arguments: Namespace) -> None:
@@ -227,11 +246,13 @@ def _print_summary(result: _Result) -> None:
     checked = result.checked
     draft = checked.draft
     assert draft is not None, "the plan passed"
-    rows = [*essence(draft.bound, draft.graph, draft.estimate), *result.rehearsed]
+    rows = [*essence(draft.bound, draft.graph, draft.estimate), *result.data, *result.rehearsed]
     if checked.overrides:
         rows.append(("settings", ", ".join(checked.overrides)))
     base, is_deep = Path(result.path).parent, bool(result.rehearsed)
-    rows.append(unread(draft.bound.plan, draft.graph, base=base, is_deep=is_deep))
+    rest = unread(draft.bound.plan, draft.graph, base=base, is_deep=is_deep, has_data=bool(result.data))
+    if rest is not None:
+        rows.append(rest)
     *lines, last = render_table(rows, indent="  ").splitlines()
     write_view("\n".join(lines), stream=sys.stdout)
     write_fitted(f"\033[2m{last}\033[0m" if wants_color(sys.stdout) else last, stream=sys.stdout)

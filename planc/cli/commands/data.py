@@ -8,12 +8,11 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planc.cli.running.compiled import load_compiled
-from planc.cli.support import plans
+from planc.cli.support import plans, showing_data
 from planc.cli.support.arguments import (
     add_output_format_argument,
     add_plan_argument,
@@ -34,12 +33,12 @@ if TYPE_CHECKING:
     # Lazy: they import numpy, which only `run` needs otherwise.
     from planc.runtime.data.prepared.folder import Prepared
     from planc.runtime.data.prepared.index import Recipe
-    from planc.runtime.data.prepared.wanted import Wanted
 
-DESCRIPTION = "Tokenize a plan's data before a run, and check what is prepared."
+DESCRIPTION = "Look at a plan's data, tokenize it before a run, and check what is prepared."
 
 EPILOG = """\
 examples:
+  planc data show llama.plan
   planc data prepare llama.plan
   planc data ls
   planc data verify llama.plan
@@ -65,6 +64,7 @@ the source's files: a run compares only their sizes and times."""
 _EXAMPLES = {
     "prepare": "  planc data prepare llama.plan\n"
     "  planc data prepare llama.plan --to /shared/data           (runs need PLANC_DATA=/shared/data)",
+    "show": showing_data.EXAMPLES,
     "ls": "  planc data ls\n  planc data ls /shared/data",
     "verify": "  planc data verify                         (all prepared data)\n"
     "  planc data verify llama.plan              (the data of one plan, and its source)",
@@ -84,6 +84,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     ls = add_subcommand(commands, "ls", "list prepared data", _LS, examples=_EXAMPLES)
     ls.add_argument("directory", nargs="?", type=Path, metavar="DIR", help=_DIRECTORY)
     add_output_format_argument(ls)
+    show = add_subcommand(
+        commands, "show", showing_data.SUMMARY, showing_data.DESCRIPTION, examples=_EXAMPLES
+    )
+    showing_data.add_arguments(show)
     verify = add_subcommand(
         commands, "verify", "check every byte of prepared data", _VERIFY, examples=_EXAMPLES
     )
@@ -102,7 +106,7 @@ def run(arguments: Namespace) -> int:
     # Imported here because it imports numpy.
     from planc.runtime.data.errors import DataError
 
-    actions = {"prepare": _prepare, "ls": _ls, "verify": _verify}
+    actions = {"prepare": _prepare, "show": _show, "ls": _ls, "verify": _verify}
     try:
         return actions[arguments.action](arguments)
     except DataError as error:
@@ -111,15 +115,8 @@ def run(arguments: Namespace) -> int:
         raise UsageError("\n".join(filter(None, (error.message, error.help)))) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The training data of a plan, one source of it, or the data of an evaluation."""
-
-    label: str
-    wanted: Wanted
-
-
 def _prepare(arguments: Namespace) -> int:
+    from planc.data_view.parts import parts
     from planc.runtime.data.prepared.folder import find
     from planc.runtime.data.prepared.prepare import Progress, prepare
 
@@ -128,7 +125,7 @@ def _prepare(arguments: Namespace) -> int:
         return opened
     graph, base = opened
     root = arguments.to or data_dir()
-    for part in _parts(graph, base=base):
+    for part in parts(graph, base=base):
         wanted, began = part.wanted, time.monotonic()
         if wanted.stays_in_memory:
             size = format_bytes(wanted.size_bytes)
@@ -149,6 +146,11 @@ def _prepare(arguments: Namespace) -> int:
         _say(arguments, f"{part.label}: {_summary(found)}, ready after {seconds:.1f} s in {found.folder}")
         _say_left_out(found)
     return CLEAN
+
+
+def _show(arguments: Namespace) -> int:
+    opened = _opened(arguments.plan, arguments)
+    return opened if isinstance(opened, int) else showing_data.show(*opened, arguments)
 
 
 def _ls(arguments: Namespace) -> int:
@@ -231,6 +233,7 @@ def _verify(arguments: Namespace) -> int:
 
 
 def _verify_plan(plan: Path, arguments: Namespace) -> int:
+    from planc.data_view.parts import parts
     from planc.runtime.data.prepared.folder import find, of_same_sizes
     from planc.runtime.data.prepared.verify import source_problems
 
@@ -239,7 +242,7 @@ def _verify_plan(plan: Path, arguments: Namespace) -> int:
         return opened
     graph, base = opened
     num_problems = 0
-    for part in _parts(graph, base=base):
+    for part in parts(graph, base=base):
         if part.wanted.stays_in_memory:
             _say(arguments, f"{part.label}: nothing is prepared; it is small enough for memory")
             continue
@@ -285,16 +288,6 @@ def _opened(path: Path, arguments: Namespace) -> tuple[Graph, Path] | int:
         return failure
     assert checked.graph is not None, "a plan without errors has a graph"
     return checked.graph, path.parent
-
-
-def _parts(graph: Graph, *, base: Path) -> Iterator[_Part]:
-    from planc.graph.sources import name_of, sources_of, training_data
-    from planc.runtime.data.ops import data_spec, source_of
-    from planc.runtime.data.prepared.wanted import want
-
-    training = training_data(graph)
-    for op in sources_of(graph):
-        yield _Part(name_of(op), want(data_spec(training, source=source_of(op)), base=base))
 
 
 def _summary(prepared: Prepared) -> str:

@@ -27,11 +27,6 @@ class BadDocuments:
     """The good documents that have been read: one that can't be read lies before the next."""
     _found: list[tuple[int, str]] = field(default_factory=list)
 
-    @staticmethod
-    def unlimited() -> BadDocuments:
-        """For a reading that reports all of them."""
-        return BadDocuments(sys.maxsize)
-
     @property
     def messages(self) -> tuple[str, ...]:
         """In the order of the documents."""
@@ -58,3 +53,15 @@ class BadDocuments:
             self.add(error)
             return
         yield made
+
+
+class Faults(BadDocuments):
+    """Every document that can't be used, by its error: for a reading that reports them all."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.maxsize)
+        self.errors: list[DataError] = []
+
+    def add(self, error: DataError, *, number: int | None = None) -> None:
+        self.errors.append(error)
+        super().add(error, number=number)

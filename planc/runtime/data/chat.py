@@ -11,6 +11,7 @@ from typing import Any, Literal
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.records import split_records
+from planc.runtime.data.sampling import Sampling
 from planc.runtime.data.sources import Document, field_of
 from planc.runtime.ranks.reads import Reads
 
@@ -66,12 +67,23 @@ AnyDocument = Document | Conversation
 
 
 def conversations(
-    source: ChatSource, *, base: Path, reads: Reads | None = None, bad: BadDocuments | None = None
+    source: ChatSource,
+    *,
+    base: Path,
+    reads: Reads | None = None,
+    bad: BadDocuments | None = None,
+    sample: Sampling | None = None,
 ) -> Iterator[Conversation]:
     """The conversations of a source. Raises DataError that names the bad line."""
     bad = bad or BadDocuments()
     records = split_records(
-        source.patterns, split=source.split, subset=source.subset, base=base, reads=reads, bad=bad
+        source.patterns,
+        split=source.split,
+        subset=source.subset,
+        base=base,
+        reads=reads,
+        bad=bad,
+        sample=sample,
     )
     for origin, record in records:
         for content in bad.usable(_messages, record, field=source.field, origin=origin):

@@ -12,6 +12,7 @@ from planc.runtime.data.chat import AnyDocument, ChatSource, ChatTemplate, conve
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
 from planc.runtime.data.records import hub_records, split_records
+from planc.runtime.data.sampling import Sampling
 from planc.runtime.data.sources import Document, documents, text_documents
 from planc.runtime.data.spec import Source
 from planc.runtime.data.tokenizers import TokenizerFiles
@@ -19,24 +20,31 @@ from planc.runtime.ranks.reads import Reads
 
 
 def source_documents(
-    source: Source, *, base: Path, reads: Reads | None = None, bad: BadDocuments | None = None
+    source: Source,
+    *,
+    base: Path,
+    reads: Reads | None = None,
+    bad: BadDocuments | None = None,
+    sample: Sampling | None = None,
 ) -> Iterator[AnyDocument]:
-    """The documents of any source, always in the same order. Raises DataError."""
+    """The documents of any source, or of a `sample` of it, always in the same order. Raises DataError."""
     bad = bad or BadDocuments()
     match source:
         case ChatSource():
-            found = conversations(source, base=base, reads=reads, bad=bad)
+            found = conversations(source, base=base, reads=reads, bad=bad, sample=sample)
             return _noted(found, hub_of(source), reads=reads)
         case HfDatasetSource(patterns, field, split, subset):
-            records = split_records(patterns, split=split, subset=subset, base=base, reads=reads, bad=bad)
+            records = split_records(
+                patterns, split=split, subset=subset, base=base, reads=reads, bad=bad, sample=sample
+            )
             return _noted(text_documents(records, field=field, bad=bad), hub_of(source), reads=reads)
         case HfHubSource(_, _, split, subset, field):
             hub = hub_of(source)
             assert hub is not None, "it names a dataset of the Hub"
-            records = hub_records(hub, split=split, subset=subset)
+            records = hub_records(hub, split=split, subset=subset, sample=sample)
             return _noted(text_documents(records, field=field, bad=bad), hub, reads=reads)
         case _:
-            return documents(source, base=base, reads=reads, bad=bad)
+            return documents(source, base=base, reads=reads, bad=bad, sample=sample)
 
 
 def hub_of(source: Source) -> HubDataset | None:

@@ -36,6 +36,8 @@ class Encoded:
     tokens: Ids
     is_target: Flags | None
     num_text_bytes: int
+    origin: str = ""
+    """Where the document came from."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -267,7 +269,7 @@ def encode(
             ids = np.append(ids, end)
         elif not len(ids) or ids[-1] != end:
             ids, is_target = np.append(ids, end), np.append(is_target, False)
-        yield Encoded(ids, is_target, found.num_text_bytes)
+        yield Encoded(ids, is_target, found.num_text_bytes, origin)
     if ahead.error is not None:
         raise ahead.error
 

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 from planc.data_sources.hub_datasets import HubDataset
 from planc.runtime.data.arrow_rows import arrow_rows, library, num_rows, reason
-from planc.runtime.data.bad_documents import BadDocuments
+from planc.runtime.data.bad_documents import BadDocuments, Faults
 from planc.runtime.data.content import open_content
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.json_rows import json_rows
-from planc.runtime.data.splits import Part, parts_of
+from planc.runtime.data.sampling import Sampling
+from planc.runtime.data.splits import Files, Part, parts_of
 from planc.runtime.errors import STOPS
 from planc.runtime.ranks.reads import Reads
 
@@ -35,14 +36,18 @@ def file_records(
     reads: Reads | None = None,
     bad: BadDocuments | None = None,
     only_json: bool = False,
+    sample: Sampling | None = None,
 ) -> Iterator[Record]:
     """The records of one file of JSON lines, a JSON list, Parquet or Arrow. Raises DataError.
 
     `reads` records the file. With `only_json`, files of columns are an error.
     """
+    bad = bad or BadDocuments()
     with open_content(path, name=name, reads=reads) as content:
-        if content.table is None:
-            rows = json_rows(content, name=name, bad=bad or BadDocuments())
+        if content.table is None and sample is not None:
+            rows = sample.rows(content, path, name=name, bad=bad)
+        elif content.table is None:
+            rows = json_rows(content, name=name, bad=bad)
         elif only_json:
             raise is_table(name, content.table)
         elif content.compression is not None:
@@ -50,6 +55,8 @@ def file_records(
                 f"{name} is a {content.table} file that is compressed by {content.compression}",
                 help="decompress it: files of columns are compressed inside",
             )
+        elif sample is not None:
+            rows = sample.table_rows(path, name=name, table=content.table)
         else:
             rows = arrow_rows(path, name=name, table=content.table)
         yield from map(Record._make, rows)
@@ -71,6 +78,7 @@ def split_records(
     base: Path,
     reads: Reads | None = None,
     bad: BadDocuments | None = None,
+    sample: Sampling | None = None,
 ) -> Iterator[Record]:
     """The records of a split of files, directories or a dataset of the Hub, always in the same order.
 
@@ -78,23 +86,42 @@ def split_records(
     """
     hub = HubDataset.of(patterns)
     if hub is not None:
-        yield from hub_records(hub, split=split, subset=subset)
+        yield from hub_records(hub, split=split, subset=subset, sample=sample)
         return
     for part in parts_of(patterns, split=split, subset=subset, base=base, count=_count):
-        yield from _part_records(part, reads=reads, bad=bad)
+        yield from _part_records(part, reads=reads, bad=bad, sample=sample)
 
 
-def _part_records(part: Part, *, reads: Reads | None, bad: BadDocuments | None) -> Iterator[Record]:
+def _part_records(
+    part: Part, *, reads: Reads | None, bad: BadDocuments | None, sample: Sampling | None
+) -> Iterator[Record]:
     if part.rows is None:
-        for name, path in part.files:
-            yield from file_records(path, name=name, reads=reads, bad=bad)
+        yield from files_records(part.files, reads=reads, bad=bad, sample=sample)
         return
     records = chain.from_iterable(file_records(path, name=name, bad=bad) for name, path in part.files)
-    yield from islice(records, part.rows.start, part.rows.stop)
+    rows = islice(records, part.rows.start, part.rows.stop)
+    yield from rows if sample is None else sample.first(rows, num_rows=len(part.rows))
     for name, path in part.files if reads is not None else ():
         assert reads is not None
         with open(path, "rb") as file:
             reads.add("file", name, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def files_records(
+    files: Files,
+    *,
+    reads: Reads | None = None,
+    bad: BadDocuments | None = None,
+    only_json: bool = False,
+    sample: Sampling | None = None,
+) -> Iterator[Record]:
+    """The records of files one after another, or of a `sample` of them."""
+    chosen = files if sample is None else sample.files(files)
+    for name, path in files:
+        if (name, path) in chosen:
+            yield from file_records(path, name=name, reads=reads, bad=bad, only_json=only_json, sample=sample)
+        elif sample is not None:
+            sample.leave_out(path)
 
 
 def _count(name: str, path: Path) -> int:
@@ -102,10 +129,12 @@ def _count(name: str, path: Path) -> int:
     with open_content(path, name=name) as content:
         if content.table is not None and content.compression is None:
             return num_rows(path, name=name, table=content.table)
-    return sum(1 for _ in file_records(path, name=name, bad=BadDocuments.unlimited()))
+    return sum(1 for _ in file_records(path, name=name, bad=Faults()))
 
 
-def hub_records(hub: HubDataset, *, split: str, subset: str | None) -> Iterator[Record]:
+def hub_records(
+    hub: HubDataset, *, split: str, subset: str | None, sample: Sampling | None = None
+) -> Iterator[Record]:
     """The records of a dataset of the Hub at one commit, streamed; of a part of a split, downloaded.
 
     The library's own readers are used, never a dataset's script. Raises DataError.
@@ -117,8 +146,8 @@ def hub_records(hub: HubDataset, *, split: str, subset: str | None) -> Iterator[
         found = datasets.load_dataset(
             hub.repository, subset, revision=hub.revision, split=split, streaming=is_whole
         )
-        for number, row in enumerate(found, start=1):
-            yield Record(f"{name}:{number}", row)
+        rows = (Record(f"{name}:{number}", row) for number, row in enumerate(found, start=1))
+        yield from rows if sample is None else sample.first(rows, num_rows=None)
     # A lost connection, a missing repository, commit, subset or split, a script: each has its own error.
     except STOPS:
         raise

@@ -14,7 +14,8 @@ from planc.runtime.data.content import open_content
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import matched_files, read_regular_file
 from planc.runtime.data.json_rows import decoded
-from planc.runtime.data.records import Record, file_records, is_table
+from planc.runtime.data.records import Record, files_records, is_table
+from planc.runtime.data.sampling import Sampling
 from planc.runtime.ranks.reads import Reads
 
 LONE_SURROGATE_HELP = "write characters beyond U+FFFF as a whole surrogate pair, or as themselves"
@@ -58,17 +59,24 @@ class Document:
 
 
 def documents(
-    source: PlainSource, *, base: Path, reads: Reads | None = None, bad: BadDocuments | None = None
+    source: PlainSource,
+    *,
+    base: Path,
+    reads: Reads | None = None,
+    bad: BadDocuments | None = None,
+    sample: Sampling | None = None,
 ) -> Iterator[Document]:
     """The documents of a source, always in the same order. Raises DataError that names the bad file."""
     bad = bad or BadDocuments()
     match source:
         case TextSource(patterns):
-            return _text_documents(patterns, base=base, reads=reads, bad=bad)
+            return _text_documents(patterns, base=base, reads=reads, bad=bad, sample=sample)
         case JsonLinesSource(patterns, field):
-            return _json_documents(patterns, field=field, base=base, reads=reads, bad=bad)
+            found = tuple((name, base / name) for name in matched_files(patterns, base=base))
+            records = files_records(found, reads=reads, bad=bad, only_json=True, sample=sample)
+            return text_documents(records, field=field, bad=bad)
         case PythonStdlibSource():
-            return _stdlib_documents(_stdlib_root(), reads=reads)
+            return _stdlib_documents(_stdlib_root(), reads=reads, sample=sample)
         case _:
             assert_never(source)
 
@@ -84,23 +92,30 @@ def _stdlib_root() -> Path:
 
 
 def _text_documents(
-    patterns: tuple[str, ...], *, base: Path, reads: Reads | None, bad: BadDocuments
+    patterns: tuple[str, ...],
+    *,
+    base: Path,
+    reads: Reads | None,
+    bad: BadDocuments,
+    sample: Sampling | None,
 ) -> Iterator[Document]:
-    for name in matched_files(patterns, base=base):
+    names = matched_files(patterns, base=base)
+    chosen = names if sample is None else sample.files(names)
+    for name in names:
+        if name not in chosen:
+            assert sample is not None
+            sample.leave_out(base / name)
+            continue
         with open_content(base / name, name=name, reads=reads) as file:
             if file.table is not None:
                 raise is_table(name, file.table)
-            content = file.stream.read()
+            is_all = True
+            if sample is None:
+                content = file.stream.read()
+            else:
+                content, is_all = sample.text(file.stream, path=base / name)
         for text in bad.usable(decoded, content, origin=name, offset_bytes=file.start_bytes):
-            yield Document(name, text, len(content))
-
-
-def _json_documents(
-    patterns: tuple[str, ...], *, field: str, base: Path, reads: Reads | None, bad: BadDocuments
-) -> Iterator[Document]:
-    for name in matched_files(patterns, base=base):
-        records = file_records(base / name, name=name, reads=reads, bad=bad, only_json=True)
-        yield from text_documents(records, field=field, bad=bad)
+            yield Document(name if is_all else f"{name} (its beginning)", text, len(content))
 
 
 def text_documents(records: Iterable[Record], *, field: str, bad: BadDocuments) -> Iterator[Document]:
@@ -142,9 +157,18 @@ _NOT_STDLIB_TEXT = frozenset(
 """Skipped directories: installed packages, test suites, and modules that newer versions dropped."""
 
 
-def _stdlib_documents(root: Path, *, reads: Reads | None) -> Iterator[Document]:
+def _stdlib_documents(
+    root: Path, *, reads: Reads | None, sample: Sampling | None = None
+) -> Iterator[Document]:
     """Sources below `root` by relative path, without those in another encoding than UTF-8."""
-    for name in _stdlib_files(root):
+    names = _stdlib_files(root)
+    chosen = names if sample is None else sample.files(names)
+    for name in names:
+        if sample is not None:
+            sample.leave_out(root / name)
+            if name not in chosen:
+                continue
+            sample.num_read_bytes += os.path.getsize(root / name)
         content = read_regular_file(root / name, name=str(root / name))
         if reads is not None:
             # Machines may have their interpreters in different places.

@@ -50,6 +50,10 @@ class Tokenizer(Protocol):
         """The tokens of each document, in order; some are read ahead."""
         ...
 
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each sequence of ids, special tokens included. Raises DataError."""
+        ...
+
     def close(self) -> None:
         """Free what it holds."""
 
@@ -77,6 +81,11 @@ class ByteTokenizer:
             assert isinstance(document, Document), "conversations have a template, and bytes none"
             ids = np.frombuffer(document.text.encode("utf-8"), dtype=np.uint8).astype(np.int64)
             yield Tokens(ids, None, document.num_bytes)
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        end = self.end_of_document
+        contents = (b"".join(b"<end>" if one == end else bytes((one,)) for one in ids) for ids in sequences)
+        return [content.decode("utf-8", "replace") for content in contents]
 
     def close(self) -> None:
         pass

@@ -1,0 +1,160 @@
+"""What is wrong with a plan's data, by a sample of each part: each finding in the plan and in the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from planc.data_view.codes import QUESTIONABLE, UNUSABLE
+from planc.data_view.look import Look, look
+from planc.data_view.parts import Part
+from planc.diagnostics import Diagnostic
+from planc.runtime.data.chat import ChatSource
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.packing import Encoded
+from planc.source import Span
+from planc.tables import plural
+
+_MAX_FAULTS = 10
+_MAX_PLACES = 3
+_PLACE = re.compile(r"(\S+) at byte (\d+)")
+_COUNTED_BYTES = 1 << 22
+
+
+def findings(part: Part, *, nowhere: Span) -> tuple[Look | None, list[Diagnostic]]:
+    """A look at a part, and what is wrong with it. Without a line of the plan, findings are `nowhere`."""
+    span = part.span or nowhere
+    try:
+        seen = look(part)
+    except DataError as error:
+        return None, [UNUSABLE.at(span, error.message, help=error.help)]
+    return seen, [*_faults(seen, span), *_of_all(seen, span), *_of_documents(seen, span)]
+
+
+def _faults(seen: Look, span: Span) -> Iterator[Diagnostic]:
+    """The rows that can't be used: errors beyond `skip_bad`."""
+    base, allowed = seen.part.wanted.base, seen.part.wanted.spec.skip_bad
+    messages = [_located(error.message, base=base) for error in seen.faults]
+    if 0 < len(messages) <= allowed:
+        what = f"{_rows(len(messages))} left out by `skip_bad = {allowed}`: {messages[0]}"
+        yield QUESTIONABLE.at(span, what, help=seen.faults[0].help)
+        return
+    for error, message in list(zip(seen.faults, messages, strict=True))[:_MAX_FAULTS]:
+        yield UNUSABLE.at(span, message, help=error.help)
+    if len(messages) > _MAX_FAULTS:
+        yield UNUSABLE.at(
+            span,
+            f"{_rows(len(messages) - _MAX_FAULTS)} more in the sample can't be used",
+            help="fix the rows, or set `skip_bad` to the number of rows that may be left out",
+        )
+
+
+def _of_all(seen: Look, span: Span) -> Iterator[Diagnostic]:
+    """What is wrong with the sample as a whole."""
+    part, tally = seen.part, seen.tally
+    spec = part.wanted.spec
+    if not tally.num_documents:
+        if not seen.faults:
+            yield UNUSABLE.at(span, "the source has no documents", help="name files that hold text")
+        return
+    if tally.num_unlabeled == tally.num_documents:
+        yield UNUSABLE.at(
+            span,
+            f"no document of the sample has a label, from {seen.encoded[0].origin} on",
+            help="use a source with more text or answers in it",
+        )
+    elif seen.dataset is None and seen.sampling.is_whole:
+        yield UNUSABLE.at(
+            span,
+            f"{plural(tally.num_tokens, 'token')} do not fill one sequence of {spec.sequence_length}",
+            help="add text, or lower sequence_length: a sequence takes one more token, its last label",
+        )
+    is_masked = isinstance(spec.source, ChatSource) and spec.source.train_on != "all"
+    if is_masked and tally.num_targets == tally.num_tokens:
+        yield QUESTIONABLE.at(
+            span,
+            f"every token is trained on, though `train_on` is `{spec.source.train_on}`",  # type: ignore[union-attr]
+            help=f"look at a row: `planc data show PLAN --row 1`, from {seen.encoded[0].origin} on",
+        )
+
+
+def _of_documents(seen: Look, span: Span) -> Iterator[Diagnostic]:
+    """What is wrong with some documents of the sample."""
+    spec, vocab_size = seen.part.wanted.spec, seen.part.vocab_size
+    beyond = _those(seen, lambda one: len(one) > 0 and int(one.tokens.max()) >= vocab_size)
+    if beyond:
+        largest = max(int(one.tokens.max()) for one in beyond)
+        yield UNUSABLE.at(
+            span,
+            f"token id {largest} is in {_places(seen, beyond)}, but the model has {vocab_size} token ids",
+            help="use the model's own tokenizer, or a model with a larger vocab_size",
+        )
+    if seen.num_too_long:
+        most = spec.sequence_length + 1
+        what = "skipped" if spec.too_long == "skip" else "truncated"
+        long = _those(seen, lambda one: len(one) > most)
+        yield QUESTIONABLE.at(
+            span,
+            f"{_share(long, seen)} {what}: more than {most} tokens, as in {_places(seen, long)}",
+            help=f"raise sequence_length; the longest has {seen.tally.longest[0][0]} tokens",
+        )
+    checks: tuple[tuple[str, str, Callable[[Encoded], bool]], ...] = (
+        ("empty", "remove the rows without text", lambda one: one.num_text_bytes == 0),
+        (
+            "without a token to train on",
+            "check their answers, and what `train_on` selects",
+            lambda one: not one.has_labels and one.num_text_bytes > 0,
+        ),
+        (
+            "with the same special token twice at their beginning",
+            "remove it from the text or the template: one of both writes it already",
+            lambda one: (
+                len(one) > 2
+                and int(one.tokens[0]) == int(one.tokens[1])
+                and int(one.tokens[0]) in seen.special_ids
+            ),
+        ),
+    )
+    for what, help, is_found in checks:
+        found = _those(seen, is_found)
+        if found and not (what.startswith("without") and len(found) == len(seen.encoded)):
+            yield QUESTIONABLE.at(span, f"{_share(found, seen)} {what}, as {_places(seen, found)}", help=help)
+
+
+def _those(seen: Look, is_found: Callable[[Encoded], bool]) -> list[Encoded]:
+    return [one for one in seen.encoded if is_found(one)]
+
+
+def _rows(number: int) -> str:
+    return plural(number, "row")
+
+
+def _share(found: Sequence[Encoded], seen: Look) -> str:
+    """`3 of 400 documents in the sample are`."""
+    verb = "is" if len(found) == 1 else "are"
+    where = "" if seen.sampling.is_whole else " in the sample"
+    return f"{len(found):_} of {plural(len(seen.encoded), 'document')}{where} {verb}"
+
+
+def _places(seen: Look, found: Sequence[Encoded]) -> str:
+    base = seen.part.wanted.base
+    named = ", ".join(_located(one.origin, base=base) for one in found[:_MAX_PLACES])
+    return f"{named} and {len(found) - _MAX_PLACES} more" if len(found) > _MAX_PLACES else named
+
+
+def _located(text: str, *, base: Path) -> str:
+    """The text with `file:line` in place of the byte at which a line starts, which takes counting lines."""
+    return _PLACE.sub(lambda match: f"{match[1]}:{_line(base / match[1], int(match[2]))}", text)
+
+
+def _line(path: Path, offset: int) -> int:
+    number = 1
+    with open(path, "rb") as file:
+        while offset > 0:
+            part = file.read(min(offset, _COUNTED_BYTES))
+            if not part:
+                break
+            number += part.count(b"\n")
+            offset -= len(part)
+    return number

@@ -1,0 +1,51 @@
+"""The data of a plan in parts: the training data or each of its sources, and the data of each evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from planc.graph.graph import Graph
+from planc.graph.ops import OpenData, OpenEvaluation
+from planc.graph.sources import AnySource, name_of, sources_of, training_data
+from planc.runtime.data.ops import data_spec, source_of
+from planc.runtime.data.prepared.wanted import Wanted, want
+from planc.source import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The training data of a plan, a source of it, or the data of an evaluation.
+
+    `span` is its place in the plan.
+    """
+
+    label: str
+    wanted: Wanted
+    vocab_size: int
+    span: Span | None
+    is_evaluation: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name in the plan."""
+        return self.label.rpartition(" ")[2]
+
+
+def parts(graph: Graph, *, base: Path) -> Iterator[Part]:
+    """The parts of a plan's data, of which only the tokenizer's files are read. Raises DataError."""
+    return (found() for _, found in openings(graph, base=base))
+
+
+def openings(graph: Graph, *, base: Path) -> Iterator[tuple[Span | None, Callable[[], Part]]]:
+    """What makes each part, with its place in the plan: a part whose files are missing raises DataError."""
+    training = training_data(graph)
+    for op in sources_of(graph):
+        yield op.span, partial(_part, op, training, base=base)
+
+
+def _part(op: AnySource, training: OpenData, *, base: Path) -> Part:
+    wanted = want(data_spec(training, source=source_of(op)), base=base)
+    return Part(name_of(op), wanted, training.vocab_size, op.span, isinstance(op, OpenEvaluation))

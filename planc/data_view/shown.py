@@ -1,0 +1,185 @@
+"""A row or a sequence as it is trained on: ids, text, labels, positions, and where documents start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from planc.data_view.parts import Part
+from planc.runtime.data.bad_documents import Faults
+from planc.runtime.data.chat import AnyDocument
+from planc.runtime.data.documents import source_documents
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.loader import micro_batch_of
+from planc.runtime.data.open import OpenData
+from planc.runtime.data.packing import IGNORED_LABEL, Encoded, encode
+from planc.runtime.data.spec import DataSpec
+from planc.runtime.data.tokenizers import Tokenizer
+from planc.tables import plural
+
+WHOLE = ("whole", "none")
+"""Packings that divide no document: what is longer than a sequence is cut or left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Tokens side by side that are all trained on, or none of them."""
+
+    text: str
+    is_trained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Tokens [n], with whether each is trained on and its position, and the places where documents start."""
+
+    source: str
+    ids: list[int]
+    trained: list[bool]
+    positions: list[int]
+    document_starts: list[int]
+    runs: tuple[Run, ...]
+    tokens: tuple[str, ...]
+    """The text of each token by itself."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return "".join(run.text for run in self.runs)
+
+    def data(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "source": self.source,
+            "text": self.text,
+            "ids": self.ids,
+            "tokens": list(self.tokens),
+            "trained": self.trained,
+            "positions": self.positions,
+            "document_starts": self.document_starts,
+            "notes": list(self.notes),
+        }
+
+
+def shown_documents(documents: Sequence[Encoded], *, spec: DataSpec, tokenizer: Tokenizer) -> list[Shown]:
+    """Tokenized documents, each by itself, as far as a sequence holds them. Raises DataError."""
+    found = []
+    for one in documents:
+        notes, length, most = [], len(one), spec.sequence_length + 1
+        if spec.packing in WHOLE and length > most:
+            what = "skipped" if spec.too_long == "skip" else "truncated"
+            notes.append(f"{what}: {plural(length, 'token')}, and a sequence holds {most:_}")
+            length = most
+        ids = one.tokens[:length].tolist()
+        trained = [True] * length if one.is_target is None else one.is_target[:length].tolist()
+        found.append((one.origin, ids, trained, [*range(length)], [0], tuple(notes)))
+    return list(_with_texts(found, tokenizer))
+
+
+_Parts = tuple[str, list[int], list[bool], list[int], list[int], tuple[str, ...]]
+
+
+def _with_texts(found: Sequence[_Parts], tokenizer: Tokenizer) -> Iterator[Shown]:
+    """All texts are decoded together: each exchange with the tokenizer's process takes its time."""
+    pieces = [
+        [
+            (is_trained, [ids[at] for at in places])
+            for is_trained, places in groupby(range(len(ids)), trained.__getitem__)
+        ]
+        for _, ids, trained, *_ in found
+    ]
+    distinct = sorted({one for _, ids, *_ in found for one in ids})
+    texts = tokenizer.decode([*(ids for runs in pieces for _, ids in runs), *([one] for one in distinct)])
+    by_id = dict(zip(distinct, texts[len(texts) - len(distinct) :], strict=True))
+    decoded = iter(texts)
+    for (source, ids, trained, positions, starts, notes), runs in zip(found, pieces, strict=True):
+        yield Shown(
+            source, ids, trained, positions, starts,
+            tuple(Run(next(decoded), is_trained) for is_trained, _ in runs),
+            tuple(by_id[one] for one in ids),
+            notes,
+        )  # fmt: skip
+
+
+def row_documents(part: Part, number: int) -> list[AnyDocument]:
+    """The documents of a source's row, counted from 1: one, or several of a row of several conversations.
+
+    Rows that can't be used count too. Raises DataError for one of those, or without such a row.
+    """
+    bad, seen, num_bad, last = Faults(), 0, 0, ""
+    found: list[AnyDocument] = []
+    for document in source_documents(part.wanted.spec.source, base=part.wanted.base, bad=bad):
+        while num_bad < len(bad.errors):
+            seen, num_bad = seen + 1, num_bad + 1
+            if seen == number:
+                raise bad.errors[num_bad - 1]
+        seen, last = seen + (document.origin != last), document.origin
+        if seen > number:
+            break
+        if seen == number:
+            found.append(document)
+    if found:
+        return found
+    if seen < number <= seen + len(bad.errors) - num_bad:
+        raise bad.errors[num_bad + number - seen - 1]
+    total = seen + len(bad.errors) - num_bad
+    raise DataError(f"{part.label} has no row {number}", help=f"rows are counted from 1 to {total}")
+
+
+def shown_row(part: Part, number: int, *, tokenizer: Tokenizer) -> list[Shown]:
+    """A row's documents, as `row_documents`."""
+    documents = list(encode(row_documents(part, number), tokenizer=tokenizer))
+    return shown_documents(documents, spec=part.wanted.spec, tokenizer=tokenizer)
+
+
+def shown_sequence(data: OpenData, number: int, *, before: int, part: Part, tokenizer: Tokenizer) -> Shown:
+    """A sequence of a part's data, counted from 1, as the run's loader gives it.
+
+    Its tokens are the inputs, and the last label if there is one. `before` are the sequences of the sources
+    before it in a mixture.
+    """
+    batch = micro_batch_of(data.dataset, np.array([number - 1]))
+    return _sequence(
+        batch.inputs[0].tolist(),
+        batch.labels[0].tolist(),
+        batch.position_ids[0].tolist(),
+        f"sequence {before + number} of {part.label}, sample id {before + number - 1}",
+        part=part,
+        end=data.end_of_document,
+        tokenizer=tokenizer,
+    )
+
+
+def _sequence(
+    ids: list[int],
+    labels: list[int],
+    positions: list[int],
+    name: str,
+    *,
+    part: Part,
+    end: int,
+    tokenizer: Tokenizer,
+) -> Shown:
+    trained = [False, *(label != IGNORED_LABEL for label in labels)]
+    if trained[-1]:
+        ids, positions = [*ids, labels[-1]], [*positions, positions[-1] + 1]
+    trained = trained[: len(ids)]
+    if part.wanted.spec.packing == "attend":
+        # Positions continue: a document starts after the end of the one before it.
+        starts = [0, *(at for at in range(1, len(ids)) if ids[at - 1] == end)]
+    else:
+        starts = [at for at, position in enumerate(positions) if position == 0]
+    notes: tuple[str, ...] = ()
+    if (
+        part.wanted.spec.packing == "whole"
+        and {*ids[starts[-1] :]} == {end}
+        and not any(trained[starts[-1] :])
+    ):
+        # What follows the last document.
+        notes = (f"padding: {plural(len(ids) - starts.pop(), 'token')} at the end",)
+    (shown,) = _with_texts([(name, ids, trained, positions, starts, notes)], tokenizer)
+    return shown

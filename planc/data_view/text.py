@@ -1,0 +1,108 @@
+"""Rows, sequences and statistics as text: what is trained on is colored, or in brackets without colors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.data_view.look import QUANTILES, Look
+from planc.data_view.shown import Run, Shown
+from planc.outgoing import harmless
+from planc.tables import Row, plural, render_table
+
+_MAX_CHARACTERS = 1_200
+_TRAINED, _OPEN, _CLOSE = "\033[32m", "[", "]"
+
+
+def shown_text(shown: Shown, *, is_colored: bool, is_whole: bool) -> str:
+    """One row or sequence: a heading, its text, and with `is_whole` each token in a table."""
+    num_trained = sum(shown.trained)
+    counts = f"{plural(len(shown.ids), 'token')}, {num_trained:_} trained on"
+    lines = [f"{shown.source}: {counts}", *(f"  {note}" for note in shown.notes)]
+    lines.append(_runs(shown.runs, is_colored=is_colored, most=None if is_whole else _MAX_CHARACTERS))
+    if is_whole:
+        lines += ["", render_table(list(_tokens(shown)), header=_HEADER, right=(0, 1))]
+    return "\n".join(lines)
+
+
+_HEADER = ("position", "id", "trained on", "token")
+
+
+def _tokens(shown: Shown) -> Iterator[tuple[str, ...]]:
+    starts = set(shown.document_starts)
+    rows = zip(shown.positions, shown.ids, shown.trained, shown.tokens, strict=True)
+    for at, (position, one, is_trained, token) in enumerate(rows):
+        border = "  document starts" if at in starts else ""
+        yield str(position), str(one), "yes" if is_trained else "no", f"{_quoted(token)}{border}"
+
+
+def _quoted(token: str) -> str:
+    return harmless(repr(token))
+
+
+def _runs(runs: tuple[Run, ...], *, is_colored: bool, most: int | None) -> str:
+    """The text, cut to `most` characters. The data's own control characters are escaped before any color."""
+    parts, num = [], 0
+    for run in runs:
+        text = run.text if most is None else run.text[: most - num]
+        num += len(text)
+        text = harmless(text)
+        if run.is_trained and text:
+            text = _colored(text) if is_colored else f"{_OPEN}{text}{_CLOSE}"
+        parts.append(text)
+    total = sum(len(run.text) for run in runs)
+    more = f" ... ({total - num:_} more characters)" if num < total else ""
+    return "".join(parts) + more
+
+
+def _colored(text: str) -> str:
+    # Each line by itself, so a pager that cuts lines keeps the color.
+    return "\n".join(f"{_TRAINED}{line}\033[0m" if line else "" for line in text.split("\n"))
+
+
+def look_text(look: Look, *, is_colored: bool) -> str:
+    """The first rows of a sample, then its statistics."""
+    rows = [shown_text(one, is_colored=is_colored, is_whole=False) for one in look.rows]
+    key = "green is trained on" if is_colored else "[...] is trained on"
+    heading = f"{look.part.label}: {look.sampling}; {key}"
+    table = render_table(list(statistics(look)), indent="  ")
+    return "\n\n".join([heading, *rows, f"statistics of {look.sampling}\n{table}"])
+
+
+def statistics(look: Look) -> Iterator[Row]:
+    """The figures of a sample, by name."""
+    tally, spec = look.tally, look.part.wanted.spec
+    yield "documents", f"{tally.num_documents:_}, {plural(tally.num_tokens, 'token')}"
+    if not tally.num_documents:
+        return
+    yield "lengths", ", ".join(f"{name} {tally.quantile(share):_}" for name, share in QUANTILES.items())
+    yield "labels", f"{100 * tally.num_targets / max(1, tally.num_tokens):.1f} % of tokens"
+    yield "end", f"a document ends with {harmless(repr(look.end_of_document))}"
+    limit = f"more than {spec.sequence_length + 1:_} tokens"
+    counts = {
+        ("skipped" if spec.too_long == "skip" else "truncated"): (look.num_too_long, limit),
+        "without a label": (tally.num_unlabeled, ""),
+        "empty": (tally.num_empty, ""),
+        "unusable": (len(look.faults), look.faults[0].message if look.faults else ""),
+    }
+    for name, (number, why) in counts.items():
+        if number:
+            share = 100 * number / max(1, tally.num_documents + len(look.faults))
+            yield name, f"{plural(number, 'document')}, {share:.1f} %{f': {why}' if why else ''}"
+    sequences = look.sequences_per_epoch
+    if sequences is not None:
+        about = "" if look.sampling.is_whole else "about "
+        yield "sequences", f"{about}{sequences:_} per epoch, of {plural(spec.sequence_length, 'token')}"
+    for number, (length, origin) in enumerate(tally.longest):
+        yield "longest" if number == 0 else "", f"{origin}: {plural(length, 'token')}"
+
+
+def summary_row(look: Look) -> Row:
+    """One line: how much was read, and what it holds."""
+    tally = look.tally
+    labels = f"{100 * tally.num_targets / max(1, tally.num_tokens):.1f} % labels"
+    figures = [plural(tally.num_documents, "document"), plural(tally.num_tokens, "token"), labels]
+    sequences = look.sequences_per_epoch
+    if sequences is not None:
+        about = "" if look.sampling.is_whole else "about "
+        figures.append(f"{about}{plural(sequences, 'sequence')} per epoch")
+    return f"{look.part.label} data", f"{', '.join(figures)}; read: {look.sampling}"
