@@ -7,15 +7,13 @@ inspected for the first time.
 from __future__ import annotations
 
 import hashlib
-import posixpath
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
-from planc.capacity.draft import Draft
+from planc.capacity.draft import Draft, data_ops
 from planc.checks import RULES, Subject, run_checks
 from planc.checks.phases import Phase, phase_of
 from planc.checks.support import suppressions
@@ -24,9 +22,8 @@ from planc.data_view import codes as data_codes
 from planc.deep_check import codes as deep_codes
 from planc.devices.hardware import Demand
 from planc.diagnostics import Code, Diagnostic, Label, Severity, has_errors, in_order
-from planc.diagnostics.suggest import closest
 from planc.graph.graph import Graph
-from planc.hub.names import is_hub
+from planc.graph.sources import AnySource
 from planc.inventory.files import InventoryError
 from planc.inventory.known import KnownModels
 from planc.inventory.load import OnProbe
@@ -36,11 +33,12 @@ from planc.plan.bind import BoundPlan, bind
 from planc.plan.elastic_meshes import shrinking_note, smaller_plans, started_on
 from planc.plan.include import Load
 from planc.plan.link import Linked, link
-from planc.plan.model_source import hub_help
+from planc.plan.model_source import other_source
 from planc.plan.overrides import Override, parse_override
 from planc.plan.partial import findings_of
 from planc.plan.preset import is_preset, preset_findings
 from planc.plan.resolve import resolve
+from planc.plan.settle import is_counted, settled
 from planc.plan.spec import Plan, Weights
 from planc.record import record
 from planc.solve import automatic
@@ -68,6 +66,10 @@ CODES: tuple[Code, ...] = (
     *data_codes.CODES,
 )
 """Every code that checking a plan can report."""
+
+
+CountSequences = Callable[[Sequence[AnySource], Path], int | None]
+"""The sequences of what ops read, the last of which opens the training data; None if they are unknown."""
 
 
 @record
@@ -132,11 +134,13 @@ def check_plan(
     settings: Sequence[SourceFile] = (),
     world_size: int | None = None,
     on_probe: OnProbe | None = None,
+    count: CountSequences | None = None,
 ) -> Checked:
     """A plan with everything that follows from it, up to its graph, and all findings on the way.
 
     `settings` are overrides as sources: one `path=value` each, named for where they come from. A model that
     is seen for the first time takes seconds: `on_probe` gets its directory, and is entered while that lasts.
+    `count` counts the sequences of the training data, for plans whose steps depend on them.
     """
     source, problems = read_source(path)
     if source is None:
@@ -144,7 +148,14 @@ def check_plan(
     if source.text.startswith("{") and '"plan_hash"' in source.text:
         text = f"{path} is a compiled plan, not a .plan file"
         return Checked({}, (NO_FILE.at(source.start(), text, help="pass it to `planc run` or `planc diff`"),))
-    return check_source(source, base=path.parent, settings=settings, world_size=world_size, on_probe=on_probe)
+    return check_source(
+        source,
+        base=path.parent,
+        settings=settings,
+        world_size=world_size,
+        on_probe=on_probe,
+        count=count,
+    )
 
 
 def check_source(
@@ -156,6 +167,7 @@ def check_source(
     load: Load | None = None,
     models: KnownModels | None = None,
     on_probe: OnProbe | None = None,
+    count: CountSequences | None = None,
 ) -> Checked:
     """As `check_plan`, for a text whose relative paths start at `base`.
 
@@ -164,7 +176,7 @@ def check_source(
     """
     load = load or local_files(base, plan=source.name)
     models = models or KnownModels(base, cache_dir(), on_probe=on_probe)
-    launch = _Launch(base, tuple(settings), world_size, models)
+    launch = _Launch(base, tuple(settings), world_size, models, count)
     checked = _check(source, launch, load=load)
     found = _capped(_with_tried_fixes(source, checked, launch, load=load))
     diagnostics = in_order(_with_way(one, checked.included) for one in found)
@@ -274,6 +286,7 @@ class _Launch:
     settings: tuple[SourceFile, ...]
     world_size: int | None
     models: KnownModels
+    count: CountSequences | None = None
 
 
 def _reached(checked: Checked) -> Phase:
@@ -338,9 +351,10 @@ def _against_model(found: Checked, plan: Plan, launch: _Launch) -> Checked:
     try:
         inventory = launch.models.get(plan.model.hf, with_weights=plan.model.weights is Weights.PRETRAINED)
     except InventoryError as error:
-        help = _other_source(plan.model.hf, base=base) or error.help
+        help = other_source(plan.model.hf, base=base) or error.help
         problem = NO_MODEL.at(plan.span("model.hf"), error.message, help=help)
         return replace(found, diagnostics=(*found.diagnostics, problem))
+    plan = settled(plan, launch.count(data_ops(plan), base) if launch.count and is_counted(plan) else None)
     smaller_or_same = started_on(plan, world_size)
     # A launch that fills one of the smaller meshes has as many ranks as it takes.
     started = world_size if smaller_or_same is plan else None
@@ -352,17 +366,6 @@ def _against_model(found: Checked, plan: Plan, launch: _Launch) -> Checked:
     smaller = () if has_errors(problems) else _of_smaller(plan, inventory, base=base)
     diagnostics = (*found.diagnostics, *problems, *smaller)
     return replace(found, plan=plan, diagnostics=diagnostics, inventory=inventory, bound=bound, draft=draft)
-
-
-def _other_source(hf: str, *, base: Path) -> str | None:
-    """The model that a path was most likely meant to name: a sibling directory, or a model of the Hub."""
-    folder = base / hf
-    try:
-        beside = [] if is_hub(hf) or folder.exists() else list(islice(folder.parent.iterdir(), 1000))
-    except OSError:
-        return hub_help(hf)
-    near = closest(folder.name, (one.name for one in beside if one.is_dir()))
-    return f"did you mean `{posixpath.join(posixpath.dirname(hf), near)}`?" if near else None
 
 
 def _of_smaller(plan: Plan, inventory: Inventory, *, base: Path) -> Iterator[Diagnostic]:

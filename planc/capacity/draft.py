@@ -7,8 +7,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from planc.graph.graph import Graph
+from planc.graph.sources import AnySource
 from planc.lower import Lowered, trace_passes, verified
+from planc.lower.data import open_data, open_sources
 from planc.plan.bind import BoundPlan
+from planc.plan.spec import Plan
 
 if TYPE_CHECKING:
     from planc.estimate.layout import ParameterLayout
@@ -47,3 +50,8 @@ class Draft:
         from planc.estimate.estimate import estimate
 
         return estimate(self.graph, self.bound.inventory)
+
+
+def data_ops(plan: Plan) -> tuple[AnySource, ...]:
+    """The ops that open the training data: the sources of a mixture, then all of it."""
+    return (*open_sources(plan), open_data(plan))

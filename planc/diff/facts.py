@@ -189,6 +189,11 @@ def _max_restarts(side: Side) -> int | None:
     return side.plan.elastic.max_restarts if side.plan and side.plan.elastic else None
 
 
+def _epochs(side: Side) -> str | None:
+    data = side.op(OpenData)
+    return data.epochs or None if data is not None else None
+
+
 LAYOUT_FACTS: tuple[Fact, ...] = (
     Fact(Group.LAYOUT, "model", "model.hf", _model),
     *(
@@ -263,7 +268,8 @@ RUN_FACTS: tuple[Fact, ...] = (
     Fact(Group.RUN, "data.prefetch", "data.prefetch", of_op(OpenData, "prefetch")),
     Fact(Group.RUN, "data.skip_bad", "data.skip_bad", of_op(OpenData, "skip_bad")),
     Fact(Group.RUN, "model.hf", "model.hf", lambda side: side.model.path),
-    Fact(Group.RUN, "train.steps", "train.steps", lambda side: side.graph.num_steps),
+    Fact(Group.RUN, "train.steps", "train.steps", lambda side: side.graph.num_steps or None),
+    Fact(Group.RUN, "train.epochs", "train.epochs", _epochs),
     Fact(Group.RUN, "logging.per_rank", "logging.per_rank", of_op(OpenLog, "per_rank")),
     Fact(Group.RUN, "logging.tracker", "logging.tracker", _trackers),
     Fact(Group.RUN, "profile", "profile", _profile),

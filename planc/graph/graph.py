@@ -65,6 +65,10 @@ class Graph:
                 yield from op.body
 
 
+UNKNOWN_STEPS = 0
+"""The steps of a plan that counts epochs, until its data is prepared. Such a graph is shown, never run."""
+
+
 def plan_hash(graph: Graph) -> str:
     """The SHA-256 of the graph's meaning, whatever the plan's layout, comments, order, name and positions."""
     meaning = asdict(graph)

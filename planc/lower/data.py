@@ -7,7 +7,6 @@ from typing import Any
 
 from planc.graph.ops import NextBatch, OpenData, OpenEvaluation, OpenSource
 from planc.plan import data
-from planc.plan.bind import BoundPlan
 from planc.plan.facts import global_batch
 from planc.plan.spec import Plan
 from planc.vocab import SAMPLE_DIMS
@@ -15,9 +14,8 @@ from planc.vocab import SAMPLE_DIMS
 _MIXTURE: dict[str, Any] = {"source": "mixture", "patterns": (), "field": ""}
 
 
-def open_data(bound: BoundPlan) -> OpenData:
+def open_data(plan: Plan, *, vocab_size: int = 0) -> OpenData:
     """The training data."""
-    plan = bound.plan
     block = plan.data
     tokenizer, end_of_document = "bytes", None
     if isinstance(block.tokenizer, data.FileTokenizer):
@@ -30,11 +28,13 @@ def open_data(bound: BoundPlan) -> OpenData:
         too_long=block.too_long or "",
         sequence_length=block.sequence_length,
         shuffle_seed=block.shuffle_seed,
-        vocab_size=bound.inventory.vocab_size,
+        vocab_size=vocab_size,
         micro_batch=block.micro_batch,
         global_batch=global_batch(plan),
         prefetch=block.prefetch,
         skip_bad=block.skip_bad,
+        epochs="" if plan.train.epochs is None else str(plan.train.epochs),
+        num_sequences=plan.num_sequences,
         span=plan.span("data.source"),
     )
 

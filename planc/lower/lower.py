@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.graph.graph import AnyOp, Graph
+from planc.graph.graph import UNKNOWN_STEPS, AnyOp, Graph
 from planc.graph.ops import (
     Accumulate,
     AllReduceGradients,
@@ -72,7 +72,7 @@ def lower(bound: BoundPlan) -> Graph:
     return Graph(
         name=plan.name,
         mesh=tuple(plan.mesh.sizes.items()),
-        num_steps=plan.train.steps,
+        num_steps=plan.train.steps or UNKNOWN_STEPS,
         setup=tuple(_setup(bound)),
         step=tuple(_step(bound)),
         save=tuple(_save(bound)),
@@ -121,7 +121,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield build_optimizer(bound)
     yield build_schedule(plan)
     yield from open_sources(plan)
-    yield open_data(bound)
+    yield open_data(plan, vocab_size=inventory.vocab_size)
     yield from open_evaluations(plan)
     yield from count_experts(bound)
     if plan.checkpoint is not None and plan.checkpoint.resume is spec.Resume.LATEST:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import cast
 
+from planc.graph.graph import UNKNOWN_STEPS
 from planc.graph.ops import BuildOptimizer, BuildSchedule, ParameterGroup
 from planc.optimizers.optimizer import Implementation
 from planc.plan.bind import BoundPlan
 from planc.plan.optimizer import Constant, Cosine, Linear, WarmupStableDecay, kind_of
+from planc.plan.settle import in_steps
 from planc.plan.spec import Plan
 
 
@@ -40,13 +42,13 @@ def _groups(bound: BoundPlan) -> tuple[ParameterGroup, ...]:
 
 
 def build_schedule(plan: Plan) -> BuildSchedule:
-    schedule = plan.optimizer.schedule
+    schedule, steps = plan.optimizer.schedule, plan.train.steps
     names = {Cosine: "cosine", Linear: "linear", Constant: "constant", WarmupStableDecay: "wsd"}
     return BuildSchedule(
         kind=names[type(schedule)],
-        warmup_steps=schedule.warmup,
-        decay_steps=schedule.decay if isinstance(schedule, WarmupStableDecay) else None,
+        warmup_steps=in_steps(schedule.warmup, steps),
+        decay_steps=in_steps(schedule.decay, steps) if isinstance(schedule, WarmupStableDecay) else None,
         min_factor=1.0 if isinstance(schedule, Constant) else schedule.min_factor,
-        num_steps=plan.train.steps,
+        num_steps=steps or UNKNOWN_STEPS,
         span=plan.span("optimizer.schedule"),
     )

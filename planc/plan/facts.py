@@ -75,13 +75,14 @@ def global_batch(plan: Plan) -> int:
 
 
 def facts(plan: Plan, inventory: Inventory) -> Mapping[str, int]:
-    """Every fact by the name that `expect` uses. Tokens and sequences are counts, sizes are ranks."""
+    """Every known fact by the name that `expect` uses. Tokens and sequences are counts, sizes are ranks."""
+    steps = plan.train.steps
     return {
         "world_size": plan.mesh.world_size,
         "dp_size": plan.mesh.dp_size,
         "gradient_accumulation": gradient_accumulation(plan),
         "tokens_per_step": tokens_per_step(plan),
         "sequences_per_step": global_batch(plan),
-        "total_tokens": tokens_per_step(plan) * plan.train.steps,
+        **({"total_tokens": tokens_per_step(plan) * steps} if steps is not None else {}),
         "parameters": inventory.num_parameters,
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planc.plan.epochs import EPOCH
 from planc.plan.foreign import NONE, Foreign, absent
 
 _FORMATS = "; `jsonl`, `chat`, `hf_dataset` and `hf_hub` read other formats"
@@ -83,8 +82,8 @@ TRAIN: Mapping[str, Foreign] = {
     "max_steps num_steps total_steps train_steps "
     "training_steps num_train_steps num_training_steps train_iters "
     "max_iters max_iterations iterations": Foreign("train", "steps = <1000>", same=True),
-    "epoch epochs num_epochs n_epochs num_train_epochs max_epochs train_epochs": Foreign(
-        "train", "steps = 1000", why="planc counts steps, not epochs", also=f"; {EPOCH}"
+    "epoch num_epochs n_epochs num_train_epochs max_epochs train_epochs": Foreign(
+        "train", "epochs = <3>", same=True
     ),
     "gradient_accumulation_steps gradient_accumulation grad_accum grad_accum_steps grad_acc_steps "
     "accumulate_grad_batches accumulation_steps accumulate_steps "
@@ -164,7 +163,9 @@ OPTIMIZER: Mapping[str, Foreign] = {
         "optimizer", "schedule = cosine(warmup = <100 steps>)", why="`warmup` is an argument of the schedule"
     ),
     "warmup_ratio warmup_fraction warmup_epochs": Foreign(
-        "optimizer", "schedule = cosine(warmup = 100 steps)", why="warm-up is counted in steps"
+        "optimizer",
+        "schedule = cosine(warmup = 3 %)",
+        why="`warmup` is in steps, or a share of them",
     ),
     "lr_scheduler lr_scheduler_type lr_schedule lr_decay_style scheduler scheduler_type": Foreign(
         "optimizer", "schedule = <cosine>"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path as FilePath
 from typing import Any
 
+from planc.diagnostics.suggest import closest
 from planc.hub.names import HubModel, is_commit, is_hub, is_repository, parse_hub
 from planc.plan import codes
 from planc.plan.scalars import Path, Text
@@ -120,3 +124,14 @@ def hub_help(path: str) -> str | None:
         return None
     written = f'hub("{path}", revision = "<commit>")'
     return f"for a Hub model write `{written}`, then run `planc inventory hf://{path}@<commit>`"
+
+
+def other_source(hf: str, *, base: FilePath) -> str | None:
+    """The model that a path was most likely meant to name: a sibling directory, or a model of the Hub."""
+    folder = base / hf
+    try:
+        beside = [] if is_hub(hf) or folder.exists() else list(islice(folder.parent.iterdir(), 1000))
+    except OSError:
+        return hub_help(hf)
+    near = closest(folder.name, (one.name for one in beside if one.is_dir()))
+    return f"did you mean `{posixpath.join(posixpath.dirname(hf), near)}`?" if near else None

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from planc.optimizers import BY_NAME, OptimizerKind
 from planc.optimizers.adamw import ADAMW
 from planc.optimizers.sgd import SGD
-from planc.plan.scalars import STEPS, Bool, Choice, Float, Quantity
+from planc.plan.scalars import Bool, Choice, Float
+from planc.plan.shares import StepsOrShare
 from planc.plan.types import List, Optional, key
 from planc.record import record
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 
 class Implementation(StrEnum):
@@ -65,7 +70,12 @@ class Sgd:
 class Cosine:
     """Linear warm-up, then half a cosine down to `min_factor` of the peak at the last step."""
 
-    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up", example="100 steps")
+    warmup: int | Fraction = key(
+        StepsOrShare(),
+        default=0,
+        doc="linear warm-up, in steps or as a share of all steps",
+        example="100 steps",
+    )
     min_factor: float = key(
         Float(0.0, 1.0), default=0.0, doc="the last step's learning rate, as a share of the peak"
     )
@@ -75,7 +85,12 @@ class Cosine:
 class Linear:
     """Linear warm-up, then a line down to `min_factor` of the peak at the last step."""
 
-    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up", example="100 steps")
+    warmup: int | Fraction = key(
+        StepsOrShare(),
+        default=0,
+        doc="linear warm-up, in steps or as a share of all steps",
+        example="100 steps",
+    )
     min_factor: float = key(
         Float(0.0, 1.0), default=0.0, doc="the last step's learning rate, as a share of the peak"
     )
@@ -85,15 +100,27 @@ class Linear:
 class Constant:
     """Linear warm-up, then the peak."""
 
-    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up", example="100 steps")
+    warmup: int | Fraction = key(
+        StepsOrShare(),
+        default=0,
+        doc="linear warm-up, in steps or as a share of all steps",
+        example="100 steps",
+    )
 
 
 @record
 class WarmupStableDecay:
     """Linear warm-up, the peak, then a line down to `min_factor` of the peak at the last step (WSD)."""
 
-    warmup: int = key(Quantity(STEPS), default=0, doc="steps of linear warm-up", example="100 steps")
-    decay: int = key(Quantity(STEPS, low=1), doc="steps of decay at the end", example="100 steps")
+    warmup: int | Fraction = key(
+        StepsOrShare(),
+        default=0,
+        doc="linear warm-up, in steps or as a share of all steps",
+        example="100 steps",
+    )
+    decay: int | Fraction = key(
+        StepsOrShare(1), doc="decay at the end, in steps or as a share of all steps", example="100 steps"
+    )
     min_factor: float = key(
         Float(0.0, 1.0), default=0.0, doc="the last step's learning rate, as a share of the peak"
     )

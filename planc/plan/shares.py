@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from planc.plan import codes
-from planc.plan.scalars import exact, wrong_type
+from planc.plan.scalars import STEPS, Quantity, exact, wrong_type
 from planc.plan.scope import Scope
 from planc.record import record
 from planc.syntax import ast
@@ -63,6 +63,25 @@ class Share:
 
     def render(self, value: Fraction) -> str:
         return f"{decimal(value * 100)} %"
+
+
+@record
+class StepsOrShare:
+    """A number of steps, or a share of all steps."""
+
+    low: int = 0
+
+    def convert(self, value: ast.Value, scope: Scope) -> int | Fraction | None:
+        written, _ = scope.lookup(value)
+        if isinstance(written, ast.Number) and written.unit is not None and written.unit.text == PERCENT:
+            return Share().convert(value, scope)
+        return Quantity(STEPS, low=self.low).convert(value, scope)
+
+    def describe(self, *, mark: str = "") -> str:
+        return f"{Quantity(STEPS).describe(mark=mark)}, or {Share().describe(mark=mark)} of all steps"
+
+    def render(self, value: int | Fraction) -> str:
+        return Quantity(STEPS).render(value) if isinstance(value, int) else Share().render(value)
 
 
 def as_fraction(amount: int | Fraction) -> Fraction:

@@ -361,6 +361,8 @@ class Plan:
     expectations: tuple[Expectation, ...]
     origins: Mapping[str, tuple[OriginStep, ...]]
     spans: Mapping[str, Span]
+    num_sequences: int | None = None
+    """The sequences of the training data, for a plan whose steps were computed from them."""
 
     def span(self, path: str) -> Span:
         """The span of `mesh.tp`; for a default, the span of its block, or the start of the file."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planc.diff.side import Side
 from planc.figures import plan as of_plan
+from planc.graph.graph import UNKNOWN_STEPS
 from planc.graph.ops import BuildOptimizer, BuildSchedule, Evaluate, ExportHf, SaveCheckpoint
 from planc.report.charts import Curve, chart
 from planc.report.html import Html, markup, table
@@ -19,6 +20,9 @@ def schedule_section(side: Side) -> Html:
     """The learning rate of each parameter group, and when a run saves and evaluates."""
     schedule, optimizer = side.op(BuildSchedule), side.op(BuildOptimizer)
     assert schedule is not None and optimizer is not None, "every graph trains"
+    if side.graph.num_steps == UNKNOWN_STEPS:
+        rows: list[tuple[str, ...]] = [("train", "steps known after `planc data prepare`")]
+        return markup(table(rows, caption="Schedule"))
     saves, evaluations = side.op(SaveCheckpoint), side.ops(Evaluate)
     rates = tuple(dict.fromkeys(group.lr for group in optimizer.groups))
     marked: dict[str, list[int]] = {}

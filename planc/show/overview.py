@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from planc.figures import plan as of_plan
-from planc.graph.graph import Graph
+from planc.graph.graph import UNKNOWN_STEPS, Graph
 from planc.graph.pipeline import pipeline_of
 from planc.plan.bind import BoundPlan
 from planc.plan.elastic import ElasticSpec
 from planc.plan.elastic_meshes import smaller_plans
+from planc.plan.settle import in_steps
+from planc.plan.shares import decimal
 from planc.plan.spec import AsyncSave, CheckpointSpec, Plan, Weights, WhenBusy
 from planc.plan.types import type_of
-from planc.tables import Row, every_step
+from planc.tables import Row, every_step, format_number, plural
 
 if TYPE_CHECKING:
     from planc.estimate.result import Estimate
@@ -43,6 +45,8 @@ def essence(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Row
         "batch",
         f"{of_plan.tokens_per_step(graph).text} per step, gradient accumulation {accumulation.number}",
     )
+    if bound.plan.train.epochs is not None:
+        yield "length", _length(bound.plan, graph)
     memory, hardware = estimated.memory, bound.plan.hardware
     peak, phase = needs.peak_memory(estimated), needs.peak_phase(estimated)
     share = (
@@ -96,7 +100,23 @@ def overview(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Ro
         yield name, _written(record, ("source", "tokenizer", "kind", "schedule"))
     if plan.checkpoint:
         yield "checkpoint", _checkpoint(plan.checkpoint)
-    yield "train", f"{of_plan.num_steps(graph).text}, {of_plan.total_tokens(graph).text}"
+    if plan.train.epochs is None:
+        yield "train", f"{of_plan.num_steps(graph).text}, {of_plan.total_tokens(graph).text}"
+
+
+def _length(plan: Plan, graph: Graph) -> str:
+    """The epochs, and the steps, the warm-up and the tokens that they take."""
+    epochs, schedule = plan.train.epochs, plan.optimizer.schedule
+    assert epochs is not None
+    written = f"{decimal(epochs)} epoch{'' if epochs == 1 else 's'}"
+    if graph.num_steps == UNKNOWN_STEPS or plan.num_sequences is None:
+        return f"{written}, steps and warmup known after `planc data prepare`"
+    tokens = format_number(plan.num_sequences * plan.data.sequence_length)
+    return (
+        f"{of_plan.num_steps(graph).text}, {of_plan.total_tokens(graph).text}: {written} of "
+        f"{format_number(plan.num_sequences)} sequences, {tokens} tokens; "
+        f"warmup of {plural(in_steps(schedule.warmup, graph.num_steps), 'step')}"
+    )
 
 
 def _checkpoint(checkpoint: CheckpointSpec) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from planc.fmt.format import format_source
@@ -49,6 +49,9 @@ def resolved_text(bound: BoundPlan) -> str:
 def _block(kind: str, shape: Shape, record: Any, bound: BoundPlan) -> Iterator[str]:
     on = f" on {', '.join(record.on)}" if shape.on else ""
     yield f"{kind}{on} {{"
+    if kind == "train" and record.epochs is not None:
+        yield f"  # steps: {'known after `planc data prepare`' if record.steps is None else record.steps}"
+        record = replace(record, steps=None)
     yield from (f"  {setting}" for setting in _settings(record))
     if kind == "data" and record.packing == "none":
         yield "  # padding: the token that ends a document"

@@ -9,6 +9,7 @@ from planc.plan.bind import BoundPlan
 from planc.plan.data import TooLong
 from planc.plan.facts import gradient_accumulation
 from planc.plan.optimizer import AdamW, Optimizer, Schedule, WarmupStableDecay
+from planc.plan.settle import in_steps
 from planc.runtime.data.sources import JsonLinesSource
 from planc.runtime.data.spec import DataSpec
 from planc.verify.twin import Renaming
@@ -78,7 +79,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         ),
         global_batch=micro_batch * micro_steps * dp_size,
         optimizer=_steadied(optimizer.kind),
-        schedule=_shortened(optimizer.schedule),
+        schedule=_shortened(optimizer.schedule, steps=plan.train.steps),
         total_steps=SCHEDULE_STEPS,
         num_steps=NUM_STEPS,
         clip_grad_norm=optimizer.clip_grad_norm,
@@ -97,8 +98,8 @@ def _steadied(kind: Optimizer) -> Optimizer:
     return replace(raised, eps=max(raised.eps, LOWEST_EPS)) if isinstance(raised, AdamW) else raised
 
 
-def _shortened(schedule: Schedule) -> Schedule:
-    short = replace(schedule, warmup=min(schedule.warmup, MAX_WARMUP_STEPS))
+def _shortened(schedule: Schedule, *, steps: int | None) -> Schedule:
+    short = replace(schedule, warmup=min(in_steps(schedule.warmup, steps), MAX_WARMUP_STEPS))
     if isinstance(short, WarmupStableDecay):
         return replace(short, decay=DECAY_STEPS)
     return short

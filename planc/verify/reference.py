@@ -150,12 +150,15 @@ def _optimizer(model: nn.Module, recipe: Recipe) -> tuple[Optimizer, LambdaLR]:
 def factor(recipe: Recipe, *, step: int) -> float:
     """The fraction of the peak learning rate: rising in `warmup` steps, then falling to `min_factor`."""
     schedule = recipe.schedule
-    warmup: int = schedule.warmup
+    warmup = schedule.warmup
+    assert isinstance(warmup, int), "a recipe counts steps"
     if step <= warmup:
         return step / warmup
     if isinstance(schedule, spec.Constant):
         return 1.0
-    start = recipe.total_steps - schedule.decay if isinstance(schedule, spec.WarmupStableDecay) else warmup
+    start = (
+        recipe.total_steps - int(schedule.decay) if isinstance(schedule, spec.WarmupStableDecay) else warmup
+    )
     if step <= start:
         return 1.0
     progress: float = min(1.0, (step - start) / max(1, recipe.total_steps - start))

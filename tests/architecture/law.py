@@ -84,7 +84,7 @@ LAW: dict[str, tuple[str, ...]] = {
         *("graph", "lower", "estimate", "figures", "inventory.schema", "solve", "pipelining"),
     ),
     "api": (
-        *("source", "devices", "hub", "diagnostics", "syntax", "inventory", "plan", "checks", "graph"),
+        *("source", "devices", "diagnostics", "syntax", "inventory", "plan", "checks", "graph"),
         *("estimate", "solve", "capacity", "data_view.codes", "deep_check", "user_dirs"),
     ),
     "diff": (

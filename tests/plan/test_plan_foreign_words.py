@@ -136,7 +136,8 @@ def test_every_word_can_be_a_name_and_is_in_lower_case() -> None:
             "lr = 1e-3\n  clip_grad",
             "`lr` is an argument of the optimizer: write `kind = adamw(lr = 1e-3)`",
         ),
-        ("steps = 60", "steps = 60\n  epochs = 3", "planc counts steps, not epochs: write `steps = 1000`"),
+        ("steps = 60", "steps = 60\n  num_epochs = 3", "write `epochs = 3`"),
+        ("warmup = 10 steps", "warmup = 2 epochs", "only the length of the training counts epochs"),
         (
             "steps = 60",
             "steps = 60\n  gradient_accumulation_steps = 16",
@@ -273,7 +274,7 @@ def test_a_word_names_the_setting_that_takes_its_value(word: str, path: str | No
     [
         ("data.seq_len=128", "did you mean `data.sequence_length`?"),
         ("train.max_steps=5", "did you mean `train.steps`?"),
-        ("train.epochs=5", "planc counts steps, not epochs"),
+        ("train.num_train_epochs=5", "did you mean `train.epochs`?"),
         ("optimizer.wd=0.1", "write `optimizer.kind.weight_decay=...`"),
     ],
 )

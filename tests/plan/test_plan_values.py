@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from planc.plan.scalars import (
     ValueType,
 )
 from planc.plan.scope import Scope
+from planc.plan.shares import Share, StepsOrShare, Weight
 from planc.plan.style_actions import STYLE_ACTIONS
 from planc.plan.types import NONE, List, Optional, Placement, Rest, Variant, keys, render_call, type_of
 from planc.source import SourceFile
@@ -147,6 +149,12 @@ def values(wanted: ValueType) -> st.SearchStrategy[Any]:
             return st.sampled_from(choices)
         case Quantity(low=low):
             return st.integers(low, 10**9)
+        case StepsOrShare(low):
+            return st.one_of(values(Quantity(STEPS, low=low)), values(Share()))
+        case Share():
+            return st.integers(1, 9_999).map(lambda number: Fraction(number, 10_000))
+        case Weight():
+            return st.decimals("0.001", "1000", places=3).map(Fraction)
         case Optional(inner):
             return st.none() | values(inner)
         case List(of, length):

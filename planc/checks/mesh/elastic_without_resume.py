@@ -17,15 +17,15 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     plan = subject.plan
     if plan.elastic is None:
         return
-    checkpoint = plan.checkpoint
+    checkpoint, steps = plan.checkpoint, plan.train.steps
     if checkpoint is None:
         text, path = "the plan has no `checkpoint` block", "elastic"
         help = (
             "write `checkpoint { save_every = 100 steps }`; a restart repeats the steps since the last save"
         )
-    elif checkpoint.save_every is None or checkpoint.save_every >= plan.train.steps:
+    elif checkpoint.save_every is None or (steps is not None and checkpoint.save_every >= steps):
         text, path = "no step is saved before the last one", "checkpoint.save_every"
-        help = f"set `save_every` to less than {plural(plan.train.steps, 'step')}"
+        help = f"set `save_every` to less than {plural(steps, 'step')}" if steps else "set `save_every`"
     elif checkpoint.resume is not Resume.LATEST:
         text, path = "a restarted run would begin at step 0", "checkpoint.resume"
         help = "write `resume = latest`"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.optimizer import WarmupStableDecay
+from planc.plan.settle import in_steps
 from planc.tables import plural
 
 CODE = Code("P715", "schedule-beyond-training", "warmup and decay exceed the training steps")
@@ -15,9 +16,10 @@ CODE = Code("P715", "schedule-beyond-training", "warmup and decay exceed the tra
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding at a `wsd` whose decay would begin before its warmup ends."""
     plan, schedule = subject.plan, subject.plan.optimizer.schedule
-    if not isinstance(schedule, WarmupStableDecay):
+    steps = plan.train.steps
+    if not isinstance(schedule, WarmupStableDecay) or steps is None:
         return
-    warmup, decay, steps = schedule.warmup, schedule.decay, plan.train.steps
+    warmup, decay = in_steps(schedule.warmup, steps), in_steps(schedule.decay, steps)
     if warmup <= steps < warmup + decay:
         left = steps - warmup
         yield CODE.at(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.optimizer import Constant, WarmupStableDecay
+from planc.plan.settle import in_steps
 from planc.tables import plural
 
 CODE = Code("P706", "warmup-beyond-training", "the warmup takes the whole training")
@@ -18,7 +19,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     A constant schedule may reach it in the last step. The decay of a `wsd` has a rule of its own.
     """
     schedule, steps = subject.plan.optimizer.schedule, subject.plan.train.steps
-    warmup = schedule.warmup
+    warmup = in_steps(schedule.warmup, steps)
+    if steps is None:
+        return
     never_left = warmup == steps > 1 and not isinstance(schedule, Constant | WarmupStableDecay)
     if warmup > steps or never_left:
         tenth = max(1, steps // 10)

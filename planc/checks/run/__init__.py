@@ -6,6 +6,7 @@ from planc.checks.run import (
     does_not_fit,
     expectation_broken,
     guard_beyond_training,
+    length_undecided,
     no_replicas,
     nothing_saved,
     policy_beyond_training,
@@ -15,6 +16,7 @@ from planc.checks.run import (
 from planc.checks.support.rule import Rule
 
 RULES: tuple[Rule, ...] = (
+    length_undecided.RULE,
     expectation_broken.RULE,
     nothing_saved.RULE,
     policy_beyond_training.RULE,

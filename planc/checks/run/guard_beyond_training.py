@@ -14,7 +14,7 @@ CODE = Code("P742", "guard-beyond-training", "training ends before the guard's f
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One error for a window as long as the training, and one for a comparison that never happens."""
     plan = subject.plan
-    if plan.guard is None:
+    if plan.guard is None or plan.train.steps is None:
         return
     steps = Label(plan.span("train.steps"), f"{plural(plan.train.steps, 'step')} of training")
     spike, every = plan.guard.loss_spike, plan.guard.replicas_every

@@ -21,7 +21,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     An elastic run must save more often, which is another rule's finding.
     """
     checkpoint, steps = subject.plan.checkpoint, subject.plan.train.steps
-    if subject.plan.elastic is not None:
+    if subject.plan.elastic is not None or steps is None:
         return
     if checkpoint is None:
         if steps > _MANY_STEPS:

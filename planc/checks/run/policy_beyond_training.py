@@ -24,7 +24,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         "train.log_every": plan.train.log_every,
     }
     for path, steps in every.items():
-        if steps is not None and steps > plan.train.steps:
+        if steps is not None and plan.train.steps is not None and steps > plan.train.steps:
             yield CODE.at(
                 plan.span(path),
                 f"every {steps} steps",

@@ -21,7 +21,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         help = f"set `last_step` to at least {profile.first_step}"
         text = f"step {profile.last_step} is before `first_step`"
         yield CODE.at(plan.span("profile.last_step"), text, secondary=(first,), help=help)
-    elif profile.last_step > plan.train.steps:
+    elif plan.train.steps is not None and profile.last_step > plan.train.steps:
         steps = Label(plan.span("train.steps"), f"{plural(plan.train.steps, 'step')} of training")
         help = f"set `last_step` to at most {plan.train.steps}"
         text = f"step {profile.last_step} is after the end"

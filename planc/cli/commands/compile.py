@@ -16,7 +16,7 @@ from planc.cli.support.arguments import (
 )
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.graph.artifact import base_between, dump
-from planc.graph.graph import Graph, plan_hash
+from planc.graph.graph import UNKNOWN_STEPS, Graph, plan_hash
 from planc.inventory.files import write_atomically
 from planc.plain_pytorch.emit import script
 from planc.plain_pytorch.script import NotInScript
@@ -56,6 +56,10 @@ def run(arguments: Namespace) -> int:
     if failure is not None:
         return failure
     assert checked.graph is not None, "a plan without errors has a graph"
+    if checked.graph.num_steps == UNKNOWN_STEPS:
+        raise UsageError(
+            f"the steps of its epochs are known after `planc data prepare {arguments.plan}`: run that first"
+        )
     output = _output(arguments.output, plan=Path(arguments.plan))
     base = base_between(output.parent, plan_folder=Path(arguments.plan).parent)
     if arguments.script:

@@ -77,6 +77,7 @@ def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
     # Imported lazily: a compiled artifact runs without the front end.
     from planc.api import check_plan
     from planc.checks.mesh.world_size_mismatch import CODE as WORLD_SIZE_MISMATCH
+    from planc.cli.support.count_sequences import count_prepared
     from planc.cli.support.plans import announce_probe, render_errors
     from planc.cli.support.settings import settings_from
     from planc.diagnostics import Severity
@@ -87,7 +88,12 @@ def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
     announce = announce_probe if launch.rank == 0 else None
     checked = with_model(
         partial(
-            check_plan, arguments.plan, settings=settings, world_size=launch.world_size, on_probe=announce
+            check_plan,
+            arguments.plan,
+            settings=settings,
+            world_size=launch.world_size,
+            on_probe=announce,
+            count=partial(count_prepared, name=arguments.plan.stem, say=partial(_say, launch)),
         )
     )
     findings = render_errors(checked, stream=sys.stderr).rstrip("\n")
@@ -111,6 +117,11 @@ def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
         checked.plan.mesh.devices_per_node if checked.plan else None,
         num_spares=max(0, launch.world_size - checked.graph.world_size),
     )
+
+
+def _say(launch: Launch, text: str) -> None:
+    if launch.local_rank == 0:
+        print(f"planc: data: {text}", file=sys.stderr, flush=True)
 
 
 def _peak_flops(plan: Plan | None) -> float | None:

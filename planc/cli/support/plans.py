@@ -14,6 +14,7 @@ from typing import TextIO
 from planc.api import NO_FILE, Checked, check_plan, check_source
 from planc.checks.run.does_not_fit import CODE as DOES_NOT_FIT
 from planc.checks.run.expectation_broken import CODE as BROKEN
+from planc.cli.support.count_sequences import count_known
 from planc.cli.support.exits import CLEAN, COULD_NOT_RUN, FINDINGS, UsageError
 from planc.cli.support.settings import SIZE_VARIABLES, settings_from, unknown_variables
 from planc.cli.support.spinner import can_animate, spinner
@@ -52,7 +53,9 @@ def check(
 ) -> Checked:
     """Check the plan at `path` with the settings of the command line."""
     on_probe = None if is_quiet else announce_probe
-    return check_plan(Path(path), settings=settings, world_size=world_size, on_probe=on_probe)
+    return check_plan(
+        Path(path), settings=settings, world_size=world_size, on_probe=on_probe, count=count_known
+    )
 
 
 def check_stdin(*, settings: Sequence[SourceFile], world_size: int | None, is_quiet: bool) -> Checked:
@@ -61,7 +64,14 @@ def check_stdin(*, settings: Sequence[SourceFile], world_size: int | None, is_qu
     if source is None:
         return Checked({}, problems)
     on_probe = None if is_quiet else announce_probe
-    return check_source(source, base=Path(), settings=settings, world_size=world_size, on_probe=on_probe)
+    return check_source(
+        source,
+        base=Path(),
+        settings=settings,
+        world_size=world_size,
+        on_probe=on_probe,
+        count=count_known,
+    )
 
 
 def read_stdin() -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:

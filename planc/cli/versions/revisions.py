@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from planc.api import Checked, check_source, read_source
+from planc.cli.support.count_sequences import count_known
 from planc.cli.support.exits import UsageError
 from planc.cli.support.plans import announce_probe
 from planc.cli.versions.git import git, top_folder
@@ -52,7 +53,12 @@ def read_side(
     if _is_artifact(source):
         return _artifact(source, base=path.parent, settings=settings), Checked({}, ())
     checked = check_source(
-        source, base=path.parent, settings=settings, world_size=world_size, on_probe=announce_probe
+        source,
+        base=path.parent,
+        settings=settings,
+        world_size=world_size,
+        on_probe=announce_probe,
+        count=count_known,
     )
     return side_of(checked, name=name), checked
 

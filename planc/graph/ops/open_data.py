@@ -29,6 +29,10 @@ class OpenData(SourceOp):
     """Sequences of one optimizer step over all ranks."""
     prefetch: int = 0
     """The number of steps whose samples are prefetched."""
+    epochs: str = ""
+    """As a fraction; empty if the plan gives steps."""
+    num_sequences: int | None = None
+    """The sequences from which the steps of `epochs` were computed."""
     skip_bad: int = 0
     """How many bad documents may be left out, of the training data and of each evaluation's."""
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from planc.graph.ops import NextBatch, OpenData, OpenSource, ShardContext
 from planc.graph.sources import MIXTURE, name_of, training_data
+from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.errors import DataError, DataStorageError
 from planc.runtime.data.loader import BatchLoader, BatchSource, MicroBatch
 from planc.runtime.data.open import MixedData, mixed, open_in_memory, open_prepared
@@ -41,6 +42,7 @@ def open_data(session: Session, op: OpenData, position: Position) -> None:
         data = opened(session, spec, vocab_size=op.vocab_size, label="training")
     if data is None:
         return
+    _require_counted(session, op, data.dataset)
     session.data_fingerprint = data.fingerprint
     session._loader = BatchLoader(
         BatchSource(
@@ -56,6 +58,27 @@ def open_data(session: Session, op: OpenData, position: Position) -> None:
             f"data: a step takes {plural(op.global_batch, 'sequence')}, but the data has only "
             f"{data.dataset.num_sequences:_}: some repeat within a step"
         )
+
+
+def _require_counted(session: Session, op: OpenData, dataset: Dataset) -> None:
+    """Print how epochs became steps. RunError if the data is not what they were computed from."""
+    if not op.epochs:
+        return
+    if op.num_sequences != dataset.num_sequences:
+        raise RunError(
+            f"the steps were computed for {op.num_sequences} sequences, and the data has "
+            f"{dataset.num_sequences}",
+            help="compile the plan again: its data has changed since",
+        )
+    steps, times = plural(session.graph.num_steps, "step"), plural_epochs(op.epochs)
+    session.observer.noted(
+        f"data: {times} of {plural(dataset.num_sequences, 'sequence')} take {steps} of {op.global_batch}"
+    )
+
+
+def plural_epochs(epochs: str) -> str:
+    """`1 epoch`, `5/2 epochs`."""
+    return f"{epochs} epoch{'' if epochs == '1' else 's'}"
 
 
 def open_source(session: Session, op: OpenSource, position: Position) -> None:
