@@ -22,7 +22,7 @@ PLAN = """model {{
 data {{
   source = {source}
   tokenizer = file("{tokenizer}")
-  sequence_length = 32
+  sequence_length = 96
   micro_batch = 1
   packing = none
 }}
@@ -96,7 +96,7 @@ def shown(folder: Path, *, row: int = 1, plan: str = "case.plan") -> dict[str, A
 def refused(folder: Path, *words: str, plan: str = "case.plan") -> str | None:
     """The problem unless `check --data` refuses the plan with all of these words."""
     answer = planc(folder, "check", plan, "--data")
-    missing = [word for word in words if word not in answer.text]
+    missing = [word for word in words if word not in answer.text.lower()]
     if answer.code == 0:
         return "check --data passes"
     if missing:

@@ -183,11 +183,11 @@ def _image_part(folder: Path) -> str | None:
 
 
 def _whole(folder: Path) -> str | None:
-    """Conversations of two in a sequence of 32 are never cut: each label has its question before it."""
+    """Conversations of two in a sequence of 50 are never cut: each label has its question before it."""
     talks = [{"messages": said(f"q{number}", "the cat sat on the mat")} for number in range(9)]
     build(folder, CHATML, *talks)
     plan = (folder / "case.plan").read_text(encoding="utf-8").replace("  packing = none\n", "")
-    (folder / "case.plan").write_text(plan.replace("length = 32", "length = 50"), encoding="utf-8")
+    (folder / "case.plan").write_text(plan.replace("length = 96", "length = 50"), encoding="utf-8")
     num_trained = 0
     for number in range(1, 30):
         answer = planc(

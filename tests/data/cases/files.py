@@ -12,7 +12,6 @@ from tests.data.cases.case import Case, differs, refused, save_base, save_tokeni
 
 TEXT = "hello <think>world</think> the cat sat on the mat and the dog ran over the hill"
 LINE = json.dumps({"text": TEXT}) + "\n"
-LENGTH = 32
 
 
 def _ids(tokenizer: Path, text: str) -> list[int]:
@@ -27,7 +26,7 @@ def _ids(tokenizer: Path, text: str) -> list[int]:
 def _shows(folder: Path, *, source: str, text: str = TEXT) -> str | None:
     """The problem of the source's first row, which should be `text`, all of it trained on."""
     save_base(folder / "base")
-    write_plan(folder, source=source, tokenizer="base", sequence_length="64")
+    write_plan(folder, source=source, tokenizer="base")
     ids = [*_ids(folder / "base", text), 0]
     return differs(shown(folder), ids=ids, trained=[True] * len(ids))
 
@@ -56,7 +55,7 @@ def _added(config: Mapping[str, object], **files: object) -> Callable[[Path], st
         for name, content in files.items():
             (folder / "tok" / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
         (folder / "rows.jsonl").write_text(LINE * 8, encoding="utf-8")
-        write_plan(folder, source='jsonl("rows.jsonl")', sequence_length="64")
+        write_plan(folder, source='jsonl("rows.jsonl")')
         ids = [*_ids(folder / "tok", TEXT), 2]
         found = differs(shown(folder), ids=ids, trained=[True] * len(ids))
         if found is None and 344 not in ids:
