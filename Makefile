@@ -99,6 +99,7 @@ bench: install
 	-$(BIN)/python -m tests.bench.start
 	-$(BIN)/python -m tests.bench.loading
 	-$(BIN)/python -m tests.bench.data
+	-$(BIN)/python -m tests.data.speed --keep
 	-$(BIN)/python -m tests.bench.saving
 	$(BIN)/python -m tests.bench.page
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.bench import data, footprint, loading, overhead, start, syncs, throughput
 from tests.bench.result import Result, read_results
 from tests.bench.start_rank import PARTS
+from tests.data import speed
 
 PAGE = Path(__file__).parent / "SPEED.md"
 _INTRODUCTION = """\
@@ -109,6 +110,19 @@ SECTIONS = (
         "text a second, milliseconds to read a rank's step of 16 sequences, and megabytes that the process "
         "held at most beyond its imports.",
         ("seconds", "MB/s", "ms a step", "MB held"),
+    ),
+    Section(
+        speed.SECTION,
+        "Chats",
+        "Conversations in JSON Lines, rendered by a ChatML template that marks answers, and tokenized "
+        "with the mask of what is trained on: prepared by planc, and by `datasets.map` over "
+        "`apply_chat_template`, with one process for each CPU, in turns "
+        "([speed.py](../../tests/data/speed.py)). Then text, prepared by planc and tokenized by the "
+        "tokenizers library in one process, with one thread for each CPU. Seconds to read the files into "
+        "Arrow first, seconds to prepare, CPU seconds, megabytes a second, and the megabytes that all "
+        "processes held. A ratio above 1 means that planc is faster, without the reading. `python -m "
+        "tests.data.speed --keep` measures it.",
+        ("read", "seconds", "CPU", "MB/s", "MB held"),
     ),
 )
 

@@ -8,6 +8,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,7 @@ def run(arguments: Namespace) -> int:
 def _prepare(arguments: Namespace) -> int:
     from planc.data_view.parts import parts
     from planc.runtime.data.prepared.folder import find
-    from planc.runtime.data.prepared.prepare import Progress, prepare
+    from planc.runtime.data.prepared.prepare import Progress, prepare, remove_finished_parts
 
     opened = _opened(arguments.plan, arguments)
     if isinstance(opened, int):
@@ -133,6 +134,7 @@ def _prepare(arguments: Namespace) -> int:
             continue
         found = find(root, wanted)
         if found is not None:
+            remove_finished_parts(root, wanted, say=partial(_say, arguments))
             _say(arguments, f"{part.label}: {_summary(found)}, prepared already in {found.folder}")
             _say_left_out(found)
             continue

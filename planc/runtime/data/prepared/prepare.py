@@ -92,7 +92,7 @@ def prepare(
     compared: set[Path] = set()
     wanted = wanted.now()
     if found := find(root, wanted) or _with_same_content(root, wanted, compared=compared, say=say):
-        _remove_parts(root, wanted, say=say)
+        remove_finished_parts(root, wanted, say=say)
         return found
     with _storage_errors(root):
         make_durable(root)
@@ -108,7 +108,7 @@ def prepare(
         return made
 
 
-def _remove_parts(root: Path, wanted: Wanted, *, say: Say) -> None:
+def remove_finished_parts(root: Path, wanted: Wanted, *, say: Say) -> None:
     """Remove the parts of prepared data, which a preparer that died after its last step has left."""
     if parts_folder(root, wanted.key).exists():
         with _lock_if_free(root, wanted.key) as is_free:
