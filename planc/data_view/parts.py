@@ -10,7 +10,7 @@ from pathlib import Path
 from planc.graph.graph import Graph
 from planc.graph.ops import OpenData, OpenEvaluation
 from planc.graph.sources import AnySource, name_of, sources_of, training_data
-from planc.runtime.data.ops import data_spec, source_of
+from planc.runtime.data.ops import data_spec
 from planc.runtime.data.prepared.wanted import Wanted, want
 from planc.source import Span
 
@@ -47,5 +47,5 @@ def openings(graph: Graph, *, base: Path) -> Iterator[tuple[Span | None, Callabl
 
 
 def _part(op: AnySource, training: OpenData, *, base: Path) -> Part:
-    wanted = want(data_spec(training, source=source_of(op)), base=base)
+    wanted = want(data_spec(op, training=training), base=base)
     return Part(name_of(op), wanted, training.vocab_size, op.span, isinstance(op, OpenEvaluation))

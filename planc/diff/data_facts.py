@@ -27,6 +27,11 @@ def _weights(side: Side) -> str | None:
     return ", ".join(f"{op.label} {op.weight or 'by size'}" for op in mixed) or None
 
 
+def _held_out(side: Side) -> str | None:
+    data = side.op(OpenData)
+    return (data.held_out or None) if data else None
+
+
 def _written_source(op: AnySource) -> str:
     """A source with all of its options."""
     said = {"field": op.field, "train_on": op.train_on, "revision": op.revision, "split": op.split}
@@ -39,7 +44,7 @@ def evaluations(side: Side) -> str | None:
     """Each evaluation's source, size, and interval."""
     every = {op.label: op.every_steps for op in side.ops(Evaluate)}
     found = (
-        f"{op.label}: {_written_source(op)}, "
+        f"{op.label}: {f'{op.share} of ' if op.share else ''}{_written_source(op)}, "
         f"{plural(op.sequences, 'sequence') if op.sequences else 'all sequences'}, "
         f"{every_step(every[op.label])}"
         for op in side.ops(OpenEvaluation)
@@ -64,6 +69,7 @@ BATCH_FACTS: tuple[Fact, ...] = (
     Fact(Group.BATCH, "data.sequence_length", "data.sequence_length", of_op(OpenData, "sequence_length")),
     Fact(Group.BATCH, "data.source", "data.source", _source),
     Fact(Group.BATCH, "data.weights", "data.source", _weights),
+    Fact(Group.BATCH, "documents held out", "data.eval", _held_out),
     Fact(Group.BATCH, "data.tokenizer", "data.tokenizer", _tokenizer),
     Fact(Group.BATCH, "data.packing", "data.packing", of_op(OpenData, "packing")),
     Fact(Group.BATCH, "data.too_long", "data.too_long", of_op(OpenData, "too_long")),
@@ -74,6 +80,7 @@ BATCH_FACTS: tuple[Fact, ...] = (
 DATA_STATE = (
     "data.source",
     "data.weights",
+    "documents held out",
     "data.tokenizer",
     "data.packing",
     "data.too_long",

@@ -33,6 +33,7 @@ def open_data(plan: Plan, *, vocab_size: int = 0) -> OpenData:
         global_batch=global_batch(plan),
         prefetch=block.prefetch,
         skip_bad=block.skip_bad,
+        held_out="" if block.held_out is None else str(block.held_out),
         epochs="" if plan.train.epochs is None else str(plan.train.epochs),
         num_sequences=plan.num_sequences,
         span=plan.span("data.source"),
@@ -60,14 +61,28 @@ def next_batch(plan: Plan) -> NextBatch:
 
 
 def open_evaluations(plan: Plan) -> Iterator[OpenEvaluation]:
-    """The evaluation data, in the plan's order."""
-    for label, evaluation in plan.data.eval.items():
+    """The evaluation data, in the plan's order: of a share, one for each source of the training data."""
+    for label, name, source in evaluations(plan):
+        evaluation = plan.data.eval[name]
         yield OpenEvaluation(
             label=label,
-            **_source(evaluation.source),
+            **_source(source),
+            share="" if evaluation.share is None else str(evaluation.share),
             sequences=evaluation.sequences,
-            span=plan.span(f"data.eval.{label}.source"),
+            span=plan.span(f"data.eval.{name}.{'source' if evaluation.share is None else 'share'}"),
         )
+
+
+def evaluations(plan: Plan) -> Iterator[tuple[str, str, data.AnySource]]:
+    """The label of each evaluation, the name of its block, and its source."""
+    block = plan.data
+    for name, evaluation in block.eval.items():
+        if evaluation.source is not None:
+            yield name, name, evaluation.source
+        elif block.source is not None:
+            yield name, name, block.source
+        else:
+            yield from ((f"{name}.{label}", name, one.source) for label, one in block.mixture.items())
 
 
 def _source(source: data.AnySource) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from planc.graph.ops import (
 from planc.graph.ops.accumulate import MicroOp
 from planc.graph.ops.compile_modules import CompileBackend, CompileMode
 from planc.graph.ops.evaluate import EvaluationOp
-from planc.lower.data import next_batch, open_data, open_evaluations, open_sources
+from planc.lower.data import evaluations, next_batch, open_data, open_evaluations, open_sources
 from planc.lower.dropout import attach_dropout
 from planc.lower.experts import count_experts
 from planc.lower.guard import compare_replicas, guard_step
@@ -255,13 +255,13 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
 def _evaluations(bound: BoundPlan) -> Iterator[Evaluate]:
     plan = bound.plan
     body = tuple(_forward_step(bound))
-    for label, evaluation in plan.data.eval.items():
+    for label, name, _ in evaluations(plan):
         yield Evaluate(
             label=label,
-            every_steps=evaluation.every,
+            every_steps=plan.data.eval[name].every,
             over=(MeshDim.PP, *TOKEN_DIMS),
             body=body,
-            span=plan.span(f"data.eval.{label}"),
+            span=plan.span(f"data.eval.{name}"),
         )
 
 

@@ -244,6 +244,8 @@ def open_data(op: OpenData, graph: Graph) -> Iterator[str]:
         raise refuse(op, "only text() with tokenizer = bytes and packing = attend has a plain PyTorch form")
     if any(pattern != without_compression(pattern) for pattern in op.patterns):
         raise refuse(op, "compressed files have no plain PyTorch form")
+    if op.held_out:
+        raise refuse(op, "a held-out share has no plain PyTorch form")
     if op.skip_bad:
         raise refuse(op, "skip_bad has no plain PyTorch form")
     shard_size = graph.size(MeshDim.DP_SHARD)

@@ -11,7 +11,7 @@ from planc.data_sources import BY_NAME, SourceKind
 from planc.data_sources.formats import without_compression
 from planc.plan.nested import nested
 from planc.plan.scalars import STEPS, Choice, Int, Path, Quantity, Text
-from planc.plan.shares import Weight
+from planc.plan.shares import Share, Weight
 from planc.plan.types import Optional, Rest, Variant, key
 from planc.record import record
 
@@ -172,8 +172,17 @@ def source_kind(source: AnySource) -> SourceKind:
 class EvalSpec:
     """The loss on held-out text, with the tokenizer, packing and lengths of `data`."""
 
-    source: AnySource = key(
-        Variant(SOURCES, "source", _source_of), doc="where text comes from", example='text("held_out/*.txt")'
+    source: AnySource | None = key(
+        Variant(SOURCES, "source", _source_of),
+        unless="share",
+        doc="where text comes from, unless it is a `share` of the training data",
+        example='text("held_out/*.txt")',
+    )
+    share: Fraction | None = key(
+        Optional(Share()),
+        default=None,
+        doc="the share of the training documents that is held out for this, by a hash of each document",
+        example="1 %",
     )
     every: int = key(
         Quantity(STEPS, low=1),
@@ -257,4 +266,10 @@ class DataSpec:
         """All text sources of a run, by the path of their setting."""
         yield from self.training()
         for label, evaluation in self.eval.items():
-            yield f"data.eval.{label}.source", evaluation.source
+            if evaluation.source is not None:
+                yield f"data.eval.{label}.source", evaluation.source
+
+    @property
+    def held_out(self) -> Fraction | None:
+        """The share of the documents that no training sees."""
+        return next((one.share for one in self.eval.values() if one.share is not None), None)

@@ -129,6 +129,7 @@ def _short_data(op: ops.OpenData, *, times: int, vocab_size: int) -> ops.OpenDat
         subset=None,
         tokenizer="bytes",
         end_of_document=None,
+        held_out="",
         sequence_length=min(SEQUENCE_LENGTH, op.sequence_length),
         vocab_size=vocab_size,
         micro_batch=micro_batch,

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from planc.graph.graph import Graph
 from planc.graph.ops import CountExperts, OpenData
 from planc.runtime.data.open import open_data
-from planc.runtime.data.ops import data_spec, source_of
+from planc.runtime.data.ops import data_spec
 from planc.verify.ranks import Record, Task, train_rank
 from tests.dist.pool import run_ranks
 from tests.plans import PLANS, checked, write_plan
@@ -108,7 +108,7 @@ def trained(graph: Graph, folder: Path, run_folder: Path) -> list[Record]:
 def by_transformers(graph: Graph, folder: Path, ids: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """The choices of the routers' own outputs, for the samples of a step with the first weights."""
     (op,) = (op for op in graph.setup if isinstance(op, OpenData))
-    dataset = open_data(data_spec(op, source=source_of(op)), base=folder, model_vocab_size=260).dataset
+    dataset = open_data(data_spec(op, training=op), base=folder, model_vocab_size=260).dataset
     inputs = torch.stack([torch.from_numpy(dataset[one][0]) for one in ids])
     model: Any = AutoModelForCausalLM.from_pretrained(folder / "model")
     with torch.no_grad():

@@ -16,7 +16,7 @@ from planc.graph.graph import Graph
 from planc.graph.ops import OpenData
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.open import open_data
-from planc.runtime.data.ops import data_spec, source_of
+from planc.runtime.data.ops import data_spec
 from planc.verify.ranks import Record, Task, train_rank
 from tests.data.conversing import TALK, save_talks, save_tokenizer
 from tests.dist.pool import run_ranks
@@ -100,7 +100,7 @@ def graph_of(folder: Path, *settings: str) -> Graph:
 
 def dataset_of(folder: Path) -> Dataset:
     (op,) = (op for op in graph_of(folder).setup if isinstance(op, OpenData))
-    return open_data(data_spec(op, source=source_of(op)), base=folder, model_vocab_size=320).dataset
+    return open_data(data_spec(op, training=op), base=folder, model_vocab_size=320).dataset
 
 
 def trained(folder: Path, *settings: str, run_folder: Path, stop_after: int | None = None) -> list[Record]:

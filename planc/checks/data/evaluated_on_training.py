@@ -22,6 +22,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     """
     plan = subject.plan
     for label, evaluation in plan.data.eval.items():
+        if evaluation.source is None:
+            continue
         for path, source in plan.data.training():
             is_same = evaluation.source == source
             shared = next(_shared(evaluation.source, source), None)

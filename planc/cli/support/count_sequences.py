@@ -51,7 +51,7 @@ def count_prepared(ops: Sequence[AnySource], base: Path, *, name: str, say: Call
 
 def _count(ops: Sequence[AnySource], base: Path, find: Find) -> int | None:
     from planc.runtime.data.open import open_in_memory, open_prepared
-    from planc.runtime.data.ops import data_spec, source_of
+    from planc.runtime.data.ops import data_spec
     from planc.runtime.data.prepared.wanted import want
 
     (training,) = (op for op in ops if isinstance(op, OpenData))
@@ -59,7 +59,7 @@ def _count(ops: Sequence[AnySource], base: Path, find: Find) -> int | None:
     for op in ops:
         if op.source == MIXTURE:
             continue
-        wanted = want(data_spec(training, source=source_of(op)), base=base)
+        wanted = want(data_spec(op, training=training), base=base)
         if wanted.stays_in_memory:
             opened = open_in_memory(wanted, model_vocab_size=_ANY_VOCABULARY)
         elif (prepared := find(wanted)) is not None:

@@ -29,6 +29,8 @@ class OpenData(SourceOp):
     """Sequences of one optimizer step over all ranks."""
     prefetch: int = 0
     """The number of steps whose samples are prefetched."""
+    held_out: str = ""
+    """The share of the documents that is left out for an evaluation, as a fraction; empty for none."""
     epochs: str = ""
     """As a fraction; empty if the plan gives steps."""
     num_sequences: int | None = None

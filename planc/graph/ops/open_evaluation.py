@@ -16,6 +16,8 @@ class OpenEvaluation(SourceOp):
     summary: ClassVar[str] = "Reads evaluation data in the same way as training data."
     label: str
     """Its name in the plan."""
+    share: str = ""
+    """The share of the training documents that it is, as a fraction; empty for a source of its own."""
     sequences: int | None
     """The number of sequences, from the first; None for all."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 
 from planc.data_sources.hub_datasets import HubDataset
@@ -14,7 +15,7 @@ from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
 from planc.runtime.data.records import hub_records, split_records
 from planc.runtime.data.sampling import Sampling
 from planc.runtime.data.sources import Document, documents, text_documents
-from planc.runtime.data.spec import Source
+from planc.runtime.data.spec import DataSpec, HeldOut, Source
 from planc.runtime.data.tokenizers import TokenizerFiles
 from planc.runtime.ranks.reads import Reads
 
@@ -47,6 +48,27 @@ def source_documents(
             return documents(source, base=base, reads=reads, bad=bad, sample=sample)
 
 
+def spec_documents(
+    spec: DataSpec, *, base: Path, reads: Reads | None = None, bad: BadDocuments | None = None
+) -> Iterator[AnyDocument]:
+    """The documents of a spec's source, without those that are held out, or those alone."""
+    documents = source_documents(spec.source, base=base, reads=reads, bad=bad)
+    return documents if spec.held_out is None else _apart(documents, spec.held_out)
+
+
+def _apart(documents: Iterator[AnyDocument], held_out: HeldOut) -> Iterator[AnyDocument]:
+    """A document's side depends on its own content alone, so files that are added move no other."""
+    limit = int(Fraction(held_out.share) * 2**64)
+    for document in documents:
+        content = hashlib.sha256(_content(document)).digest()
+        if (int.from_bytes(content[:8], "big") < limit) == held_out.is_kept:
+            yield document
+
+
+def _content(document: AnyDocument) -> bytes:
+    return document.text.encode() if isinstance(document, Document) else document.content
+
+
 def hub_of(source: Source) -> HubDataset | None:
     """The dataset of the Hub that a source reads; None for sources in files."""
     match source:
@@ -67,9 +89,8 @@ def _noted(
         return
     content = hashlib.sha256()
     for document in documents:
-        part = document.text.encode() if isinstance(document, Document) else document.content
         content.update(f"{document.num_bytes}:".encode())
-        content.update(part)
+        content.update(_content(document))
         yield document
     reads.add("text", hub.name, content.hexdigest())
 

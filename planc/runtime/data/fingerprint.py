@@ -25,6 +25,7 @@ def data_fingerprint(spec: DataSpec, *, tokenizer_digest: str, dataset: Dataset)
         "sequence_length": dataset.sequence_length,
         "shuffle_seed": spec.shuffle_seed,
         "num_tokens": dataset.num_tokens,
+        **({"held_out": spec.held_out.text} if spec.held_out is not None else {}),
         **{name: _digest(array) for name, array in dataset.digested()},
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

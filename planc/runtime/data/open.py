@@ -10,7 +10,7 @@ from pathlib import Path
 
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.dataset import Dataset, check_labels, check_vocabulary, packed
-from planc.runtime.data.documents import source_documents
+from planc.runtime.data.documents import spec_documents
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.fingerprint import data_fingerprint, mixture_fingerprint
 from planc.runtime.data.mixture import JoinedDatasets, MixtureOrder, Shares
@@ -52,7 +52,7 @@ def open_in_memory(wanted: Wanted, *, model_vocab_size: int, reads: Reads | None
     spec, bad = wanted.spec, BadDocuments(wanted.spec.skip_bad)
     with contextlib.closing(wanted.tokenizer.load()) as tokenizer:
         dataset = packed(
-            source_documents(spec.source, base=wanted.base, reads=reads, bad=bad),
+            spec_documents(spec, base=wanted.base, reads=reads, bad=bad),
             packing=spec.packing,
             tokenizer=tokenizer,
             sequence_length=spec.sequence_length,

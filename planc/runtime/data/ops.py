@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from planc.graph.ops import OpenData
+from planc.graph.ops import OpenData, OpenEvaluation
 from planc.graph.sources import AnySource, source_arguments
-from planc.runtime.data.spec import SOURCES, DataSpec, Source
+from planc.runtime.data.spec import SOURCES, DataSpec, HeldOut, Source
 
 
-def data_spec(op: OpenData, *, source: Source) -> DataSpec:
-    """The spec for a source, with the op's own settings."""
-    packing: Any = op.packing
-    too_long: Any = op.too_long or "truncate"
+def data_spec(op: AnySource, *, training: OpenData) -> DataSpec:
+    """The data that an op reads, with the settings of the training data."""
+    packing: Any = training.packing
+    too_long: Any = training.too_long or "truncate"
+    held_out: HeldOut | None = None
+    if isinstance(op, OpenEvaluation):
+        held_out = HeldOut(op.share, is_kept=True) if op.share else None
+    elif training.held_out:
+        held_out = HeldOut(training.held_out, is_kept=False)
     return DataSpec(
-        source=source,
-        tokenizer=op.tokenizer,
-        sequence_length=op.sequence_length,
-        shuffle_seed=op.shuffle_seed,
+        source=source_of(op),
+        tokenizer=training.tokenizer,
+        sequence_length=training.sequence_length,
+        shuffle_seed=training.shuffle_seed,
         packing=packing,
-        end_of_document=op.end_of_document,
-        skip_bad=op.skip_bad,
+        end_of_document=training.end_of_document,
+        skip_bad=training.skip_bad,
         too_long=too_long,
+        held_out=held_out,
     )
 
 

@@ -30,6 +30,19 @@ TooLong = Literal["truncate", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
+class HeldOut:
+    """The documents of a share by their hashes, a fraction: only those, or all others."""
+
+    share: str
+    is_kept: bool
+
+    @property
+    def text(self) -> str:
+        """For fingerprints and recipes."""
+        return f"{'only' if self.is_kept else 'without'} {self.share}"
+
+
+@dataclass(frozen=True, slots=True)
 class DataSpec:
     """`tokenizer` is "bytes", or the path of a tokenizer's folder or file relative to the base directory.
 
@@ -45,3 +58,4 @@ class DataSpec:
     end_of_document: str | None = None
     skip_bad: int = 0
     too_long: TooLong = "truncate"
+    held_out: HeldOut | None = None

@@ -46,6 +46,7 @@ class Recipe(_Record):
     layout: Layout
     sequence_length: Count | None
     too_long: Literal["truncate", "skip"] | None
+    held_out: Text | None = None
     tokenizer: tuple[tuple[Text, Sha256], ...]
     end_of_document: Text | None
     versions: tuple[tuple[Text, Text], ...]

@@ -26,7 +26,7 @@ from planc.runtime.checkpoint_format.commit import fsync_directory, make_durable
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat import AnyDocument
 from planc.runtime.data.columns import Totals
-from planc.runtime.data.documents import source_documents
+from planc.runtime.data.documents import spec_documents
 from planc.runtime.data.errors import DataError, DataStorageError
 from planc.runtime.data.packing import join
 from planc.runtime.data.padding import fill
@@ -178,7 +178,7 @@ def _write(
         contextlib.closing(columns),
         contextlib.closing(wanted.tokenizer.load(store=parts)) as tokenizer,
     ):
-        found = source_documents(wanted.spec.source, base=wanted.base, reads=reads, bad=bad)
+        found = spec_documents(wanted.spec, base=wanted.base, reads=reads, bad=bad)
         counted = _counted(found, columns, report)
         totals = _tokenize(counted, wanted, tokenizer=tokenizer, columns=columns, bad=bad)
         arrays = columns.finish()

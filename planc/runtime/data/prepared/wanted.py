@@ -95,6 +95,7 @@ def _recipe(spec: DataSpec, tokenizer: TokenizerFiles) -> Recipe:
         layout=layout,
         sequence_length=None if is_joined else spec.sequence_length,
         too_long=None if is_joined else spec.too_long,
+        held_out=None if spec.held_out is None else spec.held_out.text,
         tokenizer=tuple(digests),
         end_of_document=tokenizer.end_of_document,
         versions=tuple((name, _version(name)) for name in sorted(libraries)),

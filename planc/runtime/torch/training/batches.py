@@ -17,7 +17,7 @@ from planc.runtime.data.errors import DataError, DataStorageError
 from planc.runtime.data.loader import BatchLoader, BatchSource, MicroBatch
 from planc.runtime.data.open import MixedData, mixed, open_in_memory, open_prepared
 from planc.runtime.data.open import OpenData as OpenedData
-from planc.runtime.data.ops import data_spec, source_of
+from planc.runtime.data.ops import data_spec
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.data.prepared.wanted import want
 from planc.runtime.data.spec import DataSpec
@@ -38,7 +38,7 @@ def open_data(session: Session, op: OpenData, position: Position) -> None:
     if op.source == MIXTURE:
         data = _mixed(session, op)
     else:
-        spec = data_spec(op, source=source_of(op))
+        spec = data_spec(op, training=op)
         data = opened(session, spec, vocab_size=op.vocab_size, label="training")
     if data is None:
         return
@@ -84,7 +84,7 @@ def plural_epochs(epochs: str) -> str:
 def open_source(session: Session, op: OpenSource, position: Position) -> None:
     """Read one source with the settings of the training data, which joins it with the others."""
     training = training_data(session.graph)
-    spec = data_spec(training, source=source_of(op))
+    spec = data_spec(op, training=training)
     data = opened(session, spec, vocab_size=training.vocab_size, label=name_of(op))
     session.mixed.append(None if data is None else MixedData(op.label, op.weight, data))
 

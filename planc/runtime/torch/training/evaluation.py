@@ -17,7 +17,7 @@ from planc.graph.ops import (
 )
 from planc.graph.ops.evaluate import EvaluationOp
 from planc.runtime.data.evaluation import EvaluationSet
-from planc.runtime.data.ops import data_spec, source_of
+from planc.runtime.data.ops import data_spec
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.observer import Evaluation
@@ -32,7 +32,7 @@ from planc.tables import plural
 def open_evaluation(session: Session, op: OpenEvaluation, position: Position) -> None:
     """Read the text with the tokenizer, packing and length of the training data."""
     training = session.data_op
-    spec, label = data_spec(training, source=source_of(op)), f"evaluation {op.label}"
+    spec, label = data_spec(op, training=training), f"evaluation {op.label}"
     data = opened(session, spec, vocab_size=training.vocab_size, label=label)
     if data is None:
         return
