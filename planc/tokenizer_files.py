@@ -25,15 +25,16 @@ _VOCABULARIES = (
     *("byte_maps.json", "emoji.json", "entity_vocab.json", "normalizer.json"),
     *("word_pronunciation.json", "word_shape.json"),
 )
-_NAMES = (
+PATTERNS = (
     *(TOKENIZER, SETTINGS, MODEL_CONFIG, "special_tokens_map.json", "added_tokens.json"),
     *(TEMPLATE, f"{TEMPLATES}/*.jinja", *_VOCABULARIES),
 )
+"""Globs of all of them."""
 
 
 def is_tokenizer_file(name: str) -> bool:
     """Whether a file of a directory, by its path in it, is one of a tokenizer's."""
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in _NAMES)
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in PATTERNS)
 
 
 def tokenizer_files(folder: Path) -> tuple[str, ...]:

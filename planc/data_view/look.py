@@ -47,6 +47,10 @@ class _Recorder:
     def end_of_document(self) -> int:
         return self.tokenizer.end_of_document
 
+    @property
+    def marks(self) -> str:
+        return self.tokenizer.marks
+
     def encode(self, documents: Iterable[AnyDocument]) -> Iterator[Tokens | Fault]:
         if self.found:
             yield from (found for found, _ in zip(self.found, documents, strict=True))

@@ -56,7 +56,9 @@ def _tokenizer(side: Side) -> str | None:
     data = side.op(OpenData)
     if data is None:
         return None
-    return data.tokenizer + (f", end of document {data.end_of_document}" if data.end_of_document else "")
+    end = f", end of document {data.end_of_document}" if data.end_of_document else ""
+    begin = f", begin of document {data.begin_of_document}" if data.begin_of_document else ""
+    return f"{data.tokenizer}{begin}{end}"
 
 
 BATCH_FACTS: tuple[Fact, ...] = (

@@ -17,13 +17,15 @@ _MIXTURE: dict[str, Any] = {"source": "mixture", "patterns": (), "field": ""}
 def open_data(plan: Plan, *, vocab_size: int = 0) -> OpenData:
     """The training data."""
     block = plan.data
-    tokenizer, end_of_document = "bytes", None
+    tokenizer, end, begin = "bytes", None, None
     if isinstance(block.tokenizer, data.FileTokenizer):
-        tokenizer, end_of_document = block.tokenizer.path, block.tokenizer.end_of_document
+        tokenizer = block.tokenizer.path
+        end, begin = block.tokenizer.end_of_document, block.tokenizer.begin_of_document
     return OpenData(
         **(_source(block.source) if block.source is not None else _MIXTURE),
         tokenizer=tokenizer,
-        end_of_document=end_of_document,
+        end_of_document=end,
+        begin_of_document=begin,
         packing=block.packing,
         too_long=block.too_long or "",
         sequence_length=block.sequence_length,

@@ -12,7 +12,7 @@ from planc.data_sources.formats import without_compression
 from planc.plan.nested import nested
 from planc.plan.scalars import STEPS, Choice, Int, Path, Quantity, Text
 from planc.plan.shares import Share, Weight
-from planc.plan.types import Optional, Rest, Variant, key
+from planc.plan.types import Optional, OrAuto, Rest, Variant, key
 from planc.record import record
 
 if TYPE_CHECKING:
@@ -90,9 +90,17 @@ class ByteTokenizer:
 
 @record
 class FileTokenizer:
-    path: str = key(Path(), doc="a tokenizer.json, or its directory", positional=True)
+    path: str = key(
+        Path(), doc="a tokenizer's directory, its tokenizer.json, or such a file alone", positional=True
+    )
     end_of_document: str | None = key(
-        Optional(Text()), default=None, doc="the token between documents, if the file does not define one"
+        Optional(Text()), default=None, doc="the token after each document; none is the tokenizer's own"
+    )
+    begin_of_document: str | None = key(
+        OrAuto(Optional(Text())),
+        default="auto",
+        doc="the token before each document; auto is what the tokenizer puts there, if anything; a "
+        "conversation's template writes its own",
     )
 
 

@@ -23,7 +23,7 @@ from planc.runtime.model_files import (
     weight_files,
     weight_names,
 )
-from planc.runtime.run_directory.export_folder import COMPANIONS
+from planc.tokenizer_files import PATTERNS
 
 Say = Callable[[str], None]
 
@@ -104,7 +104,7 @@ def _only_one(model: HubModel, *, say: Say) -> Iterator[None]:
 def _fetch(model: HubModel, *, with_weights: bool, say: Say) -> None:
     say(f"downloading {'the weights' if with_weights else 'the config'} of {model.short} into {hub_cache()}")
     # Files in subdirectories match too, except for the ignored patterns.
-    _download(model, names=["*.json", *map(escape, COMPANIONS)])
+    _download(model, names=["*.json", *PATTERNS])
     if with_weights:
         refuse_unreadable(model.folder)
         # As in transformers, a whole file comes before what an index names.

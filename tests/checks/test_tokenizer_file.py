@@ -6,12 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, processors
+from transformers import AutoTokenizer
 
 from planc.api import check_source
-from planc.checks.data.tokenizer_file import num_token_ids
+from planc.checks.data.tokenizer_file import begin_of_documents, num_token_ids
 from planc.source import SourceFile
 from tests.plans import FULL, PLANS
+
+END = {"__type": "AddedToken", "content": "</s>"}
+ENDS = [("<s>", 300), ("</s>", 301)]
 
 
 def saved(folder: Path, *, num_words: int, added: tuple[str, ...] = ()) -> Path:
@@ -54,3 +58,68 @@ def test_ids_beyond_the_models_rows_are_found(num_words: int, codes: list[str], 
     text = FULL.replace("tokenizer = bytes", 'tokenizer = file("tokenizer.json")')
     checked = check_source(SourceFile("example.plan", text), base=tmp_path)
     assert [one.code.code for one in checked.diagnostics] == codes
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"tokenizer_config.json": {"added_tokens_decoder": {"900": {"content": "<think>"}}}}, 302),
+        (
+            {
+                "tokenizer_config.json": {
+                    "pad_token": "<pad>",
+                    "eos_token": {"__type": "AddedToken", "content": "</s>"},
+                }
+            },
+            302,
+        ),
+        ({"tokenizer_config.json": {"extra_special_tokens": ["<a>", "<b>", "</s>"]}}, 303),
+        ({"tokenizer_config.json": {"extra_special_tokens": {"image_token": "<a>"}}}, 302),
+        ({"tokenizer_config.json": {"additional_special_tokens": ["<a>"]}}, 302),
+        ({"added_tokens.json": {"<a>": 700}, "special_tokens_map.json": {"pad_token": "<p>"}}, 303),
+        ({"tokenizer_config.json": {"add_bos_token": True, "model_max_length": 4}}, 301),
+    ],
+)
+def test_tokens_of_the_files_next_to_it_are_counted_as_transformers_adds_them(
+    files: dict[str, dict[str, object]], expected: int, tmp_path: Path
+) -> None:
+    saved(tmp_path, num_words=300, added=("</s>",))
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    reference = AutoTokenizer.from_pretrained(tmp_path)
+    assert num_token_ids(tmp_path) == max(reference.get_vocab().values()) + 1 == expected
+    # A copy of another name is alone.
+    (tmp_path / "alone.json").write_bytes((tmp_path / "tokenizer.json").read_bytes())
+    assert num_token_ids(tmp_path / "alone.json") == 301
+
+
+@pytest.mark.parametrize(
+    ("processor", "expected"),
+    [
+        (None, ()),
+        (processors.ByteLevel(), ()),
+        (processors.BertProcessing(("</s>", 301), ("<s>", 300)), ("<s>",)),
+        (processors.RobertaProcessing(("</s>", 301), ("<s>", 300)), ("<s>",)),
+        (
+            processors.Sequence(
+                [
+                    processors.ByteLevel(),
+                    processors.TemplateProcessing(single="<s> </s> $A <s>", special_tokens=ENDS),
+                ]
+            ),
+            ("<s>", "</s>"),
+        ),
+        (processors.TemplateProcessing(single="$A </s>", special_tokens=ENDS), ()),
+    ],
+)
+def test_what_it_puts_before_a_text_is_read(
+    processor: processors.PostProcessor | None, expected: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = saved(tmp_path, num_words=300, added=("<s>", "</s>"))
+    tokenizer = Tokenizer.from_file(str(path))
+    if processor is not None:
+        tokenizer.post_processor = processor
+    tokenizer.save(str(path))
+    assert begin_of_documents(path) == expected
+    ids = tokenizer.encode("w1").ids
+    assert tuple(tokenizer.id_to_token(one) for one in ids[: ids.index(1)]) == expected

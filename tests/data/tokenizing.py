@@ -9,8 +9,12 @@ from planc.runtime.data.sources import Document
 from planc.runtime.data.tokenizers import Tokenizer, read_tokenizer
 
 
-def load_tokenizer(tokenizer: str, *, base: Path, end_of_document: str | None) -> Tokenizer:
-    return read_tokenizer(tokenizer, base=base, end_of_document=end_of_document).load()
+def load_tokenizer(
+    tokenizer: str, *, base: Path, end_of_document: str | None, begin_of_document: str | None = None
+) -> Tokenizer:
+    return read_tokenizer(
+        tokenizer, base=base, end_of_document=end_of_document, begin_of_document=begin_of_document
+    ).load()
 
 
 def document(text: str, *, origin: str = "here") -> Document:

@@ -215,7 +215,7 @@ def test_paths_start_at_the_folder_of_the_file_that_writes_them() -> None:
     plan = plan_of({"x.plan": 'extends "base/b.plan"\n' + tokenizer, "base/b.plan": base})
     assert plan.model.hf == "models/tiny-llama"
     assert plan.data.source == TextFiles(("base/data/*.txt", "/abs/*.txt"))
-    assert plan.data.tokenizer == FileTokenizer("models/t/tokenizer.json", None)
+    assert plan.data.tokenizer == FileTokenizer("models/t/tokenizer.json", None, "auto")
 
 
 def test_a_path_in_a_parameter_starts_where_it_is_written() -> None:

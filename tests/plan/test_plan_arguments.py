@@ -101,13 +101,19 @@ def test_an_argument_of_a_default_is_set() -> None:
 def test_an_argument_of_a_call_that_is_written_bare_is_set() -> None:
     text = edited(("tokenizer = bytes", 'tokenizer = file("models/t")'))
     plan = resolved(text, overrides=[setting('data.tokenizer.end_of_document="<s>"')])
-    assert values(plan)["data.tokenizer"] == 'file("models/t", end_of_document = "<s>")'
+    assert (
+        values(plan)["data.tokenizer"]
+        == 'file("models/t", end_of_document = "<s>", begin_of_document = auto)'
+    )
 
 
 def test_an_argument_that_stands_without_its_name_is_replaced() -> None:
     text = edited(("tokenizer = bytes", 'tokenizer = file("models/t", end_of_document = "<s>")'))
     plan = resolved(text, overrides=[setting('data.tokenizer.path="models/u"')])
-    assert values(plan)["data.tokenizer"] == 'file("models/u", end_of_document = "<s>")'
+    assert (
+        values(plan)["data.tokenizer"]
+        == 'file("models/u", end_of_document = "<s>", begin_of_document = auto)'
+    )
 
 
 def test_an_argument_may_be_a_parameter() -> None:

@@ -30,7 +30,18 @@ from planc.plan.scalars import (
 from planc.plan.scope import Scope
 from planc.plan.shares import Share, StepsOrShare, Weight
 from planc.plan.style_actions import STYLE_ACTIONS
-from planc.plan.types import NONE, List, Optional, Placement, Rest, Variant, keys, render_call, type_of
+from planc.plan.types import (
+    NONE,
+    List,
+    Optional,
+    OrAuto,
+    Placement,
+    Rest,
+    Variant,
+    keys,
+    render_call,
+    type_of,
+)
 from planc.source import SourceFile
 from planc.syntax import ast
 from planc.syntax.parse import parse_assignment
@@ -157,6 +168,8 @@ def values(wanted: ValueType) -> st.SearchStrategy[Any]:
             return st.decimals("0.001", "1000", places=3).map(Fraction)
         case Optional(inner):
             return st.none() | values(inner)
+        case OrAuto(inner):
+            return st.just("auto") | values(inner)
         case List(of, length):
             return st.lists(values(of), min_size=length or 0, max_size=length or 3).map(tuple)
         case Rest(of):

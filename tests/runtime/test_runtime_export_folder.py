@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from planc.runtime.checkpoint_format.errors import CheckpointError, CheckpointStorageError
 from planc.runtime.checkpoint_format.shards import Entry
-from planc.runtime.run_directory import export_folder
 from planc.runtime.run_directory.export_folder import (
     ORIGIN_NAME,
     Description,
@@ -30,7 +30,7 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def export(folder: Path, *, source: Path, step: int, tokenizer: Path | None = None) -> str:
+def export(folder: Path, *, source: Path, step: int, tokenizer: Mapping[str, bytes] | None = None) -> str:
     """A whole export of one weight; what `finish` returns."""
     temporary = begin(folder)
     write_file(temporary / "model.safetensors", [WEIGHT], data=[memoryview(bytes(8))])
@@ -95,10 +95,11 @@ def test_an_export_stands_alone_in_its_place(tmp_path: Path, source: Path) -> No
 
 
 def test_companions_go_along_and_nothing_else(tmp_path: Path, source: Path) -> None:
-    for name in (*export_folder.COMPANIONS, "model.safetensors", "train.py", "README.md"):
+    companions = ("generation_config.json", "tokenizer.json", "merges.txt", "sentencepiece.bpe.model")
+    for name in (*companions, "model.safetensors", "train.py", "README.md", "trainer_state.json"):
         (source / name).write_text(f"the model's own {name}")
     export(tmp_path / "hf", source=source, step=3)
-    expected = sorted((*export_folder.COMPANIONS, "config.json", "model.safetensors", ORIGIN_NAME))
+    expected = sorted((*companions, "config.json", "model.safetensors", ORIGIN_NAME))
     assert names(tmp_path / "hf") == expected
     assert (tmp_path / "hf/merges.txt").read_text() == "the model's own merges.txt"
     assert (tmp_path / "hf/model.safetensors").stat().st_size < 200
@@ -132,17 +133,23 @@ def test_what_planc_did_not_write_into_an_earlier_export_is_kept(tmp_path: Path,
 
 
 def test_the_plans_tokenizer_goes_before_the_models(tmp_path: Path, source: Path) -> None:
-    tokenizer = tmp_path / "tokenizer"
-    tokenizer.mkdir()
-    for folder in (source, tokenizer):
-        for name in ("generation_config.json", "tokenizer.json"):
-            (folder / name).write_text(f"of {folder.name}")
-    (source / "vocab.json").write_text("of model")
+    for name in ("generation_config.json", "tokenizer.json", "vocab.json"):
+        (source / name).write_text("of model")
+    templates = "additional_chat_templates/tools.jinja"
+    content = b"of tokenizer"
+    tokenizer = {"tokenizer.json": content, "config.json": content, templates: content}
     export(tmp_path / "hf", source=source, step=3, tokenizer=tokenizer)
     assert (tmp_path / "hf" / "tokenizer.json").read_text() == "of tokenizer"
+    assert (tmp_path / "hf" / templates).read_text() == "of tokenizer"
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["model_type"] == "llama"
     assert (tmp_path / "hf" / "generation_config.json").read_text() == "of model"
     # Two tokenizers' files are no tokenizer.
     assert "vocab.json" not in names(tmp_path / "hf")
+
+
+def test_a_tokenizer_that_is_missing_is_named(tmp_path: Path, source: Path) -> None:
+    said = export(tmp_path / "hf", source=source, step=3, tokenizer={})
+    assert said == "; without a tokenizer: the plan's is missing"
 
 
 def test_an_earlier_export_stays_while_the_new_one_is_written(tmp_path: Path, source: Path) -> None:

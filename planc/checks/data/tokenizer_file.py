@@ -1,33 +1,59 @@
-"""Facts about a tokenizer.json and the files next to it that its text alone shows."""
+"""Facts about a tokenizer that the text of its files shows, without a library.
+
+They agree with what a run loads as far as they go: a class of transformers may add tokens of its own.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from planc.tokenizer_files import SETTINGS, TEMPLATE, holds_tokenizer, tokenizer_folder
+from planc.tokenizer_files import SETTINGS, TEMPLATE, TOKENIZER, holds_tokenizer, tokenizer_folder
 
 _MAX_BYTES = 64 * 2**20
+_INVALID = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def num_token_ids(path: Path) -> int | None:
-    """Return the largest id of a file, or of the file in a directory, plus one.
+    """Return the largest id of a tokenizer, plus one; transformers may add more.
 
-    None for a file that is missing or that a run would reject too: a plan may be checked where only its text
+    None for files that are missing or that a run would reject too: a plan may be checked where only its text
     is, so a missing file is not a finding.
     """
     try:
-        if path.is_dir():
-            path = path / "tokenizer.json"
-        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
+        content = _tokenizer(path)
+        if content is None:
             return None
-        content = json.loads(path.read_bytes())
         vocabulary, added = content["model"]["vocab"], content.get("added_tokens") or []
         # Unigram models list [piece, score], and ids are positions.
-        ids = [*vocabulary.values()] if isinstance(vocabulary, dict) else [len(vocabulary) - 1]
-        ids.extend(token["id"] for token in added)
-        return max(ids) + 1 if ids and all(type(one) is int for one in ids) else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        ids = vocabulary if isinstance(vocabulary, dict) else {one[0]: n for n, one in enumerate(vocabulary)}
+        ids = {**ids, **{token["content"]: token["id"] for token in added}}
+        if not ids or not all(type(one) is int for one in ids.values()):
+            return None
+        # As the tokenizers library numbers new tokens.
+        place = max([len(vocabulary), *(token["id"] + 1 for token in added)])
+        num_new = len({*_tokens_of_settings(path)} - ids.keys())
+        return max(*ids.values(), place + num_new - 1 if num_new else 0) + 1
+    except _INVALID:
+        return None
+
+
+def begin_of_documents(path: Path) -> tuple[str, ...] | None:
+    """The tokens that a tokenizer puts before a text; None if only loading it shows them."""
+    try:
+        content = _tokenizer(path)
+        return None if content is None else tuple(_begin(content.get("post_processor")))
+    except _INVALID:
+        return None
+
+
+def end_of_documents(path: Path) -> str | None:
+    """The token that a tokenizer's settings name as its end; None if only loading it shows one."""
+    try:
+        return dict(_named(_settings(path, SETTINGS))).get("eos_token")
+    except _INVALID:
         return None
 
 
@@ -41,9 +67,70 @@ def has_chat_template(path: Path) -> bool | None:
     if (folder / TEMPLATE).is_file():
         return True
     try:
-        config = json.loads((folder / SETTINGS).read_bytes())
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError, RecursionError):
+        return bool(_settings(path, SETTINGS).get("chat_template"))
+    except _INVALID:
         return None
-    return isinstance(config, dict) and bool(config.get("chat_template"))
+
+
+def _tokenizer(path: Path) -> Any:
+    """The content of a tokenizer.json; None if there is none."""
+    folder = tokenizer_folder(path)
+    file = path if folder is None else folder / TOKENIZER
+    if not file.is_file() or file.stat().st_size > _MAX_BYTES:
+        return None
+    return json.loads(file.read_bytes())
+
+
+def _settings(path: Path, name: str) -> dict[str, Any]:
+    """The content of a file next to a tokenizer.json; empty if there is none."""
+    folder = tokenizer_folder(path)
+    if folder is None or not (folder / name).is_file():
+        return {}
+    settings = json.loads((folder / name).read_bytes())
+    if not isinstance(settings, dict):
+        raise ValueError(f"{name} is not an object")
+    return settings
+
+
+def _tokens_of_settings(path: Path) -> Iterator[str]:
+    """The tokens of the files next to a tokenizer.json, which transformers adds unless they are known."""
+    settings = _settings(path, SETTINGS)
+    decoder = settings.get("added_tokens_decoder")
+    if decoder is None:
+        settings = {**settings, **_settings(path, "special_tokens_map.json")}
+        yield from _settings(path, "added_tokens.json")
+    else:
+        yield from (token["content"] for token in decoder.values())
+    yield from (token for _, token in _named(settings))
+    extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
+    yield from (_text(token) for token in (extra.values() if isinstance(extra, dict) else extra))
+
+
+def _named(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Special tokens by their role: `eos_token`, ..."""
+    for role, token in settings.items():
+        if role.endswith("_token") and isinstance(token, str | dict):
+            yield role, _text(token)
+
+
+def _text(token: Any) -> str:
+    """A token that is written as text, or as an object with the text in it."""
+    found = token["content"] if isinstance(token, dict) else token
+    if not isinstance(found, str):
+        raise ValueError(f"{found} is not a token")
+    return found
+
+
+def _begin(step: Any) -> Iterator[str]:
+    """The tokens before a text in the last step of a tokenizer.json."""
+    match step:
+        case {"type": "TemplateProcessing", "single": [*parts]}:
+            for part in parts:
+                if "SpecialToken" not in part:
+                    break
+                yield part["SpecialToken"]["id"]
+        case {"type": "BertProcessing" | "RobertaProcessing", "cls": [token, _]}:
+            yield token
+        case {"type": "Sequence", "processors": [*steps]}:
+            for one in steps:
+                yield from _begin(one)

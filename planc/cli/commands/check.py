@@ -22,7 +22,7 @@ from planc.cli.support.arguments import (
     add_set_argument,
     add_world_size_argument,
 )
-from planc.cli.support.check_scope import unread
+from planc.cli.support.check_scope import documents, unread
 from planc.cli.support.exits import FINDINGS, UsageError
 from planc.cli.support.plan_files import PlanFile, included_by, is_part, plan_files
 from planc.cli.support.terminal import wants_color
@@ -250,6 +250,7 @@ def _print_summary(result: _Result) -> None:
     if checked.overrides:
         rows.append(("settings", ", ".join(checked.overrides)))
     base, is_deep = Path(result.path).parent, bool(result.rehearsed)
+    rows += documents(draft.bound.plan, base=base)
     rest = unread(draft.bound.plan, draft.graph, base=base, is_deep=is_deep, has_data=bool(result.data))
     if rest is not None:
         rows.append(rest)

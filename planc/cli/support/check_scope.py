@@ -1,4 +1,4 @@
-"""What a check did not read."""
+"""What a check shows of a run's files: what documents begin and end with, and what it did not read."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from planc.checks.data.files_absent import absent_files
+from planc.checks.data.tokenizer_file import begin_of_documents, end_of_documents
 from planc.graph.graph import Graph
 from planc.graph.ops import LoadWeights
 from planc.hub.names import model_folder
-from planc.plan.data import FileTokenizer
+from planc.plan.data import Chat, FileTokenizer
 from planc.plan.spec import Plan, Weights
 from planc.tables import Row
 
@@ -23,6 +24,22 @@ def unread(plan: Plan, graph: Graph, *, base: Path, is_deep: bool, has_data: boo
     rest = "" if is_deep else "; --deep also rehearses the run"
     names = ", ".join(_unread(plan, graph, base, has_data=has_data))
     return ("not read", f"{names}{rest}") if names else None
+
+
+def documents(plan: Plan, *, base: Path) -> Iterator[Row]:
+    """A row with what documents begin and end with, if a tokenizer in files that are here decides it."""
+    tokenizer = plan.data.tokenizer
+    if not isinstance(tokenizer, FileTokenizer) or isinstance(plan.data.source, Chat):
+        return
+    path, own = base / tokenizer.path, "what the tokenizer puts there"
+    if not path.exists():
+        return
+    end = tokenizer.end_of_document or end_of_documents(path) or "the tokenizer's own end"
+    begin: str | None = tokenizer.begin_of_document
+    if begin == "auto":
+        tokens = begin_of_documents(path)
+        begin = own if tokens is None else " ".join(tokens)
+    yield "documents", f"begin with {begin}, end with {end}" if begin else f"end with {end}"
 
 
 def _unread(plan: Plan, graph: Graph, base: Path, *, has_data: bool) -> Iterator[str]:

@@ -12,7 +12,8 @@ from planc.graph.ops import BuildModel, OpenData
 from planc.hub.names import model_folder
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.verify import read_manifest
-from planc.runtime.data.tokenizer_folder import folder_of_tokenizer
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.tokenizer_folder import Files, read_tokenizer_files
 from planc.runtime.errors import RunError
 from planc.vocab import DType
 
@@ -62,14 +63,22 @@ def _model(checkpoint: Path) -> Path:
     return found
 
 
-def _tokenizer(checkpoint: Path) -> Path | None:
-    """The directory of the tokenizer of the plan that saved a checkpoint, where the plan is known."""
+def _tokenizer(checkpoint: Path) -> Files | None:
+    """The tokenizer's files of the plan that saved a checkpoint; None if it is unknown, or reads bytes."""
     try:
         saved = _saved(checkpoint)
     except NoSavedPlanError:
         return None
     opened = next(op for op in graph_of(saved.artifact).setup if isinstance(op, OpenData))
-    return folder_of_tokenizer(opened.tokenizer, base=saved.folder / saved.artifact.base)
+    if opened.tokenizer == "bytes":
+        return None
+    try:
+        return read_tokenizer_files(
+            saved.folder / saved.artifact.base / opened.tokenizer, name=opened.tokenizer
+        )
+    except DataError:
+        # What is missing is named in the note on the export.
+        return {}
 
 
 def _saved(checkpoint: Path) -> SavedPlan:

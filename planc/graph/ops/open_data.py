@@ -17,6 +17,9 @@ class OpenData(SourceOp):
     tokenizer: str
     """bytes, or the path of a tokenizer.json or of its directory."""
     end_of_document: str | None
+    """A token; None for the tokenizer's own."""
+    begin_of_document: str | None = None
+    """A token, `auto` for what the tokenizer itself puts before a text, or None for nothing."""
     packing: str
     """attend, isolate, whole or none."""
     too_long: str = ""

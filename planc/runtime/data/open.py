@@ -22,6 +22,7 @@ from planc.runtime.data.prepared.index import ArrayName
 from planc.runtime.data.prepared.stored_array import StoredArray, StoredStarts
 from planc.runtime.data.prepared.wanted import Wanted, want
 from planc.runtime.data.spec import DataSpec
+from planc.runtime.data.tokenizers import TokenizerFiles
 from planc.runtime.ranks.reads import Reads
 
 
@@ -29,14 +30,17 @@ from planc.runtime.ranks.reads import Reads
 class OpenData:
     """Tokenized data, its order, and the fingerprint that a resumed run must match.
 
-    `left_out` names each bad document that the data was made without.
+    `marks` names what documents begin and end with. `left_out` names each bad document that the data was
+    made without.
     """
 
     dataset: Dataset
+    tokenizer: TokenizerFiles
     order: Order
     end_of_document: int
     fingerprint: str
     left_out: tuple[str, ...] = ()
+    marks: str = ""
 
 
 def open_data(spec: DataSpec, *, base: Path, model_vocab_size: int, reads: Reads | None = None) -> OpenData:
@@ -63,6 +67,7 @@ def open_in_memory(wanted: Wanted, *, model_vocab_size: int, reads: Reads | None
         dataset,
         wanted,
         end_of_document=tokenizer.end_of_document,
+        marks=tokenizer.marks,
         left_out=bad.messages,
         model_vocab_size=model_vocab_size,
         reads=reads,
@@ -84,6 +89,7 @@ def open_prepared(
         _stored(prepared, wanted.spec),
         wanted,
         end_of_document=index.end_of_document,
+        marks=index.marks,
         left_out=index.left_out,
         model_vocab_size=model_vocab_size,
         reads=reads,
@@ -110,10 +116,12 @@ def mixed(sources: Sequence[MixedData], *, seed: int) -> OpenData:
         order = MixtureOrder(sizes, Shares.of([Fraction(weight) for weight in weights]), seed)
     return OpenData(
         joined,
+        sources[0].data.tokenizer,
         order,
         sources[0].data.end_of_document,
         mixture_fingerprint([one.data.fingerprint for one in sources], weights=weights),
         tuple(message for one in sources for message in one.data.left_out),
+        sources[0].data.marks,
     )
 
 
@@ -143,6 +151,7 @@ def _opened(
     wanted: Wanted,
     *,
     end_of_document: int,
+    marks: str,
     left_out: tuple[str, ...],
     model_vocab_size: int,
     reads: Reads | None,
@@ -156,4 +165,4 @@ def _opened(
     if reads is not None:
         reads.add("tokens", "data", fingerprint)
     order = SampleOrder(dataset.num_sequences, spec.shuffle_seed)
-    return OpenData(dataset, order, end_of_document, fingerprint, left_out)
+    return OpenData(dataset, wanted.tokenizer, order, end_of_document, fingerprint, left_out, marks)

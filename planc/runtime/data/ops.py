@@ -25,6 +25,7 @@ def data_spec(op: AnySource, *, training: OpenData) -> DataSpec:
         shuffle_seed=training.shuffle_seed,
         packing=packing,
         end_of_document=training.end_of_document,
+        begin_of_document=training.begin_of_document,
         skip_bad=training.skip_bad,
         too_long=too_long,
         held_out=held_out,

@@ -46,7 +46,8 @@ class HeldOut:
 class DataSpec:
     """`tokenizer` is "bytes", or the path of a tokenizer's folder or file relative to the base directory.
 
-    `end_of_document` names a token of it; None uses its only well-known end of document. `skip_bad` is how
+    `end_of_document` names a token of it; None uses its own end of document. `begin_of_document` names one,
+    or is "auto" for what the tokenizer itself puts before a text; None puts nothing there. `skip_bad` is how
     many bad documents may be left out.
     """
 
@@ -56,6 +57,7 @@ class DataSpec:
     shuffle_seed: int
     packing: Packing = "attend"
     end_of_document: str | None = None
+    begin_of_document: str | None = None
     skip_bad: int = 0
     too_long: TooLong = "truncate"
     held_out: HeldOut | None = None

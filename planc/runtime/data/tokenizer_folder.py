@@ -112,11 +112,3 @@ def _decoded(content: bytes, *, name: str) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{name} is not UTF-8: {error.reason}", help="restore the file") from error
-
-
-def folder_of_tokenizer(tokenizer: str, *, base: Path) -> Path | None:
-    """The directory of a plan's tokenizer, a path relative to `base`; None for `bytes`."""
-    if tokenizer == "bytes":
-        return None
-    path = base / tokenizer
-    return tokenizer_folder(path) or path.parent

@@ -46,6 +46,11 @@ class Tokenizer(Protocol):
 
     @property
     def end_of_document(self) -> int: ...
+    @property
+    def marks(self) -> str:
+        """What a document begins and ends with, in words; empty if there is no choice."""
+        ...
+
     def encode(self, documents: Iterable[AnyDocument]) -> Iterator[Tokens | Fault]:
         """The tokens of each document, in order; some are read ahead."""
         ...
@@ -75,6 +80,7 @@ class ByteTokenizer:
     digest: str = _BYTES
     vocab_size: int = 257
     end_of_document: int = 256
+    marks: str = ""
 
     def encode(self, documents: Iterable[AnyDocument]) -> Iterator[Tokens | Fault]:
         for document in documents:
@@ -93,7 +99,11 @@ class ByteTokenizer:
 
 @dataclass(frozen=True, slots=True)
 class FileTokenizer:
-    """A tokenizer in files. Special tokens in the text become their own ids; none are added."""
+    """A tokenizer in files. Special tokens in the text become their own ids.
+
+    A text begins with the ids that the plan asks for, but has no end yet. A conversation has what its
+    template writes.
+    """
 
     name: str
     digest: str
@@ -106,6 +116,10 @@ class FileTokenizer:
     @property
     def end_of_document(self) -> int:
         return self.encoders.end_of_document
+
+    @property
+    def marks(self) -> str:
+        return self.encoders.marks
 
     def encode(self, documents: Iterable[AnyDocument]) -> Iterator[Tokens | Fault]:
         """All documents of a source are texts, or all are conversations."""
@@ -166,7 +180,8 @@ def _num_processes() -> int:
 class TokenizerFiles:
     """The content of a tokenizer's files, not parsed yet: parsing a large vocabulary takes a second.
 
-    `end_of_document` is the token that the plan names; None for the tokenizer's own.
+    `end_of_document` is the token that the plan names; None for the tokenizer's own. `begin_of_document` is
+    one too, "auto" for what the tokenizer itself puts before a text, or None for nothing.
     """
 
     name: str
@@ -174,6 +189,7 @@ class TokenizerFiles:
     files: Files = field(default_factory=dict)
     end_of_document: str | None = None
     chat_template: ChatTemplate | None = None
+    begin_of_document: str | None = None
 
     @property
     def is_bytes(self) -> bool:
@@ -196,25 +212,37 @@ class TokenizerFiles:
         """
         if self.is_bytes:
             return ByteTokenizer()
-        loading = Loading(self.name, self.files, self.end_of_document, self.chat_template)
+        loading = Loading(
+            self.name, self.files, self.end_of_document, self.chat_template, self.begin_of_document
+        )
         number = num_processes or _num_processes()
         encoders = Encoders(loading, limits, num_processes=number, store=store)
         return FileTokenizer(self.name, self.digest, encoders)
 
 
 def read_tokenizer(
-    tokenizer: str, *, base: Path, end_of_document: str | None, reads: Reads | None = None
+    tokenizer: str,
+    *,
+    base: Path,
+    end_of_document: str | None,
+    begin_of_document: str | None = None,
+    reads: Reads | None = None,
 ) -> TokenizerFiles:
     """The files of a tokenizer: a directory, its tokenizer.json or a file alone, relative to `base`.
 
     "bytes" has none. `end_of_document` names the token that ends a document; None uses the tokenizer's
-    `eos_token`, or else the only known end of document among its special tokens. Raises DataError.
+    `eos_token`, or else the only known end of document among its special tokens. `begin_of_document` names
+    the token that begins one, or is "auto" for what the tokenizer itself puts before a text.
+
+    Raises DataError.
     """
     if tokenizer != "bytes":
         files = read_tokenizer_files(base / tokenizer, name=tokenizer, reads=reads)
         folder = tokenizer if (base / tokenizer).is_dir() else str(PurePosixPath(tokenizer).parent)
         template = chat_template_of(files, name=folder)
-        return TokenizerFiles(tokenizer, digest_of(files), files, end_of_document, template)
+        return TokenizerFiles(
+            tokenizer, digest_of(files), files, end_of_document, template, begin_of_document
+        )
     if end_of_document is not None:
         raise DataError(
             f'the bytes tokenizer has no token "{end_of_document}"',

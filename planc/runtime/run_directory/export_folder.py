@@ -30,28 +30,14 @@ from planc.runtime.checkpoint_format.shards import Entry, encode_header
 from planc.runtime.run_directory.best_effort import BestEffort, retried
 from planc.runtime.run_directory.plain_files import NotPlainError, create_to_write, kind_of, read_utf8, remove
 from planc.strict_json import loads
+from planc.tokenizer_files import tokenizer_files
 
 ORIGIN_NAME = "planc_export.json"
 """Names the plan and step of an export; a directory without it is never replaced."""
 
 _MAX_ORIGIN_BYTES = 10_000
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "spiece.model",
-    "chat_template.jinja",
-    "chat_template.json",
-)
-"""Files of a tokenizer, which are copied if the tokenizer's directory has them."""
-COMPANIONS = ("generation_config.json", *TOKENIZER_FILES)
-"""Files of a model's directory that belong with its weights."""
+_GENERATION = "generation_config.json"
 _CONFIG = "config.json"
 _WEIGHTS = re.compile(r"model(-\d{5,}-of-\d{5,})?\.safetensors")
 
@@ -60,13 +46,13 @@ _WEIGHTS = re.compile(r"model(-\d{5,}-of-\d{5,})?\.safetensors")
 class Description:
     """The contents of an export other than the weights.
 
-    `source` is the model's own directory; `tokenizer` the directory of the plan's tokenizer, None if the plan
-    reads bytes; `config` the entries of config.json that the export changes; `files` the tensors of each
-    weight file; `origin` the contents of ORIGIN_NAME, including `step`.
+    `source` is the model's own directory; `tokenizer` the files of the plan's tokenizer, by their paths in
+    its directory, None if the plan reads bytes; `config` the entries of config.json that the export changes;
+    `files` the tensors of each weight file; `origin` the contents of ORIGIN_NAME, including `step`.
     """
 
     source: Path
-    tokenizer: Path | None
+    tokenizer: Mapping[str, bytes] | None
     config: Mapping[str, Any]
     files: Mapping[str, Sequence[Entry]]
     origin: Mapping[str, Any]
@@ -129,9 +115,9 @@ def finish(temporary: Path, folder: Path, *, described: Description, effort: Bes
     """
     with storage_errors(f"cannot complete {folder}"):
         _write_config(temporary, described)
-        _copy(("generation_config.json",), described.source, temporary)
-        tokenizer = described.tokenizer or described.source
-        has_tokenizer = _copy(TOKENIZER_FILES, tokenizer, temporary)
+        if (described.source / _GENERATION).is_file():
+            _write(temporary / _GENERATION, (described.source / _GENERATION).read_bytes())
+        lacks_tokenizer = _write_tokenizer(temporary, described)
         if len(described.files) > 1:
             _write_json(temporary / _INDEX, _index(described.files))
         written = sorted((*(path.name for path in temporary.iterdir()), ORIGIN_NAME))
@@ -146,22 +132,30 @@ def finish(temporary: Path, folder: Path, *, described: Description, effort: Bes
     if replaced is not None:
         effort, aside = effort or BestEffort(), _aside(folder)
         effort.attempt(f"delete {aside}", partial(delete, aside, effort=effort))
-    return _said(replaced, kept=kept, tokenizer=None if has_tokenizer else tokenizer)
+    return _said(replaced, kept=kept, lacks_tokenizer=lacks_tokenizer)
 
 
-def _copy(names: Iterable[str], source: Path, target: Path) -> bool:
-    """Copy those of the files that a directory has; whether it has any."""
-    there = [name for name in names if (source / name).is_file()]
-    for name in there:
-        _write(target / name, (source / name).read_bytes())
-    return bool(there)
+def _write_tokenizer(temporary: Path, described: Description) -> str:
+    """Write the plan's tokenizer, or else the model's own; why there is none, or nothing."""
+    files, source = described.tokenizer, described.source
+    if files is None:
+        files = {name: (source / name).read_bytes() for name in tokenizer_files(source)}
+    # The model's configuration is that of the export.
+    names = [name for name in files if name != _CONFIG]
+    for name in names:
+        (temporary / name).parent.mkdir(exist_ok=True)
+        _write(temporary / name, files[name])
+    if names:
+        return ""
+    return f"none in {os.path.normpath(source)}" if described.tokenizer is None else "the plan's is missing"
 
 
 def _keep_foreign(earlier: Path, temporary: Path) -> tuple[str, ...]:
     """Copy what planc did not write from an earlier export into the new one; return its names."""
     origin = loads(read_utf8(earlier / ORIGIN_NAME, max_bytes=_MAX_ORIGIN_BYTES))
     # An export without a list is of an earlier planc.
-    known = {_CONFIG, _INDEX, ORIGIN_NAME, *COMPANIONS} if "files" not in origin else set(origin["files"])
+    known = {_CONFIG, _INDEX, ORIGIN_NAME, _GENERATION, *tokenizer_files(earlier)}
+    known = set(origin["files"]) if "files" in origin else known
     kept = []
     for path in sorted(earlier.iterdir()):
         target = temporary / path.name
@@ -175,11 +169,11 @@ def _keep_foreign(earlier: Path, temporary: Path) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def _said(replaced: int | None, *, kept: Sequence[str], tokenizer: Path | None) -> str:
+def _said(replaced: int | None, *, kept: Sequence[str], lacks_tokenizer: str) -> str:
     parts = [f", replacing the export of step {replaced}"] if replaced is not None else []
     parts += [f", with {', '.join(kept)} of it"] if kept else []
-    if tokenizer is not None:
-        parts.append(f"; without a tokenizer: none in {os.path.normpath(tokenizer)}")
+    if lacks_tokenizer:
+        parts.append(f"; without a tokenizer: {lacks_tokenizer}")
     return "".join(parts)
 
 

@@ -19,6 +19,7 @@ from planc.graph.ops import BuildSchedule, FullyShard, OpenData
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.loader import BatchLoader, MicroBatch
 from planc.runtime.data.open import MixedData
+from planc.runtime.data.tokenizer_folder import Files
 from planc.runtime.observer import Evaluation, Observer
 from planc.runtime.process import Launch
 from planc.runtime.ranks.rank_log import RankLog
@@ -173,6 +174,8 @@ class Session:
     evaluations: list[Evaluation] = field(default_factory=list)
     """The evaluations of this step."""
     model_digest: str = ""
+    tokenizer_files: Files | None = None
+    """What the run's tokenizer was loaded from; on rank 0, unless it is `bytes`."""
     seed: int = 0
     vocab_size: int = 0
     data_fingerprint: str = ""

@@ -73,12 +73,15 @@ class Loading:
     files: Mapping[str, bytes]
     end_of_document: str | None
     chat_template: ChatTemplate | None
+    begin_of_document: str | None = None
 
     def header(self, limits: Limits, *, folder: str) -> dict[str, Any]:
         """The message that the files follow; the process may write them to `folder` to load them."""
         return {
             "name": self.name,
             "end_of_document": self.end_of_document,
+            "begin_of_document": self.begin_of_document,
+            "has_template": self.chat_template is not None,
             "limits": limits.data(),
             "files": {path: len(content) for path, content in self.files.items()},
             "folder": folder,
@@ -88,8 +91,8 @@ class Loading:
 class Encoder:
     """Tokenizes in another process, and in a new one after a document that ended it.
 
-    `vocab_size` is one more than the largest id, `special_ids` are those of special tokens. Raises DataError
-    if the tokenizer or its template is faulty.
+    `vocab_size` is one more than the largest id, `special_ids` are those of special tokens, `marks` names
+    what documents begin and end with. Raises DataError if the tokenizer or its template is faulty.
     """
 
     def __init__(self, loading: Loading, limits: Limits) -> None:
@@ -99,6 +102,7 @@ class Encoder:
         found = self._started().first
         self.vocab_size: int = found["vocab_size"]
         self.special_ids = frozenset[int](found["special_ids"])
+        self.marks: str = found["marks"]
         self.end_of_document: int = found["end_of_document"]
 
     def encode(self, items: Sequence[bytes], *, train_on: TrainOn | None = None) -> Iterator[Tokens | Fault]:

@@ -16,16 +16,6 @@ from planc.runtime.data.errors import DataError
 from planc.runtime.data.tokenizer_folder import Files, is_alone
 from planc.tokenizer_files import TOKENIZER
 
-_ENDS_OF_DOCUMENT = (
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "</s>",
-    "<eos>",
-    "[EOS]",
-    "<|eos|>",
-    "<｜end▁of▁sentence｜>",  # noqa: RUF001 (spelled this way by the models that use it)
-)
-"""The tokens that published causal language models put after each document of their training text."""
 _OVERRIDES = ("__call__", "_encode_plus")
 """The methods of a transformers tokenizer through which text passes before the tokenizers library gets it."""
 _READERS = {"sentencepiece": "sentencepiece", "google": "protobuf", "tiktoken": "tiktoken"}
@@ -55,7 +45,7 @@ class LoadedTokenizer:
 
     @property
     def special_ids(self) -> list[int]:
-        """The ids of the special tokens, ascending."""
+        """The ids of the tokens that the files call special, by their role or by a mark, ascending."""
         return sorted({self.ids[token] for token in self.special if token in self.ids})
 
     def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
@@ -84,26 +74,12 @@ class LoadedTokenizer:
         assert self.backend is not None, "one of both is there"
         return str(self.backend.decode(ids, skip_special_tokens=False))
 
-    def end_of_document(self, token: str | None) -> int:
-        """The id of `token`, of the tokenizer's end of a sequence, or of the only known end of document.
-
-        Raises DataError.
-        """
-        token = token or self.special_tokens.get("eos_token") or self._known_end_of_document()
-        if token not in self.ids:
-            raise DataError(
-                f'{self.name} has no token "{token}"', help="set end_of_document to one of its tokens"
-            )
-        return self.ids[token]
-
-    def _known_end_of_document(self) -> str:
-        """The only known end of document among the special tokens. Raises DataError for none or several."""
-        # Only special ones: some vocabularies hold "</s>" as the HTML tag.
-        found = tuple(token for token in _ENDS_OF_DOCUMENT if token in self.special)
-        if len(found) != 1:
-            fault = f"several ends of document: {', '.join(found)}" if found else "no known end of document"
-            raise DataError(f"{self.name} has {fault}", help="set end_of_document to one of its tokens")
-        return found[0]
+    def encode_whole(self, text: str) -> list[int]:
+        """The ids of a text with those that the tokenizer itself puts around it."""
+        if self.whole is not None:
+            return list(self.whole(text)["input_ids"])
+        assert self.backend is not None, "one of both is there"
+        return list(self.backend.encode(text).ids)
 
 
 def load_tokenizer(files: Files, *, name: str, folder: Path) -> LoadedTokenizer:

@@ -32,6 +32,8 @@ _MAX_REASON = 500
 @dataclass(slots=True)
 class _Loaded:
     tokenizer: LoadedTokenizer
+    begin: Sequence[int]
+    """What a text begins with."""
     render: Render | None = None
 
     def answer(self, header: dict[str, Any], content: memoryview) -> tuple[dict[str, Any], list[bytes]]:
@@ -53,7 +55,7 @@ class _Loaded:
     def texts(self, parts: Sequence[memoryview]) -> tuple[dict[str, Any], list[bytes]]:
         """The answer to a batch of texts."""
         texts = [str(part, "utf-8") for part in parts]
-        found = self.tokenizer.encode(texts)
+        found = [[*self.begin, *ids] for ids in self.tokenizer.encode(texts)]
         answers = [{"tokens": len(one), "bytes": len(part)} for one, part in zip(found, parts, strict=True)]
         return {"answers": answers}, [_joined(found)]
 
@@ -106,6 +108,7 @@ def _load(header: dict[str, Any], message: memoryview) -> tuple[_Loaded, dict[st
     name = header["name"]
     try:
         # Here, so a missing library is reported as any other fault of the first message.
+        from planc.runtime.data.encoding.document_marks import begin_of_document, end_of_document, marks
         from planc.runtime.data.encoding.loaded import load_tokenizer
     except ModuleNotFoundError as error:
         raise DataError(
@@ -120,12 +123,15 @@ def _load(header: dict[str, Any], message: memoryview) -> tuple[_Loaded, dict[st
         (folder / path).write_bytes(content)
     confine()
     loaded = load_tokenizer(files, name=name, folder=folder)
+    begin = begin_of_document(loaded, header["begin_of_document"])
+    end = end_of_document(loaded, header["end_of_document"])
     answer = {
         "vocab_size": loaded.vocab_size,
         "special_ids": loaded.special_ids,
-        "end_of_document": loaded.end_of_document(header["end_of_document"]),
+        "end_of_document": end,
+        "marks": marks(loaded, begin=begin, end=end, has_template=header["has_template"]),
     }
-    return _Loaded(loaded), answer
+    return _Loaded(loaded, begin), answer
 
 
 def serve(source: IO[bytes], sink: IO[bytes]) -> None:

@@ -49,6 +49,7 @@ class Recipe(_Record):
     held_out: Text | None = None
     tokenizer: tuple[tuple[Text, Sha256], ...]
     end_of_document: Text | None
+    begin_of_document: Text | None = None
     versions: tuple[tuple[Text, Text], ...]
     format_version: Literal[1] = FORMAT_VERSION
 
@@ -119,6 +120,8 @@ class Index(_Record):
     num_unlabeled: Count = 0
     end_of_document: Count
     """The token id."""
+    marks: Text = ""
+    """What its documents begin and end with, in words."""
     left_out: tuple[Text, ...] = ()
     """The messages that name the bad documents which it was prepared without."""
 

@@ -199,6 +199,7 @@ def _write(
         arrays=dict(arrays),
         **asdict(totals),
         end_of_document=tokenizer.end_of_document,
+        marks=tokenizer.marks,
         left_out=bad.messages,
     )
     if wanted.state is not None:

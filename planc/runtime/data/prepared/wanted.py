@@ -76,7 +76,13 @@ def want(spec: DataSpec, *, base: Path, reads: Reads | None = None) -> Wanted:
 
     Raises DataError.
     """
-    tokenizer = read_tokenizer(spec.tokenizer, base=base, end_of_document=spec.end_of_document, reads=reads)
+    tokenizer = read_tokenizer(
+        spec.tokenizer,
+        base=base,
+        end_of_document=spec.end_of_document,
+        begin_of_document=spec.begin_of_document,
+        reads=reads,
+    )
     recipe = _recipe(spec, tokenizer)
     return Wanted(spec, base, tokenizer, source_files(spec.source, base=base), recipe)
 
@@ -98,6 +104,7 @@ def _recipe(spec: DataSpec, tokenizer: TokenizerFiles) -> Recipe:
         held_out=None if spec.held_out is None else spec.held_out.text,
         tokenizer=tuple(digests),
         end_of_document=tokenizer.end_of_document,
+        begin_of_document=tokenizer.begin_of_document,
         versions=tuple((name, _version(name)) for name in sorted(libraries)),
     )
 

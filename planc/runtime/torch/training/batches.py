@@ -44,6 +44,8 @@ def open_data(session: Session, op: OpenData, position: Position) -> None:
         return
     _require_counted(session, op, data.dataset)
     session.data_fingerprint = data.fingerprint
+    if session.launch.rank == 0 and not data.tokenizer.is_bytes:
+        session.tokenizer_files = data.tokenizer.files
     session._loader = BatchLoader(
         BatchSource(
             data.dataset, data.order, op.global_batch, op.micro_batch, session.dp_size, session.dp_rank
@@ -53,6 +55,8 @@ def open_data(session: Session, op: OpenData, position: Position) -> None:
         patience_seconds=session.graph.init_mesh.timeout_seconds,
     )
     session.observer.noted(f"data: {data.dataset.summary()}")
+    if data.marks:
+        session.observer.noted(f"data: {data.marks}")
     if op.global_batch > data.dataset.num_sequences:
         session.observer.noted(
             f"data: a step takes {plural(op.global_batch, 'sequence')}, but the data has only "

@@ -16,10 +16,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import planc
-from planc.graph.ops import BuildModel, ExportHf, OpenData
+from planc.graph.ops import BuildModel, ExportHf
 from planc.hub.names import model_folder
 from planc.modeling.initialization import fresh_copy
-from planc.runtime.data.tokenizer_folder import folder_of_tokenizer
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.model_files import config_digest
@@ -72,7 +71,7 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
             return
         described = export_folder.Description(
             source=source,
-            tokenizer=folder_of_tokenizer(_tokenizer(session), base=session.paths.base),
+            tokenizer=session.tokenizer_files,
             config=export_format.config_changes(architecture=_architecture(session), dtype=str(op.dtype)),
             files=files,
             origin={"planc": planc.__version__, "plan_hash": session.plan_hash, "step": position.step},
@@ -220,10 +219,6 @@ def without_gather_warnings() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-def _tokenizer(session: Session) -> str:
-    return next(one for one in session.graph.setup if isinstance(one, OpenData)).tokenizer
 
 
 def _architecture(session: Session) -> str:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 import planc
 from planc.runtime.checkpoint_format.manifest import Manifest, TensorEntry
 from planc.runtime.checkpoint_format.verify import read_manifest
+from planc.runtime.data.tokenizer_folder import Files
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import config_digest
 from planc.runtime.run_directory import export_folder
@@ -43,14 +44,14 @@ _MODEL_PREFIX = "model."
 
 
 def export_checkpoint(
-    directory: Path, *, model: Path, tokenizer: Path | None, folder: Path, dtype: DType | None
+    directory: Path, *, model: Path, tokenizer: Files | None, folder: Path, dtype: DType | None
 ) -> str:
     """Export the checkpoint in `directory` to `folder`; return remarks on it, such as
     `, replacing the export of step 60`.
 
-    `model` is the directory of the model's config.json, `tokenizer` that of the plan's tokenizer, if it has
-    one. Without a dtype parameters keep the checkpoint's. All of the checkpoint is verified first. RunError
-    if something is damaged, or does not match the model.
+    `model` is the directory of the model's config.json, `tokenizer` has the files of the plan's tokenizer,
+    if it has one. Without a dtype parameters keep the checkpoint's. All of the checkpoint is verified first.
+    RunError if something is damaged, or does not match the model.
     """
     with run_errors():
         manifest = read_manifest(directory)

@@ -1,0 +1,91 @@
+"""What a document begins and ends with: as the plan says, or as the tokenizer does itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planc.runtime.data.encoding.loaded import LoadedTokenizer
+from planc.runtime.data.errors import DataError
+
+_ENDS_OF_DOCUMENT = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "[EOS]",
+    "<|eos|>",
+    "<｜end▁of▁sentence｜>",  # noqa: RUF001 (spelled this way by the models that use it)
+)
+"""The tokens that published causal language models put after each document of their training text."""
+_PROBES = ("a", "The", "0 1", "x y z")
+"""Texts to see what a tokenizer puts around them; a small vocabulary may have no token for some."""
+
+Ids = tuple[int, ...]
+
+
+def begin_of_document(loaded: LoadedTokenizer, setting: str | None) -> Ids:
+    """The ids before each text: of a token, what "auto" is for this tokenizer, or none. Raises DataError."""
+    if setting is None:
+        return ()
+    if setting != "auto":
+        return (_id_of(loaded, setting, key="begin_of_document"),)
+    return around(loaded)[0]
+
+
+def end_of_document(loaded: LoadedTokenizer, token: str | None) -> int:
+    """The id of `token`, or the tokenizer's own end. Raises DataError.
+
+    Its own end is its end of a sequence, else the only known end of document, else the token that it puts
+    after a text.
+    """
+    token = token or loaded.special_tokens.get("eos_token")
+    if token is not None:
+        return _id_of(loaded, token, key="end_of_document")
+    # Only special ones: some vocabularies hold "</s>" as the HTML tag.
+    found = tuple(token for token in _ENDS_OF_DOCUMENT if token in loaded.special)
+    if len(found) == 1:
+        return loaded.ids[found[0]]
+    after = around(loaded)[1]
+    if not found and len(after) == 1:
+        return after[0]
+    fault = f"several ends of document: {', '.join(found)}" if found else "no known end of document"
+    raise DataError(f"{loaded.name} has {fault}", help="set end_of_document to one of its tokens")
+
+
+def around(loaded: LoadedTokenizer) -> tuple[Ids, Ids]:
+    """The ids that the tokenizer itself puts before and after a text. Raises DataError."""
+    found: set[tuple[Ids, Ids] | None] = set()
+    for text in _PROBES:
+        [plain], whole = loaded.encode([text]), loaded.encode_whole(text)
+        places = range(len(whole) - len(plain) + 1)
+        before = next((n for n in places if whole[n : n + len(plain)] == [*plain]), None)
+        if before is None:
+            found.add(None)
+        elif plain:
+            found.add((tuple(whole[:before]), tuple(whole[before + len(plain) :])))
+    [only] = found if len(found) == 1 else [None]
+    if found and only is None:
+        raise DataError(
+            f"{loaded.name} puts different tokens around different texts",
+            help="set begin_of_document and end_of_document to tokens, or begin_of_document to none",
+        )
+    return only or ((), ())
+
+
+def marks(loaded: LoadedTokenizer, *, begin: Ids, end: int, has_template: bool) -> str:
+    """What documents begin and end with, in words."""
+    tokens = {number: token for token, number in loaded.ids.items()}
+    if not begin:
+        return f"documents end with {_shown(tokens, (end,))}"
+    chats = "; conversations begin as their template writes them" if has_template else ""
+    return f"documents begin with {_shown(tokens, begin)} and end with {_shown(tokens, (end,))}{chats}"
+
+
+def _shown(tokens: dict[int, str], ids: Sequence[int]) -> str:
+    return " ".join(f"{tokens.get(number, '?')} ({number})" for number in ids)
+
+
+def _id_of(loaded: LoadedTokenizer, token: str, *, key: str) -> int:
+    if token not in loaded.ids:
+        raise DataError(f'{loaded.name} has no token "{token}"', help=f"set {key} to one of its tokens")
+    return loaded.ids[token]
