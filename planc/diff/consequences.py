@@ -22,6 +22,20 @@ def compare_checkpoints(old: Side, new: Side, *, facts: Sequence[Change]) -> Ite
     yield _data_loader(old, new, facts=facts)
 
 
+def compare_sample_order(facts: Sequence[Change]) -> Iterator[Change]:
+    """From which step on other samples are seen; nothing if every step has the same samples."""
+    changed = {fact.name for fact in facts if fact.action is not Action.KEEP}
+    note = ""
+    if changed & {*DATA_STATE} - {"data.tokenizer"}:
+        note = "other samples from step 1 on"
+    elif "data.tokenizer" in changed:
+        note = "other samples from step 1 on, unless the tokenizer's content is the same"
+    elif "sequences/step" in changed:
+        note = "the same order, but each step from step 1 on takes another part of it"
+    if note:
+        yield Change(Group.BATCH, Action.CHANGE, "sample order", note=note)
+
+
 def misfit(old: Side, new: Side) -> str:
     """Why a checkpoint of one model does not fit the other: names, then known shapes, then dtype."""
     before, after = _parameters(old), _parameters(new)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from planc.diagnostics import Diagnostic, Severity
-from planc.diff.consequences import compare_checkpoints
+from planc.diff.consequences import compare_checkpoints, compare_sample_order
 from planc.diff.data_facts import BATCH_FACTS
 from planc.diff.difference import Action, Change, Group, PlanDiff, Verdict
 from planc.diff.expectations import compare_expectations
@@ -83,6 +83,7 @@ def _compare(old: Side, new: Side) -> Iterator[Change]:
     yield from compare_checkpoints(old, new, facts=batch)
     yield from compare(CHECKPOINT_FACTS, old, new)
     yield from batch
+    yield from compare_sample_order(batch)
     yield from compare(NUMERICS_FACTS, old, new)
     yield from compare_groups(old, new)
     yield from compare_reduction_order(old, new)

@@ -270,6 +270,7 @@ RUN_FACTS: tuple[Fact, ...] = (
     Fact(Group.RUN, "model.hf", "model.hf", lambda side: side.model.path),
     Fact(Group.RUN, "train.steps", "train.steps", lambda side: side.graph.num_steps or None),
     Fact(Group.RUN, "train.epochs", "train.epochs", _epochs),
+    Fact(Group.RUN, "sequences of an epoch", "train.epochs", of_op(OpenData, "num_sequences")),
     Fact(Group.RUN, "logging.per_rank", "logging.per_rank", of_op(OpenLog, "per_rank")),
     Fact(Group.RUN, "logging.tracker", "logging.tracker", _trackers),
     Fact(Group.RUN, "profile", "profile", _profile),

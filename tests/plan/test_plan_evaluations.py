@@ -34,8 +34,8 @@ def with_blocks(text: str = BLOCKS) -> tuple[str, str]:
 def test_a_plan_chooses_the_labels() -> None:
     found = resolved(edited(with_blocks())).data.eval
     assert found == {
-        "held_out": data.EvalSpec(data.TextFiles(("held_out/*.txt",)), 20, None),
-        "code-2": data.EvalSpec(data.PythonStdlib(), 30, 8),
+        "held_out": data.EvalSpec(data.TextFiles(("held_out/*.txt",)), None, 20, None),
+        "code-2": data.EvalSpec(data.PythonStdlib(), None, 30, 8),
     }
 
 
