@@ -13,7 +13,7 @@ from planc.data_view.shown import WHOLE, Shown, shown_documents
 from planc.runtime.data.bad_documents import Faults
 from planc.runtime.data.chat import AnyDocument
 from planc.runtime.data.dataset import Dataset, packed
-from planc.runtime.data.documents import source_documents
+from planc.runtime.data.documents import spec_documents
 from planc.runtime.data.encoding.client import Fault, Tokens
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.packing import Encoded, encode
@@ -131,7 +131,7 @@ QUANTILES = {"shortest": 0.0, "median": 0.5, "p90": 0.9, "p99": 0.99, "longest":
 def look(part: Part, *, num_rows: int = NUM_ROWS) -> Look:
     """Tokenize a sample of a part. Raises DataError for what no row of the source is to blame for."""
     wanted, faults, sampling = part.wanted, Faults(), Sampling()
-    documents = list(source_documents(wanted.spec.source, base=wanted.base, bad=faults, sample=sampling))
+    documents = list(spec_documents(wanted.spec, base=wanted.base, bad=faults, sample=sampling))
     with contextlib.closing(wanted.tokenizer.load(num_processes=1)) as tokenizer:
         recorder = _Recorder(tokenizer)
         encoded = list(encode(documents, tokenizer=recorder, bad=faults))

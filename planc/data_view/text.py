@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.data_view.look import QUANTILES, Look
 from planc.data_view.shown import Run, Shown
 from planc.outgoing import harmless
+from planc.runtime.data.summary import summary_of
 from planc.tables import Row, plural, render_table
 
 _MAX_CHARACTERS = 1_200
@@ -20,14 +21,14 @@ def shown_text(shown: Shown, *, is_colored: bool, is_whole: bool) -> str:
     lines = [f"{shown.source}: {counts}", *(f"  {note}" for note in shown.notes)]
     lines.append(_runs(shown.runs, is_colored=is_colored, most=None if is_whole else _MAX_CHARACTERS))
     if is_whole:
-        lines += ["", render_table(list(_tokens(shown)), header=_HEADER, right=(0, 1))]
+        lines += ["", render_table(list(token_rows(shown)), header=HEADER, right=(0, 1))]
     return "\n".join(lines)
 
 
-_HEADER = ("position", "id", "trained on", "token")
+HEADER = ("position", "id", "trained on", "token")
 
 
-def _tokens(shown: Shown) -> Iterator[tuple[str, ...]]:
+def token_rows(shown: Shown) -> Iterator[tuple[str, ...]]:
     starts = set(shown.document_starts)
     rows = zip(shown.positions, shown.ids, shown.trained, shown.tokens, strict=True)
     for at, (position, one, is_trained, token) in enumerate(rows):
@@ -75,7 +76,8 @@ def statistics(look: Look) -> Iterator[Row]:
     if not tally.num_documents:
         return
     yield "lengths", ", ".join(f"{name} {tally.quantile(share):_}" for name, share in QUANTILES.items())
-    yield "labels", f"{100 * tally.num_targets / max(1, tally.num_tokens):.1f} % of tokens"
+    if look.dataset is None or not look.sampling.is_whole:
+        yield "labels", f"{100 * tally.num_targets / max(1, tally.num_tokens):.1f} % of tokens"
     yield "end", f"a document ends with {harmless(repr(look.end_of_document))}"
     limit = f"more than {spec.sequence_length + 1:_} tokens"
     counts = {
@@ -89,20 +91,22 @@ def statistics(look: Look) -> Iterator[Row]:
             share = 100 * number / max(1, tally.num_documents + len(look.faults))
             yield name, f"{plural(number, 'document')}, {share:.1f} %{f': {why}' if why else ''}"
     sequences = look.sequences_per_epoch
-    if sequences is not None:
-        about = "" if look.sampling.is_whole else "about "
-        yield "sequences", f"{about}{sequences:_} per epoch, of {plural(spec.sequence_length, 'token')}"
+    if look.dataset is not None and look.sampling.is_whole:
+        yield "trained on", summary_of(look.dataset)
+    elif sequences is not None:
+        yield "sequences", f"about {sequences:_} per epoch, of {plural(spec.sequence_length, 'token')}"
     for number, (length, origin) in enumerate(tally.longest):
         yield "longest" if number == 0 else "", f"{origin}: {plural(length, 'token')}"
 
 
 def summary_row(look: Look) -> Row:
     """One line: how much was read, and what it holds."""
+    if look.dataset is not None and look.sampling.is_whole:
+        return f"{look.part.label} data", summary_of(look.dataset)
     tally = look.tally
     labels = f"{100 * tally.num_targets / max(1, tally.num_tokens):.1f} % labels"
     figures = [plural(tally.num_documents, "document"), plural(tally.num_tokens, "token"), labels]
     sequences = look.sequences_per_epoch
     if sequences is not None:
-        about = "" if look.sampling.is_whole else "about "
-        figures.append(f"{about}{plural(sequences, 'sequence')} per epoch")
+        figures.append(f"about {plural(sequences, 'sequence')} per epoch")
     return f"{look.part.label} data", f"{', '.join(figures)}; read: {look.sampling}"

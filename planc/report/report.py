@@ -27,6 +27,7 @@ from planc.show.overview import overview
 from planc.show.times import times_of
 
 _NOT_REHEARSED = "Not rehearsed: run planc check --deep, or this report with --deep."
+_NOT_READ = "Not read: run this report with --data, or planc data show."
 _NO_DEVICE = "Unknown: the plan names no device. Set hardware.gpu, or pass --gpu."
 _NO_DEVICE_COMPILED = "Unknown: a compiled plan names no device. See the report of its plan."
 _NO_MODEL = "Layout, memory and communication are not shown: the model is not here."
@@ -41,9 +42,14 @@ class Compared:
     new: Side
 
 
-def plan_page(side: Side, *, deep: Deep | None = None, against: Compared | None = None) -> str:
-    """The page of a plan."""
-    sections = [*_plan_sections(side, deep=deep)]
+def plan_page(
+    side: Side, *, deep: Deep | None = None, data: Html | None = None, against: Compared | None = None
+) -> str:
+    """The page of a plan. `data` is what was seen of its data."""
+    sections = [
+        *_plan_sections(side, deep=deep),
+        Section("data", "Data", paragraph(_NOT_READ) if data is None else data),
+    ]
     return page(side.graph.name, heading=_heading(side), sections=[*sections, *_differences(against)])
 
 

@@ -93,7 +93,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "report": (
         *("vocab", "strict_json", "tables", "devices", "diagnostics", "graph", "estimate", "figures"),
-        *("runtime", "deep_check", "show", "diff", "pipelining"),
+        *("runtime", "data_view", "deep_check", "show", "diff", "pipelining"),
     ),
     "tune": (
         *(
@@ -124,7 +124,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "cli": (
         *("source", "vocab", "secrets", "outgoing", "strict_json", "tables", "devices", "hub"),
-        *("diagnostics", "syntax"),
+        *("diagnostics", "syntax", "data_sources"),
         *("fmt", "inventory", "plan", "checks", "graph", "plain_pytorch", "estimate", "capacity.draft"),
         *("figures", "launchers", "runtime", "data_view", "deep_check", "verify", "doctor", "show", "api"),
         *("diff", "solve", "user_dirs", "report", "tune", "import_configs", "first_plan", "lsp"),

@@ -10,7 +10,6 @@ from tests.architecture.test_portable import calls
 OTHERS = {
     "planc/strict_json.py": "is that way",
     "planc/checks/data/tokenizer_file.py": "a tokenizer's own files",
-    "planc/cli/support/data_files.py": "a user's data",
     "planc/runtime/data/json_rows.py": "a user's data",
     "planc/runtime/data/splits.py": "what `datasets` saved",
     "planc/runtime/data/encoding/frames.py": "what the process that tokenizes says, and is told",

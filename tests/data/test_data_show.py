@@ -15,7 +15,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from planc.cli.main import main
-from tests.data.cases.case import PLAN, save_tokenizer
+from tests.data.cases.case import PLAN, planc, save_tokenizer
 from tests.data.conversing import TALK, save_talks
 from tests.data.conversing import save_tokenizer as save_chat_tokenizer
 
@@ -38,7 +38,7 @@ def base(tmp_path: Path) -> Path:
 
 def plan(base: Path, source: str, **settings: object) -> str:
     text = PLAN.format(source=source, tokenizer="tok")
-    for name, value in settings.items():
+    for name, value in {"sequence_length": 32, **settings}.items():
         lines = text.splitlines(keepends=True)
         place = next((at for at, line in enumerate(lines) if line.startswith(f"  {name} = ")), None)
         if place is None:
@@ -262,3 +262,35 @@ def test_a_deep_check_reads_data_that_is_here_and_needs_none(
     rows(base, {"other": 1})
     assert main(["check", path, "--deep"]) == 1
     assert "rows.jsonl:1 has no field" in capsys.readouterr().out
+
+
+def test_all_commands_print_the_same_summary(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: of five tokens in eight positions, three are labels, and of two, one."""
+    rows(base, {"text": "the cat sat on"}, {"text": "the"})
+    path = plan(base, 'jsonl("rows.jsonl")', packing="none", sequence_length=4)
+    assert [len(ids_of(base, text)) for text in ("the cat sat on", "the")] == [4, 1]
+    line = "2 documents, 7 tokens, 2 sequences; 0 tokens dropped, 3 tokens of padding; 71.4 % labels"
+    for words in (["data", "show"], ["data", "prepare"], ["check", "--data"]):
+        assert main([*words, path]) == 0
+        assert line in capsys.readouterr().out, words
+
+
+def test_a_run_prints_it_too(base: Path) -> None:
+    rows(base, {"text": "the cat sat on"}, {"text": "the"})
+    plan(base, 'jsonl("rows.jsonl")', packing="none", sequence_length=4)
+    found = planc(base, "run", "case.plan")
+    line = "2 documents, 7 tokens, 2 sequences; 0 tokens dropped, 3 tokens of padding; 71.4 % labels"
+    assert f"data: {line}" in found.text
+
+
+def test_pages_mark_what_is_trained_on_and_escape_the_data(base: Path) -> None:
+    save_chat_tokenizer(base / "tok")
+    talk = [{"role": "user", "content": "<script>\x07"}, {"role": "assistant", "content": "yo & <b>"}]
+    save_talks(base / "rows.jsonl", talk)
+    path = plan(base, 'chat("rows.jsonl")', sequence_length=128)
+    for words in (["data", "show", path, "--html"], ["data", "show", path, "--row", "1", "--html"],
+                  ["report", path, "--data", "-o"]):  # fmt: skip
+        assert main([*words, str(base / "page.html")]) == 0
+        page = (base / "page.html").read_text(encoding="utf-8")
+        assert "<mark>yo &amp; &lt;b&gt;&lt;|im_end|&gt;</mark>" in page
+        assert "&lt;script&gt;\\x07" in page and "<script>\x07" not in page

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from shutil import copytree
 
+import datasets
 import pytest
 
 from planc.cli.main import main
 from planc.cli.support.shipped import TASKS, examples, shipped_models
 from tests import signals
 from tests.cli.terminal import at_terminal, plain
+from tests.data.conversing import TALK, save_tokenizer
 from tests.first_plan.at_prompts import answered
 from tests.plans import PLANS
 from tests.slow import slow_except
@@ -277,3 +280,43 @@ def test_verify_passes_for_what_is_written(folder: Path, model: str) -> None:
 
 def test_models_that_ship_have_names() -> None:
     assert {"llama-3.1-8b", "tiny-llama"} <= set(shipped_models())
+
+
+def chats(folder: Path, *rows: object) -> None:
+    """Rows of conversations, and a tokenizer with a template in the directory of a model that has its ids."""
+    save_tokenizer(folder / "mine")
+    config = json.loads((folder / "mine" / "config.json").read_text(encoding="utf-8"))
+    (folder / "mine" / "config.json").write_text(json.dumps({**config, "vocab_size": 320}), encoding="utf-8")
+    (folder / "mine" / "inventory.json").unlink()
+    (folder / "chats.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+
+
+FOR_CHATS = ("mine", "--gpus", "4", "--gpu", "cpu", "--for", "chats", "--data", "chats.jsonl")
+
+
+def test_data_is_read_before_a_plan_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chats(folder, {"messages": TALK}, {"messages": TALK[:2]}, {"messages": "none"})
+    assert main(["new", *FOR_CHATS]) == 1
+    error = capsys.readouterr().err
+    assert "chats.jsonl:3 " in error and "nothing was written" in error
+    assert not (folder / "mine.plan").exists()
+
+
+def test_questionable_data_is_a_note(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chats(folder, {"messages": TALK}, {"messages": TALK[:2]})
+    assert main(["new", *FOR_CHATS]) == 0
+    assert (
+        "note: 1 of 2 documents is without a token to train on, as chats.jsonl:2" in capsys.readouterr().err
+    )
+    assert main(["check", "mine.plan", "--data"]) == 0
+
+
+def test_conversations_may_be_in_columns_and_compressed(folder: Path) -> None:
+    chats(folder, *[{"conversations": TALK}] * 9)
+    content = (folder / "chats.jsonl").read_bytes()
+    (folder / "chats.jsonl.gz").write_bytes(gzip.compress(content))
+    datasets.Dataset.from_list([{"conversations": TALK}] * 9).to_parquet(str(folder / "chats.parquet"))
+    for name in ("chats.jsonl.gz", "chats.parquet"):
+        assert main(["new", *FOR_CHATS[:-1], name, "-o", f"{name}.plan"]) == 0
+        text = (folder / f"{name}.plan").read_text(encoding="utf-8")
+        assert f'source = chat("{name}", field = "conversations")' in text

@@ -32,6 +32,7 @@ from planc.user_dirs import data_dir
 
 if TYPE_CHECKING:
     # Lazy: they import numpy, which only `run` needs otherwise.
+    from planc.runtime.data.open import OpenData
     from planc.runtime.data.prepared.folder import Prepared
     from planc.runtime.data.prepared.index import Recipe
 
@@ -118,6 +119,7 @@ def run(arguments: Namespace) -> int:
 
 def _prepare(arguments: Namespace) -> int:
     from planc.data_view.parts import parts
+    from planc.runtime.data.open import open_in_memory, open_prepared
     from planc.runtime.data.prepared.folder import find
     from planc.runtime.data.prepared.prepare import Progress, prepare, remove_finished_parts
 
@@ -131,12 +133,13 @@ def _prepare(arguments: Namespace) -> int:
         if wanted.stays_in_memory:
             size = format_bytes(wanted.size_bytes)
             _say(arguments, f"{part.label}: nothing to prepare; {size} are small enough for memory")
+            _say_data(open_in_memory(wanted, model_vocab_size=part.vocab_size), arguments)
             continue
         found = find(root, wanted)
         if found is not None:
             remove_finished_parts(root, wanted, say=partial(_say, arguments))
             _say(arguments, f"{part.label}: {_summary(found)}, prepared already in {found.folder}")
-            _say_left_out(found)
+            _say_data(open_prepared(found, wanted, model_vocab_size=part.vocab_size), arguments)
             continue
         with ByteProgress(part.label, total=wanted.size_bytes, is_quiet=arguments.quiet) as progress:
 
@@ -146,7 +149,7 @@ def _prepare(arguments: Namespace) -> int:
             found = prepare(root, wanted, name=graph.name, report=report, say=progress.say)
         seconds = time.monotonic() - began
         _say(arguments, f"{part.label}: {_summary(found)}, ready after {seconds:.1f} s in {found.folder}")
-        _say_left_out(found)
+        _say_data(open_prepared(found, wanted, model_vocab_size=part.vocab_size), arguments)
     return CLEAN
 
 
@@ -299,9 +302,12 @@ def _summary(prepared: Prepared) -> str:
     return f"{plural(index.num_documents, 'document')}, {tokens}, {format_bytes(index.size_bytes)}{bad}"
 
 
-def _say_left_out(prepared: Prepared) -> None:
-    """Name each bad document, also under --quiet."""
-    for message in prepared.index.left_out:
+def _say_data(data: OpenData, arguments: Namespace) -> None:
+    """Print what a run would print of it. Each bad document is named also under --quiet."""
+    from planc.runtime.data.summary import summary_of
+
+    _say(arguments, f"  {summary_of(data.dataset)}")
+    for message in data.left_out:
         print(f"  left out: {message}")
 
 

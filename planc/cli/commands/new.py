@@ -6,11 +6,15 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
+from planc.api import Checked
 from planc.cli.support.arguments import unknown_device
+from planc.cli.support.checked_data import read_data
 from planc.cli.support.data_files import DataFiles, data_files, default_data
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
+from planc.cli.support.libraries import needs
 from planc.cli.support.named_model import NamedModel, named_model
 from planc.cli.support.next_commands import next_commands
 from planc.cli.support.purposes import LISTED, purpose_of
@@ -19,6 +23,7 @@ from planc.cli.support.shipped import TASKS, copy_shipped, example, examples, ne
 from planc.cli.support.spinner import spinner
 from planc.cli.support.unwritten import findings_by_flag
 from planc.cli.support.views import write_view
+from planc.data_view.codes import QUESTIONABLE
 from planc.devices.hardware import DEVICES, Device, in_lower_case
 from planc.figures.plan import tokens_per_step
 from planc.first_plan.blocks import sequence_length_of
@@ -125,15 +130,34 @@ def run(arguments: Namespace) -> int:
         written = first_plan(brief, model.inventory, models)
     if not written.ok:
         return _refuse(written, brief, model.inventory)
+    checked = _read(str(output), written.checked, tokenizer, data)
+    if not checked.ok:
+        sys.stderr.write(findings_by_flag(checked, flags=_FLAGS))
+        print(f"planc: {data.call} can't be trained on; nothing was written", file=sys.stderr)
+        return FINDINGS
     write_atomically(output, text=written.text)
     for path in model.write(output.parent):
         print(f"planc: wrote {path}", file=sys.stderr)
     print(f"planc: wrote {output}, which passed `check`", file=sys.stderr)
-    for note in (*_missing(model, brief, tokenizer, data), *_scarce(written.checked.graph, data)):
+    notes = (*_missing(model, brief, tokenizer, data), *_scarce(written.checked.graph, data))
+    for note in (*notes, *(one.primary.text for one in checked.diagnostics if one.code is QUESTIONABLE)):
         print(f"planc: note: {note}", file=sys.stderr)
     lines = next_commands(output, devices=brief.devices, node=brief.node)
     sys.stdout.write("".join(f"  {line}\n" for line in lines))
     return CLEAN
+
+
+def _read(path: str, checked: Checked, tokenizer: Path | None, data: DataFiles) -> Checked:
+    """The plan with what a sample of its data shows, if the data and its tokenizer are there."""
+    if not data.num_files:
+        return checked
+    missing = [name for name in ("numpy",) if find_spec(name) is None]
+    if missing or (tokenizer is not None and not tokenizer.exists()):
+        why = needs("it", missing) if missing else f"it needs {tokenizer}"
+        print(f"planc: note: {data.call} has not been read: {why}", file=sys.stderr)
+        return checked
+    with spinner(f"reading a sample of {data.call}", stream=sys.stderr):
+        return read_data(path, checked, is_asked=True)[0]
 
 
 def _file_name(model: str) -> str:

@@ -15,15 +15,18 @@ from planc.cli.support.arguments import (
 )
 from planc.cli.support.deep import rehearsal, with_findings
 from planc.cli.support.exits import CLEAN, UsageError
+from planc.cli.support.libraries import require_libraries
 from planc.cli.support.pages import page_path, write_page
 from planc.cli.support.settings import settings_from
 from planc.cli.versions.revisions import checkpoint_in, read_side, resuming
 from planc.deep_check.check import Deep, cached_deep
 from planc.diff.differ import diff
 from planc.diff.side import Side, side_of
+from planc.report.html import Html
 from planc.report.report import Compared, plan_page, run_page
 from planc.report.run_record import RunRecord, read_run
 from planc.runtime.checkpoint_format.layout import step_of
+from planc.runtime.data.errors import DataError
 from planc.source import SourceFile
 from planc.user_dirs import cache_dir
 
@@ -36,7 +39,8 @@ run's page starts with its status and its curves: loss, gradient norm, tokens/s,
 of `planc show`, `planc estimate` and `planc diff`.
 
 The file loads nothing from a network and works without one. If `planc check --deep` has rehearsed the plan,
-the page has its memory over a step; --deep rehearses first."""
+the page has its memory over a step; --deep rehearses first. --data adds rows of the data, with what is
+trained on, and statistics."""
 
 EPILOG = """\
 examples:
@@ -60,6 +64,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--deep", action="store_true", help="rehearse the plan first, as `planc check --deep`"
     )
+    parser.add_argument(
+        "--data", action="store_true", help="read a sample of the data first, as `planc data show`"
+    )
     add_set_argument(parser)
     add_gpu_argument(parser)
 
@@ -79,14 +86,29 @@ def run(arguments: Namespace) -> int:
     deep = rehearsal(arguments.plan, checked, stream=sys.stderr) if arguments.deep else _cached(side)
     if arguments.deep and deep is not None:
         checked = with_findings(checked, deep)
-    write_page(arguments.output, plan_page(side, deep=deep, against=_against(side, arguments)))
+    data = _data(side, path.parent) if arguments.data else None
+    write_page(arguments.output, plan_page(side, deep=deep, data=data, against=_against(side, arguments)))
     return plans.finish(checked)
+
+
+def _data(side: Side, base: Path) -> Html:
+    """What a sample of each source shows. UsageError for data that can't be read."""
+    require_libraries("--data", "numpy")
+    # Lazy: they import numpy.
+    from planc.data_view.look import look
+    from planc.data_view.parts import parts
+    from planc.report.data import data_section
+
+    try:
+        return data_section([look(part) for part in parts(side.graph, base=base)])
+    except DataError as error:
+        raise UsageError(f"{error.message}\n{error.help}") from error
 
 
 def _compiled(path: Path, arguments: Namespace) -> int:
     """The page of a compiled plan, or of a run, which keeps its compiled plan."""
-    if arguments.deep:
-        raise UsageError(f"{path} is compiled: --deep needs its plan")
+    if arguments.deep or arguments.data:
+        raise UsageError(f"{path} is compiled: --deep and --data need its plan")
     if path.is_dir() and step_of(path.resolve()) is not None:
         raise UsageError(f"{path} is a checkpoint: pass its run directory")
     settings, _ = settings_from(arguments.set, {})

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from planc.cli.support.exits import UsageError
+from planc.data_sources.formats import without_compression
 from planc.record import record
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.records import file_records
 
 _STDLIB = "python_stdlib"
 _TEXTS = (".txt", ".md")
 _LINES = (".jsonl", ".json")
 _TABLES = (".parquet", ".arrow")
-_MAX_LINE = 16 * 2**20
 _TEXT_FIELDS = ("text", "content")
 _CHAT_FIELDS = ("messages", "conversations")
 
@@ -30,8 +32,7 @@ class DataFiles:
 
 def default_data(folder: Path, *, is_chat: bool) -> str:
     """The glob of the files in `data/` that planc reads, or where to put some."""
-    suffixes = _LINES if is_chat else (*_LINES, *_TABLES, *_TEXTS)
-    for suffix in suffixes:
+    for suffix in _known(is_chat=is_chat):
         if any((folder / "data").glob(f"*{suffix}")):
             return str(folder / "data" / f"*{suffix}")
     return str(folder / "data" / f"*{_LINES[0]}")
@@ -51,8 +52,7 @@ def data_files(text: str, *, folder: Path, is_chat: bool) -> DataFiles:
     if Path(text).is_dir():
         text = default_data_of(Path(text), is_chat=is_chat)
     paths = [*_matches(text)]
-    suffix = Path(text).suffix
-    known = _LINES if is_chat else (*_LINES, *_TABLES, *_TEXTS)
+    suffix, known = Path(without_compression(text)).suffix, _known(is_chat=is_chat)
     if suffix not in known:
         raise UsageError(f"`{text}` ends in none of {', '.join(known)}: name files such as data/*{known[0]}")
     written = Path(os.path.relpath(text, folder)).as_posix()
@@ -62,11 +62,15 @@ def data_files(text: str, *, folder: Path, is_chat: bool) -> DataFiles:
 
 def default_data_of(directory: Path, *, is_chat: bool) -> str:
     """A glob of the files of a directory. UsageError without any that planc reads."""
-    for suffix in _LINES if is_chat else (*_LINES, *_TABLES, *_TEXTS):
+    for suffix in _known(is_chat=is_chat):
         if any(directory.glob(f"*{suffix}")):
             return str(directory / f"*{suffix}")
-    wanted = _LINES if is_chat else (*_LINES, *_TABLES, *_TEXTS)
-    raise UsageError(f"{directory} has no files that end in {', '.join(wanted)}")
+    raise UsageError(f"{directory} has no files that end in {', '.join(_known(is_chat=is_chat))}")
+
+
+def _known(*, is_chat: bool) -> tuple[str, ...]:
+    """The suffixes of files that a source reads."""
+    return (*_LINES, *_TABLES) if is_chat else (*_LINES, *_TABLES, *_TEXTS)
 
 
 def _matches(pattern: str) -> Iterator[Path]:
@@ -82,23 +86,23 @@ def _matches(pattern: str) -> Iterator[Path]:
 def _call(written: str, suffix: str, *, is_chat: bool, first: Path | None) -> str:
     if suffix in _TEXTS:
         return f'text("{written}")'
-    if suffix in _TABLES:
-        return f'hf_dataset("{written}")'
     name, usual = ("chat", _CHAT_FIELDS) if is_chat else ("jsonl", _TEXT_FIELDS)
+    if suffix in _TABLES and not is_chat:
+        name = "hf_dataset"
     field = _field(first, usual, is_chat=is_chat) if first is not None else usual[0]
     named = "" if field == usual[0] else f', field = "{field}"'
     return f'{name}("{written}"{named})'
 
 
 def _field(path: Path, usual: tuple[str, ...], *, is_chat: bool) -> str:
-    """The key of a document's text, or of its messages, by the first line. UsageError without one."""
+    """The key of a document's text, or of its messages, by the first row. UsageError without one."""
     try:
-        with path.open("rb") as file:
-            found = json.loads(file.readline(_MAX_LINE))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: the first line is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise UsageError(f"{path}: the first line is not an object")
+        with contextlib.closing(file_records(path, name=str(path))) as records:
+            found = next(records).values
+    except DataError as error:
+        raise UsageError(f"{error.message}\n{error.help}") from None
+    except StopIteration:
+        raise UsageError(f"{path} has no rows") from None
     for key in usual:
         if isinstance(found.get(key), list if is_chat else str):
             return key

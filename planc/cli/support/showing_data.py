@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from planc.cli.support.arguments import add_output_format_argument, add_plan_argument, add_set_argument
 from planc.cli.support.exits import CLEAN, UsageError
+from planc.cli.support.pages import page_path, write_page
 from planc.cli.support.terminal import wants_color
 from planc.graph.graph import Graph
 from planc.user_dirs import data_dir
@@ -44,18 +45,25 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="a source's or an evaluation's name in the plan (default: all of the training data)",
     )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page instead")
     add_set_argument(parser)
     add_output_format_argument(parser)
 
 
 def show(graph: Graph, base: Path, arguments: Namespace) -> int:
     """Print the rows, the sequence or the statistics. Raises DataError."""
+    if arguments.html is not None:
+        page_path(arguments.html)
     chosen = _chosen(graph, base, name=arguments.source)
     if arguments.row is None and arguments.sequence is None:
         _show_samples(chosen, arguments)
         return CLEAN
     found = _sequence(chosen, arguments) if arguments.row is None else _row(chosen, arguments)
-    if arguments.output_format == "json":
+    if arguments.html is not None:
+        from planc.report.data import shown_page
+
+        write_page(arguments.html, shown_page(f"The data of {arguments.plan}", found))
+    elif arguments.output_format == "json":
         documents = [one.data() for one in found]
         print(json.dumps(documents[0] if len(documents) == 1 else {"documents": documents}))
     else:
@@ -84,7 +92,11 @@ def _show_samples(chosen: list[Part], arguments: Namespace) -> None:
     from planc.data_view.text import look_text
 
     seen = [look(part) for part in chosen]
-    if arguments.output_format == "json":
+    if arguments.html is not None:
+        from planc.report.data import samples_page
+
+        write_page(arguments.html, samples_page(f"The data of {arguments.plan}", seen))
+    elif arguments.output_format == "json":
         samples = [
             {"rows": [row.data() for row in one.rows], "statistics": one.data(), "source": one.part.label}
             for one in seen

@@ -49,10 +49,15 @@ def source_documents(
 
 
 def spec_documents(
-    spec: DataSpec, *, base: Path, reads: Reads | None = None, bad: BadDocuments | None = None
+    spec: DataSpec,
+    *,
+    base: Path,
+    reads: Reads | None = None,
+    bad: BadDocuments | None = None,
+    sample: Sampling | None = None,
 ) -> Iterator[AnyDocument]:
     """The documents of a spec's source, without those that are held out, or those alone."""
-    documents = source_documents(spec.source, base=base, reads=reads, bad=bad)
+    documents = source_documents(spec.source, base=base, reads=reads, bad=bad, sample=sample)
     return documents if spec.held_out is None else _apart(documents, spec.held_out)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ def file_records(
     bad: BadDocuments | None = None,
     only_json: bool = False,
     sample: Sampling | None = None,
-) -> Iterator[Record]:
+) -> Generator[Record]:
     """The records of one file of JSON lines, a JSON list, Parquet or Arrow. Raises DataError.
 
     `reads` records the file. With `only_json`, files of columns are an error.

@@ -21,6 +21,7 @@ from planc.runtime.data.ops import data_spec
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.data.prepared.wanted import want
 from planc.runtime.data.spec import DataSpec
+from planc.runtime.data.summary import summary_of
 from planc.runtime.data.tokenizers import share_cpus
 from planc.runtime.errors import STOPS, ExitCode, RunError
 from planc.runtime.interpreter import Position
@@ -54,7 +55,7 @@ def open_data(session: Session, op: OpenData, position: Position) -> None:
         # As long as other ranks wait for this one.
         patience_seconds=session.graph.init_mesh.timeout_seconds,
     )
-    session.observer.noted(f"data: {data.dataset.summary()}")
+    session.observer.noted(f"data: {summary_of(data.dataset)}")
     if data.marks:
         session.observer.noted(f"data: {data.marks}")
     if op.global_batch > data.dataset.num_sequences:
