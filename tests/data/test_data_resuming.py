@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from planc.cli.main import main
 from planc.runtime.data import tokenizers
 from planc.runtime.data.chat import ChatSource
 from planc.runtime.data.encoding.client import Encoder, Fault, Tokens
@@ -266,6 +267,16 @@ def test_parts_of_a_preparer_that_died_after_its_last_step_are_removed(
     assert interrupted(tmp_path)
     assert prepared_bytes(tmp_path, base) == expected
     assert not interrupted(tmp_path)
+
+
+def test_what_is_tokenized_so_far_is_listed(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt(tmp_path, base, after=INTERRUPTED_BYTES)
+    assert main(["data", "ls", str(tmp_path), "--output-format", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["path"] == str(interrupted(tmp_path)[0])
+    assert row["state"] == "tokenized so far: the same preparation resumes from it"
 
 
 def test_a_part_holds_all_that_documents_have(tmp_path: Path) -> None:

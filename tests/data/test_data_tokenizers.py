@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.tokenizers import ByteTokenizer, share_cpus
+from planc.runtime.data.tokenizers import ByteTokenizer, _num_processes, share_cpus
 from tests.data.tokenizing import ids_of, load_tokenizer
 
 TEXT = "def encode(self, text):\n    return [self.rank[piece] for piece in text]\n" * 20
@@ -117,6 +117,19 @@ def test_what_the_environment_says_of_threads_stands(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "environ", {"RAYON_NUM_THREADS": "7"})
     share_cpus(2)
     assert os.environ["RAYON_NUM_THREADS"] == "7"
+
+
+def test_the_processes_of_a_machine_with_very_many_cpus_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planc.runtime.data.tokenizers.num_cpus", lambda: 500)
+    for environment in ({}, {"RAYON_NUM_THREADS": "0"}):
+        monkeypatch.setattr(os, "environ", environment)
+        assert _num_processes() == 32
+    monkeypatch.setattr(os, "environ", {})
+    share_cpus(1)
+    assert os.environ["RAYON_NUM_THREADS"] == "32"
+    monkeypatch.setattr(os, "environ", {"RAYON_NUM_THREADS": "many"})
+    with pytest.raises(DataError, match="RAYON_NUM_THREADS is not a number"):
+        _num_processes()
 
 
 def test_a_file_finds_its_special_end_of_document(tmp_path: Path) -> None:

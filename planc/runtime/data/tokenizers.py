@@ -69,7 +69,9 @@ _BATCH_BYTES, _MAX_BATCH_BYTES = 1 << 17, 1 << 19
 
 A tokenizer's results take many times as much."""
 _NUM_PROCESSES = "RAYON_NUM_THREADS"
-_NUMBER = re.compile("[1-9][0-9]{0,3}")
+_MAX_PROCESSES = 32
+"""More would wait for the process that reads, and hold memory."""
+_NUMBER = re.compile("[0-9]{1,4}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +169,21 @@ def share_cpus(num_sharing: int) -> None:
 
     A variable that is set already is kept. Call it before a tokenizer is loaded.
     """
-    os.environ.setdefault(_NUM_PROCESSES, str(max(1, num_cpus() // num_sharing)))
+    os.environ.setdefault(_NUM_PROCESSES, str(min(_MAX_PROCESSES, max(1, num_cpus() // num_sharing))))
 
 
 def _num_processes() -> int:
-    """How many processes tokenize at once: what the tokenizers library takes for its number of threads."""
-    text = os.environ.get(_NUM_PROCESSES, "")
-    return int(text) if _NUMBER.fullmatch(text) else num_cpus()
+    """How many processes tokenize at once: what the tokenizers library takes for its number of threads.
+
+    DataError if the variable is malformed. 0 is as without it, as in that library.
+    """
+    text = os.environ.get(_NUM_PROCESSES, "0")
+    if not _NUMBER.fullmatch(text):
+        raise DataError(
+            f"{_NUM_PROCESSES} is not a number of processes that tokenize: {text!r}",
+            help="set it to a positive integer, or unset it",
+        )
+    return int(text) or min(_MAX_PROCESSES, num_cpus())
 
 
 @dataclass(frozen=True, slots=True)
