@@ -149,6 +149,7 @@ _UNUSED = {
         ((facts.MIN_FACTOR, facts.MIN_LR), "a constant schedule has no lowest rate"),
         ((facts.MOMENTUM,), "AdamW has betas instead"),
         ((facts.BETAS, facts.BETA1, facts.BETA2, facts.EPS), "SGD does not have it"),
+        ((facts.EPOCHS,), "the number of steps is given too, and wins"),
         ((facts.NODES,), "the nodes do not divide the plan's ranks"),
     )
     for fact in facts_of

@@ -10,7 +10,7 @@ from planc.hub.names import is_commit, is_hub, is_repository, parse_hub
 from planc.import_configs import facts
 from planc.import_configs.draft import Draft
 from planc.import_configs.kind import NoteKind
-from planc.import_configs.optimizer_text import optimizer_lines
+from planc.import_configs.optimizer_text import decimal_text, optimizer_lines
 from planc.import_configs.sizes import (
     Mesh,
     Missing,
@@ -55,7 +55,7 @@ def plan_text(draft: Draft, target: Target, *, title: str) -> str | tuple[Missin
         "local": local_batch(draft, length),
         "data": source_of(draft),
         "lr": required(draft, facts.LR),
-        "steps": required(draft, facts.STEPS),
+        "steps": None if _counts_epochs(draft) else required(draft, facts.STEPS),
     }
     missing = tuple(one for one in needed.values() if isinstance(one, Missing))
     if missing:
@@ -69,6 +69,10 @@ def plan_text(draft: Draft, target: Target, *, title: str) -> str | tuple[Missin
     formatted, problems = format_source(SourceFile("imported.plan", text + "\n"))
     assert formatted is not None, f"the importer wrote a plan that does not parse: {problems}"
     return formatted
+
+
+def _counts_epochs(draft: Draft) -> bool:
+    return draft.has(facts.EPOCHS) and not draft.has(facts.STEPS)
 
 
 def _blocks(draft: Draft, target: Target, needed: Mapping[str, Any]) -> Iterator[Block]:
@@ -261,7 +265,10 @@ def _logging(draft: Draft) -> Iterator[str]:
 
 
 def _train(draft: Draft, mesh: Mesh, needed: Mapping[str, Any]) -> Iterator[str]:
-    yield f"steps = {needed['steps']}"
+    if needed["steps"] is None:
+        yield f"epochs = {decimal_text(draft.take(facts.EPOCHS))}"
+    else:
+        yield f"steps = {needed['steps']}"
     tokens = tokens_per_step(draft, mesh, sequence_length=needed["length"], local_batch=needed["local"])
     if tokens is not None:
         yield f"tokens_per_step = {tokens}"

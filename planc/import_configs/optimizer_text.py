@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from decimal import Decimal
 
 from planc.import_configs import facts
 from planc.import_configs.decay import spared_patterns
 from planc.import_configs.draft import Draft
+from planc.import_configs.facts import Fact
 from planc.import_configs.kind import NoteKind
 from planc.inventory.schema import Inventory
 
@@ -22,7 +24,9 @@ def number_text(value: float) -> str:
     return repr(float(value))
 
 
-def optimizer_lines(draft: Draft, inventory: Inventory | None, *, lr: float, steps: int) -> Iterator[str]:
+def optimizer_lines(
+    draft: Draft, inventory: Inventory | None, *, lr: float, steps: int | None
+) -> Iterator[str]:
     """The settings of the block, and the parameters that do not decay."""
     kind, decay = _kind(draft), draft.take(facts.WEIGHT_DECAY)
     if decay is None and kind == "adamw":
@@ -32,7 +36,7 @@ def optimizer_lines(draft: Draft, inventory: Inventory | None, *, lr: float, ste
     clip = draft.take(facts.CLIP)
     if clip is not None:
         yield f"clip_grad_norm = {number_text(clip)}"
-    schedule = _schedule(draft, lr=lr, steps=steps)
+    schedule = _schedule_of_epochs(draft, lr=lr) if steps is None else _schedule(draft, lr=lr, steps=steps)
     if schedule:
         yield f"schedule = {schedule}"
     if draft.kind.spares_norms and decay:
@@ -85,6 +89,53 @@ def _arguments(draft: Draft, *, kind: str, lr: float, decay: float | None) -> It
     implementation = draft.take(facts.IMPLEMENTATION)
     if implementation is not None and (kind, implementation) != ("sgd", "fused"):
         yield f"implementation = {implementation}"
+
+
+def decimal_text(value: float) -> str:
+    """The digits of a decimal number, without an exponent."""
+    return f"{Decimal(repr(value)).normalize():f}"
+
+
+def _schedule_of_epochs(draft: Draft, *, lr: float) -> str:
+    """The call for a training whose steps follow from its data, or nothing for a constant rate."""
+    warmup = _steps_or_share(draft, facts.WARMUP, facts.WARMUP_RATIO)
+    if not warmup and facts.WARMUP.name not in draft.open_lines:
+        share, most = draft.kind.warmup
+        if share:
+            warmup = _share(share)
+            text = f"{warmup}, the default of {draft.kind.title}, which takes at most {most} steps"
+            draft.added(facts.WARMUP.place, text)
+    shape = draft.take(facts.SCHEDULE) or "constant"
+    if shape != "wsd":
+        for fact in (facts.DECAY_STEPS, facts.DECAY_RATIO):
+            draft.stop(fact, "the steps of decay are compared with all steps: pass --steps N")
+    decay = _steps_or_share(draft, facts.DECAY_STEPS, facts.DECAY_RATIO)
+    if shape == "wsd" and not decay:
+        shape = "constant"
+        draft.added("optimizer.schedule", "without its steps of decay, a wsd schedule keeps the peak")
+    arguments = [f"warmup = {warmup}"] if warmup else []
+    if shape == "wsd":
+        arguments.append(f"decay = {decay}")
+    if shape != "constant" and (factor := _min_factor(draft, lr=lr)):
+        arguments.append(f"min_factor = {number_text(factor)}")
+    if shape == "constant" and not arguments:
+        return ""
+    return f"{shape}({', '.join(arguments)})" if arguments else shape
+
+
+def _steps_or_share(draft: Draft, steps: Fact, ratio: Fact) -> str:
+    """`100 steps` or `3 %`; empty for neither. Steps win, as in transformers."""
+    number = draft.take(steps)
+    if number:
+        if draft.has(ratio):
+            draft.set_aside(ratio, "steps are given too, which win", kind=NoteKind.WRONG)
+        return _share(number) if 0 < number < 1 else f"{int(number)} steps"
+    share = draft.take(ratio)
+    return _share(share) if share else ""
+
+
+def _share(share: float) -> str:
+    return f"{decimal_text(float(Decimal(repr(share)) * 100))} %"
 
 
 def _schedule(draft: Draft, *, lr: float, steps: int) -> str:

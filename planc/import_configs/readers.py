@@ -331,6 +331,13 @@ def steps(value: Value) -> int:
     return count(value)
 
 
+def epochs(value: Value) -> float:
+    found = amount(value)
+    if found == 0:
+        raise Unread(f"`{written(value)}` trains nothing")
+    return found
+
+
 def hub_or_path(value: Value) -> str:
     return text(value)
 

@@ -52,14 +52,38 @@ def test_a_model_is_named_relative_to_the_plan(tmp_path: Path, monkeypatch: pyte
 
 def test_everything_that_is_missing_is_named_with_its_option(tmp_path: Path, capsys: Streams) -> None:
     config = tmp_path / "axolotl.yaml"
-    config.write_text("base_model: org/base\nnum_epochs: 3\nsequence_len: 256\nmicro_batch_size: 1\n")
+    config.write_text("base_model: org/base\nsequence_len: 256\nmicro_batch_size: 1\n")
     plan = tmp_path / "x.plan"
     assert main(["import", str(config), "-o", str(plan)]) == 1
     err = capsys.readouterr().err
-    for line, option in ((1, "--model DIR"), (2, "--steps N"), (None, "--lr X"), (None, "--gpus N")):
+    for line, option in ((1, "--model DIR"), (None, "--steps N"), (None, "--lr X"), (None, "--gpus N")):
         place = f"{config}:{line}" if line else f"{config}: "
         assert place in err and f"help: pass {option}" in err, err
     assert not plan.exists()
+
+
+@pytest.mark.parametrize(
+    ("lines", "schedule"),
+    [
+        ("warmup_ratio: 0.03\nlr_scheduler: cosine\n", "schedule = cosine(warmup = 3 %)"),
+        ("warmup_ratio: 0.125\nlr_scheduler: linear\n", "schedule = linear(warmup = 12.5 %)"),
+        ("warmup_steps: 40\nlr_scheduler: cosine\n", "schedule = cosine(warmup = 40 steps)"),
+    ],
+)
+def test_epochs_and_shares_of_steps_stay_what_they_are(
+    lines: str, schedule: str, tmp_path: Path, capsys: Streams
+) -> None:
+    config = tmp_path / "axolotl.yaml"
+    config.write_text(
+        "base_model: org/base\nsequence_len: 256\nmicro_batch_size: 1\nnum_epochs: 2.5\n"
+        f"learning_rate: 1.0e-5\n{lines}"
+    )
+    assert main(["import", str(config), *MODEL, *DATA, "--gpus", "1"]) == 0
+    text = capsys.readouterr().out
+    assert "  epochs = 2.5\n" in text and schedule in text and "steps = 0" not in text
+    assert main(["import", str(config), *MODEL, *DATA, "--gpus", "1", "--steps", "1000"]) == 0
+    out, err = capsys.readouterr()
+    assert "  steps = 1000\n" in out and "epochs =" not in out and "num_epochs" in err
 
 
 def test_a_model_of_the_hub_takes_the_commit_of_the_file(tmp_path: Path, capsys: Streams) -> None:

@@ -109,7 +109,7 @@ _ROWS = (
     Row("step_scheduler.global_batch_size", facts.GLOBAL_BATCH),
     Row("step_scheduler.local_batch_size", facts.MICRO_BATCH),
     Row("step_scheduler.max_steps", facts.STEPS),
-    Row("step_scheduler.num_epochs", reason=why.EPOCHS, opens=facts.STEPS),
+    Row("step_scheduler.num_epochs", facts.EPOCHS),
     Row("step_scheduler.ckpt_every_steps", facts.SAVE_EVERY),
     Row("step_scheduler.val_every_steps", reason=why.EVALUATION),
     *(Row(f"step_scheduler.{key}", reason=why.INTERNAL) for key in _SCHEDULER_OPTIONS),

@@ -145,7 +145,7 @@ _OWN = (
     Row("group_by_length", reason=why.LOADER, harmless=(False,)),
     Row("micro_batch_size", facts.MICRO_BATCH),
     Row("batch_size", facts.GLOBAL_BATCH),
-    Row("num_epochs", reason=why.EPOCHS, opens=facts.STEPS),
+    Row("num_epochs", facts.EPOCHS),
     Row("optimizer", facts.OPTIMIZER),
     Row("lr_scheduler", facts.SCHEDULE),
     Row("cosine_min_lr_ratio", facts.MIN_FACTOR),

@@ -40,7 +40,6 @@ CP_BACKEND = "planc has its own ring, all-gather and Ulysses attention (`rotate`
 DS_RECOMPUTE = (
     'this table alone recomputes nothing; write `activation_checkpoint { "model.layers.*" -> full }`'
 )
-EPOCHS = "planc counts steps, not epochs: `train.steps`, or --steps"
 FSDP2 = "FSDP2 does this itself"
 GROUPS = 'write `"pattern" -> group(lr = ..., weight_decay = ...)` in `optimizer`'
 HALF = "planc does not scale the loss, which float16 needs: train in bfloat16"

@@ -83,7 +83,7 @@ ARGUMENT_ROWS = (
     Row("per_gpu_train_batch_size", facts.MICRO_BATCH),
     Row("gradient_accumulation_steps", facts.ACCUMULATION),
     Row("max_steps", facts.STEPS),
-    Row("num_train_epochs", reason=why.EPOCHS, opens=facts.STEPS),
+    Row("num_train_epochs", facts.EPOCHS),
     Row("learning_rate", facts.LR),
     Row("weight_decay", facts.WEIGHT_DECAY),
     Row("adam_beta1", facts.BETA1),
