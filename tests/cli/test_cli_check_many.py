@@ -174,10 +174,10 @@ def test_stdin_that_is_not_text_is_a_finding(
     ("argv", "message"),
     [
         (["-", "a.plan"], "`-` (stdin) can't be combined with other files"),
-        (["-", "--fix"], "`-` (stdin) can't be combined with --fix, --diff or --deep"),
-        (["-", "--deep"], "`-` (stdin) can't be combined with --fix, --diff or --deep"),
+        (["-", "--fix"], "`-` (stdin) can't be combined with --fix, --diff, --data or --deep"),
+        (["-", "--deep"], "`-` (stdin) can't be combined with --fix, --diff, --data or --deep"),
         (["a.plan", "--unsafe-fixes"], "--unsafe-fixes needs --fix or --diff"),
-        (["a.plan", "--diff", "--deep"], "--diff can't be combined with --deep"),
+        (["a.plan", "--diff", "--deep"], "--diff can't be combined with --data or --deep"),
     ],
 )
 def test_options_that_exclude_each_other(
