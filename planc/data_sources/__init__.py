@@ -9,7 +9,11 @@ from planc.data_sources.source import SourceKind, SourceName
 SOURCES: tuple[SourceKind, ...] = (
     SourceKind("text", ("patterns",)),
     SourceKind("jsonl", ("field", "patterns")),
-    SourceKind("chat", ("field", "train_on", "patterns", "split", "subset"), libraries=("jinja2",)),
+    SourceKind(
+        "chat",
+        ("field", "train_on", "thinking", "template", "date", "ignore", "patterns", "split", "subset"),
+        libraries=("jinja2",),
+    ),
     SourceKind("hf_dataset", ("field", "patterns", "split", "subset"), libraries=("datasets", "pyarrow")),
     SourceKind(
         "hf_hub",

@@ -35,7 +35,8 @@ def _held_out(side: Side) -> str | None:
 def _written_source(op: AnySource) -> str:
     """A source with all of its options."""
     said = {"field": op.field, "train_on": op.train_on, "revision": op.revision, "split": op.split}
-    said["subset"] = op.subset or ""
+    said |= {"subset": op.subset, "thinking": op.thinking, "template": op.template, "date": op.date}
+    said["ignore"] = ", ".join(op.ignore)
     options = (f"{name} {value}" for name, value in said.items() if value)
     return f"{op.source}({', '.join((*op.patterns, *options))})"
 

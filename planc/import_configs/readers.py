@@ -129,7 +129,7 @@ def text(value: Value) -> str:
 def train_on(value: Value) -> str:
     """The messages that are trained on: of a list of roles, or of a flag for the assistant's."""
     if value == ("assistant",) or value is True:
-        return "assistant"
+        return "answers"
     if value is False:
         return "all"
     raise Unread(f"a plan trains on the messages of the assistant, or on all, not on {written(value)}")

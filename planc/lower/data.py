@@ -93,4 +93,6 @@ def _source(source: data.AnySource) -> dict[str, Any]:
     arguments = {name: getattr(source, name) for name in kind.arguments}
     if "repository" in arguments:
         arguments["patterns"] = (arguments.pop("repository"),)
+    if "template" in arguments:
+        arguments["template"] = arguments["template"] or "none"
     return {"source": kind.name, "patterns": (), "field": "", **arguments}

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from planc.data_sources import BY_NAME, SourceKind
 from planc.data_sources.formats import without_compression
+from planc.plan.dates import Date
 from planc.plan.nested import nested
 from planc.plan.scalars import STEPS, Choice, Int, Path, Quantity, Text
 from planc.plan.shares import Share, Weight
-from planc.plan.types import Optional, OrAuto, Rest, Variant, key
+from planc.plan.types import List, Optional, OrAuto, Rest, Variant, key
 from planc.record import record
 
 if TYPE_CHECKING:
@@ -40,18 +41,50 @@ class JsonLines:
 
 
 class TrainOn(StrEnum):
-    ASSISTANT = "assistant"
+    ANSWERS = "answers"
+    LAST_ANSWER = "last_answer"
+    ALL = "all"
+
+
+class Thinking(StrEnum):
+    LAST = "last"
     ALL = "all"
 
 
 @record
 class Chat:
-    """Conversations, rendered by the chat template in the tokenizer's directory."""
+    """Conversations, rendered by a chat template, and prompts with their completions.
+
+    A row has `messages` or `conversations`, or a `prompt` and its `completion`; `tools` and
+    `chat_template_kwargs` if it needs them. Any other key is an error.
+    """
 
     patterns: tuple[str, ...] = key(Rest(Path()), doc=_DATASETS, positional=True)
-    field: str = key(Text(), default="messages", doc="the key that holds the messages")
+    field: str | None = key(
+        Optional(Text()), default=None, doc="the key that holds the messages, if it has another name"
+    )
     train_on: TrainOn = key(
-        Choice(TrainOn), default=TrainOn.ASSISTANT, doc="messages to train on: the assistant's, or all"
+        Choice(TrainOn, {"assistant": "answers"}),
+        default=TrainOn.ANSWERS,
+        doc="answers: what the assistant writes, and completions; last_answer: its last message; "
+        "all: every token",
+    )
+    thinking: Thinking = key(
+        Choice(Thinking),
+        default=Thinking.LAST,
+        doc="last: each conversation once, as the template writes it, which may leave earlier reasoning out; "
+        "all: once for each turn, as when it was answered",
+    )
+    template: str | None = key(
+        OrAuto(Optional(Path())),
+        default="auto",
+        doc="a template's file; auto is the tokenizer's, none is for rows without messages",
+    )
+    date: str | None = key(
+        Optional(Date()), default=None, doc="the day that templates take for today's, if they ask for it"
+    )
+    ignore: tuple[str, ...] = key(
+        List(Text()), default=(), doc="keys of rows and messages to train without", example='["id"]'
     )
     split: str = key(Text(), default="train", doc="a split, or a part of one such as `train[:10%]`")
     subset: str | None = key(Optional(Text()), default=None, doc="the configuration, if there are several")

@@ -72,8 +72,8 @@ DATA: Mapping[str, Foreign] = {
     "mask_prompt train_on_input train_on_inputs "
     "train_on_prompt assistant_only_loss completion_only_loss": Foreign(
         "data",
-        'source = chat("data/*.jsonl", train_on = assistant)',
-        also="; `all` trains on every message",
+        'source = chat("data/*.jsonl", train_on = answers)',
+        also="; `all` trains on every token",
         both=True,
     ),
 }

@@ -185,6 +185,8 @@ class Choice:
     """A bare word from a closed set. A parameter can't replace it, so each word means one thing."""
 
     choices: type[StrEnum]
+    renamed: Mapping[str, str] | None = None
+    """Words that plans used to write, and those to write now."""
 
     def convert(self, value: ast.Value, scope: Scope) -> StrEnum | None:
         names = tuple(self.choices)
@@ -212,7 +214,7 @@ class Choice:
                 "write one of the words: a parameter can't replace it",
             )
             scope.unknown(codes.UNKNOWN_NAME, value.name, names, text=text, help=help)
-        elif meant := dtype_word(word, known=names):
+        elif meant := (self.renamed or {}).get(word) or dtype_word(word, known=names):
             fix = Fix(span, meant, Applicability.SAFE)
             scope.report(codes.UNKNOWN_NAME, span, text, help=f"write `{meant}`", fix=fix)
         else:

@@ -8,6 +8,9 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from planc.runtime.data.chat import Conversation
+from planc.runtime.data.chat_rows import Reading, talks
+
 TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\n' }}"
@@ -29,6 +32,12 @@ TALK: list[dict[str, Any]] = [
     {"role": "user", "content": "Thanks"},
     {"role": "assistant", "content": "You are welcome."},
 ]
+
+
+def conversation(messages: list[dict[str, Any]], *, origin: str = "here", **settings: Any) -> Conversation:
+    """A row's only conversation; `settings` are those of its reading."""
+    (talk,) = talks({"messages": messages}, reading=Reading(**settings), origin=origin)
+    return Conversation(origin, json.dumps(talk).encode())
 
 
 def save_tokenizer(folder: Path, *, template: str | None = TEMPLATE, in_config: bool = False) -> Path:

@@ -23,7 +23,7 @@ from tests.data.conversing import TALK, save_tokenizer
 from tests.data.test_data_encoding import PANIC, saved
 
 TEMPLATE = (
-    "{% for one in messages %}{% if one.content is none %}{{ raise_exception('no content') }}{% endif %}"
+    "{% for one in messages %}{% if not one.content %}{{ raise_exception('no content') }}{% endif %}"
     "{% generation %}{{ one.content }}{% endgeneration %}{% endfor %}"
 )
 GOOD = ["one", "two and more", "three"]
@@ -38,9 +38,9 @@ BAD_LINES = {
     "cannot be tokenized: the tokenizers library fails": b'{"text": "' + PANIC + b'"}',
 }
 BAD_TALKS = {
-    "no list of messages": [],
+    "is not a list of messages": [],
     "contains U": [{"role": "user", "content": "\ufdd0"}],
-    "rejected by the chat template: no content": [{"role": "user", "content": None}],
+    "rejected by the chat template: no content": [{"role": "user", "content": ""}],
 }
 
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
-from planc.runtime.data.chat import ChatSource, ChatTemplate, TrainOn, conversations
-from planc.runtime.data.encoding.template import compiled, rendered
+from planc.runtime.data.chat import START, STOP, ChatSource, ChatTemplate, conversations
+from planc.runtime.data.chat_rows import TrainOn
+from planc.runtime.data.documents import source_documents
+from planc.runtime.data.encoding.talk import rendered
+from planc.runtime.data.encoding.template import compiled
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.open import OpenData, open_data
-from planc.runtime.data.packing import IGNORED_LABEL
+from planc.runtime.data.packing import IGNORED_LABEL, encode
+from planc.runtime.data.prepared.wanted import want
 from planc.runtime.data.spec import DataSpec
 from planc.runtime.data.tokenizers import read_tokenizer
-from tests.data.conversing import TALK, TEMPLATE, save_talks, save_tokenizer
+from tests.data.conversing import TALK, TEMPLATE, conversation, save_talks, save_tokenizer
 from tests.data.tokenizing import ids_of, load_tokenizer
 
 SPEC = DataSpec(
@@ -34,17 +42,18 @@ def opened(spec: DataSpec, *, base: Path) -> OpenData:
     return open_data(spec, base=base, model_vocab_size=400)
 
 
-def with_template(template: str, *, base: Path, train_on: TrainOn = "assistant") -> OpenData:
+def with_template(template: str, *, base: Path, train_on: TrainOn = "answers") -> OpenData:
     """The data of one conversation and a template."""
     (base / "tokenizer" / "chat_template.jinja").write_text(template, encoding="utf-8")
     source = ChatSource(("*.jsonl",), train_on=train_on)
     return opened(replace(SPEC, source=source), base=base)
 
 
-def answers(template: str = TEMPLATE, *, train_on: TrainOn = "assistant") -> list[str]:
+def answers(template: str = TEMPLATE, *, train_on: TrainOn = "answers") -> list[str]:
     """The parts of the conversation's text that are trained on."""
-    text, targets = rendered(TALK, render=compiled(ChatTemplate("here", template, {})), train_on=train_on)
-    return [text[start:stop] for start, stop in targets]
+    talk = json.loads(conversation(TALK, train_on=train_on).content)
+    found = rendered(talk, compiled(ChatTemplate("here", template)))
+    return [found.text[start:stop] for start, stop in found.targets]
 
 
 def test_tokens_and_labels_are_those_that_transformers_makes(base: Path) -> None:
@@ -64,7 +73,7 @@ def test_answers_alone_are_targets_with_their_ends_of_turn() -> None:
 
 def test_without_marks_an_answer_is_what_it_adds_to_the_text_before() -> None:
     template = TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "")
-    assert answers(template) == ["Là-bas, à gauche. ☕<|im_end|>\n", "You are welcome.<|im_end|>\n"]
+    assert answers(template) == ["Là-bas, à gauche. ☕<|im_end|>", "You are welcome.<|im_end|>"]
 
 
 def test_text_that_holds_a_mark_is_refused(base: Path) -> None:
@@ -74,8 +83,8 @@ def test_text_that_holds_a_mark_is_refused(base: Path) -> None:
 
 
 def test_the_whole_conversation_can_be_a_target() -> None:
-    render = compiled(ChatTemplate("here", TEMPLATE, {}))
-    assert answers(train_on="all") == [rendered(TALK, render=render, train_on="all")[0]]
+    render = compiled(ChatTemplate("here", TEMPLATE)).render(tools=None, arguments={})
+    assert answers(train_on="all") == ["".join(render(TALK, False)).replace(START, "").replace(STOP, "")]
 
 
 def test_messages_may_stand_under_another_key(base: Path) -> None:
@@ -92,7 +101,8 @@ def test_a_template_may_stand_in_the_tokenizers_config(tmp_path: Path) -> None:
 
 def test_a_template_names_special_tokens(base: Path) -> None:
     template = ChatTemplate("here", "{{ bos_token }}{{ messages[0].content }}", {"bos_token": "<s>"})
-    assert compiled(template)([{"role": "user", "content": "x"}], False) == "<s>x"
+    render = compiled(template).render(tools=None, arguments={})
+    assert "".join(render([{"role": "user", "content": "x"}], False)) == "<s>x"
 
 
 def test_a_tokenizer_without_a_template_is_refused(tmp_path: Path) -> None:
@@ -117,7 +127,7 @@ def test_lines_without_messages_are_named(base: Path, text: str) -> None:
         ("{{ messages[9].content.nothing }}", "UndefinedError"),
         ("{{ messages.__class__.__mro__ }}", "SecurityError"),
         ("{{ messages.append(1) }}", "SecurityError"),
-        ("{{ strftime_now('%Y') }}", "UndefinedError"),
+        ("{{ strftime_now('%Y') }}", "templates have no clock"),
     ],
 )
 def test_what_a_template_must_not_or_does_not_take_names_the_line(
@@ -139,7 +149,7 @@ def test_a_template_that_rewrites_earlier_turns_cannot_tell_answers_apart(base: 
         "{{ message.content if loop.last else '...' }};{% endfor %}"
         "{% if add_generation_prompt %}assistant:{% endif %}"
     )
-    with pytest.raises(DataError, match="before answer 2 differently when more messages follow") as caught:
+    with pytest.raises(DataError, match="message 3 differently when more messages follow") as caught:
         with_template(template, base=base)
     assert "train_on = all" in caught.value.help
     assert with_template(template, base=base, train_on="all").dataset.num_sequences == 1
@@ -164,3 +174,145 @@ def test_a_damaged_config_is_refused(base: Path, text: str) -> None:
     (base / "tokenizer" / "tokenizer_config.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(DataError, match=r"tokenizer_config\.json is not"):
         load_tokenizer("tokenizer", base=base, end_of_document=None)
+
+
+def trained(base: Path, row: dict[str, Any], *, rendering: str | None = None, **settings: Any) -> list[str]:
+    """Each of a row's documents, with brackets around each token that is trained on."""
+    if rendering is not None:
+        (base / "tokenizer" / "chat_template.jinja").write_text(rendering, encoding="utf-8")
+    (base / "a.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    source = ChatSource(("*.jsonl",), **settings)
+    wanted = want(replace(SPEC, source=source), base=base)
+    plain = AutoTokenizer.from_pretrained(base / "tokenizer", local_files_only=True)
+    found = []
+    with contextlib.closing(wanted.tokenizer.load()) as tokenizer:
+        for one in encode(source_documents(source, base=base), tokenizer=tokenizer):
+            assert one.is_target is not None
+            pairs = zip(one.tokens.tolist(), one.is_target.tolist(), strict=True)
+            runs = itertools.groupby(pairs, key=lambda pair: pair[1])
+            parts = [(is_target, plain.decode([token for token, _ in run])) for is_target, run in runs]
+            found.append("".join(f"[{part}]" if is_target else part for is_target, part in parts))
+    return found
+
+
+PLAIN = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+QUESTION, ANSWER = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
+
+
+def test_a_template_may_read_the_first_message(base: Path) -> None:
+    template = "{% if messages[0].role == 'system' %}{% endif %}" + PLAIN
+    assert trained(base, {"messages": [ANSWER, QUESTION, ANSWER]}, rendering=template) == [
+        "<|im_start|>assistant\n[a<|im_end|>]\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+        "[a<|im_end|>]\n<|endoftext|>"
+    ]
+
+
+def test_a_token_that_holds_any_of_an_answer_is_trained_on(base: Path) -> None:
+    template = "{% for m in messages %}{{ m.role + ': ' + m.content }}{% endfor %}"
+    template += "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+    row = {"messages": [{"role": "user", "content": "where"}, {"role": "assistant", "content": "welcome."}]}
+    assert trained(base, row, rendering=template) == ["user: whereassistant:[ welcome.]<|endoftext|>"]
+
+
+def test_earlier_turns_without_their_reasoning_are_trained_on_as_they_are(base: Path) -> None:
+    template = PLAIN.replace("m.content +", "(m.content if loop.last else m.content.split('</think>')[-1]) +")
+    thoughtful = {"role": "assistant", "content": "<think>hm</think>a"}
+    row = {"messages": [QUESTION, thoughtful, QUESTION, thoughtful]}
+    question, answer = (
+        "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n",
+        "<think>hm</think>a<|im_end|>",
+    )
+    assert trained(base, row, rendering=template) == [
+        f"{question}[a<|im_end|>]\n{question}[{answer}]\n<|endoftext|>"
+    ]
+    assert trained(base, row, thinking="all") == [
+        f"{question}[{answer}]\n<|endoftext|>",
+        f"{question}a<|im_end|>\n{question}[{answer}]\n<|endoftext|>",
+    ]
+    assert trained(base, row, train_on="last_answer") == [
+        f"{question}a<|im_end|>\n{question}[{answer}]\n<|endoftext|>"
+    ]
+
+
+def test_a_message_that_is_not_to_be_trained_on_is_context(base: Path) -> None:
+    row = {"messages": [QUESTION, {**ANSWER, "weight": 0}, QUESTION, ANSWER]}
+    question = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+    expected = f"{question}a<|im_end|>\n{question}[a<|im_end|>]\n<|endoftext|>"
+    assert trained(base, row) == [expected]
+    assert trained(base, row, rendering=PLAIN) == [expected]
+    assert trained(base, row, train_on="all") == [
+        "[<|im_start|>user\nq<|im_end|>\n]<|im_start|>assistant\na<|im_end|>\n"
+        f"[{question}a<|im_end|>\n]<|endoftext|>"
+    ]
+
+
+def test_parts_of_a_content_are_joined_for_a_template_of_texts(base: Path) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    row = {"messages": [QUESTION, {"role": "assistant", "content": parts}]}
+    start = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+    assert trained(base, row) == [f"{start}[ab<|im_end|>]\n<|endoftext|>"]
+    # It prints a list as Python would, where the other fails.
+    printing = PLAIN.replace("m.content", "(m.content | string)")
+    assert trained(base, row, rendering=printing) == [f"{start}[ab<|im_end|>]\n<|endoftext|>"]
+    by_parts = PLAIN.replace(
+        "m.content", "(m.content if m.content is string else m.content | map(attribute='text') | join('+'))"
+    )
+    assert trained(base, row, rendering=by_parts) == [f"{start}[a+b<|im_end|>]\n<|endoftext|>"]
+
+
+def test_a_template_asks_a_plan_for_the_date(base: Path) -> None:
+    template = "{{ strftime_now('%d %B %Y') + '\n' }}" + PLAIN
+    row = {"messages": [QUESTION, ANSWER]}
+    with pytest.raises(DataError, match=r"a\.jsonl:1 .* templates have no clock") as caught:
+        trained(base, row, rendering=template)
+    assert "date = " in caught.value.help
+    (text,) = trained(base, row, date="2026-01-31")
+    assert text.startswith("31 January 2026\n<|im_start|>")
+
+
+def test_a_plan_may_name_a_template_of_its_own(base: Path) -> None:
+    (base / "own.jinja").write_text(PLAIN.replace("<|im_start|>", "> "), encoding="utf-8")
+    row = {"messages": [QUESTION, ANSWER]}
+    assert trained(base, row, template="own.jinja") == [
+        "> user\nq<|im_end|>\n> assistant\n[a<|im_end|>]\n<|endoftext|>"
+    ]
+
+
+def test_prompts_and_completions_need_no_template(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path / "tokenizer", template=None)
+    row = {"prompt": "Where? ", "completion": "welcome."}
+    assert trained(tmp_path, row, template="none") == ["Where?[ welcome.<|endoftext|>]"]
+    assert trained(tmp_path, row, train_on="all", template="none") == ["[Where? welcome.<|endoftext|>]"]
+    with pytest.raises(DataError, match="rejected by the chat template: there is none"):
+        trained(tmp_path, {"messages": [QUESTION, ANSWER]}, template="none")
+
+
+def test_messages_may_be_prompts_and_completions_too(base: Path) -> None:
+    row = {"prompt": [QUESTION, ANSWER, QUESTION], "completion": [ANSWER]}
+    start = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+    assert trained(base, row) == [f"{start}a<|im_end|>\n{start}[a<|im_end|>\n]<|endoftext|>"]
+
+
+def test_what_a_template_writes_at_the_end_of_all_belongs_to_no_answer(base: Path) -> None:
+    template = PLAIN.replace(
+        "{% if add_generation_prompt %}", "{% if not add_generation_prompt %}</s>{% else %}"
+    )
+    start = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+    row = {"messages": [QUESTION, ANSWER, QUESTION, ANSWER]}
+    assert trained(base, row, rendering=template) == [
+        f"{start}[a<|im_end|>]\n{start}[a<|im_end|>]\n</s><|endoftext|>"
+    ]
+
+
+def test_an_end_that_only_the_last_turn_has_is_its_end(base: Path) -> None:
+    template = (
+        "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'assistant: ' }}{% else %}</s>{% endif %}"
+    )
+    row = {"messages": [QUESTION, ANSWER, QUESTION, ANSWER]}
+    assert trained(base, row, rendering=template) == [
+        "user: q\nassistant: [a]\nuser: q\nassistant: [a\n</s>]<|endoftext|>"
+    ]

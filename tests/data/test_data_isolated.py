@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from planc.runtime.data.padding import PaddedDataset, pad
 from planc.runtime.data.sources import Document
 from planc.runtime.data.spec import Packing
 from planc.runtime.data.tokenizers import ByteTokenizer, Tokenizer
-from tests.data.conversing import save_tokenizer
+from tests.data.conversing import conversation, save_tokenizer
 from tests.data.tokenizing import ids_of, load_tokenizer
 
 TEXTS = st.lists(st.text("abc", max_size=9), min_size=1, max_size=8)
@@ -125,7 +124,7 @@ def talking(tmp_path: Path) -> Iterator[Tokenizer]:
 
 def talk(question: str, answer: str | None) -> Conversation:
     messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-    return Conversation("here", json.dumps(messages[: 1 if answer is None else 2]).encode(), "assistant")
+    return conversation(messages[: 1 if answer is None else 2])
 
 
 @pytest.mark.parametrize("packing", ["attend", "isolate", "whole", "none"])

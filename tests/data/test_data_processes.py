@@ -17,7 +17,6 @@ from tokenizers import Tokenizer
 
 from planc.runtime.data import tokenizers
 from planc.runtime.data.bad_documents import BadDocuments
-from planc.runtime.data.chat import Conversation
 from planc.runtime.data.encoding.client import Fault, Tokens
 from planc.runtime.data.encoding.limits import Limits
 from planc.runtime.data.encoding.pool import Encoders
@@ -28,7 +27,7 @@ from planc.runtime.data.prepared.wanted import want
 from planc.runtime.data.sources import Document, JsonLinesSource
 from planc.runtime.data.spec import DataSpec
 from planc.runtime.data.tokenizers import FileTokenizer, read_tokenizer
-from tests.data.conversing import save_tokenizer
+from tests.data.conversing import conversation, save_tokenizer
 from tests.data.test_data_encoding import PANIC, saved
 from tests.patience import PATIENCE_SECONDS
 
@@ -81,7 +80,7 @@ def test_masks_are_those_of_the_characters_that_the_template_marks(
         [{"role": "user", "content": f"{place}?"}, {"role": "assistant", "content": answer}]
         for place, answer in enumerate(answers)
     ]
-    rows = [Conversation("here", json.dumps(talk).encode(), "assistant") for talk in talks]
+    rows = [conversation(talk) for talk in talks]
     with loaded(tmp_path, num_processes=num_processes) as tokenizer:
         found = list(tokenizer.encode(rows))
     for place, (answer, one) in enumerate(zip(answers, found, strict=True)):

@@ -271,7 +271,7 @@ def test_a_recipe_of_trl_trains_pretrained_weights_on_whole_conversations(tmp_pa
     _, plan = written(tmp_path, TRL, "--data", "chats/*.jsonl", suffix=".yaml")
     text = plan.read_text(encoding="utf-8")
     assert "weights = pretrained" in text and "packing = none" in text
-    assert 'source = chat("chats/*.jsonl", train_on = assistant)' in text
+    assert 'source = chat("chats/*.jsonl", train_on = answers)' in text
 
 
 def test_conversations_of_axolotl_are_not_documents(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING
+from datetime import date
 from fractions import Fraction
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from planc.plan import data
 from planc.plan.blocks import BLOCKS
+from planc.plan.dates import Date
 from planc.plan.optimizer import AdamW, Cosine, Implementation
 from planc.plan.scalars import (
     BYTES,
@@ -170,6 +172,8 @@ def values(wanted: ValueType) -> st.SearchStrategy[Any]:
             return st.none() | values(inner)
         case OrAuto(inner):
             return st.just("auto") | values(inner)
+        case Date():
+            return st.dates().map(date.isoformat)
         case List(of, length):
             return st.lists(values(of), min_size=length or 0, max_size=length or 3).map(tuple)
         case Rest(of):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import resource
 import time
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from planc.runtime.data.chat import ChatSource, ChatTemplate, Conversation
+from planc.runtime.data.chat import ChatSource, ChatTemplate
 from planc.runtime.data.encoding.client import Fault
 from planc.runtime.data.encoding.limits import Limits
 from planc.runtime.data.encoding.template import compiled
@@ -21,16 +20,17 @@ from planc.runtime.data.errors import DataError
 from planc.runtime.data.open import open_data
 from planc.runtime.data.spec import DataSpec
 from planc.runtime.data.tokenizers import TokenizerFiles, read_tokenizer
-from tests.data.conversing import TALK, save_talks, save_tokenizer
+from tests.data.conversing import TALK, conversation, save_talks, save_tokenizer
 from tests.security.chat_templates import HOSTILE, REAL
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 LIMITS = Limits(cpu_seconds=1, cpu_seconds_a_mebibyte=1, memory_bytes=2**28)
-TALK_BYTES = json.dumps(TALK).encode()
+CONVERSATION = conversation(TALK)
 
 
 def rendered(template: str, talk: list[dict[str, Any]] = TALK, *, starts_answer: bool = False) -> str:
-    return compiled(ChatTemplate("here", template, SPECIAL))(talk, starts_answer)
+    render = compiled(ChatTemplate("here", template, SPECIAL)).render(tools=None, arguments={})
+    return "".join(render(talk, starts_answer))
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_a_hostile_template_is_refused_in_little_time_and_memory(name: str, file
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     try:
         tokenizer = hostile.load(LIMITS)
-        (found,) = tokenizer.encode([Conversation("here", TALK_BYTES, "assistant")])
+        (found,) = tokenizer.encode([CONVERSATION])
         tokenizer.close()
         assert isinstance(found, Fault), found
         assert found.reason.startswith(("is rejected by the chat template", "cannot be tokenized")), found
@@ -57,7 +57,7 @@ def test_a_hostile_template_is_refused_in_little_time_and_memory(name: str, file
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - own.ru_maxrss < 2**16
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     taken = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert taken < 3 * LIMITS.seconds(len(TALK_BYTES)) + 2, taken
+    assert taken < 3 * LIMITS.seconds(CONVERSATION.num_bytes) + 2, taken
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -76,7 +76,7 @@ def test_long_conversations_are_allowed_what_they_need(name: str, files: Tokeniz
     tokenizer = replace(files, chat_template=ChatTemplate("here", REAL[name], SPECIAL)).load()
     # The last of these writes what the system says only before a question that comes last.
     for talk in (many, long if name != "mistral" else long[1:]):
-        (found,) = tokenizer.encode([Conversation("here", json.dumps(talk).encode(), "all")])
+        (found,) = tokenizer.encode([conversation(talk, train_on="all")])
         assert not isinstance(found, Fault), found
         assert found.num_text_bytes > sum(len(one["content"].strip()) for one in talk)
     tokenizer.close()
@@ -110,7 +110,7 @@ def test_what_differs_from_one_rendering_to_the_next_is_refused(
     template = ChatTemplate("here", "{{ " + expression + " }}", {})
     with pytest.raises(DataError, match=r"here is not a chat template|rejected by the chat template"):
         tokenizer = replace(files, chat_template=template).load()
-        (found,) = tokenizer.encode([Conversation("here", TALK_BYTES, "assistant")])
+        (found,) = tokenizer.encode([CONVERSATION])
         assert isinstance(found, Fault), found
         raise DataError(found.reason, help=found.help)
 
@@ -118,6 +118,6 @@ def test_what_differs_from_one_rendering_to_the_next_is_refused(
 def test_an_address_in_the_messages_is_text_like_any_other(files: TokenizerFiles) -> None:
     talk = [{"role": "user", "content": "what is <object at 0x7f0012345678>?"}, TALK[-1]]
     tokenizer = files.load()
-    (found,) = tokenizer.encode([Conversation("here", json.dumps(talk).encode(), "assistant")])
+    (found,) = tokenizer.encode([conversation(talk)])
     tokenizer.close()
     assert not isinstance(found, Fault), found

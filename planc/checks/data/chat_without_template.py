@@ -13,24 +13,27 @@ CODE = Code("P731", "chat-without-template", "the tokenizer has no chat template
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each source of conversations, if the tokenizer is known to have no template."""
+    """One finding for each source of conversations without an own template, if the tokenizer has none."""
     data = subject.plan.data
+    own = ""
     # If the plan names a file, only its path changes; its other arguments stay.
     write = "set the path of `tokenizer` to"
     if isinstance(data.tokenizer, ByteTokenizer):
         text, write = "`bytes` has no chat template", "write `tokenizer = file(...)` with"
     elif subject.base is not None and has_chat_template(subject.base / data.tokenizer.path) is False:
         text = f"no chat template next to `{data.tokenizer.path}`"
+        own = '; or write `template = "path/to/template.jinja"` in `chat(...)`'
     else:
         return
     for path, source in data.sources():
-        if isinstance(source, Chat):
+        # Bytes have no tokens for the ends of turns either.
+        if isinstance(source, Chat) and (source.template == "auto" or not own):
             yield CODE.at(
                 subject.plan.span(path),
                 "the tokenizer's template turns messages into text",
                 secondary=(Label(subject.plan.span("data.tokenizer"), text),),
                 help=f"{write} a directory that has a chat_template.jinja, or a chat_template in its "
-                "tokenizer_config.json",
+                f"tokenizer_config.json{own}",
             )
 
 

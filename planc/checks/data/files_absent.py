@@ -21,7 +21,7 @@ _ELSEWHERE = "unless the file is on the run's machines"
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding for each pattern without a file in a directory that exists, and for such a tokenizer.
+    """One finding for each pattern without a file in a directory that exists, and for each file by name.
 
     A plan may be checked where its data is not. Nothing is reported if the directory is missing too.
     """
@@ -37,7 +37,10 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                     notes=(f"`{found.directory}` has {found.near or 'no files'}",),
                     help=f"correct the pattern, which starts from `{os.path.abspath(base)}`, {_ELSEWHERE}",
                 )
-    yield from _tokenizer(plan, base=base)
+        if isinstance(source, Chat) and source.template not in (None, "auto"):
+            yield from _file(plan, path, source.template, base=base)
+    if isinstance(plan.data.tokenizer, FileTokenizer):
+        yield from _file(plan, "data.tokenizer", plan.data.tokenizer.path, base=base)
 
 
 def absent_files(source: AnySource, *, base: Path) -> Sequence[NoFile]:
@@ -51,19 +54,19 @@ def absent_files(source: AnySource, *, base: Path) -> Sequence[NoFile]:
     return tuple(one for one in found if one is not None)
 
 
-def _tokenizer(plan: Plan, *, base: Path) -> Iterator[Diagnostic]:
-    tokenizer = plan.data.tokenizer
-    if not isinstance(tokenizer, FileTokenizer) or (base / tokenizer.path).exists():
+def _file(plan: Plan, setting: str, name: str, *, base: Path) -> Iterator[Diagnostic]:
+    """A finding for a file that a setting names, if it is missing in a directory that exists."""
+    if (base / name).exists():
         return
-    folder = Path(os.path.abspath((base / tokenizer.path).parent))
+    folder = Path(os.path.abspath((base / name).parent))
     if not folder.is_dir() or _is_configuration(folder):
         return
-    near = closest(Path(tokenizer.path).name, sorted(one.name for one in folder.iterdir()))
-    correct = f"write `{Path(tokenizer.path).with_name(near).as_posix()}`" if near else "correct the path"
+    near = closest(Path(name).name, sorted(one.name for one in folder.iterdir()))
+    correct = f"write `{Path(name).with_name(near).as_posix()}`" if near else "correct the path"
     yield CODE.at(
-        plan.span("data.tokenizer"),
-        f"no file `{tokenizer.path}`",
-        notes=(f"`{folder}` has no `{Path(tokenizer.path).name}`",),
+        plan.span(setting),
+        f"no file `{name}`",
+        notes=(f"`{folder}` has no `{Path(name).name}`",),
         help=f"{correct}, {_ELSEWHERE}",
     )
 

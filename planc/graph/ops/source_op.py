@@ -17,9 +17,17 @@ class SourceOp(Op):
     """`mixture` is that of all `data.open_source` ops."""
     patterns: tuple[str, ...]
     """Globs of files; for hf_hub, the repository."""
-    field: str
+    field: str | None
+    """None for the keys that conversations usually have."""
     train_on: str = ""
-    """For chat: assistant or all."""
+    """For chat: answers, last_answer or all."""
+    thinking: str = ""
+    """For chat: last or all."""
+    template: str = ""
+    """For chat: auto, none, or a file."""
+    date: str | None = None
+    ignore: tuple[str, ...] = ()
+    """For chat: keys of rows that are not read."""
     revision: str = ""
     """For hf_hub, as are split and subset."""
     split: str = ""

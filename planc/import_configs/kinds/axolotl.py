@@ -58,7 +58,7 @@ def _is_chat(value: Value) -> bool:
 
 def _trained(value: Value) -> str:
     """Of a flag that adds the messages of the user."""
-    return "all" if readers.flag(value) else "assistant"
+    return "all" if readers.flag(value) else "answers"
 
 
 _KERNEL_PLUGINS = ("liger.LigerPlugin", "cut_cross_entropy.CutCrossEntropyPlugin")

@@ -55,7 +55,6 @@ SHARDED_STATE = "checkpoints are sharded, and load on any mesh"
 SLICES = "each rank reads its own slices of the weights"
 UNITS = 'units are patterns of module names: `"model.layers.*" -> unit`'
 WARMS_FROM_ZERO = "warm-up in a plan starts from zero"
-COMPLETIONS = 'planc does not read prompts and completions: `chat("data/*.jsonl")` trains on replies alone'
 HUB_UPLOAD = 'planc does not upload; `export "hf"` in `checkpoint` writes a directory that transformers loads'
 LOSS = "planc trains on next-token cross-entropy and does not have another loss"
 PACKS = "`packing` in `data` is attend, isolate, whole or none"

@@ -35,7 +35,7 @@ _OWN = (
     Row("eos_token", change=why.TEMPLATE),
     Row("pad_token", reason=why.PACKS),
     Row("assistant_only_loss", facts.TRAIN_ON, implies=((facts.CHAT, True),)),
-    Row("completion_only_loss", change=why.COMPLETIONS, harmless=(False,)),
+    Row("completion_only_loss", facts.CHAT, harmless=(False,)),
     Row("dataset_text_field", facts.TEXT_FIELD),
     Row("dataset_name", facts.DATA),
     Row("dataset_config", reason=why.HUB_DATA, opens=facts.DATA),

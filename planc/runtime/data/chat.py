@@ -1,38 +1,45 @@
-"""Conversations: lists of messages, which the tokenizer's chat template renders as text."""
+"""Conversations: messages, which a chat template renders as text, and prompts with their completions."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
 
 from planc.runtime.data.bad_documents import BadDocuments
+from planc.runtime.data.chat_rows import Reading, Thinking, TrainOn, talks
 from planc.runtime.data.errors import DataError
+from planc.runtime.data.files import read_regular_file
 from planc.runtime.data.records import split_records
 from planc.runtime.data.sampling import Sampling
-from planc.runtime.data.sources import Document, field_of
+from planc.runtime.data.sources import Document
 from planc.runtime.ranks.reads import Reads
 
-TrainOn = Literal["assistant", "all"]
-Messages = list[dict[str, Any]]
-
-START, STOP = "\ufdd0", "\ufdd1"
-"""A template's marks around an answer: noncharacters, which Unicode keeps out of all text."""
+START, STOP, CHANGED = "\ufdd0", "\ufdd1", "\ufdd2"
+"""A template's marks around an answer, and one that changes a text: noncharacters, which Unicode keeps out of
+all text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatSource:
-    """Records whose `field` is a list of messages, each with a role and a content.
+    """Records of conversations: messages, each with a role and a content, or a prompt and its completion.
 
-    `patterns`, `split` and `subset` are those of a HfDatasetSource.
-    `train_on` "assistant" trains on the assistant's messages only, "all" on the whole conversation.
+    `field` is the key of the messages; None for `messages`, `conversations`, or `prompt` and `completion`,
+    whichever a row has. `train_on` "answers" trains on what the assistant writes, "last_answer" on its last
+    message, "all" on the whole text. `thinking` "last" renders a conversation once, as its template does,
+    which may leave the reasoning of earlier turns out; "all" renders it once for each turn. `template` is the
+    path of a template file; "auto" is the tokenizer's, "none" that rows need none. `date` is the day that
+    templates take for today's. `patterns`, `split` and `subset` are those of a HfDatasetSource.
     """
 
     patterns: tuple[str, ...]
-    field: str = "messages"
-    train_on: TrainOn = "assistant"
+    field: str | None = None
+    train_on: TrainOn = "answers"
+    thinking: Thinking = "last"
+    template: str = "auto"
+    date: str | None = None
+    ignore: tuple[str, ...] = ()
     split: str = "train"
     subset: str | None = None
 
@@ -41,12 +48,15 @@ class ChatSource:
 class ChatTemplate:
     """A template's text and its file. `special_tokens` are the variables it may use, such as `eos_token`.
 
-    They are the loaded tokenizer's, so they are empty until it is loaded.
+    They are the loaded tokenizer's, so they are empty until it is loaded. `for_tools` is the text for
+    conversations with tools, where that is another. `date` is today, in ISO 8601.
     """
 
     origin: str
     text: str
     special_tokens: Mapping[str, str] = field(default_factory=dict)
+    for_tools: str | None = None
+    date: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +65,7 @@ class Conversation:
 
     origin: str
     content: bytes
-    """The messages in JSON."""
-    train_on: TrainOn
+    """As `chat_rows.talks` has it, in JSON."""
 
     @property
     def num_bytes(self) -> int:
@@ -76,6 +85,7 @@ def conversations(
 ) -> Iterator[Conversation]:
     """The conversations of a source. Raises DataError that names the bad line."""
     bad = bad or BadDocuments()
+    reading = Reading(source.field, source.train_on, source.thinking, source.ignore)
     records = split_records(
         source.patterns,
         split=source.split,
@@ -86,21 +96,40 @@ def conversations(
         sample=sample,
     )
     for origin, record in records:
-        for content in bad.usable(_messages, record, field=source.field, origin=origin):
-            yield Conversation(origin, content, source.train_on)
+        for contents in bad.usable(_contents, record, reading=reading, origin=origin):
+            for content in contents:
+                yield Conversation(origin, content)
 
 
-def _messages(record: Mapping[str, object], *, field: str, origin: str) -> bytes:
-    """The messages of a record in JSON. Raises DataError."""
-    value = field_of(record, field=field, origin=origin)
-    is_list = isinstance(value, list) and bool(value)
-    if not is_list or not all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in value):  # type: ignore[attr-defined]
+def _contents(record: Mapping[str, object], *, reading: Reading, origin: str) -> list[bytes]:
+    """The conversations of a record in JSON. Raises DataError."""
+    texts = [json.dumps(talk, ensure_ascii=False) for talk in talks(record, reading=reading, origin=origin)]
+    if any(mark in text for mark in (START, STOP, CHANGED) for text in texts):
         raise DataError(
-            f"{origin} has no list of messages",
-            help='write [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]',
+            f"{origin} contains U+FDD0, U+FDD1 or U+FDD2, which no text may contain", help="remove them"
         )
-    text = json.dumps(value, ensure_ascii=False)
-    if START in text or STOP in text:
-        raise DataError(f"{origin} contains U+FDD0 or U+FDD1, which no text may contain", help="remove them")
     # A template may leave out what holds a lone surrogate: the text that it makes is checked.
-    return text.encode("utf-8", "surrogatepass")
+    return [text.encode("utf-8", "surrogatepass") for text in texts]
+
+
+def source_template(
+    source: ChatSource, own: ChatTemplate | None, *, tokenizer: str, base: Path, reads: Reads | None = None
+) -> ChatTemplate | None:
+    """The template of a source, of which `own` is its tokenizer's. Raises DataError if there is none."""
+    if source.template == "none":
+        return None
+    if source.template != "auto":
+        content = read_regular_file(base / source.template, name=source.template, reads=reads)
+        try:
+            own = ChatTemplate(source.template, content.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{source.template} is not UTF-8: {error.reason}", help="restore the file"
+            ) from error
+    if own is None:
+        raise DataError(
+            f"the tokenizer {tokenizer} has no chat template",
+            help="use one with a chat_template.jinja, or a chat_template in tokenizer_config.json; or name a "
+            'file in `chat(..., template = "chat_template.jinja")`; `none` reads rows of texts alone',
+        )
+    return replace(own, date=source.date)

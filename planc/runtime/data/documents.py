@@ -9,14 +9,12 @@ from pathlib import Path
 
 from planc.data_sources.hub_datasets import HubDataset
 from planc.runtime.data.bad_documents import BadDocuments
-from planc.runtime.data.chat import AnyDocument, ChatSource, ChatTemplate, conversations
-from planc.runtime.data.errors import DataError
+from planc.runtime.data.chat import AnyDocument, ChatSource, conversations
 from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
 from planc.runtime.data.records import hub_records, split_records
 from planc.runtime.data.sampling import Sampling
 from planc.runtime.data.sources import Document, documents, text_documents
 from planc.runtime.data.spec import DataSpec, HeldOut, Source
-from planc.runtime.data.tokenizers import TokenizerFiles
 from planc.runtime.ranks.reads import Reads
 
 
@@ -98,13 +96,3 @@ def _noted(
         content.update(_content(document))
         yield document
     reads.add("text", hub.name, content.hexdigest())
-
-
-def template_of(tokenizer: TokenizerFiles) -> ChatTemplate:
-    """The template that conversations need. Raises DataError if there is none."""
-    if tokenizer.chat_template is None:
-        raise DataError(
-            f"the tokenizer {tokenizer.name} has no chat template",
-            help="use one with a chat_template.jinja, or a chat_template in tokenizer_config.json",
-        )
-    return tokenizer.chat_template

@@ -43,6 +43,9 @@ def description(source: Source) -> list[str]:
     parts: list[str] = [name]
     for argument in BY_NAME[name].arguments:
         value = getattr(source, argument)
+        # Only patterns, of which every source has at most one list, need no bounds.
+        is_list = isinstance(value, tuple) and argument != "patterns"
+        value = json.dumps(value) if is_list else value
         parts.extend(value if isinstance(value, tuple) else (value or "",))
     return parts
 

@@ -255,7 +255,7 @@ def encode(
     """Each document's tokens and its end. Raises DataError for one that can't be tokenized, beyond `bad`.
 
     A conversation's template writes its own ends: an end that is there already is not repeated, and an end
-    that planc adds is not a target.
+    that planc adds is not a target. After a completion it is one, because nothing else ends that.
     """
     end, bad = tokenizer.end_of_document, bad or BadDocuments()
     ahead = _Ahead(documents, bad)
@@ -268,7 +268,7 @@ def encode(
         if is_target is None:
             ids = np.append(ids, end)
         elif not len(ids) or ids[-1] != end:
-            ids, is_target = np.append(ids, end), np.append(is_target, False)
+            ids, is_target = np.append(ids, end), np.append(is_target, found.trains_end)
         yield Encoded(ids, is_target, found.num_text_bytes, origin)
     if ahead.error is not None:
         raise ahead.error

@@ -148,20 +148,20 @@ def _batches(documents: Iterable[AnyDocument]) -> Iterator[Batch]:
     """
     items: list[bytes] = []
     num_bytes = 0
-    train_on = None
+    are_conversations = False
     for document in documents:
         if isinstance(document, Conversation):
-            item, train_on = document.content, document.train_on
+            item, are_conversations = document.content, True
         else:
             item = document.text.encode("utf-8")
         items.append(item)
         num_bytes += len(item)
         is_end = crc32(item) / 2**32 < len(item) / _BATCH_BYTES
         if (num_bytes >= _BATCH_BYTES and is_end) or num_bytes >= _MAX_BATCH_BYTES:
-            yield Batch(items, train_on)
+            yield Batch(items, are_conversations)
             items, num_bytes = [], 0
     if items:
-        yield Batch(items, train_on)
+        yield Batch(items, are_conversations)
 
 
 def share_cpus(num_sharing: int) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 import planc
-from planc.runtime.data.chat import ChatTemplate, TrainOn
+from planc.runtime.data.chat import ChatTemplate
 from planc.runtime.data.encoding.frames import parts_of, read_frame, write_frame
 from planc.runtime.data.encoding.limits import Limits
 from planc.runtime.data.errors import DataError
@@ -42,11 +42,15 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The ids of one text, [tokens]. `is_target` marks those that are trained on; None for all."""
+    """The ids of one text, [tokens]. `is_target` marks those that are trained on; None for all.
+
+    `trains_end` is whether the end of the document is trained on too.
+    """
 
     ids: Ids
     is_target: npt.NDArray[np.bool_] | None
     num_text_bytes: int
+    trains_end: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +109,15 @@ class Encoder:
         self.marks: str = found["marks"]
         self.end_of_document: int = found["end_of_document"]
 
-    def encode(self, items: Sequence[bytes], *, train_on: TrainOn | None = None) -> Iterator[Tokens | Fault]:
-        """The tokens of each text in UTF-8; of messages in JSON, if `train_on` is given.
+    def encode(self, items: Sequence[bytes], *, are_conversations: bool = False) -> Iterator[Tokens | Fault]:
+        """The tokens of each text in UTF-8, or of each conversation.
 
         A batch that ends the process is tokenized again, one item at a time. AbandonedError once that is so.
         """
-        answer = self._started().ask({"train_on": train_on, "sizes": [*map(len, items)]}, *items)
+        header = {"are_conversations": are_conversations, "sizes": [*map(len, items)]}
+        answer = self._started().ask(header, *items)
         if not isinstance(answer, str):
-            yield from _parts(*answer, has_starts=train_on is not None)
+            yield from _parts(*answer, have_targets=are_conversations)
             return
         self.close()
         if self._is_abandoned:
@@ -122,7 +127,7 @@ class Encoder:
             yield Fault(f"cannot be tokenized: {answer}", help, is_certain=False)
             return
         for item in items:
-            yield from self.encode([item], train_on=train_on)
+            yield from self.encode([item], are_conversations=are_conversations)
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """The text of each sequence of ids, special tokens included. Raises DataError."""
@@ -265,10 +270,12 @@ def _import_path() -> list[str]:
     return [*dict.fromkeys([*(os.path.abspath(path) for path in sys.path), root])]
 
 
-def _parts(header: dict[str, Any], content: memoryview, *, has_starts: bool) -> Iterator[Tokens | Fault]:
-    """The tokens of each document, from the answer to a batch."""
-    numbers = np.frombuffer(content, dtype=_ID_TYPE)
-    ids, starts = np.split(numbers, 2) if has_starts else (numbers, None)
+def _parts(header: dict[str, Any], content: memoryview, *, have_targets: bool) -> Iterator[Tokens | Fault]:
+    """The tokens of each document, from the answer to a batch: all ids, and then which are trained on."""
+    # An id takes four bytes, and a flag one.
+    num_tokens = len(content) // (_ID_TYPE.itemsize + have_targets)
+    ids = np.frombuffer(content, dtype=_ID_TYPE, count=num_tokens).astype(np.int64)
+    flags = np.frombuffer(content, dtype=np.bool_, offset=num_tokens * _ID_TYPE.itemsize)
     place = 0
     for one in header["answers"]:
         if "reason" in one:
@@ -276,12 +283,6 @@ def _parts(header: dict[str, Any], content: memoryview, *, has_starts: bool) -> 
             continue
         part = slice(place, place + one["tokens"])
         place = part.stop
-        is_target = None if starts is None else _within(starts[part], one["targets"])
-        yield Tokens(ids[part].astype(np.int64), is_target, one["bytes"])
-
-
-def _within(places: npt.NDArray[Any], spans: Sequence[Sequence[int]]) -> npt.NDArray[np.bool_]:
-    is_target = np.zeros(len(places), dtype=np.bool_)
-    for start, stop in spans:
-        is_target |= (places >= start) & (places < stop)
-    return is_target
+        yield Tokens(
+            ids[part], flags[part] if have_targets else None, one["bytes"], one.get("trains_end", True)
+        )

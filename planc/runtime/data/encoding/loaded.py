@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from planc.runtime.data.encoding.isolation import only_reading, set_up
 from planc.runtime.data.encoding.parsed import parsed, require_no_dropout
@@ -54,18 +54,16 @@ class LoadedTokenizer:
             return [one.ids for one in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
         return [self.whole(text, add_special_tokens=False)["input_ids"] for text in texts]
 
-    def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[Sequence[int], Sequence[int]]]:
-        """The ids of each text, and the character at which each token starts. Raises DataError."""
+    def encodings(self, texts: Sequence[str]) -> list[Encoding]:
+        """The tokens of each text with the characters that they hold. Raises DataError."""
         if self.backend is not None:
-            found = self.backend.encode_batch(texts, add_special_tokens=False)
-            return [(one.ids, [start for start, _ in one.offsets]) for one in found]
+            return self.backend.encode_batch(texts, add_special_tokens=False)
         if not self.whole.is_fast:
             raise DataError(
                 f"{self.name} does not tell which characters a token holds",
-                help="use a tokenizer with a tokenizer.json, or write `train_on = all`",
+                help="use a tokenizer with a tokenizer.json",
             )
-        encoded = (self.whole(text, add_special_tokens=False, return_offsets_mapping=True) for text in texts)
-        return [(one["input_ids"], [start for start, _ in one["offset_mapping"]]) for one in encoded]
+        return [self.whole(text, add_special_tokens=False).encodings[0] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens included."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol
 
-from planc.runtime.data.chat import TrainOn
 from planc.runtime.data.encoding.client import Encoder, Fault, Loading, Tokens
 from planc.runtime.data.encoding.limits import Limits
 
@@ -22,15 +21,15 @@ _BYTES_A_PROCESS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Texts in UTF-8 that one process tokenizes together; messages in JSON, if `train_on` is given."""
+    """Texts in UTF-8, or conversations, that one process tokenizes together."""
 
     items: Sequence[bytes]
-    train_on: TrainOn | None = None
+    are_conversations: bool = False
 
     @property
     def key(self) -> bytes:
         """A hash of all that decides the tokens with the tokenizer."""
-        content = hashlib.sha256(json.dumps([self.train_on, *map(len, self.items)]).encode())
+        content = hashlib.sha256(json.dumps([self.are_conversations, *map(len, self.items)]).encode())
         for item in self.items:
             content.update(item)
         return content.digest()
@@ -122,7 +121,7 @@ class Encoders:
 
     def _tokenized(self, batch: Batch) -> Sequence[Tokens | Fault]:
         with self._encoder() as encoder:
-            return list(encoder.encode(batch.items, train_on=batch.train_on))
+            return list(encoder.encode(batch.items, are_conversations=batch.are_conversations))
 
     @contextmanager
     def _encoder(self) -> Iterator[Encoder]:

@@ -1,4 +1,4 @@
-"""The tokenizer's chat template renders messages as text, and marks the answers.
+"""The chat template of a tokenizer as a function from messages to text.
 
 Templates are Jinja, as in transformers, and run in Jinja's sandbox. They have no clock, no files and no
 network: the same messages always give the same text.
@@ -9,22 +9,27 @@ from __future__ import annotations
 import json
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
 from typing import Any, NoReturn
 
-from jinja2 import nodes
+from jinja2 import Template, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from planc.runtime.data.chat import START, STOP, ChatTemplate, Messages, TrainOn
+from planc.runtime.data.chat import START, STOP, ChatTemplate
+from planc.runtime.data.chat_rows import Message
 from planc.runtime.data.errors import DataError
 
-Spans = tuple[tuple[int, int], ...]
-"""Parts of a text, as (start, stop) in characters."""
-Render = Callable[[Messages, bool], str]
-"""Renders messages as text, with marks around what the template marks; True adds a generation prompt."""
+Span = tuple[int, int]
+"""A part of a text, as (start, stop) in characters."""
+Render = Callable[[Sequence[Message], bool], list[str]]
+"""Renders messages as the pieces of a text, as the template writes them; True adds a generation prompt."""
 
 _RANDOM_FILTERS, _RANDOM_GLOBALS = ("random",), ("lipsum",)
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+"""As transformers finds it."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}>")
 """As Python writes an object without a text of its own, such as a generator."""
 
@@ -51,81 +56,85 @@ class _Generation(Extension):
         return f"{START}{caller()}{STOP}"
 
 
-def compiled(template: ChatTemplate) -> Render:
-    """The template as a function. Raises DataError if it does not compile."""
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A template that is ready to render. `for_tools` renders conversations that have tools."""
+
+    template: ChatTemplate
+    plain: Template
+    for_tools: Template | None
+
+    def marks_answers(self, *, has_tools: bool) -> bool:
+        """Whether the template itself says which parts of its text are answers."""
+        text = self.template.for_tools if has_tools and self.for_tools is not None else self.template.text
+        return _GENERATION.search(text or "") is not None
+
+    def render(self, *, tools: Sequence[object] | None, arguments: Mapping[str, object]) -> Render:
+        """The function that renders messages with the tools and the variables of one conversation."""
+        loaded = self.plain if tools is None or self.for_tools is None else self.for_tools
+        # Both are always there in transformers, where templates ask whether they are none.
+        variables = {"documents": None, **self.template.special_tokens, **arguments, "tools": tools}
+
+        def rendered(messages: Sequence[Message], starts_answer: bool, /) -> list[str]:
+            try:
+                return [*loaded.generate(messages=messages, add_generation_prompt=starts_answer, **variables)]
+            except (TemplateFault, MemoryError):
+                raise
+            # A template may raise any error, as any program may.
+            except Exception as error:
+                line = _line(error)
+                where = f"line {line} of {self.template.origin}: " if line else ""
+                raise TemplateFault(f"{where}{type(error).__name__}: {error}") from error
+
+        return rendered
+
+
+def compiled(template: ChatTemplate) -> Compiled:
+    """The template, ready to render. Raises DataError if it does not compile."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = _clock(template.date)
     for name in _RANDOM_FILTERS:
         del environment.filters[name]
     for name in _RANDOM_GLOBALS:
         del environment.globals[name]
     try:
-        loaded = environment.from_string(template.text)
+        for_tools = None if template.for_tools is None else environment.from_string(template.for_tools)
+        return Compiled(template, environment.from_string(template.text), for_tools)
     # Not only TemplateErrors: text nested deeply enough overflows Jinja's parser, or Python's.
     except Exception as error:
         raise DataError(
             f"{template.origin} is not a chat template: {error}", help="fix it, or use another tokenizer"
         ) from error
 
-    def render(messages: Messages, starts_answer: bool, /) -> str:
-        try:
-            return loaded.render(
-                messages=messages, add_generation_prompt=starts_answer, **template.special_tokens
-            )
-        except (TemplateFault, MemoryError):
-            raise
-        # A template may raise any error, as any program may.
-        except Exception as error:
-            line = _line(error)
-            where = f"line {line} of {template.origin}: " if line else ""
-            raise TemplateFault(f"{where}{type(error).__name__}: {error}") from error
 
-    return render
-
-
-def rendered(messages: Messages, *, render: Render, train_on: TrainOn) -> tuple[str, Spans]:
-    """The text of a conversation, and the parts that are trained on. Raises TemplateFault."""
-    text, targets = unmarked(render(messages, False))
+def require_no_address(text: str, messages: Sequence[Message]) -> None:
+    """TemplateFault if a text has the address of an object in it, which differs from run to run."""
     if _ADDRESS.search(text) and not _ADDRESS.search(json.dumps(messages)):
         raise TemplateFault("it writes the address of an object, which differs from run to run")
-    if train_on == "all":
-        return text, ((0, len(text)),)
-    return text, targets or tuple(_answers(messages, text, render=render))
 
 
-def _answers(messages: Messages, text: str, *, render: Render) -> Iterator[tuple[int, int]]:
-    """The spans of the assistant's answers, with their ends of turn: what each adds to the text before it.
-
-    For templates that mark no answer themselves. TemplateFault if the text of a conversation does not begin
-    with the text of its first messages: then the span of an answer is unknown.
-    """
-    for index, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        before, after = render(messages[:index], True), render(messages[: index + 1], False)
-        if not (after.startswith(before) and text.startswith(after)):
-            raise TemplateFault(
-                f"it renders the messages before answer {index} differently when more messages follow",
-                help="write `train_on = all`, or use one answer per conversation",
-            )
-        yield len(before), len(after)
-
-
-def unmarked(text: str) -> tuple[str, Spans]:
-    """A text without its marks, and the marked spans."""
+def unmarked(text: str) -> tuple[str, list[Span]]:
+    """A text without its marks, and the marked spans in the order of their ends, as transformers has them."""
     pieces: list[str] = []
-    targets: list[tuple[int, int]] = []
+    spans: list[Span] = []
+    starts: list[int] = []
     length = 0
-    for number, part in enumerate(text.split(START)):
-        inside, _, after = part.partition(STOP) if number else ("", "", part)
-        if inside:
-            targets.append((length, length + len(inside)))
-        pieces += [inside, after]
-        length += len(inside) + len(after)
-    return "".join(pieces), tuple(targets)
+    for part in _MARK.split(text):
+        if part == START:
+            starts.append(length)
+        elif part == STOP:
+            spans.append((starts.pop(), length))
+        else:
+            pieces.append(part)
+            length += len(part)
+    return "".join(pieces), spans
+
+
+_MARK = re.compile(f"([{START}{STOP}])")
 
 
 def _line(error: BaseException) -> int | None:
@@ -136,6 +145,21 @@ def _line(error: BaseException) -> int | None:
         if frame.f_code.co_filename == "<template>"
     ]
     return lines[-1] if lines else None
+
+
+def _clock(today: str | None) -> Callable[[str], str]:
+    """`strftime_now` of transformers, at the start of one day."""
+
+    def strftime_now(format: str) -> str:
+        if today is None:
+            raise TemplateFault(
+                "it asks for the date by strftime_now, and templates have no clock here: tomorrow they would "
+                "write another text",
+                help='write the date in the source, as in `chat("data/*.jsonl", date = "2026-01-31")`',
+            )
+        return date.fromisoformat(today).strftime(format)
+
+    return strftime_now
 
 
 def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None, **settings: Any) -> str:

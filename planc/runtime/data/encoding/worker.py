@@ -11,7 +11,7 @@ import signal
 import sys
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -23,7 +23,8 @@ from planc.runtime.data.sources import LONE_SURROGATE_HELP
 
 if TYPE_CHECKING:
     from planc.runtime.data.encoding.loaded import LoadedTokenizer
-    from planc.runtime.data.encoding.template import Render
+    from planc.runtime.data.encoding.talk import Rendered
+    from planc.runtime.data.encoding.template import Compiled
 
 _ID_TYPE = "I"
 _MAX_REASON = 500
@@ -34,23 +35,24 @@ class _Loaded:
     tokenizer: LoadedTokenizer
     begin: Sequence[int]
     """What a text begins with."""
-    render: Render | None = None
+    template: Compiled | None = None
+    ends: frozenset[str] = frozenset()
 
     def answer(self, header: dict[str, Any], content: memoryview) -> tuple[dict[str, Any], list[bytes]]:
         """The header and the bytes of the answer to a batch, or to a template. Raises DataError for that."""
         if "text" in header:
             # Only conversations need Jinja.
+            from planc.runtime.data.encoding.answers import ends_of_turn
             from planc.runtime.data.encoding.template import compiled
 
-            special_tokens = self.tokenizer.special_tokens
-            self.render = compiled(ChatTemplate(header["origin"], header["text"], special_tokens))
+            template = replace(ChatTemplate(**header), special_tokens=self.tokenizer.special_tokens)
+            self.template = compiled(template)
+            self.ends = ends_of_turn(self.template.render(tools=None, arguments={}))
             return {}, []
         if "decode" in header:
             return self.decoded(parts_of(content, header["decode"]))
         parts = parts_of(content, header["sizes"])
-        if header["train_on"] is None:
-            return self.texts(parts)
-        return self.conversations(parts, train_on=header["train_on"])
+        return self.conversations(parts) if header["are_conversations"] else self.texts(parts)
 
     def texts(self, parts: Sequence[memoryview]) -> tuple[dict[str, Any], list[bytes]]:
         """The answer to a batch of texts."""
@@ -64,30 +66,38 @@ class _Loaded:
         texts = [self.tokenizer.decode(part.cast("I").tolist()).encode() for part in parts]
         return {"sizes": [*map(len, texts)]}, texts
 
-    def conversations(
-        self, parts: Sequence[memoryview], *, train_on: Any
-    ) -> tuple[dict[str, Any], list[bytes]]:
-        """As `texts`, with where each token starts. A conversation that can't be rendered has its reason."""
-        answers = [self._rendered(part, train_on=train_on) for part in parts]
-        texts = [answer.pop("text") for answer in answers if "text" in answer]
-        found = self.tokenizer.encode_with_starts(texts)
-        encoded = iter(found)
-        for answer in answers:
-            if "targets" in answer:
-                answer["tokens"] = len(next(encoded)[0])
-        return {"answers": answers}, [
-            _joined(ids for ids, _ in found),
-            _joined(starts for _, starts in found),
+    def conversations(self, parts: Sequence[memoryview]) -> tuple[dict[str, Any], list[bytes]]:
+        """As `texts`, with which tokens are trained on. What can't be rendered has its reason."""
+        from planc.runtime.data.encoding.talk import Rendered, mask
+
+        made = [self._rendered(part) for part in parts]
+        good = [one for one in made if isinstance(one, Rendered)]
+        encodings = self.tokenizer.encodings([one.text for one in good])
+        # A template writes its own begin; a prompt that is a text begins as other texts do.
+        begins = [self.begin if one.is_text else () for one in good]
+        found = [[*begin, *one.ids] for begin, one in zip(begins, encodings, strict=True)]
+        masks = [
+            bytes(len(begin)) + bytes(mask(encoding, one))
+            for begin, encoding, one in zip(begins, encodings, good, strict=True)
         ]
+        lengths = map(len, found)
+        answers = [
+            one
+            if isinstance(one, dict)
+            else {"tokens": next(lengths), "bytes": len(one.text.encode()), "trains_end": one.is_text}
+            for one in made
+        ]
+        return {"answers": answers}, [_joined(found), *masks]
 
-    def _rendered(self, content: memoryview, *, train_on: Any) -> dict[str, Any]:
-        from planc.runtime.data.encoding.template import TemplateFault, rendered
+    def _rendered(self, content: memoryview) -> Rendered | dict[str, str]:
+        """The text of a conversation; why there is none."""
+        from planc.runtime.data.encoding.talk import rendered
+        from planc.runtime.data.encoding.template import TemplateFault
 
-        assert self.render is not None, "conversations come with a template"
-        messages = json.loads(str(content, "utf-8", "surrogatepass"))
         try:
-            text, targets = rendered(messages, render=self.render, train_on=train_on)
-            return {"text": text, "targets": targets, "bytes": len(text.encode())}
+            found = rendered(json.loads(str(content, "utf-8", "surrogatepass")), self.template, self.ends)
+            found.text.encode()
+            return found
         except TemplateFault as fault:
             return {"reason": f"is rejected by the chat template: {fault}", "help": fault.help}
         except UnicodeEncodeError as error:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from planc.data_sources import BY_NAME
-from planc.runtime.data.chat import ChatSource
-from planc.runtime.data.documents import hub_of, template_of
+from planc.runtime.data.chat import ChatSource, source_template
+from planc.runtime.data.documents import hub_of
 from planc.runtime.data.fingerprint import description
 from planc.runtime.data.prepared.index import Layout, Recipe
 from planc.runtime.data.prepared.source_files import FileState, digest_of_states, source_files
@@ -83,6 +84,10 @@ def want(spec: DataSpec, *, base: Path, reads: Reads | None = None) -> Wanted:
         begin_of_document=spec.begin_of_document,
         reads=reads,
     )
+    if isinstance(spec.source, ChatSource):
+        own = tokenizer.chat_template
+        found = source_template(spec.source, own, tokenizer=tokenizer.name, base=base, reads=reads)
+        tokenizer = replace(tokenizer, chat_template=found)
     recipe = _recipe(spec, tokenizer)
     return Wanted(spec, base, tokenizer, source_files(spec.source, base=base), recipe)
 
@@ -90,9 +95,10 @@ def want(spec: DataSpec, *, base: Path, reads: Reads | None = None) -> Wanted:
 def _recipe(spec: DataSpec, tokenizer: TokenizerFiles) -> Recipe:
     source = description(spec.source)
     digests = [] if tokenizer.is_bytes else [("tokenizer", tokenizer.digest)]
-    if isinstance(spec.source, ChatSource):
-        template = template_of(tokenizer)
-        digests.append(("chat template", hashlib.sha256(template.text.encode()).hexdigest()))
+    template = tokenizer.chat_template
+    if isinstance(spec.source, ChatSource) and template is not None:
+        text = json.dumps([template.text, template.for_tools])
+        digests.append(("chat template", hashlib.sha256(text.encode()).hexdigest()))
     libraries = (*BY_NAME[source[0]].libraries, *tokenizer.libraries)
     layout = _LAYOUTS[spec.packing]
     is_joined = layout == "joined"

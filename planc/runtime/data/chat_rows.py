@@ -1,0 +1,321 @@
+"""The meaning of each key of a conversation's row.
+
+A key that is dropped would change what is trained without a word, so a key that is not known is an error.
+Other sources read one text of a row: there, further columns are what a corpus knows about its documents.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from planc.runtime.data.errors import DataError
+
+TrainOn = Literal["answers", "last_answer", "all"]
+Thinking = Literal["last", "all"]
+Message = dict[str, Any]
+Messages = list[Message]
+
+ANSWERING_ROLES = ("assistant", "model")
+"""The roles whose messages the model writes."""
+
+_LISTS = ("messages", "conversations")
+_PAIR = ("prompt", "completion")
+_BESIDE = ("tools", "chat_template_kwargs")
+_WEIGHTS = ("weight", "train", "trainable", "loss", "loss_mask")
+"""How formats say whether a message is trained on: 0 and false mean that it is not."""
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+_TEXTS = (*_REASONING, "name", "tool_call_id")
+_SENDERS: Mapping[str, str] = {
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+}
+"""Roles as rows of `from` and `value` spell them; others are the same."""
+_RESERVED = frozenset(
+    (
+        *("messages", "conversation", "tools", "chat_template", "add_generation_prompt", "tokenize"),
+        *("continue_final_message", "sanitize_control_tokens", "padding", "truncation", "max_length"),
+        *("return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
+    )
+)
+"""What planc passes to a template itself, and what transformers takes out of its arguments."""
+_FOREIGN: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("instruction", "input", "output", "question", "answer", "query", "response"),
+        "rename what the model reads `prompt`, and what it writes `completion`",
+    ),
+    **dict.fromkeys(("chosen", "rejected"), "planc has no preference loss: rename `chosen` to `completion`"),
+    "function_call": "write it as `tool_calls`",
+    "documents": "pass it in `chat_template_kwargs`",
+    "system": "make it the first of the messages",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How rows are read. `field` is the key of the messages; None for those that rows usually have.
+
+    `ignore` names keys of rows and of messages to leave out.
+    """
+
+    field: str | None = None
+    train_on: TrainOn = "answers"
+    thinking: Thinking = "last"
+    ignore: Collection[str] = ()
+
+
+def talks(row: Mapping[str, object], *, reading: Reading, origin: str) -> list[dict[str, Any]]:
+    """The conversations of a row as the template gets them: one, or one for each turn if all turns think.
+
+    Raises DataError that names the row and the key.
+    """
+    row = {key: value for key, value in row.items() if value is not None and key not in reading.ignore}
+    kind = _kind(row, field=reading.field, origin=origin)
+    _require_known(row, (*kind, *_BESIDE), origin=origin)
+    if kind == _PAIR and isinstance(row["prompt"], str):
+        return [_text_pair(row, reading=reading, origin=origin)]
+    num_prompt = None
+    messages, trained = _messages(row[kind[0]], reading=reading, origin=f'"{kind[0]}" of {origin}')
+    if kind == _PAIR:
+        num_prompt = len(messages)
+        more, also = _messages(row["completion"], reading=reading, origin=f'"completion" of {origin}')
+        messages, trained = messages + more, trained + also
+    common: dict[str, Any] = {"arguments": _arguments(row.get("chat_template_kwargs"), origin=origin)}
+    if "tools" in row:
+        common["tools"] = _tools(row["tools"], origin=origin)
+    turns = _turns(messages, trained, num_prompt=num_prompt, reading=reading)
+    return [{**turn, **common} for turn in turns]
+
+
+def _kind(row: Mapping[str, object], *, field: str | None, origin: str) -> tuple[str, ...]:
+    """The keys of a row that hold its conversation."""
+    if field is not None:
+        if field not in row:
+            names = ", ".join(row) or "none"
+            raise DataError(f'{origin} has no field "{field}"', help=f"name one of its fields: {names}")
+        return (field,)
+    found: list[tuple[str, ...]] = [(name,) for name in _LISTS if name in row]
+    if any(name in row for name in _PAIR):
+        missing = [name for name in _PAIR if name not in row]
+        if missing:
+            raise DataError(f'{origin} has no "{missing[0]}"', help="write both `prompt` and `completion`")
+        found.append(_PAIR)
+    if len(found) > 1:
+        names = " and ".join(f'"{one[0]}"' for one in found)
+        raise DataError(
+            f"{origin} has {names}, which are conversations both",
+            help="name one of them as `field` in `chat(...)`, and list the other in `ignore`",
+        )
+    if not found:
+        hints = dict.fromkeys(_FOREIGN[name] for name in row if name in _FOREIGN)
+        names = ", ".join(row) or "none"
+        raise DataError(
+            f"{origin} has no messages, and no prompt and completion",
+            help="; ".join(hints)
+            or f"name the key of its messages as `field` in `chat(...)`: it has {names}",
+        )
+    return found[0]
+
+
+def _require_known(keys: Mapping[str, object], known: Collection[str], *, origin: str) -> None:
+    """Raises DataError for keys that nothing reads."""
+    unread = [key for key in keys if key not in known]
+    if not unread:
+        return
+    is_one = len(unread) == 1
+    written = ", ".join(f'"{key}"' for key in unread)
+    hints = dict.fromkeys(_FOREIGN[key] for key in unread if key in _FOREIGN)
+    raise DataError(
+        f"{origin} has {'a key' if is_one else 'keys'} that planc does not read: {written}",
+        help="; ".join((*hints, f"write `ignore = [{written}]` in `chat(...)` to train without "
+        f"{'it' if is_one else 'them'}")),
+    )  # fmt: skip
+
+
+def _text_pair(row: Mapping[str, Any], *, reading: Reading, origin: str) -> dict[str, Any]:
+    prompt, completion = row["prompt"], row["completion"]
+    if not isinstance(completion, str):
+        raise DataError(
+            f"{origin} has a text as prompt, and not as completion",
+            help="write two texts, or two lists of messages",
+        )
+    _require_known(row, _PAIR, origin=f"{origin}, whose prompt no template renders,")
+    return {"prompt": prompt, "completion": completion, "target": _target(reading, is_pair=True)}
+
+
+def _target(reading: Reading, *, is_pair: bool) -> str:
+    if reading.train_on == "all":
+        return "all"
+    return "completion" if is_pair else "answers"
+
+
+def _messages(value: object, *, reading: Reading, origin: str) -> tuple[Messages, list[bool]]:
+    """The messages, and which of them may be trained on. Raises DataError."""
+    if not isinstance(value, list) or not value:
+        raise DataError(
+            f"{origin} is not a list of messages",
+            help='write [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]',
+        )
+    found: Messages = []
+    trained: list[bool] = []
+    for number, one in enumerate(value, start=1):
+        where = f"message {number} in {origin}"
+        if not isinstance(one, dict):
+            raise DataError(f"{where} is not an object", help="write a role and a content")
+        # As transformers does: templates take a key without a value for a text.
+        keys = {key: part for key, part in one.items() if part is not None and key not in reading.ignore}
+        trained.append(_weight(keys, origin=where))
+        found.append(_message(keys, origin=where))
+    return found, trained
+
+
+def _weight(message: Mapping[str, Any], *, origin: str) -> bool:
+    """Whether a message may be trained on, from the keys by which formats say so. Raises DataError."""
+    weights = {key: message[key] for key in _WEIGHTS if key in message}
+    for key, value in weights.items():
+        if value not in (0, 1) or not isinstance(value, (bool, int, float)):
+            raise DataError(
+                f'{origin} has "{key}": {json.dumps(value)[:80]}',
+                help="write 0 or false for what is not trained on; planc does not weigh losses",
+            )
+    if len({bool(value) for value in weights.values()}) > 1:
+        names = " and ".join(f'"{key}"' for key in weights)
+        raise DataError(f"{origin} has {names}, which disagree", help="keep one of them")
+    return all(weights.values())
+
+
+def _message(keys: Mapping[str, Any], *, origin: str) -> Message:
+    """A message as templates read it: the keys of a `from` and `value` message renamed. Raises DataError."""
+    is_shared = "role" not in keys and "from" in keys
+    role, content = ("from", "value") if is_shared else ("role", "content")
+    known = (role, content, *_TEXTS, "tool_calls", *_WEIGHTS)
+    _require_known(keys, known, origin=origin)
+    if not isinstance(keys.get(role), str) or not keys[role]:
+        raise DataError(f"{origin} has no role", help="write who says it: user, assistant, system or tool")
+    if is_shared and keys[role] == "function_call":
+        raise DataError(
+            f"{origin} is from function_call", help="write it as `tool_calls` of an assistant's message"
+        )
+    message: Message = {}
+    for key, value in keys.items():
+        if key == role:
+            message["role"] = _SENDERS.get(value, value) if is_shared else value
+        elif key == content:
+            message["content"] = _content(value, origin=origin)
+        elif key == "tool_calls":
+            if not isinstance(value, list) or not all(isinstance(call, dict) for call in value):
+                raise DataError(
+                    f"{origin} has tool_calls that are not a list of objects", help="write a list"
+                )
+            message[key] = value
+        elif key in _TEXTS:
+            if not isinstance(value, str):
+                raise DataError(f'"{key}" of {origin} is not a text', help="write a text")
+            message[key] = value
+    if not {"content", "tool_calls", *_REASONING} & {*message}:
+        raise DataError(f"{origin} has no content", help="write its text as `content`")
+    return _with_reasoning(message)
+
+
+def _with_reasoning(message: Message) -> Message:
+    """The message with its reasoning under the names that templates read, as transformers gives it."""
+    reasoning = next((message[key] for key in _REASONING if key in message), None)
+    if reasoning is None:
+        return message
+    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+
+
+def _content(value: object, *, origin: str) -> object:
+    """A text, or a list of parts that are texts. Raises DataError."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise DataError(f"the content of {origin} is neither a text nor a list", help="write a text")
+    parts = []
+    for one in value:
+        part = {key: text for key, text in one.items() if text is not None} if isinstance(one, dict) else one
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, dict) else None
+            raise DataError(
+                f"the content of {origin} has a part that is not text"
+                + (f": {json.dumps(kind)[:80]}" if kind not in (None, "text") else ""),
+                help='planc trains on texts: write {"type": "text", "text": "..."}, or a text alone',
+            )
+        _require_known(part, ("type", "text"), origin=f"a part of {origin}")
+        parts.append(part)
+    return parts
+
+
+def _tools(value: object, *, origin: str) -> list[object]:
+    """The tools; a text is JSON, as tables keep what varies from row to row. Raises DataError."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                f'"tools" of {origin} is a text, and not JSON: {error}', help="write a list"
+            ) from error
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise DataError(f'"tools" of {origin} is not a list of objects', help="write a list of JSON schemas")
+    return value
+
+
+def _arguments(value: object, *, origin: str) -> dict[str, object]:
+    """The template's variables of a row. Raises DataError."""
+    if value is None:
+        return {}
+    where = f'"chat_template_kwargs" of {origin}'
+    if not isinstance(value, dict):
+        raise DataError(f"{where} is not an object", help="write the template's variables by name")
+    for name in value:
+        if name in _RESERVED:
+            raise DataError(
+                f'{where} has "{name}", which is not a variable of the template',
+                help="write `messages` and `tools` as keys of the row, and leave other arguments out",
+            )
+    return value
+
+
+def _turns(
+    messages: Messages, trained: Sequence[bool], *, num_prompt: int | None, reading: Reading
+) -> Iterator[dict[str, Any]]:
+    """A conversation, or one for each turn, which ends with it; each with what is trained on."""
+    is_last_only = reading.train_on == "last_answer"
+    target = _target(reading, is_pair=num_prompt is not None and not is_last_only)
+    answers = [index for index, one in enumerate(messages) if one["role"] in ANSWERING_ROLES]
+    parts = [(0, len(messages))]
+    if reading.thinking == "all" and not is_last_only:
+        parts = _parts(messages, num_prompt=num_prompt if target == "completion" else None)
+    for start, stop in parts:
+        first = max(num_prompt or 0, start) if target == "completion" else start
+        possible = answers if target == "answers" else range(first, stop)
+        yield {
+            "messages": messages[:stop],
+            "target": target,
+            "first": first,
+            "skipped": [
+                index
+                for index in possible
+                if index < stop
+                and (index < start or not trained[index] or (is_last_only and index != answers[-1]))
+            ],
+        }
+
+
+def _parts(messages: Messages, *, num_prompt: int | None) -> list[tuple[int, int]]:
+    """Where turns start and stop: a question after answers starts the next one."""
+    starts, has_answer = [0], False
+    for index, message in enumerate(messages):
+        if has_answer and message["role"] == "user":
+            starts.append(index)
+            has_answer = False
+        has_answer = has_answer or message["role"] in ANSWERING_ROLES
+    if not has_answer and len(starts) > 1:
+        # Nothing answers the last question.
+        starts.pop()
+    stops = [*starts[1:], len(messages)]
+    return [part for part in zip(starts, stops, strict=True) if part[1] > (num_prompt or 0)]

@@ -1,0 +1,146 @@
+"""A conversation as text, with the parts that are trained on, and those parts as tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from planc.runtime.data.chat_rows import Message
+from planc.runtime.data.encoding.answers import Places, changed
+from planc.runtime.data.encoding.template import (
+    Compiled,
+    Render,
+    Span,
+    TemplateFault,
+    require_no_address,
+    unmarked,
+)
+
+_PART = re.compile(r"\{'type': 'text'|\{'text': |\{\"type\": \"text\"|\{\"text\": ")
+"""A list of parts as a template writes it that does not expect one."""
+
+
+class Encoding(Protocol):
+    """The tokens of one text, as the tokenizers library has them."""
+
+    @property
+    def offsets(self) -> Sequence[Span]: ...
+    def char_to_token(self, char_pos: int, /) -> int | None: ...
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """`targets` are the parts that are trained on; `are_marked` if the template marks them."""
+
+    text: str
+    targets: Sequence[Span]
+    are_marked: bool = False
+    is_text: bool = False
+    """Whether no template wrote it: then it begins and ends as other texts do, and its end is trained on."""
+
+
+def rendered(talk: Mapping[str, Any], template: Compiled | None, ends: Collection[str] = ()) -> Rendered:
+    """The text of a conversation as `chat_rows.talks` has it. Raises TemplateFault.
+
+    `ends` are the template's ends of turn, as far as they are known: they save time.
+    """
+    if "completion" in talk:
+        start = len(talk["prompt"]) if talk["target"] == "completion" else 0
+        text = talk["prompt"] + talk["completion"]
+        return Rendered(text, ((start, len(text)),), is_text=True)
+    if template is None:
+        raise TemplateFault("there is none, and the row has messages", help="name a template in `chat(...)`")
+    tools = talk.get("tools")
+    render = template.render(tools=tools, arguments=talk["arguments"])
+    messages = _with_joined_parts(talk["messages"], render)
+    if talk["target"] == "answers" and template.marks_answers(has_tools=tools is not None):
+        return _marked(messages, talk["skipped"], render)
+    places = Places(messages, render, ends)
+    require_no_address(places.text, messages)
+    if talk["target"] == "answers":
+        wanted = [index for index in places.answers if index not in talk["skipped"]]
+        return Rendered(places.text, [*places.answers_of(wanted)])
+    start = places.start(talk["first"], is_whole=talk["target"] == "all")
+    holes = [*places.whole(talk["skipped"])]
+    return Rendered(places.text, _without((start, len(places.text)), holes))
+
+
+def _marked(messages: Sequence[Message], skipped: Sequence[int], render: Render) -> Rendered:
+    """As the template marks answers, without those of the skipped messages."""
+    text, targets = unmarked("".join(render(messages, False)))
+    require_no_address(text, messages)
+    if skipped:
+        other, others = unmarked("".join(render(changed(messages, at=skipped), False)))
+        if len(others) != len(targets):
+            raise TemplateFault(
+                "its marks of answers change with the words in them, so those of a message are unknown",
+                help="remove the messages that are not trained on, or write `train_on = all` in `chat(...)`",
+            )
+        both = zip(targets, others, strict=True)
+        targets = [one for one, also in both if text[slice(*one)] == other[slice(*also)]]
+    return Rendered(text, targets, are_marked=True)
+
+
+def _with_joined_parts(messages: Sequence[Message], render: Render) -> Sequence[Message]:
+    """The messages with lists of parts as texts, unless the template writes the texts of such a list."""
+    if not any(isinstance(one.get("content"), list) for one in messages):
+        return messages
+    joined = [
+        {**one, "content": "".join(part["text"] for part in one["content"])}
+        if isinstance(one.get("content"), list)
+        else one
+        for one in messages
+    ]
+    try:
+        text = unmarked("".join(render(messages, False)))[0]
+    except TemplateFault:
+        # It expects a text.
+        return joined
+    lists = [one["content"] for one in messages if isinstance(one.get("content"), list)]
+    takes_lists = all(part["text"].strip() in text for parts in lists for part in parts)
+    return messages if takes_lists and not _PART.search(text) else joined
+
+
+def _without(span: Span, holes: Sequence[Span]) -> list[Span]:
+    """The parts of a span outside of others, which ascend."""
+    found: list[Span] = []
+    start, end = span
+    for hole_start, hole_stop in holes:
+        if hole_start > start:
+            found.append((start, min(hole_start, end)))
+        start = max(start, hole_stop)
+    if start < end:
+        found.append((start, end))
+    return found
+
+
+def mask(encoding: Encoding, found: Rendered) -> bytearray:
+    """For each token 1 if it is trained on, else 0."""
+    if found.are_marked:
+        return _mask_of_marks(encoding, found.targets)
+    is_target = bytearray(len(encoding))
+    spans = sorted(span for span in found.targets if span[0] < span[1])
+    place = 0
+    for index, (first, last) in enumerate(encoding.offsets):
+        while place < len(spans) and spans[place][1] <= first:
+            place += 1
+        # A token counts that holds any character of an answer.
+        is_target[index] = place < len(spans) and first < last and spans[place][0] < last
+    return is_target
+
+
+def _mask_of_marks(encoding: Encoding, targets: Sequence[Span]) -> bytearray:
+    """As `apply_chat_template(..., return_assistant_tokens_mask=True)` has it in transformers."""
+    is_target = bytearray(len(encoding))
+    for start, stop in targets:
+        if stop == 0:
+            continue
+        first, last = encoding.char_to_token(start), encoding.char_to_token(stop - 1)
+        if first is None:
+            break
+        end = last + 1 if last else len(encoding)
+        is_target[first:end] = bytes([1]) * max(0, end - first)
+    return is_target
