@@ -182,11 +182,10 @@ class Bool:
 
 @record
 class Choice:
-    """A bare word from a closed set. A parameter can't replace it, so each word means one thing."""
+    """A bare word from a closed set, no parameter; `renamed` are former words, with those to write now."""
 
     choices: type[StrEnum]
     renamed: Mapping[str, str] | None = None
-    """Words that plans used to write, and those to write now."""
 
     def convert(self, value: ast.Value, scope: Scope) -> StrEnum | None:
         names = tuple(self.choices)
@@ -206,8 +205,7 @@ class Choice:
 
     def _unknown(self, value: ast.Ref, names: tuple[StrEnum, ...], scope: Scope) -> None:
         """Report a word that is not a choice: another language's word, or a slip."""
-        word, span = value.name.text, value.span
-        text = f"expected {self.describe(mark='`')}"
+        word, text = value.name.text, f"expected {self.describe(mark='`')}"
         if value.param_name in scope.params:
             text, help = (
                 f"`{word}` is a parameter: {text}",
@@ -215,8 +213,8 @@ class Choice:
             )
             scope.unknown(codes.UNKNOWN_NAME, value.name, names, text=text, help=help)
         elif meant := (self.renamed or {}).get(word) or dtype_word(word, known=names):
-            fix = Fix(span, meant, Applicability.SAFE)
-            scope.report(codes.UNKNOWN_NAME, span, text, help=f"write `{meant}`", fix=fix)
+            fix = Fix(value.span, meant, Applicability.SAFE)
+            scope.report(codes.UNKNOWN_NAME, value.span, text, help=f"write `{meant}`", fix=fix)
         else:
             scope.unknown(codes.UNKNOWN_NAME, value.name, names, text=text)
 

@@ -1,6 +1,6 @@
 """The meaning of each key of a conversation's row.
 
-A key that is dropped would change what is trained without a word, so a key that is not known is an error.
+A dropped key would change the training silently, so an unknown key is an error.
 Other sources read one text of a row: there, further columns are what a corpus knows about its documents.
 """
 
@@ -25,7 +25,7 @@ _LISTS = ("messages", "conversations")
 _PAIR = ("prompt", "completion")
 _BESIDE = ("tools", "chat_template_kwargs")
 _WEIGHTS = ("weight", "train", "trainable", "loss", "loss_mask")
-"""How formats say whether a message is trained on: 0 and false mean that it is not."""
+"""The keys by which formats exclude a message from training, with 0 or false."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 _TEXTS = (*_REASONING, "name", "tool_call_id")
 _SENDERS: Mapping[str, str] = {
@@ -174,13 +174,13 @@ def _messages(value: object, *, reading: Reading, origin: str) -> tuple[Messages
 
 
 def _weight(message: Mapping[str, Any], *, origin: str) -> bool:
-    """Whether a message may be trained on, from the keys by which formats say so. Raises DataError."""
+    """Whether a message may be trained on, from its keys. Raises DataError."""
     weights = {key: message[key] for key in _WEIGHTS if key in message}
     for key, value in weights.items():
         if value not in (0, 1) or not isinstance(value, (bool, int, float)):
             raise DataError(
                 f'{origin} has "{key}": {json.dumps(value)[:80]}',
-                help="write 0 or false for what is not trained on; planc does not weigh losses",
+                help="write 0 or false for a message without a loss; planc does not weigh losses",
             )
     if len({bool(value) for value in weights.values()}) > 1:
         names = " and ".join(f'"{key}"' for key in weights)

@@ -65,7 +65,7 @@ class Compiled:
     for_tools: Template | None
 
     def marks_answers(self, *, has_tools: bool) -> bool:
-        """Whether the template itself says which parts of its text are answers."""
+        """Whether the template itself marks which parts of its text are answers."""
         text = self.template.for_tools if has_tools and self.for_tools is not None else self.template.text
         return _GENERATION.search(text or "") is not None
 
