@@ -54,6 +54,9 @@ DATA: Mapping[str, Foreign] = {
     "tokenizer_name tokenizer_path tokenizer_name_or_path tokenizer_model tokenizer_file vocab_file": Foreign(
         "data", 'tokenizer = file(<"path/to/tokenizer.json">)'
     ),
+    "add_bos add_bos_token prepend_bos bos_token": Foreign(
+        "data", 'tokenizer = file("path/to/tokenizer", begin_of_document = auto)'
+    ),
     "eval_dataset eval_data eval_file eval_steps "
     "eval_interval eval_every eval_freq eval_iters eval_strategy "
     "evaluation evaluation_strategy val_data "
