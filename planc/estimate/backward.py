@@ -85,10 +85,11 @@ def fullest_moment(work: RankWork, units: tuple[Unit, ...], *, kept: int, again:
 def fullest_product(work: RankWork, units: tuple[Unit, ...], *, kept: int) -> Moment | None:
     """The fullest moment of the gradients of weights, if they are apart; `kept` are the bytes before it.
 
-    As the walk has it, gradients wait where none are held from before.
+    As the walk has it, gradients wait where none are held from before. They follow a backward, which frees
+    what it gathered.
     """
     stay = work.compute_dtype.size_bytes * sum(
-        unit.num_gathered for unit in units if not unit.reshard_after_forward
+        unit.num_gathered for unit in units if not unit.reshard_after_backward
     )
     moments: list[Moment] = []
     waiting = 0

@@ -114,9 +114,11 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
     parameters, optimizer, gradients = states(work)
     kept, entropy = activations(work), loss(work)
     kept_bytes = kept.kept + document_bias_bytes(work) + window_bias_bytes(work)
-    left_bytes = 0
+    left_bytes, later = 0, gathered
     if part is not None:
         kept_bytes, left_bytes = part.kept_bytes, part.deferred_bytes
+        if not part.alternates:
+            later = tuple(unit for unit in gathered if not unit.reshard_after_backward)
     here = 0 if work.offloads else 1
     return Pieces(
         states=here * (parameters.num_bytes + optimizer.num_bytes),
@@ -128,6 +130,7 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
         recomputed=kept.recomputed,
         loss=entropy.tensors + entropy.gradients,
         gathered_at_loss=_gathered_at_loss(work, gathered),
+        gathered_later=_gathered_at_loss(work, later),
         gaps=gaps(work, gathered, entropy),
         context=context_bytes(work),
         backward=fullest_moment(work, gathered, kept=kept_bytes, again=kept.again),

@@ -17,7 +17,7 @@ from planc.estimate.result import Collective, Kind
 from planc.graph.graph import Graph
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.inventory.schema import Inventory, Module
-from planc.pipelining.orders import Direction, has_weights, rank_of
+from planc.pipelining.orders import Direction, Order, has_weights, rank_of
 from planc.record import record
 
 SENDS = "pipeline.send"
@@ -42,6 +42,8 @@ class Part:
     """How much less that is from the first backward on, when there are gradients to hold."""
     deferred_bytes: int
     """The most that they keep when gradients of weights are computed apart; 0 if they are not."""
+    alternates: bool
+    """Whether forwards, which gather parameters, follow the first backward, which frees them."""
     sends: Collective
     """Hidden states to the stages after its own, and gradients to those before."""
 
@@ -105,8 +107,14 @@ def _part(
         kept_bytes=held.most - max(of_loss.values()) + window_bias_bytes(work),
         spared_bytes=held.most - held.with_gradients,
         deferred_bytes=held.at_weights,
+        alternates=_alternates(pipeline.orders[rank]),
         sends=message(pipeline, num_neighbors * pipeline.num_micro_batches),
     )
+
+
+def _alternates(order: Order) -> bool:
+    directions = [action.direction for action in order]
+    return Direction.FORWARD in directions[directions.index(Direction.BACKWARD) :]
 
 
 def _loss_bytes(work: RankWork) -> int:

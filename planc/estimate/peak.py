@@ -37,6 +37,8 @@ class Pieces:
     loss: int
     gathered_at_loss: int
     """Bytes of parameters that stay gathered after the last layer's forward."""
+    gathered_later: int
+    """The same, once there are gradients to hold: fewer where backwards follow each other."""
     gaps: tuple[Gap, ...]
     context: int
     backward: Moment
@@ -156,6 +158,9 @@ def phases(pieces: Pieces) -> tuple[Phase, ...]:
     held = max(0, pieces.whole_gradients + own_gradients - pieces.spared) if pieces.accumulates else 0
     before = ("gradients between micro steps", held)
     backward = pieces.backward
+    # The first backward is the fullest while it holds no gradients, unless a later one holds more.
+    is_later = pieces.gathered_later + held >= pieces.gathered_at_loss
+    at_loss = pieces.gathered_later if is_later else pieces.gathered_at_loss
     replicas = Phase("sum over replicas", (("whole gradients", own_gradients), ("message", pieces.message)))
     return (
         Phase(
@@ -164,8 +169,8 @@ def phases(pieces: Pieces) -> tuple[Phase, ...]:
                 ("activations", pieces.activations),
                 ("loss", pieces.loss),
                 (GAPS, sum(gap.num_bytes for gap in pieces.gaps)),
-                ("gathered parameters", pieces.gathered_at_loss),
-                before,
+                ("gathered parameters", at_loss),
+                *((before,) if is_later else ()),
             ),
         ),
         Phase(

@@ -57,6 +57,9 @@ class Variant:
     is_whole_in_step: bool = False
     """Whether parameters are gathered once a step, as in ZeRO-1 and ZeRO-2."""
     reduce_every: str = "step"
+    schedule: str = ""
+    """Of a pipeline in four stages of pp ranks, of which `stage` is measured. It has `steps` micro-batches."""
+    stage: int = 0
 
     @property
     def text(self) -> str:
@@ -74,6 +77,9 @@ class Variant:
             edits[_OWN_HEAD_UNIT] = ""
         if self.is_whole_in_step:
             edits["reshard_after_forward = true"] = "reshard_after_forward = false"
+        if self.schedule:
+            edits["  dp_replicate = 2\n"] = f"  pp = {PP}\n  dp_replicate = 2\n"
+            text += f"pipeline on pp {{ schedule = {self.schedule} }}\n"
         for old, new in edits.items():
             assert old in text, f"nothing to edit: {old}"
             text = text.replace(old, new)
@@ -161,6 +167,26 @@ SHARDINGS = (
     Variant("FSDP 8, TP 4, ZeRO-2, 4 micro steps", tp=4, steps=4, **{**_EACH, **_KEPT}),
 )
 """What is sharded between uses: ZeRO's stages, and gradients as shards with parameters as shards."""
+PP = 4
+_INTERLEAVED = "interleaved(stages_per_rank = 2)"
+_MICRO_BATCHES: Mapping[str, Any] = {"sequence": 4096, "steps": 8}
+_WIDE: Mapping[str, Any] = {"dp_shard": 8, "is_narrow": False, **_MICRO_BATCHES}
+_LAST = PP - 1
+PIPELINES = (
+    *(
+        Variant(f"{schedule.partition('(')[0]}, {name}, stage {stage}", schedule=schedule, stage=stage, **kind)
+        for schedule in ("gpipe", "one_f_one_b", "zero_bubble", _INTERLEAVED)
+        for name, kind in {
+            "FSDP 8": {"dp_shard": 8, **_MICRO_BATCHES},
+            "FSDP 8, all kept": {"dp_shard": 8, "recomputes": False, **_MICRO_BATCHES},
+            "FSDP 2, TP 4": {"dp_shard": 2, "tp": 4, "sequence": 8192, "steps": 8},
+            "FSDP 8, ZeRO-1": {**_KEPT, **_MICRO_BATCHES},
+            "FSDP 8, float32": _WIDE,
+        }.items()
+        for stage in (0, _LAST)
+    ),
+)
+"""Both ends of pipelines: several micro-batches are in flight at the first, and the loss is at the last."""
 PLAN_NAMES = ("llama-3.1-8b", "qwen3-8b", "llama-3.1-405b")
 
 
@@ -172,6 +198,7 @@ class Compared:
     graph: Graph
     inventory: Inventory
     memory: Memory
+    """Of the measured rank."""
     measured: Measured
 
     @property
@@ -214,7 +241,7 @@ def _in_blocks(num_bytes: int) -> int:
 
 
 def compare(variant: Variant) -> Compared:
-    return compare_text(variant.name, variant.text, settings=variant.settings)
+    return compare_text(variant.name, variant.text, settings=variant.settings, stage=variant.stage)
 
 
 def compare_plan(name: str) -> Compared:
@@ -222,20 +249,23 @@ def compare_plan(name: str) -> Compared:
     return compare_text(name, (PLANS / f"{name}.plan").read_text(encoding="utf-8"))
 
 
-def compare_text(name: str, text: str, *, settings: tuple[str, ...] = (), base: Path = PLANS) -> Compared:
-    """A plan's text, whose paths are relative to `base`."""
+def compare_text(
+    name: str, text: str, *, settings: tuple[str, ...] = (), base: Path = PLANS, stage: int = 0
+) -> Compared:
+    """A plan's text, whose paths are relative to `base`, on the first rank of a stage."""
     sources = [SourceFile(f"--set[{index}]", setting) for index, setting in enumerate(settings)]
     checked = check_source(SourceFile("variant.plan", text), base=base, settings=sources)
     assert checked.graph is not None and checked.inventory is not None, checked.diagnostics
-    rehearsal = rehearse(checked.graph, base=base)
+    rehearsal = rehearse(checked.graph, base=base, measured_stage=stage)
     assert rehearsal.measured is not None, rehearsal.failures
-    memory = estimate(checked.graph, checked.inventory).memory
+    found = estimate(checked.graph, checked.inventory)
+    memory = (found.ranks or (found,))[stage].memory
     return Compared(name, checked.graph, checked.inventory, memory, rehearsal.measured)
 
 
 def _rows() -> Iterator[str]:
     yield f"{'':<46}{'held, GiB':>12}{'closed form':>13}{'reserved':>11}{'closed form':>13}"
-    for variant in (*QUICK, *SLOW, *SHARDINGS):
+    for variant in (*QUICK, *SLOW, *SHARDINGS, *PIPELINES):
         yield _row(compare(variant))
     for name in PLAN_NAMES:
         yield _row(compare_plan(name))

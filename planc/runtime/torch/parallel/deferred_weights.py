@@ -76,7 +76,8 @@ class _OfInput(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         value, weight = ctx.saved_tensors
         gradient = gradients[0].flatten(0, -2)
-        ctx.product.factors = value.flatten(0, -2), gradient
+        # A view of the input itself would keep its graph, and so what the stage has received, until then.
+        ctx.product.factors = value.detach().flatten(0, -2), gradient
         of_value = gradient.mm(weight).view_as(value)
         of_bias = gradient.sum(0) if ctx.needs_input_grad[1] else None
         return of_value, of_bias, None, None
