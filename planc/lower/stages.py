@@ -42,7 +42,7 @@ def split_pipeline(bound: BoundPlan) -> Iterator[SplitPipeline]:
     yield SplitPipeline(
         stages=found,
         blocks=inventory.blocks[0],
-        head=inventory.head.fqn,
+        head=_with_head(inventory.head.fqn, found[-1]),
         shape=(plan.data.micro_batch, sequences.sent_length, inventory.hidden_size),
         dtype=_dtype(bound),
         over=pipeline.on,
@@ -52,6 +52,11 @@ def split_pipeline(bound: BoundPlan) -> Iterator[SplitPipeline]:
         on_shards=sequences.on_shards,
         span=pipeline.span,
     )
+
+
+def _with_head(head: str, last: Iterable[str]) -> str:
+    """The head, or the module of the last stage that it is in: one with parameters of its own stays whole."""
+    return next((name for name in last if _is_within(head, (name,))), head)
 
 
 def sum_ties(bound: BoundPlan) -> Iterator[SumTies]:

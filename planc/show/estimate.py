@@ -83,6 +83,8 @@ def caveats(found: Estimate) -> Iterator[str]:
     """The parts of the plan that the memory estimate does not model."""
     if "compile" in found.not_modeled:
         yield "compile is not modeled: compiled modules keep other tensors, and their peak is often lower"
+    if found.place is not None:
+        yield "gaps between several micro-batches are not modeled: `planc check --deep` measures them"
 
 
 def peak_rows(found: Estimate) -> Iterator[tuple[str, ...]]:

@@ -4,12 +4,13 @@ Every published run with a pipeline that the catalogue has is here as a plan, al
 language has to express them. No run had planc's features exactly, so each row names what differs:
 
     float8, async TP    enter as bfloat16 and as tensor parallelism that waits
-    ZeRO-1, distributed optimizer    enter as FSDP that gathers a unit once a micro-batch
+    ZeRO-1, distributed optimizer    enter as FSDP whose parameters and gradients stay whole in a step
     fused kernels       enter as transformers' eager modules, which keep more for backward
     a setting not stated    enters as the trainer's default
 
 torchtitan's rows enter as they do in `tests.estimate.published`. Only those are comparable. Its
-pipelines are those of torch.distributed.pipelining, which hold messages that planc does not hold: a second
+pipelines are those of torch.distributed.pipelining. They too keep parameters whole until a step's last backward
+(`set_reshard_after_backward(False)` in its stage.py), and hold messages that planc does not hold: a second
 figure counts them.
 """
 
@@ -116,10 +117,11 @@ def lowered(row: Row) -> tuple[Graph, Inventory]:
 
 
 def plan_of(row: Row) -> str:
-    """The row as a plan. In a pipeline these trainers keep layers gathered until their backward."""
+    """The row as a plan. Llama 3's trainer keeps layers gathered until their backward, others for a step."""
     tokens = int(row["sequence"]) * int(row["micro_batch"]) * int(row["micro_batches"]) * int(row["dp_shard"])
     number = int(row["stages_per_rank"])
     schedule = f"interleaved(stages_per_rank = {number})" if number > 1 else "one_f_one_b"
+    keeps = row["trainer"] != "Llama 3"
     sharding = SEQUENCE_PARALLEL if row["sequence_parallel"] == "1" else TENSOR_PARALLEL
     if row["trainer"] == "Megatron":
         sharding = sharding.replace("{gate,up}_proj", "up_proj")
@@ -135,6 +137,7 @@ pipeline on pp {{ schedule = {schedule} }}
 fsdp on dp_shard, cp {{
   param_dtype = bfloat16
   reduce_dtype = float32
+  reshard_after_backward = {str(not keeps).lower()}
   "model.layers.*" -> unit(reshard_after_forward = false)
 }}
 context_parallel on cp {{

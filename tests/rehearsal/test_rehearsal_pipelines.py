@@ -68,8 +68,9 @@ IN_FSDP = {
     **{name: (_WHOLE, _EACH) for name in CASES if name.startswith("ZeRO-2")},
     "two dtypes, zero bubble": ("param_dtype = bfloat16", "reduce_dtype = float32"),
 }
-MOST = {"zero bubble": 1.09}
-"""Blocks that a backward frees are between those that its layers keep."""
+MOST = {"zero_bubble": 1.10}
+"""Reserved, as a multiple of the estimate. A backward frees blocks between those that wait for gradients of
+weights, and what the allocator can't use of them is not in the estimate; what blocks hold is."""
 
 
 def graph_of(name: str, workspace: Path, *, tokens: str = "") -> Graph:
@@ -103,7 +104,9 @@ def test_every_stage_is_rehearsed_and_the_fullest_sends_and_holds_what_is_estima
     assert any(one.kind == "send" for one in measured.sent)
     assert predicted.place is not None
     assert measured.rank == stages[predicted.place.pp_rank]
-    assert 0.95 < measured.reserved_bytes / predicted.memory.peak.num_bytes < MOST.get(name, 1.08)
+    assert 0.95 < measured.held_bytes / predicted.memory.held_bytes < 1.04
+    most = MOST.get(CASES[name].schedule or "", 1.08)
+    assert 0.95 < measured.reserved_bytes / predicted.memory.peak.num_bytes < most
 
 
 def test_what_fails_on_a_later_stage_alone_is_found(workspace: Path) -> None:

@@ -19,7 +19,7 @@ class SplitPipeline(Op):
     blocks: str
     """The module list whose members are the layers."""
     head: str
-    """The linear layer that computes the logits."""
+    """What computes the logits: the linear layer, or what is around it in the last stage."""
     shape: tuple[int, int, int]
     """Of the hidden states that one stage sends to the next: [micro batch, local sequence, hidden]."""
     dtype: DType
