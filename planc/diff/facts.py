@@ -121,6 +121,11 @@ def _seed(side: Side) -> int | None:
     return op.seed if op else None
 
 
+def _rope(side: Side) -> tuple[str, ...] | None:
+    texts = (f"{name} = {value}" for op in side.ops(BuildModel) for name, value in op.rope)
+    return tuple(texts) or None
+
+
 def _dropout(side: Side) -> tuple[str, ...] | None:
     """Probabilities and modules; how ranks hold the tensors changes no mask."""
     found: dict[float, list[str]] = {}
@@ -214,6 +219,7 @@ NUMERICS_FACTS: tuple[Fact, ...] = (
     Fact(Group.NUMERICS, "model.strip", "model.strip", _strip),
     Fact(Group.NUMERICS, "model.seed", "model.seed", _seed),
     Fact(Group.NUMERICS, "fields of config.json set to 0", "model.dropout", of_op(BuildModel, "zeroed")),
+    Fact(Group.NUMERICS, "model.rope", "model.rope", _rope),
     Fact(Group.NUMERICS, "dropout", "model.dropout", _dropout),
     Fact(Group.NUMERICS, "model.dtype", "model.dtype", lambda side: side.model.dtype),
     Fact(Group.NUMERICS, "tensors in another dtype", "model.dtype", _other_dtypes),

@@ -107,6 +107,7 @@ def loads(text: str | bytes) -> Inventory:
         logits=_logits(top.get("logits", []), "logits"),
         rope_switch=positive_of(top["rope_switch"], "rope_switch") if "rope_switch" in top else None,
         positions=_positions(top.get("positions", {}), "positions"),
+        rope=None,
     )
     _check_references(inventory)
     return inventory

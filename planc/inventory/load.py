@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +24,7 @@ from planc.inventory.files import (
 )
 from planc.inventory.limits import require_possible
 from planc.inventory.refused_code import refuse_remote_code
+from planc.inventory.rope import Rope, rope_of
 from planc.inventory.schema import Inventory
 from planc.inventory.versions import probe_versions
 from planc.record import record
@@ -87,6 +89,13 @@ def load_inventory(
     is false. A probe takes seconds: `on_probe` gets the directory, and is entered while that lasts. A cache
     that can't be written only costs time.
     """
+    found = _loaded(model_dir, cache_dir=cache_dir, may_probe=may_probe, on_probe=on_probe)
+    return replace(found, inventory=_with_rope(found.inventory, model_dir))
+
+
+def _loaded(
+    model_dir: Path, *, cache_dir: Path, may_probe: bool, on_probe: OnProbe | None
+) -> LoadedInventory:
     config_path, saved_path = model_dir / CONFIG_NAME, model_dir / INVENTORY_NAME
     digest = _digest_if_present(model_dir)
     if saved_path.exists():
@@ -110,6 +119,17 @@ def load_inventory(
         cache_dir.mkdir(parents=True, exist_ok=True)
         write_atomically(_entry(cache_dir, inventory.config_digest), text=dumps(inventory))
     return LoadedInventory(inventory, "probed", config_path)
+
+
+def _with_rope(inventory: Inventory, model_dir: Path) -> Inventory:
+    """The inventory with what config.json says of rotary embeddings, which it need not hold."""
+    if inventory.rope is not None or not (model_dir / CONFIG_NAME).exists():
+        return inventory
+    config = parse_json(read_config(model_dir), name=str(model_dir / CONFIG_NAME))
+    # A class may have them by default.
+    has_any = any("RotaryEmbedding" in module.class_name for module in inventory.modules)
+    stated = rope_of(config) if isinstance(config, dict) else None
+    return replace(inventory, rope=stated or (Rope() if has_any else None))
 
 
 def save_inventory(model_dir: Path) -> Path:
@@ -204,4 +224,4 @@ def _probe(model_dir: Path) -> Inventory:
             help=f"pip install 'planc[run]', or save it where that is installed: "
             f"planc inventory {model_dir} --save",
         ) from error
-    return probe(model_dir)
+    return _with_rope(probe(model_dir), model_dir)

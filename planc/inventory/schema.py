@@ -7,6 +7,7 @@ from dataclasses import field
 from enum import StrEnum
 
 from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint, OwnCode
+from planc.inventory.rope import Rope as Rope
 from planc.record import record
 from planc.vocab import DropoutDim, DType, LogitsStep
 
@@ -311,6 +312,8 @@ class Inventory:
     rope_switch: int | None = None
     """A forward with more positions than this uses other rotary embeddings for all of its tokens."""
     positions: Positions = Positions()
+    rope: Rope | None = None
+    """How config.json scales rotary embeddings; None without any."""
     _by_fqn: dict[str, Module] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -56,6 +56,7 @@ from planc.plan.bind import BoundPlan
 from planc.plan.compile_backends import AotEager, Eager, Inductor, InductorMode
 from planc.plan.facts import gradient_accumulation
 from planc.plan.loss_chunks import num_chunks, vocab_over
+from planc.plan.positions import grows, rope_parameters
 from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
 from planc.vocab import TOKEN_DIMS, DType, MeshDim
@@ -96,6 +97,8 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         own_dtypes=inventory.own_dtypes(plan.model.dtype),
         kept_in_float32=inventory.kept_in_float32(plan.model.dtype),
         zeroed=() if plan.model.dropout else inventory.random,
+        rope=rope_parameters(plan, inventory),
+        rope_positions=plan.data.sequence_length if grows(plan, inventory) else None,
         span=plan.span("model.hf"),
     )
     yield _attention(plan)

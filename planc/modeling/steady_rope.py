@@ -12,8 +12,8 @@ def steady_rope(model: Any) -> None:
     """Disable the growth of a model's dynamic NTK rotary embeddings.
 
     transformers' `dynamic_rope_update` recomputes them if a position is beyond `max_position_embeddings`, and
-    checks this before every forward, which needs the values of positions. P704 rejects such sequences, so
-    there is never anything to recompute.
+    checks this before every forward, which needs the values of positions. For longer sequences they were
+    computed before (`scaled_rope`), so there is never anything to recompute.
     """
     for module in model.modules():
         match getattr(module, "rope_type", None):

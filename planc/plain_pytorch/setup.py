@@ -53,6 +53,10 @@ def build_model(op: BuildModel, graph: Graph) -> Iterator[str]:
         raise refuse(op, "a script needs a local model directory, not a Hub model")
     yield f"config = AutoConfig.from_pretrained(BASE / {quoted(op.path)}, local_files_only=True)"
     yield from (f"config.{name} = 0.0" for name in op.zeroed)
+    if op.rope_positions is not None:
+        raise refuse(op, "rotary embeddings by the length of sequences have no plain PyTorch form")
+    if op.rope:
+        yield from _rope(dict(op.rope))
     yield 'with torch.device("meta"):'
     yield "    model: Any = AutoModelForCausalLM.from_config("
     yield f'        config, dtype={dtype(op.dtype)}, attn_implementation="eager"'
@@ -62,6 +66,16 @@ def build_model(op: BuildModel, graph: Graph) -> Iterator[str]:
         yield f"keep_in_float32(model, [{', '.join(listed(op.kept_in_float32))}])"
     yield "model.config.use_cache = False"
     yield "model.train()"
+
+
+def _rope(stated: dict[str, str | int | float]) -> Iterator[str]:
+    """As `planc.modeling.scaled_rope` sets it."""
+    yield 'own = {name: config.rope_parameters.get(name) for name in ("rope_theta", "partial_rotary_factor")}'
+    kept = "{name: one for name, one in own.items() if one is not None}"
+    yield f"config.rope_parameters = {kept} | {stated!r}"
+    original, factor = stated.get("original_max_position_embeddings"), stated["factor"]
+    if isinstance(original, int) and not isinstance(factor, str):
+        yield f"config.max_position_embeddings = {int(original * factor)}"
 
 
 def attach_attention(op: AttachAttention, graph: Graph) -> Iterator[str]:

@@ -128,9 +128,10 @@ MODEL: Mapping[str, Foreign] = {
     ),
     "hidden_size d_model n_embd num_layers num_hidden_layers "
     "n_layer n_layers num_attention_heads n_head n_heads "
-    "num_key_value_heads intermediate_size vocab_size rope_theta rope_scaling": absent(
+    "num_key_value_heads intermediate_size vocab_size rope_theta": absent(
         "the architecture comes from config.json in the directory of `model.hf`: change it there"
     ),
+    "rope_scaling rope_parameters rope_type": Foreign("model", "rope = yarn(factor = 4)"),
     "trust_remote_code": absent("planc never runs code of a model repository: remove the line"),
     "gradient_checkpointing gradient_checkpointing_kwargs "
     "activation_checkpointing checkpoint_activations recompute remat ac": _RECOMPUTED,

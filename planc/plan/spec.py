@@ -32,6 +32,7 @@ from planc.plan.optimizer import (
 )
 from planc.plan.pattern import Pattern
 from planc.plan.pipeline_schedule import SCHEDULES, Interleaved, OneFOneB, PipelineSchedule, StageOf
+from planc.plan.rope import ROPES, RopeScaling
 from planc.plan.scalars import STEPS, Bool, Choice, Float, Int, Quantity
 from planc.plan.scope import OriginStep
 from planc.plan.style_actions import StyleAction
@@ -94,6 +95,12 @@ class ModelSpec:
         Choice(AttentionKernel),
         default=AttentionKernel.SDPA,
         doc="sdpa: fused causal kernels; eager: the model's own code, with all scores in memory",
+    )
+    rope: RopeScaling | None = key(
+        Optional(Variant(ROPES, "scaling of rotary embeddings")),
+        default=None,
+        doc="scales rotary embeddings for longer sequences, in place of config.json's; exports state it",
+        example="yarn(factor = 4)",
     )
 
 

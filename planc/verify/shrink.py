@@ -61,7 +61,9 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
     _write_config(folder / MODEL, small)
     _write_corpus(folder / CORPUS)
     digest = config_digest(folder / MODEL)
-    built = replace(build, path=MODEL, config_digest=digest, dtype=dtype, zeroed=())
+    # The small config has what a plan sets in the large one.
+    built = replace(build, path=MODEL, config_digest=digest, dtype=dtype)
+    built = replace(built, zeroed=(), rope=(), rope_positions=None)
     short = _built(built, folder=folder)
     # The names of its own layers, in its own dtype.
     built = replace(

@@ -42,6 +42,7 @@ def test_an_equal_plan_changes_nothing() -> None:
     ("setting", "name"),
     [
         ("optimizer.clip_grad_norm=0.5", "optimizer.clip_grad_norm"),
+        ("model.rope=yarn(factor = 2)", "model.rope"),
         ("train.tokens_per_step=8192", "tokens/step"),
         ("optimizer.schedule=constant()", "schedule"),
     ],

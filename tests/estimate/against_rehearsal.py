@@ -58,7 +58,7 @@ class Variant:
     """Whether parameters are gathered once a step, as in ZeRO-1 and ZeRO-2."""
     reduce_every: str = "step"
     schedule: str = ""
-    """Of a pipeline in four stages of pp ranks, of which `stage` is measured. It has `steps` micro-batches."""
+    """Of a pipeline in four stages, of which `stage` is measured. It has `steps` micro-batches."""
     stage: int = 0
 
     @property
@@ -174,7 +174,9 @@ _WIDE: Mapping[str, Any] = {"dp_shard": 8, "is_narrow": False, **_MICRO_BATCHES}
 _LAST = PP - 1
 PIPELINES = (
     *(
-        Variant(f"{schedule.partition('(')[0]}, {name}, stage {stage}", schedule=schedule, stage=stage, **kind)
+        Variant(
+            f"{schedule.partition('(')[0]}, {name}, stage {stage}", schedule=schedule, stage=stage, **kind
+        )
         for schedule in ("gpipe", "one_f_one_b", "zero_bubble", _INTERLEAVED)
         for name, kind in {
             "FSDP 8": {"dp_shard": 8, **_MICRO_BATCHES},

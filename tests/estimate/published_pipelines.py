@@ -9,9 +9,9 @@ language has to express them. No run had planc's features exactly, so each row n
     a setting not stated    enters as the trainer's default
 
 torchtitan's rows enter as they do in `tests.estimate.published`. Only those are comparable. Its
-pipelines are those of torch.distributed.pipelining. They too keep parameters whole until a step's last backward
-(`set_reshard_after_backward(False)` in its stage.py), and hold messages that planc does not hold: a second
-figure counts them.
+pipelines are those of torch.distributed.pipelining. They too keep parameters whole until a step's last
+backward (`set_reshard_after_backward(False)` in its stage.py), and hold messages that planc does not hold: a
+second figure counts them.
 """
 
 from __future__ import annotations

@@ -6,16 +6,18 @@ from collections.abc import Iterator
 
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
+from planc.plan.positions import grows
 from planc.plan.spec import LoadBalancer
 
 CODE = Code("P610", "positions-apart", "forwards would use different rotary embeddings")
 
 
 def check(subject: Subject) -> Iterator[Diagnostic]:
-    """One finding at `data.sequence_length` for LongRoPE, where some rank or some batch sees short positions
-    alone and others do not."""
-    plan, switch = subject.plan, subject.inventory.rope_switch
-    length = plan.data.sequence_length
+    """One finding at `data.sequence_length` for LongRoPE or dynamic scaling, where some rank or some batch
+    sees short positions alone and others do not."""
+    plan, inventory = subject.plan, subject.inventory
+    length, is_dynamic = plan.data.sequence_length, grows(plan, inventory)
+    switch = inventory.max_positions if is_dynamic else None if plan.model.rope else inventory.rope_switch
     if switch is None or length <= switch:
         return
     text = f"beyond {switch} positions, the model switches rotary embeddings for all tokens of a forward"
@@ -25,7 +27,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         )
         help = f"write `packing = attend`, or set `sequence_length` to at most {switch}"
         yield CODE.at(plan.span("data.sequence_length"), text, secondary=(why,), help=help)
-    elif (seen := _fewest_positions(subject)) <= switch:
+    elif not is_dynamic and (seen := _fewest_positions(subject)) <= switch:
         spec = plan.context_parallel
         assert spec is not None, "elsewhere every rank sees all positions"
         why = Label(spec.span, f"with cp = {plan.mesh.cp}, some rank sees only positions up to {seen}")

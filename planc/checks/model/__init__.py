@@ -6,6 +6,7 @@ from planc.checks.model import (
     attention_unsupported,
     experts_unbalanced,
     random_training,
+    rope_unscalable,
     strip_of_random,
     weights_unset,
 )
@@ -17,4 +18,5 @@ RULES: tuple[Rule, ...] = (
     experts_unbalanced.RULE,
     attention_unsupported.RULE,
     strip_of_random.RULE,
+    rope_unscalable.RULE,
 )

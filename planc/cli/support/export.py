@@ -27,6 +27,7 @@ def export(checkpoint: Path, *, folder: str, model: str | None, dtype: str | Non
     # It imports torch, which takes seconds; errors that need no torch have been raised.
     from planc.runtime.torch.weights.export_checkpoint import export_checkpoint
 
+    built = _built(checkpoint)
     try:
         source = _named(model) if model else _model(checkpoint)
         said = export_checkpoint(
@@ -35,10 +36,12 @@ def export(checkpoint: Path, *, folder: str, model: str | None, dtype: str | Non
             tokenizer=_tokenizer(checkpoint),
             folder=Path(folder),
             dtype=DType(dtype) if dtype else None,
+            rope=built.rope if built is not None else (),
         )
     except RunError as error:
         raise UsageError(f"{error.message}\n{error.help}" if error.help else error.message) from error
-    return f"wrote {folder} from {checkpoint}{said}"
+    unknown = "; its plan is missing, so config.json has the model's own `rope`" if built is None else ""
+    return f"wrote {folder} from {checkpoint}{said}{unknown}"
 
 
 def _named(model: str) -> Path:
@@ -61,6 +64,15 @@ def _model(checkpoint: Path) -> Path:
         # Relative paths of the plan start elsewhere if the checkpoint was copied.
         raise UsageError(f"{checkpoint}: the model directory of its plan is missing: {found}\n{remedy}")
     return found
+
+
+def _built(checkpoint: Path) -> BuildModel | None:
+    """How the plan that saved a checkpoint builds its model, where the plan is known."""
+    try:
+        saved = _saved(checkpoint)
+    except NoSavedPlanError:
+        return None
+    return next(op for op in graph_of(saved.artifact).setup if isinstance(op, BuildModel))
 
 
 def _tokenizer(checkpoint: Path) -> Files | None:

@@ -27,6 +27,10 @@ class BuildModel(Op):
     model's code builds them in `dtype`."""
     zeroed: tuple[str, ...]
     """Fields of config.json that are set to 0 because training would draw random numbers for them."""
+    rope: tuple[tuple[str, str | int | float], ...] = ()
+    """What the plan states in place of config.json's `rope_parameters`, by transformers' names."""
+    rope_positions: int | None = None
+    """The length of sequences, if rotary embeddings depend on it: they are computed for it once."""
 
     @property
     def other_dtypes(self) -> dict[str, DType]:

@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from planc.figures.plan import parameters
 from planc.graph.ops import AttachAttention, BuildModel
 from planc.hub.names import model_folder
+from planc.modeling.scaled_rope import grow_rope, scale_rope
 from planc.modeling.steady_rope import steady_rope
 from planc.modeling.tensor_dtypes import floating_tensors, kept_in_float32, set_dtypes
 from planc.runtime.errors import RunError
@@ -70,6 +71,7 @@ def bare_model(op: BuildModel, *, base: Path) -> Any:
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     for name in op.zeroed:
         setattr(config, name, 0.0)
+    _scale(config, op)
     with torch.device("meta"):
         dtype = TORCH_DTYPES[op.dtype]
         # Some classes choose their attention's code once, when they are built; all of them have eager.
@@ -80,6 +82,17 @@ def bare_model(op: BuildModel, *, base: Path) -> Any:
     model.config.use_cache = False
     model.train()
     return model
+
+
+def _scale(config: Any, op: BuildModel) -> None:
+    """Rotary embeddings as the plan has them; RunError if this release of transformers has none to scale."""
+    if op.rope:
+        try:
+            scale_rope(config, op.rope)
+        except ValueError as error:
+            raise RunError(f"{error}, so `rope` can't scale them", help=STALE, span=op.span) from error
+    if op.rope_positions is not None:
+        grow_rope(config, length=op.rope_positions)
 
 
 def own_dtypes(model: PreTrainedModel, *, dtype: DType) -> tuple[tuple[str, DType], ...]:

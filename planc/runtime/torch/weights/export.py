@@ -46,7 +46,7 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
     Names and shapes are those of `save_pretrained`: if a model stacks its experts, each has its own tensors
     again.
     """
-    pristine = fresh_copy(session.model)
+    pristine, build = fresh_copy(session.model), _build(session)
     gathering = Gathering(session, _exported(session, op, pristine))
     views = to_checkpoint(pristine, gathering.views)
     entries = export_format.entries_of(views, dtype_of=gathering.dtype)
@@ -72,7 +72,9 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
         described = export_folder.Description(
             source=source,
             tokenizer=session.tokenizer_files,
-            config=export_format.config_changes(architecture=_architecture(session), dtype=str(op.dtype)),
+            config=export_format.config_changes(
+                source, architecture=build.architecture, dtype=str(op.dtype), rope=build.rope
+            ),
             files=files,
             origin={"planc": planc.__version__, "plan_hash": session.plan_hash, "step": position.step},
         )
@@ -221,5 +223,5 @@ def without_gather_warnings() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _architecture(session: Session) -> str:
-    return next(one for one in session.graph.setup if isinstance(one, BuildModel)).architecture
+def _build(session: Session) -> BuildModel:
+    return next(one for one in session.graph.setup if isinstance(one, BuildModel))

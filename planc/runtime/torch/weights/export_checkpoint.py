@@ -44,14 +44,20 @@ _MODEL_PREFIX = "model."
 
 
 def export_checkpoint(
-    directory: Path, *, model: Path, tokenizer: Files | None, folder: Path, dtype: DType | None
+    directory: Path,
+    *,
+    model: Path,
+    tokenizer: Files | None,
+    folder: Path,
+    dtype: DType | None,
+    rope: tuple[tuple[str, object], ...] = (),
 ) -> str:
     """Export the checkpoint in `directory` to `folder`; return remarks on it, such as
     `, replacing the export of step 60`.
 
     `model` is the directory of the model's config.json, `tokenizer` has the files of the plan's tokenizer,
-    if it has one. Without a dtype parameters keep the checkpoint's. All of the checkpoint is verified first.
-    RunError if something is damaged, or does not match the model.
+    if it has one, `rope` what the plan states of rotary embeddings. Without a dtype parameters keep the checkpoint's.
+    All of the checkpoint is verified first. RunError if something is damaged, or does not match the model.
     """
     with run_errors():
         manifest = read_manifest(directory)
@@ -74,7 +80,9 @@ def export_checkpoint(
         described = export_folder.Description(
             source=model,
             tokenizer=tokenizer,
-            config=config_changes(architecture=type(pristine).__name__, dtype=source.parameter_dtype),
+            config=config_changes(
+                model, architecture=type(pristine).__name__, dtype=source.parameter_dtype, rope=rope
+            ),
             files=files,
             origin={"planc": planc.__version__, "plan_hash": manifest.plan_hash, "step": manifest.step},
         )

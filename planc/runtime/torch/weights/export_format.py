@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 import transformers
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
+from planc.modeling.scaled_rope import scale_rope
 from planc.modeling.tensor_dtypes import loaded_dtypes
 from planc.runtime.checkpoint_format.records import ElementType
 from planc.runtime.checkpoint_format.shards import Entry
@@ -59,12 +61,27 @@ def as_bytes(tensor: Tensor) -> memoryview:
     return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-def config_changes(*, architecture: str, dtype: str) -> dict[str, Any]:
-    """The entries of an export's config.json that differ from the model's own."""
+def config_changes(
+    folder: Path, *, architecture: str, dtype: str, rope: Iterable[tuple[str, object]]
+) -> dict[str, Any]:
+    """The entries of an export's config.json that differ from those of the model in a directory.
+
+    `rope` is what the plan states of rotary embeddings.
+    """
     return {
+        **_scaled(folder, tuple(rope)),
         "architectures": [architecture],
         # transformers 4 reads the second.
         "dtype": dtype,
         "torch_dtype": dtype,
         "transformers_version": transformers.__version__,
     }
+
+
+def _scaled(folder: Path, rope: tuple[tuple[str, object], ...]) -> dict[str, Any]:
+    if not rope:
+        return {}
+    changes = dict(scale_rope(AutoConfig.from_pretrained(folder, local_files_only=True), rope))
+    parameters = changes["rope_parameters"]
+    # transformers 4 reads these.
+    return {**changes, "rope_scaling": parameters, "rope_theta": parameters["rope_theta"]}

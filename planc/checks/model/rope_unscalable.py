@@ -1,0 +1,31 @@
+"""A scaling of rotary embeddings that the model can't take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Rule, Subject
+from planc.diagnostics import Code, Diagnostic
+
+CODE = Code("P744", "rope-unscalable", "the model's positions can't be scaled")
+
+
+def check(subject: Subject) -> Iterator[Diagnostic]:
+    """One finding at `model.rope`."""
+    rope, inventory = subject.inventory.rope, subject.inventory
+    if subject.plan.model.rope is None:
+        return
+    if rope is None:
+        text = f"{inventory.architecture} has no rotary embeddings"
+    elif inventory.max_positions is None:
+        text = "config.json has no max_position_embeddings to scale"
+    elif rope.by_layer:
+        text = f"{inventory.architecture} has rotary embeddings of its own for each kind of layer"
+    else:
+        return
+    yield CODE.at(
+        subject.plan.span("model.rope"), text, help="remove `rope`, or change rope_parameters in config.json"
+    )
+
+
+RULE = Rule((CODE,), check)
