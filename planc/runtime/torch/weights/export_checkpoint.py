@@ -56,8 +56,9 @@ def export_checkpoint(
     `, replacing the export of step 60`.
 
     `model` is the directory of the model's config.json, `tokenizer` has the files of the plan's tokenizer,
-    if it has one, `rope` what the plan states of rotary embeddings. Without a dtype parameters keep the checkpoint's.
-    All of the checkpoint is verified first. RunError if something is damaged, or does not match the model.
+    if it has one, `rope` what the plan states of rotary embeddings. Without a dtype parameters keep the
+    checkpoint's. All of the checkpoint is verified first. RunError if something is damaged, or does not match
+    the model.
     """
     with run_errors():
         manifest = read_manifest(directory)
