@@ -122,7 +122,7 @@ def _loaded(
 
 
 def _with_rope(inventory: Inventory, model_dir: Path) -> Inventory:
-    """The inventory with what config.json says of rotary embeddings, which it need not hold."""
+    """The inventory with the rotary embeddings that config.json states, which a saved one need not hold."""
     if inventory.rope is not None or not (model_dir / CONFIG_NAME).exists():
         return inventory
     config = parse_json(read_config(model_dir), name=str(model_dir / CONFIG_NAME))
