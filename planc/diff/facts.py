@@ -122,7 +122,7 @@ def _seed(side: Side) -> int | None:
 
 
 def _rope(side: Side) -> tuple[str, ...] | None:
-    texts = (f"{name} = {value}" for op in side.ops(BuildModel) for name, value in op.rope)
+    texts = [" = ".join(map(str, pair)) for op in side.ops(BuildModel) for pair in op.rope]
     return tuple(texts) or None
 
 
@@ -220,6 +220,7 @@ NUMERICS_FACTS: tuple[Fact, ...] = (
     Fact(Group.NUMERICS, "model.seed", "model.seed", _seed),
     Fact(Group.NUMERICS, "fields of config.json set to 0", "model.dropout", of_op(BuildModel, "zeroed")),
     Fact(Group.NUMERICS, "model.rope", "model.rope", _rope),
+    Fact(Group.NUMERICS, "rope's positions", "data.sequence_length", of_op(BuildModel, "rope_positions")),
     Fact(Group.NUMERICS, "dropout", "model.dropout", _dropout),
     Fact(Group.NUMERICS, "model.dtype", "model.dtype", lambda side: side.model.dtype),
     Fact(Group.NUMERICS, "tensors in another dtype", "model.dtype", _other_dtypes),
