@@ -104,6 +104,13 @@ def prepared_bytes(root: Path, base: Path, *, say: Callable[[str], None] = print
     return content(prepare(root, want(SPEC, base=base), name="chats", say=say))
 
 
+def whole_bytes(root: Path, base: Path, tokenized: list[int]) -> int:
+    """The bytes that are tokenized without an interruption."""
+    del tokenized[:]
+    prepared_bytes(root, base)
+    return sum(tokenized)
+
+
 def interrupt(root: Path, base: Path, *, after: int) -> None:
     """Prepare until as many bytes of text are done, and no further."""
 
@@ -164,15 +171,15 @@ def test_the_bytes_after_kills_at_any_moment_are_those_without(
 def test_what_was_tokenized_is_not_tokenized_again(
     base: Path, expected: dict[str, bytes], tmp_path: Path, tokenized: list[int]
 ) -> None:
-    interrupt(tmp_path, base, after=INTERRUPTED_BYTES)
+    interrupt(tmp_path / "root", base, after=INTERRUPTED_BYTES)
     first = sum(tokenized)
     said = list[str]()
-    assert prepared_bytes(tmp_path, base, say=said.append) == expected
-    total = sum(path.stat().st_size for path in (base / "chats").iterdir())
+    assert prepared_bytes(tmp_path / "root", base, say=said.append) == expected
+    both = sum(tokenized)
     assert first >= INTERRUPTED_BYTES - SLACK_BYTES
-    assert sum(tokenized) <= total + SLACK_BYTES
+    assert both <= whole_bytes(tmp_path / "afresh", base, tokenized) + SLACK_BYTES
     assert len(said) == 1 and said[0].startswith("resuming an interrupted preparation: ")
-    assert not interrupted(tmp_path) and not unfinished(tmp_path)
+    assert not interrupted(tmp_path / "root") and not unfinished(tmp_path / "root")
 
 
 @pytest.mark.parametrize("change", ["another file", "a row more in the first", "a row less in the first"])
@@ -196,9 +203,8 @@ def test_a_changed_file_costs_its_own_part(
         first.write_bytes(b"".join([rows[0], *rows[2:]]))
     del tokenized[:]
     found = prepared_bytes(root, base)
-    new = FILE_BYTES if change == "another file" else 0
-    left = NUM_FILES * FILE_BYTES - INTERRUPTED_BYTES
-    assert sum(tokenized) <= new + left + SLACK_BYTES
+    resumed = sum(tokenized)
+    assert resumed <= whole_bytes(tmp_path / "afresh", base, tokenized) - INTERRUPTED_BYTES + SLACK_BYTES
     assert found == prepared_bytes(tmp_path / "afresh", base)
     assert found["index.json"] != expected["index.json"]
 
@@ -209,11 +215,12 @@ def test_a_failed_preparation_keeps_what_it_tokenized(
     """One document too many is bad, at the end of hours: with it fixed, or allowed, nothing is lost."""
     strict = DataSpec(SPEC.source, "tokenizer", 64, 0, "isolate", skip_bad=5)
     with pytest.raises(DataError, match="after 5 that `skip_bad` leaves out"):
-        prepare(tmp_path, want(strict, base=base), name="chats")
+        prepare(tmp_path / "root", want(strict, base=base), name="chats")
     first = sum(tokenized)
-    prepare(tmp_path, want(SPEC, base=base), name="chats")
-    total = sum(path.stat().st_size for path in (base / "chats").iterdir())
-    assert first > SLACK_BYTES and sum(tokenized) <= total + SLACK_BYTES
+    prepare(tmp_path / "root", want(SPEC, base=base), name="chats")
+    both = sum(tokenized)
+    assert first > SLACK_BYTES
+    assert both <= whole_bytes(tmp_path / "afresh", base, tokenized) + SLACK_BYTES
 
 
 @pytest.mark.parametrize("damage", ["a flipped bit of each part", "the last one is cut short", "other bytes"])
