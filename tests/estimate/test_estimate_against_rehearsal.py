@@ -96,7 +96,7 @@ def test_canonical_plans_hold_what_is_estimated(name: str) -> None:
     assert abs(found.error) <= DIVIDED
 
 
-HELD_BY_SCHEDULE = {"gpipe": 0.005, "one_f_one_b": 0.004, "zero_bubble": 0.002, "interleaved": 0.016}
+HELD_BY_SCHEDULE = {"gpipe": 0.005, "one_f_one_b": 0.004, "zero_bubble": 0.007, "interleaved": 0.016}
 GAPS_BY_SCHEDULE = {"gpipe": 0.10, "one_f_one_b": 0.10, "zero_bubble": 0.13, "interleaved": 0.17}
 """How far the estimate is below what is reserved, at most: by the gaps between blocks of micro-batches."""
 
