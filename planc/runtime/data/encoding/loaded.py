@@ -46,7 +46,8 @@ class LoadedTokenizer:
     @property
     def special_ids(self) -> list[int]:
         """The ids of the tokens that the files call special, by their role or by a mark, ascending."""
-        return sorted({self.ids[token] for token in self.special if token in self.ids})
+        ids = {self.ids[token] for token in self.special if token in self.ids}
+        return sorted(ids | {*self.whole.all_special_ids} if self.whole is not None else ids)
 
     def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
         """The ids of each text."""
@@ -84,7 +85,9 @@ def load_tokenizer(files: Files, *, name: str, folder: Path) -> LoadedTokenizer:
     """The tokenizer of `files`, which are in the directory `folder` as well. Raises DataError."""
     if is_alone(files):
         alone = parsed(files[TOKENIZER], name=name)
-        return LoadedTokenizer(name, alone, None, alone.get_vocab(), _special_of(alone))
+        return LoadedTokenizer(
+            name, alone, None, alone.get_vocab(), _special_of(alone.get_added_tokens_decoder())
+        )
     whole = _from_folder(files, name=name, folder=folder)
     backend = getattr(whole, "_tokenizer", None)
     if backend is not None:
@@ -93,7 +96,7 @@ def load_tokenizer(files: Files, *, name: str, folder: Path) -> LoadedTokenizer:
         backend.no_truncation()
         backend.no_padding()
     ids = {**whole.get_vocab(), **whole.added_tokens_encoder}
-    special = [*whole.all_special_tokens, *(_special_of(backend) if backend is not None else ())]
+    special = [*whole.all_special_tokens, *_special_of(whole.added_tokens_decoder)]
     direct = backend if _passes_text_unchanged(whole) else None
     loaded = LoadedTokenizer(name, direct, whole, ids, special, whole.special_tokens_map)
     _require_text(loaded)
@@ -133,8 +136,8 @@ def _remedy(files: Files) -> str:
     return "write it with save_pretrained(), and check that AutoTokenizer loads it without remote code"
 
 
-def _special_of(backend: Tokenizer) -> list[str]:
-    return [token.content for token in backend.get_added_tokens_decoder().values() if token.special]
+def _special_of(added: Mapping[int, Any]) -> list[str]:
+    return [token.content for token in added.values() if token.special]
 
 
 def _passes_text_unchanged(whole: Any) -> bool:

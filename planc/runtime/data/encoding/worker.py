@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from array import array
@@ -132,7 +133,11 @@ def _load(header: dict[str, Any], message: memoryview) -> tuple[_Loaded, dict[st
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_bytes(content)
     confine()
-    loaded = load_tokenizer(files, name=name, folder=folder)
+    try:
+        loaded = load_tokenizer(files, name=name, folder=folder)
+    finally:
+        # Here too, for a run that was killed meanwhile.
+        shutil.rmtree(folder, ignore_errors=True)
     begin = begin_of_document(loaded, header["begin_of_document"])
     end = end_of_document(loaded, header["end_of_document"])
     answer = {
