@@ -22,7 +22,7 @@ PLAN = """model {{
 data {{
   source = {source}
   tokenizer = file("{tokenizer}")
-  sequence_length = 96
+  sequence_length = 160
   micro_batch = 1
   packing = none
 }}

@@ -128,13 +128,13 @@ def _clock(folder: Path) -> str | None:
 
 def _thinking(folder: Path) -> str | None:
     """The answers of both turns, wherever the template puts the reasoning."""
-    build(folder, THINKING, {"messages": said("hi", "yo") + said("more", "ok")})
+    build(folder, THINKING, {"messages": said("question", "yo") + said("more", "ok")})
     found = shown(folder)
     if isinstance(found, Answer):
         return f"data show ends with {found.code}: {found.text[-600:]}"
     text = _text_of(folder, found)
     missing = [part for part in ("yo<|im_end|>", "ok<|im_end|>") if part not in text]
-    if missing or "more" in text or "hi" in text:
+    if missing or "more" in text or "question" in text:
         return f"trained on {text!r}"
     return None
 
@@ -187,7 +187,7 @@ def _whole(folder: Path) -> str | None:
     talks = [{"messages": said(f"q{number}", "the cat sat on the mat")} for number in range(9)]
     build(folder, CHATML, *talks)
     plan = (folder / "case.plan").read_text(encoding="utf-8").replace("  packing = none\n", "")
-    (folder / "case.plan").write_text(plan.replace("length = 96", "length = 50"), encoding="utf-8")
+    (folder / "case.plan").write_text(plan.replace("length = 160", "length = 50"), encoding="utf-8")
     num_trained = 0
     for number in range(1, 30):
         answer = planc(
