@@ -29,7 +29,12 @@ def findings(part: Part, *, nowhere: Span) -> tuple[Look | None, list[Diagnostic
         seen = look(part)
     except DataError as error:
         return None, [UNUSABLE.at(span, error.message, help=error.help)]
-    return seen, [*_faults(seen, span), *_of_all(seen, span), *_of_documents(seen, span)]
+    return seen, [
+        *_faults(seen, span),
+        *_of_all(seen, span),
+        *_of_documents(seen, span),
+        *_unread(seen, span),
+    ]
 
 
 def _faults(seen: Look, span: Span) -> Iterator[Diagnostic]:
@@ -120,6 +125,19 @@ def _of_documents(seen: Look, span: Span) -> Iterator[Diagnostic]:
         found = _those(seen, is_found)
         if found and not (what.startswith("without") and len(found) == len(seen.encoded)):
             yield QUESTIONABLE.at(span, f"{_share(found, seen)} {what}, as {_places(seen, found)}", help=help)
+
+
+def _unread(seen: Look, span: Span) -> Iterator[Diagnostic]:
+    """The keys of rows that the chat template leaves out: transformers leaves them out as well."""
+    names = dict.fromkeys(name for one in seen.encoded for name in one.unread.split(", ") if name)
+    for name in names:
+        found = _those(seen, lambda one, name=name: name in one.unread.split(", "))  # type: ignore[misc]
+        yield QUESTIONABLE.at(
+            span,
+            f"the chat template does not read `{name}`, which {_places(seen, found)} "
+            f"{'has' if len(found) == 1 else 'have'}",
+            help=f'use a template that does, or write `ignore = ["{name}"]` in `chat(...)`',
+        )
 
 
 def _those(seen: Look, is_found: Callable[[Encoded], bool]) -> list[Encoded]:

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 
 from planc.cli.main import main
 from tests.data.cases.case import PLAN, planc, save_tokenizer
-from tests.data.conversing import TALK, save_talks
+from tests.data.conversing import TALK, TEMPLATE, save_talks
 from tests.data.conversing import save_tokenizer as save_chat_tokenizer
 
 MODEL = {
@@ -250,6 +250,31 @@ def test_conversations_without_an_answer_are_found(base: Path, capsys: pytest.Ca
     path = plan(base, 'chat("rows.jsonl")', sequence_length=128)
     assert main(["check", path, "--data"]) == 0
     assert "1 of 2 documents is without a token to train on, as rows.jsonl:2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "message"),
+    [
+        ("tools", {"tools": [{"type": "function", "function": {"name": "f"}}]}, {}),
+        ("chat_template_kwargs", {"chat_template_kwargs": {"enable_thinking": False}}, {}),
+        ("name", {}, {"name": "bob"}),
+        ("reasoning_content", {}, {"thinking": "hm"}),
+    ],
+)
+def test_a_key_that_the_template_leaves_out_is_said(
+    name: str, row: dict[str, Any], message: dict[str, Any], base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Templates that ask for the key, or write all keys that there are, are not blamed."""
+    talk = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", **message}]
+    rows(base, {"messages": talk, **row})
+    texts = {"": True, "{% if tools or enable_thinking or messages[1].name %}{% endif %}": name[0] == "r"}
+    texts["{{ messages[1] | tojson }}"] = name in ("tools", "chat_template_kwargs")
+    for more, is_said in texts.items():
+        save_chat_tokenizer(base / "tok", template=f"{TEMPLATE}{more}")
+        assert main(["check", plan(base, 'chat("rows.jsonl")'), "--data"]) == 0
+        captured = capsys.readouterr()
+        said = f"the chat template does not read `{name}`, which rows.jsonl:1 has"
+        assert (said in captured.out + captured.err) is is_said, more
 
 
 def test_a_deep_check_reads_data_that_is_here_and_needs_none(

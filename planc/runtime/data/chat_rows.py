@@ -26,8 +26,8 @@ _PAIR = ("prompt", "completion")
 _BESIDE = ("tools", "chat_template_kwargs")
 _WEIGHTS = ("weight", "train", "trainable", "loss", "loss_mask")
 """The keys by which formats exclude a message from training, with 0 or false."""
-_REASONING = ("reasoning_content", "thinking", "reasoning")
-_TEXTS = (*_REASONING, "name", "tool_call_id")
+REASONING = ("reasoning_content", "thinking", "reasoning")
+_TEXTS = (*REASONING, "name", "tool_call_id")
 _SENDERS: Mapping[str, str] = {
     "human": "user",
     "gpt": "assistant",
@@ -216,14 +216,14 @@ def _message(keys: Mapping[str, Any], *, origin: str) -> Message:
             if not isinstance(value, str):
                 raise DataError(f'"{key}" of {origin} is not a text', help="write a text")
             message[key] = value
-    if not {"content", "tool_calls", *_REASONING} & {*message}:
+    if not {"content", "tool_calls", *REASONING} & {*message}:
         raise DataError(f"{origin} has no content", help="write its text as `content`")
     return _with_reasoning(message)
 
 
 def _with_reasoning(message: Message) -> Message:
     """The message with its reasoning under the names that templates read, as transformers gives it."""
-    reasoning = next((message[key] for key in _REASONING if key in message), None)
+    reasoning = next((message[key] for key in REASONING if key in message), None)
     if reasoning is None:
         return message
     return {"thinking": reasoning, **message, "reasoning_content": reasoning}

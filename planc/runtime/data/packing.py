@@ -38,6 +38,8 @@ class Encoded:
     num_text_bytes: int
     origin: str = ""
     """Where the document came from."""
+    unread: str = ""
+    """As that of its `Tokens`."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -269,7 +271,7 @@ def encode(
             ids = np.append(ids, end)
         elif not len(ids) or ids[-1] != end:
             ids, is_target = np.append(ids, end), np.append(is_target, found.trains_end)
-        yield Encoded(ids, is_target, found.num_text_bytes, origin)
+        yield Encoded(ids, is_target, found.num_text_bytes, origin, found.unread)
     if ahead.error is not None:
         raise ahead.error
 

@@ -51,6 +51,8 @@ class Tokens:
     is_target: npt.NDArray[np.bool_] | None
     num_text_bytes: int
     trains_end: bool = True
+    unread: str = ""
+    """Keys of the row that the template does not read, separated by commas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,5 +286,9 @@ def _parts(header: dict[str, Any], content: memoryview, *, have_targets: bool) -
         part = slice(place, place + one["tokens"])
         place = part.stop
         yield Tokens(
-            ids[part], flags[part] if have_targets else None, one["bytes"], one.get("trains_end", True)
+            ids[part],
+            flags[part] if have_targets else None,
+            one["bytes"],
+            trains_end=one.get("trains_end", True),
+            unread=one.get("unread", ""),
         )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from planc.runtime.data.chat_rows import Message
+from planc.runtime.data.chat_rows import REASONING, Message
 from planc.runtime.data.encoding.answers import Places, changed
 from planc.runtime.data.encoding.template import (
     Compiled,
@@ -18,6 +18,8 @@ from planc.runtime.data.encoding.template import (
     unmarked,
 )
 
+_ALWAYS = frozenset(("role", "content", "tool_call_id"))
+"""Keys that every template reads; and which call a result belongs to, which many leave to the order."""
 _PART = re.compile(r"\{'type': 'text'|\{'text': |\{\"type\": \"text\"|\{\"text\": ")
 """A list of parts as a template writes it that does not expect one."""
 
@@ -40,6 +42,8 @@ class Rendered:
     are_marked: bool = False
     is_text: bool = False
     """Whether no template wrote it: then it begins and ends as other texts do, and its end is trained on."""
+    unread: Sequence[str] = ()
+    """Keys of the row that the template does not read."""
 
 
 def rendered(talk: Mapping[str, Any], template: Compiled | None, ends: Collection[str] = ()) -> Rendered:
@@ -47,6 +51,15 @@ def rendered(talk: Mapping[str, Any], template: Compiled | None, ends: Collectio
 
     `ends` are the template's ends of turn, as far as they are known: they save time.
     """
+    found = _rendered(talk, template, ends)
+    if found.is_text or template is None:
+        return found
+    messages, tools, arguments = talk["messages"], talk.get("tools"), talk["arguments"]
+    unread = _unread(messages, tools=tools, arguments=arguments, template=template)
+    return replace(found, unread=unread) if unread else found
+
+
+def _rendered(talk: Mapping[str, Any], template: Compiled | None, ends: Collection[str]) -> Rendered:
     if "completion" in talk:
         start = len(talk["prompt"]) if talk["target"] == "completion" else 0
         text = talk["prompt"] + talk["completion"]
@@ -66,6 +79,40 @@ def rendered(talk: Mapping[str, Any], template: Compiled | None, ends: Collectio
     start = places.start(talk["first"], is_whole=talk["target"] == "all")
     holes = [*places.whole(talk["skipped"])]
     return Rendered(places.text, _without((start, len(places.text)), holes))
+
+
+def _unread(
+    messages: Sequence[Message],
+    *,
+    tools: Sequence[object] | None,
+    arguments: Mapping[str, object],
+    template: Compiled,
+) -> tuple[str, ...]:
+    """The keys of a row that the template leaves out without so much as asking for them.
+
+    Only what it does not mention is tried: a template may also write all keys that there are.
+    """
+    keys = {key for message in messages for key in message} - _ALWAYS
+    if not template.words.isdisjoint(REASONING):
+        keys -= {*REASONING}
+    unread = keys - template.words
+    unread_arguments = arguments.keys() - template.words
+    other_tools = tools if "tools" in template.words else None
+    if not (unread or unread_arguments or other_tools is not tools):
+        return ()
+    fewer = [{key: value for key, value in one.items() if key not in unread} for one in messages]
+    known = {key: value for key, value in arguments.items() if key not in unread_arguments}
+    text = "".join(template.render(tools=tools, arguments=arguments)(messages, False))
+    if text != "".join(template.render(tools=other_tools, arguments=known)(fewer, False)):
+        return ()
+    # Reasoning is given under each of its names.
+    reasoning = (REASONING[0],) if not unread.isdisjoint(REASONING) else ()
+    return (
+        *(("tools",) if other_tools is not tools else ()),
+        *(("chat_template_kwargs",) if unread_arguments else ()),
+        *sorted(unread - {*REASONING}),
+        *reasoning,
+    )
 
 
 def _marked(messages: Sequence[Message], skipped: Sequence[int], render: Render) -> Rendered:

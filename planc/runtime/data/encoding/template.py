@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, NoReturn
@@ -63,6 +63,8 @@ class Compiled:
     template: ChatTemplate
     plain: Template
     for_tools: Template | None
+    words: frozenset[str]
+    """All names and texts in the template, or in both: what it does not mention it can't ask for by name."""
 
     def marks_answers(self, *, has_tools: bool) -> bool:
         """Whether the template itself marks which parts of its text are answers."""
@@ -103,12 +105,24 @@ def compiled(template: ChatTemplate) -> Compiled:
         del environment.globals[name]
     try:
         for_tools = None if template.for_tools is None else environment.from_string(template.for_tools)
-        return Compiled(template, environment.from_string(template.text), for_tools)
+        words = frozenset(_words(environment.parse(f"{template.text}{template.for_tools or ''}")))
+        return Compiled(template, environment.from_string(template.text), for_tools, words)
     # Not only TemplateErrors: text nested deeply enough overflows Jinja's parser, or Python's.
     except Exception as error:
         raise DataError(
             f"{template.origin} is not a chat template: {error}", help="fix it, or use another tokenizer"
         ) from error
+
+
+def _words(tree: nodes.Template) -> Iterator[str]:
+    """Variables, attributes and texts."""
+    for node in tree.find_all((nodes.Name, nodes.Getattr, nodes.Const)):
+        if isinstance(node, nodes.Name):
+            yield node.name
+        elif isinstance(node, nodes.Getattr):
+            yield node.attr
+        elif isinstance(node, nodes.Const) and isinstance(node.value, str):
+            yield node.value
 
 
 def require_no_address(text: str, messages: Sequence[Message]) -> None:

@@ -85,7 +85,12 @@ class _Loaded:
         answers = [
             one
             if isinstance(one, dict)
-            else {"tokens": next(lengths), "bytes": len(one.text.encode()), "trains_end": one.is_text}
+            else {
+                "tokens": next(lengths),
+                "bytes": len(one.text.encode()),
+                "trains_end": one.is_text,
+                "unread": ", ".join(one.unread),
+            }
             for one in made
         ]
         return {"answers": answers}, [_joined(found), *masks]
