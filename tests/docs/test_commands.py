@@ -79,6 +79,17 @@ CONFIGS = {
     "recipe.yaml": "axolotl/full_fsdp2.yaml",
 }
 """Configs that examples import."""
+LORA = """\
+base_model: org/base
+datasets:
+  - path: data/chats.jsonl
+    type: chat_template
+    field_messages: messages
+adapter: lora
+sequence_len: 256
+micro_batch_size: 1
+learning_rate: 1.0e-04
+"""
 
 CALIBRATION = """\
 {
@@ -158,12 +169,16 @@ def repository(folder: Path) -> Path:
     subprocess.run(["bash", "-c", script], cwd=folder, check=True, capture_output=True, timeout=WAIT_SECONDS)
     for name, config in CONFIGS.items():
         shutil.copy(ROOT / "tests" / "import_configs" / "configs" / config, folder / name)
+    (folder / "lora.yaml").write_text(LORA, encoding="utf-8")
     return folder
+
+
+_SMALL = ("--deep", "--data", "--script")
 
 
 def is_small(name: str, command: str) -> bool:
     trains = name in ("verify", "run", "doctor", "checkpoint", "calibrate", "data")
-    return trains or (name == "diff" and "runs/" in command) or "--deep" in command or "--script" in command
+    return trains or (name == "diff" and "runs/" in command) or any(word in command for word in _SMALL)
 
 
 @pytest.mark.sampled(every=3)
@@ -192,6 +207,9 @@ def test_only_these_examples_do_not_run() -> None:
 
 FILLED = {
     "planc check --deep": "planc check --deep llama.plan",
+    "planc check --data": "planc check --data llama.plan",
+    "planc data show": "planc data show llama.plan",
+    "planc data show PLAN --row N": "planc data show llama.plan --row 1",
     "planc compile --script": "planc compile --script script.plan -o train.py",
     "planc estimate --gpu h100": "planc estimate llama.plan --gpu h100",
     "planc estimate --calibration FILE": "planc estimate llama.plan --gpu h100",

@@ -42,10 +42,9 @@ and the notes to standard error. Options give what CONFIG leaves to the launch, 
 
 EPILOG = """\
 examples:
-  planc import llama3_8b.toml --model models/llama-3.1-8b --gpus 8 -o imported.plan
+  planc import llama3_8b.toml --model models/llama-3.1-8b --gpus 8 --data 'data/*.txt' -o imported.plan
   planc import zero3.json --model models/llama-3.1-8b --gpus 8 --sequence-length 4096 --steps 1000
   planc import recipe.yaml --from axolotl --model models/llama-3.1-8b --gpus 8 --steps 500
-
   planc import lora.yaml --model models/llama-3.1-8b --gpus 8 --steps 500 --accept adapter
 
 A config that lacks what a plan needs, or that trains what no plan does, exits with 1 and names the option
