@@ -316,3 +316,10 @@ def test_an_end_that_only_the_last_turn_has_is_its_end(base: Path) -> None:
     assert trained(base, row, rendering=template) == [
         "user: q\nassistant: [a]\nuser: q\nassistant: [a\n</s>]<|endoftext|>"
     ]
+
+
+def test_an_empty_answer_without_an_end_is_nothing_to_train_on(base: Path) -> None:
+    template = "{% for m in messages %}{{ m.role + ': ' + m.content }}{% endfor %}"
+    template += "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+    row = {"messages": [QUESTION, {"role": "assistant", "content": ""}]}
+    assert trained(base, row, rendering=template) == ["user: qassistant: <|endoftext|>"]

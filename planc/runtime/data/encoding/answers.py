@@ -126,7 +126,7 @@ class Places:
         except TemplateFault:
             prompted = after
         stop = self._end_of_messages(after, prompted)
-        if self.text.startswith(after.text[:stop]) and stop > start:
+        if self.text.startswith(after.text[:stop]) and stop >= start:
             return stop
         # What the template leaves out of an answer once others follow is its beginning.
         high = self._first_change(number, low=start)
