@@ -8,15 +8,14 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from planc.cli.main import main
 from planc.runtime.data.documents import spec_documents
 from planc.runtime.data.open import open_data, open_prepared
 from planc.runtime.data.prepared.prepare import prepare
 from planc.runtime.data.prepared.wanted import want
 from planc.runtime.data.sources import Document, JsonLinesSource
 from planc.runtime.data.spec import DataSpec, HeldOut
+from tests.data.cases.case import planc
 from tests.plans import write_plan
 
 SOURCE = JsonLinesSource(("*.jsonl",))
@@ -102,15 +101,13 @@ train {
 """
 
 
-def test_a_mixture_is_evaluated_source_by_source(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mixture_is_evaluated_source_by_source(tmp_path: Path) -> None:
     save(tmp_path, "a", range(400))
     save(tmp_path, "b", range(400, 800))
     path = write_plan(tmp_path, text=PLAN)
-    monkeypatch.chdir(tmp_path)
-    assert main(["run", str(path), "--run-dir", str(tmp_path / "run")]) == 0
-    told = capsys.readouterr().out
+    # A run ends its process.
+    ended = planc(tmp_path, "run", str(path), "--run-dir", "run")
+    assert ended.code == 0, ended.text
     counts = {
         name: len(
             texts(tmp_path, DataSpec(JsonLinesSource((f"{name}.jsonl",)), "bytes", 32, 0, held_out=held))
@@ -118,6 +115,6 @@ def test_a_mixture_is_evaluated_source_by_source(
         for name, held in (("a", HeldOut("1/20", True)), ("b", HeldOut("1/20", True)))
     }
     for name, count in counts.items():
-        assert f"evaluation held_out.{name}: {count} documents" in told
+        assert f"evaluation held_out.{name}: {count} documents" in ended.out
     (row,) = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert {"held_out.a", "held_out.b"} <= set(json.dumps(row).replace('"', " ").split())

@@ -43,8 +43,6 @@ class Case:
 
     name: str
     problem: Callable[[Path], str | None]
-    is_slow: bool = False
-    """Whether it trains on several ranks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,17 +130,14 @@ CASES = (
     Case(
         "a pipeline with units on the MLPs alone",
         _equal("llama", "pp = 2, dp_shard = 2", _UNITS_ON_MLPS),
-        is_slow=True,
     ),
     Case(
         "a pipeline with a layer in no unit",
         _equal("llama", "pp = 2, dp_shard = 2", _A_LAYER_LEFT_OUT),
-        is_slow=True,
     ),
     Case(
         "GPT-2 in a pipeline with sequence parallelism",
         _equal("gpt2", "pp = 2, tp = 2", _SEQUENCE_PARALLEL),
-        is_slow=True,
     ),
-    Case("a tied head bias over tp", _equal("bert", "tp = 2", _AUTO), is_slow=True),
+    Case("a tied head bias over tp", _equal("bert", "tp = 2", _AUTO)),
 )

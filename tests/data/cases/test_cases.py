@@ -12,7 +12,7 @@ from tests.data.cases.table import CASES
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.is_slow else []) for case in CASES],
+    [pytest.param(case, id=case.name, marks=pytest.mark.slow) for case in CASES],
 )
 def test_a_case_has_its_answer(case: Case, tmp_path: Path) -> None:
     assert case.problem(tmp_path) is None
