@@ -323,3 +323,21 @@ def test_an_empty_answer_without_an_end_is_nothing_to_train_on(base: Path) -> No
     template += "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
     row = {"messages": [QUESTION, {"role": "assistant", "content": ""}]}
     assert trained(base, row, rendering=template) == ["user: qassistant: <|endoftext|>"]
+
+
+def test_an_answer_after_one_that_was_only_reasoning_is_found(base: Path) -> None:
+    template = (
+        "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}"
+        "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}{% for m in messages %}"
+        "{{ '<|im_start|>' + m.role + '\n' }}{% if m.reasoning_content and loop.index0 > ns.last %}"
+        "{{ '<think>\n' + m.reasoning_content + '\n</think>\n\n' }}{% endif %}"
+        "{{ m.content + '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    silent = {"role": "assistant", "content": "", "reasoning_content": "hm", "weight": 0}
+    row = {"messages": [{"role": "user", "content": "q\n\n"}, silent, ANSWER, QUESTION, ANSWER]}
+    (found,) = trained(base, row, rendering=template)
+    assert found == (
+        "<|im_start|>user\nq\n\n<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n"
+        "[a<|im_end|>]\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[a<|im_end|>]\n<|endoftext|>"
+    )

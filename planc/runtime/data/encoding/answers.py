@@ -164,6 +164,9 @@ class Places:
     def _again(self, before: _Text, common: int, *, index: int, low: int) -> int:
         """Where the text has the end of `before.text[:common]`, which it does not have from its start on."""
         high = self._first_change(index, low=low)
+        # It is after the words of the message before, if the text has any of them.
+        previous = self._first_change(index - 1, low=low)
+        low = previous if previous < high else low
         seen = before.text[:common]
         found = [
             (_common_suffix(seen, self.text[:end]), -end) for end in self._whole.ends if low <= end <= high
