@@ -69,7 +69,8 @@ def deepseek() -> Inventory:
 
 
 def test_dtypes_are_read_as_they_were_written() -> None:
-    inventory = deepseek()
+    # The scaling of positions is read from config.json, whenever an inventory is loaded.
+    inventory = replace(deepseek(), rope=None)
     assert inventory.kept_in_float32(DType.BFLOAT16)
     gate = next(module for module in inventory.modules if module.kept_in_half)
     modules = tuple(
