@@ -49,6 +49,7 @@ tensor_parallel on tp {{
 data {{
   source = chat("talks.jsonl")
   tokenizer = file("tokenizer")
+  packing = attend
   sequence_length = {LENGTH}
   micro_batch = 1
 }}
