@@ -39,6 +39,7 @@ fsdp on dp_shard {
 
 data {
   source = chat("data/*.jsonl")
+  packing = attend
   tokenizer = file("tokenizer")
   sequence_length = 16
   micro_batch = 1
@@ -103,7 +104,7 @@ def test_one_byte_of_one_ranks_data_ends_the_run_before_its_first_step(folder: P
         files = [one / "held_out" / "a.txt" for one in (other, folder)]
         ours, theirs = (hashlib.sha256(file.read_bytes()).hexdigest()[:12] for file in files)
         wanted = f"is sha256 {ours} on rank 1 ({HOST}), and sha256 {theirs} on the other rank"
-        assert f"x.plan:19:21: ranks differ: `held_out/a.txt` {wanted}\nhelp: " in outcome.stderr
+        assert f"x.plan:20:21: ranks differ: `held_out/a.txt` {wanted}\nhelp: " in outcome.stderr
         assert "Traceback" not in outcome.stderr
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert (status["state"], status["exit_code"]) == ("failed", 2)
