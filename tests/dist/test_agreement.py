@@ -93,7 +93,7 @@ CHANGED = {
     "text": ("text", "data/b.txt", "`data/b.txt` is sha256 "),
     "jsonl": ("jsonl", "data/a.jsonl", "`data/a.jsonl` is sha256 "),
     "chat": ("chat", "data/talks.chat", "`data/talks.chat` is sha256 "),
-    "hf_dataset": ("hf_dataset", "data/set.jsonl", "the text of `data/set.jsonl` is sha256 "),
+    "hf_dataset": ("hf_dataset", "data/set.jsonl", "`data/set.jsonl` is sha256 "),
     "evaluation": ("text", "held_out.txt", "`held_out.txt` is sha256 "),
     "tokenizer": ("text", "tokenizer/tokenizer.json", "`tokenizer/tokenizer.json` is sha256 "),
     "special tokens": (
