@@ -15,9 +15,9 @@ from planc.graph.ops import (
     CompileModules,
     FullyShard,
     ParameterGroup,
+    Rows,
     ShardTensorParallel,
 )
-from planc.graph.ops.shard_tensor_parallel import Rows
 from planc.graph.text import summarise
 from planc.source import Span
 from planc.styles.edges import Edge

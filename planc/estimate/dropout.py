@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from planc.estimate.rank_work import RankWork, ancestors
-from planc.graph.ops.attach_dropout import Draw
+from planc.graph.ops import Draw
 from planc.vocab import DropoutDim, DType, Shard
 
 

@@ -17,13 +17,13 @@ from planc.graph.ops import (
     CheckpointActivations,
     CompileModules,
     ComputeLoss,
+    Draw,
     FullyShard,
     OpenData,
+    Rows,
     ShardTensorParallel,
     SplitPipeline,
 )
-from planc.graph.ops.attach_dropout import Draw
-from planc.graph.ops.shard_tensor_parallel import Rows
 from planc.inventory.footprint import ONE_OPERATION, OwnCode
 from planc.inventory.schema import Attention, Inventory, Kind, Module
 from planc.record import record

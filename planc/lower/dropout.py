@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.graph.ops import AttachDropout
-from planc.graph.ops.attach_dropout import Draw
+from planc.graph.ops import AttachDropout, Draw
 from planc.layouts.draws import placed_draws
 from planc.layouts.flow import layout_flow
 from planc.plan.bind import BoundPlan

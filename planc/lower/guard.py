@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from planc.graph.ops import CompareReplicas, GuardStep
-from planc.graph.ops.guard_step import NonfiniteGuard, SpikeGuard
+from planc.graph.ops import CompareReplicas, GuardStep, NonfiniteGuard, SpikeGuard
 from planc.plan.bind import BoundPlan
 from planc.plan.guard import Nonfinite, SkipNonfinite, SkipSpike, Spike, StopAtNonfinite, StopAtSpike
 from planc.plan.spec import Plan

@@ -13,9 +13,12 @@ from planc.graph.ops import (
     BuildModel,
     CheckpointActivations,
     ClipGradients,
+    CompileBackend,
+    CompileMode,
     CompileModules,
     ComputeLoss,
     Evaluate,
+    EvaluationOp,
     ExportHf,
     Forward,
     FullyShard,
@@ -24,6 +27,7 @@ from planc.graph.ops import (
     LoadWeights,
     Log,
     MaterialiseWeights,
+    MicroOp,
     PrefetchUnits,
     ReduceMetrics,
     ResumeCheckpoint,
@@ -32,9 +36,6 @@ from planc.graph.ops import (
     StepSchedule,
     SyncGradients,
 )
-from planc.graph.ops.accumulate import MicroOp
-from planc.graph.ops.compile_modules import CompileBackend, CompileMode
-from planc.graph.ops.evaluate import EvaluationOp
 from planc.lower.data import evaluations, next_batch, open_data, open_evaluations, open_sources
 from planc.lower.dropout import attach_dropout
 from planc.lower.experts import count_experts

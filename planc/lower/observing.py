@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from planc.graph.ops import OpenLog, StartProfile, StopProfile
-from planc.graph.ops.open_log import Tracker
+from planc.graph.ops import OpenLog, StartProfile, StopProfile, Tracker
 from planc.plan.observing import TensorboardTracker, WandbTracker
 from planc.plan.spec import Plan
 

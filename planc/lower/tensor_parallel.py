@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from planc.graph.ops import ShardTensorParallel, ShareHeads
-from planc.graph.ops.shard_tensor_parallel import Rows
-from planc.graph.ops.share_heads import HeadArgument
+from planc.graph.ops import HeadArgument, Rows, ShardTensorParallel, ShareHeads
 from planc.inventory.schema import Attention, KvProjection, OwnHeads
 from planc.plan.bind import Assignment, BoundPlan
 from planc.plan.divided_heads import attentions_with_replicated_kv, divided_heads

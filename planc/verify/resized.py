@@ -10,7 +10,7 @@ from transformers.pytorch_utils import Conv1D
 
 from planc.graph import ops
 from planc.graph.graph import Graph
-from planc.graph.ops.shard_tensor_parallel import Rows
+from planc.graph.ops import Rows
 from planc.modeling.head_counts import Heads, widths_by_heads
 from planc.vocab import MeshDim, PackedShard, Placement
 

@@ -96,7 +96,7 @@ def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
     assert cache.load(graph, cache_dir=tmp_path) is None
 
 
-@pytest.mark.parametrize("source", ["graph/ops/all_reduce_gradients.py", "runtime/torch/weights/build.py"])
+@pytest.mark.parametrize("source", ["graph/ops/gradients.py", "runtime/torch/weights/build.py"])
 def test_a_change_of_planc_itself_is_rehearsed_anew(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,8 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.pytorch_utils import Conv1D
 
-from planc.graph.ops import ShardTensorParallel
-from planc.graph.ops.shard_tensor_parallel import Rows
+from planc.graph.ops import Rows, ShardTensorParallel
 from planc.inventory.schema import Kind
 from planc.runtime.torch.parallel.tensor_parallel import placement, shard_module
 from planc.styles import BY_NAME, STYLES, Boundary, Style

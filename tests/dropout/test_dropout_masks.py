@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from planc.graph.ops.attach_dropout import Draw
+from planc.graph.ops import Draw
 from planc.runtime.torch.attention.sharding import Balance, local_positions
 from planc.runtime.torch.dropout.masking import AttachedDraw, Masking
 from planc.runtime.torch.parallel.transfers import Ranks

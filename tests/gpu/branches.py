@@ -37,7 +37,7 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
         "train",
         (
             "cli/running/banner.py::banner",
-            "graph/ops/build_optimizer.py::implementation_on",
+            "graph/ops/optimizer.py::implementation_on",
             "runtime/torch/backend.py::__init__",
             "runtime/torch/backend.py::started",
             "runtime/torch/copies.py::to_device",

@@ -11,8 +11,7 @@ import pytest
 
 from planc.api import check_source
 from planc.graph.graph import AnyOp, Graph
-from planc.graph.ops import ShardTensorParallel, ShareHeads
-from planc.graph.ops.shard_tensor_parallel import Rows
+from planc.graph.ops import Rows, ShardTensorParallel, ShareHeads
 from planc.source import SourceFile
 from planc.verify.pool import RankError
 from tests.models.architectures import architectures

@@ -12,8 +12,7 @@ from planc.diff.side import side_of
 from planc.fmt.format import format_source
 from planc.graph.artifact import dump, graph_of, load
 from planc.graph.graph import Graph, plan_hash
-from planc.graph.ops import InitMesh, Log, NextBatch, OpenLog, StartProfile, StopProfile
-from planc.graph.ops.open_log import Tracker
+from planc.graph.ops import InitMesh, Log, NextBatch, OpenLog, StartProfile, StopProfile, Tracker
 from planc.graph.text import to_text
 from planc.show.resolved import resolved_text
 from planc.source import SourceFile

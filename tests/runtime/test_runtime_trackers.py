@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.graph.ops import open_log
+from planc.graph.ops import Tracker
 from planc.runtime.observer import Evaluation, StepMetrics
 from planc.runtime.trackers import Following, Opening, following
 from planc.runtime.trackers.tensorboard import TensorboardTracker
@@ -176,7 +176,7 @@ def test_wandb_keeps_a_resumed_runs_id_and_shows_no_key(
     pytest.importorskip("wandb")
     key = "0123456789abcdef" * 2 + "01234567"
     monkeypatch.setenv("WANDB_API_KEY", key)
-    open_run = wandb_opener(open_log.Tracker(kind="wandb", mode="offline", project="tiny"))
+    open_run = wandb_opener(Tracker(kind="wandb", mode="offline", project="tiny"))
     (tmp_path / "plan.json").write_text("{}")
     ids = []
     for first_step in (1, 3, 1):

@@ -9,6 +9,7 @@ from planc.graph.graph import AnyOp, Graph
 from planc.graph.ops import (
     Accumulate,
     AllReduceGradients,
+    AttachAttention,
     Evaluate,
     FullyShard,
     PrefetchUnits,
@@ -16,7 +17,6 @@ from planc.graph.ops import (
     ShardTensorParallel,
     ShareHeads,
 )
-from planc.graph.ops.attach_attention import AttachAttention
 
 _DIM_FIELDS = ("over", "count_over", "vocab_over")
 

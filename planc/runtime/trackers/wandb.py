@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from planc.graph.ops import open_log
+from planc.graph.ops import Tracker
 from planc.runtime.run_directory import plain_files
 from planc.runtime.run_directory.run_files import PLAN_NAME, WANDB_ID
 from planc.runtime.trackers.tracker import Open, Opening
@@ -21,7 +21,7 @@ _ID = re.compile(rb"[0-9a-f]{12}")
 class WandbTracker:
     """One W&B run, with the compiled plan. A new run gets a new id; a resumed run keeps its id."""
 
-    def __init__(self, opening: Opening, *, options: open_log.Tracker) -> None:
+    def __init__(self, opening: Opening, *, options: Tracker) -> None:
         # Otherwise W&B would log into the working directory, and send its own errors to its vendor.
         os.environ.setdefault("WANDB_DIR", str(opening.run_folder))
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -52,7 +52,7 @@ class WandbTracker:
         self.run.finish(exit_code=0 if is_done else 1)
 
 
-def wandb_opener(options: open_log.Tracker) -> Open:
+def wandb_opener(options: Tracker) -> Open:
     """The opener of W&B with a plan's options."""
     return partial(WandbTracker, options=options)
 

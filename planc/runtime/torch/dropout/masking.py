@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from planc.graph.ops.attach_dropout import Draw
+from planc.graph.ops import Draw
 from planc.modeling.initialization import derived_seed
 from planc.runtime.torch.copies import to_device
 from planc.runtime.torch.dropout.masks import drop, dropped, row_hashes

@@ -8,7 +8,7 @@ from typing import assert_never
 import torch
 from torch import Tensor
 
-from planc.graph.ops.attach_dropout import Draw
+from planc.graph.ops import Draw
 from planc.runtime.torch.parallel.transfers import Ranks
 from planc.vocab import DropoutDim, Replicate, Shard
 

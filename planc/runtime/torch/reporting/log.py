@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from planc.graph.ops import OpenLog
-from planc.graph.ops.open_log import Tracker
+from planc.graph.ops import OpenLog, Tracker
 from planc.runtime.interpreter import Position
 from planc.runtime.observer import Together
 from planc.runtime.ranks.lost_ranks import mesh_places

@@ -9,13 +9,13 @@ import torch
 from planc.graph.ops import (
     ComputeLoss,
     Evaluate,
+    EvaluationOp,
     Forward,
     OpenEvaluation,
     ReceiveHidden,
     SendHidden,
     ShardContext,
 )
-from planc.graph.ops.evaluate import EvaluationOp
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.ops import data_spec
 from planc.runtime.errors import RunError

@@ -1,4 +1,4 @@
-"""`pipeline.split`."""
+"""Ops that split the model into pipeline stages and move hidden states between them."""
 
 from __future__ import annotations
 
@@ -43,3 +43,31 @@ class SplitPipeline(Op):
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
+
+
+@record(kw_only=True)
+class ReceiveHidden(Op):
+    op: Literal["pipeline.receive"] = "pipeline.receive"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "Receives one micro-batch's hidden states, or their gradients."
+    what: Literal["activations", "gradients"]
+    """Activations come from the stage before, gradients from the stage after."""
+    over: tuple[MeshDim, ...]
+
+    def effects(self) -> Effects:
+        read = Resource.LOCAL_BATCH if self.what == "activations" else Resource.LOSS
+        return Effects(reads=(read,), writes=(Resource.HIDDEN,), communicates=self.over)
+
+
+@record(kw_only=True)
+class SendHidden(Op):
+    op: Literal["pipeline.send"] = "pipeline.send"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "Sends one micro-batch's hidden states, or their gradients, without waiting."
+    what: Literal["activations", "gradients"]
+    """Activations go to the stage after, gradients to the stage before."""
+    over: tuple[MeshDim, ...]
+
+    def effects(self) -> Effects:
+        read = Resource.LOGITS if self.what == "activations" else Resource.GRADIENTS
+        return Effects(reads=(read,), communicates=self.over)

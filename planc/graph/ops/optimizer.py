@@ -1,4 +1,4 @@
-"""`optimizer.build`."""
+"""Ops that build and step the optimizer and its learning rate."""
 
 from __future__ import annotations
 
@@ -70,3 +70,42 @@ class BuildOptimizer(Op):
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.WEIGHTS,), writes=(Resource.OPTIMIZER,))
+
+
+@record(kw_only=True)
+class BuildSchedule(Op):
+    op: Literal["schedule.build"] = "schedule.build"
+    stage: ClassVar[Stage] = Stage.OPTIMIZER
+    summary: ClassVar[str] = "Sets the learning-rate schedule."
+    kind: str
+    warmup_steps: int
+    decay_steps: int | None = None
+    """The number of last steps in which a `wsd` decays; None for the other kinds."""
+    min_factor: float
+    num_steps: int
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.OPTIMIZER,), writes=(Resource.SCHEDULE,))
+
+
+@record(kw_only=True)
+class StepOptimizer(Op):
+    op: Literal["optimizer.step"] = "optimizer.step"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "Updates the parameters and clears the gradients."
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.OPTIMIZER, Resource.CLIPPED_GRADIENTS, Resource.WEIGHTS),
+            writes=(Resource.OPTIMIZER, Resource.WEIGHTS),
+        )
+
+
+@record(kw_only=True)
+class StepSchedule(Op):
+    op: Literal["schedule.step"] = "schedule.step"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "Advances the learning rate."
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.SCHEDULE,), writes=(Resource.SCHEDULE, Resource.OPTIMIZER))

@@ -1,0 +1,75 @@
+"""Ops that save, resume and export training state."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+from planc.record import record
+from planc.vocab import DType, MeshDim
+
+
+@record(kw_only=True)
+class ResumeCheckpoint(Op):
+    op: Literal["checkpoint.resume"] = "checkpoint.resume"
+    stage: ClassVar[Stage] = Stage.RESUME
+    summary: ClassVar[str] = "Resumes from the newest checkpoint in the run directory, if there is one."
+    policy: str
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.MODEL, Resource.OPTIMIZER, Resource.SCHEDULE, Resource.DATA),
+            writes=(Resource.WEIGHTS, Resource.OPTIMIZER, Resource.SCHEDULE, Resource.DATA),
+        )
+
+
+@record(kw_only=True)
+class SettleSave(Op):
+    op: Literal["checkpoint.settle"] = "checkpoint.settle"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = (
+        "Agrees on all ranks whether the running save has ended; the last step waits for it."
+    )
+    over: tuple[MeshDim, ...]
+
+    def effects(self) -> Effects:
+        return Effects(writes=(Resource.CHECKPOINT,), communicates=self.over)
+
+
+@record(kw_only=True)
+class SaveCheckpoint(Op):
+    op: Literal["checkpoint.save"] = "checkpoint.save"
+    stage: ClassVar[Stage] = Stage.SAVE
+    summary: ClassVar[str] = "Writes all training state into a new step directory, committed by rename."
+    every_steps: int | None
+    at_end: bool
+    keep_last: int
+    mode: Literal["sync", "async"] = "sync"
+    """async: training continues while a thread writes a copy; `checkpoint.settle` detects its end."""
+    when_busy: Literal["wait", "skip"] | None = None
+    """The action of an asynchronous save while the previous one is running."""
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.WEIGHTS, Resource.OPTIMIZER, Resource.SCHEDULE, Resource.DATA),
+            writes=(Resource.CHECKPOINT,),
+        )
+
+
+@record(kw_only=True)
+class ExportHf(Op):
+    op: Literal["export.hf"] = "export.hf"
+    stage: ClassVar[Stage] = Stage.SAVE
+    summary: ClassVar[str] = (
+        "Gathers the weights, one at a time, into a directory that transformers can load."
+    )
+    when: Literal["end"]
+    dtype: DType
+    path: str
+    """The model's own directory: its config, tokenizer and generation settings are copied."""
+    over: tuple[MeshDim, ...]
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.MODEL, Resource.WEIGHTS), writes=(Resource.EXPORT,), communicates=self.over
+        )

@@ -1,0 +1,136 @@
+"""Ops that compute a loss and its gradients, and the loops over micro-batches."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+from planc.graph.ops.data import ShardContext
+from planc.graph.ops.pipeline import ReceiveHidden, SendHidden
+from planc.record import record
+from planc.vocab import LogitsStep, MeshDim
+
+
+@record(kw_only=True)
+class Forward(Op):
+    op: Literal["forward"] = "forward"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "Runs the model on the local batch."
+    over: tuple[MeshDim, ...]
+    """The mesh dims that the model's own layers and units communicate over."""
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.LOCAL_BATCH, Resource.WEIGHTS), writes=(Resource.LOGITS,), communicates=self.over
+        )
+
+
+@record(kw_only=True)
+class ComputeLoss(Op):
+    op: Literal["loss"] = "loss"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "Sums the local cross entropy and divides by the step's global token count."
+    vocab_over: tuple[MeshDim, ...]
+    """The mesh dim that shards the logits' vocabulary, if any."""
+    chunks: int = 1
+    """Parts of the tokens whose logits exist at a time. With several, the forward of the head computes each
+    part's logits, loss and gradients in turn."""
+    head: str | None = None
+    """The linear layer that computes the logits, with several chunks."""
+    logits: tuple[LogitsStep, ...] = ()
+    """What the model makes of the head's output, with several chunks."""
+
+    @property
+    def unstable(self) -> str:
+        return "loss_parallel: experimental in PyTorch, and subject to change" if self.vocab_over else ""
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.LOGITS, Resource.LOCAL_BATCH),
+            writes=(Resource.LOSS,),
+            communicates=self.vocab_over,
+        )
+
+
+@record(kw_only=True)
+class Backward(Op):
+    op: Literal["backward"] = "backward"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = (
+        "Runs the backward pass; sharded units and whole replicas reduce their gradients on the last micro "
+        "step."
+    )
+    over: tuple[MeshDim, ...]
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.LOSS,), writes=(Resource.GRADIENTS,), communicates=self.over)
+
+
+@record(kw_only=True)
+class ComputeWeightGradients(Op):
+    op: Literal["backward.weights"] = "backward.weights"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = (
+        "Computes the gradients of weights that the backward pass of one micro-batch has deferred; sharded "
+        "units and whole replicas reduce theirs on the last micro step."
+    )
+    over: tuple[MeshDim, ...]
+
+    def effects(self) -> Effects:
+        gradients = (Resource.GRADIENTS,)
+        return Effects(reads=gradients, writes=gradients, communicates=self.over)
+
+
+MicroOp = (
+    ShardContext | ReceiveHidden | Forward | SendHidden | ComputeLoss | Backward | ComputeWeightGradients
+)
+
+
+@record(kw_only=True)
+class Accumulate(Op):
+    op: Literal["accumulate"] = "accumulate"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "Repeats its body over the step's micro-batches and accumulates gradients."
+    times: int
+    body: tuple[MicroOp, ...]
+    orders: tuple[str, ...] = ()
+    """In a pipeline, what each pp rank runs, in order: see `planc.pipelining.orders`. Ops up to the loss are
+    a forward, those after it are a backward, but for `backward.weights`."""
+
+    def effects(self) -> Effects:
+        """The body's effects: resources it reads before writing them, all it writes, and its mesh dims."""
+        parts = [op.effects() for op in self.body]
+        written: set[str] = set()
+        reads: list[Resource] = []
+        for part in parts:
+            reads.extend(resource for resource in part.reads if resource not in written)
+            written.update(part.writes)
+        return Effects(
+            reads=tuple(dict.fromkeys(reads)),
+            writes=tuple(dict.fromkeys(resource for part in parts for resource in part.writes)),
+            communicates=tuple(dict.fromkeys(dim for part in parts for dim in part.communicates)),
+        )
+
+
+EvaluationOp = ShardContext | ReceiveHidden | Forward | SendHidden | ComputeLoss
+
+
+@record(kw_only=True)
+class Evaluate(Op):
+    op: Literal["evaluate"] = "evaluate"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "When due, runs its body to compute the mean loss on evaluation data."
+    label: str
+    every_steps: int
+    """The last step is due as well."""
+    over: tuple[MeshDim, ...]
+    """The mesh dims whose ranks see different tokens, and pp, whose last rank has the loss."""
+    body: tuple[EvaluationOp, ...]
+    """Of one micro-batch; every rank runs it equally often."""
+
+    def effects(self) -> Effects:
+        dims = (dim for op in self.body for dim in op.effects().communicates)
+        return Effects(
+            reads=(Resource.EVALUATION, Resource.WEIGHTS),
+            communicates=tuple(dict.fromkeys((*dims, *self.over))),
+        )

@@ -1,0 +1,136 @@
+"""Ops that shard the model: tensor parallelism and FSDP."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+from planc.record import record
+from planc.styles.edges import Edge
+from planc.styles.style import StyleUse
+from planc.vocab import DType, MeshDim, Placement
+
+
+@record
+class Rows:
+    """The output features that a rank computes of a layer with replicated parameters: a shard of each part.
+
+    `parts` are widths, each with the number of neighboring ranks that compute the same shard.
+    """
+
+    parts: tuple[tuple[int, int], ...]
+
+    def __str__(self) -> str:
+        shards = (
+            f"a shard of {width}" + (f" on {copies} ranks" * (copies > 1)) for width, copies in self.parts
+        )
+        return ", ".join(shards)
+
+    def num_own(self, num_ranks: int) -> int:
+        """The features of one rank."""
+        return sum(width * copies // num_ranks for width, copies in self.parts)
+
+
+@record(kw_only=True)
+class ShardTensorParallel(Op):
+    op: Literal["tp.shard"] = "tp.shard"
+    stage: ClassVar[Stage] = Stage.TENSOR_PARALLEL
+    summary: ClassVar[str] = "Shards modules over the tensor-parallel mesh dim with one style."
+    modules: tuple[str, ...]
+    use: StyleUse
+    edges: tuple[Edge, ...]
+    """What happens to the values that enter and leave a module, forward and backward."""
+    parameters: tuple[tuple[str, Placement], ...]
+    """Each parameter's local name and placement."""
+    rows: Rows | None = None
+    """What a rank computes of layers whose parameters are replicated; None for all that it has."""
+    over: tuple[MeshDim, ...]
+
+    @property
+    def unstable(self) -> str:
+        return "torch.distributed.tensor.parallel: experimental in PyTorch, and subject to change"
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,), communicates=self.over)
+
+
+@record
+class HeadArgument:
+    """An argument of attentions of which a rank gets its own heads, by name.
+
+    `tensor_dim` holds the values of `num_heads` heads; with `is_per_sample` those of one sample after the
+    other.
+    """
+
+    argument: str
+    tensor_dim: int
+    num_heads: int
+    is_per_sample: bool
+
+
+@record(kw_only=True)
+class ShareHeads(Op):
+    op: Literal["tp.share_heads"] = "tp.share_heads"
+    stage: ClassVar[Stage] = Stage.TENSOR_PARALLEL
+    summary: ClassVar[str] = "Gives attentions a rank's head counts, and its part of arguments by head."
+    modules: tuple[str, ...]
+    counts: tuple[str, ...]
+    """Integer attributes, as paths from each module, that are divided by the number of ranks."""
+    copies: int = 1
+    """Neighboring ranks that compute the same key/value heads."""
+    group_counts: tuple[str, ...] = ()
+    """Attributes that are divided by `copies`: the queries of each key/value head."""
+    kv_counts: tuple[str, ...] = ()
+    """Attributes that are divided by the number of ranks with different key/value heads."""
+    arguments: tuple[HeadArgument, ...] = ()
+    over: tuple[MeshDim, ...]
+
+    def effects(self) -> Effects:
+        # It sends nothing: `over` is the mesh dim whose ranks share the heads.
+        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
+
+
+@record(kw_only=True)
+class FullyShard(Op):
+    op: Literal["fsdp.shard"] = "fsdp.shard"
+    stage: ClassVar[Stage] = Stage.FULLY_SHARD
+    summary: ClassVar[str] = "Shards groups of modules: parameters, gradients and optimizer state (FSDP2)."
+    groups: tuple[tuple[str, ...], ...]
+    """Each group of modules is gathered together; ("",) is the root with the remaining parameters."""
+    shard_over: tuple[MeshDim, ...]
+    replicate_over: tuple[MeshDim, ...]
+    reshard_after_forward: bool
+    reshard_after_backward: bool
+    """Otherwise gathered parameters stay until the step's last backward."""
+    reduce_every: Literal["step", "micro_batch"]
+    """Whether gradients are whole until a step's last backward, or reduced and added to shards in each."""
+    param_dtype: DType | None
+    reduce_dtype: DType | None
+    cpu_offload: bool
+    """Shards of parameters and gradients are in host memory, and the optimizer steps there."""
+
+    @property
+    def unstable(self) -> str:
+        dims = (*self.replicate_over, *self.shard_over)
+        return "meshes flattened and joined: private in PyTorch" if len(dims) > 1 else ""
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.MODEL,),
+            writes=(Resource.MODEL,),
+            communicates=(*self.replicate_over, *self.shard_over),
+        )
+
+
+@record(kw_only=True)
+class PrefetchUnits(Op):
+    op: Literal["fsdp.prefetch"] = "fsdp.prefetch"
+    stage: ClassVar[Stage] = Stage.FULLY_SHARD
+    summary: ClassVar[str] = "Gathers FSDP units ahead of their use, in forward and in backward."
+    ahead: int
+    """How many units are gathered while one computes."""
+    units: tuple[str, ...]
+    """The first module of each unit, in forward's order."""
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))

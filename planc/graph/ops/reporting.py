@@ -1,0 +1,127 @@
+"""Ops that observe a run: logs, metrics, replica comparisons, profiles and expert counts."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from planc.graph.op import Effects, Op, Resource, Stage
+from planc.record import record
+from planc.vocab import MeshDim
+
+
+@record(kw_only=True)
+class Tracker:
+    """A tracker of metrics. The fields after `kind` are W&B's, and None for others."""
+
+    kind: Literal["tensorboard", "wandb"]
+    mode: Literal["online", "offline"] | None = None
+    project: str | None = None
+    entity: str | None = None
+    name: str | None = None
+
+    def __str__(self) -> str:
+        """`wandb(project=tiny, mode=offline)`, without fields that the plan does not set."""
+        names = ("project", "mode", "entity", "name")
+        given = [f"{name}={value}" for name in names if (value := getattr(self, name)) is not None]
+        return f"{self.kind}({', '.join(given)})" if given else self.kind
+
+
+@record(kw_only=True)
+class OpenLog(Op):
+    op: Literal["log.open"] = "log.open"
+    stage: ClassVar[Stage] = Stage.MESH
+    summary: ClassVar[str] = "Opens each rank's log, and on rank 0 the trackers."
+    per_rank: bool
+    trackers: tuple[Tracker, ...]
+
+    def effects(self) -> Effects:
+        return Effects()
+
+
+@record(kw_only=True)
+class CountExperts(Op):
+    op: Literal["experts.count"] = "experts.count"
+    stage: ClassVar[Stage] = Stage.DATA
+    summary: ClassVar[str] = "Counts the tokens that each expert gets in a logged step."
+    layers: tuple[tuple[str, int], ...]
+    """The modules of stacked experts with their numbers of experts, in the model's order."""
+
+    def effects(self) -> Effects:
+        # `log` sums the counts over all ranks.
+        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
+
+
+@record(kw_only=True)
+class StartProfile(Op):
+    op: Literal["profile.start"] = "profile.start"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "When due, starts tracing every rank."
+    first_step: int
+    last_step: int
+    memory: bool
+    """Whether to record CUDA allocations too."""
+
+    def effects(self) -> Effects:
+        return Effects()
+
+
+@record(kw_only=True)
+class ReduceMetrics(Op):
+    op: Literal["metrics.reduce"] = "metrics.reduce"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = (
+        "Sums the loss over ranks with different tokens, and shares whether any rank got a stop signal."
+    )
+    over: tuple[MeshDim, ...]
+    agree_over: tuple[MeshDim, ...] = ()
+    """Other mesh dims, whose ranks have the same loss but may not all have got the stop signal."""
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.LOSS,), writes=(Resource.METRICS,), communicates=(*self.over, *self.agree_over)
+        )
+
+
+@record(kw_only=True)
+class CompareReplicas(Op):
+    op: Literal["replicas.compare"] = "replicas.compare"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "When due, compares the bits of every parameter that several ranks hold."
+    every_steps: int
+    over: tuple[MeshDim, ...]
+
+    def is_due(self, *, step: int, num_steps: int) -> bool:
+        """Whether replicas are compared after a step."""
+        return step % self.every_steps == 0
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.WEIGHTS,), communicates=self.over)
+
+
+@record(kw_only=True)
+class Log(Op):
+    op: Literal["log"] = "log"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "Writes the step's metrics to the run directory and the display."
+    every_steps: int
+    """The last step is due as well, and one with an evaluation."""
+    over: tuple[MeshDim, ...]
+    """All mesh dims: a line has the most of any rank's memory and time."""
+
+    def is_due(self, *, step: int, num_steps: int) -> bool:
+        """Whether a step is logged, even without an evaluation."""
+        return step % self.every_steps == 0 or step == num_steps
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.METRICS,), communicates=self.over)
+
+
+@record(kw_only=True)
+class StopProfile(Op):
+    op: Literal["profile.stop"] = "profile.stop"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = "After the last step to trace, writes each rank's trace to the run directory."
+    last_step: int
+
+    def effects(self) -> Effects:
+        return Effects()
