@@ -47,7 +47,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("import", "write a config of another tool as a plan"),
     Command("diff", "show what changed between two plans, and what it affects"),
     Command("review", "summarize a branch's plan changes for code review"),
-    Command("compile", "compile a plan to an artifact or a PyTorch script"),
+    Command("compile", "compile a plan to an artifact"),
     Command("explain", "explain an error code, an op, a block or a style"),
     Command("inventory", "show or save a model's structure"),
     Command("schema", "print the JSON Schema of an output"),

@@ -26,7 +26,7 @@ class Settings(Protocol):
 
 @record(kw_only=True)
 class OptimizerKind:
-    """One of torch.optim's optimizers: what plans, graphs, estimates, runs and scripts know of it."""
+    """One of torch.optim's optimizers: what plans, graphs, estimates and runs know of it."""
 
     name: OptimizerName
     """In plans and graphs."""

@@ -42,7 +42,6 @@ LAW: dict[str, tuple[str, ...]] = {
         *("vocab", "styles", "optimizers", "plan", "layouts", "graph", "inventory.schema"),
         *("inventory.routers", "pipelining"),
     ),
-    "plain_pytorch": ("vocab", "hub", "data_sources", "styles", "graph", "modeling.placed_draws"),
     "estimate": (
         *("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
         *("inventory.footprint", "pipelining"),
@@ -125,7 +124,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "cli": (
         *("source", "vocab", "secrets", "outgoing", "strict_json", "tables", "devices", "hub"),
         *("diagnostics", "syntax", "data_sources"),
-        *("fmt", "inventory", "plan", "checks", "graph", "plain_pytorch", "estimate", "capacity.draft"),
+        *("fmt", "inventory", "plan", "checks", "graph", "estimate", "capacity.draft"),
         *("figures", "launchers", "runtime", "data_view", "deep_check", "verify", "doctor", "show", "api"),
         *("diff", "solve", "user_dirs", "report", "tune", "import_configs", "first_plan", "lsp"),
     ),
@@ -138,22 +137,20 @@ LAW: dict[str, tuple[str, ...]] = {
 Of a package with a dot in its name, that module alone may be imported. Every import goes up in this list."""
 
 WORKERS = ("planc/runtime/torch/", "planc/runtime/rehearsal/", "planc/verify/")
-PARTS = "planc/plain_pytorch/parts.py"
-"""Nobody imports it: its text is copied into scripts."""
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "torch": (
-        *("planc/inventory/probe/", "planc/modeling/", *WORKERS, PARTS),
+        *("planc/inventory/probe/", "planc/modeling/", *WORKERS),
         *("planc/doctor/torch_probe.py", "planc/cli/commands/run.py"),
     ),
     "transformers": (
-        *("planc/inventory/probe/", "planc/modeling/", "planc/runtime/torch/", "planc/verify/", PARTS),
+        *("planc/inventory/probe/", "planc/modeling/", "planc/runtime/torch/", "planc/verify/"),
         "planc/runtime/data/encoding/loaded.py",
     ),
-    "safetensors": ("planc/runtime/torch/", "planc/verify/ranks.py", PARTS),
+    "safetensors": ("planc/runtime/torch/", "planc/verify/ranks.py"),
     "tokenizers": ("planc/runtime/data/encoding/",),
     "jinja2": ("planc/runtime/data/encoding/template.py",),
-    "numpy": ("planc/runtime/data/", "planc/data_view/shown.py", "planc/modeling/draws.py", *WORKERS, PARTS),
+    "numpy": ("planc/runtime/data/", "planc/data_view/shown.py", "planc/modeling/draws.py", *WORKERS),
     "datasets": ("planc/runtime/data/arrow_rows.py",),
     "pyarrow": ("planc/runtime/data/arrow_rows.py", "planc/runtime/data/content.py"),
     "lark": ("planc/syntax/",),

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from tests.architecture.files import FILES, ROOT, tree
-from tests.architecture.law import LAW, LIBRARIES, PARTS, SHARED
+from tests.architecture.law import LAW, LIBRARIES, SHARED
 from tests.patience import WAIT_SECONDS
 
 PACKAGE = ROOT / "planc"
@@ -80,7 +80,7 @@ def test_private_parts_of_torch_are_named_in_one_file() -> None:
     found = [
         f"{path} imports {module}: name it in private.py"
         for path in FILES
-        if path != PARTS and not path.endswith("/private.py")
+        if not path.endswith("/private.py")
         for module in imported(path)
         if module.startswith("torch.") and any(part.startswith("_") for part in module.split("."))
     ]

@@ -20,10 +20,9 @@ RAW = {
 """Who may use what lies below the streams, and for what."""
 CHILDREN = (
     "planc/doctor/torch_probe.py",
-    "planc/plain_pytorch/emit.py",
     "planc/runtime/checkpoint_format/unpickle_dcp.py",
 )
-"""Programs whose output the process that started them reads, and the text of a script."""
+"""Programs whose output the process that started them reads."""
 ENTRIES = ("planc/cli/main.py", "planc/cli/commands/run.py", "planc/cli/rendezvous.py")
 
 

@@ -10,9 +10,7 @@ from tests.platforms.pretend import POSIX_MODULES, POSIX_NAMES
 
 _OF_RUNS = ("planc/runtime/", "planc/cli/running/watching.py", "planc/cli/run", "planc/verify/")
 """What Windows never gets to, or only after a look at the system; `tests/platforms` runs the rest."""
-_COPIED = "planc/plain_pytorch/parts.py"
-"""Its text becomes a script, which runs where a run does."""
-_EVERYWHERE = [path for path in FILES if not path.startswith((*_OF_RUNS, _COPIED))]
+_EVERYWHERE = [path for path in FILES if not path.startswith(_OF_RUNS)]
 
 
 def calls(paths: list[str]) -> Iterator[tuple[str, str, ast.Call]]:

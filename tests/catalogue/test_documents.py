@@ -63,7 +63,7 @@ def test_every_command_that_a_row_names_is_planc_s(command: str) -> None:
     named = [word for word in words if word.endswith(".plan")]
     assert [word for word in named if not (ROOT / word).is_file()] == []
     if words[0] == "torchrun":
-        assert "-m planc.run" in command
+        assert "-m planc.run" in command or command.split()[4].startswith("examples/")
         return
     parsers = {one.name: parser for one, parser in command_parsers()}
     assert words[1] in {one.name for one in COMMANDS}

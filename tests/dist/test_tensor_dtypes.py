@@ -18,7 +18,6 @@ from planc.estimate.layout import layouts
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildModel, FullyShard
 from planc.inventory.load import save_inventory
-from planc.plain_pytorch.emit import script
 from planc.runtime.rehearsal.rehearse import rehearse
 from planc.show.layout import other_dtypes_text
 from planc.source import SourceFile
@@ -262,14 +261,3 @@ def test_inputs_are_not_narrowed_where_parameters_are_of_the_dtype_already(base:
     plan = Plan(fsdp="param_dtype = bfloat16")
     ops = [op for op in graph_of(plan, base).setup if isinstance(op, FullyShard)]
     assert {op.param_dtype for op in ops} == {None}
-
-
-def test_a_script_keeps_the_same_tensors_in_float32(base: Path) -> None:
-    plan = Plan()
-    text = plan.text.partition("checkpoint {")[0]
-    graph = check_source(SourceFile("x.plan", text), base=base).graph
-    assert graph is not None
-    lines = script(graph, base=".", ties=())
-    assert "keep_in_float32(model, [" in lines
-    assert f"model.layers.{{n}}.{BIAS.partition('.1.')[2]}" in lines
-    compile(lines, "train.py", "exec")

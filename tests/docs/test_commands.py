@@ -147,8 +147,6 @@ def small(folder: Path) -> Path:
     assert code == 0, printed
     for name in ("a", "b", "x"):
         shutil.copytree(folder / "runs" / "llama", folder / "runs" / name)
-    # Made of no checkpoint block: those have no form in a script.
-    (folder / "script.plan").write_text(SMALL.replace("checkpoint {\n  save_every = 1 steps\n}\n\n", ""))
     printed, code = run("planc checkpoint convert runs/llama --dcp exports/llama-dcp", folder)
     assert code == 0, printed
     shutil.move(folder / "exports", folder / "converted-before")
@@ -173,7 +171,7 @@ def repository(folder: Path) -> Path:
     return folder
 
 
-_SMALL = ("--deep", "--data", "--script")
+_SMALL = ("--deep", "--data")
 
 
 def is_small(name: str, command: str) -> bool:
@@ -191,8 +189,6 @@ def test_an_example_of_help_runs(
     folder = folders[is_small(name, command)]
     for part, other in SHORTER.items():
         command = command.replace(part, other)
-    if "--script" in command:
-        command = command.replace("llama.plan", "script.plan")
     if "--planc converted" in command and not (folder / "exports" / "llama-dcp").exists():
         (folder / "exports" / "llama-dcp").symlink_to(folder / "converted-before" / "llama-dcp")
     monkeypatch.setenv("HOME", str(folder / "home"))
@@ -210,7 +206,6 @@ FILLED = {
     "planc check --data": "planc check --data llama.plan",
     "planc data show": "planc data show llama.plan",
     "planc data show PLAN --row N": "planc data show llama.plan --row 1",
-    "planc compile --script": "planc compile --script script.plan -o train.py",
     "planc estimate --gpu h100": "planc estimate llama.plan --gpu h100",
     "planc estimate --calibration FILE": "planc estimate llama.plan --gpu h100",
     "planc checkpoint convert": "planc checkpoint convert runs/llama --dcp plain",

@@ -81,10 +81,6 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "script",
-        ("plain_pytorch/setup.py::_implementation",),
-    ),
-    (
         "compile",
         (
             "runtime/compilers.py::find_compiler",

@@ -227,12 +227,3 @@ def timed(ran: Ran) -> Outcome:
         texts.append(f"{name} {one['expected_step_seconds'] * 1e3:.4g} ms ({low:.4g} to {high:.4g})")
     is_inside = before["fast_seconds"] <= measured <= before["slow_seconds"]
     return _outcome(is_inside or not ran.site.is_cuda, "; ".join(texts))
-
-
-def scripted(ran: Ran) -> Outcome:
-    """The plain PyTorch script of a plan trains as the plan does."""
-    _require_codes(ran)
-    printed = [json.loads(line)["loss"] for line in ran.printed(1).splitlines() if line.startswith("{")]
-    planned = losses(ran.folder / "run")
-    error = distance(printed, planned)
-    return _outcome(error <= NEAR_LOSS, f"{len(printed)} steps, losses off by {error:.1e}")

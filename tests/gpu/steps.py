@@ -162,17 +162,6 @@ STEPS: tuple[Step, ...] = (
         judge=judges.near_plain,
     ),
     Step(
-        "script",
-        "the plain PyTorch script of the plan trains as the plan",
-        (
-            _planc("compile", "--script", "-o", "{out}/train.py", "--set", _DOCS),
-            Command(("{torchrun}", "1", "{out}/train.py")),
-            _run("one", "run", "--set", _DOCS),
-        ),
-        minutes=6,
-        judge=judges.scripted,
-    ),
-    Step(
         "race",
         "tokens a second against examples/by_hand.py, in turns in one process, with 1 and 59 M parameters",
         (

@@ -61,7 +61,6 @@ COMMANDS: tuple[Command, ...] = (
     Command("review main"),
     Command("review main --output-format github"),
     Command("compile x.plan -o out/x.json"),
-    Command("compile pair.plan --script -o out/x.py"),
     Command("explain"),
     Command("explain P402"),
     Command("explain tensor_parallel"),

@@ -16,14 +16,11 @@ from planc.cli.support.arguments import (
 )
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.graph.artifact import base_between, dump
-from planc.graph.graph import UNKNOWN_STEPS, Graph, plan_hash
+from planc.graph.graph import UNKNOWN_STEPS, plan_hash
 from planc.inventory.files import write_atomically
-from planc.plain_pytorch.emit import script
-from planc.plain_pytorch.script import NotInScript
 
 DESCRIPTION = """\
-Compile a plan to a JSON artifact that `planc run` executes without the plan, or with --script to a plain
-PyTorch script that torchrun executes without planc.
+Compile a plan to a JSON artifact that `planc run` executes without the plan.
 
 Relative paths stay as written in the plan. They start at the artifact's `base`: the path from the artifact's
 directory to the plan's. So you can move both together, and plan_hash does not depend on where the artifact
@@ -31,18 +28,12 @@ is stored."""
 
 EPILOG = """\
 examples:
-  planc compile llama.plan -o llama.json --set mesh.tp=4
-  planc compile llama.plan --script -o train.py"""
+  planc compile llama.plan -o llama.json --set mesh.tp=4"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_plan_argument(parser)
     add_output_argument(parser, help="file to write")
-    parser.add_argument(
-        "--script",
-        action="store_true",
-        help="write a plain PyTorch script; an op without a plain PyTorch form is an error",
-    )
     add_set_argument(parser)
     add_world_size_argument(parser)
     add_quiet_argument(parser)
@@ -62,11 +53,7 @@ def run(arguments: Namespace) -> int:
         )
     output = _output(arguments.output, plan=Path(arguments.plan))
     base = base_between(output.parent, plan_folder=Path(arguments.plan).parent)
-    if arguments.script:
-        assert checked.inventory is not None, "a graph is of a model"
-        text = _script(checked.graph, base=base, ties=checked.inventory.ties)
-    else:
-        text = dump(checked.graph, sources=checked.source_digests, overrides=checked.overrides, base=base)
+    text = dump(checked.graph, sources=checked.source_digests, overrides=checked.overrides, base=base)
     try:
         write_atomically(output, text=text)
     except OSError as error:
@@ -74,14 +61,6 @@ def run(arguments: Namespace) -> int:
     if not arguments.quiet:
         print(f"{arguments.output}: plan_hash {plan_hash(checked.graph)[:12]}", file=sys.stderr)
     return CLEAN
-
-
-def _script(graph: Graph, *, base: str, ties: tuple[tuple[str, ...], ...]) -> str:
-    """The script; UsageError with a line for each op that has no plain PyTorch form."""
-    try:
-        return script(graph, base=base, ties=ties)
-    except NotInScript as error:
-        raise UsageError(str(error)) from error
 
 
 def _output(path: Path, *, plan: Path) -> Path:
