@@ -8,24 +8,15 @@ from collections.abc import Iterator
 
 from planc.diagnostics import Diagnostic, Severity
 from planc.diff.consequences import compare_checkpoints, compare_sample_order
-from planc.diff.data_facts import BATCH_FACTS
 from planc.diff.difference import Action, Change, Group, PlanDiff, Verdict
 from planc.diff.expectations import compare_expectations
-from planc.diff.fact import compare
-from planc.diff.facts import CHECKPOINT_FACTS, KEY_FACTS, LAYOUT_FACTS, NUMERICS_FACTS, RUN_FACTS
-from planc.diff.modules import (
-    compare_compilation,
-    compare_groups,
-    compare_recomputation,
-    compare_styles,
-    compare_units,
-)
-from planc.diff.pipelines import compare_pipelines
+from planc.diff.lines import KEY_LINES, compare_line, compare_unlined, lines
 from planc.diff.reductions import compare_reduction_order, reduction_note
 from planc.diff.resources import PEAK, PHASE, TOTAL, UNKNOWN, compare_resources
 from planc.diff.side import Side
 from planc.diff.times import compare_times
 from planc.diff.verdict import between
+from planc.graph.consequence import Consequence
 
 _LINE = re.compile(r"\bline \d+")
 
@@ -40,9 +31,7 @@ def diff(old: Side, new: Side, *, resume: Verdict | None = None) -> PlanDiff:
     changed = {change.group for change in compared if change.action is not Action.KEEP}
     shown = [change for change in compared if _is_shown(change, changed)]
     if not changed - {Group.EXPECT} and versions[0].plan_hash != versions[1].plan_hash:
-        # Fields that planc derives from others may differ in another version's artifact.
-        graph = Change(Group.RUN, Action.CHANGE, "graph", note="compiled differently; see show --graph")
-        shown = [graph, *(change for change in shown if change.group in changed)]
+        shown = [*compare_unlined(old, new), *(change for change in shown if change.group in changed)]
     return PlanDiff(
         old=versions[0],
         new=versions[1],
@@ -71,23 +60,14 @@ def _essence(finding: Diagnostic) -> tuple[str, str]:
 
 
 def _compare(old: Side, new: Side) -> Iterator[Change]:
-    batch = list(compare(BATCH_FACTS, old, new))
-    yield from compare(LAYOUT_FACTS, old, new)
-    yield from compare_pipelines(old, new)
-    yield from compare_styles(old, new)
-    yield from compare_units(old, new)
-    yield from compare_recomputation(old, new)
-    yield from compare_compilation(old, new)
+    own = (line for line in lines() if line.consequence is not Consequence.DERIVED)
+    told = [change for line in own for change in compare_line(line, old, new)]
+    yield from told
     yield from compare_resources(old, new)
     yield from compare_times(old, new)
-    yield from compare_checkpoints(old, new, facts=batch)
-    yield from compare(CHECKPOINT_FACTS, old, new)
-    yield from batch
-    yield from compare_sample_order(batch)
-    yield from compare(NUMERICS_FACTS, old, new)
-    yield from compare_groups(old, new)
+    yield from compare_checkpoints(old, new, facts=told)
+    yield from compare_sample_order(told)
     yield from compare_reduction_order(old, new)
-    yield from compare(RUN_FACTS, old, new)
     yield from compare_expectations(old, new)
 
 
@@ -99,4 +79,4 @@ def _is_shown(change: Change, changed: set[Group]) -> bool:
         return bool(changed)
     if change.name == "model, optimizer":
         return Group.LAYOUT in changed or Group.CHECKPOINT in changed
-    return change.name in (*KEY_FACTS, PEAK, PHASE, TOTAL) and change.group in changed
+    return change.name in (*KEY_LINES, PEAK, PHASE, TOTAL) and change.group in changed

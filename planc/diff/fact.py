@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from planc.diff.difference import Action, Change, Group
-from planc.diff.side import AnOp, Side
+from planc.diff.side import Side
 from planc.tables import format_number
 
 
@@ -27,7 +27,7 @@ class Fact:
     is_key: bool = False
 
 
-def compare(facts: tuple[Fact, ...], old: Side, new: Side) -> Iterator[Change]:
+def compare(facts: Iterable[Fact], old: Side, new: Side) -> Iterator[Change]:
     """One change per fact; Action.KEEP for equal ones."""
     for fact in facts:
         before, after = _text(fact.read(old)), _text(fact.read(new))
@@ -53,13 +53,3 @@ def _text(value: Any) -> str | None:
             return ", ".join(str(item) for item in value)
         case _:
             return str(value)
-
-
-def of_op(kind: type[AnOp], name: str) -> Callable[[Side], Any]:
-    """A reader of a field of the first op of a kind."""
-
-    def read(side: Side) -> Any:
-        op = side.op(kind)
-        return None if op is None else getattr(op, name)
-
-    return read

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from planc.diagnostics import Diagnostic
 from planc.diff.codes import REDUCTION_ORDER
 from planc.diff.difference import Action, Change, Group
-from planc.diff.fact import Fact, of_op
-from planc.diff.facts import FSDP_DIMS, LAYOUT_FACTS, REDUCE_DTYPE, REDUCE_EVERY
+from planc.diff.fact import Fact
+from planc.diff.lines import Line, lines
+from planc.diff.readers import Reader
 from planc.diff.side import Side, finding_of
 from planc.graph.ops import (
-    Accumulate,
     AttachAttention,
     CompileModules,
-    ComputeLoss,
     FullyShard,
-    OpenData,
     ShardTensorParallel,
 )
 
@@ -42,33 +40,27 @@ def reduction_note(old: Side, new: Side) -> Diagnostic | None:
 
 def _causes(old: Side, new: Side) -> Iterator[Fact]:
     """Causes, mesh dims first: facts that change together with a mesh dim are not causes of their own."""
-    mesh = [fact for fact in _MESH if fact.read(old) != fact.read(new)]
+    sums = [fact for line in lines() if line.meaning.is_in_sums for fact in _facts(line)]
+    mesh = [fact for fact in sums if fact.path.startswith("mesh.") and fact.read(old) != fact.read(new)]
     yield from mesh
-    for fact in _SUMS if mesh else (FSDP_DIMS, *_SUMS):
+    for fact in sums:
         before, after = fact.read(old), fact.read(new)
-        if before != after and not (mesh and (before is None or after is None)):
-            yield fact
+        if before == after or fact in mesh or (mesh and (fact.name == "fsdp" or None in (before, after))):
+            continue
+        yield fact
+
+
+def _facts(line: Line) -> tuple[Fact, ...]:
+    """The line's facts, with the parts that sums depend on."""
+    if read := _SUMS.get(line.label):
+        return (Fact(Group.NUMERICS, line.label, line.meaning.key, read),)
+    return line.facts
 
 
 def _divided_modules(side: Side) -> object:
     """The part of a layer that each rank of tp computes, and how the parts are combined."""
     divided = {(fqn, op.use, op.parameters) for op in side.ops(ShardTensorParallel) for fqn in op.modules}
     return divided or None
-
-
-def _loss(side: Side) -> object:
-    """Whether each rank of tp sums over a shard of the vocabulary."""
-    found = side.op(ComputeLoss)
-    return found.vocab_over or None if found else None
-
-
-def _loss_chunks(side: Side) -> str | None:
-    """None for a loss of all tokens at once."""
-    found = side.op(ComputeLoss)
-    if found is None or (found.chunks == 1 and found.head is None and not found.logits):
-        return None
-    steps = "".join(f", {step}" for step in found.logits)
-    return f"{found.chunks} of {found.head}{steps}"
 
 
 def _units(side: Side) -> object:
@@ -88,18 +80,10 @@ def _compiled(side: Side) -> object:
     return modules or None
 
 
-_MESH = tuple(fact for fact in LAYOUT_FACTS if fact.name.startswith("mesh."))
-
-_SUMS = (
-    Fact(Group.NUMERICS, "tensor_parallel", "tensor_parallel", _divided_modules),
-    Fact(Group.NUMERICS, "loss over tp", "tensor_parallel", _loss),
-    Fact(Group.NUMERICS, "loss chunks", "train.loss_chunks", _loss_chunks),
-    Fact(Group.NUMERICS, "FSDP units", "fsdp", _units),
-    REDUCE_DTYPE,
-    REDUCE_EVERY,
-    Fact(Group.NUMERICS, "context_parallel", "context_parallel", _attention),
-    Fact(Group.NUMERICS, "compile", "compile", _compiled),
-    Fact(Group.NUMERICS, "data.micro_batch", "data.micro_batch", of_op(OpenData, "micro_batch")),
-    Fact(Group.NUMERICS, "gradient_accumulation", "train.tokens_per_step", of_op(Accumulate, "times")),
-)
-"""The facts that determine sums: within a rank's kernels, over ranks, over micro steps."""
+_SUMS: Mapping[str, Reader] = {
+    "tensor_parallel": _divided_modules,
+    "FSDP units": _units,
+    "context_parallel": _attention,
+    "compile": _compiled,
+}
+"""For the labels of which only a part determines the order of sums."""

@@ -11,13 +11,12 @@ from collections.abc import Collection, Iterator
 
 from planc.diagnostics import has_errors
 from planc.diff.consequences import misfit
-from planc.diff.data_facts import BATCH_FACTS, DATA_STATE
 from planc.diff.difference import Action, Change, State, Verdict
-from planc.diff.fact import compare
-from planc.diff.facts import LAYOUT_FACTS, NUMERICS_FACTS
+from planc.diff.lines import compare_line, having
 from planc.diff.resume import ResumeChanges, resume_changes
 from planc.diff.side import Side
 from planc.diff.text import middle
+from planc.graph.consequence import Consequence
 from planc.graph.graph import Graph
 from planc.graph.ops import ResumeCheckpoint
 
@@ -48,7 +47,7 @@ def verdict(old: Graph, new: Graph, *, step: int = 0, allowed: Collection[str] =
         reason = f"the checkpoint is of step {step}, and the plan ends after step {new.num_steps}"
         return Verdict(State.NOTHING_TO_TRAIN, reason, notes=tuple(_notes(changes)))
     reason = f"after step {step}" if step else ""
-    if any(change.name == TOKENIZER for change in _changed_data(*sides)):
+    if any(change.name == TOKENIZER for change in _changed(Consequence.SAMPLES, *sides)):
         reason = f"{reason}, if the tokenizer's content is the same".removeprefix(", ")
     return Verdict(State.RESUMES, reason, notes=tuple(_notes(changes)))
 
@@ -86,29 +85,22 @@ def _refusals(old: Side, new: Side) -> Iterator[tuple[str, str]]:
             f"the checkpoint does not fit this run: {reason}",
             "resume with the model, dtypes and optimizer that saved it",
         )
-    facts = tuple(fact for fact in (*LAYOUT_FACTS, *NUMERICS_FACTS) if fact.name in ("model", "model.seed"))
-    changed = {change.name: change for change in compare(facts, old, new) if change.action is not Action.KEEP}
-    if "model" in changed:
-        yield (
-            "the checkpoint's model has another config.json",
-            "restore config.json, or start over with another --run-dir",
-        )
-    if data := [change for change in _changed_data(old, new) if change.name != TOKENIZER]:
+    if data := [change for change in _changed(Consequence.SAMPLES, old, new) if change.name != TOKENIZER]:
         texts = "; ".join(f"{change.name} {middle(change)}" for change in data)
         yield (
             f"the checkpoint was trained on other data: {texts}",
             "restore the data settings, or start over with another --run-dir",
         )
-    if seed := changed.get("model.seed"):
+    for change in _changed(Consequence.IDENTITY, old, new):
         yield (
-            f"the checkpoint was trained with another seed: model.seed {middle(seed)}",
-            "restore the seed, or start over with another --run-dir",
+            f"the checkpoint was trained with another {change.name}: {middle(change)}",
+            f"restore `{change.name}`, or start over with another --run-dir",
         )
 
 
-def _changed_data(old: Side, new: Side) -> Iterator[Change]:
-    facts = tuple(fact for fact in BATCH_FACTS if fact.name in DATA_STATE)
-    return (change for change in compare(facts, old, new) if change.action is not Action.KEEP)
+def _changed(consequence: Consequence, old: Side, new: Side) -> Iterator[Change]:
+    changes = (change for line in having(consequence) for change in compare_line(line, old, new))
+    return (change for change in changes if change.action is not Action.KEEP)
 
 
 def _flags(names: Collection[str]) -> str:

@@ -160,7 +160,7 @@ CHECKPOINT = "\ncheckpoint {\n  save_every = 1 steps\n}\n"
     [
         ("mesh.tp=4", 0, "resume: continues"),
         ("optimizer.kind.lr=2e-3", 1, "help: restore the old value, pass --allow-change 'optimizer lr'"),
-        ("model.seed=1", 1, "resume: refused: the checkpoint was trained with another seed"),
+        ("model.seed=1", 1, "resume: refused: the checkpoint was trained with another model.seed: 0 -> 1"),
         ("checkpoint.resume=none", 1, "and the plan does not resume"),
     ],
 )

@@ -63,7 +63,7 @@ CASES = {
     "tokens": Case(("train.tokens_per_step=256",), State.REFUSED, "tokens/step 128 -> 256", ("tokens/step",)),
     "optimizer": Case(("optimizer.kind=sgd(lr = 1e-3)",), State.REFUSED, "one optimizer keeps"),
     "dtype": Case(("model.dtype=bfloat16",), State.REFUSED, "parameters are float32 in one"),
-    "seed": Case(("model.seed=5",), State.REFUSED, "model.seed 0 -> 5"),
+    "seed": Case(("model.seed=5",), State.REFUSED, "model.seed: 0 -> 5"),
     "model": Case(('model.hf="models/tiny-llama-tied"',), State.REFUSED, "does not fit this run"),
     "shuffling": Case(("data.shuffle_seed=7",), State.REFUSED, "data.shuffle_seed 0 -> 7"),
     "length": Case(("data.sequence_length=32",), State.REFUSED, "data.sequence_length 64 -> 32"),

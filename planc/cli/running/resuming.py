@@ -63,11 +63,11 @@ def _require_names(allowed: Collection[str]) -> None:
     if not allowed:
         return
     # Imported lazily: without --allow-change a run needs no front end to resume.
-    from planc.diff.resume import CHANGES_TO_ALLOW
+    from planc.diff.resume import changes_to_allow
 
     for name in allowed:
-        if name not in CHANGES_TO_ALLOW:
-            names = ", ".join(CHANGES_TO_ALLOW)
+        if name not in changes_to_allow():
+            names = ", ".join(changes_to_allow())
             raise RunError(f"unknown change in --allow-change: `{name}`", help=f"write one of {names}")
 
 

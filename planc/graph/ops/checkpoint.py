@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from planc.graph.consequence import DERIVED, output
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
 from planc.vocab import DType, MeshDim
@@ -14,7 +15,7 @@ class ResumeCheckpoint(Op):
     op: Literal["checkpoint.resume"] = "checkpoint.resume"
     stage: ClassVar[Stage] = Stage.RESUME
     summary: ClassVar[str] = "Resumes from the newest checkpoint in the run directory, if there is one."
-    policy: str
+    policy: Annotated[str, output("checkpoint.resume")]
 
     def effects(self) -> Effects:
         return Effects(
@@ -30,7 +31,7 @@ class SettleSave(Op):
     summary: ClassVar[str] = (
         "Agrees on all ranks whether the running save has ended; the last step waits for it."
     )
-    over: tuple[MeshDim, ...]
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def effects(self) -> Effects:
         return Effects(writes=(Resource.CHECKPOINT,), communicates=self.over)
@@ -41,12 +42,12 @@ class SaveCheckpoint(Op):
     op: Literal["checkpoint.save"] = "checkpoint.save"
     stage: ClassVar[Stage] = Stage.SAVE
     summary: ClassVar[str] = "Writes all training state into a new step directory, committed by rename."
-    every_steps: int | None
-    at_end: bool
-    keep_last: int
-    mode: Literal["sync", "async"] = "sync"
+    every_steps: Annotated[int | None, output("checkpoint.save_every")]
+    at_end: Annotated[bool, output("checkpoint.save_last")]
+    keep_last: Annotated[int, output("checkpoint.keep_last")]
+    mode: Annotated[Literal["sync", "async"], output("checkpoint.mode")] = "sync"
     """async: training continues while a thread writes a copy; `checkpoint.settle` detects its end."""
-    when_busy: Literal["wait", "skip"] | None = None
+    when_busy: Annotated[Literal["wait", "skip"] | None, output("checkpoint.mode")] = None
     """The action of an asynchronous save while the previous one is running."""
 
     def effects(self) -> Effects:
@@ -63,11 +64,11 @@ class ExportHf(Op):
     summary: ClassVar[str] = (
         "Gathers the weights, one at a time, into a directory that transformers can load."
     )
-    when: Literal["end"]
-    dtype: DType
-    path: str
+    when: Annotated[Literal["end"], output("checkpoint.export.hf", 'export "hf"')]
+    dtype: Annotated[DType, output("checkpoint.export.hf", 'export "hf"')]
+    path: Annotated[str, DERIVED]
     """The model's own directory: its config, tokenizer and generation settings are copied."""
-    over: tuple[MeshDim, ...]
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def effects(self) -> Effects:
         return Effects(

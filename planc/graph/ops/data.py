@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from planc.data_sources import SourceName
+from planc.graph.consequence import DERIVED, layout, numerics, output, samples
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
 from planc.vocab import MeshDim
+
+_SOURCE = samples("data.source")
 
 
 @record(kw_only=True)
 class SourceOp(Op):
     """A source and its arguments; those of other kinds are empty."""
 
-    source: SourceName | Literal["mixture"]
+    source: Annotated[SourceName | Literal["mixture"], _SOURCE]
     """`mixture` is that of all `data.open_source` ops."""
-    patterns: tuple[str, ...]
+    patterns: Annotated[tuple[str, ...], _SOURCE]
     """Globs of files; for hf_hub, the repository."""
-    field: str | None
+    field: Annotated[str | None, _SOURCE]
     """None for the keys that conversations usually have."""
-    train_on: str = ""
+    train_on: Annotated[str, _SOURCE] = ""
     """For chat: answers, last_answer or all."""
-    thinking: str = ""
+    thinking: Annotated[str, _SOURCE] = ""
     """For chat: last or all."""
-    template: str = ""
+    template: Annotated[str, _SOURCE] = ""
     """For chat: auto, none, or a file."""
-    date: str | None = None
-    ignore: tuple[str, ...] = ()
+    date: Annotated[str | None, _SOURCE] = None
+    ignore: Annotated[tuple[str, ...], _SOURCE] = ()
     """For chat: keys of rows that are not read."""
-    revision: str = ""
+    revision: Annotated[str, _SOURCE] = ""
     """For hf_hub, as are split and subset."""
-    split: str = ""
-    subset: str | None = None
+    split: Annotated[str, _SOURCE] = ""
+    subset: Annotated[str | None, _SOURCE] = None
 
 
 @record(kw_only=True)
@@ -40,9 +43,9 @@ class OpenSource(SourceOp):
     op: Literal["data.open_source"] = "data.open_source"
     stage: ClassVar[Stage] = Stage.DATA
     summary: ClassVar[str] = "Reads, tokenizes and packs one source of a mixture."
-    label: str
+    label: Annotated[str, _SOURCE]
     """Its name in the plan."""
-    weight: str
+    weight: Annotated[str, samples("data.source", "data.weights")]
     """As a fraction, such as 7/10; empty for as many sequences as it has."""
 
     def effects(self) -> Effects:
@@ -54,31 +57,33 @@ class OpenData(SourceOp):
     op: Literal["data.open"] = "data.open"
     stage: ClassVar[Stage] = Stage.DATA
     summary: ClassVar[str] = "Reads, tokenizes and packs the text, and fixes the sample order."
-    tokenizer: str
+    tokenizer: Annotated[str, samples("data.tokenizer")]
     """bytes, or the path of a tokenizer.json or of its directory."""
-    end_of_document: str | None
+    end_of_document: Annotated[str | None, samples("data.tokenizer.end_of_document", "document end")]
     """A token; None for the tokenizer's own."""
-    begin_of_document: str | None = None
+    begin_of_document: Annotated[
+        str | None, samples("data.tokenizer.begin_of_document", "begin of document")
+    ] = None
     """A token, `auto` for what the tokenizer itself puts before a text, or None for nothing."""
-    packing: str
+    packing: Annotated[str, samples("data.packing")]
     """attend, isolate, whole or none."""
-    too_long: str = ""
+    too_long: Annotated[str, samples("data.too_long")] = ""
     """For whole and none: truncate or skip."""
-    sequence_length: int
-    shuffle_seed: int
-    vocab_size: int
-    micro_batch: int
-    global_batch: int
+    sequence_length: Annotated[int, samples("data.sequence_length")]
+    shuffle_seed: Annotated[int, samples("data.shuffle_seed")]
+    vocab_size: Annotated[int, DERIVED]
+    micro_batch: Annotated[int, layout("data.micro_batch", is_in_sums=True)]
+    global_batch: Annotated[int, numerics("train.tokens_per_step", "tokens/step")]
     """Sequences of one optimizer step over all ranks."""
-    prefetch: int = 0
+    prefetch: Annotated[int, output("data.prefetch")] = 0
     """The number of steps whose samples are prefetched."""
-    held_out: str = ""
+    held_out: Annotated[str, samples("data.eval", "documents held out")] = ""
     """The share of the documents that is left out for an evaluation, as a fraction; empty for none."""
-    epochs: str = ""
+    epochs: Annotated[str, output("train.epochs")] = ""
     """As a fraction; empty if the plan gives steps."""
-    num_sequences: int | None = None
+    num_sequences: Annotated[int | None, output("train.epochs", "sequences of an epoch")] = None
     """The sequences from which the steps of `epochs` were computed."""
-    skip_bad: int = 0
+    skip_bad: Annotated[int, output("data.skip_bad")] = 0
     """How many bad documents may be left out, of the training data and of each evaluation's."""
 
     def effects(self) -> Effects:
@@ -91,11 +96,11 @@ class OpenEvaluation(SourceOp):
     op: Literal["data.open_evaluation"] = "data.open_evaluation"
     stage: ClassVar[Stage] = Stage.DATA
     summary: ClassVar[str] = "Reads evaluation data in the same way as training data."
-    label: str
+    label: Annotated[str, output("data.eval", "evaluations")]
     """Its name in the plan."""
-    share: str = ""
+    share: Annotated[str, output("data.eval", "evaluations")] = ""
     """The share of the training documents that it is, as a fraction; empty for a source of its own."""
-    sequences: int | None
+    sequences: Annotated[int | None, output("data.eval", "evaluations")]
     """The number of sequences, from the first; None for all."""
 
     def effects(self) -> Effects:
@@ -110,8 +115,8 @@ class NextBatch(Op):
         "Takes this rank's micro-batches of the step, and counts the step's target tokens over all ranks "
         "unless every token is one."
     )
-    count_over: tuple[MeshDim, ...]
-    is_every_token: bool = False
+    count_over: Annotated[tuple[MeshDim, ...], DERIVED]
+    is_every_token: Annotated[bool, DERIVED] = False
     """Whether every token is a target: then ranks know their number without the others."""
 
     def effects(self) -> Effects:
@@ -125,13 +130,13 @@ class ShardContext(Op):
     op: Literal["cp.shard"] = "cp.shard"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Takes one micro-batch and this rank's shard of every sequence in it."
-    balance: str
-    buffers: tuple[tuple[str, int], ...]
+    balance: Annotated[str, layout("context_parallel", "sequence tensors")]
+    buffers: Annotated[tuple[tuple[str, int], ...], layout("context_parallel", "sequence tensors")]
     """Sequence tensors and their sharded dimension."""
-    over: tuple[MeshDim, ...]
-    first_position: int | None = None
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
+    first_position: Annotated[int | None, numerics("model.hf", "first position")] = None
     """The first position of a sequence, if the model's is not 0."""
-    uncounted_token: int | None = None
+    uncounted_token: Annotated[int | None, numerics("model.hf", "first position")] = None
     """The id of tokens that do not advance the position and get the position before the first."""
 
     def effects(self) -> Effects:

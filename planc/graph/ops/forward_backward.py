@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from planc.graph.consequence import DERIVED, derived_sums, layout, output
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.graph.ops.data import ShardContext
 from planc.graph.ops.pipeline import ReceiveHidden, SendHidden
@@ -16,7 +17,7 @@ class Forward(Op):
     op: Literal["forward"] = "forward"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Runs the model on the local batch."
-    over: tuple[MeshDim, ...]
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
     """The mesh dims that the model's own layers and units communicate over."""
 
     def effects(self) -> Effects:
@@ -25,19 +26,22 @@ class Forward(Op):
         )
 
 
+_CHUNKS = layout("train.loss_chunks", "loss chunks", is_in_sums=True)
+
+
 @record(kw_only=True)
 class ComputeLoss(Op):
     op: Literal["loss"] = "loss"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Sums the local cross entropy and divides by the step's global token count."
-    vocab_over: tuple[MeshDim, ...]
+    vocab_over: Annotated[tuple[MeshDim, ...], derived_sums("tensor_parallel", "loss over tp")]
     """The mesh dim that shards the logits' vocabulary, if any."""
-    chunks: int = 1
+    chunks: Annotated[int, _CHUNKS] = 1
     """Parts of the tokens whose logits exist at a time. With several, the forward of the head computes each
     part's logits, loss and gradients in turn."""
-    head: str | None = None
+    head: Annotated[str | None, _CHUNKS] = None
     """The linear layer that computes the logits, with several chunks."""
-    logits: tuple[LogitsStep, ...] = ()
+    logits: Annotated[tuple[LogitsStep, ...], _CHUNKS] = ()
     """What the model makes of the head's output, with several chunks."""
 
     @property
@@ -60,7 +64,7 @@ class Backward(Op):
         "Runs the backward pass; sharded units and whole replicas reduce their gradients on the last micro "
         "step."
     )
-    over: tuple[MeshDim, ...]
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.LOSS,), writes=(Resource.GRADIENTS,), communicates=self.over)
@@ -74,7 +78,7 @@ class ComputeWeightGradients(Op):
         "Computes the gradients of weights that the backward pass of one micro-batch has deferred; sharded "
         "units and whole replicas reduce theirs on the last micro step."
     )
-    over: tuple[MeshDim, ...]
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def effects(self) -> Effects:
         gradients = (Resource.GRADIENTS,)
@@ -91,9 +95,9 @@ class Accumulate(Op):
     op: Literal["accumulate"] = "accumulate"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Repeats its body over the step's micro-batches and accumulates gradients."
-    times: int
+    times: Annotated[int, layout("train.tokens_per_step", "gradient_accumulation", is_in_sums=True)]
     body: tuple[MicroOp, ...]
-    orders: tuple[str, ...] = ()
+    orders: Annotated[tuple[str, ...], layout("pipeline.schedule", "pipeline")] = ()
     """In a pipeline, what each pp rank runs, in order: see `planc.pipelining.orders`. Ops up to the loss are
     a forward, those after it are a backward, but for `backward.weights`."""
 
@@ -120,10 +124,10 @@ class Evaluate(Op):
     op: Literal["evaluate"] = "evaluate"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "When due, runs its body to compute the mean loss on evaluation data."
-    label: str
-    every_steps: int
+    label: Annotated[str, output("data.eval", "evaluations")]
+    every_steps: Annotated[int, output("data.eval", "evaluations")]
     """The last step is due as well."""
-    over: tuple[MeshDim, ...]
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
     """The mesh dims whose ranks see different tokens, and pp, whose last rank has the loss."""
     body: tuple[EvaluationOp, ...]
     """Of one micro-batch; every rank runs it equally often."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from itertools import groupby
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from planc.graph.consequence import DERIVED, layout, numerics, output
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
 from planc.vocab import MeshDim
@@ -18,7 +19,7 @@ class SyncGradients(Op):
     summary: ClassVar[str] = (
         "Reduces the remaining partial gradients in one message, to their parameters' placements."
     )
-    over: tuple[MeshDim, ...]
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def effects(self) -> Effects:
         return Effects(
@@ -35,9 +36,9 @@ class AllReduceGradients(Op):
         "each sum once its gradients are there: one message per dtype for a bucket of layers of `blocks`, "
         "which is full from `bucket_bytes` on. Parameters between blocks count as a layer."
     )
-    over: tuple[MeshDim, ...]
-    blocks: tuple[str, ...]
-    bucket_bytes: int
+    over: Annotated[tuple[MeshDim, ...], layout("mesh.dp_replicate", "gradients summed over")]
+    blocks: Annotated[tuple[str, ...], DERIVED]
+    bucket_bytes: Annotated[int, DERIVED]
 
     def effects(self) -> Effects:
         summed = (Resource.GRADIENTS,)
@@ -77,7 +78,7 @@ class SumTies(Op):
         "Sums the gradients of each weight that the first and the last stage of a pipeline both have, over "
         "these two: the copies stay equal."
     )
-    over: tuple[MeshDim, ...]
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def effects(self) -> Effects:
         summed = (Resource.SYNCED_GRADIENTS,)
@@ -91,9 +92,9 @@ class ClipGradients(Op):
     summary: ClassVar[str] = (
         "Computes the global gradient norm, each distinct element once, and clips it to `max_norm`."
     )
-    max_norm: float | None
+    max_norm: Annotated[float | None, numerics("optimizer.clip_grad_norm")]
     """None to compute the norm without clipping."""
-    over: tuple[MeshDim, ...]
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def effects(self) -> Effects:
         return Effects(
@@ -132,9 +133,9 @@ class GuardStep(Op):
     op: Literal["step.guard"] = "step.guard"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Checks the loss and the gradient norm; a bad step is skipped or ends the run."
-    nonfinite: NonfiniteGuard
-    loss_spike: SpikeGuard | None
-    over: tuple[MeshDim, ...]
+    nonfinite: Annotated[NonfiniteGuard, output("guard.nonfinite")]
+    loss_spike: Annotated[SpikeGuard | None, output("guard.loss_spike")]
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
     """The mesh dims whose ranks each compute the whole loss, which could differ in its last bits."""
 
     def effects(self) -> Effects:

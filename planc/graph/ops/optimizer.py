@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from planc.graph.consequence import layout, numerics
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.optimizers import BY_NAME, OptimizerKind
 from planc.optimizers.optimizer import Implementation, OptimizerName
@@ -19,6 +20,9 @@ class ParameterGroup:
     parameters: tuple[str, ...]
 
 
+_IMPLEMENTATION = layout("optimizer.kind.implementation", "optimizer implementation")
+
+
 @record(kw_only=True)
 class BuildOptimizer(Op):
     """The options of the other kind are None."""
@@ -26,14 +30,14 @@ class BuildOptimizer(Op):
     op: Literal["optimizer.build"] = "optimizer.build"
     stage: ClassVar[Stage] = Stage.OPTIMIZER
     summary: ClassVar[str] = "Builds the optimizer over the sharded parameters."
-    kind: OptimizerName
-    implementation: Implementation
-    lr: float
-    betas: tuple[float, float] | None = None
-    eps: float | None = None
-    momentum: float | None = None
-    nesterov: bool | None = None
-    groups: tuple[ParameterGroup, ...]
+    kind: Annotated[OptimizerName, numerics("optimizer.kind", "optimizer")]
+    implementation: Annotated[Implementation, _IMPLEMENTATION]
+    lr: Annotated[float, numerics("optimizer.kind.lr", "optimizer lr")]
+    betas: Annotated[tuple[float, float] | None, numerics("optimizer.kind.betas", "optimizer betas")] = None
+    eps: Annotated[float | None, numerics("optimizer.kind.eps", "optimizer eps")] = None
+    momentum: Annotated[float | None, numerics("optimizer.kind.momentum", "optimizer momentum")] = None
+    nesterov: Annotated[bool | None, numerics("optimizer.kind.nesterov", "optimizer nesterov")] = None
+    groups: Annotated[tuple[ParameterGroup, ...], numerics("optimizer", "parameter groups")]
     """Every parameter is in exactly one."""
 
     @property
@@ -77,12 +81,12 @@ class BuildSchedule(Op):
     op: Literal["schedule.build"] = "schedule.build"
     stage: ClassVar[Stage] = Stage.OPTIMIZER
     summary: ClassVar[str] = "Sets the learning-rate schedule."
-    kind: str
-    warmup_steps: int
-    decay_steps: int | None = None
+    kind: Annotated[str, numerics("optimizer.schedule", "schedule")]
+    warmup_steps: Annotated[int, numerics("optimizer.schedule.warmup", "schedule warmup steps")]
+    decay_steps: Annotated[int | None, numerics("optimizer.schedule.decay", "schedule decay steps")] = None
     """The number of last steps in which a `wsd` decays; None for the other kinds."""
-    min_factor: float
-    num_steps: int
+    min_factor: Annotated[float, numerics("optimizer.schedule.min_factor", "schedule min_factor")]
+    num_steps: Annotated[int, numerics("train.steps", "schedule ends at step")]
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.OPTIMIZER,), writes=(Resource.SCHEDULE,))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from planc.graph.consequence import DERIVED, layout, numerics
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
 from planc.styles.edges import Edge
@@ -31,20 +32,23 @@ class Rows:
         return sum(width * copies // num_ranks for width, copies in self.parts)
 
 
+_STYLES = layout("tensor_parallel", is_in_sums=True)
+
+
 @record(kw_only=True)
 class ShardTensorParallel(Op):
     op: Literal["tp.shard"] = "tp.shard"
     stage: ClassVar[Stage] = Stage.TENSOR_PARALLEL
     summary: ClassVar[str] = "Shards modules over the tensor-parallel mesh dim with one style."
-    modules: tuple[str, ...]
-    use: StyleUse
-    edges: tuple[Edge, ...]
+    modules: Annotated[tuple[str, ...], _STYLES]
+    use: Annotated[StyleUse, _STYLES]
+    edges: Annotated[tuple[Edge, ...], _STYLES]
     """What happens to the values that enter and leave a module, forward and backward."""
-    parameters: tuple[tuple[str, Placement], ...]
+    parameters: Annotated[tuple[tuple[str, Placement], ...], _STYLES]
     """Each parameter's local name and placement."""
-    rows: Rows | None = None
+    rows: Annotated[Rows | None, _STYLES] = None
     """What a rank computes of layers whose parameters are replicated; None for all that it has."""
-    over: tuple[MeshDim, ...]
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     @property
     def unstable(self) -> str:
@@ -73,21 +77,24 @@ class ShareHeads(Op):
     op: Literal["tp.share_heads"] = "tp.share_heads"
     stage: ClassVar[Stage] = Stage.TENSOR_PARALLEL
     summary: ClassVar[str] = "Gives attentions a rank's head counts, and its part of arguments by head."
-    modules: tuple[str, ...]
-    counts: tuple[str, ...]
+    modules: Annotated[tuple[str, ...], DERIVED]
+    counts: Annotated[tuple[str, ...], DERIVED]
     """Integer attributes, as paths from each module, that are divided by the number of ranks."""
-    copies: int = 1
+    copies: Annotated[int, DERIVED] = 1
     """Neighboring ranks that compute the same key/value heads."""
-    group_counts: tuple[str, ...] = ()
+    group_counts: Annotated[tuple[str, ...], DERIVED] = ()
     """Attributes that are divided by `copies`: the queries of each key/value head."""
-    kv_counts: tuple[str, ...] = ()
+    kv_counts: Annotated[tuple[str, ...], DERIVED] = ()
     """Attributes that are divided by the number of ranks with different key/value heads."""
-    arguments: tuple[HeadArgument, ...] = ()
-    over: tuple[MeshDim, ...]
+    arguments: Annotated[tuple[HeadArgument, ...], DERIVED] = ()
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def effects(self) -> Effects:
         # It sends nothing: `over` is the mesh dim whose ranks share the heads.
         return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
+
+
+_DIMS = layout("fsdp", is_in_sums=True)
 
 
 @record(kw_only=True)
@@ -95,18 +102,18 @@ class FullyShard(Op):
     op: Literal["fsdp.shard"] = "fsdp.shard"
     stage: ClassVar[Stage] = Stage.FULLY_SHARD
     summary: ClassVar[str] = "Shards groups of modules: parameters, gradients and optimizer state (FSDP2)."
-    groups: tuple[tuple[str, ...], ...]
+    groups: Annotated[tuple[tuple[str, ...], ...], layout("fsdp", "FSDP units", is_in_sums=True)]
     """Each group of modules is gathered together; ("",) is the root with the remaining parameters."""
-    shard_over: tuple[MeshDim, ...]
-    replicate_over: tuple[MeshDim, ...]
-    reshard_after_forward: bool
-    reshard_after_backward: bool
+    shard_over: Annotated[tuple[MeshDim, ...], _DIMS]
+    replicate_over: Annotated[tuple[MeshDim, ...], _DIMS]
+    reshard_after_forward: Annotated[bool, layout("fsdp.reshard_after_forward")]
+    reshard_after_backward: Annotated[bool, layout("fsdp.reshard_after_backward")]
     """Otherwise gathered parameters stay until the step's last backward."""
-    reduce_every: Literal["step", "micro_batch"]
+    reduce_every: Annotated[Literal["step", "micro_batch"], numerics("fsdp.reduce_every", is_in_sums=True)]
     """Whether gradients are whole until a step's last backward, or reduced and added to shards in each."""
-    param_dtype: DType | None
-    reduce_dtype: DType | None
-    cpu_offload: bool
+    param_dtype: Annotated[DType | None, numerics("fsdp.param_dtype")]
+    reduce_dtype: Annotated[DType | None, numerics("fsdp.reduce_dtype", is_in_sums=True)]
+    cpu_offload: Annotated[bool, layout("fsdp.cpu_offload")]
     """Shards of parameters and gradients are in host memory, and the optimizer steps there."""
 
     @property
@@ -127,9 +134,9 @@ class PrefetchUnits(Op):
     op: Literal["fsdp.prefetch"] = "fsdp.prefetch"
     stage: ClassVar[Stage] = Stage.FULLY_SHARD
     summary: ClassVar[str] = "Gathers FSDP units ahead of their use, in forward and in backward."
-    ahead: int
+    ahead: Annotated[int, layout("fsdp.prefetch")]
     """How many units are gathered while one computes."""
-    units: tuple[str, ...]
+    units: Annotated[tuple[str, ...], DERIVED]
     """The first module of each unit, in forward's order."""
 
     def effects(self) -> Effects:

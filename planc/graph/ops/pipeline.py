@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from planc.graph.consequence import DERIVED, layout
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
 from planc.vocab import DType, MeshDim
@@ -14,26 +15,26 @@ class SplitPipeline(Op):
     op: Literal["pipeline.split"] = "pipeline.split"
     stage: ClassVar[Stage] = Stage.PIPELINE
     summary: ClassVar[str] = "Keeps the modules of a rank's stages; the others pass on what they get."
-    stages: tuple[tuple[str, ...], ...]
+    stages: Annotated[tuple[tuple[str, ...], ...], layout("pipeline", "pipeline stages")]
     """The modules of each stage. Stage s is on the pp rank s % the number of ranks."""
-    blocks: str
+    blocks: Annotated[str, DERIVED]
     """The module list whose members are the layers."""
-    head: str
+    head: Annotated[str, DERIVED]
     """What computes the logits: the linear layer, or what is around it in the last stage."""
-    shape: tuple[int, int, int]
+    shape: Annotated[tuple[int, int, int], DERIVED]
     """Of the hidden states that one stage sends to the next: [micro batch, local sequence, hidden]."""
-    dtype: DType
+    dtype: Annotated[DType, DERIVED]
     """Of those hidden states, and of their gradients."""
-    over: tuple[MeshDim, ...]
-    max_sends: int
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
+    max_sends: Annotated[int, DERIVED]
     """The most messages of one kind, activations or gradients, that a rank has under way: it waits for the
     oldest before it sends another."""
-    ties: tuple[tuple[str, ...], ...] = ()
+    ties: Annotated[tuple[tuple[str, ...], ...], layout("pipeline", "weights in two stages")] = ()
     """The names of each weight that the first and the last stage both have, the first stage's first."""
-    deferred: tuple[str, ...] = ()
+    deferred: Annotated[tuple[str, ...], DERIVED] = ()
     """The linear layers whose weights have gradients by `backward.weights`, if the orders have them apart."""
 
-    on_shards: tuple[str, ...] = ()
+    on_shards: Annotated[tuple[str, ...], DERIVED] = ()
     """The modules before and after the layers, and `blocks` for the last layer, whose outputs tp shards along
     the sequence. What runs in their places in other stages gives as many positions."""
 
@@ -50,9 +51,9 @@ class ReceiveHidden(Op):
     op: Literal["pipeline.receive"] = "pipeline.receive"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Receives one micro-batch's hidden states, or their gradients."
-    what: Literal["activations", "gradients"]
+    what: Annotated[Literal["activations", "gradients"], DERIVED]
     """Activations come from the stage before, gradients from the stage after."""
-    over: tuple[MeshDim, ...]
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def effects(self) -> Effects:
         read = Resource.LOCAL_BATCH if self.what == "activations" else Resource.LOSS
@@ -64,9 +65,9 @@ class SendHidden(Op):
     op: Literal["pipeline.send"] = "pipeline.send"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Sends one micro-batch's hidden states, or their gradients, without waiting."
-    what: Literal["activations", "gradients"]
+    what: Annotated[Literal["activations", "gradients"], DERIVED]
     """Activations go to the stage after, gradients to the stage before."""
-    over: tuple[MeshDim, ...]
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def effects(self) -> Effects:
         read = Resource.LOGITS if self.what == "activations" else Resource.GRADIENTS

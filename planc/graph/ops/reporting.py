@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from planc.graph.consequence import DERIVED, output
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
 from planc.vocab import MeshDim
@@ -31,8 +32,8 @@ class OpenLog(Op):
     op: Literal["log.open"] = "log.open"
     stage: ClassVar[Stage] = Stage.MESH
     summary: ClassVar[str] = "Opens each rank's log, and on rank 0 the trackers."
-    per_rank: bool
-    trackers: tuple[Tracker, ...]
+    per_rank: Annotated[bool, output("logging.per_rank")]
+    trackers: Annotated[tuple[Tracker, ...], output("logging.tracker")]
 
     def effects(self) -> Effects:
         return Effects()
@@ -43,7 +44,7 @@ class CountExperts(Op):
     op: Literal["experts.count"] = "experts.count"
     stage: ClassVar[Stage] = Stage.DATA
     summary: ClassVar[str] = "Counts the tokens that each expert gets in a logged step."
-    layers: tuple[tuple[str, int], ...]
+    layers: Annotated[tuple[tuple[str, int], ...], DERIVED]
     """The modules of stacked experts with their numbers of experts, in the model's order."""
 
     def effects(self) -> Effects:
@@ -56,9 +57,9 @@ class StartProfile(Op):
     op: Literal["profile.start"] = "profile.start"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "When due, starts tracing every rank."
-    first_step: int
-    last_step: int
-    memory: bool
+    first_step: Annotated[int, output("profile")]
+    last_step: Annotated[int, output("profile")]
+    memory: Annotated[bool, output("profile")]
     """Whether to record CUDA allocations too."""
 
     def effects(self) -> Effects:
@@ -72,8 +73,8 @@ class ReduceMetrics(Op):
     summary: ClassVar[str] = (
         "Sums the loss over ranks with different tokens, and shares whether any rank got a stop signal."
     )
-    over: tuple[MeshDim, ...]
-    agree_over: tuple[MeshDim, ...] = ()
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
+    agree_over: Annotated[tuple[MeshDim, ...], DERIVED] = ()
     """Other mesh dims, whose ranks have the same loss but may not all have got the stop signal."""
 
     def effects(self) -> Effects:
@@ -87,8 +88,8 @@ class CompareReplicas(Op):
     op: Literal["replicas.compare"] = "replicas.compare"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "When due, compares the bits of every parameter that several ranks hold."
-    every_steps: int
-    over: tuple[MeshDim, ...]
+    every_steps: Annotated[int, output("guard.replicas_every")]
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def is_due(self, *, step: int, num_steps: int) -> bool:
         """Whether replicas are compared after a step."""
@@ -103,9 +104,9 @@ class Log(Op):
     op: Literal["log"] = "log"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Writes the step's metrics to the run directory and the display."
-    every_steps: int
+    every_steps: Annotated[int, output("train.log_every")]
     """The last step is due as well, and one with an evaluation."""
-    over: tuple[MeshDim, ...]
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
     """All mesh dims: a line has the most of any rank's memory and time."""
 
     def is_due(self, *, step: int, num_steps: int) -> bool:
@@ -121,7 +122,7 @@ class StopProfile(Op):
     op: Literal["profile.stop"] = "profile.stop"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "After the last step to trace, writes each rank's trace to the run directory."
-    last_step: int
+    last_step: Annotated[int, DERIVED]
 
     def effects(self) -> Effects:
         return Effects()

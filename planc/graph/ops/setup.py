@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
+from planc.graph.consequence import DERIVED, identity, layout, numerics, output, start
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
 from planc.vocab import DropoutDim, DType, MeshDim, Placement
@@ -14,10 +15,10 @@ class InitMesh(Op):
     op: Literal["mesh.init"] = "mesh.init"
     stage: ClassVar[Stage] = Stage.MESH
     summary: ClassVar[str] = "Starts the process group and arranges the ranks in a device mesh."
-    sizes: tuple[tuple[MeshDim, int], ...]
+    sizes: Annotated[tuple[tuple[MeshDim, int], ...], layout("mesh", is_in_sums=True)]
     """Every mesh dim with its size, outermost first."""
-    backend: str
-    timeout_seconds: int
+    backend: Annotated[str, output("mesh.backend")]
+    timeout_seconds: Annotated[int, output("mesh.timeout", "mesh.timeout (s)")]
 
     def effects(self) -> Effects:
         return Effects(writes=(Resource.MESH,), communicates=tuple(dim for dim, _ in self.sizes))
@@ -28,22 +29,22 @@ class BuildModel(Op):
     op: Literal["model.build"] = "model.build"
     stage: ClassVar[Stage] = Stage.BUILD
     summary: ClassVar[str] = "Builds the model on the meta device: modules and shapes without memory."
-    path: str
+    path: Annotated[str, output("model.hf")]
     """The model directory as the plan names it."""
-    config_digest: str
+    config_digest: Annotated[str, identity("model.hf", "model")]
     """SHA-256 of its config.json."""
-    architecture: str
-    dtype: DType
-    own_dtypes: tuple[tuple[str, DType], ...]
+    architecture: Annotated[str, identity("model.hf", "model")]
+    dtype: Annotated[DType, identity("model.dtype")]
+    own_dtypes: Annotated[tuple[tuple[str, DType], ...], numerics("model.dtype", "tensors in another dtype")]
     """Parameters and buffers that the model's code builds in another dtype, by name."""
-    kept_in_float32: tuple[str, ...]
+    kept_in_float32: Annotated[tuple[str, ...], numerics("model.dtype", "tensors in another dtype")]
     """Parameters and buffers that are float32, random or loaded, because `from_pretrained` keeps them so; the
     model's code builds them in `dtype`."""
-    zeroed: tuple[str, ...]
+    zeroed: Annotated[tuple[str, ...], numerics("model.dropout", "fields of config.json set to 0")]
     """Fields of config.json that are set to 0 because training would draw random numbers for them."""
-    rope: tuple[tuple[str, str | int | float], ...] = ()
+    rope: Annotated[tuple[tuple[str, str | int | float], ...], numerics("model.rope")] = ()
     """What the plan states in place of config.json's `rope_parameters`, by transformers' names."""
-    rope_positions: int | None = None
+    rope_positions: Annotated[int | None, numerics("data.sequence_length", "rope's positions")] = None
     """The length of sequences, if rotary embeddings depend on it: they are computed for it once."""
 
     @property
@@ -55,6 +56,9 @@ class BuildModel(Op):
         return Effects(reads=(Resource.MESH,), writes=(Resource.MODEL,))
 
 
+_CONTEXT = layout("context_parallel", is_in_sums=True)
+
+
 @record(kw_only=True)
 class AttachAttention(Op):
     op: Literal["attention.attach"] = "attention.attach"
@@ -62,12 +66,12 @@ class AttachAttention(Op):
     summary: ClassVar[str] = (
         "Gives every attention module planc's exact causal attention, or keeps the model's own."
     )
-    kind: str
+    kind: Annotated[str, _CONTEXT]
     """plain, ring, allgather, ulysses, or eager for the model's own code."""
-    balance: str
+    balance: Annotated[str, _CONTEXT]
     """headtail or none."""
-    over: tuple[MeshDim, ...]
-    isolates: bool = False
+    over: Annotated[tuple[MeshDim, ...], _CONTEXT]
+    isolates: Annotated[bool, numerics("data.packing", "documents isolated")] = False
     """Whether tokens attend only to their own document."""
 
     @property
@@ -100,11 +104,11 @@ class AttachDropout(Op):
     summary: ClassVar[str] = (
         "Gives modules dropout whose masks depend on the seed, the step and each element's global position."
     )
-    modules: tuple[str, ...]
-    draws: tuple[Draw, ...]
+    modules: Annotated[tuple[str, ...], numerics("model.dropout", "dropout")]
+    draws: Annotated[tuple[Draw, ...], numerics("model.dropout", "dropout")]
     """What each of the modules drops in one forward of the model, in order."""
-    seed: int
-    over: tuple[MeshDim, ...]
+    seed: Annotated[int, numerics("model.seed", "dropout seed")]
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
     """The mesh dim that the layouts are over."""
 
     def effects(self) -> Effects:
@@ -117,8 +121,8 @@ class CheckpointActivations(Op):
     op: Literal["activation_checkpoint.wrap"] = "activation_checkpoint.wrap"
     stage: ClassVar[Stage] = Stage.ACTIVATION_CHECKPOINT
     summary: ClassVar[str] = "Makes modules recompute all or most of their activations in backward."
-    mode: Literal["full", "selective"]
-    modules: tuple[str, ...]
+    mode: Annotated[Literal["full", "selective"], layout("activation_checkpoint")]
+    modules: Annotated[tuple[str, ...], layout("activation_checkpoint")]
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
@@ -128,17 +132,20 @@ CompileBackend: TypeAlias = Literal["inductor", "aot_eager", "eager"]
 CompileMode: TypeAlias = Literal["default", "max-autotune-no-cudagraphs"]
 
 
+_COMPILE = layout("compile", is_in_sums=True)
+
+
 @record(kw_only=True)
 class CompileModules(Op):
     op: Literal["compile.wrap"] = "compile.wrap"
     stage: ClassVar[Stage] = Stage.COMPILE
     summary: ClassVar[str] = "Compiles the forward and backward of each module with torch.compile."
-    backend: CompileBackend
-    mode: CompileMode | None
+    backend: Annotated[CompileBackend, _COMPILE]
+    mode: Annotated[CompileMode | None, _COMPILE]
     """The mode of inductor; the other backends have none."""
-    fullgraph: bool
-    dynamic: bool
-    modules: tuple[str, ...]
+    fullgraph: Annotated[bool, _COMPILE]
+    dynamic: Annotated[bool, _COMPILE]
+    modules: Annotated[tuple[str, ...], _COMPILE]
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
@@ -161,7 +168,7 @@ class InitWeights(Op):
     summary: ClassVar[str] = (
         "Draws the initial weights that a rank holds, by their places: bitwise equal on every mesh."
     )
-    seed: int
+    seed: Annotated[int, identity("model.seed")]
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.MODEL,), writes=(Resource.WEIGHTS,))
@@ -172,10 +179,10 @@ class LoadWeights(Op):
     op: Literal["weights.load"] = "weights.load"
     stage: ClassVar[Stage] = Stage.LOAD
     summary: ClassVar[str] = "Reads each rank's slices of the model's safetensors files."
-    path: str
-    seed: int
+    path: Annotated[str, start("model.weights")]
+    seed: Annotated[int, identity("model.seed")]
     """Seeds the buffers that no file holds."""
-    strip: str | None = None
+    strip: Annotated[str | None, start("model.strip")] = None
     """The part of the tensors' names in the files that the model's names lack."""
 
     def effects(self) -> Effects:

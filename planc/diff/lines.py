@@ -1,0 +1,193 @@
+"""The lines of a difference: each label that fields of ops state, in the order of the ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from planc.diff.difference import Action, Change, Group
+from planc.diff.fact import Fact, compare
+from planc.diff.modules import (
+    compare_compilation,
+    compare_groups,
+    compare_recomputation,
+    compare_styles,
+    compare_units,
+)
+from planc.diff.pipelines import compare_pipelines
+from planc.diff.readers import READERS, Reader
+from planc.diff.side import Side
+from planc.graph.consequence import Consequence, Meaning, meanings
+from planc.graph.op import Op
+from planc.graph.ops import OPS, OpenData
+from planc.vocab import MESH_DIMS, MeshDim
+
+Comparer = Callable[[Side, Side], Iterator[Change]]
+Field = tuple[type[Op], str]
+
+
+def _told_with_others(old: Side, new: Side) -> Iterator[Change]:
+    """Nothing: the lines of another label tell these fields too."""
+    return iter(())
+
+
+COMPARERS: Mapping[str, Comparer] = {
+    "tensor_parallel": compare_styles,
+    "FSDP units": compare_units,
+    "fsdp.reshard_after_forward": _told_with_others,
+    "activation_checkpoint": compare_recomputation,
+    "compile": compare_compilation,
+    "parameter groups": compare_groups,
+    "pipeline": compare_pipelines,
+    "pipeline stages": _told_with_others,
+    "weights in two stages": _told_with_others,
+}
+"""For the labels that have a line for each module, unit or stage that changes."""
+
+_GROUPS = {
+    Consequence.NUMERICS: Group.NUMERICS,
+    Consequence.LAYOUT: Group.LAYOUT,
+    Consequence.SAMPLES: Group.BATCH,
+    Consequence.IDENTITY: Group.NUMERICS,
+    Consequence.START: Group.NUMERICS,
+    Consequence.OUTPUT: Group.RUN,
+    Consequence.DERIVED: Group.NUMERICS,
+}
+_SHOWN_ELSEWHERE = {
+    "model": Group.LAYOUT,
+    "optimizer implementation": Group.NUMERICS,
+    "loss chunks": Group.NUMERICS,
+    'export "hf"': Group.CHECKPOINT,
+    **dict.fromkeys(
+        ("tokens/step", "gradient_accumulation", "data.micro_batch", "documents isolated"), Group.BATCH
+    ),
+}
+"""Labels that readers look for in another group than that of their consequence."""
+
+_EXPECTATIONS = {"tokens/step": "tokens_per_step", "gradient_accumulation": "gradient_accumulation"}
+KEY_LINES = frozenset({"tokens/step"})
+"""Lines that are shown unchanged too, next to others that changed in their group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A label with its meaning, and the facts or the comparison that tell a change of its fields."""
+
+    label: str
+    meaning: Meaning
+    facts: tuple[Fact, ...]
+    comparer: Comparer | None = None
+
+    @property
+    def consequence(self) -> Consequence:
+        return self.meaning.consequence
+
+
+def compare_line(line: Line, old: Side, new: Side) -> Iterator[Change]:
+    """The changes of a line's fields, and unchanged facts with Action.KEEP."""
+    yield from compare(line.facts, old, new)
+    if line.comparer is not None:
+        yield from line.comparer(old, new)
+
+
+@cache
+def lines() -> tuple[Line, ...]:
+    """Every label of every op, then what no op holds."""
+    stated: dict[str, tuple[Meaning, list[Field]]] = {}
+    for kind in OPS:
+        for name, meaning in meanings(kind).items():
+            if meaning.label:
+                stated.setdefault(meaning.label, (meaning, []))[1].append((kind, name))
+    return (*(_line(meaning, fields) for meaning, fields in stated.values()), *_OF_PLANS)
+
+
+def _line(meaning: Meaning, fields: Sequence[Field]) -> Line:
+    label = meaning.label
+    if comparer := COMPARERS.get(label):
+        return Line(label, meaning, (), comparer)
+    if label == "mesh":
+        return Line(label, meaning, tuple(map(_mesh_dim, MESH_DIMS)))
+    group = _SHOWN_ELSEWHERE.get(label) or _GROUPS[meaning.consequence]
+    read = READERS.get(label) or _values(fields)
+    return Line(label, meaning, (Fact(group, label, meaning.key, read, _EXPECTATIONS.get(label, "")),))
+
+
+def _mesh_dim(mesh_dim: MeshDim) -> Fact:
+    name = f"mesh.{mesh_dim}"
+    return Fact(
+        Group.LAYOUT, name, name, lambda side: dict(side.graph.init_mesh.sizes).get(mesh_dim), "world_size"
+    )
+
+
+def _values(fields: Sequence[Field]) -> Reader:
+    """The values that the fields have in all ops: usually one."""
+
+    def read(side: Side) -> Any:
+        found = dict.fromkeys(getattr(op, name) for kind, name in fields for op in side.ops(kind))
+        values = [value for value in found if value not in (None, (), "")]
+        if len(values) < 2:
+            return values[0] if values else None
+        return " and ".join(
+            ", ".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in values
+        )
+
+    return read
+
+
+def compare_unlined(old: Side, new: Side) -> Iterator[Change]:
+    """One line for two graphs that differ although no other line does.
+
+    Another version of planc may derive a field from others in another way.
+    """
+    names = tuple(_changed_fields(old, new))
+    if names:
+        note = f"compiled differently: {', '.join(names)}; see show --graph"
+        yield Change(Group.RUN, Action.CHANGE, "graph", note=note)
+
+
+def _changed_fields(old: Side, new: Side) -> Iterator[str]:
+    for kind in OPS:
+        for name in meanings(kind):
+            before, after = ([getattr(op, name) for op in side.ops(kind)] for side in (old, new))
+            if before != after:
+                yield f"{kind.__dataclass_fields__['op'].default}.{name}"
+
+
+def having(*consequences: Consequence) -> Iterable[Line]:
+    """The lines with one of these consequences."""
+    return (line for line in lines() if line.consequence in consequences)
+
+
+def _sequences_per_step(side: Side) -> int | None:
+    data = side.op(OpenData)
+    return data.global_batch if data else None
+
+
+def _elastic(side: Side) -> str | None:
+    elastic = side.plan.elastic if side.plan else None
+    return f"{elastic.on[0]} may be {', '.join(map(str, elastic.sizes))}" if elastic else None
+
+
+def _max_restarts(side: Side) -> int | None:
+    return side.plan.elastic.max_restarts if side.plan and side.plan.elastic else None
+
+
+def _of_plan(consequence: Consequence, fact: Fact) -> Line:
+    return Line(fact.name, Meaning(consequence, fact.path, fact.name), (fact,))
+
+
+_OF_PLANS = (
+    _of_plan(
+        Consequence.LAYOUT, Fact(Group.BATCH, "sequences/step", "", _sequences_per_step, "sequences_per_step")
+    ),
+    *(
+        _of_plan(Consequence.OUTPUT, fact)
+        for fact in (
+            Fact(Group.RUN, "train.steps", "train.steps", lambda side: side.graph.num_steps or None),
+            Fact(Group.RUN, "elastic", "elastic", _elastic),
+            Fact(Group.RUN, "elastic.max_restarts", "elastic.max_restarts", _max_restarts),
+        )
+    ),
+)

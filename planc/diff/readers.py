@@ -1,0 +1,211 @@
+"""The lines that tell several fields in one sentence, by the label that the fields state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from planc.diff.side import Side
+from planc.figures.plan import tokens_per_step
+from planc.graph.ops import (
+    AttachAttention,
+    AttachDropout,
+    BuildModel,
+    BuildSchedule,
+    ComputeLoss,
+    Evaluate,
+    ExportHf,
+    FullyShard,
+    InitWeights,
+    LoadWeights,
+    OpenData,
+    OpenEvaluation,
+    OpenSource,
+    SaveCheckpoint,
+    ShardContext,
+    StartProfile,
+)
+from planc.graph.sources import AnySource
+from planc.graph.text import summarise
+from planc.tables import every_step, plural
+
+Reader = Callable[[Side], Any]
+
+
+def _model(side: Side) -> str:
+    return f"{side.model.architecture} (config {side.model.config_digest[:12]})"
+
+
+def _other_dtypes(side: Side) -> str | None:
+    """Parameters and buffers with another dtype than `model.dtype`, layers folded."""
+    found: dict[str, list[str]] = {}
+    for name, dtype in side.model.other_dtypes.items():
+        found.setdefault(dtype, []).append(name)
+    return "; ".join(f"{dtype} {', '.join(summarise(names))}" for dtype, names in found.items()) or None
+
+
+def _rope(side: Side) -> tuple[str, ...] | None:
+    texts = [" = ".join(map(str, pair)) for op in side.ops(BuildModel) for pair in op.rope]
+    return tuple(texts) or None
+
+
+def _weights(side: Side) -> str:
+    load = side.op(LoadWeights)
+    return f"pretrained, from {load.path}" if load else "random"
+
+
+def _seed(side: Side) -> int | None:
+    op = side.op(InitWeights) or side.op(LoadWeights)
+    return op.seed if op else None
+
+
+def _context_parallel(side: Side) -> str | None:
+    attention = side.op(AttachAttention)
+    if attention is None or not attention.over:
+        return None if attention is None or attention.kind == "plain" else f"none, {attention.kind} attention"
+    return f"{attention.kind} over {', '.join(attention.over)}, load balancer {attention.balance}"
+
+
+def _sequence_tensors(side: Side) -> str | None:
+    context = side.op(ShardContext)
+    if context is None or not context.buffers:
+        return None
+    tensors = ", ".join(f"{name} Shard({tensor_dim})" for name, tensor_dim in context.buffers)
+    return f"{tensors}, load balancer {context.balance}"
+
+
+def _positions(side: Side) -> str | None:
+    """None for a model that counts its positions from 0."""
+    context = side.op(ShardContext)
+    if context is None or context.first_position is None is context.uncounted_token:
+        return None
+    uncounted = "" if context.uncounted_token is None else f" without tokens of id {context.uncounted_token}"
+    return f"from {context.first_position or 0}{uncounted}"
+
+
+def _dropout(side: Side) -> tuple[str, ...] | None:
+    """Probabilities and modules; how ranks hold the tensors changes no mask."""
+    found: dict[float, list[str]] = {}
+    for op in side.ops(AttachDropout):
+        for draw in op.draws:
+            found.setdefault(draw.probability, []).extend(op.modules)
+    texts = (f"{one} in {', '.join(summarise(tuple(dict.fromkeys(names))))}" for one, names in found.items())
+    return tuple(texts) or None
+
+
+def _fsdp(side: Side) -> str | None:
+    return " and ".join(dict.fromkeys(map(_unit_dims, side.ops(FullyShard)))) or None
+
+
+def _unit_dims(op: FullyShard) -> str:
+    copies = f", replicas over {', '.join(op.replicate_over)}" if op.replicate_over else ""
+    return f"over {', '.join(op.shard_over)}{copies}"
+
+
+def _unless(default: object, name: str) -> Reader:
+    """A field of the units' ops; None with the default, so a plan without units is equal to one with it."""
+
+    def read(side: Side) -> Any:
+        values = (getattr(op, name) for op in side.ops(FullyShard))
+        return next((value for value in values if value != default), None)
+
+    return read
+
+
+def _loss_chunks(side: Side) -> str | None:
+    """None for a loss of all tokens at once."""
+    found = side.op(ComputeLoss)
+    if found is None or (found.chunks == 1 and found.head is None and not found.logits):
+        return None
+    steps = "".join(f", {step}" for step in found.logits)
+    return f"{found.chunks} of {found.head}{steps}"
+
+
+def _schedule_length(side: Side) -> int | None:
+    """A constant schedule has no end to move."""
+    schedule = side.op(BuildSchedule)
+    return None if schedule is None or schedule.kind == "constant" else schedule.num_steps
+
+
+def _tokens_per_step(side: Side) -> int | None:
+    return tokens_per_step(side.graph).count if side.op(OpenData) else None
+
+
+def _source(side: Side) -> str | None:
+    mixed = (f"{op.label}: {_written_source(op)}" for op in side.ops(OpenSource))
+    data = side.op(OpenData)
+    return "; ".join(mixed) or (_written_source(data) if data else None)
+
+
+def _source_weights(side: Side) -> str | None:
+    """The shares of a mixture's sources."""
+    mixed = tuple(side.ops(OpenSource))
+    return ", ".join(f"{op.label} {op.weight or 'by size'}" for op in mixed) or None
+
+
+def _written_source(op: AnySource) -> str:
+    """A source with all of its options."""
+    said = {"field": op.field, "train_on": op.train_on, "revision": op.revision, "split": op.split}
+    said |= {"subset": op.subset, "thinking": op.thinking, "template": op.template, "date": op.date}
+    said["ignore"] = ", ".join(op.ignore)
+    options = (f"{name} {value}" for name, value in said.items() if value)
+    return f"{op.source}({', '.join((*op.patterns, *options))})"
+
+
+def _evaluations(side: Side) -> str | None:
+    """Each evaluation's source, size, and interval."""
+    every = {op.label: op.every_steps for op in side.ops(Evaluate)}
+    found = [
+        f"{op.label}: {f'{op.share} of ' if op.share else ''}{_written_source(op)}, "
+        f"{plural(op.sequences, 'sequence') if op.sequences else 'all sequences'}, "
+        f"{every_step(every.pop(op.label)) if op.label in every else 'never'}"
+        for op in side.ops(OpenEvaluation)
+    ]
+    return "; ".join((*found, *(f"{label}: {every_step(steps)}" for label, steps in every.items()))) or None
+
+
+def _export(side: Side) -> str | None:
+    export = side.op(ExportHf)
+    return f"at the {export.when}, {export.dtype}" if export else None
+
+
+def _save_mode(side: Side) -> str | None:
+    save = side.op(SaveCheckpoint)
+    if save is None or save.when_busy is None:
+        return save.mode if save else None
+    return f"{save.mode}, {save.when_busy} when busy"
+
+
+def _profile(side: Side) -> str | None:
+    profile = side.op(StartProfile)
+    if profile is None:
+        return None
+    memory = ", with memory" if profile.memory else ""
+    return f"steps {profile.first_step} to {profile.last_step}{memory}"
+
+
+READERS: Mapping[str, Reader] = {
+    "model": _model,
+    "tensors in another dtype": _other_dtypes,
+    "model.rope": _rope,
+    "model.weights": _weights,
+    "model.seed": _seed,
+    "context_parallel": _context_parallel,
+    "sequence tensors": _sequence_tensors,
+    "first position": _positions,
+    "dropout": _dropout,
+    "fsdp": _fsdp,
+    "fsdp.cpu_offload": _unless(False, "cpu_offload"),
+    "fsdp.reshard_after_backward": _unless(True, "reshard_after_backward"),
+    "fsdp.reduce_every": _unless("step", "reduce_every"),
+    "loss chunks": _loss_chunks,
+    "schedule ends at step": _schedule_length,
+    "tokens/step": _tokens_per_step,
+    "data.source": _source,
+    "data.weights": _source_weights,
+    "evaluations": _evaluations,
+    'export "hf"': _export,
+    "checkpoint.mode": _save_mode,
+    "profile": _profile,
+}
+"""For the labels whose fields read better together; the others are shown as their fields hold them."""
