@@ -14,6 +14,7 @@ from planc.estimate.units import Unit
 from planc.graph.gathers import StageUnit
 from planc.graph.ops import AllReduceGradients, ClipGradients, GuardStep, NextBatch, ReduceMetrics, SumTies
 from planc.graph.pipeline import Pipeline, pipeline_of
+from planc.graph.sources import mixture_labels
 from planc.inventory.schema import Attention
 from planc.vocab import DType, MeshDim, is_sharded
 
@@ -189,13 +190,19 @@ def _attention(work: RankWork, attention: Attention, *, num_forwards: int) -> It
 
 
 def _scalars(work: RankWork) -> Iterator[Collective]:
-    """Token count, loss with the number of stopped ranks, and gradient norm: eight bytes each."""
+    """Token count, loss with the number of stopped ranks, and gradient norm: eight bytes each.
+
+    With the loss of a step, two more for each source of a mixture: its own loss and labels.
+    """
+    num_summed = 2 + 2 * len(mixture_labels(work.graph))
     for op in work.graph.step:
         match op:
             case NextBatch():
                 yield from (_scalar(work, (mesh_dim,), op.name) for mesh_dim in op.count_over)
             case ReduceMetrics():
-                yield from (_scalar(work, (mesh_dim,), op.name, num_values=2) for mesh_dim in op.over)
+                yield from (
+                    _scalar(work, (mesh_dim,), op.name, num_values=num_summed) for mesh_dim in op.over
+                )
                 yield from (_scalar(work, (mesh_dim,), op.name) for mesh_dim in op.agree_over)
             case GuardStep():
                 yield from (_scalar(work, (mesh_dim,), op.name) for mesh_dim in op.over)

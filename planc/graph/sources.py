@@ -20,6 +20,11 @@ def training_data(graph: Graph) -> OpenData:
     return next(op for op in graph.setup if isinstance(op, OpenData))
 
 
+def mixture_labels(graph: Graph) -> tuple[str, ...]:
+    """The labels of the sources of a mixture, in their order; empty for training data of one source."""
+    return tuple(op.label for op in graph.setup if isinstance(op, OpenSource))
+
+
 def sources_of(graph: Graph) -> Iterator[AnySource]:
     """The ops that read a source: of the training data, one or each of its mixture, then of evaluations."""
     for op in graph.setup:

@@ -34,7 +34,21 @@ def status_section(found: RunRecord, side: Side) -> Html:
         lines = plural(found.num_damaged, "line")
         damaged.append(f"{METRICS_NAME} has {lines} that can't be read; the curves leave them out.")
     missing = [] if found.status else ["status.json is missing or invalid."]
-    return markup(table([*rows], caption="Status"), *map(paragraph, (*missing, *damaged)))
+    return markup(table([*rows], caption="Status"), *_sources(found), *map(paragraph, (*missing, *damaged)))
+
+
+def _sources(found: RunRecord) -> Iterator[Html]:
+    """The last values of each source of a mixture."""
+    rows = []
+    for label, numbers in found.sources.items():
+        last = {name: points[-1] for name, points in numbers.items()}
+        step, loss = last.get("loss", (0, 0.0))
+        counts = (f"{round(last[name][1]):_}" if name in last else "" for name in ("labels", "tokens"))
+        epoch = f"{last['epoch'][1]:.2f}" if "epoch" in last else ""
+        rows.append((label, f"{_short(loss)} at step {step:_}" if step else "no labels", *counts, epoch))
+    if rows:
+        header = ("source", "loss", "labels per step", "tokens per step", "epoch")
+        yield table(rows, header=header, caption="Sources, with their last logged values")
 
 
 def curves_section(found: RunRecord) -> Html:
@@ -52,6 +66,9 @@ def _charts(found: RunRecord) -> Iterator[Html]:
     ]
     if losses:
         yield chart("Loss", losses, written=_short)
+    of_sources = [Curve(label, points) for label, one in found.sources.items() if (points := one.get("loss"))]
+    if of_sources:
+        yield chart("Loss by source", of_sources, written=_short)
     for name, title in (("grad_norm", "Gradient norm"), ("learning_rate", "Learning rate")):
         if curves := [Curve(title.lower(), points) for _, points in _one(found, name)]:
             yield chart(title, curves, written=_short)

@@ -18,6 +18,20 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceMetrics:
+    """One source of a mixture in a step: its positions, its labels, and their mean loss, None without any.
+
+    `epoch` is how often its sequences have been consumed since the first step.
+    """
+
+    label: str
+    tokens: int
+    labels: int
+    loss: float | None
+    epoch: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepMetrics:
     """One optimizer step, over all ranks. `loss` is the mean over `labels`, 0 where there are none.
 
@@ -39,6 +53,10 @@ class StepMetrics:
     tokens_per_second_per_device: float
     seconds: float
     memory_bytes: int
+    epoch: float | None = None
+    """How often the training data has been consumed: of a mixture, all of its sequences together."""
+    sources: tuple[SourceMetrics, ...] = field(default=())
+    """The step by source of a mixture; its sums are `tokens`, `labels` and the sum of the losses."""
     sample_ids: tuple[int, ...] = field(default=())
     evaluations: tuple[Evaluation, ...] = field(default=())
     """The evaluations after this step."""

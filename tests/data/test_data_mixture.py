@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from planc.runtime.data.mixture import BLOCK, JoinedDatasets, MixtureOrder, Shares, source_block
 from planc.runtime.data.open import MixedData, OpenData, mixed, open_data
-from planc.runtime.data.order import SampleOrder
+from planc.runtime.data.order import Epoch, Order, SampleOrder
 from planc.runtime.data.sources import JsonLinesSource
 from planc.runtime.data.spec import DataSpec
 from tests.data.mixtures_measured import MIXTURES, by_hand, worst_deviation
@@ -69,10 +69,21 @@ def test_any_part_of_the_order_is_the_same_however_it_is_asked_for() -> None:
         np.testing.assert_array_equal(part, whole[start - 4_000 : start - 4_000 + 7])
 
 
-def test_passes_count_what_each_source_has_given() -> None:
-    order = order_of((50, 20), ("0.8", "0.2"))
-    ids = order.sample_ids(0, count=5_000)
-    assert order.passes(5_000) == ((ids < 50).sum() / 50, (ids >= 50).sum() / 20)
+@pytest.mark.parametrize("order", [order_of((50, 20), ("0.8", "0.2")), SampleOrder(70, 5, (50, 20))])
+def test_an_order_counts_what_each_source_has_given(order: Order) -> None:
+    ids = order.fresh().sample_ids(0, count=5_000)
+    for position in (0, 1, 69, 70, 4_095, 4_096, 5_000):
+        before = ids[:position]
+        assert order.consumed(position) == ((before < 50).sum(), (before >= 50).sum())
+
+
+def test_the_counts_of_an_epoch_sorted_bucket_by_bucket_are_those_of_its_ids() -> None:
+    sizes = (300, 1, 699)
+    epoch, whole = (Epoch(1_000, 3, 0, bucket_size=size) for size in (64, 1 << 20))
+    ids = whole.ids(0, count=1_000)
+    for offset in (0, 1, 63, 500, 501, 999, 120):
+        expected = [np.isin(ids[:offset], range(*one)).sum() for one in ((300,), (300, 301), (301, 1_000))]
+        assert epoch.counts(offset, sizes=sizes).tolist() == expected
 
 
 def test_sources_are_at_random_places_of_a_block() -> None:
@@ -94,7 +105,8 @@ def opened(folder: Path, name: str, texts: int) -> OpenData:
 def test_sources_without_weights_are_one_set_of_sequences(tmp_path: Path) -> None:
     parts = [MixedData(name, "", opened(tmp_path, name, 30)) for name in ("a", "b")]
     data = mixed(parts, seed=3)
-    assert data.order == SampleOrder(sum(one.data.dataset.num_sequences for one in parts), 3)
+    sizes = tuple(one.data.dataset.num_sequences for one in parts)
+    assert data.order == SampleOrder(sum(sizes), 3, sizes)
     assert isinstance(data.dataset, JoinedDatasets)
     for index in range(data.dataset.num_sequences):
         source, within = data.dataset.place(index)

@@ -85,3 +85,20 @@ def test_a_run_whose_model_is_gone_shows_what_its_plan_holds(run_folder: Path, w
     assert "the model is not here" in found.text
     assert {"h2: Training", "h2: Mesh", "h2: Schedule"} <= set(found.outline)
     assert "h2: Memory" not in found.outline
+
+
+def test_a_mixture_has_its_sources_as_curves_and_with_their_last_values(
+    run_folder: Path, write: Write
+) -> None:
+    rare = ({"loss": None, "labels": 0, "tokens": 0, "epoch": 0.0}, {"loss": 4.5, "labels": 7, "tokens": 64})
+    with (run_folder / "metrics.jsonl").open("a") as file:
+        for step, (web, seldom) in enumerate(zip((3.25, 3.0), rare, strict=True), start=61):
+            web_line = {"label": "web", "loss": web, "labels": 90, "tokens": 1_024, "epoch": step / 100}
+            sources = [web_line, {"label": "<b>rare", **seldom}]
+            file.write(json.dumps({"step": step, "loss": web, "sources": sources}) + "\n")
+    page = read(write("report", str(run_folder)))
+    assert page.table("Sources, with their last logged values").rows[1:] == [
+        ["web", "3 at step 62", "90", "1_024", "0.62"],
+        ["<b>rare", "4.5 at step 62", "7", "64", "0.00"],
+    ]
+    assert page.table("Loss by source").rows[1:] == [["61", "3.25", ""], ["62", "3", "4.5"]]

@@ -20,6 +20,7 @@ from planc.figures.speed import (
 )
 from planc.record import record
 from planc.runtime.observer import StepMetrics
+from planc.tables import plural, render_table
 
 _REFRESHES_PER_SECOND = 4
 _MIN_ROWS = 8
@@ -64,10 +65,30 @@ def step_text(step: int, *, num_steps: int) -> str:
 
 def _loss_parts(metrics: StepMetrics) -> tuple[Part, ...]:
     return (
-        Part(f"loss {metrics.loss:.4f}" if metrics.labels else "no labels", 6),
+        Part(_loss_text(metrics.loss if metrics.labels else None), 6),
         Part(f"grad_norm {metrics.grad_norm:.3f}", 4),
         Part(f"lr {metrics.learning_rate:.2e}", 2),
+        *(() if metrics.epoch is None else (Part(f"epoch {metrics.epoch:.2f}", 3),)),
     )
+
+
+def _loss_text(loss: float | None) -> str:
+    return "no labels" if loss is None else f"loss {loss:.4f}"
+
+
+def source_lines(metrics: StepMetrics) -> list[str]:
+    """For each source of a mixture: `  web  loss 2.3456  998 labels  1_024 tokens  epoch 0.52`."""
+    rows = [
+        (
+            one.label,
+            _loss_text(one.loss),
+            plural(one.labels, "label"),
+            plural(one.tokens, "token"),
+            f"epoch {one.epoch:.2f}",
+        )
+        for one in metrics.sources
+    ]
+    return render_table(rows, right=(2, 3), indent="  ").splitlines()
 
 
 def _rate_parts(metrics: StepMetrics) -> Iterator[Part]:
@@ -179,6 +200,9 @@ class LiveView:
             fit(self._rates(self.metrics), cells=cells),
             fit(phase_parts(self.metrics.phase_seconds), cells=cells),
         ]
+        of_sources = [line[:cells] for line in source_lines(self.metrics)]
+        if len(lines) + len(of_sources) < rows:
+            lines += of_sources
         return [line for line in lines if line][: len(lines) if rows >= _MIN_ROWS else 1]
 
     def _wait_line(self, *, cells: int, is_ascii: bool) -> str:

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from rich.console import Console
 
-from planc.cli.running.live import LiveView, clock, step_parts
+from planc.cli.running.live import LiveView, clock, source_lines, step_parts
 from planc.runtime.observer import Evaluation, SaveTimes, StepMetrics
 from planc.runtime.run_directory.directory import RunDirectory
 from planc.tables import plural
@@ -66,7 +66,7 @@ class RunDisplay:
             self.live.stepped(metrics, time_left=time_left)
         else:
             line = "  ".join(part.text for part in step_parts(metrics, num_steps=self.num_steps))
-            self._print(f"{line}  left {time_left}")
+            self._print("\n".join((f"{line}  left {time_left}", *source_lines(metrics))))
 
     def evaluated(self, found: Evaluation, *, step: int) -> None:
         self.directory.add_evaluation(found, step=step)

@@ -71,7 +71,8 @@ class ReduceMetrics(Op):
     op: Literal["metrics.reduce"] = "metrics.reduce"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = (
-        "Sums the loss over ranks with different tokens, and shares whether any rank got a stop signal."
+        "Sums the loss over ranks with different tokens, and shares whether any rank got a stop signal. "
+        "For a mixture, sums each source's loss and labels, too."
     )
     over: Annotated[tuple[MeshDim, ...], DERIVED]
     agree_over: Annotated[tuple[MeshDim, ...], DERIVED] = ()

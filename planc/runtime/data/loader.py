@@ -11,17 +11,21 @@ import numpy.typing as npt
 from planc.runtime.data.ahead import Ahead
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.order import Order, SampleIds, rank_positions
+from planc.runtime.data.order import Order, SampleIds, rank_positions, sources_of
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Inputs, labels (already shifted) and position ids [B, S] of sequences `sample_ids` [B]; all int64."""
+    """Inputs, labels (already shifted) and position ids [B, S] of sequences `sample_ids` [B]; all int64.
+
+    `sources` [B] are the numbers of their sources in a mixture; None without one.
+    """
 
     inputs: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64]
     position_ids: npt.NDArray[np.int64]
     sample_ids: SampleIds
+    sources: SampleIds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,9 @@ def step_batches(source: BatchSource, start: int, /) -> list[MicroBatch]:
     ids = [source.sample_ids_at(start, micro_step=micro_step) for micro_step in range(number)]
     step = micro_batch_of(source.dataset, np.concatenate(ids))
     parts = (array.reshape(number, size, -1) for array in (step.inputs, step.labels, step.position_ids))
-    return [MicroBatch(*arrays) for arrays in zip(*parts, ids, strict=True)]
+    sizes = source.order.sizes
+    sources = [sources_of(one, sizes) if sizes else None for one in ids]
+    return [MicroBatch(*arrays) for arrays in zip(*parts, ids, sources, strict=True)]
 
 
 class BatchLoader:
@@ -104,6 +110,7 @@ class BatchLoader:
     ) -> None:
         self.source = source
         self.samples_consumed = 0
+        self._counted = source.order.fresh()
         make = partial(step_batches, source)
         self._ahead = (
             Ahead(make, depth=prefetch, stride=source.global_batch, patience_seconds=patience_seconds)
@@ -117,6 +124,15 @@ class BatchLoader:
         batches = step_batches(self.source, start) if self._ahead is None else self._ahead.take(start)
         self.samples_consumed += self.source.global_batch
         return batches
+
+    def consumed(self, *, steps_before: int = 0) -> tuple[int, ...]:
+        """The sequences of each source of a mixture that all ranks have consumed, some steps earlier."""
+        return self._counted.consumed(self.samples_consumed - steps_before * self.source.global_batch)
+
+    @property
+    def epoch(self) -> float:
+        """How often all sequences have been consumed."""
+        return self.samples_consumed / self.source.order.num_sequences
 
     def next_ids(self) -> list[int]:
         """The sequences of the rank's next step."""

@@ -106,14 +106,13 @@ class MixtureOrder:
             block = self._block(position // BLOCK)
             yield int(block.sources[position % BLOCK]), int(block.places[position % BLOCK])
 
-    def passes(self, position: int) -> tuple[float, ...]:
-        """How often each source has been seen before a position."""
+    def consumed(self, position: int) -> tuple[int, ...]:
         block, within = divmod(position, BLOCK)
         seen = np.bincount(self._block(block).sources[:within], minlength=len(self.sizes))
-        totals = self.shares.totals(block)
-        return tuple(
-            (before + int(more)) / size for before, more, size in zip(totals, seen, self.sizes, strict=True)
-        )
+        return tuple(before + int(more) for before, more in zip(self.shares.totals(block), seen, strict=True))
+
+    def fresh(self) -> MixtureOrder:
+        return MixtureOrder(self.sizes, self.shares, self.seed)
 
     def _block(self, block: int) -> _Block:
         if block not in self._blocks:

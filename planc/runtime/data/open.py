@@ -110,9 +110,9 @@ def mixed(sources: Sequence[MixedData], *, seed: int) -> OpenData:
     datasets = tuple(one.data.dataset for one in sources)
     weights = tuple(one.weight for one in sources)
     joined = JoinedDatasets(tuple(one.label for one in sources), datasets)
-    order: Order = SampleOrder(joined.num_sequences, seed)
+    sizes = tuple(one.num_sequences for one in datasets)
+    order: Order = SampleOrder(joined.num_sequences, seed, sizes)
     if all(weights):
-        sizes = tuple(one.num_sequences for one in datasets)
         order = MixtureOrder(sizes, Shares.of([Fraction(weight) for weight in weights]), seed)
     return OpenData(
         joined,

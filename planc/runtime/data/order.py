@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,6 +33,15 @@ def _random(seed: int, epoch: int, stream: int) -> np.random.PCG64:
     return np.random.PCG64(np.random.SeedSequence([seed, epoch, stream] if stream else [seed, epoch]))
 
 
+def sources_of(sample_ids: SampleIds, sizes: Sequence[int]) -> SampleIds:
+    """The number of the source of each sequence, where sources of these sizes are joined."""
+    return np.searchsorted(np.cumsum(sizes), sample_ids, side="right")
+
+
+def _by_source(sample_ids: SampleIds, sizes: Sequence[int]) -> SampleIds:
+    return np.bincount(sources_of(sample_ids, sizes), minlength=len(sizes))
+
+
 @dataclass(slots=True)
 class Epoch:
     """The order of one epoch, `epoch_permutation`, of which no more than `bucket_size` ids are in memory.
@@ -50,16 +59,32 @@ class Epoch:
     """Where each bucket ends in the permutation; None until keys have been counted."""
     _bucket: tuple[int, SampleIds] | None = None
     """The number and the ids of the bucket used last."""
+    _earlier: tuple[int, SampleIds] | None = None
+    """The number of a bucket, and the ids of each source in all buckets before it."""
 
     def ids(self, offset: int, *, count: int) -> SampleIds:
         """Up to `count` ids [<= count] of the permutation from `offset` on, at least one."""
+        number, begin = self._place(offset)
+        if self._bucket is None or self._bucket[0] != number:
+            self._bucket = (number, self._sorted(number))
+        return self._bucket[1][offset - begin : offset - begin + count]
+
+    def counts(self, offset: int, *, sizes: Sequence[int]) -> SampleIds:
+        """How many of the first `offset` ids are of each source. Its sizes must always be the same."""
+        number, begin = self._place(offset)
+        if self._earlier is None or self._earlier[0] != number:
+            earlier = np.zeros(len(sizes), dtype=np.int64)
+            for first, numbers, _ in self._drawn() if number else ():
+                earlier += _by_source(np.flatnonzero(numbers < number) + first, sizes)
+            self._earlier = (number, earlier)
+        return self._earlier[1] + _by_source(self.ids(begin, count=offset - begin), sizes)
+
+    def _place(self, offset: int) -> tuple[int, int]:
+        """The bucket that has the id at `offset`, and where it begins."""
         if self._ends is None:
             self._ends = self._count()
         number = int(np.searchsorted(self._ends, offset, side="right"))
-        if self._bucket is None or self._bucket[0] != number:
-            self._bucket = (number, self._sorted(number))
-        begin = int(self._ends[number - 1]) if number else 0
-        return self._bucket[1][offset - begin : offset - begin + count]
+        return number, int(self._ends[number - 1]) if number else 0
 
     @property
     def _num_bits(self) -> int:
@@ -100,6 +125,8 @@ class SampleOrder:
 
     num_sequences: int
     seed: int
+    sizes: tuple[int, ...] = ()
+    """The sequences of each source that is joined; empty for a single source."""
     _epochs: dict[int, Epoch] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def sample_ids(self, start: int, *, count: int) -> SampleIds:
@@ -112,6 +139,16 @@ class SampleOrder:
             ids[filled : filled + len(part)] = part
             filled += len(part)
         return ids
+
+    def consumed(self, position: int) -> tuple[int, ...]:
+        if not self.sizes:
+            return ()
+        epoch, offset = divmod(position, self.num_sequences)
+        begun = self._epoch(epoch).counts(offset, sizes=self.sizes)
+        return tuple(epoch * size + int(more) for size, more in zip(self.sizes, begun, strict=True))
+
+    def fresh(self) -> SampleOrder:
+        return SampleOrder(self.num_sequences, self.seed, self.sizes)
 
     def _epoch(self, epoch: int) -> Epoch:
         if epoch not in self._epochs:
@@ -126,7 +163,19 @@ class Order(Protocol):
 
     @property
     def num_sequences(self) -> int: ...
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sequences of each source of a mixture; empty for a single source."""
+        ...
+
     def sample_ids(self, start: int, *, count: int) -> SampleIds: ...
+    def consumed(self, position: int) -> tuple[int, ...]:
+        """How many sequences of each source of a mixture come before a position."""
+        ...
+
+    def fresh(self) -> Order:
+        """The same order for another thread: an order keeps the part that it was last asked for."""
+        ...
 
 
 def rank_positions(

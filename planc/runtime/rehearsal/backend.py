@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from planc.graph import ops
 from planc.graph.op import Op
+from planc.graph.sources import mixture_labels
 from planc.modeling.first_positions import FirstPositions
 from planc.modeling.initialization import draw, fresh_copy, unset_tensors
 from planc.modeling.layers import layer_lists
@@ -291,11 +292,13 @@ def _has_parameters_or_children(module: nn.Module) -> bool:
 
 
 def open_data(session: Session, op: ops.OpenData, position: Position) -> None:
-    """One sequence of zeros, repeated: no shape depends on ids. Isolated documents are two."""
-    tokens = np.zeros(op.sequence_length + 1, dtype=np.uint8)
-    starts = np.array([0, op.sequence_length // 2]) if op.packing in ("isolate", "whole") else None
-    data = PackedDataset(tokens, op.sequence_length, 1, num_text_bytes=0, document_starts=starts)
-    order = SampleOrder(data.num_sequences, seed=op.shuffle_seed)
+    """One sequence of zeros for each source, repeated: no shape depends on ids. It has two documents."""
+    length, sources = op.sequence_length, mixture_labels(session.graph)
+    begins = np.arange(len(sources) or 1) * length
+    tokens = np.zeros(begins[-1] + length + 1, dtype=np.uint8)
+    starts = np.add.outer(begins, (0, length // 2)).ravel() if op.packing in ("isolate", "whole") else None
+    data = PackedDataset(tokens, length, 1, num_text_bytes=0, document_starts=starts)
+    order = SampleOrder(data.num_sequences, op.shuffle_seed, sizes=(1,) * len(sources))
     session._loader = BatchLoader(
         BatchSource(data, order, op.global_batch, op.micro_batch, session.dp_size, session.dp_rank)
     )

@@ -166,6 +166,9 @@ class RunDirectory:
         # Not asdict, which copies what is only written, every step.
         found = {name: getattr(metrics, name) for name in _METRICS}
         found["evaluations"] = tuple(map(asdict, metrics.evaluations))
+        found["sources"] = tuple(
+            {**asdict(one), "loss": None if one.loss is None else number(one.loss)} for one in metrics.sources
+        )
         values: dict[str, Any] = {
             name: number(value) if isinstance(value, float) else value
             for name, value in found.items()

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     # Lazy: they import this module.
     from planc.runtime.torch.agreement.first_step import FirstStep
     from planc.runtime.torch.parallel.replica_sums import ReplicaSums
+    from planc.runtime.torch.reporting.by_source import SourceSums
     from planc.runtime.torch.reporting.expert_load import ExpertLoad
     from planc.runtime.torch.reporting.line import Line
     from planc.runtime.torch.reporting.profile import Trace
@@ -79,6 +80,8 @@ class LocalBatch:
     labels: Tensor
     position_ids: Tensor
     """Positions in the sequence, or in the document if documents are isolated."""
+    sources: Tensor | None = None
+    """[micro_batch]: the number of each sequence's source in a mixture."""
 
 
 @dataclass(slots=True)
@@ -194,6 +197,8 @@ class Session:
     """This rank's share of the step's loss, summed over micro steps."""
     mean_loss: float = 0.0
     """The step's loss over all ranks, once the step is read."""
+    source_sums: SourceSums | None = None
+    """The loss and labels of each source of a mixture; None without one."""
     replica_sums: ReplicaSums | None = None
     """None until the first step, and without replicas of whole parameters."""
     squared_norm: Tensor | None = None

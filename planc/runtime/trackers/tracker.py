@@ -43,6 +43,7 @@ def values_of(metrics: StepMetrics) -> dict[str, float]:
         "train/learning_rate": metrics.learning_rate,
         "train/tokens": metrics.tokens,
         "train/labels": metrics.labels,
+        "train/epoch": metrics.epoch,
         "throughput/tokens_per_second": metrics.tokens_per_second,
         "throughput/tokens_per_second_per_device": metrics.tokens_per_second_per_device,
         "throughput/tflops_per_second_per_device": metrics.tflops_per_second_per_device,
@@ -53,6 +54,9 @@ def values_of(metrics: StepMetrics) -> dict[str, float]:
         "time/step": metrics.seconds,
         **{f"time/{phase}": seconds for phase, seconds in metrics.phase_seconds.items()},
     }
+    for one in metrics.sources:
+        of_source = {"loss": one.loss, "labels": one.labels, "tokens": one.tokens, "epoch": one.epoch}
+        given |= {f"source/{one.label}/{name}": value for name, value in of_source.items()}
     values = {name: float(value) for name, value in given.items() if value is not None}
     for evaluation in metrics.evaluations:
         values |= values_of_evaluation(evaluation)

@@ -19,6 +19,7 @@ from planc.runtime.observer import StepMetrics
 from planc.runtime.process import Launch
 from planc.runtime.schedule import learning_rate_factor
 from planc.runtime.torch.copies import Arrival
+from planc.runtime.torch.reporting.by_source import source_metrics
 from planc.runtime.torch.reporting.line import Line, write_line
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.bad_steps import guard_of
@@ -87,6 +88,8 @@ def _metrics(session: Session, position: Position, *, seconds: float) -> StepMet
         tflops_per_second_per_device=work.tflops_per_second_per_device(seconds=seconds) if work else None,
         # The plan's device is an accelerator: its peak does not apply to a CPU.
         mfu=work.mfu(seconds=seconds) if work and is_cuda else None,
+        epoch=session.loader.epoch,
+        sources=source_metrics(session),
         sample_ids=sample_ids,
         evaluations=tuple(session.evaluations),
         is_skipped=session.guard.is_skipped or None,

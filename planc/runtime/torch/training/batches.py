@@ -29,6 +29,7 @@ from planc.runtime.numerics import MAX_SEQUENCES
 from planc.runtime.torch.agreement.prepared_data import FailedElsewhereError, require_prepared
 from planc.runtime.torch.attention.documents import document_starts
 from planc.runtime.torch.attention.sharding import shard
+from planc.runtime.torch.reporting.by_source import SourceSums
 from planc.runtime.torch.session import LocalBatch, Session
 from planc.tables import plural
 
@@ -142,6 +143,7 @@ def next_batch(session: Session, op: NextBatch, position: Position) -> None:
     count = torch.full((), number, dtype=torch.int64, device=session.device)
     session.num_labels = session.sum_over(count, op.count_over)
     session.step_loss = torch.zeros((), dtype=torch.float64, device=session.device)
+    session.source_sums = SourceSums.of(session)
     session.squared_norm = torch.zeros((), dtype=torch.float64, device=session.device)
 
 
@@ -174,6 +176,8 @@ def shard_context(session: Session, op: ShardContext, position: Position) -> Non
         "labels": torch.from_numpy(batch.labels),
         "position_ids": torch.from_numpy(batch.position_ids),
     }
+    if batch.sources is not None:
+        tensors["sources"] = torch.from_numpy(batch.sources)
     if session.documents is not None:
         # Every rank of a sequence keeps all starts: its queries may see keys on another rank.
         session.documents.begin(batch.position_ids, on_device=session.to_device(tensors["position_ids"]))

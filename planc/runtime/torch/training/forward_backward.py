@@ -21,6 +21,7 @@ from planc.runtime.torch.parallel.fsdp import ending_as_stated, reduce_deferred
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline
 from planc.runtime.torch.parallel.replica_sums import begin_sums
+from planc.runtime.torch.reporting.by_source import SourceSums
 from planc.runtime.torch.reporting.expert_load import counting
 from planc.runtime.torch.session import Session
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
@@ -111,6 +112,8 @@ def compute_loss(session: Session, op: ComputeLoss, position: Position) -> None:
     assert session.step_loss is not None
     session.step_loss += local.detach()
     session.guard.micro_losses.append(local.detach())
+    if (sums := _sums_by_source(session)) is not None:
+        sums.add(session.local_batch)
     if pipeline is not None:
         pipeline.finish_forward(position, loss=session.loss)
         # Its graph would hold what the stage has received, and the gradient of that.
@@ -131,9 +134,19 @@ def _mean_loss(session: Session, op: ComputeLoss, logits: Tensor, labels: Tensor
             shape=shape,
             stride=(shape[1], 1),
         )
-    total = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED_LABEL)
+    sums = _sums_by_source(session)
+    reduction = "sum" if sums is None else "none"
+    found = F.cross_entropy(logits, labels, reduction=reduction, ignore_index=IGNORED_LABEL)
+    if sums is not None:
+        sums.keep(local_of(found))
     assert session.num_labels is not None
-    return total / session.num_labels.clamp(min=1)
+    return found.sum() / session.num_labels.clamp(min=1)
+
+
+def _sums_by_source(session: Session) -> SourceSums | None:
+    """The sums that a micro-batch adds to: None without a mixture, and in an evaluation."""
+    assert session.local_batch is not None
+    return session.source_sums if session.local_batch.sources is not None else None
 
 
 def backward(session: Session, op: Backward, position: Position) -> None:

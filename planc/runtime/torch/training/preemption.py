@@ -20,13 +20,20 @@ from planc.runtime.torch.session import Session
 def sum_stop_requests(session: Session, op: ReduceMetrics) -> None:
     """Sum the step's loss, and with it how many ranks were asked to stop: no extra collective, 8 more bytes.
 
-    Over the mesh dims that share one loss, only the requests are summed.
+    With them, the loss and the labels of each source of a mixture. Over the mesh dims that share one loss,
+    only the requests are summed.
     """
     assert session.step_loss is not None
     own_request = session.step_loss.new_full((), float(bool(session.notice.signal_name)))
-    both = session.sum_over(torch.stack((session.step_loss, own_request)), op.over)
-    session.step_loss = both[0]
-    session.num_stop_requests = session.sum_over(both[1], op.agree_over)
+    own = torch.stack((session.step_loss, own_request))
+    of_sources = session.source_sums
+    if of_sources is not None:
+        own = torch.cat((own, of_sources.sums.flatten()))
+    summed = session.sum_over(own, op.over)
+    session.step_loss = summed[0]
+    session.num_stop_requests = session.sum_over(summed[1], op.agree_over)
+    if of_sources is not None:
+        of_sources.sums = summed[2:]
 
 
 def take_stop_requests(session: Session, number: float) -> None:

@@ -23,10 +23,16 @@ def read_step(session: Session, position: Position, *, verdict: Tensor | None = 
     RunError on every rank if the loss or the gradient norm is not finite and no guard decides about it.
     """
     on_device = (session.step_loss, session.num_stop_requests, session.num_labels, session.squared_norm)
-    numbers = [one.double() for one in (*on_device, verdict) if one is not None]
+    numbers = torch.stack([one.double() for one in (*on_device, verdict) if one is not None])
+    of_sources = session.source_sums
+    if of_sources is not None:
+        numbers = torch.cat((numbers, of_sources.sums))
     own_time = session.own_time
     with own_time.waiting() if own_time is not None else contextlib.nullcontext():
-        loss, num_stop_requests, num_labels, squared, *rest = torch.stack(numbers).tolist()
+        values = numbers.tolist()
+    if of_sources is not None:
+        of_sources.values = values[-len(of_sources.sums) :]
+    loss, num_stop_requests, num_labels, squared, worst, *_ = (*values, 0)
     if session.clock is not None:
         session.clock.settle()
     write_line(session)
@@ -39,7 +45,7 @@ def read_step(session: Session, position: Position, *, verdict: Tensor | None = 
     for name, value, kind in found:
         require_finite(session, position, name=name, value=value, span=spans[kind])
     take_stop_requests(session, num_stop_requests)
-    return int(rest[0]) if rest else 0
+    return int(worst) if verdict is not None else 0
 
 
 def _skip_without_labels(session: Session, position: Position) -> None:
