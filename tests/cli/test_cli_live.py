@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from planc.cli.running.live import LiveView, Losses, fit, sparkline, step_parts
-from planc.runtime.observer import StepMetrics
+from planc.runtime.observer import SourceMetrics, StepMetrics
 from tests.cli.terminal import at_terminal, plain
 
 GOLDEN = Path(__file__).parent / "live.txt"
@@ -61,6 +61,22 @@ def test_every_width_shows_its_lines(match_golden: Callable[[Path, str], None]) 
 
 def test_a_low_terminal_shows_one_line() -> None:
     assert len(view().lines(cells=100, rows=6)) == 1
+
+
+def test_every_source_of_a_mixture_has_a_line_where_there_is_room() -> None:
+    found = view()
+    rare = SourceMetrics("rare", tokens=0, labels=0, loss=None, epoch=0.0)
+    web = SourceMetrics("web", tokens=1_048_576, labels=1_048_448, loss=2.34561, epoch=1.23456)
+    found.stepped(replace(METRICS, epoch=0.000456, sources=(rare, web)), time_left="")
+    lines = found.lines(cells=100, rows=24)
+    assert lines[1].startswith("loss 2.3456  grad_norm 1.234  lr 3.00e-04  epoch 0.000456")
+    assert lines[4:] == [
+        "  rare  no labels            0 labels          0 tokens  epoch 0",
+        "  web   loss 2.3456  1_048_448 labels  1_048_576 tokens  epoch 1.23",
+    ]
+    found.stepped(replace(METRICS, sources=(web,) * 8), time_left="")
+    assert found.lines(cells=100, rows=12)[4:] == ["8 sources: see metrics.jsonl"]
+    assert len(found.lines(cells=100, rows=13)) == 12
 
 
 @pytest.mark.parametrize("cells", [20, 80, 200])

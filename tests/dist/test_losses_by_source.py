@@ -20,7 +20,10 @@ from planc.runtime.data.open import MixedData, mixed, open_data
 from planc.runtime.data.ops import data_spec
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.observer import SourceMetrics
+from planc.runtime.torch.reporting.by_source import SourceSums
+from planc.runtime.torch.session import LocalBatch
 from planc.verify.ranks import Record, Task, train_rank
+from tests.dist.first_steps import run_compared
 from tests.dist.pool import run_ranks
 from tests.plans import PLANS, checked, write_plan
 from tests.slow import slow_except
@@ -86,6 +89,7 @@ train {{
 }}
 """
 PIPELINE = (("context_parallel", "pipeline on pp {\n}\n\ncontext_parallel"),)
+GUARD = (("optimizer {", "guard {\n  nonfinite = skip\n}\n\noptimizer {"),)
 REPLICAS = (("fsdp on dp_shard, cp {", "fsdp on dp_shard, cp {\n  replicate_on = dp_replicate"),)
 CHUNKS = ("train.loss_chunks=4",)
 VOCABULARY = (("  auto\n", '  auto\n  override "lm_head" -> colwise(output = Shard(-1))\n'),)
@@ -93,6 +97,7 @@ UNWEIGHTED = tuple((f"    weight = {weight}\n", "") for weight in ("0.6", "0.3",
 MESHES: dict[str, tuple[tuple[str, ...], tuple[tuple[str, str], ...]]] = {
     "one": ((), ()),
     "one, in chunks": (CHUNKS, ()),
+    "one, guarded": ((), GUARD),
     "dp2": (("mesh.dp_shard=2",), ()),
     "tp2": (("mesh.tp=2",), ()),
     "tp2, vocabulary": (("mesh.tp=2",), VOCABULARY),
@@ -213,7 +218,7 @@ def parts(step: Sequence[SourceMetrics]) -> list[tuple[str, int, int, float]]:
     "name",
     slow_except(
         [one for one in MESHES if one != "one"],
-        *("tp2, vocabulary in chunks", "pp2 dp2, in chunks", "dp2 cp2, in chunks"),
+        *("one, guarded", "tp2, vocabulary in chunks", "pp2 dp2, in chunks", "dp2 cp2, in chunks"),
     ),
 )
 def test_every_mesh_has_the_losses_of_one_process(folder: Path, tmp_path: Path, name: str) -> None:
@@ -227,3 +232,19 @@ def test_every_mesh_has_the_losses_of_one_process(folder: Path, tmp_path: Path, 
             assert total / other.labels == pytest.approx(other.loss, rel=1e-12)
             for each, alike in zip(one.sources, other.sources, strict=True):
                 assert alike.loss == (None if each.loss is None else pytest.approx(each.loss, rel=1e-8))
+
+
+def test_a_nan_of_one_source_stays_in_it() -> None:
+    sums = SourceSums(("a", "b"), torch.zeros((2, 2), dtype=torch.float64))
+    labels = torch.tensor([[5, 5], [5, IGNORED_LABEL]])
+    for part in (torch.tensor([torch.nan, 1.0, 2.0]), torch.tensor([0.0])):
+        sums.keep(part)
+    sums.add(LocalBatch(labels, labels, labels, sources=torch.tensor([1, 0])))
+    assert sums.sums[0].tolist() == [2.0, 1.0]
+    assert sums.sums[1].isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("name", ["dp2 tp2, vocabulary", "pp2 dp2, in chunks"])
+def test_the_sums_are_in_the_collectives_that_a_run_predicts(folder: Path, tmp_path: Path, name: str) -> None:
+    for found in run_compared(graph_of(folder, name), folder / "model", tmp_path):
+        assert (found.code, found.counted) == (None, (1,))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from planc.runtime.errors import ExitCode, RunError
-from planc.runtime.observer import StepMetrics
+from planc.runtime.observer import SourceMetrics, StepMetrics
 from planc.runtime.run_directory.directory import FolderInUseError, RunDirectory
 
 
@@ -100,6 +102,20 @@ def test_each_step_is_one_line(directory: RunDirectory) -> None:
 def test_sample_ids_are_written_when_there_are_any(directory: RunDirectory) -> None:
     directory.append_metrics(metrics(1, sample_ids=(4, 2)))
     assert lines(directory)[0]["sample_ids"] == [4, 2]
+
+
+def test_the_sources_of_a_mixture_are_written_with_any_loss(directory: RunDirectory) -> None:
+    found = (
+        SourceMetrics("web", tokens=384, labels=380, loss=math.nan, epoch=1.5),
+        SourceMetrics("code", tokens=0, labels=0, loss=None, epoch=0.0),
+    )
+    directory.append_metrics(replace(metrics(1), sources=found, epoch=0.25))
+    (line,) = lines(directory)
+    assert line["epoch"] == 0.25
+    assert line["sources"] == [
+        {"label": "web", "tokens": 384, "labels": 380, "loss": "nan", "epoch": 1.5},
+        {"label": "code", "tokens": 0, "labels": 0, "loss": None, "epoch": 0.0},
+    ]
 
 
 def test_a_resumed_run_drops_the_steps_that_it_does_again(directory: RunDirectory) -> None:

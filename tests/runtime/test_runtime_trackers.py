@@ -6,12 +6,13 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from planc.graph.ops import Tracker
-from planc.runtime.observer import Evaluation, StepMetrics
+from planc.runtime.observer import Evaluation, SourceMetrics, StepMetrics
 from planc.runtime.trackers import Following, Opening, following
 from planc.runtime.trackers.tensorboard import TensorboardTracker
 from planc.runtime.trackers.tracker import Open, values_of
@@ -99,6 +100,22 @@ def test_a_tracker_is_told_every_number_that_there_is() -> None:
         "time/step": 0.5,
         "time/forward": 0.2,
         "eval/held_out/loss": 4.5,
+    }
+
+
+def test_a_tracker_gets_the_numbers_of_each_source() -> None:
+    web = SourceMetrics("web", tokens=512, labels=500, loss=4.5, epoch=1.5)
+    rare = SourceMetrics("rare", tokens=0, labels=0, loss=None, epoch=0.0)
+    found = values_of(replace(METRICS, epoch=0.5, sources=(web, rare)))
+    assert {name: value for name, value in found.items() if "epoch" in name or "source" in name} == {
+        "train/epoch": 0.5,
+        "source/web/loss": 4.5,
+        "source/web/labels": 500.0,
+        "source/web/tokens": 512.0,
+        "source/web/epoch": 1.5,
+        "source/rare/labels": 0.0,
+        "source/rare/tokens": 0.0,
+        "source/rare/epoch": 0.0,
     }
 
 

@@ -20,6 +20,7 @@ from planc.figures.speed import (
 )
 from planc.record import record
 from planc.runtime.observer import StepMetrics
+from planc.runtime.run_directory.run_files import METRICS_NAME
 from planc.tables import plural, render_table
 
 _REFRESHES_PER_SECOND = 4
@@ -68,7 +69,7 @@ def _loss_parts(metrics: StepMetrics) -> tuple[Part, ...]:
         Part(_loss_text(metrics.loss if metrics.labels else None), 6),
         Part(f"grad_norm {metrics.grad_norm:.3f}", 4),
         Part(f"lr {metrics.learning_rate:.2e}", 2),
-        *(() if metrics.epoch is None else (Part(f"epoch {metrics.epoch:.2f}", 3),)),
+        *(() if metrics.epoch is None else (Part(f"epoch {metrics.epoch:.3g}", 3),)),
     )
 
 
@@ -84,7 +85,7 @@ def source_lines(metrics: StepMetrics) -> list[str]:
             _loss_text(one.loss),
             plural(one.labels, "label"),
             plural(one.tokens, "token"),
-            f"epoch {one.epoch:.2f}",
+            f"epoch {one.epoch:.3g}",
         )
         for one in metrics.sources
     ]
@@ -201,8 +202,9 @@ class LiveView:
             fit(phase_parts(self.metrics.phase_seconds), cells=cells),
         ]
         of_sources = [line[:cells] for line in source_lines(self.metrics)]
-        if len(lines) + len(of_sources) < rows:
-            lines += of_sources
+        if len(lines) + len(of_sources) >= rows:
+            of_sources = [f"{plural(len(of_sources), 'source')}: see {METRICS_NAME}"[:cells]]
+        lines += of_sources
         return [line for line in lines if line][: len(lines) if rows >= _MIN_ROWS else 1]
 
     def _wait_line(self, *, cells: int, is_ascii: bool) -> str:
