@@ -169,7 +169,7 @@ def check_source(
     on_probe: OnProbe | None = None,
     count: CountSequences | None = None,
 ) -> Checked:
-    """As `check_plan`, for a text whose relative paths start at `base`.
+    """Check a text as `check_plan` does a file; its relative paths start at `base`.
 
     Files that the plan includes are read by `load`, and its model by `models`, or else from `base`. Findings
     are in the order of the text, without those that a comment suppresses; MAX_FINDINGS at most, errors first.

@@ -39,7 +39,7 @@ class Draft:
 
     @cached_property
     def layouts(self) -> tuple[ParameterLayout, ...]:
-        """Of every parameter."""
+        """The layout of every parameter."""
         from planc.estimate.layout import layouts
 
         return layouts(self.graph, self.bound.inventory)

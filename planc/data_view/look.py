@@ -96,7 +96,7 @@ class Look:
 
     @property
     def sequences_per_epoch(self) -> int | None:
-        """As many sequences as all the data has: a multiple of those of the sample; None if unknown."""
+        """The number of sequences of all the data, scaled up from the sample; None if unknown."""
         sampling = self.sampling
         if self.dataset is None or not sampling.num_read_bytes:
             return None

@@ -52,7 +52,7 @@ class Shown:
         return "".join(run.text for run in self.runs)
 
     def data(self) -> dict[str, Any]:
-        """As JSON."""
+        """The same as a JSON object."""
         return {
             "source": self.source,
             "text": self.text,

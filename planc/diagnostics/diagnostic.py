@@ -102,5 +102,5 @@ def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """By file, line and column; findings on one span keep their order."""
+    """Sort by file, line and column; findings on one span keep their order."""
     return tuple(sorted(diagnostics, key=lambda diagnostic: diagnostic.primary.span))

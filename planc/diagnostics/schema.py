@@ -24,7 +24,7 @@ def closed(**properties: Any) -> dict[str, Any]:
 
 
 def diagnostics_schema() -> dict[str, Any]:
-    """Of `check --output-format json`. `$defs/diagnostic` is that of a line of json-lines."""
+    """The schema of `check --output-format json`. `$defs/diagnostic` is that of a line of json-lines."""
     document = closed(
         format_version={"const": FORMAT_VERSION},
         diagnostics={"type": "array", "items": {"$ref": "#/$defs/diagnostic"}},
@@ -39,7 +39,7 @@ def diagnostics_schema() -> dict[str, Any]:
 
 
 def diagnostic_schema() -> dict[str, Any]:
-    """Of one finding. Lines and columns count from 1; an end column is that after the last character."""
+    """The schema of a finding. Lines and columns count from 1; the end column is after the last one."""
     return closed(
         code={"type": "string", "pattern": "^P[0-9]{3}$"},
         name={"type": "string", "pattern": "^[a-z0-9]+(-[a-z0-9]+)*$"},

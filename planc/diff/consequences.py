@@ -24,7 +24,7 @@ def compare_checkpoints(old: Side, new: Side, *, facts: Sequence[Change]) -> Ite
 
 
 def compare_sample_order(facts: Sequence[Change]) -> Iterator[Change]:
-    """From which step on other samples are seen; nothing if every step has the same samples."""
+    """The step from which other samples are seen; nothing if every step has the same samples."""
     changed = {fact.name for fact in facts if fact.action is not Action.KEEP}
     note = ""
     if changed & _data_state() - {"data.tokenizer"}:

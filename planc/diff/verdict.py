@@ -53,7 +53,7 @@ def verdict(old: Graph, new: Graph, *, step: int = 0, allowed: Collection[str] =
 
 
 def judge(saved: Graph, new: Side, *, step: int = 0) -> Verdict:
-    """As `verdict`, for a plan that may have errors, with which no run starts."""
+    """The verdict on a plan that may have errors, with which no run starts."""
     if has_errors(new.diagnostics):
         return Verdict(State.REFUSED, "the plan has errors")
     return verdict(saved, new.graph, step=step)

@@ -184,7 +184,7 @@ def _feeding(work: RankWork, module: Module) -> tuple[Module, ...]:
 
 
 def _between_width(work: RankWork, module: Module, feeding: tuple[Module, ...]) -> int:
-    """Of what is saved where an activation function keeps its input."""
+    """The width of what is saved where an activation function keeps its input."""
     width = sum(_local_width(work, source, 0) for source in feeding)
     return width + (_local_width(work, module, 1) if _is_gated(module, feeding) else 0)
 

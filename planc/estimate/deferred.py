@@ -30,6 +30,6 @@ def products(work: RankWork) -> Iterator[tuple[int, int]]:
 
 
 def output_bytes(work: RankWork, module: Module) -> int:
-    """Of a linear layer's output on a rank, or of its gradient."""
+    """Bytes of a linear layer's output on a rank, or of its gradient."""
     rows, *_ = work.tp_shape(module) or (0,)
     return work.num_tokens * rows * work.compute_dtype.size_bytes

@@ -238,7 +238,7 @@ def _expected_rank(step: StepWork, machine: _Machine) -> tuple[StepExpectation, 
 
 
 def _expected_pipeline(pipeline: PipelineWork, machine: _Machine) -> StepExpectation:
-    """That of the rank with the most work, and the bubble in which it waits for others."""
+    """The step of the rank with the most work, and the bubble in which it waits for others."""
     times = [_expected_rank(stage, machine)[1] for stage in pipeline.stages]
     step = simulate(
         pipeline.orders,
@@ -259,7 +259,7 @@ def _expected_pipeline(pipeline: PipelineWork, machine: _Machine) -> StepExpecta
 
 
 def _matmul_seconds(step: StepWork, machine: _Machine) -> tuple[float, float]:
-    """In forwards, and in backwards."""
+    """Seconds of matmuls in forwards, and in backwards."""
     seconds = [_seconds_of(one, step, machine) for one in step.matmuls]
     forward = sum(one.num_forward * each for one, each in zip(step.matmuls, seconds, strict=True))
     backward = sum(one.num_backward * each for one, each in zip(step.matmuls, seconds, strict=True))
@@ -267,7 +267,7 @@ def _matmul_seconds(step: StepWork, machine: _Machine) -> tuple[float, float]:
 
 
 def _deferred_seconds(step: StepWork, machine: _Machine) -> float:
-    """Of backwards, the gradients of weights that are apart."""
+    """Seconds of those gradients of weights that are computed apart from backwards."""
     return sum(one.num_deferred * _seconds_of(one, step, machine) for one in step.matmuls)
 
 

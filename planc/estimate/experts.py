@@ -33,7 +33,7 @@ class Saved:
 
 
 def experts_saved(work: RankWork) -> Mapping[str, Saved]:
-    """By module: stacked experts, and the routers before them."""
+    """Saved by each module of stacked experts, and by the routers before them."""
     found: dict[str, Saved] = {}
     for module in work.inventory.modules:
         if module.routing is None or not (widths := _widths(work, module)):

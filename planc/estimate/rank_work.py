@@ -169,7 +169,7 @@ class RankWork:
 
     @property
     def tied_layouts(self) -> tuple[ParameterLayout, ...]:
-        """Those of the weights that the other end of a pipeline has too."""
+        """Layouts of the weights that the other end of a pipeline has too."""
         return tuple(self.layouts[fqn] for tie in self.ties for fqn in tie if fqn in self.layouts)
 
     def checkpoint_around(self, fqn: str) -> str | None:

@@ -47,12 +47,12 @@ class Matmul:
 
     @property
     def flops(self) -> int:
-        """Of one."""
+        """FLOPs of one product."""
         return 2 * self.rows * self.inner * self.outer
 
     @property
     def num_elements(self) -> int:
-        """Of both factors and the product of one."""
+        """Elements of both factors and the product."""
         return self.rows * (self.inner + self.outer) + self.inner * self.outer
 
 

@@ -54,7 +54,7 @@ class Figure:
 
     @property
     def text(self) -> str:
-        """With its unit: `30 modules`, `31.79 MiB`."""
+        """The value with its unit: `30 modules`, `31.79 MiB`."""
         return self.written(with_unit=True)
 
     @property
@@ -64,7 +64,7 @@ class Figure:
 
     @property
     def exact(self) -> str:
-        """In full precision, for differences that rounding would hide."""
+        """The value in full precision, for differences that rounding would hide."""
         return f"{format_number(self.count)} {self.unit}"
 
     def written(self, *, with_unit: bool) -> str:

@@ -91,7 +91,7 @@ def num_steps(graph: Graph) -> Figure:
 
 
 def total_tokens(graph: Graph) -> Figure:
-    """Of all steps of the plan."""
+    """Tokens of all steps of the plan."""
     return Figure("total_tokens", tokens_per_step(graph).count * graph.num_steps, Unit.TOKENS)
 
 

@@ -24,12 +24,12 @@ class HubModel:
     revision: str
 
     def __str__(self) -> str:
-        """As graphs and command lines name it: `hf://org/name@0123…`, like a path."""
+        """The name in graphs and command lines: `hf://org/name@0123…`, like a path."""
         return f"{_SCHEME}{self.repository}@{self.revision}"
 
     @property
     def short(self) -> str:
-        """For messages."""
+        """The name in messages."""
         return f"{self.repository} at {self.revision[:12]}"
 
     @property

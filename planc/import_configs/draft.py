@@ -216,7 +216,7 @@ def _open(fact: Fact | None, leaf: Leaf, draft: Draft) -> None:
 
 
 def _unknown(leaf: Leaf, kind: Kind) -> str:
-    """For a key without a row: a slip, another tool's word, or neither."""
+    """The note on a key without a row: a slip, another tool's word, or neither."""
     text = f"planc knows no such key of {kind.title}"
     meant = closest(leaf.key, (row.key for row in kind.rows if "*" not in row.key))
     if meant is not None:

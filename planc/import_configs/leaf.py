@@ -34,7 +34,7 @@ class Leaf:
 
     @property
     def key(self) -> str:
-        """As notes name it."""
+        """The key as notes name it."""
         return ".".join(self.path)
 
 

@@ -191,7 +191,7 @@ _PIPELINES = {"1f1b": "one_f_one_b", "gpipe": "gpipe", "interleaved1f1b": "inter
 
 
 def pipeline_schedule(value: Value) -> str:
-    """Of the names that torch's schedules have."""
+    """The schedule that one of torch's names means."""
     word = text(value).lower()
     if word not in _PIPELINES:
         raise Unread(f"planc has 1F1B, GPipe and Interleaved1F1B of torch's schedules, not {written(value)}")

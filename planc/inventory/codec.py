@@ -219,7 +219,7 @@ _RARE_NODE_FIELDS = (
 
 
 def _is_set(fields: Mapping[str, object], name: str, where: str) -> bool:
-    """Of a field that is true or absent."""
+    """Whether a field is there, which is true or absent."""
     return name in fields and true_of(fields[name], f"{where}.{name}")
 
 

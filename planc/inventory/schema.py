@@ -135,12 +135,12 @@ class Module:
 
     @property
     def out_features(self) -> int:
-        """Of a linear layer."""
+        """The outputs of a linear layer."""
         return self._features[0]
 
     @property
     def in_features(self) -> int:
-        """Of a linear layer."""
+        """The inputs of a linear layer."""
         return self._features[1]
 
     @property
@@ -186,7 +186,7 @@ class KvProjection:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of all that the layer holds, in its output's order."""
+        """The widths of all that the layer holds, in its output's order."""
         return (self.query_width, *self.kv_widths) if self.query_width else self.kv_widths
 
 

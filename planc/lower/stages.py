@@ -72,7 +72,7 @@ def micro_orders(bound: BoundPlan) -> tuple[str, ...]:
 
 
 def _max_sends(bound: BoundPlan, pipeline: spec.PipelineSpec) -> int:
-    """As many as equal stages have under way; one in a draft of a plan whose steps have no micro-batch."""
+    """The sends that equal stages have under way; one for a draft whose steps have no micro-batch."""
     found = _orders(bound, pipeline)
     return equal_step(found, num_stages=num_stages(bound, pipeline)).max_sends if found else 1
 

@@ -209,7 +209,7 @@ def _log(values: Array) -> Array:
 
 
 def _polynomial(coefficients: tuple[float, ...], at: Array) -> Array:
-    """By Horner's rule, in float32; the constant is first."""
+    """Evaluate by Horner's rule, in float32; the constant is first."""
     last, *others = (np.float32(one) for one in reversed(coefficients))
     value = at * last
     for one in others[:-1]:
@@ -220,7 +220,7 @@ def _polynomial(coefficients: tuple[float, ...], at: Array) -> Array:
 
 
 def _scaled(values: Array, *, factor: float, offset: float) -> Array:
-    """In place; the offset is added only where there is one, and that changes no bit."""
+    """Scale in place; the offset is added only where there is one, and that changes no bit."""
     values *= np.float32(factor)
     if offset:
         values += np.float32(offset)

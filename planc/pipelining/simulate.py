@@ -132,7 +132,7 @@ class _Step:
         return [one for one in range(self.num_stages) if rank_of(one, num_ranks=self.num_ranks) == rank]
 
     def senders(self) -> list[int | None]:
-        """For each action, the one whose output it receives: of the stage before, or after."""
+        """The action whose output each one receives: of the stage before, or after."""
         first, size = self.num_micro_batches, self.size
         forwards, backwards = range(size - first), range(size + first, 2 * size)
         weights = [None] * size * (len(self.directions) - 2)

@@ -40,7 +40,7 @@ class Assignment:
     """By local name; one that is not listed is whole."""
 
     def placement(self, parameter: str) -> Placement:
-        """Of a parameter, by its local name."""
+        """The placement of a parameter, by its local name."""
         return self.parameters.get(parameter, Replicate())
 
 
@@ -290,7 +290,7 @@ def _auto(
 
 
 def own_placements(inventory: Inventory) -> Mapping[str, Mapping[str, Placement]]:
-    """By module, then by local name: parameters that the model's own plan places by their own names.
+    """Parameters that the model's own plan places by their names: by module, then by local name.
 
     These modules are not layers: stacked experts, or what an attention module stores for each head.
     """

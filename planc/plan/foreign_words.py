@@ -14,7 +14,7 @@ ARGUMENT_NAME = re.compile(r"(\w+) = <")
 
 @functools.cache
 def foreign_words() -> Mapping[str, Foreign]:
-    """By word, in lower case."""
+    """Foreign words by themselves, in lower case."""
     # Only a plan with an unknown word needs the tables.
     from planc.plan.foreign_field import FIELD
     from planc.plan.foreign_parallelism import MESH, MODEL, OBSERVED, SHARDING

@@ -48,7 +48,7 @@ class Pattern:
         return tuple(names[position] for position in sorted(positions))
 
     def unmatched(self, names: Sequence[str]) -> Iterator[Alternative]:
-        """For each choice in a brace by which no name matches, the first alternative that takes it."""
+        """The first alternative of each choice in a brace by which no name matches."""
         unused = {
             choice
             for segment in self.segments

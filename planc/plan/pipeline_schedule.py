@@ -29,8 +29,8 @@ class Interleaved:
 
 @record
 class ZeroBubble:
-    """As `one_f_one_b`, but ranks that wait compute the gradients of weights: the ZB-H1 schedule. Every stage
-    has as many micro-batches in flight as the first."""
+    """`one_f_one_b` in which ranks that wait compute the gradients of weights: the ZB-H1 schedule. Every
+    stage has as many micro-batches in flight as the first."""
 
 
 @record

@@ -1,4 +1,4 @@
-"""From syntax tree to plan: every key consumed or reported, every default filled in, every origin kept."""
+"""The way from syntax tree to plan: every key consumed or reported, every default and origin kept."""
 
 from __future__ import annotations
 

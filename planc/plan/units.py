@@ -66,7 +66,7 @@ def cycles(groups: Sequence[UnitGroup]) -> Iterator[tuple[tuple[UnitGroup, str],
 
 
 def _inner(groups: Sequence[UnitGroup]) -> tuple[Mapping[int, str], ...]:
-    """For each group, the indices of the others that it holds modules of, each with the first such module."""
+    """The other groups that each group holds modules of: indices, each with the first such module."""
     owners = {fqn: index for index, group in enumerate(groups) for fqn in group.fqns}
     found: tuple[dict[int, str], ...] = tuple({} for _ in groups)
     for fqn, index in owners.items():

@@ -157,7 +157,7 @@ def _failure(model: HubModel, error: BaseException, errors: Any) -> RunError:
 
 
 def _is_offline() -> bool:
-    """As the library reads it."""
+    """Whether the library takes itself to be offline."""
     values = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     return any(value in ("1", "ON", "YES", "TRUE") for value in values)
 

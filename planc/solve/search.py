@@ -102,7 +102,7 @@ class _Stream:
         return tuple(map(sum, zip(self.base.key, *costs, strict=True)))
 
     def conflict(self, left: _Bits) -> _Conflict | None:
-        """Of what was refused, and the cheapest choices have, that which is the most expensive to avoid."""
+        """The refused pair among the cheapest choices that costs the most to avoid."""
         found = [
             conflict
             for conflict in self._conflicts
@@ -116,7 +116,7 @@ class _Stream:
         return not costs, min(costs, default=())
 
     def combination(self, left: _Bits, *, is_prepared: bool) -> Combination:
-        """Of the cheapest choices."""
+        """The combination of the cheapest choices."""
         indices = (_cheapest(bits).bit_length() - 1 for bits in left)
         chosen = {one: each[index] for (one, each), index in zip(self.of.items(), indices, strict=True)}
         cost = sum((choice.cost for choice in chosen.values()), self.base)

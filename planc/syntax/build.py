@@ -1,4 +1,4 @@
-"""From Lark's tree to planc's: explicit, to keep Lark's types inside this package."""
+"""Lark's tree made into planc's: explicit, to keep Lark's types inside this package."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from planc.vocab import MeshDim
 
 
 class Recompute(StrEnum):
-    """Of layers; the value is the plan's word."""
+    """Recomputation of layers; the value is the plan's word."""
 
     NONE = "none"
     SELECTIVE = "selective"
@@ -45,7 +45,7 @@ class Mesh:
 
     @property
     def sizes(self) -> tuple[tuple[MeshDim, int], ...]:
-        """Of every dim with more than one rank."""
+        """The sizes of all dims with more than one rank."""
         named = (
             (MeshDim.PP, self.pp),
             (MeshDim.DP_REPLICATE, self.dp_replicate),
@@ -133,7 +133,7 @@ class Space:
         return tuple(one for one in found if one <= MOST_SAMPLES)
 
     def sequences(self, mesh: Mesh) -> int:
-        """Of a rank in a step; 0 if they are not whole."""
+        """Sequences of a rank in a step; 0 if they are not whole."""
         of_all = self.sequence_length * mesh.dp_replicate * mesh.dp_shard
         return 0 if self.tokens_per_step % of_all else self.tokens_per_step // of_all
 

@@ -184,7 +184,7 @@ class Pipelines:
                 yield _Candidate(seconds * self._num_micro_batches(one) * self._share(one), one)
 
     def _of_kind(self, choice: Choice) -> tuple[float, float]:
-        """Of one micro batch, whatever its data-parallel ranks."""
+        """Times of one micro batch, whatever its data-parallel ranks."""
         mesh = Mesh(1, 1, choice.mesh.cp, choice.mesh.tp, choice.mesh.rules)
         alone = replace(choice, mesh=mesh, reshard=False, stages_per_rank=1)
         if alone not in self._kinds:
@@ -202,12 +202,12 @@ class Pipelines:
         return self.space.sequences(choice.mesh) // choice.micro_batch
 
     def _share(self, choice: Choice) -> float:
-        """Of a step without a pipeline: the slowest rank's part and the bubble, or one micro batch's way."""
+        """Share of a step without stages: the slowest rank's part and the bubble, or one micro batch."""
         slowest = self._split(choice).slowest + self._bubble(choice)
         return max(slowest, 1 / self._num_micro_batches(choice))
 
     def _bubble(self, choice: Choice) -> float:
-        """That of equal stages, of a step without a pipeline."""
+        """The bubble of equal stages, as a share of a step without a pipeline."""
         pp = choice.mesh.pp
         return (pp - 1) / pp / choice.stages_per_rank / self._num_micro_batches(choice)
 

@@ -166,7 +166,7 @@ def written_plan(one: Proposal, search: Search, *, by: str = "Found by planc tun
 
 
 def _comments(one: Proposal, search: Search) -> Iterator[tuple[str, str]]:
-    """By block; the first is of the whole plan."""
+    """Lines by block; the first is of the whole plan."""
     choice, expected = one.choice, one.times.expected
     assert expected is not None, "the search requires an expectation"
     mesh, share = choice.mesh, one.found.memory.peak.num_bytes / search.device.memory_bytes

@@ -220,7 +220,7 @@ def of_all_stages(session: Session, found: Mapping[str, str]) -> dict[str, str]:
 
 
 def tensors_of_all_stages(session: Session, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """As `of_all_stages`, for plain tensors in host memory."""
+    """The tensors of all stages, as `of_all_stages` has them, plain and in host memory."""
     own = {name: tensor.contiguous() for name, tensor in found.items()}
     coded = of_all_stages(session, {name: save({name: tensor}).hex() for name, tensor in own.items()})
     return {name: load(bytes.fromhex(code))[name] for name, code in coded.items()}

@@ -28,7 +28,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 
 
 def without_attention(inventory: Inventory) -> Iterator[str]:
-    """For each repeated block, which members mix tokens otherwise than by attention, in words; if any do."""
+    """The members of each repeated block that mix tokens otherwise than by attention, in words."""
     for block in inventory.blocks:
         depth = block.count(".") + 2
         attending = {".".join(attention.fqn.split(".")[:depth]) for attention in inventory.attentions}

@@ -38,7 +38,7 @@ def _layers(numbers: Sequence[int]) -> str:
 
 
 def _families(subject: Subject) -> Mapping[str, Mapping[int, Span | None]]:
-    """By family, each layer's rule. Only members of repeated blocks are listed."""
+    """Each layer's rule, by family. Only members of repeated blocks are listed."""
     found: dict[str, dict[int, Span | None]] = {}
     # A module without parameters of its own has nothing to shard.
     of_parameters = {

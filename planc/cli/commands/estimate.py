@@ -57,7 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """As `check`; a plan that only does not fit, or only breaks `expect`, is estimated before the errors."""
+    """Exits as `check` does. A plan that only does not fit, or breaks `expect`, is estimated all the same."""
     calibration = _calibration(arguments.calibration)
     checked = plans.check(arguments.plan, settings=plans.settings(arguments))
     failure = plans.require_figures(checked)

@@ -127,7 +127,7 @@ def _write(path: str, formatted: Formatted, *, is_quiet: bool) -> None:
 
 
 def _print_bytes(content: bytes) -> None:
-    """To stdout as it is: text would have its characters escaped for the terminal's encoding."""
+    """Write to stdout as it is: text would have its characters escaped for the terminal's encoding."""
     sys.stdout.flush()
     sys.stdout.buffer.write(content)
     sys.stdout.buffer.flush()

@@ -72,7 +72,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """As `check`; 2 if a file can't be read or written. A page is written for what `planc estimate` shows."""
+    """Exits as `check` does; 2 if a file can't be read or written. What `estimate` shows gets a page."""
     page_path(arguments.output)
     path = Path(arguments.plan)
     if path.is_dir() or path.suffix == _COMPILED:

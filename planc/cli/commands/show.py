@@ -77,7 +77,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """As `check`; a plan that only does not fit, or only breaks `expect`, is shown before the errors."""
+    """Exits as `check` does. A plan that only does not fit, or breaks `expect`, is shown all the same."""
     checked = plans.check(arguments.plan, settings=plans.settings(arguments))
     failure = plans.require_figures(checked)
     if failure is not None:

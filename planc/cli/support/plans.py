@@ -142,7 +142,7 @@ def render_findings(checked: Checked, *, stream: TextIO) -> str:
 
 
 def render_errors(checked: Checked, *, stream: TextIO) -> str:
-    """As `render_findings`, with one line for each finding that is not an error."""
+    """Render as `render_findings` does, with one line for each finding that is not an error."""
     errors = tuple(one for one in checked.diagnostics if one.severity is Severity.ERROR)
     others = [one for one in checked.diagnostics if one.severity is not Severity.ERROR]
     text = render_findings(replace(checked, diagnostics=errors), stream=stream) if errors else ""

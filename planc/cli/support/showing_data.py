@@ -140,7 +140,7 @@ def _sequence(chosen: list[Part], arguments: Namespace) -> list[Shown]:
 
 
 def _opened(part: Part, arguments: Namespace) -> OpenData:
-    """As a run opens it. UsageError if it is not prepared."""
+    """The data as a run opens it. UsageError if it is not prepared."""
     from planc.runtime.data.open import open_in_memory, open_prepared
     from planc.runtime.data.prepared.folder import find
 

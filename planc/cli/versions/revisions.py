@@ -66,7 +66,7 @@ def read_side(
 def _at_revision(
     name: str, *, settings: Sequence[SourceFile], world_size: int | None
 ) -> tuple[Side | None, Checked]:
-    """As `read_side`, for `git:REVISION:PATH`: included files and the model are the revision's too."""
+    """Read `git:REVISION:PATH` as `read_side` does: included files and the model are the revision's."""
     source, base = _from_git(name)
     revision = name.removeprefix(GIT_PREFIX).partition(":")[0]
     if _is_artifact(source):

@@ -161,7 +161,7 @@ def _revisions(blobs: Mapping[str, str]) -> Iterator[str]:
 
 
 def _blobs(revisions: Iterable[str], paths: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """For each revision the ids of its files at the paths; empty for a missing file."""
+    """The ids of each revision's files at the paths; empty for a missing file."""
     objects = "".join(f"{revision}:{path}\n" for revision in revisions for path in paths)
     answers = iter(
         git("cat-file", "--batch-check=%(objectname)", stdin=os.fsencode(objects)).decode().splitlines()
@@ -186,7 +186,7 @@ def _content(revision: str | None, paths: Iterable[str], repository: Repository)
 
 
 def _model_content(revision: str | None, files: Iterable[str], repository: Repository) -> tuple[str, ...]:
-    """As `_content`; without the model in a revision, the files that are read instead of its own."""
+    """What `_content` tells; without the model in a revision, of the files read instead of its own."""
     found = _content(revision, files, repository)
     return found if any(found) else _content(None, files, repository)
 
@@ -211,7 +211,7 @@ def _model_files(path: str, tree: Tree) -> tuple[str, ...]:
 
 
 def includes_of(file: ast.PlanFile, path: str, *, load: Load) -> frozenset[str]:
-    """As `included_files`, for a parsed plan at `path`."""
+    """The files that a parsed plan at `path` includes, as `included_files` has them."""
     names: set[str] = set()
     folder = PurePosixPath(path).parent
 

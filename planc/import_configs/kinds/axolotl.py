@@ -57,7 +57,7 @@ def _is_chat(value: Value) -> bool:
 
 
 def _trained(value: Value) -> str:
-    """Of a flag that adds the messages of the user."""
+    """The plan's word for a flag that adds the messages of the user."""
     return "all" if readers.flag(value) else "answers"
 
 
@@ -69,7 +69,7 @@ _IDLE_PLUGINS = tuple(
 
 
 def _documents(table: str) -> Iterator[Row]:
-    """Of the first data set; a plan has one source."""
+    """Rows of the first data set; a plan has one source."""
     yield Row(f"{table}.0.path", facts.DATA)
     yield Row(f"{table}.0.type", facts.CHAT, read=_is_chat)
     yield Row(f"{table}.0.field_messages", facts.MESSAGES)

@@ -90,7 +90,7 @@ def gate_footprint_of(experts: nn.Module) -> Footprint | None:
 def _footprint(
     function: Callable[[torch.dtype], Callable[[Tensor], Tensor]], shape: tuple[int, ...], num_outputs: int
 ) -> Footprint | None:
-    """That of a function by its dtype, which makes the last dimension of its tensor `num_outputs`."""
+    """The footprint of a function by its dtype, which makes its tensor's last dimension `num_outputs`."""
     try:
         narrow, wide = (
             _measured(function(dtype), dtype, shape, num_outputs) for dtype in (torch.bfloat16, torch.float32)
@@ -213,7 +213,7 @@ class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _storages(tensors: object, num_elements: int) -> Iterator[torch.UntypedStorage]:
-    """Those of at least so many elements."""
+    """The storages of at least so many elements."""
     for leaf in tree_leaves(tensors):
         if isinstance(leaf, Tensor):
             storage = leaf.untyped_storage()

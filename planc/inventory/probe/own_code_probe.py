@@ -151,7 +151,7 @@ def _stem_codes(
     named: Mapping[str, nn.Module],
     called: Mapping[str, _Calls],
 ) -> dict[str, tuple[OwnCode, OwnCode]]:
-    """Of what holds layers, without them: each passes on the hidden states that it takes."""
+    """The own code of what holds layers, without them: each passes on the hidden states that it takes."""
     found: dict[str, tuple[OwnCode, OwnCode]] = {}
     for fqn, stem in stems.items():
         own = [block for block in blocks if block.rpartition(".")[0] == fqn]

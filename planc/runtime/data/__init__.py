@@ -1,1 +1,1 @@
-"""From text to micro-batches: sources, tokenizers, packing, sample order, loading. numpy only, no torch."""
+"""The way from text to micro-batches: sources, tokenizers, packing, order, loading. numpy only, no torch."""

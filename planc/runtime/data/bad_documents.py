@@ -29,7 +29,7 @@ class BadDocuments:
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """In the order of the documents."""
+        """Messages in the order of the documents."""
         return tuple(message for _, message in sorted(self._found, key=itemgetter(0)))
 
     def add(self, error: DataError, *, number: int | None = None) -> None:

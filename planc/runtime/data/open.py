@@ -1,4 +1,4 @@
-"""From a plan's data settings to data ready to be read, in memory or in prepared files."""
+"""Opening what a plan's data settings say: data ready to be read, in memory or in prepared files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def open_data(spec: DataSpec, *, base: Path, model_vocab_size: int, reads: Reads
 
 
 def open_in_memory(wanted: Wanted, *, model_vocab_size: int, reads: Reads | None = None) -> OpenData:
-    """As `open_data`."""
+    """Open as `open_data` does, in memory."""
     spec, bad = wanted.spec, BadDocuments(wanted.spec.skip_bad)
     with contextlib.closing(wanted.tokenizer.load()) as tokenizer:
         dataset = packed(

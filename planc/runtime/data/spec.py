@@ -38,7 +38,7 @@ class HeldOut:
 
     @property
     def text(self) -> str:
-        """For fingerprints and recipes."""
+        """The text in fingerprints and recipes."""
         return f"{'only' if self.is_kept else 'without'} {self.share}"
 
 

@@ -9,7 +9,7 @@ from planc.pipelining.orders import Order
 
 
 def micro_steps(graph: Graph, rank: int) -> tuple[int, ...]:
-    """For each micro-step that is run, the number of those of the step that are like it.
+    """How many micro-steps of a step are like each one that is run.
 
     Without a pipeline there are two: the last, in which gradients are reduced, and one for all before it; and
     the first, if no other gathers parameters.
@@ -25,7 +25,7 @@ def micro_steps(graph: Graph, rank: int) -> tuple[int, ...]:
 
 
 def _of_pipeline(pipeline: Pipeline, order: Order) -> tuple[int, ...]:
-    """As many as are in flight at first, then a round in which forwards and backwards alternate, then the
+    """Micro-steps in flight at first, then a round in which forwards and backwards alternate, then the
     last ones. The round is like all those that are left out."""
     number, in_a_round = pipeline.num_micro_batches, pipeline.num_ranks
     in_flight = _in_flight(order)

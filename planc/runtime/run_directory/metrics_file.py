@@ -45,7 +45,7 @@ def read_lines(path: Path) -> Iterator[Line | None]:
 
 
 def sound_lines(path: Path) -> Iterator[Line]:
-    """As `read_lines`, without the damaged ones."""
+    """Read as `read_lines` does, without the damaged ones."""
     return (line for line in read_lines(path) if line is not None)
 
 

@@ -70,7 +70,7 @@ def open_to_read(path: Path) -> Iterator[BufferedReader]:
 
 
 def open_unbuffered(path: Path) -> FileIO:
-    """As `open_to_read`, without a buffer, for the caller to close."""
+    """Open as `open_to_read` does, without a buffer, for the caller to close."""
     return os.fdopen(_open(path, os.O_RDONLY), "rb", buffering=0)
 
 
@@ -84,7 +84,7 @@ def read_bytes(path: Path, *, max_bytes: int) -> bytes:
 
 
 def read_utf8(path: Path, *, max_bytes: int) -> str:
-    """As `read_bytes`, decoded; UnicodeDecodeError if it is not UTF-8."""
+    """Read as `read_bytes` does, and decode; UnicodeDecodeError if it is not UTF-8."""
     return read_bytes(path, max_bytes=max_bytes).decode()
 
 
@@ -121,7 +121,7 @@ def create(path: Path) -> BinaryIO:
 
 
 def create_to_write(path: Path) -> BinaryIO:
-    """As `create`, to write only."""
+    """Create as `create` does, to write only."""
     return path.open("xb")
 
 

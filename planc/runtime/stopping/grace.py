@@ -28,7 +28,7 @@ class Stretches:
 
     @property
     def total_seconds(self) -> float:
-        """From a signal to the end of the run, at worst: one stretch, and a save."""
+        """Seconds from a signal to the end of the run, at worst: one stretch, and a save."""
         return self.save_seconds + self.between[1]
 
 

@@ -116,7 +116,7 @@ def _unread(
 
 
 def _marked(messages: Sequence[Message], skipped: Sequence[int], render: Render) -> Rendered:
-    """As the template marks answers, without those of the skipped messages."""
+    """What the template marks as answers, without those of the skipped messages."""
     text, targets = unmarked("".join(render(messages, False)))
     require_no_address(text, messages)
     if skipped:
@@ -165,7 +165,7 @@ def _without(span: Span, holes: Sequence[Span]) -> list[Span]:
 
 
 def mask(encoding: Encoding, found: Rendered) -> bytearray:
-    """For each token 1 if it is trained on, else 0."""
+    """A 1 for each token that is trained on, else 0."""
     if found.are_marked:
         return _mask_of_marks(encoding, found.targets)
     is_target = bytearray(len(encoding))
@@ -180,7 +180,7 @@ def mask(encoding: Encoding, found: Rendered) -> bytearray:
 
 
 def _mask_of_marks(encoding: Encoding, targets: Sequence[Span]) -> bytearray:
-    """As `apply_chat_template(..., return_assistant_tokens_mask=True)` has it in transformers."""
+    """The mask that `apply_chat_template(..., return_assistant_tokens_mask=True)` gives in transformers."""
     is_target = bytearray(len(encoding))
     for start, stop in targets:
         if stop == 0:

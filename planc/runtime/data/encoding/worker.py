@@ -68,7 +68,7 @@ class _Loaded:
         return {"sizes": [*map(len, texts)]}, texts
 
     def conversations(self, parts: Sequence[memoryview]) -> tuple[dict[str, Any], list[bytes]]:
-        """As `texts`, with which tokens are trained on. What can't be rendered has its reason."""
+        """Encode as `texts` does, and tell which tokens are trained on, and why one can't be rendered."""
         from planc.runtime.data.encoding.talk import Rendered, mask
 
         made = [self._rendered(part) for part in parts]

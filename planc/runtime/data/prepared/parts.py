@@ -168,7 +168,7 @@ def _places(paths: Sequence[Path]) -> npt.NDArray[Any]:
 
 
 def _places_in(path: Path, number: int) -> Iterator[tuple[int, int, int]]:
-    """Those of a file, up to one that is cut short."""
+    """The parts of a file, up to one that is cut short."""
     with contextlib.suppress(OSError), open_unbuffered(path) as file:
         end, start = file.seek(0, os.SEEK_END), 0
         while start + _HEAD.size <= end:
