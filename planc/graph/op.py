@@ -40,41 +40,83 @@ class Stage(IntEnum):
 
 
 class Resource(StrEnum):
-    """The resources that ops read and write."""
+    """The state of a run, by part: what one op makes and others read.
+
+    Of each there is one record at run time, by `RECORDS` of `planc.runtime.torch.state`.
+    """
 
     MESH = "mesh"
     MODEL = "model"
-    """Module structure and parameter shapes."""
+    """Module structure and parameter shapes, until the weights have values."""
+    DOCUMENTS = "documents"
+    """Where the documents of a micro-batch begin, if tokens attend to their own only."""
+    DROPOUT = "dropout"
+    """The masks of dropout, if anything is dropped."""
+    PIPELINE = "pipeline"
+    """A rank's stages, and the micro-batches that are in them."""
+    COMPILED = "compiled"
+    """The graphs that torch.compile makes."""
+    UNITS = "units"
+    """FSDP's units."""
     WEIGHTS = "weights"
-    """Parameter values."""
+    """The model with the values of its parameters."""
     OPTIMIZER = "optimizer"
     SCHEDULE = "schedule"
-    SOURCE = "source"
-    """One source of a mixture."""
+    SOURCES = "sources"
+    """The sources of a mixture."""
     DATA = "data"
-    """The position in the sample order."""
-    EVALUATION = "evaluation"
-    """Evaluation data."""
+    """The training data, and the position in its order."""
+    EVALUATION_SETS = "evaluation_sets"
+    EXPERT_LOAD = "expert_load"
+    """The tokens that each expert got since the last log."""
+    HISTORY = "history"
+    """What later steps and saves need to know of earlier ones. Empty at the start of a run."""
+    CHECKPOINTS = "checkpoints"
+    """The saves of this process. None at the start of a run."""
     BATCH = "batch"
+    """A rank's micro-batches of the step, in the host's memory."""
+    TOKENS = "tokens"
+    """The number of labels of the step, over all ranks."""
     LOCAL_BATCH = "local_batch"
+    """One micro-batch on the device: a rank's part of every sequence."""
     HIDDEN = "hidden"
-    """Hidden states between two stages of a pipeline, or their gradients."""
+    """Hidden states between two stages of a pipeline, and their gradients."""
     LOGITS = "logits"
     LOSS = "loss"
+    """Of one micro-batch, with its graph for backward."""
+    STEP_LOSS = "step_loss"
+    """A rank's share of the step's loss: the sum over its micro-batches."""
     GRADIENTS = "gradients"
     SYNCED_GRADIENTS = "synced_gradients"
     CLIPPED_GRADIENTS = "clipped_gradients"
+    NORM = "norm"
+    """Of the gradients before clipping."""
     METRICS = "metrics"
-    CHECKPOINT = "checkpoint"
-    EXPORT = "export"
-    """Weights in another library's format."""
+    """Loss and stop requests over all ranks, on the device."""
+    VERDICT = "verdict"
+    """Whether the step is taken, with the numbers that decide it, in the host's memory."""
+    UPDATE = "update"
+    """The weights are those after this step."""
+    EVALUATIONS = "evaluations"
+    """The losses on held-out text after this step, and those left for a later run."""
+
+
+GIVEN = frozenset({Resource.HISTORY, Resource.CHECKPOINTS})
+"""Resources that a run has before its first op."""
+CHANGING = GIVEN | {Resource.WEIGHTS, Resource.OPTIMIZER, Resource.DATA, Resource.HIDDEN}
+"""Resources that ops change after others have read them. All others are complete once they are read."""
 
 
 @record
 class Effects:
-    """The resources that an op reads and writes, and the mesh dims it communicates over."""
+    """The resources that an op reads and writes, and the mesh dims it communicates over.
+
+    It reads those of `finds` if the graph has an op that writes them. One that it reads and writes is changed
+    in place.
+    """
 
     reads: tuple[Resource, ...] = ()
+    finds: tuple[Resource, ...] = ()
     writes: tuple[Resource, ...] = ()
     communicates: tuple[MeshDim, ...] = ()
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from planc.graph.graph import Graph
-from planc.graph.op import Op, Resource, Stage
+from planc.graph.op import CHANGING, GIVEN, Op, Resource, Stage
 from planc.graph.ops import (
     Accumulate,
     AllReduceGradients,
@@ -39,14 +39,20 @@ from planc.vocab import TOKEN_DIMS, MeshDim
 
 _EACH_STEP = (
     Resource.BATCH,
+    Resource.TOKENS,
     Resource.LOCAL_BATCH,
     Resource.HIDDEN,
     Resource.LOGITS,
     Resource.LOSS,
+    Resource.STEP_LOSS,
     Resource.GRADIENTS,
     Resource.SYNCED_GRADIENTS,
     Resource.CLIPPED_GRADIENTS,
+    Resource.NORM,
     Resource.METRICS,
+    Resource.VERDICT,
+    Resource.UPDATE,
+    Resource.EVALUATIONS,
 )
 """Resources that every step must write again."""
 
@@ -141,17 +147,29 @@ def _units(graph: Graph) -> Iterator[Violation]:
 
 
 def _effects(graph: Graph) -> Iterator[Violation]:
-    """Every resource is written before it is read, so clipping precedes the step, and loss backward."""
-    written: set[Resource] = set()
-    for op in graph.setup:
-        yield from _reads(op, written)
+    """Every resource is complete when it is read, so clipping precedes the step, and loss backward."""
+    written = set(GIVEN)
+    yield from _in_order(graph.setup, written)
     written -= set(_EACH_STEP)
-    for op in graph.step:
-        yield from _reads(op, written)
+    yield from _in_order(graph.step, written)
+    yield from _in_order(graph.save, written)
+
+
+def _in_order(ops: Sequence[Op], written: set[Resource]) -> Iterator[Violation]:
+    """Violations of one sequence, which adds what it writes to `written`."""
+    read: dict[Resource, str] = {}
+    for op in ops:
+        effects = op.effects()
         if isinstance(op, Accumulate):
-            yield from _body(op, written)
-    for op in graph.save:
-        yield from _reads(op, written)
+            yield from _in_order(op.body, written - {*effects.writes} | {*effects.reads} & written)
+        for resource in effects.reads:
+            if resource not in written:
+                yield Violation(op.name, f"reads {resource} before anything writes it")
+        for resource in effects.writes:
+            if resource in read and resource not in CHANGING:
+                yield Violation(op.name, f"writes {resource} after {read[resource]} has read it")
+        read |= {one: op.name for one in (*effects.reads, *effects.finds) if one not in effects.writes}
+        written.update(effects.writes)
 
 
 def _sums(graph: Graph) -> Iterator[Violation]:
@@ -166,25 +184,6 @@ def _sums(graph: Graph) -> Iterator[Violation]:
             yield Violation("graph", f"does not sum gradients over {dim} once")
     if len(sums) > 1:
         yield Violation("graph", f"has grads.all_reduce {len(sums)} times")
-    is_read = False
-    for op in graph.step:
-        is_read |= isinstance(op, SyncGradients)
-        if is_read and isinstance(op, AllReduceGradients):
-            yield Violation(op.name, "waits for sums that grads.sync has read")
-
-
-def _body(op: Accumulate, outside: set[Resource]) -> Iterator[Violation]:
-    written = outside - set(op.effects().writes)
-    for inner in op.body:
-        yield from _reads(inner, written)
-
-
-def _reads(op: Op, written: set[Resource]) -> Iterator[Violation]:
-    effects = op.effects()
-    for resource in effects.reads:
-        if resource not in written:
-            yield Violation(op.name, f"reads {resource} before anything writes it")
-    written.update(effects.writes)
 
 
 def _saves(graph: Graph) -> Iterator[Violation]:

@@ -11,7 +11,6 @@ from planc.graph.ops import (
     Accumulate,
     Backward,
     BuildOptimizer,
-    ClipGradients,
     CompareReplicas,
     ComputeLoss,
     ComputeWeightGradients,
@@ -22,7 +21,6 @@ from planc.graph.ops import (
     SendHidden,
     SplitPipeline,
     SumTies,
-    SyncGradients,
 )
 from planc.graph.violation import Violation
 from planc.pipelining.order_text import parse_order
@@ -132,12 +130,9 @@ def _unit_violations(
 def _ties(graph: Graph, *, is_tied: bool) -> Iterator[Violation]:
     """Both copies of a weight get the same gradient, complete and before it is measured: otherwise they
     would drift apart."""
-    found = [op for op in graph.step if isinstance(op, SyncGradients | SumTies | ClipGradients)]
-    sums = [op for op in found if isinstance(op, SumTies)]
+    sums = [op for op in graph.step if isinstance(op, SumTies)]
     if len(sums) != is_tied:
         yield Violation("graph", f"needs grads.sum_ties {int(is_tied)} times and has it {len(sums)} times")
-    elif is_tied and [type(op) for op in found] != [SyncGradients, SumTies, ClipGradients]:
-        yield Violation("grads.sum_ties", "must follow grads.sync and precede grads.clip")
     if any(op.over != (MeshDim.PP,) for op in sums):
         yield Violation("grads.sum_ties", "sums over pp")
     for op in graph.step:

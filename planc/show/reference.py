@@ -148,6 +148,7 @@ def effects_of(op: type[Op]) -> tuple[str, ...]:
     blank: dict[str, Any] = dict.fromkeys(names, ())
     effects = op(**blank).effects()
     lines = [f"reads {', '.join(effects.reads)}"] if effects.reads else []
+    lines += [f"finds {', '.join(effects.finds)}"] if effects.finds else []
     lines += [f"writes {', '.join(effects.writes)}"] if effects.writes else []
     over = [name for name in names if name in _DIM_FIELDS]
     return (*lines, *([f"communicates over the mesh dims in {', '.join(over)}"] if over else []))

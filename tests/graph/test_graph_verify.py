@@ -180,7 +180,9 @@ def test_gradients_are_summed_over_replicas_before_they_are_read(behind: type[Op
     rest = [op for op in graph.step if op is not summing]
     place = [isinstance(op, behind) for op in rest].index(True) + 1
     violations = verify(_edit("step", lambda _: [*rest[:place], summing, *rest[place:]])(graph))
-    assert [str(one) for one in violations] == ["grads.all_reduce: waits for sums that grads.sync has read"]
+    assert [str(one) for one in violations] == [
+        "grads.all_reduce: writes gradients after grads.sync has read it"
+    ]
 
 
 def test_all_replicas_are_summed_by_one_op() -> None:

@@ -170,7 +170,7 @@ APART = "is tied, but not between the first and the last stage"
 TIED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
     "no sum": (_edit(ops.SumTies, lambda op: None), "needs grads.sum_ties 1 times and has it 0 times"),
     "nothing to sum": (_ties(), "needs grads.sum_ties 0 times and has it 1 times"),
-    "summed after the norm": (_last, "must follow grads.sync and precede grads.clip"),
+    "summed after the norm": (_last, "writes synced_gradients after grads.clip has read it"),
     "summed over other ranks": (
         _edit(ops.SumTies, lambda op: replace(op, over=(MeshDim.TP,))),
         "grads.sum_ties: sums over pp",

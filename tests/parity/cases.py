@@ -69,7 +69,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
 """Models by name. Four key-value heads, so tp can be 4; 257 rows divide by nothing. A Starcoder's linear
 layers have biases."""
 
-_SEQUENCE_PARALLEL = """  "model.embed_tokens" -> embedding_rowwise(output = Shard(1))
+SEQUENCE_PARALLEL = """  "model.embed_tokens" -> embedding_rowwise(output = Shard(1))
   "model.layers.*.{input,post_attention}_layernorm" -> sequence_parallel
   "model.layers.*.{self_attn,mlp}" -> prepare_input(input = Shard(1), desired = Replicate())
   "model.layers.*.self_attn.{q,k,v}_proj" -> colwise
@@ -223,7 +223,7 @@ def plan_text(case: Case, *, saves: bool = False) -> str:
 def _tensor_parallel_rules(case: Case) -> str:
     if case.tensor_parallel == "auto":
         return "  auto\n"
-    return _SEQUENCE_PARALLEL + (_HEAD_NORMS if case.model == "qwen3" else "")
+    return SEQUENCE_PARALLEL + (_HEAD_NORMS if case.model == "qwen3" else "")
 
 
 def make_workspace(folder: Path) -> Path:

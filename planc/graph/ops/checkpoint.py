@@ -19,8 +19,24 @@ class ResumeCheckpoint(Op):
 
     def effects(self) -> Effects:
         return Effects(
-            reads=(Resource.MODEL, Resource.OPTIMIZER, Resource.SCHEDULE, Resource.DATA),
-            writes=(Resource.WEIGHTS, Resource.OPTIMIZER, Resource.SCHEDULE, Resource.DATA),
+            reads=(
+                Resource.WEIGHTS,
+                Resource.OPTIMIZER,
+                Resource.SCHEDULE,
+                Resource.DATA,
+                Resource.HISTORY,
+                Resource.CHECKPOINTS,
+            ),
+            finds=(Resource.PIPELINE,),
+            writes=(
+                Resource.WEIGHTS,
+                Resource.OPTIMIZER,
+                Resource.DATA,
+                Resource.HISTORY,
+                Resource.CHECKPOINTS,
+                Resource.EVALUATIONS,
+                Resource.UPDATE,
+            ),
         )
 
 
@@ -34,7 +50,7 @@ class SettleSave(Op):
     over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def effects(self) -> Effects:
-        return Effects(writes=(Resource.CHECKPOINT,), communicates=self.over)
+        return Effects(reads=(Resource.CHECKPOINTS,), writes=(Resource.CHECKPOINTS,), communicates=self.over)
 
 
 @record(kw_only=True)
@@ -52,8 +68,17 @@ class SaveCheckpoint(Op):
 
     def effects(self) -> Effects:
         return Effects(
-            reads=(Resource.WEIGHTS, Resource.OPTIMIZER, Resource.SCHEDULE, Resource.DATA),
-            writes=(Resource.CHECKPOINT,),
+            reads=(
+                Resource.WEIGHTS,
+                Resource.OPTIMIZER,
+                Resource.SCHEDULE,
+                Resource.DATA,
+                Resource.HISTORY,
+                Resource.EVALUATIONS,
+                Resource.CHECKPOINTS,
+            ),
+            finds=(Resource.PIPELINE,),
+            writes=(Resource.CHECKPOINTS,),
         )
 
 
@@ -72,5 +97,7 @@ class ExportHf(Op):
 
     def effects(self) -> Effects:
         return Effects(
-            reads=(Resource.MODEL, Resource.WEIGHTS), writes=(Resource.EXPORT,), communicates=self.over
+            reads=(Resource.WEIGHTS, Resource.DATA, Resource.CHECKPOINTS),
+            finds=(Resource.PIPELINE,),
+            communicates=self.over,
         )

@@ -49,7 +49,7 @@ class OpenSource(SourceOp):
     """As a fraction, such as 7/10; empty for as many sequences as it has."""
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.MESH,), writes=(Resource.SOURCE,))
+        return Effects(finds=(Resource.SOURCES,), writes=(Resource.SOURCES,))
 
 
 @record(kw_only=True)
@@ -87,8 +87,7 @@ class OpenData(SourceOp):
     """How many bad documents may be left out, of the training data and of each evaluation's."""
 
     def effects(self) -> Effects:
-        sources = (Resource.SOURCE,) if self.source == "mixture" else ()
-        return Effects(reads=(Resource.MESH, *sources), writes=(Resource.DATA,))
+        return Effects(finds=(Resource.SOURCES,), writes=(Resource.DATA,))
 
 
 @record(kw_only=True)
@@ -104,7 +103,9 @@ class OpenEvaluation(SourceOp):
     """The number of sequences, from the first; None for all."""
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.DATA,), writes=(Resource.EVALUATION,))
+        return Effects(
+            reads=(Resource.DATA,), finds=(Resource.EVALUATION_SETS,), writes=(Resource.EVALUATION_SETS,)
+        )
 
 
 @record(kw_only=True)
@@ -121,7 +122,9 @@ class NextBatch(Op):
 
     def effects(self) -> Effects:
         return Effects(
-            reads=(Resource.DATA,), writes=(Resource.DATA, Resource.BATCH), communicates=self.count_over
+            reads=(Resource.MESH, Resource.DATA),
+            writes=(Resource.DATA, Resource.BATCH, Resource.TOKENS, Resource.STEP_LOSS, Resource.EVALUATIONS),
+            communicates=self.count_over,
         )
 
 
@@ -140,4 +143,4 @@ class ShardContext(Op):
     """The id of tokens that do not advance the position and get the position before the first."""
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.BATCH,), writes=(Resource.LOCAL_BATCH,))
+        return Effects(reads=(Resource.BATCH,), finds=(Resource.DOCUMENTS,), writes=(Resource.LOCAL_BATCH,))

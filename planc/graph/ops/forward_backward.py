@@ -22,7 +22,16 @@ class Forward(Op):
 
     def effects(self) -> Effects:
         return Effects(
-            reads=(Resource.LOCAL_BATCH, Resource.WEIGHTS), writes=(Resource.LOGITS,), communicates=self.over
+            reads=(Resource.MESH, Resource.WEIGHTS, Resource.LOCAL_BATCH, Resource.TOKENS),
+            finds=(
+                Resource.PIPELINE,
+                Resource.HIDDEN,
+                Resource.DOCUMENTS,
+                Resource.DROPOUT,
+                Resource.EXPERT_LOAD,
+            ),
+            writes=(Resource.LOGITS,),
+            communicates=self.over,
         )
 
 
@@ -50,8 +59,9 @@ class ComputeLoss(Op):
 
     def effects(self) -> Effects:
         return Effects(
-            reads=(Resource.LOGITS, Resource.LOCAL_BATCH),
-            writes=(Resource.LOSS,),
+            reads=(Resource.MESH, Resource.LOGITS, Resource.LOCAL_BATCH, Resource.TOKENS, Resource.STEP_LOSS),
+            finds=(Resource.PIPELINE,),
+            writes=(Resource.LOSS, Resource.STEP_LOSS),
             communicates=self.vocab_over,
         )
 
@@ -67,7 +77,12 @@ class Backward(Op):
     over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.LOSS,), writes=(Resource.GRADIENTS,), communicates=self.over)
+        return Effects(
+            reads=(Resource.MESH, Resource.WEIGHTS, Resource.LOSS),
+            finds=(Resource.PIPELINE, Resource.HIDDEN, Resource.UNITS, Resource.GRADIENTS),
+            writes=(Resource.GRADIENTS,),
+            communicates=self.over,
+        )
 
 
 @record(kw_only=True)
@@ -81,8 +96,12 @@ class ComputeWeightGradients(Op):
     over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def effects(self) -> Effects:
-        gradients = (Resource.GRADIENTS,)
-        return Effects(reads=gradients, writes=gradients, communicates=self.over)
+        return Effects(
+            reads=(Resource.PIPELINE, Resource.GRADIENTS),
+            finds=(Resource.UNITS,),
+            writes=(Resource.GRADIENTS,),
+            communicates=self.over,
+        )
 
 
 MicroOp = (
@@ -104,14 +123,17 @@ class Accumulate(Op):
     def effects(self) -> Effects:
         """The body's effects: resources it reads before writing them, all it writes, and its mesh dims."""
         parts = [op.effects() for op in self.body]
-        written: set[str] = set()
+        writes = tuple(dict.fromkeys(resource for part in parts for resource in part.writes))
+        written: set[Resource] = set()
         reads: list[Resource] = []
         for part in parts:
-            reads.extend(resource for resource in part.reads if resource not in written)
+            reads += (resource for resource in part.reads if resource not in written)
             written.update(part.writes)
+        finds = (resource for part in parts for resource in part.finds if resource not in writes)
         return Effects(
             reads=tuple(dict.fromkeys(reads)),
-            writes=tuple(dict.fromkeys(resource for part in parts for resource in part.writes)),
+            finds=tuple(dict.fromkeys(finds)),
+            writes=writes,
             communicates=tuple(dict.fromkeys(dim for part in parts for dim in part.communicates)),
         )
 
@@ -135,6 +157,14 @@ class Evaluate(Op):
     def effects(self) -> Effects:
         dims = (dim for op in self.body for dim in op.effects().communicates)
         return Effects(
-            reads=(Resource.EVALUATION, Resource.WEIGHTS),
+            reads=(
+                Resource.MESH,
+                Resource.WEIGHTS,
+                Resource.EVALUATION_SETS,
+                Resource.UPDATE,
+                Resource.EVALUATIONS,
+            ),
+            finds=(Resource.PIPELINE, Resource.COMPILED),
+            writes=(Resource.EVALUATIONS,),
             communicates=tuple(dict.fromkeys((*dims, *self.over))),
         )

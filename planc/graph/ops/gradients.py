@@ -41,8 +41,7 @@ class AllReduceGradients(Op):
     bucket_bytes: Annotated[int, DERIVED]
 
     def effects(self) -> Effects:
-        summed = (Resource.GRADIENTS,)
-        return Effects(reads=summed, writes=summed, communicates=self.over)
+        return Effects(reads=(Resource.GRADIENTS,), writes=(Resource.GRADIENTS,), communicates=self.over)
 
     def messages(self, parameters: Iterable[tuple[str, Hashable, int]]) -> tuple[tuple[str, ...], ...]:
         """The parameters whose gradients are sent together, in the order of sending.
@@ -81,8 +80,11 @@ class SumTies(Op):
     over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def effects(self) -> Effects:
-        summed = (Resource.SYNCED_GRADIENTS,)
-        return Effects(reads=summed, writes=summed, communicates=self.over)
+        return Effects(
+            reads=(Resource.PIPELINE, Resource.SYNCED_GRADIENTS),
+            writes=(Resource.SYNCED_GRADIENTS,),
+            communicates=self.over,
+        )
 
 
 @record(kw_only=True)
@@ -98,7 +100,10 @@ class ClipGradients(Op):
 
     def effects(self) -> Effects:
         return Effects(
-            reads=(Resource.SYNCED_GRADIENTS,), writes=(Resource.CLIPPED_GRADIENTS,), communicates=self.over
+            reads=(Resource.MESH, Resource.SYNCED_GRADIENTS),
+            finds=(Resource.PIPELINE,),
+            writes=(Resource.CLIPPED_GRADIENTS, Resource.NORM),
+            communicates=self.over,
         )
 
 
@@ -140,7 +145,17 @@ class GuardStep(Op):
 
     def effects(self) -> Effects:
         return Effects(
-            reads=(Resource.METRICS, Resource.CLIPPED_GRADIENTS),
-            writes=(Resource.CLIPPED_GRADIENTS,),
+            reads=(
+                Resource.MESH,
+                Resource.BATCH,
+                Resource.TOKENS,
+                Resource.STEP_LOSS,
+                Resource.NORM,
+                Resource.CLIPPED_GRADIENTS,
+                Resource.METRICS,
+                Resource.HISTORY,
+            ),
+            finds=(Resource.PIPELINE,),
+            writes=(Resource.CLIPPED_GRADIENTS, Resource.VERDICT, Resource.HISTORY),
             communicates=self.over,
         )

@@ -73,7 +73,7 @@ class BuildOptimizer(Op):
         return self.optimizer.num_temporaries(self, chosen == "for_loop", group.weight_decay > 0)
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.WEIGHTS,), writes=(Resource.OPTIMIZER,))
+        return Effects(reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.OPTIMIZER,))
 
 
 @record(kw_only=True)
@@ -89,7 +89,7 @@ class BuildSchedule(Op):
     num_steps: Annotated[int, numerics("train.steps", "schedule ends at step")]
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.OPTIMIZER,), writes=(Resource.SCHEDULE,))
+        return Effects(reads=(Resource.OPTIMIZER,), writes=(Resource.OPTIMIZER, Resource.SCHEDULE))
 
 
 @record(kw_only=True)
@@ -100,8 +100,8 @@ class StepOptimizer(Op):
 
     def effects(self) -> Effects:
         return Effects(
-            reads=(Resource.OPTIMIZER, Resource.CLIPPED_GRADIENTS, Resource.WEIGHTS),
-            writes=(Resource.OPTIMIZER, Resource.WEIGHTS),
+            reads=(Resource.OPTIMIZER, Resource.WEIGHTS, Resource.CLIPPED_GRADIENTS, Resource.VERDICT),
+            writes=(Resource.OPTIMIZER, Resource.WEIGHTS, Resource.UPDATE),
         )
 
 
@@ -112,4 +112,6 @@ class StepSchedule(Op):
     summary: ClassVar[str] = "Advances the learning rate."
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.SCHEDULE,), writes=(Resource.SCHEDULE, Resource.OPTIMIZER))
+        return Effects(
+            reads=(Resource.OPTIMIZER, Resource.SCHEDULE, Resource.UPDATE), writes=(Resource.OPTIMIZER,)
+        )

@@ -55,7 +55,12 @@ class ShardTensorParallel(Op):
         return "torch.distributed.tensor.parallel: experimental in PyTorch, and subject to change"
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,), communicates=self.over)
+        return Effects(
+            reads=(Resource.MESH, Resource.MODEL),
+            finds=(Resource.PIPELINE,),
+            writes=(Resource.MODEL,),
+            communicates=self.over,
+        )
 
 
 @record
@@ -91,7 +96,9 @@ class ShareHeads(Op):
 
     def effects(self) -> Effects:
         # It sends nothing: `over` is the mesh dim whose ranks share the heads.
-        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
+        return Effects(
+            reads=(Resource.MESH, Resource.MODEL), finds=(Resource.PIPELINE,), writes=(Resource.MODEL,)
+        )
 
 
 _DIMS = layout("fsdp", is_in_sums=True)
@@ -123,8 +130,9 @@ class FullyShard(Op):
 
     def effects(self) -> Effects:
         return Effects(
-            reads=(Resource.MODEL,),
-            writes=(Resource.MODEL,),
+            reads=(Resource.MESH, Resource.MODEL),
+            finds=(Resource.PIPELINE, Resource.UNITS),
+            writes=(Resource.MODEL, Resource.UNITS),
             communicates=(*self.replicate_over, *self.shard_over),
         )
 
@@ -140,4 +148,4 @@ class PrefetchUnits(Op):
     """The first module of each unit, in forward's order."""
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
+        return Effects(reads=(Resource.MODEL, Resource.UNITS), writes=(Resource.MODEL,))

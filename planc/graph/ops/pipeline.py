@@ -43,7 +43,7 @@ class SplitPipeline(Op):
         return ""
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
+        return Effects(reads=(Resource.MESH, Resource.MODEL), writes=(Resource.MODEL, Resource.PIPELINE))
 
 
 @record(kw_only=True)
@@ -56,8 +56,9 @@ class ReceiveHidden(Op):
     over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def effects(self) -> Effects:
-        read = Resource.LOCAL_BATCH if self.what == "activations" else Resource.LOSS
-        return Effects(reads=(read,), writes=(Resource.HIDDEN,), communicates=self.over)
+        return Effects(
+            reads=(Resource.PIPELINE, Resource.LOCAL_BATCH), writes=(Resource.HIDDEN,), communicates=self.over
+        )
 
 
 @record(kw_only=True)
@@ -70,5 +71,4 @@ class SendHidden(Op):
     over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def effects(self) -> Effects:
-        read = Resource.LOGITS if self.what == "activations" else Resource.GRADIENTS
-        return Effects(reads=(read,), communicates=self.over)
+        return Effects(reads=(Resource.PIPELINE, Resource.HIDDEN), communicates=self.over)

@@ -49,7 +49,7 @@ class CountExperts(Op):
 
     def effects(self) -> Effects:
         # `log` sums the counts over all ranks.
-        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
+        return Effects(reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.EXPERT_LOAD,))
 
 
 @record(kw_only=True)
@@ -80,7 +80,17 @@ class ReduceMetrics(Op):
 
     def effects(self) -> Effects:
         return Effects(
-            reads=(Resource.LOSS,), writes=(Resource.METRICS,), communicates=(*self.over, *self.agree_over)
+            reads=(
+                Resource.MESH,
+                Resource.BATCH,
+                Resource.TOKENS,
+                Resource.STEP_LOSS,
+                Resource.NORM,
+                Resource.CLIPPED_GRADIENTS,
+            ),
+            finds=(Resource.PIPELINE, Resource.COMPILED),
+            writes=(Resource.METRICS, Resource.CLIPPED_GRADIENTS, Resource.VERDICT),
+            communicates=(*self.over, *self.agree_over),
         )
 
 
@@ -97,7 +107,12 @@ class CompareReplicas(Op):
         return step % self.every_steps == 0
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.WEIGHTS,), communicates=self.over)
+        return Effects(
+            reads=(Resource.MESH, Resource.WEIGHTS, Resource.UPDATE, Resource.HISTORY),
+            finds=(Resource.PIPELINE,),
+            writes=(Resource.HISTORY,),
+            communicates=self.over,
+        )
 
 
 @record(kw_only=True)
@@ -115,7 +130,11 @@ class Log(Op):
         return step % self.every_steps == 0 or step == num_steps
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.METRICS,), communicates=self.over)
+        return Effects(
+            reads=(Resource.MESH, Resource.SCHEDULE, Resource.BATCH, Resource.VERDICT, Resource.EVALUATIONS),
+            finds=(Resource.COMPILED, Resource.EXPERT_LOAD),
+            communicates=self.over,
+        )
 
 
 @record(kw_only=True)

@@ -53,7 +53,7 @@ class BuildModel(Op):
         return {**dict(self.own_dtypes), **dict.fromkeys(self.kept_in_float32, DType.FLOAT32)}
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.MESH,), writes=(Resource.MODEL,))
+        return Effects(writes=(Resource.MODEL,))
 
 
 _CONTEXT = layout("context_parallel", is_in_sums=True)
@@ -79,7 +79,11 @@ class AttachAttention(Op):
         return "collectives that autograd differentiates: private in PyTorch" if self.over else ""
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,), communicates=self.over)
+        return Effects(
+            reads=(Resource.MESH, Resource.MODEL),
+            writes=(Resource.MODEL, Resource.DOCUMENTS),
+            communicates=self.over,
+        )
 
 
 @record
@@ -113,7 +117,11 @@ class AttachDropout(Op):
 
     def effects(self) -> Effects:
         # It sends nothing: every rank computes its part of the mask.
-        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
+        return Effects(
+            reads=(Resource.MESH, Resource.MODEL),
+            finds=(Resource.DROPOUT,),
+            writes=(Resource.MODEL, Resource.DROPOUT),
+        )
 
 
 @record(kw_only=True)
@@ -125,7 +133,7 @@ class CheckpointActivations(Op):
     modules: Annotated[tuple[str, ...], layout("activation_checkpoint")]
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
+        return Effects(reads=(Resource.MODEL,), finds=(Resource.PIPELINE,), writes=(Resource.MODEL,))
 
 
 CompileBackend: TypeAlias = Literal["inductor", "aot_eager", "eager"]
@@ -148,7 +156,11 @@ class CompileModules(Op):
     modules: Annotated[tuple[str, ...], _COMPILE]
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
+        return Effects(
+            reads=(Resource.MODEL,),
+            finds=(Resource.PIPELINE, Resource.DROPOUT),
+            writes=(Resource.MODEL, Resource.COMPILED),
+        )
 
 
 @record(kw_only=True)
@@ -158,7 +170,7 @@ class MaterialiseWeights(Op):
     summary: ClassVar[str] = "Allocates each rank's own shards on its device."
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
+        return Effects(reads=(Resource.MODEL,), finds=(Resource.PIPELINE,), writes=(Resource.MODEL,))
 
 
 @record(kw_only=True)
@@ -186,4 +198,4 @@ class LoadWeights(Op):
     """The part of the tensors' names in the files that the model's names lack."""
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.MODEL,), writes=(Resource.WEIGHTS,))
+        return Effects(reads=(Resource.MODEL,), finds=(Resource.PIPELINE,), writes=(Resource.WEIGHTS,))

@@ -41,7 +41,7 @@ _PARTING_SECONDS = 1.0
 """How long a process that closed its connections may take until the system reports it as ended."""
 _POLL_SECONDS = 0.05
 _OVERDUE_SECONDS = 1.0
-_TAKES_ITS_TIME = frozenset({Resource.DATA, Resource.EVALUATION, Resource.CHECKPOINT, Resource.EXPORT})
+_TAKES_ITS_TIME = frozenset({Resource.SOURCES, Resource.DATA, Resource.EVALUATION_SETS, Resource.CHECKPOINTS})
 """An op with one of these does more than collectives, so it may take longer than any of them."""
 _NO_STORE = "the rendezvous store does not respond: rank 0, its machine or its torchrun agent has exited"
 
