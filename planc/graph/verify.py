@@ -33,6 +33,7 @@ from planc.graph.ops import (
     StepSchedule,
     SyncGradients,
 )
+from planc.graph.sources import MIXTURE, mixture_labels
 from planc.graph.verify_pipeline import pipeline_violations
 from planc.graph.violation import Violation
 from planc.vocab import TOKEN_DIMS, MeshDim
@@ -84,7 +85,10 @@ def verify(graph: Graph) -> tuple[Violation, ...]:
     mesh = tuple(_mesh(graph))
     batch = () if mesh else tuple(_batch(graph))
     saves = (*_saves(graph), *_agreement(graph))
-    found = (*_once(graph), *_stages(graph), *_units(graph), *_effects(graph), *_sums(graph))
+    found = (
+        *(*_once(graph), *_stages(graph), *_units(graph)),
+        *(*_effects(graph), *_sums(graph), *_mixture(graph)),
+    )
     pipeline = () if mesh else tuple(pipeline_violations(graph))
     return (*mesh, *found, *pipeline, *saves, *batch)
 
@@ -184,6 +188,15 @@ def _sums(graph: Graph) -> Iterator[Violation]:
             yield Violation("graph", f"does not sum gradients over {dim} once")
     if len(sums) > 1:
         yield Violation("graph", f"has grads.all_reduce {len(sums)} times")
+
+
+def _mixture(graph: Graph) -> Iterator[Violation]:
+    """Sources are opened in the mixture's order, on which the order of samples depends."""
+    wanted = next(
+        (op.patterns for op in graph.setup if isinstance(op, OpenData) and op.source == MIXTURE), ()
+    )
+    if mixture_labels(graph) != wanted:
+        yield Violation("data.open", f"joins {', '.join(wanted) or 'no sources'}, in another order")
 
 
 def _saves(graph: Graph) -> Iterator[Violation]:

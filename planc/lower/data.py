@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from planc.graph.ops import NextBatch, OpenData, OpenEvaluation, OpenSource
+from planc.graph.sources import MIXTURE
 from planc.plan import data
 from planc.plan.facts import global_batch
 from planc.plan.spec import Plan
 from planc.vocab import SAMPLE_DIMS
-
-_MIXTURE: dict[str, Any] = {"source": "mixture", "patterns": (), "field": ""}
 
 
 def open_data(plan: Plan, *, vocab_size: int = 0) -> OpenData:
@@ -22,7 +21,7 @@ def open_data(plan: Plan, *, vocab_size: int = 0) -> OpenData:
         tokenizer = block.tokenizer.path
         end, begin = block.tokenizer.end_of_document, block.tokenizer.begin_of_document
     return OpenData(
-        **(_source(block.source) if block.source is not None else _MIXTURE),
+        **(_source(block.source) if block.source is not None else _mixture(block.mixture)),
         tokenizer=tokenizer,
         end_of_document=end,
         begin_of_document=begin,
@@ -40,6 +39,10 @@ def open_data(plan: Plan, *, vocab_size: int = 0) -> OpenData:
         num_sequences=plan.num_sequences,
         span=plan.span("data.source"),
     )
+
+
+def _mixture(labels: Iterable[str]) -> dict[str, Any]:
+    return {"source": MIXTURE, "patterns": tuple(labels), "field": ""}
 
 
 def open_sources(plan: Plan) -> Iterator[OpenSource]:

@@ -20,7 +20,7 @@ class SourceOp(Op):
     source: Annotated[SourceName | Literal["mixture"], _SOURCE]
     """`mixture` is that of all `data.open_source` ops."""
     patterns: Annotated[tuple[str, ...], _SOURCE]
-    """Globs of files; for hf_hub, the repository."""
+    """Globs of files; for hf_hub, the repository; for a mixture, the labels of its sources in their order."""
     field: Annotated[str | None, _SOURCE]
     """None for the keys that conversations usually have."""
     train_on: Annotated[str, _SOURCE] = ""

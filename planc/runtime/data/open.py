@@ -106,11 +106,7 @@ class MixedData:
 
 
 def mixed(sources: Sequence[MixedData], *, seed: int) -> OpenData:
-    """The sources as one dataset: in the order of their weights, or in that of all of their sequences.
-
-    It depends on what they hold and on their weights, not on the order in which they were opened.
-    """
-    sources = sorted(sources, key=lambda one: (one.data.fingerprint, one.weight))
+    """The sources as one dataset: in the order of their weights, or in that of all of their sequences."""
     datasets = tuple(one.data.dataset for one in sources)
     weights = tuple(one.weight for one in sources)
     joined = JoinedDatasets(tuple(one.label for one in sources), datasets)
