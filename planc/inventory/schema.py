@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import field
 from enum import StrEnum
+from math import prod
+from typing import Annotated
 
 from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint, OwnCode
 from planc.inventory.rope import Rope as Rope
+from planc.inventory.value_types import Digest, Named, Probability, Size
 from planc.record import record
 from planc.vocab import DropoutDim, DType, LogitsStep
 
@@ -39,18 +42,15 @@ class Parameter:
 
     @property
     def num_elements(self) -> int:
-        product = 1
-        for size in self.shape:
-            product *= size
-        return product
+        return prod(self.shape)
 
 
 @record
 class Routing:
     """How a router assigns tokens to stacked experts: how many per token, and if weights stay float32."""
 
-    experts_per_token: int
-    in_float32: bool
+    experts_per_token: Size
+    in_float32: bool = False
 
 
 @record
@@ -60,8 +60,8 @@ class Draw:
     No dims if planc can't tell an element's place in them. `sources` are the modules whose outputs reach it.
     """
 
-    probability: float
-    dims: tuple[DropoutDim | int, ...] = ()
+    probability: Probability
+    dims: tuple[DropoutDim | Size, ...] = ()
     sources: tuple[str, ...] = ()
 
     @property
@@ -83,7 +83,7 @@ class Module:
     fqn: str
     class_name: str
     kind: Kind
-    parameters: tuple[Parameter, ...] = ()
+    parameters: Annotated[tuple[Parameter, ...], Named] = ()
     sources: tuple[str, ...] = ()
     returns: tuple[str, ...] = ()
     unset: tuple[str, ...] = ()
@@ -92,6 +92,12 @@ class Module:
     """Own parameters, by local name, that the model's code builds without `requires_grad`."""
     unreached: tuple[str, ...] = ()
     """Other own parameters that no gradient of the logits reaches."""
+    widened: tuple[str, ...] = ()
+    """Own parameters and buffers of `own_dtypes` that are float64 in a float64 model."""
+    kept_in_half: tuple[str, ...] = ()
+    """Those of other dtypes that `from_pretrained` loads as float32 into a bfloat16 or float16 model."""
+    kept_in_float16: tuple[str, ...] = ()
+    """Those that it loads as float32 into a float16 model only."""
     routing: Routing | None = None
     """The routing of stacked experts, in one forward."""
     flattened: bool = False
@@ -101,14 +107,8 @@ class Module:
     `returns` of modules that own parameters says the same of them."""
     passes_others: bool = False
     """The same of another argument: BLOOM's attention adds the residual stream to its output."""
-    own_dtypes: tuple[tuple[str, DType], ...] = ()
+    own_dtypes: Annotated[tuple[tuple[str, DType], ...], Named] = ()
     """Own parameters and buffers, by local name, that the model's code builds in a fixed dtype."""
-    widened: tuple[str, ...] = ()
-    """Those of `own_dtypes` that are float64 in a float64 model."""
-    kept_in_half: tuple[str, ...] = ()
-    """Those of other dtypes that `from_pretrained` loads as float32 into a bfloat16 or float16 model."""
-    kept_in_float16: tuple[str, ...] = ()
-    """Those that it loads as float32 into a float16 model only."""
     draws: tuple[Draw, ...] = ()
     """What its own code drops in one forward in training, in order, with the model's own attention."""
     activation: Footprint = ONE_OPERATION
@@ -157,7 +157,7 @@ class Packed:
     """
 
     layer: str
-    widths: tuple[int, ...]
+    widths: tuple[Size, ...]
 
 
 @record
@@ -181,7 +181,7 @@ class KvProjection:
     """
 
     layer: str
-    kv_widths: tuple[int, ...]
+    kv_widths: tuple[Size, ...]
     query_width: int = 0
 
     @property
@@ -218,11 +218,11 @@ class Attention:
     """
 
     fqn: str
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    window: int | None = None
-    value_dim: int | None = None
+    num_heads: Size
+    num_kv_heads: Size
+    head_dim: Size
+    window: Size | None = None
+    value_dim: Size | None = None
     extras: tuple[str, ...] = ()
     fixed_heads: bool = False
     counts: tuple[str, ...] = ()
@@ -241,9 +241,9 @@ class OwnHeads:
     """The heads of an attention with its own code that works on a share of them; the rest as for others."""
 
     fqn: str
-    num_heads: int
-    num_kv_heads: int
-    counts: tuple[str, ...] = ()
+    num_heads: Size
+    num_kv_heads: Size
+    counts: tuple[str, ...]
     packed: tuple[Packed, ...] = ()
     per_head: tuple[PerHead, ...] = ()
     shared_kv: SharedKv | None = None
@@ -272,12 +272,12 @@ class Inventory:
     SHA-256 of the config.json it was made from.
     """
 
-    config_digest: str
+    config_digest: Digest
     architecture: str
     model_type: str
-    vocab_size: int
-    hidden_size: int
-    max_positions: int | None
+    vocab_size: Size
+    hidden_size: Size
+    max_positions: Size | None
     modules: tuple[Module, ...]
     attentions: tuple[Attention, ...]
     ties: tuple[tuple[str, ...], ...] = ()
@@ -293,12 +293,12 @@ class Inventory:
     reduced: tuple[str, ...] = ()
     """Linear layers and embeddings over whose output features the model computes a statistic, outside of a
     norm."""
+    renumbered: tuple[str, ...] = ()
+    """Embeddings whose code looks up other rows than the numbers that it takes."""
     read_by_layers: tuple[str, ...] = ()
     """Modules whose parameters a layer's own code reads, or code around the layers, and not their forward."""
     needing_all_tokens: tuple[str, ...] = ()
     """Parents of blocks whose code outside of the layers does not work token by token."""
-    renumbered: tuple[str, ...] = ()
-    """Embeddings whose code looks up other rows than the numbers that it takes."""
     random: tuple[str, ...] = ()
     """Fields of config.json, other than 0, by which training draws random numbers."""
     random_weights: tuple[str, ...] = ()
@@ -309,7 +309,7 @@ class Inventory:
     """Fields of config.json that add terms to the model's own cross-entropy loss."""
     logits: tuple[LogitsStep, ...] | None = ()
     """What the model makes of its head's output; None if that is not a known function of each logit."""
-    rope_switch: int | None = None
+    rope_switch: Size | None = None
     """A forward with more positions than this uses other rotary embeddings for all of its tokens."""
     positions: Positions = Positions()
     rope: Rope | None = None

@@ -11,25 +11,14 @@ from `model.layers.3.self_attn.o_proj`, `.q_proj` is its sibling; from `model.la
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
-from typing import Any
+from functools import partial
+from operator import attrgetter
 
 from planc.inventory.files import InventoryError
-from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint, OwnCode
-from planc.inventory.schema import (
-    Attention,
-    Draw,
-    Kind,
-    Module,
-    Packed,
-    Parameter,
-    PerHead,
-    Routing,
-    SharedKv,
-)
+from planc.inventory.schema import Attention, Module
 from planc.record import record
-from planc.vocab import DType
 
 # More than any model has: a small file that expands to more is rejected before it fills the memory.
 MAX_MODULES = 200_000
@@ -41,56 +30,27 @@ _REFERENCE = re.compile(r"(\.*)([+-][1-9][0-9]{0,8})?(.*)", re.DOTALL)
 
 
 @record
-class AttentionNode:
-    """An attention without its name."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    window: int | None
-    value_dim: int | None = None
-    extras: tuple[str, ...] = ()
-    fixed_heads: bool = False
-    counts: tuple[str, ...] = ()
-    packed: tuple[Packed, ...] = ()
-    per_head: tuple[PerHead, ...] = ()
-    shared_kv: SharedKv | None = None
-
-
-@record
 class Node:
-    """A module, or several equal siblings, and everything below. Its sources, its draws'
-    and what it returns are relative."""
+    """A module, or several equal siblings, and everything below.
 
-    name: str
-    class_name: str
-    kind: Kind
-    parameters: tuple[Parameter, ...] = ()
-    sources: tuple[str, ...] = ()
-    returns: tuple[str, ...] = ()
-    attention: AttentionNode | None = None
-    unset: tuple[str, ...] = ()
-    frozen: tuple[str, ...] = ()
-    unreached: tuple[str, ...] = ()
-    routing: Routing | None = None
-    flattened: bool = False
-    passes_input: bool = False
-    passes_others: bool = False
-    own_dtypes: tuple[tuple[str, DType], ...] = ()
-    widened: tuple[str, ...] = ()
-    kept_in_half: tuple[str, ...] = ()
-    kept_in_float16: tuple[str, ...] = ()
-    draws: tuple[Draw, ...] = ()
-    activation: Footprint = ONE_OPERATION
-    footprint: Footprint = RMS_NORM
-    own_code: OwnCode | None = None
-    eager_code: OwnCode | None = None
+    The module's fqn is its own name, and its sources, its draws' and what it returns are relative. The
+    attention has no name.
+    """
+
+    module: Module
+    attention: Attention | None = None
     children: tuple[Node, ...] = ()
 
+    @property
+    def name(self) -> str:
+        return self.module.fqn
 
-_SAME = tuple(one.name for one in fields(Module) if one.name not in ("fqn", "sources", "returns", "draws"))
-"""What a node has as its module has it: names of other modules are relative."""
-_SAME_IN_ATTENTIONS = tuple(one.name for one in fields(AttentionNode))
+    def named(self, name: str) -> Node:
+        return replace(self, module=replace(self.module, fqn=name))
+
+
+_FIELDS = tuple(one.name for one in fields(Module))
+_VALUES = attrgetter(*_FIELDS)
 
 
 def fold(modules: Iterable[Module], *, attentions: Iterable[Attention]) -> Node:
@@ -116,21 +76,18 @@ def _fold(
         for child in children_of.get(module.fqn, [])
     )
     return Node(
-        name=module.fqn.rpartition(".")[2],
-        sources=tuple(relative(fqn, seen_from=module.fqn) for fqn in module.sources),
-        returns=tuple(relative(fqn, seen_from=module.fqn) for fqn in module.returns),
-        attention=None if attention is None else AttentionNode(**_same(attention, _SAME_IN_ATTENTIONS)),
-        draws=tuple(
-            replace(draw, sources=tuple(relative(one, seen_from=module.fqn) for one in draw.sources))
-            for draw in module.draws
-        ),
-        children=_collapse(tuple(children)),
-        **_same(module, _SAME),
+        _renamed(module, module.fqn.rpartition(".")[2], partial(relative, seen_from=module.fqn)),
+        None if attention is None else replace(attention, fqn=""),
+        _collapse(tuple(children)),
     )
 
 
-def _same(value: object, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in names}
+def _renamed(module: Module, fqn: str, change: Callable[[str], str]) -> Module:
+    """The module under another name, with each reference to others changed."""
+    draws = tuple(replace(draw, sources=tuple(map(change, draw.sources))) for draw in module.draws)
+    sources, returns = tuple(map(change, module.sources)), tuple(map(change, module.returns))
+    others = {"fqn": fqn, "sources": sources, "returns": returns, "draws": draws}
+    return Module(**dict(zip(_FIELDS, _VALUES(module), strict=True)) | others)
 
 
 def _collapse(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -138,8 +95,8 @@ def _collapse(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         return nodes
     groups: dict[Node, list[int]] = {}
     for node in nodes:
-        groups.setdefault(replace(node, name=""), []).append(int(node.name))
-    return tuple(replace(node, name=_format_indices(indices)) for node, indices in groups.items())
+        groups.setdefault(node.named(""), []).append(int(node.name))
+    return tuple(node.named(_format_indices(indices)) for node, indices in groups.items())
 
 
 def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
@@ -149,20 +106,9 @@ def unfold(root: Node) -> tuple[tuple[Module, ...], tuple[Attention, ...]]:
     for fqn, node in _walk(root, fqn=""):
         if len(modules) == MAX_MODULES:
             raise _error(f"more than {MAX_MODULES} modules")
-        modules.append(
-            Module(
-                fqn=fqn,
-                sources=tuple(absolute(reference, seen_from=fqn) for reference in node.sources),
-                returns=tuple(absolute(reference, seen_from=fqn) for reference in node.returns),
-                draws=tuple(
-                    replace(draw, sources=tuple(absolute(one, seen_from=fqn) for one in draw.sources))
-                    for draw in node.draws
-                ),
-                **_same(node, _SAME),
-            )
-        )
+        modules.append(_renamed(node.module, fqn, partial(absolute, seen_from=fqn)))
         if node.attention is not None:
-            attentions.append(Attention(fqn, **_same(node.attention, _SAME_IN_ATTENTIONS)))
+            attentions.append(replace(node.attention, fqn=fqn))
     return tuple(modules), tuple(attentions)
 
 

@@ -112,7 +112,7 @@ def _multi_query(observed: Observed, own: Sequence[str], heads: Heads) -> dict[s
     tried = try_multi_query(observed.model, observed.config, fqns=own, blocks=observed.blocks)
     one_head = heads[0], 1
     sized = ((fqn, _in_size(observed.model.get_submodule(fqn), one, one_head)) for fqn, one in tried.items())
-    return {fqn: OwnHeads(fqn, *one_head, shared_kv=one) for fqn, one in sized if one is not None}
+    return {fqn: OwnHeads(fqn, *one_head, (), shared_kv=one) for fqn, one in sized if one is not None}
 
 
 def _is_fused(core: Core, call: AttentionCall) -> bool:
