@@ -6,7 +6,8 @@ Nothing else of a directory decides token ids, so copying, hashing and exporting
 from __future__ import annotations
 
 import fnmatch
-from pathlib import Path
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
 
 TOKENIZER = "tokenizer.json"
 """A whole tokenizer, as the tokenizers library saves it."""
@@ -15,7 +16,9 @@ MODEL_CONFIG = "config.json"
 """The model's configuration, whose model type decides the class of a tokenizer that names none."""
 TEMPLATE = "chat_template.jinja"
 TEMPLATES = "additional_chat_templates"
-"""A directory of more templates."""
+"""A directory of more templates, each by the name of its file."""
+DEFAULT_TEMPLATE, TOOLS_TEMPLATE = "default", "tool_use"
+"""The names of the template for all conversations, and of that for conversations with tools if it exists."""
 
 _VOCABULARIES = (
     *("tokenizer.*.json", "tokenizer.model*", "tekken.json", "tiktoken.model"),
@@ -42,6 +45,37 @@ def tokenizer_files(folder: Path) -> tuple[str, ...]:
     found = [*folder.iterdir(), *(folder / TEMPLATES).glob("*.jinja")] if folder.is_dir() else []
     names = (path.relative_to(folder).as_posix() for path in found if path.is_file())
     return tuple(sorted(filter(is_tokenizer_file, names)))
+
+
+def template_files(names: Iterable[str]) -> dict[str, str]:
+    """The template files among a tokenizer's files, by the names of their templates.
+
+    If there are any, transformers reads no template in the settings.
+    """
+    listed = sorted(names)
+    more = {PurePosixPath(one).name.removesuffix(".jinja"): one for one in listed if _is_more(one)}
+    return {**({DEFAULT_TEMPLATE: TEMPLATE} if TEMPLATE in listed else {}), **more}
+
+
+def _is_more(name: str) -> bool:
+    return name.startswith(f"{TEMPLATES}/")
+
+
+def template_settings(value: object) -> dict[str, str]:
+    """The templates of a `chat_template` setting by name. Raises ValueError for another value."""
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {DEFAULT_TEMPLATE: value}
+    pairs: list[tuple[object, object]] = []
+    if isinstance(value, dict):
+        pairs = [*value.items()]
+    elif isinstance(value, list) and all(isinstance(one, dict) for one in value):
+        pairs = [(one.get("name"), one.get("template")) for one in value]
+    found = {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
+    if len(found) < len(pairs) or (not pairs and value != []):
+        raise ValueError("`chat_template` is neither a text nor a list of templates, each with another name")
+    return found
 
 
 def holds_tokenizer(folder: Path) -> bool:

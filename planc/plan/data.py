@@ -12,9 +12,11 @@ from planc.data_sources.formats import without_compression
 from planc.plan.dates import Date
 from planc.plan.nested import nested
 from planc.plan.scalars import STEPS, Choice, Int, Path, Quantity, Text
+from planc.plan.scope import Scope
 from planc.plan.shares import Share, Weight
 from planc.plan.types import List, Optional, OrAuto, Rest, Variant, key
 from planc.record import record
+from planc.syntax import ast
 
 if TYPE_CHECKING:
     # Few plans have weights, and others should not pay for the import.
@@ -38,6 +40,21 @@ class JsonLines:
         Rest(Path()), doc="globs of files of one JSON object per line, or of one list", positional=True
     )
     field: str = key(Text(), default="text", doc="the key that holds a document's text")
+
+
+@record
+class _NameOrPath:
+    """A path, or a name: a text with neither `.` nor `/`, which is the same in every file."""
+
+    def convert(self, value: ast.Value, scope: Scope) -> str | None:
+        name = Text().convert(value, scope)
+        return name if name is None or {*name}.isdisjoint("./") else Path().convert(value, scope)
+
+    def describe(self, *, mark: str = "") -> str:
+        return "a name or a path in quotes"
+
+    def render(self, value: str) -> str:
+        return Path().render(value)
 
 
 class TrainOn(StrEnum):
@@ -76,9 +93,10 @@ class Chat:
         "all: once for each turn, as when it was answered",
     )
     template: str | None = key(
-        OrAuto(Optional(Path())),
+        OrAuto(Optional(_NameOrPath())),
         default="auto",
-        doc="a template's file; auto is the tokenizer's, none is for rows without messages",
+        doc="a template of the tokenizer by its name, or a file; auto is `default`, and `tool_use` for rows "
+        "with tools if the tokenizer has one; none is for rows without messages",
     )
     date: str | None = key(
         Optional(Date()), default=None, doc="the day that templates take for today's, if they ask for it"

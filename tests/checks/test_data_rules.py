@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from planc.api import check_source
-from planc.checks.data.tokenizer_file import has_chat_template, num_token_ids
+from planc.checks.data.tokenizer_file import chat_templates, num_token_ids
 from planc.source import SourceFile
 from tests.data.conversing import TEMPLATE, save_tokenizer
 from tests.plans import FULL, PLANS
@@ -62,8 +62,8 @@ def chatting(tokenizer: str) -> str:
 @pytest.mark.parametrize("in_config", [False, True])
 def test_a_template_in_the_tokenizers_folder_is_found(base: Path, in_config: bool) -> None:
     save_tokenizer(base / "tokenizer", in_config=in_config)
-    assert has_chat_template(base / "tokenizer") is True
-    assert has_chat_template(base / "tokenizer" / "tokenizer.json") is True
+    assert chat_templates(base / "tokenizer") == {"default"}
+    assert chat_templates(base / "tokenizer" / "tokenizer.json") == {"default"}
     assert "P731" not in codes(chatting('file("tokenizer")'), base=base)
 
 
@@ -72,19 +72,37 @@ def test_a_folder_without_a_template_is_found(base: Path) -> None:
     assert "P731" in codes(chatting('file("tokenizer")'), base=base)
 
 
+@pytest.mark.parametrize(
+    ("template", "found"),
+    [("", ["P731"]), ("rag", []), ("./rag", ["P738"]), ("other", ["P738"]), ("tokenizer/x.jinja", ["P738"])],
+)
+def test_a_template_of_the_tokenizer_is_found_by_its_name(
+    base: Path, template: str, found: list[str]
+) -> None:
+    folder = save_tokenizer(base / "tokenizer", template=None)
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "rag.jinja").write_text(TEMPLATE)
+    text = chatting('file("tokenizer")')
+    written = f'.jsonl", template = "{template}")' if template else '.jsonl")'
+    assert text.count('.jsonl")') == 1
+    assert chat_templates(folder) == {"rag"}
+    seen = codes(text.replace('.jsonl")', written), base=base)
+    assert [one for one in seen if one in ("P731", "P738")] == found
+
+
 def test_bytes_have_no_template(base: Path) -> None:
     assert codes(chatting("bytes"), base=base) == ["P731"]
 
 
 def test_nothing_is_said_of_a_tokenizer_that_is_not_here(base: Path) -> None:
-    assert has_chat_template(base / "gone") is None
+    assert chat_templates(base / "gone") is None
     assert codes(chatting('file("gone/tokenizer.json")'), base=base) == []
 
 
 def test_a_damaged_config_says_nothing_of_templates(base: Path) -> None:
     folder = save_tokenizer(base / "tokenizer", template=TEMPLATE, in_config=True)
     (folder / "tokenizer_config.json").write_text("{")
-    assert has_chat_template(folder) is None
+    assert chat_templates(folder) is None
 
 
 def test_ids_of_a_folder_are_those_of_its_file(base: Path) -> None:

@@ -95,8 +95,8 @@ def test_messages_may_stand_under_another_key(base: Path) -> None:
 
 def test_a_template_may_stand_in_the_tokenizers_config(tmp_path: Path) -> None:
     save_tokenizer(tmp_path / "tokenizer", in_config=True)
-    template = read_tokenizer("tokenizer", base=tmp_path, end_of_document=None).chat_template
-    assert template is not None and template.text == TEMPLATE
+    templates = read_tokenizer("tokenizer", base=tmp_path, end_of_document=None).chat_templates
+    assert [one.text for one in templates.values()] == [TEMPLATE]
 
 
 def test_a_template_names_special_tokens(base: Path) -> None:

@@ -55,7 +55,7 @@ def saved(folder: Path, pattern: str = NESTED) -> bytes:
 
 @pytest.fixture
 def encoder(tmp_path: Path) -> Iterator[Encoder]:
-    loading = Loading("tokenizer.json", {"tokenizer.json": saved(tmp_path)}, None, None)
+    loading = Loading("tokenizer.json", {"tokenizer.json": saved(tmp_path)}, None, {})
     with contextlib.closing(Encoder(loading, Limits(cpu_seconds=1))) as encoder:
         yield encoder
 
@@ -90,7 +90,7 @@ def test_millions_of_spaces_under_a_pattern_like_gpt_4s_are_a_fault_with_a_name(
 
 def test_memory_beyond_the_limit_is_one_documents_fault(tmp_path: Path) -> None:
     limits = Limits(memory_bytes=2**26, memory_bytes_a_byte=16)
-    loading = Loading("tokenizer.json", {"tokenizer.json": saved(tmp_path)}, None, None)
+    loading = Loading("tokenizer.json", {"tokenizer.json": saved(tmp_path)}, None, {})
     with contextlib.closing(Encoder(loading, limits)) as encoder:
         found = list(encoder.encode([b"ab", b"ab" * 2_000_000, b"abc"]))
     assert num_tokens(found) == [2, -1, 3]
@@ -116,7 +116,7 @@ def test_signals_to_a_run_do_not_end_its_tokenization(encoder: Encoder) -> None:
 
 
 def test_no_process_is_left(tmp_path: Path) -> None:
-    loading = Loading("tokenizer.json", {"tokenizer.json": saved(tmp_path)}, None, None)
+    loading = Loading("tokenizer.json", {"tokenizer.json": saved(tmp_path)}, None, {})
     closed, dropped = Encoder(loading, Limits()), Encoder(loading, Limits())
     ids = [closed.process_id, dropped.process_id]
     closed.close()
@@ -127,7 +127,7 @@ def test_no_process_is_left(tmp_path: Path) -> None:
 
 
 def test_it_ends_with_a_run_that_is_killed(tmp_path: Path) -> None:
-    loading = Loading("tokenizer.json", {"tokenizer.json": saved(tmp_path)}, None, None)
+    loading = Loading("tokenizer.json", {"tokenizer.json": saved(tmp_path)}, None, {})
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -146,7 +146,7 @@ def test_it_ends_with_a_run_that_is_killed(tmp_path: Path) -> None:
 
 def test_it_gets_no_keys_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    loading = Loading("tokenizer.json", {"tokenizer.json": saved(tmp_path)}, None, None)
+    loading = Loading("tokenizer.json", {"tokenizer.json": saved(tmp_path)}, None, {})
     with contextlib.closing(Encoder(loading, Limits())) as encoder:
         assert b"hf_secret" not in Path(f"/proc/{encoder.process_id}/environ").read_bytes()
 
@@ -157,7 +157,7 @@ def test_a_tokenizer_that_takes_more_than_its_limit_to_load_is_named(tmp_path: P
     files["model"]["vocab"].update(
         {f"a token of some length {number}": 257 + number for number in range(10**6)}
     )
-    loading = Loading("tokenizer.json", {"tokenizer.json": json.dumps(files).encode()}, None, None)
+    loading = Loading("tokenizer.json", {"tokenizer.json": json.dumps(files).encode()}, None, {})
     with pytest.raises(DataError, match=r"^tokenizer\.json cannot be loaded: it takes more than 100 MiB"):
         Encoder(loading, Limits(memory_bytes=100 * 2**20, memory_bytes_a_byte=0))
 

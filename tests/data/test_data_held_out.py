@@ -8,7 +8,10 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from planc.runtime.data.chat import ChatSource
+from planc.runtime.data.chat_rows import Thinking
 from planc.runtime.data.documents import spec_documents
 from planc.runtime.data.open import open_data, open_prepared
 from planc.runtime.data.prepared.prepare import prepare
@@ -16,6 +19,7 @@ from planc.runtime.data.prepared.wanted import want
 from planc.runtime.data.sources import Document, JsonLinesSource
 from planc.runtime.data.spec import DataSpec, HeldOut
 from tests.data.cases.case import planc
+from tests.data.conversing import save_talks
 from tests.plans import write_plan
 
 SOURCE = JsonLinesSource(("*.jsonl",))
@@ -118,3 +122,25 @@ def test_a_mixture_is_evaluated_source_by_source(tmp_path: Path) -> None:
         assert f"evaluation held_out.{name}: {count} documents" in ended.out
     (row,) = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert {"held_out.a", "held_out.b"} <= set(json.dumps(row).replace('"', " ").split())
+
+
+@pytest.mark.parametrize("thinking", ["last", "all"])
+def test_turns_of_one_conversation_are_on_one_side(tmp_path: Path, thinking: Thinking) -> None:
+    talks = [
+        [{"role": ("user", "assistant")[at % 2], "content": f"{number} {at}"} for at in range(6)]
+        for number in range(300)
+    ]
+    save_talks(tmp_path / "a.jsonl", *talks)
+    source = ChatSource(("*.jsonl",), thinking=thinking)
+    origins = [
+        {
+            one.origin
+            for one in spec_documents(
+                DataSpec(source, "bytes", 16, 0, held_out=HeldOut("1/5", is_kept)), base=tmp_path
+            )
+        }
+        for is_kept in (True, False)
+    ]
+    assert not origins[0] & origins[1]
+    assert len(origins[0] | origins[1]) == len(talks)
+    assert 30 < len(origins[0]) < 90

@@ -258,3 +258,35 @@ def test_a_directory_without_data_is_named(tmp_path: Path) -> None:
 def test_a_file_of_columns_with_signs_of_a_glob_in_its_name_is_read(base: Path, tmp_path: Path) -> None:
     (tmp_path / "a[1].parquet").write_bytes((base / "a.parquet").read_bytes())
     assert len(talks(ChatSource(("a*.parquet",), ignore=("n",)), base=tmp_path)) == 20
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"text": "a", "text": "b"}',
+        '{"text": "a", "meta": [{"id": 1, "id": 1}]}',
+        '{"text": "a", "\\u0074ext": "b"}',
+    ],
+)
+def test_a_key_that_an_object_has_twice_is_an_error_with_its_line(
+    tmp_path: Path, row: str, is_list: bool
+) -> None:
+    lines = ['{"text": "one"}', row, '{"text": "two"}']
+    (tmp_path / "a.json").write_text("[\n" + ",\n".join(lines) + "\n]" if is_list else "\n".join(lines))
+    source, line = JsonLinesSource(("a.json",)), 3 if is_list else 2
+    with pytest.raises(DataError, match=rf'a\.json:{line} has the key "(text|id)" twice in one object'):
+        texts(source, base=tmp_path)
+    bad = BadDocuments(limit=1)
+    assert texts(source, base=tmp_path, bad=bad) == ["one", "two"]
+    assert len(bad.messages) == 1
+
+
+def test_a_key_that_a_message_or_a_tool_has_twice_is_an_error(tmp_path: Path) -> None:
+    for row in (
+        '{"messages": [{"role": "user", "role": "assistant", "content": "x"}]}',
+        '{"messages": [{"role": "assistant", "content": "x"}], "tools": "[{\\"a\\": 1, \\"a\\": 2}]"}',
+    ):
+        (tmp_path / "a.jsonl").write_text(row)
+        with pytest.raises(DataError, match=r"a\.jsonl:1 has the key .* twice"):
+            talks(ChatSource(("a.jsonl",)), base=tmp_path)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from planc.runtime.data.errors import DataError
 from planc.runtime.data.tokenizers import FileTokenizer, read_tokenizer
 from tests.data.test_data_tokenizers import saved, trained
 from tests.data.tokenizing import ids_of, load_tokenizer
+from tests.patience import PATIENCE_SECONDS
 
 TEXTS = (
     "def <think>x</think>",
@@ -125,3 +128,30 @@ def test_what_loading_must_not_do_is_refused(statement: str, reason: str, tmp_pa
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, cwd=root, check=False
     )
     assert done.stderr.splitlines()[-1].startswith(f"PermissionError: {reason}")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
+def test_a_run_that_is_killed_while_it_loads_a_tokenizer_leaves_no_files(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    folder = saved(trained(("<|endoftext|>",)), tmp_path / "own")
+    write(folder, SIDE_FILES["a class that builds its own"])
+    (tmp_path / "temporary").mkdir()
+    code = (
+        "import sys, pathlib\nfrom planc.runtime.data.tokenizers import read_tokenizer\n"
+        "files = read_tokenizer('.', base=pathlib.Path(sys.argv[1]), end_of_document='<|endoftext|>')\n"
+        "files.load()\n"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TMPDIR": str(tmp_path / "temporary")},
+    )
+    ends = time.monotonic() + PATIENCE_SECONDS
+    while not list((tmp_path / "temporary").glob("*/tokenizer.json")):
+        assert run.poll() is None and time.monotonic() < ends, "it never loads the tokenizer"
+        time.sleep(0.001)
+    run.kill()
+    run.wait()
+    while list((tmp_path / "temporary").iterdir()):
+        assert time.monotonic() < ends, "the files stay"
+        time.sleep(0.05)

@@ -41,7 +41,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> TokenizerFiles:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_template_is_refused_in_little_time_and_memory(name: str, files: TokenizerFiles) -> None:
-    hostile = replace(files, chat_template=ChatTemplate("here", HOSTILE[name], {}))
+    hostile = replace(files, chat_templates={"default": ChatTemplate("here", HOSTILE[name], {})})
     own, began = resource.getrusage(resource.RUSAGE_SELF), time.process_time()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     try:
@@ -73,7 +73,7 @@ def test_a_real_template_writes_what_transformers_writes(name: str, starts_answe
 def test_long_conversations_are_allowed_what_they_need(name: str, files: TokenizerFiles) -> None:
     many = [one for _ in range(2000) for one in TALK[1:3]]
     long = [{**one, "content": one["content"] * 20_000} for one in TALK[:3]]
-    tokenizer = replace(files, chat_template=ChatTemplate("here", REAL[name], SPECIAL)).load()
+    tokenizer = replace(files, chat_templates={"default": ChatTemplate("here", REAL[name], SPECIAL)}).load()
     # The last of these writes what the system says only before a question that comes last.
     for talk in (many, long if name != "mistral" else long[1:]):
         (found,) = tokenizer.encode([conversation(talk, train_on="all")])
@@ -109,7 +109,7 @@ def test_what_differs_from_one_rendering_to_the_next_is_refused(
 ) -> None:
     template = ChatTemplate("here", "{{ " + expression + " }}", {})
     with pytest.raises(DataError, match=r"here is not a chat template|rejected by the chat template"):
-        tokenizer = replace(files, chat_template=template).load()
+        tokenizer = replace(files, chat_templates={"default": template}).load()
         (found,) = tokenizer.encode([CONVERSATION])
         assert isinstance(found, Fault), found
         raise DataError(found.reason, help=found.help)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.checks.data.tokenizer_file import has_chat_template
+from planc.checks.data.tokenizer_file import chat_templates
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.plan.data import ByteTokenizer, Chat
+from planc.plan.scalars import listed
+from planc.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 
 CODE = Code("P731", "chat-without-template", "the tokenizer has no chat template")
 
@@ -20,11 +22,15 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     write = "set the path of `tokenizer` to"
     if isinstance(data.tokenizer, ByteTokenizer):
         text, write = "`bytes` has no chat template", "write `tokenizer = file(...)` with"
-    elif subject.base is not None and has_chat_template(subject.base / data.tokenizer.path) is False:
+    else:
+        found = None if subject.base is None else chat_templates(subject.base / data.tokenizer.path)
+        if found is None or not found.isdisjoint((DEFAULT_TEMPLATE, TOOLS_TEMPLATE)):
+            return
         text = f"no chat template next to `{data.tokenizer.path}`"
         own = '; or write `template = "path/to/template.jinja"` in `chat(...)`'
-    else:
-        return
+        if found:
+            text = f"`{data.tokenizer.path}` has no template `{DEFAULT_TEMPLATE}`"
+            own = f"; or name one of its own in `chat(..., template = ...)`: {listed(found)}"
     for path, source in data.sources():
         # Bytes have no tokens for the ends of turns either.
         if isinstance(source, Chat) and (source.template == "auto" or not own):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from planc.checks.data.tokenizer_file import chat_templates
 from planc.checks.support.rule import Rule, Subject
 from planc.data_sources.globs import NoFile, without_file
 from planc.data_sources.hub_datasets import HubDataset
@@ -37,10 +38,17 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                     notes=(f"`{found.directory}` has {found.near or 'no files'}",),
                     help=f"correct the pattern, which starts from `{os.path.abspath(base)}`, {_ELSEWHERE}",
                 )
-        if isinstance(source, Chat) and source.template not in (None, "auto"):
-            yield from _file(plan, path, source.template, base=base)
+        template = source.template if isinstance(source, Chat) else None
+        if template is not None and template not in ("auto", *_templates(plan, base=base)):
+            yield from _file(plan, path, template, base=base)
     if isinstance(plan.data.tokenizer, FileTokenizer):
         yield from _file(plan, "data.tokenizer", plan.data.tokenizer.path, base=base)
+
+
+def _templates(plan: Plan, *, base: Path) -> Collection[str]:
+    """The names of the tokenizer's own chat templates, as far as they are known."""
+    tokenizer = plan.data.tokenizer
+    return (isinstance(tokenizer, FileTokenizer) and chat_templates(base / tokenizer.path)) or ()
 
 
 def absent_files(source: AnySource, *, base: Path) -> Sequence[NoFile]:

@@ -10,7 +10,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from planc.tokenizer_files import SETTINGS, TEMPLATE, TOKENIZER, holds_tokenizer, tokenizer_folder
+from planc.tokenizer_files import (
+    SETTINGS,
+    TOKENIZER,
+    holds_tokenizer,
+    template_files,
+    template_settings,
+    tokenizer_files,
+    tokenizer_folder,
+)
 
 _MAX_BYTES = 64 * 2**20
 _INVALID = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -57,17 +65,16 @@ def end_of_documents(path: Path) -> str | None:
         return None
 
 
-def has_chat_template(path: Path) -> bool | None:
-    """Whether a tokenizer has a chat template; None if its files are missing or damaged."""
+def chat_templates(path: Path) -> frozenset[str] | None:
+    """The names of a tokenizer's chat templates; None if its files are missing or damaged."""
     folder = tokenizer_folder(path)
     if folder is None:
-        return False if path.is_file() else None
+        return frozenset() if path.is_file() else None
     if not holds_tokenizer(folder):
         return None
-    if (folder / TEMPLATE).is_file():
-        return True
     try:
-        return bool(_settings(path, SETTINGS).get("chat_template"))
+        in_files = template_files(tokenizer_files(folder))
+        return frozenset(in_files or template_settings(_settings(path, SETTINGS).get("chat_template")))
     except _INVALID:
         return None
 

@@ -28,7 +28,7 @@ class SourceOp(Op):
     thinking: Annotated[str, _SOURCE] = ""
     """For chat: last or all."""
     template: Annotated[str, _SOURCE] = ""
-    """For chat: auto, none, or a file."""
+    """For chat: auto, none, a template of the tokenizer by its name, or a file."""
     date: Annotated[str | None, _SOURCE] = None
     ignore: Annotated[tuple[str, ...], _SOURCE] = ()
     """For chat: keys of rows that are not read."""

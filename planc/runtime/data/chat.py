@@ -15,6 +15,7 @@ from planc.runtime.data.records import split_records
 from planc.runtime.data.sampling import Sampling
 from planc.runtime.data.sources import Document
 from planc.runtime.ranks.reads import Reads
+from planc.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 
 START, STOP, CHANGED = "\ufdd0", "\ufdd1", "\ufdd2"
 """A template's marks around an answer, and one that changes a text: noncharacters, which Unicode keeps out of
@@ -29,8 +30,9 @@ class ChatSource:
     whichever a row has. `train_on` "answers" trains on what the assistant writes, "last_answer" on its last
     message, "all" on the whole text. `thinking` "last" renders a conversation once, as its template does,
     which may leave the reasoning of earlier turns out; "all" renders it once for each turn. `template` is the
-    path of a template file; "auto" is the tokenizer's, "none" that rows need none. `date` is the day that
-    templates take for today's. `patterns`, `split` and `subset` are those of a HfDatasetSource.
+    name of a template of the tokenizer, or the path of a file; "auto" is what transformers would use, "none"
+    that rows need none. `date` is the day that templates take for today's. `patterns`, `split` and `subset`
+    are those of a HfDatasetSource.
     """
 
     patterns: tuple[str, ...]
@@ -48,15 +50,17 @@ class ChatSource:
 class ChatTemplate:
     """A template's text and its file. `special_tokens` are the variables it may use, such as `eos_token`.
 
-    They are the loaded tokenizer's, so they are empty until it is loaded. `for_tools` is the text for
-    conversations with tools, where that is another. `date` is today, in ISO 8601.
+    They are the loaded tokenizer's, so they are empty until it is loaded. `date` is today, in ISO 8601.
     """
 
     origin: str
     text: str
     special_tokens: Mapping[str, str] = field(default_factory=dict)
-    for_tools: str | None = None
     date: str | None = None
+
+
+Templates = Mapping[str, ChatTemplate]
+"""By name: `tool_use` is for conversations with tools if it exists, and `default` for all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ class Conversation:
     origin: str
     content: bytes
     """As `chat_rows.talks` has it, in JSON."""
+    whole: bytes = b""
+    """The content with all turns, if this has some of them: what is held out, is so with all of its turns."""
 
     @property
     def num_bytes(self) -> int:
@@ -98,7 +104,7 @@ def conversations(
     for origin, record in records:
         for contents in bad.usable(_contents, record, reading=reading, origin=origin):
             for content in contents:
-                yield Conversation(origin, content)
+                yield Conversation(origin, content, contents[-1])
 
 
 def _contents(record: Mapping[str, object], *, reading: Reading, origin: str) -> list[bytes]:
@@ -112,24 +118,48 @@ def _contents(record: Mapping[str, object], *, reading: Reading, origin: str) ->
     return [text.encode("utf-8", "surrogatepass") for text in texts]
 
 
-def source_template(
-    source: ChatSource, own: ChatTemplate | None, *, tokenizer: str, base: Path, reads: Reads | None = None
-) -> ChatTemplate | None:
-    """The template of a source, of which `own` is its tokenizer's. Raises DataError if there is none."""
+def source_templates(
+    source: ChatSource, own: Templates, *, tokenizer: str, base: Path, reads: Reads | None = None
+) -> Templates:
+    """The templates that a source uses, of which `own` are its tokenizer's; none if rows need none.
+
+    Raises DataError for one that does not exist.
+    """
     if source.template == "none":
-        return None
-    if source.template != "auto":
-        content = read_regular_file(base / source.template, name=source.template, reads=reads)
-        try:
-            own = ChatTemplate(source.template, content.decode("utf-8"))
-        except UnicodeDecodeError as error:
+        return {}
+    if source.template == "auto":
+        found = {name: own[name] for name in (DEFAULT_TEMPLATE, TOOLS_TEMPLATE) if name in own}
+        if own and not found:
             raise DataError(
-                f"{source.template} is not UTF-8: {error.reason}", help="restore the file"
-            ) from error
-    if own is None:
+                f"the tokenizer {tokenizer} has no chat template `{DEFAULT_TEMPLATE}`",
+                help=f'name one of its own in `chat(..., template = "NAME")`: {", ".join(own)}',
+            )
+        if not found:
+            raise DataError(
+                f"the tokenizer {tokenizer} has no chat template",
+                help="use one with a chat_template.jinja, or a chat_template in tokenizer_config.json; or "
+                'name a file in `chat(..., template = "chat_template.jinja")`; `none` reads texts alone',
+            )
+    else:
+        found = {DEFAULT_TEMPLATE: _named_template(source.template, own, base=base, reads=reads)}
+    return {name: replace(one, date=source.date) for name, one in found.items()}
+
+
+def _named_template(name: str, own: Templates, *, base: Path, reads: Reads | None) -> ChatTemplate:
+    """The tokenizer's template of this name, or else that of a file. Raises DataError."""
+    if name in own:
+        if (base / name).is_file():
+            raise DataError(
+                f"`{name}` is a template of the tokenizer, and a file", help=f"write `./{name}` for the file"
+            )
+        return own[name]
+    if own and not (base / name).exists():
         raise DataError(
-            f"the tokenizer {tokenizer} has no chat template",
-            help="use one with a chat_template.jinja, or a chat_template in tokenizer_config.json; or name a "
-            'file in `chat(..., template = "chat_template.jinja")`; `none` reads rows of texts alone',
+            f"the tokenizer has no chat template `{name}`, and there is no such file",
+            help=f"its templates are {', '.join(own)}",
         )
-    return replace(own, date=source.date)
+    content = read_regular_file(base / name, name=name, reads=reads)
+    try:
+        return ChatTemplate(name, content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name} is not UTF-8: {error.reason}", help="restore the file") from error

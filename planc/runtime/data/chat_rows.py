@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from planc.runtime.data.errors import DataError
+from planc.runtime.data.json_rows import parsed
 
 TrainOn = Literal["answers", "last_answer", "all"]
 Thinking = Literal["last", "all"]
@@ -254,7 +255,7 @@ def _tools(value: object, *, origin: str) -> list[object]:
     """The tools; a text is JSON, as tables keep what varies from row to row. Raises DataError."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = parsed(value, origin=f'"tools" of {origin}')
         except (ValueError, RecursionError) as error:
             raise DataError(
                 f'"tools" of {origin} is a text, and not JSON: {error}', help="write a list"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from planc.data_sources.hub_datasets import HubDataset
 from planc.runtime.data.bad_documents import BadDocuments
-from planc.runtime.data.chat import AnyDocument, ChatSource, conversations
+from planc.runtime.data.chat import AnyDocument, ChatSource, Conversation, conversations
 from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
 from planc.runtime.data.records import hub_records, split_records
 from planc.runtime.data.sampling import Sampling
@@ -63,7 +63,8 @@ def _apart(documents: Iterator[AnyDocument], held_out: HeldOut) -> Iterator[AnyD
     """A document's side depends on its own content alone, so files that are added move no other."""
     limit = int(Fraction(held_out.share) * 2**64)
     for document in documents:
-        content = hashlib.sha256(_content(document)).digest()
+        whole = document.whole if isinstance(document, Conversation) else b""
+        content = hashlib.sha256(whole or _content(document)).digest()
         if (int.from_bytes(content[:8], "big") < limit) == held_out.is_kept:
             yield document
 

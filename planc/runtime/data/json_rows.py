@@ -6,6 +6,7 @@ import codecs
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -54,18 +55,51 @@ def json_row(line: bytes, *, origin: str, offset_bytes: int) -> Row:
     """The object of a line, which starts `offset_bytes` into its file. Raises DataError."""
     if len(line) > MAX_LINE_BYTES:
         raise _too_long(origin)
+    text = decoded(line, origin=origin, offset_bytes=offset_bytes)
     try:
-        row = json.loads(decoded(line, origin=origin, offset_bytes=offset_bytes))
-    except DataError:
-        raise
+        row = parsed(text, origin=origin)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{origin} is not JSON: {error}", help=_LINES_HELP) from error
     return _object(row, origin=origin)
 
 
-def _object(row: object, *, origin: str) -> Row:
+def parsed(text: str, *, origin: str) -> Any:
+    """The value of a JSON text. Raises DataError for a key that an object in it has twice, and ValueError."""
+    repeats = _Repeats()
+    value = json.loads(text, object_pairs_hook=repeats)
+    repeats.require_none(origin=origin)
+    return value
+
+
+@dataclass(slots=True)
+class _Repeats:
+    """The fields of a JSON object from its pairs. `key` is one that some object has twice.
+
+    Python would take the last of them, and other readers the first.
+    """
+
+    key: str | None = None
+
+    def __call__(self, pairs: list[tuple[str, Any]]) -> Row:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            names = [name for name, _ in pairs]
+            self.key = next(name for name in names if names.count(name) > 1)
+        return fields
+
+    def require_none(self, *, origin: str) -> None:
+        if self.key is not None:
+            raise DataError(
+                f"{origin} has the key {json.dumps(self.key[:100])} twice in one object",
+                help="keep one of them",
+            )
+
+
+def _object(row: object, repeats: _Repeats | None = None, *, origin: str) -> Row:
     if not isinstance(row, dict):
         raise DataError(f"{origin} is not a JSON object", help=_LINES_HELP)
+    if repeats is not None:
+        repeats.require_none(origin=origin)
     return row
 
 
@@ -131,12 +165,12 @@ class _Text:
         self._num_bytes += len(part)
         return not self.is_whole
 
-    def value(self) -> Any:
-        """The JSON value here. Raises DataError."""
-        decode = json.JSONDecoder().raw_decode
+    def value(self) -> tuple[Any, _Repeats]:
+        """The JSON value here, and the keys that it repeats. Raises DataError."""
         while True:
+            repeats = _Repeats()
             try:
-                value, end = decode(self.text, self.place)
+                value, end = json.JSONDecoder(object_pairs_hook=repeats).raw_decode(self.text, self.place)
                 # A number may continue after the part that is held.
                 if end < len(self.text) or self.is_whole:
                     break
@@ -152,7 +186,7 @@ class _Text:
             self.more()
         self.line += self.text.count("\n", self.place, end)
         self.place = end
-        return value
+        return value, repeats
 
 
 def _elements(stream: io.BufferedReader, *, name: str, bad: BadDocuments) -> Iterator[tuple[str, Row]]:
@@ -170,7 +204,7 @@ def _elements(stream: io.BufferedReader, *, name: str, bad: BadDocuments) -> Ite
             text.skip()
         is_first = False
         origin = text.origin
-        for row in bad.usable(_object, text.value(), origin=origin):
+        for row in bad.usable(_object, *text.value(), origin=origin):
             yield origin, row
     text.place += 1
     if text.skip():

@@ -1,4 +1,4 @@
-"""The content of a tokenizer's directory: its digest, the names of special tokens, and the chat template."""
+"""The content of a tokenizer's directory: its digest, the names of special tokens, and the chat templates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from planc.runtime.data.chat import ChatTemplate
+from planc.runtime.data.chat import ChatTemplate, Templates
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import read_regular_file
 from planc.runtime.ranks.reads import Reads
@@ -18,6 +18,8 @@ from planc.tokenizer_files import (
     TEMPLATE,
     TEMPLATES,
     TOKENIZER,
+    template_files,
+    template_settings,
     tokenizer_files,
     tokenizer_folder,
 )
@@ -80,18 +82,23 @@ def _deciding(name: str, content: bytes) -> bytes:
     return json.dumps(settings, sort_keys=True).encode()
 
 
-def chat_template_of(files: Files, *, name: str) -> ChatTemplate | None:
-    """The template of a tokenizer's files; errors call their directory `name`. Raises DataError."""
-    config = _config(files, name=name)
-    origin, text = f"{name}/{SETTINGS}", config.get("chat_template")
-    if TEMPLATE in files:
-        # As in transformers, the file takes precedence over the setting.
-        origin = f"{name}/{TEMPLATE}"
-        text = _decoded(files[TEMPLATE], name=origin)
-    if isinstance(text, list):
-        named = {one.get("name"): one.get("template") for one in text if isinstance(one, dict)}
-        text = named.get("default")
-    return ChatTemplate(origin, text) if isinstance(text, str) else None
+def chat_templates_of(files: Files, *, name: str) -> Templates:
+    """The chat templates of a tokenizer's files; errors call their directory `name`. Raises DataError."""
+    setting, named = _config(files, name=name).get("chat_template"), template_files(files)
+    if named:
+        origins = {one: f"{name}/{file}" for one, file in named.items()}
+        texts = {one: _decoded(files[file], name=origins[one]) for one, file in named.items()}
+        return {one: ChatTemplate(origins[one], text) for one, text in texts.items()}
+    origin = f"{name}/{SETTINGS}"
+    try:
+        texts = template_settings(setting)
+    except ValueError as error:
+        help = 'write [{"name": "default", "template": "..."}, ...], or one text'
+        raise DataError(f"{origin}: {error}", help=help) from error
+    return {
+        one: ChatTemplate(origin if len(texts) == 1 else f"{one} in {origin}", text)
+        for one, text in texts.items()
+    }
 
 
 def _config(files: Files, *, name: str) -> dict[str, Any]:

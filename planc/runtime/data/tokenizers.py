@@ -16,7 +16,7 @@ from zlib import crc32
 import numpy as np
 
 from planc.runtime.cpus import num_cpus
-from planc.runtime.data.chat import AnyDocument, ChatTemplate, Conversation
+from planc.runtime.data.chat import AnyDocument, Conversation, Templates
 from planc.runtime.data.encoding.client import Fault, Loading, Tokens
 from planc.runtime.data.encoding.limits import LIMITS, Limits
 from planc.runtime.data.encoding.pool import Batch, Encoders, Store
@@ -24,7 +24,7 @@ from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import Document
 from planc.runtime.data.tokenizer_folder import (
     Files,
-    chat_template_of,
+    chat_templates_of,
     digest_of,
     is_alone,
     read_tokenizer_files,
@@ -198,7 +198,7 @@ class TokenizerFiles:
     digest: str
     files: Files = field(default_factory=dict)
     end_of_document: str | None = None
-    chat_template: ChatTemplate | None = None
+    chat_templates: Templates = field(default_factory=dict)
     begin_of_document: str | None = None
 
     @property
@@ -223,7 +223,7 @@ class TokenizerFiles:
         if self.is_bytes:
             return ByteTokenizer()
         loading = Loading(
-            self.name, self.files, self.end_of_document, self.chat_template, self.begin_of_document
+            self.name, self.files, self.end_of_document, self.chat_templates, self.begin_of_document
         )
         number = num_processes or _num_processes()
         encoders = Encoders(loading, limits, num_processes=number, store=store)
@@ -249,9 +249,9 @@ def read_tokenizer(
     if tokenizer != "bytes":
         files = read_tokenizer_files(base / tokenizer, name=tokenizer, reads=reads)
         folder = tokenizer if (base / tokenizer).is_dir() else str(PurePosixPath(tokenizer).parent)
-        template = chat_template_of(files, name=folder)
+        templates = chat_templates_of(files, name=folder)
         return TokenizerFiles(
-            tokenizer, digest_of(files), files, end_of_document, template, begin_of_document
+            tokenizer, digest_of(files), files, end_of_document, templates, begin_of_document
         )
     if end_of_document is not None:
         raise DataError(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 import planc
-from planc.runtime.data.chat import ChatTemplate
+from planc.runtime.data.chat import Templates
 from planc.runtime.data.encoding.frames import parts_of, read_frame, write_frame
 from planc.runtime.data.encoding.limits import Limits
 from planc.runtime.data.errors import DataError
@@ -78,16 +80,16 @@ class Loading:
     name: str
     files: Mapping[str, bytes]
     end_of_document: str | None
-    chat_template: ChatTemplate | None
+    chat_templates: Templates
     begin_of_document: str | None = None
 
     def header(self, limits: Limits, *, folder: str) -> dict[str, Any]:
-        """The message that the files follow; the process may write them to `folder` to load them."""
+        """The message that the files follow; the process makes `folder` to load them, and removes it."""
         return {
             "name": self.name,
             "end_of_document": self.end_of_document,
             "begin_of_document": self.begin_of_document,
-            "has_template": self.chat_template is not None,
+            "has_template": bool(self.chat_templates),
             "limits": limits.data(),
             "files": {path: len(content) for path, content in self.files.items()},
             "folder": folder,
@@ -180,12 +182,15 @@ class _Process:
             start_new_session=True,
         )
         self.close = weakref.finalize(self, _end, self._process)
-        # Of this process, so what the other one writes goes even if it is killed.
-        with tempfile.TemporaryDirectory(prefix="planc-tokenizer-") as folder:
+        # The other process makes and removes it: so it goes if this one is killed, and here if that one is.
+        folder = os.path.join(tempfile.gettempdir(), f"planc-tokenizer-{secrets.token_hex(8)}")
+        try:
             header = loading.header(limits, folder=folder)
             self.first = self._load(loading.name, header, *loading.files.values())
-        if loading.chat_template is not None:
-            self._load(loading.chat_template.origin, asdict(loading.chat_template))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        for name, template in loading.chat_templates.items():
+            self._load(template.origin, {"template": name, **asdict(template)})
 
     def _load(self, name: str, header: Mapping[str, Any], *content: bytes) -> dict[str, Any]:
         """The answer to a message before any batch. Raises DataError."""

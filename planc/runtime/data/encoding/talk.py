@@ -65,11 +65,11 @@ def _rendered(talk: Mapping[str, Any], template: Compiled | None, ends: Collecti
         text = talk["prompt"] + talk["completion"]
         return Rendered(text, ((start, len(text)),), is_text=True)
     if template is None:
-        raise TemplateFault("there is none, and the row has messages", help="name a template in `chat(...)`")
+        raise TemplateFault("there is none for this row", help="name one in `chat(..., template = ...)`")
     tools = talk.get("tools")
     render = template.render(tools=tools, arguments=talk["arguments"])
     messages = _with_joined_parts(talk["messages"], render)
-    if talk["target"] == "answers" and template.marks_answers(has_tools=tools is not None):
+    if talk["target"] == "answers" and template.marks_answers:
         return _marked(messages, talk["skipped"], render)
     places = Places(messages, render, ends)
     require_no_address(places.text, messages)

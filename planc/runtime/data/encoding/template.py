@@ -58,28 +58,27 @@ class _Generation(Extension):
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A template that is ready to render. `for_tools` renders conversations that have tools."""
+    """A template that is ready to render."""
 
     template: ChatTemplate
-    plain: Template
-    for_tools: Template | None
+    loaded: Template
     words: frozenset[str]
-    """All names and texts in the template, or in both: what it does not mention it can't ask for by name."""
+    """All names and texts in the template: what it does not mention it can't ask for by name."""
 
-    def marks_answers(self, *, has_tools: bool) -> bool:
+    @property
+    def marks_answers(self) -> bool:
         """Whether the template itself marks which parts of its text are answers."""
-        text = self.template.for_tools if has_tools and self.for_tools is not None else self.template.text
-        return _GENERATION.search(text or "") is not None
+        return _GENERATION.search(self.template.text) is not None
 
     def render(self, *, tools: Sequence[object] | None, arguments: Mapping[str, object]) -> Render:
         """The function that renders messages with the tools and the variables of one conversation."""
-        loaded = self.plain if tools is None or self.for_tools is None else self.for_tools
         # Both are always there in transformers, where templates ask whether they are none.
         variables = {"documents": None, **self.template.special_tokens, **arguments, "tools": tools}
 
         def rendered(messages: Sequence[Message], starts_answer: bool, /) -> list[str]:
+            settings = {**variables, "messages": messages, "add_generation_prompt": starts_answer}
             try:
-                return [*loaded.generate(messages=messages, add_generation_prompt=starts_answer, **variables)]
+                return [*self.loaded.generate(**settings)]
             except (TemplateFault, MemoryError):
                 raise
             # A template may raise any error, as any program may.
@@ -104,9 +103,8 @@ def compiled(template: ChatTemplate) -> Compiled:
     for name in _RANDOM_GLOBALS:
         del environment.globals[name]
     try:
-        for_tools = None if template.for_tools is None else environment.from_string(template.for_tools)
-        words = frozenset(_words(environment.parse(f"{template.text}{template.for_tools or ''}")))
-        return Compiled(template, environment.from_string(template.text), for_tools, words)
+        words = frozenset(_words(environment.parse(template.text)))
+        return Compiled(template, environment.from_string(template.text), words)
     # Not only TemplateErrors: text nested deeply enough overflows Jinja's parser, or Python's.
     except Exception as error:
         raise DataError(

@@ -5,14 +5,15 @@ It ends with its input, with a batch that it can't finish, and with the limits o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import sys
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from planc.runtime.data.encoding.frames import parts_of, read_frame, write_frame
 from planc.runtime.data.encoding.limits import Limits, allow, confine
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import LONE_SURROGATE_HELP
+from planc.runtime.data.tokenizer_folder import Files
+from planc.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 
 if TYPE_CHECKING:
     from planc.runtime.data.encoding.loaded import LoadedTokenizer
@@ -36,24 +39,31 @@ class _Loaded:
     tokenizer: LoadedTokenizer
     begin: Sequence[int]
     """What a text begins with."""
-    template: Compiled | None = None
-    ends: frozenset[str] = frozenset()
+    templates: dict[str, Compiled] = field(default_factory=dict)
+    """By name, as `chat.Templates`."""
+    ends: dict[str, frozenset[str]] = field(default_factory=dict)
+    """The ends of turn of each template."""
 
     def answer(self, header: dict[str, Any], content: memoryview) -> tuple[dict[str, Any], list[bytes]]:
         """The header and the bytes of the answer to a batch, or to a template. Raises DataError for that."""
-        if "text" in header:
-            # Only conversations need Jinja.
-            from planc.runtime.data.encoding.answers import ends_of_turn
-            from planc.runtime.data.encoding.template import compiled
-
-            template = replace(ChatTemplate(**header), special_tokens=self.tokenizer.special_tokens)
-            self.template = compiled(template)
-            self.ends = ends_of_turn(self.template.render(tools=None, arguments={}))
+        if "template" in header:
+            self._add(header.pop("template"), ChatTemplate(**header))
             return {}, []
         if "decode" in header:
             return self.decoded(parts_of(content, header["decode"]))
         parts = parts_of(content, header["sizes"])
         return self.conversations(parts) if header["are_conversations"] else self.texts(parts)
+
+    def _add(self, name: str, template: ChatTemplate) -> None:
+        """Get a template ready. Raises DataError."""
+        # Only conversations need Jinja.
+        from planc.runtime.data.encoding.answers import ends_of_turn
+        from planc.runtime.data.encoding.template import compiled
+
+        made = compiled(replace(template, special_tokens=self.tokenizer.special_tokens))
+        tools: list[object] | None = [] if name == TOOLS_TEMPLATE else None
+        self.templates[name] = made
+        self.ends[name] = ends_of_turn(made.render(tools=tools, arguments={}))
 
     def texts(self, parts: Sequence[memoryview]) -> tuple[dict[str, Any], list[bytes]]:
         """The answer to a batch of texts."""
@@ -101,7 +111,10 @@ class _Loaded:
         from planc.runtime.data.encoding.template import TemplateFault
 
         try:
-            found = rendered(json.loads(str(content, "utf-8", "surrogatepass")), self.template, self.ends)
+            talk = json.loads(str(content, "utf-8", "surrogatepass"))
+            has_own = talk.get("tools") is not None and TOOLS_TEMPLATE in self.templates
+            name = TOOLS_TEMPLATE if has_own else DEFAULT_TEMPLATE
+            found = rendered(talk, self.templates.get(name), self.ends.get(name, ()))
             found.text.encode()
             return found
         except TemplateFault as fault:
@@ -133,16 +146,9 @@ def _load(header: dict[str, Any], message: memoryview) -> tuple[_Loaded, dict[st
     sizes: dict[str, int] = header["files"]
     parts = parts_of(message, [*sizes.values()])
     files = {path: bytes(part) for path, part in zip(sizes, parts, strict=True)}
-    folder = Path(header["folder"])
-    for path, content in files.items():
-        (folder / path).parent.mkdir(exist_ok=True)
-        (folder / path).write_bytes(content)
-    confine()
-    try:
+    with _written(files, Path(header["folder"])) as folder:
+        confine()
         loaded = load_tokenizer(files, name=name, folder=folder)
-    finally:
-        # Here too, for a run that was killed meanwhile.
-        shutil.rmtree(folder, ignore_errors=True)
     begin = begin_of_document(loaded, header["begin_of_document"])
     end = end_of_document(loaded, header["end_of_document"])
     answer = {
@@ -152,6 +158,19 @@ def _load(header: dict[str, Any], message: memoryview) -> tuple[_Loaded, dict[st
         "marks": marks(loaded, begin=begin, end=end, has_template=header["has_template"]),
     }
     return _Loaded(loaded, begin), answer
+
+
+@contextlib.contextmanager
+def _written(files: Files, folder: Path) -> Iterator[Path]:
+    """The files in a new directory that no other user can read, for a while."""
+    folder.mkdir(mode=0o700)
+    try:
+        for path, content in files.items():
+            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).write_bytes(content)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def serve(source: IO[bytes], sink: IO[bytes]) -> None:

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from planc.data_sources import BY_NAME
-from planc.runtime.data.chat import ChatSource, source_template
+from planc.runtime.data.chat import ChatSource, Templates, source_templates
 from planc.runtime.data.documents import hub_of
 from planc.runtime.data.fingerprint import description
 from planc.runtime.data.prepared.index import Layout, Recipe
@@ -18,6 +18,7 @@ from planc.runtime.data.prepared.source_files import FileState, digest_of_states
 from planc.runtime.data.spec import DataSpec, Packing
 from planc.runtime.data.tokenizers import TokenizerFiles, read_tokenizer
 from planc.runtime.ranks.reads import Reads
+from planc.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 
 MAX_BYTES_IN_MEMORY = 1 << 22
 """Text that takes a second or two to tokenize, at every start."""
@@ -84,10 +85,11 @@ def want(spec: DataSpec, *, base: Path, reads: Reads | None = None) -> Wanted:
         begin_of_document=spec.begin_of_document,
         reads=reads,
     )
+    templates: Templates = {}
     if isinstance(spec.source, ChatSource):
-        own = tokenizer.chat_template
-        found = source_template(spec.source, own, tokenizer=tokenizer.name, base=base, reads=reads)
-        tokenizer = replace(tokenizer, chat_template=found)
+        own = tokenizer.chat_templates
+        templates = source_templates(spec.source, own, tokenizer=tokenizer.name, base=base, reads=reads)
+    tokenizer = replace(tokenizer, chat_templates=templates)
     recipe = _recipe(spec, tokenizer)
     return Wanted(spec, base, tokenizer, source_files(spec.source, base=base), recipe)
 
@@ -95,9 +97,9 @@ def want(spec: DataSpec, *, base: Path, reads: Reads | None = None) -> Wanted:
 def _recipe(spec: DataSpec, tokenizer: TokenizerFiles) -> Recipe:
     source = description(spec.source)
     digests = [] if tokenizer.is_bytes else [("tokenizer", tokenizer.digest)]
-    template = tokenizer.chat_template
-    if isinstance(spec.source, ChatSource) and template is not None:
-        text = json.dumps([template.text, template.for_tools])
+    if tokenizer.chat_templates:
+        texts = {name: template.text for name, template in tokenizer.chat_templates.items()}
+        text = json.dumps([texts.get(DEFAULT_TEMPLATE), texts.get(TOOLS_TEMPLATE)])
         digests.append(("chat template", hashlib.sha256(text.encode()).hexdigest()))
     libraries = (*BY_NAME[source[0]].libraries, *tokenizer.libraries)
     layout = _LAYOUTS[spec.packing]
