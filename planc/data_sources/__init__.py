@@ -11,7 +11,10 @@ SOURCES: tuple[SourceKind, ...] = (
     SourceKind("jsonl", ("field", "patterns")),
     SourceKind(
         "chat",
-        ("field", "train_on", "thinking", "template", "date", "ignore", "patterns", "split", "subset"),
+        (
+            *("field", "train_on", "train_on_end_of_turn", "thinking", "template", "date", "ignore"),
+            *("patterns", "split", "subset"),
+        ),
         libraries=("jinja2",),
     ),
     SourceKind("hf_dataset", ("field", "patterns", "split", "subset"), libraries=("datasets", "pyarrow")),

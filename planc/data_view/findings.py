@@ -76,6 +76,13 @@ def _of_all(seen: Look, span: Span) -> Iterator[Diagnostic]:
             help="add text, or lower sequence_length: a sequence takes one more token, its last label",
         )
     is_masked = isinstance(spec.source, ChatSource) and spec.source.train_on != "all"
+    never = [one for one in seen.encoded if one.has_labels and not one.stops]
+    if never and not any(one.stops for one in seen.encoded):
+        yield QUESTIONABLE.at(
+            span,
+            f"nothing teaches the model to end its turn: {seen.marks}",
+            help="write `train_on_end_of_turn = true` in `chat(...)`",
+        )
     if is_masked and tally.num_targets == tally.num_tokens:
         yield QUESTIONABLE.at(
             span,

@@ -80,6 +80,8 @@ class Look:
     """The sample as sequences; None if it fills none."""
     end_of_document: str
     special_ids: frozenset[int]
+    marks: str
+    """As those of the tokenizer."""
 
     @cached_property
     def tally(self) -> Tally:
@@ -147,6 +149,7 @@ def look(part: Part, *, num_rows: int = NUM_ROWS) -> Look:
             _sequences(documents, part, tokenizer=recorder),
             end,
             getattr(tokenizer, "special_ids", frozenset()),
+            tokenizer.marks,
         )
 
 

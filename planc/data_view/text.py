@@ -78,7 +78,7 @@ def statistics(look: Look) -> Iterator[Row]:
     yield "lengths", ", ".join(f"{name} {tally.quantile(share):_}" for name, share in QUANTILES.items())
     if look.dataset is None or not look.sampling.is_whole:
         yield "labels", f"{100 * tally.num_targets / max(1, tally.num_tokens):.1f} % of tokens"
-    yield "end", f"a document ends with {harmless(repr(look.end_of_document))}"
+    yield "end", harmless(look.marks or f"a document ends with {look.end_of_document!r}")
     limit = f"more than {spec.sequence_length + 1:_} tokens"
     counts = {
         ("skipped" if spec.too_long == "skip" else "truncated"): (look.num_too_long, limit),

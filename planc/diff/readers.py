@@ -147,7 +147,7 @@ def _written_source(op: AnySource) -> str:
     """A source with all of its options."""
     said = {"field": op.field, "train_on": op.train_on, "revision": op.revision, "split": op.split}
     said |= {"subset": op.subset, "thinking": op.thinking, "template": op.template, "date": op.date}
-    said["ignore"] = ", ".join(op.ignore)
+    said |= {"ignore": ", ".join(op.ignore), "train_on_end_of_turn": op.train_on_end_of_turn}
     options = (f"{name} {value}" for name, value in said.items() if value)
     return f"{op.source}({', '.join((*op.patterns, *options))})"
 

@@ -98,4 +98,6 @@ def _source(source: data.AnySource) -> dict[str, Any]:
         arguments["patterns"] = (arguments.pop("repository"),)
     if "template" in arguments:
         arguments["template"] = arguments["template"] or "none"
+    if "train_on_end_of_turn" in arguments:
+        arguments["train_on_end_of_turn"] = str(arguments["train_on_end_of_turn"]).lower()
     return {"source": kind.name, "patterns": (), "field": "", **arguments}

@@ -11,7 +11,7 @@ from planc.data_sources import BY_NAME, SourceKind
 from planc.data_sources.formats import without_compression
 from planc.plan.dates import Date
 from planc.plan.nested import nested
-from planc.plan.scalars import STEPS, Choice, Int, Path, Quantity, Text
+from planc.plan.scalars import STEPS, Bool, Choice, Int, Path, Quantity, Text
 from planc.plan.scope import Scope
 from planc.plan.shares import Share, Weight
 from planc.plan.types import List, Optional, OrAuto, Rest, Variant, key
@@ -85,6 +85,13 @@ class Chat:
         default=TrainOn.ANSWERS,
         doc="answers: what the assistant writes, and completions; last_answer: its last message; "
         "all: every token",
+    )
+    train_on_end_of_turn: Any = key(
+        OrAuto(Bool()),
+        default="auto",
+        doc="whether the token after an answer is trained on, which teaches to stop: auto is as the template "
+        "marks it, and true without marks; true also trains on the end of the document after an answer that "
+        "the template does not end",
     )
     thinking: Thinking = key(
         Choice(Thinking),

@@ -124,6 +124,7 @@ def _short_data(op: ops.OpenData, *, times: int, vocab_size: int) -> ops.OpenDat
         patterns=(CORPUS,),
         field="text",
         train_on="",
+        train_on_end_of_turn="",
         thinking="",
         template="",
         date=None,

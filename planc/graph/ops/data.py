@@ -25,6 +25,8 @@ class SourceOp(Op):
     """None for the keys that conversations usually have."""
     train_on: Annotated[str, _SOURCE] = ""
     """For chat: answers, last_answer or all."""
+    train_on_end_of_turn: Annotated[str, _SOURCE] = ""
+    """For chat: auto, true or false."""
     thinking: Annotated[str, _SOURCE] = ""
     """For chat: last or all."""
     template: Annotated[str, _SOURCE] = ""

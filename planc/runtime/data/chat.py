@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from planc.runtime.data.bad_documents import BadDocuments
-from planc.runtime.data.chat_rows import Reading, Thinking, TrainOn, talks
+from planc.runtime.data.chat_rows import EndOfTurn, Reading, Thinking, TrainOn, talks
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import read_regular_file
 from planc.runtime.data.records import split_records
@@ -31,8 +31,9 @@ class ChatSource:
     message, "all" on the whole text. `thinking` "last" renders a conversation once, as its template does,
     which may leave the reasoning of earlier turns out; "all" renders it once for each turn. `template` is the
     name of a template of the tokenizer, or the path of a file; "auto" is what transformers would use, "none"
-    that rows need none. `date` is the day that templates take for today's. `patterns`, `split` and `subset`
-    are those of a HfDatasetSource.
+    that rows need none. `train_on_end_of_turn` "auto" trains on an end that the template marks, and on any
+    that a template without marks writes. `date` is the day that templates take for today's. `patterns`,
+    `split` and `subset` are those of a HfDatasetSource.
     """
 
     patterns: tuple[str, ...]
@@ -41,9 +42,15 @@ class ChatSource:
     thinking: Thinking = "last"
     template: str = "auto"
     date: str | None = None
+    train_on_end_of_turn: EndOfTurn = "auto"
     ignore: tuple[str, ...] = ()
     split: str = "train"
     subset: str | None = None
+
+    @property
+    def trains_ends(self) -> bool | None:
+        """Whether the end of a turn is trained on; None for what the template decides."""
+        return None if self.train_on_end_of_turn == "auto" else self.train_on_end_of_turn == "true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +58,14 @@ class ChatTemplate:
     """A template's text and its file. `special_tokens` are the variables it may use, such as `eos_token`.
 
     They are the loaded tokenizer's, so they are empty until it is loaded. `date` is today, in ISO 8601.
+    `trains_ends` is whether the end of a turn is trained on; None for what the template marks, or writes.
     """
 
     origin: str
     text: str
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     date: str | None = None
+    trains_ends: bool | None = None
 
 
 Templates = Mapping[str, ChatTemplate]
@@ -91,7 +100,8 @@ def conversations(
 ) -> Iterator[Conversation]:
     """The conversations of a source. Raises DataError that names the bad line."""
     bad = bad or BadDocuments()
-    reading = Reading(source.field, source.train_on, source.thinking, source.ignore)
+    trains_end = source.trains_ends is not False
+    reading = Reading(source.field, source.train_on, source.thinking, source.ignore, trains_end)
     records = split_records(
         source.patterns,
         split=source.split,
@@ -142,7 +152,8 @@ def source_templates(
             )
     else:
         found = {DEFAULT_TEMPLATE: _named_template(source.template, own, base=base, reads=reads)}
-    return {name: replace(one, date=source.date) for name, one in found.items()}
+    trains_ends = source.trains_ends
+    return {name: replace(one, date=source.date, trains_ends=trains_ends) for name, one in found.items()}
 
 
 def _named_template(name: str, own: Templates, *, base: Path, reads: Reads | None) -> ChatTemplate:

@@ -16,6 +16,7 @@ from planc.runtime.data.json_rows import parsed
 
 TrainOn = Literal["answers", "last_answer", "all"]
 Thinking = Literal["last", "all"]
+EndOfTurn = Literal["auto", "true", "false"]
 Message = dict[str, Any]
 Messages = list[Message]
 
@@ -67,6 +68,8 @@ class Reading:
     train_on: TrainOn = "answers"
     thinking: Thinking = "last"
     ignore: Collection[str] = ()
+    trains_end: bool = True
+    """Whether the end of a completion that is a text is trained on."""
 
 
 def talks(row: Mapping[str, object], *, reading: Reading, origin: str) -> list[dict[str, Any]]:
@@ -145,7 +148,8 @@ def _text_pair(row: Mapping[str, Any], *, reading: Reading, origin: str) -> dict
             help="write two texts, or two lists of messages",
         )
     _require_known(row, _PAIR, origin=f"{origin}, whose prompt no template renders,")
-    return {"prompt": prompt, "completion": completion, "target": _target(reading, is_pair=True)}
+    target = _target(reading, is_pair=True)
+    return {"prompt": prompt, "completion": completion, "target": target, "trains_end": reading.trains_end}
 
 
 def _target(reading: Reading, *, is_pair: bool) -> str:

@@ -39,7 +39,8 @@ class Encoded:
     origin: str = ""
     """Where the document came from."""
     unread: str = ""
-    """As that of its `Tokens`."""
+    """As that of its `Tokens`, and so is `stops`."""
+    stops: bool = True
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -257,7 +258,8 @@ def encode(
     """Each document's tokens and its end. Raises DataError for one that can't be tokenized, beyond `bad`.
 
     A conversation's template writes its own ends: an end that is there already is not repeated, and an end
-    that planc adds is not a target. After a completion it is one, because nothing else ends that.
+    that planc adds is not a target. After a completion it is one, because nothing else ends that, and after
+    an answer whose turn nothing ends, if the plan trains on ends of turn.
     """
     end, bad = tokenizer.end_of_document, bad or BadDocuments()
     ahead = _Ahead(documents, bad)
@@ -271,7 +273,7 @@ def encode(
             ids = np.append(ids, end)
         elif not len(ids) or ids[-1] != end:
             ids, is_target = np.append(ids, end), np.append(is_target, found.trains_end)
-        yield Encoded(ids, is_target, found.num_text_bytes, origin, found.unread)
+        yield Encoded(ids, is_target, found.num_text_bytes, origin, found.unread, found.stops)
     if ahead.error is not None:
         raise ahead.error
 

@@ -20,8 +20,6 @@ from planc.runtime.data.encoding.template import Render, Span, TemplateFault, un
 
 _WORD = re.compile(r"\A|(?<!\S)(?=\S)|(?<=>)|\Z")
 """At both ends, before each word, and after each tag: templates cut texts there."""
-_SPACES = ("", "\n", "\n\n", " ")
-"""What templates write between turns."""
 _HELP = (
     "write `train_on = last_answer` or `train_on = all` in `chat(...)`, or mark the answers in the template "
     "by {% generation %}"
@@ -214,18 +212,6 @@ class Places:
             f"it renders message {index + 1} differently when more messages follow, so its place is unknown",
             help=_HELP,
         )
-
-
-def ends_of_turn(render: Render) -> frozenset[str]:
-    """What a template writes after the answers of a plain conversation: the same whatever else it renders."""
-    talk = [{"role": role, "content": "x"} for role in ("user", "assistant") * 2]
-    try:
-        places = Places(talk, render)
-        spans = [*places.answers_of(places.answers)]
-        ends = (places.text[start + 1 : stop] for start, stop in spans if places.text[start:].startswith("x"))
-        return frozenset(end + space for end in ends if end.strip() for space in _SPACES)
-    except TemplateFault:
-        return frozenset()
 
 
 def changed(messages: Sequence[Message], *, at: Sequence[int]) -> list[Message]:

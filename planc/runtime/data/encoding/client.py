@@ -53,6 +53,8 @@ class Tokens:
     is_target: npt.NDArray[np.bool_] | None
     num_text_bytes: int
     trains_end: bool = True
+    stops: bool = True
+    """As that of `talk.Rendered`."""
     unread: str = ""
     """Keys of the row that the template does not read, separated by commas."""
 
@@ -189,8 +191,11 @@ class _Process:
             self.first = self._load(loading.name, header, *loading.files.values())
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        for name, template in loading.chat_templates.items():
-            self._load(template.origin, {"template": name, **asdict(template)})
+        turns = [
+            self._load(template.origin, {"template": name, **asdict(template)})["turn"]
+            for name, template in loading.chat_templates.items()
+        ]
+        self.first["marks"] = "; ".join((self.first["marks"], *dict.fromkeys(filter(None, turns))))
 
     def _load(self, name: str, header: Mapping[str, Any], *content: bytes) -> dict[str, Any]:
         """The answer to a message before any batch. Raises DataError."""
@@ -295,5 +300,6 @@ def _parts(header: dict[str, Any], content: memoryview, *, have_targets: bool) -
             flags[part] if have_targets else None,
             one["bytes"],
             trains_end=one.get("trains_end", True),
+            stops=one.get("stops", True),
             unread=one.get("unread", ""),
         )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, Protocol
 
-from planc.runtime.data.chat_rows import REASONING, Message
+from planc.runtime.data.chat_rows import ANSWERING_ROLES, REASONING, Message
 from planc.runtime.data.encoding.answers import Places, changed
 from planc.runtime.data.encoding.template import (
     Compiled,
@@ -17,6 +18,7 @@ from planc.runtime.data.encoding.template import (
     require_no_address,
     unmarked,
 )
+from planc.runtime.data.encoding.turn import Turn, with_ends
 
 _ALWAYS = frozenset(("role", "content", "tool_call_id"))
 """Keys that every template reads; and which call a result belongs to, which many leave to the order."""
@@ -41,44 +43,74 @@ class Rendered:
     targets: Sequence[Span]
     are_marked: bool = False
     is_text: bool = False
-    """Whether no template wrote it: then it begins and ends as other texts do, and its end is trained on."""
+    """Whether no template wrote it: then it begins and ends as other texts do."""
+    trains_end: bool = False
+    """Whether the end of the document that follows is trained on."""
+    stops: bool = True
+    """Whether an end of a turn is trained on, or that of the document, as far as it is known."""
     unread: Sequence[str] = ()
     """Keys of the row that the template does not read."""
 
 
-def rendered(talk: Mapping[str, Any], template: Compiled | None, ends: Collection[str] = ()) -> Rendered:
+def rendered(talk: Mapping[str, Any], template: Compiled | None, turn: Turn | None = None) -> Rendered:
     """The text of a conversation as `chat_rows.talks` has it. Raises TemplateFault.
 
-    `ends` are the template's ends of turn, as far as they are known: they save time.
+    `turn` is what the template writes around answers, if it is known.
     """
-    found = _rendered(talk, template, ends)
+    found = _rendered(talk, template, turn)
     if found.is_text or template is None:
         return found
+    if turn is not None:
+        found = _ended(found, talk, turn, trains_ends=template.template.trains_ends)
     messages, tools, arguments = talk["messages"], talk.get("tools"), talk["arguments"]
     unread = _unread(messages, tools=tools, arguments=arguments, template=template)
     return replace(found, unread=unread) if unread else found
 
 
-def _rendered(talk: Mapping[str, Any], template: Compiled | None, ends: Collection[str]) -> Rendered:
+def _rendered(talk: Mapping[str, Any], template: Compiled | None, turn: Turn | None) -> Rendered:
     if "completion" in talk:
         start = len(talk["prompt"]) if talk["target"] == "completion" else 0
-        text = talk["prompt"] + talk["completion"]
-        return Rendered(text, ((start, len(text)),), is_text=True)
+        text, trains_end = talk["prompt"] + talk["completion"], talk["trains_end"]
+        return Rendered(text, ((start, len(text)),), is_text=True, trains_end=trains_end, stops=trains_end)
     if template is None:
         raise TemplateFault("there is none for this row", help="name one in `chat(..., template = ...)`")
+    trains_ends = template.template.trains_ends
+    if trains_ends is not None and turn is None:
+        raise TemplateFault(
+            "it renders no plain conversation, so the end of a turn is unknown",
+            help="leave `train_on_end_of_turn` out",
+        )
     tools = talk.get("tools")
     render = template.render(tools=tools, arguments=talk["arguments"])
     messages = _with_joined_parts(talk["messages"], render)
     if talk["target"] == "answers" and template.marks_answers:
         return _marked(messages, talk["skipped"], render)
-    places = Places(messages, render, ends)
+    places = Places(messages, render, turn.endings if turn is not None else ())
     require_no_address(places.text, messages)
     if talk["target"] == "answers":
         wanted = [index for index in places.answers if index not in talk["skipped"]]
         return Rendered(places.text, [*places.answers_of(wanted)])
     start = places.start(talk["first"], is_whole=talk["target"] == "all")
     holes = [*places.whole(talk["skipped"])]
+    if trains_ends is False and turn is not None:
+        spans = places.answers_of([one for one in places.answers if one >= talk["first"]])
+        ends = (turn.end_in(places.text, span) for span in spans)
+        holes = sorted((*holes, *(end for end in ends if end is not None)))
     return Rendered(places.text, _without((start, len(places.text)), holes))
+
+
+def _ended(found: Rendered, talk: Mapping[str, Any], turn: Turn, *, trains_ends: bool | None) -> Rendered:
+    """With the ends of turns that the plan trains on, and without others."""
+    targets, text, last = found.targets, found.text, len(talk["messages"]) - 1
+    if trains_ends is not None and talk["target"] == "answers":
+        targets = [*with_ends(text, targets, turn, is_trained=trains_ends)]
+    ends_answer = talk["messages"][last]["role"] in ANSWERING_ROLES and last not in talk["skipped"]
+    trains_end = bool(
+        trains_ends and targets and ends_answer and turn.end_in(text, max(targets, key=itemgetter(1))) is None
+    )
+    has_end = any(end in text[slice(*one)] for one in targets for end in turn.ends if end)
+    stops = trains_ends is not False and (trains_end or has_end)
+    return replace(found, targets=targets, trains_end=trains_end, stops=stops)
 
 
 def _unread(

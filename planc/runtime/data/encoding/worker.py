@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from planc.runtime.data.encoding.loaded import LoadedTokenizer
     from planc.runtime.data.encoding.talk import Rendered
     from planc.runtime.data.encoding.template import Compiled
+    from planc.runtime.data.encoding.turn import Turn
 
 _ID_TYPE = "I"
 _MAX_REASON = 500
@@ -41,29 +42,29 @@ class _Loaded:
     """What a text begins with."""
     templates: dict[str, Compiled] = field(default_factory=dict)
     """By name, as `chat.Templates`."""
-    ends: dict[str, frozenset[str]] = field(default_factory=dict)
-    """The ends of turn of each template."""
+    turns: dict[str, Turn | None] = field(default_factory=dict)
+    """What each template writes around answers."""
 
     def answer(self, header: dict[str, Any], content: memoryview) -> tuple[dict[str, Any], list[bytes]]:
         """The header and the bytes of the answer to a batch, or to a template. Raises DataError for that."""
         if "template" in header:
-            self._add(header.pop("template"), ChatTemplate(**header))
-            return {}, []
+            return self._add(header.pop("template"), ChatTemplate(**header)), []
         if "decode" in header:
             return self.decoded(parts_of(content, header["decode"]))
         parts = parts_of(content, header["sizes"])
         return self.conversations(parts) if header["are_conversations"] else self.texts(parts)
 
-    def _add(self, name: str, template: ChatTemplate) -> None:
-        """Get a template ready. Raises DataError."""
+    def _add(self, name: str, template: ChatTemplate) -> dict[str, Any]:
+        """Get a template ready, and answer what ends a turn. Raises DataError."""
         # Only conversations need Jinja.
-        from planc.runtime.data.encoding.answers import ends_of_turn
         from planc.runtime.data.encoding.template import compiled
+        from planc.runtime.data.encoding.turn import turn_of
 
         made = compiled(replace(template, special_tokens=self.tokenizer.special_tokens))
         tools: list[object] | None = [] if name == TOOLS_TEMPLATE else None
         self.templates[name] = made
-        self.ends[name] = ends_of_turn(made.render(tools=tools, arguments={}))
+        turn = self.turns[name] = turn_of(made.render(tools=tools, arguments={}))
+        return {"turn": "" if turn is None else turn.words(trains_ends=template.trains_ends)}
 
     def texts(self, parts: Sequence[memoryview]) -> tuple[dict[str, Any], list[bytes]]:
         """The answer to a batch of texts."""
@@ -98,7 +99,8 @@ class _Loaded:
             else {
                 "tokens": next(lengths),
                 "bytes": len(one.text.encode()),
-                "trains_end": one.is_text,
+                "trains_end": one.trains_end,
+                "stops": one.stops,
                 "unread": ", ".join(one.unread),
             }
             for one in made
@@ -114,7 +116,7 @@ class _Loaded:
             talk = json.loads(str(content, "utf-8", "surrogatepass"))
             has_own = talk.get("tools") is not None and TOOLS_TEMPLATE in self.templates
             name = TOOLS_TEMPLATE if has_own else DEFAULT_TEMPLATE
-            found = rendered(talk, self.templates.get(name), self.ends.get(name, ()))
+            found = rendered(talk, self.templates.get(name), self.turns.get(name))
             found.text.encode()
             return found
         except TemplateFault as fault:
