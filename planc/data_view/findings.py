@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from planc.data_view.codes import QUESTIONABLE, UNUSABLE
+from planc.data_view.codes import CHAT_ROW, QUESTIONABLE, UNUSABLE
 from planc.data_view.look import Look, look
 from planc.data_view.parts import Part
 from planc.diagnostics import Diagnostic
 from planc.runtime.data.chat import ChatSource
-from planc.runtime.data.errors import DataError
+from planc.runtime.data.errors import ChatRowError, DataError
 from planc.runtime.data.packing import Encoded
 from planc.source import Span
 from planc.tables import plural
@@ -46,7 +46,7 @@ def _faults(seen: Look, span: Span) -> Iterator[Diagnostic]:
         yield QUESTIONABLE.at(span, what, help=seen.faults[0].help)
         return
     for error, message in list(zip(seen.faults, messages, strict=True))[:_MAX_FAULTS]:
-        yield UNUSABLE.at(span, message, help=error.help)
+        yield (CHAT_ROW if isinstance(error, ChatRowError) else UNUSABLE).at(span, message, help=error.help)
     if len(messages) > _MAX_FAULTS:
         yield UNUSABLE.at(
             span,

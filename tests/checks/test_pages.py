@@ -20,7 +20,7 @@ from planc.plan.blocks import BLOCKS
 PACKAGE = Path(planc.__path__[0])
 WITHOUT_PLAN = (
     *("P100", "P103", "P105", "P106", "P110", "P234", "P235", "P236"),
-    *("P850", "P851", "P860", "P861"),
+    *("P850", "P851", "P860", "P861", "P862"),
 )
 """Codes of files that cannot be read, or are too many, of rehearsals and of data: no text shows them."""
 

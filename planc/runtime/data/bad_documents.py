@@ -41,6 +41,7 @@ class BadDocuments:
         if count > self.limit:
             before = f", after {self.limit:_} that `skip_bad` leaves out" if self.limit else ""
             help = f"{error.help}; or write `skip_bad = {count}` in `data`, to leave it out"
+            help += f"  (planc explain {error.code})" if error.code else ""
             raise DataError(f"{error.message}{before}", help=help) from error
         place = 2 * self.num_read if number is None else 2 * number + 1
         self._found.append((place, error.message[:MAX_MESSAGE]))

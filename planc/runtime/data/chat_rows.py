@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from planc.runtime.data.errors import DataError
+from planc.runtime.data.errors import ChatRowError, DataError
 from planc.runtime.data.json_rows import parsed
 
 TrainOn = Literal["answers", "last_answer", "all"]
@@ -75,7 +75,7 @@ class Reading:
 def talks(row: Mapping[str, object], *, reading: Reading, origin: str) -> list[dict[str, Any]]:
     """The conversations of a row as the template gets them: one, or one for each turn if all turns think.
 
-    Raises DataError that names the row and the key.
+    Raises ChatRowError that names the row and the key.
     """
     row = {key: value for key, value in row.items() if value is not None and key not in reading.ignore}
     kind = _kind(row, field=reading.field, origin=origin)
@@ -100,24 +100,24 @@ def _kind(row: Mapping[str, object], *, field: str | None, origin: str) -> tuple
     if field is not None:
         if field not in row:
             names = ", ".join(row) or "none"
-            raise DataError(f'{origin} has no field "{field}"', help=f"name one of its fields: {names}")
+            raise ChatRowError(f'{origin} has no field "{field}"', help=f"name one of its fields: {names}")
         return (field,)
     found: list[tuple[str, ...]] = [(name,) for name in _LISTS if name in row]
     if any(name in row for name in _PAIR):
         missing = [name for name in _PAIR if name not in row]
         if missing:
-            raise DataError(f'{origin} has no "{missing[0]}"', help="write both `prompt` and `completion`")
+            raise ChatRowError(f'{origin} has no "{missing[0]}"', help="write both `prompt` and `completion`")
         found.append(_PAIR)
     if len(found) > 1:
         names = " and ".join(f'"{one[0]}"' for one in found)
-        raise DataError(
+        raise ChatRowError(
             f"{origin} has {names}, which are conversations both",
             help="name one of them as `field` in `chat(...)`, and list the other in `ignore`",
         )
     if not found:
         hints = dict.fromkeys(_FOREIGN[name] for name in row if name in _FOREIGN)
         names = ", ".join(row) or "none"
-        raise DataError(
+        raise ChatRowError(
             f"{origin} has no messages, and no prompt and completion",
             help="; ".join(hints)
             or f"name the key of its messages as `field` in `chat(...)`: it has {names}",
@@ -126,14 +126,14 @@ def _kind(row: Mapping[str, object], *, field: str | None, origin: str) -> tuple
 
 
 def _require_known(keys: Mapping[str, object], known: Collection[str], *, origin: str) -> None:
-    """Raises DataError for keys that nothing reads."""
+    """Raises ChatRowError for keys that nothing reads."""
     unread = [key for key in keys if key not in known]
     if not unread:
         return
     is_one = len(unread) == 1
     written = ", ".join(f'"{key}"' for key in unread)
     hints = dict.fromkeys(_FOREIGN[key] for key in unread if key in _FOREIGN)
-    raise DataError(
+    raise ChatRowError(
         f"{origin} has {'a key' if is_one else 'keys'} that planc does not read: {written}",
         help="; ".join((*hints, f"write `ignore = [{written}]` in `chat(...)` to train without "
         f"{'it' if is_one else 'them'}")),
@@ -143,7 +143,7 @@ def _require_known(keys: Mapping[str, object], known: Collection[str], *, origin
 def _text_pair(row: Mapping[str, Any], *, reading: Reading, origin: str) -> dict[str, Any]:
     prompt, completion = row["prompt"], row["completion"]
     if not isinstance(completion, str):
-        raise DataError(
+        raise ChatRowError(
             f"{origin} has a text as prompt, and not as completion",
             help="write two texts, or two lists of messages",
         )
@@ -159,9 +159,9 @@ def _target(reading: Reading, *, is_pair: bool) -> str:
 
 
 def _messages(value: object, *, reading: Reading, origin: str) -> tuple[Messages, list[bool]]:
-    """The messages, and which of them may be trained on. Raises DataError."""
+    """The messages, and which of them may be trained on. Raises ChatRowError."""
     if not isinstance(value, list) or not value:
-        raise DataError(
+        raise ChatRowError(
             f"{origin} is not a list of messages",
             help='write [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]',
         )
@@ -170,7 +170,7 @@ def _messages(value: object, *, reading: Reading, origin: str) -> tuple[Messages
     for number, one in enumerate(value, start=1):
         where = f"message {number} in {origin}"
         if not isinstance(one, dict):
-            raise DataError(f"{where} is not an object", help="write a role and a content")
+            raise ChatRowError(f"{where} is not an object", help="write a role and a content")
         # As transformers does: templates take a key without a value for a text.
         keys = {key: part for key, part in one.items() if part is not None and key not in reading.ignore}
         trained.append(_weight(keys, origin=where))
@@ -179,30 +179,30 @@ def _messages(value: object, *, reading: Reading, origin: str) -> tuple[Messages
 
 
 def _weight(message: Mapping[str, Any], *, origin: str) -> bool:
-    """Whether a message may be trained on, from its keys. Raises DataError."""
+    """Whether a message may be trained on, from its keys. Raises ChatRowError."""
     weights = {key: message[key] for key in _WEIGHTS if key in message}
     for key, value in weights.items():
         if value not in (0, 1) or not isinstance(value, (bool, int, float)):
-            raise DataError(
+            raise ChatRowError(
                 f'{origin} has "{key}": {json.dumps(value)[:80]}',
                 help="write 0 or false for a message without a loss; planc does not weigh losses",
             )
     if len({bool(value) for value in weights.values()}) > 1:
         names = " and ".join(f'"{key}"' for key in weights)
-        raise DataError(f"{origin} has {names}, which disagree", help="keep one of them")
+        raise ChatRowError(f"{origin} has {names}, which disagree", help="keep one of them")
     return all(weights.values())
 
 
 def _message(keys: Mapping[str, Any], *, origin: str) -> Message:
-    """A message as templates read it: the keys of a `from` and `value` message renamed. Raises DataError."""
+    """A message as templates read it: `from` and `value` have their usual names. Raises ChatRowError."""
     is_shared = "role" not in keys and "from" in keys
     role, content = ("from", "value") if is_shared else ("role", "content")
     known = (role, content, *_TEXTS, "tool_calls", *_WEIGHTS)
     _require_known(keys, known, origin=origin)
     if not isinstance(keys.get(role), str) or not keys[role]:
-        raise DataError(f"{origin} has no role", help="write who says it: user, assistant, system or tool")
+        raise ChatRowError(f"{origin} has no role", help="write who says it: user, assistant, system or tool")
     if is_shared and keys[role] == "function_call":
-        raise DataError(
+        raise ChatRowError(
             f"{origin} is from function_call", help="write it as `tool_calls` of an assistant's message"
         )
     message: Message = {}
@@ -213,16 +213,16 @@ def _message(keys: Mapping[str, Any], *, origin: str) -> Message:
             message["content"] = _content(value, origin=origin)
         elif key == "tool_calls":
             if not isinstance(value, list) or not all(isinstance(call, dict) for call in value):
-                raise DataError(
+                raise ChatRowError(
                     f"{origin} has tool_calls that are not a list of objects", help="write a list"
                 )
             message[key] = value
         elif key in _TEXTS:
             if not isinstance(value, str):
-                raise DataError(f'"{key}" of {origin} is not a text', help="write a text")
+                raise ChatRowError(f'"{key}" of {origin} is not a text', help="write a text")
             message[key] = value
     if not {"content", "tool_calls", *REASONING} & {*message}:
-        raise DataError(f"{origin} has no content", help="write its text as `content`")
+        raise ChatRowError(f"{origin} has no content", help="write its text as `content`")
     return _with_reasoning(message)
 
 
@@ -235,17 +235,17 @@ def _with_reasoning(message: Message) -> Message:
 
 
 def _content(value: object, *, origin: str) -> object:
-    """A text, or a list of parts that are texts. Raises DataError."""
+    """A text, or a list of parts that are texts. Raises ChatRowError."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
-        raise DataError(f"the content of {origin} is neither a text nor a list", help="write a text")
+        raise ChatRowError(f"the content of {origin} is neither a text nor a list", help="write a text")
     parts = []
     for one in value:
         part = {key: text for key, text in one.items() if text is not None} if isinstance(one, dict) else one
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, dict) else None
-            raise DataError(
+            raise ChatRowError(
                 f"the content of {origin} has a part that is not text"
                 + (f": {json.dumps(kind)[:80]}" if kind not in (None, "text") else ""),
                 help='planc trains on texts: write {"type": "text", "text": "..."}, or a text alone',
@@ -256,29 +256,33 @@ def _content(value: object, *, origin: str) -> object:
 
 
 def _tools(value: object, *, origin: str) -> list[object]:
-    """The tools; a text is JSON, as tables keep what varies from row to row. Raises DataError."""
+    """The tools; a text is JSON, as tables keep what varies from row to row. Raises ChatRowError."""
     if isinstance(value, str):
         try:
             value = parsed(value, origin=f'"tools" of {origin}')
+        except DataError:
+            raise
         except (ValueError, RecursionError) as error:
-            raise DataError(
+            raise ChatRowError(
                 f'"tools" of {origin} is a text, and not JSON: {error}', help="write a list"
             ) from error
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise DataError(f'"tools" of {origin} is not a list of objects', help="write a list of JSON schemas")
+        raise ChatRowError(
+            f'"tools" of {origin} is not a list of objects', help="write a list of JSON schemas"
+        )
     return value
 
 
 def _arguments(value: object, *, origin: str) -> dict[str, object]:
-    """The template's variables of a row. Raises DataError."""
+    """The template's variables of a row. Raises ChatRowError."""
     if value is None:
         return {}
     where = f'"chat_template_kwargs" of {origin}'
     if not isinstance(value, dict):
-        raise DataError(f"{where} is not an object", help="write the template's variables by name")
+        raise ChatRowError(f"{where} is not an object", help="write the template's variables by name")
     for name in value:
         if name in _RESERVED:
-            raise DataError(
+            raise ChatRowError(
                 f'{where} has "{name}", which is not a variable of the template',
                 help="write `messages` and `tools` as keys of the row, and leave other arguments out",
             )

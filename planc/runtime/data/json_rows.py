@@ -58,6 +58,8 @@ def json_row(line: bytes, *, origin: str, offset_bytes: int) -> Row:
     text = decoded(line, origin=origin, offset_bytes=offset_bytes)
     try:
         row = parsed(text, origin=origin)
+    except DataError:
+        raise
     except (ValueError, RecursionError) as error:
         raise DataError(f"{origin} is not JSON: {error}", help=_LINES_HELP) from error
     return _object(row, origin=origin)
