@@ -144,7 +144,12 @@ _UNUSED = {
             (facts.OFFLOAD, facts.RESHARD, facts.RESHARD_BACKWARD, facts.REDUCES_EACH, facts.HYBRID),
             "without sharding it does nothing",
         ),
-        ((facts.TRAIN_ON, facts.MESSAGES), "the data are not conversations"),
+        (
+            (facts.TRAIN_ON, facts.MESSAGES, facts.TEMPLATE, facts.TRAINS_ENDS),
+            "the data are not conversations",
+        ),
+        ((facts.SPLIT,), "it is of data that the plan does not read"),
+        ((facts.EVAL_EVERY,), "the file holds no share of its data out"),
         ((facts.TEXT_FIELD,), "the data have no columns"),
         ((facts.MIN_FACTOR, facts.MIN_LR), "a constant schedule has no lowest rate"),
         ((facts.MOMENTUM,), "AdamW has betas instead"),

@@ -10,7 +10,7 @@ from planc.hub.names import is_commit, is_hub, is_repository, parse_hub
 from planc.import_configs import facts
 from planc.import_configs.draft import Draft
 from planc.import_configs.kind import NoteKind
-from planc.import_configs.optimizer_text import decimal_text, optimizer_lines
+from planc.import_configs.optimizer_text import decimal_text, optimizer_lines, share_text
 from planc.import_configs.sizes import (
     Mesh,
     Missing,
@@ -41,6 +41,8 @@ class Target:
         """The repeated layers' names: the model's own, or those of most models."""
         return tuple(self.inventory.blocks) if self.inventory is not None else ("model.layers",)
 
+
+_EVAL_STEPS = 100
 
 Block = tuple[str, list[str]]
 """A header and its statements."""
@@ -238,6 +240,11 @@ def _data(draft: Draft, target: Target, needed: Mapping[str, Any], micro_batch: 
     seed = draft.take(facts.SEED) if seed is None else seed
     if seed is not None:
         yield f"shuffle_seed = {seed}"
+    if (share := draft.take(facts.EVAL_SHARE)) is not None:
+        if (every := draft.take(facts.EVAL_EVERY)) is None:
+            every = _EVAL_STEPS
+            draft.added("data.eval.every", f"{every} steps: the file gives no steps between evaluations")
+        yield f'eval "held_out" {{ share = {share_text(share)}, every = {every} steps }}'
 
 
 def _checkpoint(draft: Draft) -> Iterator[str]:

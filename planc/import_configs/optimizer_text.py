@@ -102,7 +102,7 @@ def _schedule_of_epochs(draft: Draft, *, lr: float) -> str:
     if not warmup and facts.WARMUP.name not in draft.open_lines:
         share, most = draft.kind.warmup
         if share:
-            warmup = _share(share)
+            warmup = share_text(share)
             text = f"{warmup}, the default of {draft.kind.title}, which takes at most {most} steps"
             draft.added(facts.WARMUP.place, text)
     shape = draft.take(facts.SCHEDULE) or "constant"
@@ -129,12 +129,12 @@ def _steps_or_share(draft: Draft, steps: Fact, ratio: Fact) -> str:
     if number:
         if draft.has(ratio):
             draft.set_aside(ratio, "steps are given too, which win", kind=NoteKind.WRONG)
-        return _share(number) if 0 < number < 1 else f"{int(number)} steps"
+        return share_text(number) if 0 < number < 1 else f"{int(number)} steps"
     share = draft.take(ratio)
-    return _share(share) if share else ""
+    return share_text(share) if share else ""
 
 
-def _share(share: float) -> str:
+def share_text(share: float) -> str:
     return f"{decimal_text(float(Decimal(repr(share)) * 100))} %"
 
 

@@ -135,6 +135,37 @@ def train_on(value: Value) -> str:
     raise Unread(f"a plan trains on the messages of the assistant, or on all, not on {written(value)}")
 
 
+def roles(value: Value) -> str:
+    """As `train_on`; without a list, the last message is trained on."""
+    return "last_answer" if value is None else train_on(value)
+
+
+def ends_of_turns(value: Value) -> str:
+    """Whether the end of each turn that is trained on is trained on too."""
+    if value in ("turn", None, "none"):
+        return "true" if value == "turn" else "false"
+    raise Unread(
+        f"a plan trains on the ends of the turns that it trains on, or on none, not {written(value)}"
+    )
+
+
+def template_file(value: Value) -> str:
+    """A template's file; a text with a template in it is not one."""
+    if not isinstance(value, str) or "{" in value or not value.endswith((".jinja", ".jinja2", ".j2")):
+        raise Unread(
+            'a plan has the tokenizer\'s template, or a file: write `chat(..., template = "my.jinja")`'
+        )
+    return text(value)
+
+
+def held_share(value: Value) -> float:
+    """A share of the data that is held out; off with 0."""
+    found = amount(value)
+    if not 0 < found < 1:
+        raise Unread("a plan holds out a share of the documents") if found else Idle("0 holds nothing out")
+    return found
+
+
 _DTYPES = {
     **dict.fromkeys(("bfloat16", "bf16", "torch.bfloat16"), "bfloat16"),
     **dict.fromkeys(("float32", "fp32", "float", "torch.float32", "no"), "float32"),

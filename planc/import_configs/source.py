@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from planc.import_configs import facts
 from planc.import_configs.draft import Draft
 from planc.import_configs.sizes import Missing
 
 _DATA = "data/*.txt"
+_OF_CHATS = (
+    ("train_on", facts.TRAIN_ON),
+    ("train_on_end_of_turn", facts.TRAINS_ENDS),
+    ("template", facts.TEMPLATE),
+)
 _CALLS = {".json": "jsonl", ".jsonl": "jsonl", ".parquet": "hf_dataset", ".arrow": "hf_dataset"}
 
 
@@ -28,9 +35,21 @@ def source_of(draft: Draft) -> str | Missing:
     field = None if call == "text" else draft.take(facts.MESSAGES if is_chat else facts.TEXT_FIELD)
     if field is not None:
         arguments.append(f"field = {quoted(field)}")
-    if is_chat and (messages := draft.take(facts.TRAIN_ON)) is not None:
-        arguments.append(f"train_on = {messages}")
+    for name, fact in _OF_CHATS if is_chat else ():
+        if (value := draft.take(fact)) is not None:
+            arguments.append(f"{name} = {quoted(value) if fact is facts.TEMPLATE else value}")
+    arguments += _split(draft, call)
     return f"{call}({', '.join(arguments)})"
+
+
+def _split(draft: Draft, call: str) -> Iterator[str]:
+    """The split of the file's own data: files that an option names have others."""
+    given = draft.peek(facts.DATA)
+    if given is None or given.leaf is None or call not in ("chat", "hf_dataset"):
+        return
+    split = draft.take(facts.SPLIT)
+    if split not in (None, "train"):
+        yield f"split = {quoted(split)}"
 
 
 def quoted(text: str) -> str:

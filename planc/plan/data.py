@@ -43,7 +43,7 @@ class JsonLines:
 
 
 @record
-class _NameOrPath:
+class NameOrPath:
     """A path, or a name: a text with neither `.` nor `/`, which is the same in every file."""
 
     def convert(self, value: ast.Value, scope: Scope) -> str | None:
@@ -100,7 +100,7 @@ class Chat:
         "all: once for each turn, as when it was answered",
     )
     template: str | None = key(
-        OrAuto(Optional(_NameOrPath())),
+        OrAuto(Optional(NameOrPath())),
         default="auto",
         doc="a template of the tokenizer by its name, or a file; auto is `default`, and `tool_use` for rows "
         "with tools if the tokenizer has one; none is for rows without messages",

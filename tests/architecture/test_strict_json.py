@@ -11,7 +11,6 @@ OTHERS = {
     "planc/strict_json.py": "is that way",
     "planc/checks/data/tokenizer_file.py": "a tokenizer's own files",
     "planc/runtime/data/json_rows.py": "a user's data",
-    "planc/runtime/data/chat_rows.py": "tools as a text in a user's data",
     "planc/runtime/data/splits.py": "what `datasets` saved",
     "planc/runtime/data/encoding/frames.py": "what the process that tokenizes says, and is told",
     "planc/runtime/data/encoding/worker.py": "a user's data",

@@ -30,6 +30,7 @@ KINDS = {
     "planc/runtime/trackers/wandb.py": "a tracker's thread, whose errors stay there",
     "planc/runtime/torch/agreement/shared_folder.py": START,
     "planc/runtime/fetch.py": START,
+    "planc/runtime/data/encoding/client.py": "removes what the process that tokenizes may have left",
     "planc/runtime/data/encoding/worker.py": "files of the process that tokenizes, which names what fails",
     "planc/runtime/data/prepared/folder.py": PREPARED,
     "planc/runtime/data/prepared/leftovers.py": PREPARED,

@@ -49,11 +49,7 @@ STOPS: dict[str, set[str]] = {
         "dataset.column_mapping.answer",
         "dataset.column_mapping.question",
     },
-    "axolotl/chats.yaml": {
-        "chat_template",
-        "datasets.0.message_property_mappings.content",
-        "datasets.0.message_property_mappings.role",
-    },
+    "axolotl/chats.yaml": {"chat_template"},
     "axolotl/eight_bits.yaml": {"load_in_8bit"},
     "axolotl/lora.yaml": {"adapter"},
     "axolotl/pretrains.yaml": {"qat.activation_dtype", "qat.group_size", "qat.weight_dtype"},
@@ -279,6 +275,70 @@ def test_conversations_of_axolotl_are_not_documents(tmp_path: Path) -> None:
     text = LORA.replace("adapter: lora\nlora_r: 8\n", data)
     _, plan = written(tmp_path, text, suffix=".yaml")
     assert 'source = chat("data/chats.jsonl", field = "turns")' in plan.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments"),
+    [
+        (
+            "    train_on_eos: turn\n    roles_to_train: [assistant]\n",
+            "train_on = answers, train_on_end_of_turn = true",
+        ),
+        ("    train_on_eos:\n    roles_to_train:\n", "train_on = last_answer, train_on_end_of_turn = false"),
+        ("    chat_template: jinja\n    chat_template_jinja: my/own.jinja\n", 'template = "my/own.jinja"'),
+        ("    split: train[:20%]\n", 'split = "train[:20%]"'),
+        ("    message_property_mappings:\n      role: from\n      content: value\n", ""),
+        ("    chat_template: tokenizer_default\n    message_field_training: train\n    split: train\n", ""),
+    ],
+)
+def test_what_axolotl_trains_on_of_conversations_is_in_the_plan(
+    tmp_path: Path, lines: str, arguments: str
+) -> None:
+    data = f"datasets:\n  - path: data/chats.jsonl\n    type: chat_template\n{lines}"
+    _, plan = written(tmp_path, LORA.replace("adapter: lora\nlora_r: 8\n", data), suffix=".yaml")
+    wanted = f'source = chat("data/chats.jsonl"{", " if arguments else ""}{arguments})'
+    assert wanted in " ".join(plan.read_text(encoding="utf-8").split()).replace("( ", "(").replace(", )", ")")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "train_on_eos: all",
+            "roles_to_train: [user]",
+            "chat_template: llama3",
+            "drop_system_message: true",
+        ),
+        *(
+            "chat_template_jinja: '{{ messages }}'",
+            "message_field_training: is_trained",
+            "field_tools: functions",
+        ),
+    ],
+)
+def test_what_a_plan_does_not_have_of_conversations_stops_the_import(
+    tmp_path: Path, capsys: Streams, line: str
+) -> None:
+    data = f"datasets:\n  - path: data/chats.jsonl\n    type: chat_template\n    {line}\n"
+    code, plan = written(tmp_path, LORA.replace("adapter: lora\nlora_r: 8\n", data), suffix=".yaml")
+    assert code == 1 and not plan.exists()
+    assert f"pass --accept datasets.0.{line.partition(':')[0]}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "block"),
+    [
+        ("val_set_size: 0.05\n", "share = 5 % every = 100 steps"),
+        ("val_set_size: 0.005\neval_steps: 20\n", "share = 0.5 % every = 20 steps"),
+        ("val_set_size: 0\n", ""),
+        ("val_set_size: 2000\neval_steps: 20\n", ""),
+    ],
+)
+def test_a_share_that_axolotl_holds_out_is_held_out(tmp_path: Path, lines: str, block: str) -> None:
+    code, plan = written(tmp_path, LORA.replace("adapter: lora\nlora_r: 8\n", lines), suffix=".yaml")
+    text = " ".join(plan.read_text(encoding="utf-8").replace(",", "").split())
+    assert code == 0
+    assert (f'eval "held_out" {{ {block} }}' in text) if block else "eval" not in text
 
 
 def test_groups_of_parameters_leave_the_rate_open() -> None:

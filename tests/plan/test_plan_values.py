@@ -154,7 +154,7 @@ def values(wanted: ValueType) -> st.SearchStrategy[Any]:
             return st.integers(low, high if high is not None else MAX_INTEGER)
         case Float(low, high):
             return st.floats(low, high if high is not None else 1e30, allow_nan=False)
-        case Text() | Path():
+        case Text() | Path() | data.NameOrPath():
             return st.from_regex(r"[a-z/*.]{1,9}", fullmatch=True)
         case Bool():
             return st.booleans()

@@ -61,6 +61,11 @@ def _trained(value: Value) -> str:
     return "all" if readers.flag(value) else "answers"
 
 
+_OWN_TEMPLATES = ("tokenizer_default", "jinja")
+"""`jinja` goes with a key that has the template."""
+_WEIGHTS = ("weight", "train", "trainable", "loss", "loss_mask")
+_SEVERAL = 'write each as `source "name" { source = chat("...") }` in `data`, or pass --data for one source'
+
 _KERNEL_PLUGINS = ("liger.LigerPlugin", "cut_cross_entropy.CutCrossEntropyPlugin")
 _IDLE_PLUGINS = tuple(
     tuple(f"axolotl.integrations.{name}" for name in names)
@@ -69,23 +74,29 @@ _IDLE_PLUGINS = tuple(
 
 
 def _documents(table: str) -> Iterator[Row]:
-    """Rows of the first data set; a plan has one source."""
+    """Rows of the first data set: the others are for the author to write as sources."""
     yield Row(f"{table}.0.path", facts.DATA)
     yield Row(f"{table}.0.type", facts.CHAT, read=_is_chat)
     yield Row(f"{table}.0.field_messages", facts.MESSAGES)
     yield Row(f"{table}.0.field", facts.TEXT_FIELD)
     yield Row(f"{table}.0.text_column", facts.TEXT_FIELD)
-    yield Row(f"{table}.0.roles_to_train", facts.TRAIN_ON)
-    yield Row(f"{table}.0.train_on_eos", change=why.OWN_DATA, harmless=("turn",))
-    yield Row(f"{table}.0.chat_template", change=why.TEMPLATE, harmless=("tokenizer_default",))
-    for key, own in (("role", "role"), ("content", "content")):
-        yield Row(f"{table}.0.message_property_mappings.{key}", change=why.OWN_DATA, harmless=(own,))
-        yield Row(f"{table}.0.message_field_{key}", change=why.OWN_DATA, harmless=(own,))
+    yield Row(f"{table}.0.roles_to_train", facts.ROLES)
+    yield Row(f"{table}.0.train_on_eos", facts.TRAINS_ENDS)
+    yield Row(f"{table}.0.train_on_eot", facts.TRAINS_ENDS)
+    yield Row(f"{table}.0.chat_template", change=why.TEMPLATE, harmless=_OWN_TEMPLATES)
+    yield Row(f"{table}.0.chat_template_jinja", facts.TEMPLATE)
+    yield Row(f"{table}.0.drop_system_message", change=why.OWN_DATA, harmless=(False,))
+    yield Row(f"{table}.0.field_tools", change=why.OWN_DATA, harmless=("tools",))
+    yield Row(f"{table}.0.message_field_training", change=why.OWN_DATA, harmless=_WEIGHTS)
+    for key, own in (("role", ("role", "from")), ("content", ("content", "value"))):
+        yield Row(f"{table}.0.message_property_mappings.{key}", change=why.OWN_DATA, harmless=own)
+        yield Row(f"{table}.0.message_field_{key}", change=why.OWN_DATA, harmless=own)
+    yield Row(f"{table}.0.split", facts.SPLIT)
     for key in ("split", "name", "data_files", "data_files.**", "shards", "revision", "ds_type", "skip"):
         yield Row(f"{table}.*.{key}", reason=why.HUB_DATA)
     yield Row(f"{table}.*.trust_remote_code", reason=why.REMOTE_CODE, harmless=(False,))
     yield Row(f"{table}.*.preprocess_shards", reason=why.LOADER)
-    yield Row(f"{table}.*.path", change="a plan has one source: pass --data for files of one format")
+    yield Row(f"{table}.*.path", change=_SEVERAL)
     yield Row(f"{table}.**", change=why.OWN_DATA)
 
 
@@ -126,15 +137,16 @@ _OWN = (
     Row("shuffle_merged_datasets", reason="the sample order is always shuffled, by `shuffle_seed`"),
     Row("dataset_processes", reason=why.LOADER),
     Row("dataset_exact_deduplication", reason=why.LOADER),
-    Row("val_set_size", reason=why.EVALUATION, harmless=(0, 0.0)),
+    Row("val_set_size", facts.EVAL_SHARE),
+    Row("eval_steps", facts.EVAL_EVERY),
     Row("eval_table_size", reason=why.EVALUATION),
     Row("eval_max_new_tokens", reason=why.EVALUATION),
     Row("evals_per_epoch", reason=why.EVALUATION),
     Row("eval_sample_packing", reason=why.EVALUATION),
     Row("eval_batch_size", reason=why.EVALUATION),
     Row("saves_per_epoch", reason="a plan saves by steps: `save_every = 500 steps` in `checkpoint`"),
-    Row("chat_template", change=why.TEMPLATE, harmless=("tokenizer_default",)),
-    Row("chat_template_jinja", change=why.TEMPLATE),
+    Row("chat_template", change=why.TEMPLATE, harmless=_OWN_TEMPLATES),
+    Row("chat_template_jinja", facts.TEMPLATE),
     Row("default_system_message", change=why.TEMPLATE),
     Row("train_on_inputs", facts.TRAIN_ON, read=_trained),
     Row("sequence_len", facts.SEQUENCE_LENGTH),

@@ -30,7 +30,10 @@ STAGES = "`pipeline on pp` divides the layers by their estimated cost: write rul
 PROFILE = "write `profile { first_step = 10, last_step = 12 }`"
 RUN_DIR = "the run directory is not part of a plan: pass `--run-dir DIR` to the run"
 SELECTIVE = "`selective` in a plan keeps attention and every second matmul, without options"
-TEMPLATE = "a plan renders conversations by the template in the tokenizer's directory, and has no other"
+TEMPLATE = (
+    "a plan has the template of the tokenizer's directory, or a file: write this one to `my.jinja`, and "
+    '`chat(..., template = "my.jinja")`'
+)
 TOKENIZER = 'write `tokenizer = file("path/to/tokenizer.json")` in `data`'
 WANDB = 'write `tracker "wandb" { project = "name" }` in `logging`'
 WHOLE_STATE = 'every checkpoint has the whole state; `export "hf"` writes weights alone'
@@ -45,7 +48,7 @@ GROUPS = 'write `"pattern" -> group(lr = ..., weight_decay = ...)` in `optimizer
 HALF = "planc does not scale the loss, which float16 needs: train in bfloat16"
 LAUNCH = "part of the launch, not of a plan: `planc launch` prints the commands"
 LORA = 'planc does not have LoRA or other adapters: `"pattern" -> group(lr = 0.0)` freezes parameters'
-OWN_DATA = "a plan reads documents, or conversations of roles and contents, as they are"
+OWN_DATA = "a plan reads the usual keys of conversations: `planc explain P862` lists them"
 OWN_TRAINING = "planc trains on whole next-token cross-entropy, every layer and every sequence at every step"
 SCHEDULE_ARGUMENT = "the schedule in a plan does not have this argument"
 OFFLOADED = (
