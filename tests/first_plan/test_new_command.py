@@ -311,6 +311,32 @@ def test_questionable_data_is_a_note(folder: Path, capsys: pytest.CaptureFixture
     assert main(["check", "mine.plan", "--data"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("row", "message", "help"),
+    [
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, 'no "completion"', "rename `chosen`"),
+        ({"text": "a"}, "no messages, and no prompt and completion", "as `field` in `chat(...)`"),
+        ({"messages": json.dumps(TALK)}, "is not a list of messages", 'write [{"role"'),
+        ({"instruction": "a", "input": "", "output": "b"}, "no messages, and no prompt", "rename what"),
+        ({"messages": TALK, "id": 7}, 'a key that planc does not read: "id"', 'write `ignore = ["id"]`'),
+    ],
+)
+def test_rows_of_another_format_are_refused_with_what_to_do(
+    folder: Path, capsys: pytest.CaptureFixture[str], row: object, message: str, help: str
+) -> None:
+    chats(folder, row)
+    assert main(["new", *FOR_CHATS]) == 1
+    error = capsys.readouterr().err
+    assert "P862" in error and "chats.jsonl:1" in error and message in error and help in error
+    assert not (folder / "mine.plan").exists()
+
+
+def test_prompts_and_completions_are_conversations(folder: Path) -> None:
+    chats(folder, *[{"prompt": "Where is it?", "completion": " On the left."}] * 9)
+    assert main(["new", *FOR_CHATS]) == 0
+    assert 'source = chat("chats.jsonl")' in (folder / "mine.plan").read_text(encoding="utf-8")
+
+
 def test_conversations_may_be_in_columns_and_compressed(folder: Path) -> None:
     chats(folder, *[{"conversations": TALK}] * 9)
     content = (folder / "chats.jsonl").read_bytes()

@@ -95,7 +95,7 @@ def _call(written: str, suffix: str, *, is_chat: bool, first: Path | None) -> st
 
 
 def _field(path: Path, usual: tuple[str, ...], *, is_chat: bool) -> str:
-    """The key of a document's text, or of its messages, by the first row. UsageError without one."""
+    """The key of a document's text, or of its messages, by the first row. UsageError without a text."""
     try:
         with contextlib.closing(file_records(path, name=str(path))) as records:
             found = next(records).values
@@ -106,7 +106,10 @@ def _field(path: Path, usual: tuple[str, ...], *, is_chat: bool) -> str:
     for key in usual:
         if isinstance(found.get(key), list if is_chat else str):
             return key
+    if is_chat:
+        # Prompts and completions; what else it may be, the reading of rows reports.
+        return usual[0]
     keys = ", ".join(f"`{key}`" for key in found) or "none"
-    if not is_chat and isinstance(found.get(_CHAT_FIELDS[0]), list):
+    if isinstance(found.get(_CHAT_FIELDS[0]), list):
         raise UsageError(f"{path} holds chats: pass --for chats")
     raise UsageError(f"{path}: {' or '.join(f'`{key}`' for key in usual)} is not among its keys: {keys}")

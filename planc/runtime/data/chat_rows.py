@@ -7,7 +7,7 @@ Other sources read one text of a row: there, further columns are what a corpus k
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -106,7 +106,9 @@ def _kind(row: Mapping[str, object], *, field: str | None, origin: str) -> tuple
     if any(name in row for name in _PAIR):
         missing = [name for name in _PAIR if name not in row]
         if missing:
-            raise ChatRowError(f'{origin} has no "{missing[0]}"', help="write both `prompt` and `completion`")
+            hints = _hints(row)
+            text, help = f'{origin} has no "{missing[0]}"', "write both `prompt` and `completion`"
+            raise ChatRowError(text, help="; ".join((*hints, *(() if hints else (help,)))))
         found.append(_PAIR)
     if len(found) > 1:
         names = " and ".join(f'"{one[0]}"' for one in found)
@@ -115,7 +117,7 @@ def _kind(row: Mapping[str, object], *, field: str | None, origin: str) -> tuple
             help="name one of them as `field` in `chat(...)`, and list the other in `ignore`",
         )
     if not found:
-        hints = dict.fromkeys(_FOREIGN[name] for name in row if name in _FOREIGN)
+        hints = _hints(row)
         names = ", ".join(row) or "none"
         raise ChatRowError(
             f"{origin} has no messages, and no prompt and completion",
@@ -125,6 +127,11 @@ def _kind(row: Mapping[str, object], *, field: str | None, origin: str) -> tuple
     return found[0]
 
 
+def _hints(keys: Iterable[str]) -> tuple[str, ...]:
+    """What to do about the keys of other formats."""
+    return tuple(dict.fromkeys(_FOREIGN[key] for key in keys if key in _FOREIGN))
+
+
 def _require_known(keys: Mapping[str, object], known: Collection[str], *, origin: str) -> None:
     """Raises ChatRowError for keys that nothing reads."""
     unread = [key for key in keys if key not in known]
@@ -132,7 +139,7 @@ def _require_known(keys: Mapping[str, object], known: Collection[str], *, origin
         return
     is_one = len(unread) == 1
     written = ", ".join(f'"{key}"' for key in unread)
-    hints = dict.fromkeys(_FOREIGN[key] for key in unread if key in _FOREIGN)
+    hints = _hints(unread)
     raise ChatRowError(
         f"{origin} has {'a key' if is_one else 'keys'} that planc does not read: {written}",
         help="; ".join((*hints, f"write `ignore = [{written}]` in `chat(...)` to train without "
@@ -148,8 +155,8 @@ def _text_pair(row: Mapping[str, Any], *, reading: Reading, origin: str) -> dict
             help="write two texts, or two lists of messages",
         )
     _require_known(row, _PAIR, origin=f"{origin}, whose prompt no template renders,")
-    target = _target(reading, is_pair=True)
-    return {"prompt": prompt, "completion": completion, "target": target, "trains_end": reading.trains_end}
+    found = {"prompt": prompt, "completion": completion, "target": _target(reading, is_pair=True)}
+    return found if reading.trains_end else {**found, "trains_end": False}
 
 
 def _target(reading: Reading, *, is_pair: bool) -> str:

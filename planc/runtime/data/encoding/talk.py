@@ -70,7 +70,7 @@ def rendered(talk: Mapping[str, Any], template: Compiled | None, turn: Turn | No
 def _rendered(talk: Mapping[str, Any], template: Compiled | None, turn: Turn | None) -> Rendered:
     if "completion" in talk:
         start = len(talk["prompt"]) if talk["target"] == "completion" else 0
-        text, trains_end = talk["prompt"] + talk["completion"], talk["trains_end"]
+        text, trains_end = talk["prompt"] + talk["completion"], talk.get("trains_end", True)
         return Rendered(text, ((start, len(text)),), is_text=True, trains_end=trains_end, stops=trains_end)
     if template is None:
         raise TemplateFault("there is none for this row", help="name one in `chat(..., template = ...)`")
