@@ -1,4 +1,4 @@
-"""The words every phase shares, as plain data: mesh dims, placements, dtypes, byte units.
+"""The words every phase shares, as plain data: mesh dims, placements, dtypes, names of modules.
 
 The names are PyTorch's. Nothing here imports torch; `planc.runtime.torch` translates.
 """
@@ -188,3 +188,17 @@ class DropoutDim(StrEnum):
 
 SEES_LATER_TOKENS = frozenset(("bidirectional", "is_causal"))
 """Features of attention to later tokens: of the module itself, and of `is_causal = False` in a call."""
+
+
+def outwards(name: str) -> tuple[str, ...]:
+    """The name of a module, then those of the modules around it, innermost first, without the root's."""
+    found = []
+    while name:
+        found.append(name)
+        name = name.rpartition(".")[0]
+    return tuple(found)
+
+
+def ancestors(name: str) -> tuple[str, ...]:
+    """The names of the modules around a module or a parameter, as `outwards` has them."""
+    return outwards(name.rpartition(".")[0])

@@ -31,13 +31,13 @@ from math import prod
 
 from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
-from planc.estimate.rank_work import Core, RankWork, ancestors
+from planc.estimate.rank_work import Core, RankWork
 from planc.estimate.selective import kept_results_bytes
 from planc.inventory.footprint import ONE_OPERATION
 from planc.inventory.schema import Attention, Kind, Module
 from planc.record import record
 from planc.styles.edges import SEQUENCE
-from planc.vocab import DType, LogitsFunction, Replicate
+from planc.vocab import DType, LogitsFunction, Replicate, ancestors
 
 
 @record

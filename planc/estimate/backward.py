@@ -40,10 +40,11 @@ from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
 from planc.estimate.gaps import last_units
 from planc.estimate.layout import ParameterLayout
-from planc.estimate.rank_work import RankWork, ancestors
+from planc.estimate.rank_work import RankWork
 from planc.estimate.units import Unit
 from planc.inventory.schema import Inventory, Kind, Module
 from planc.record import record
+from planc.vocab import ancestors, outwards
 
 _FLOAT32_BYTES = 4
 _Input = tuple[str, tuple[str, ...]]
@@ -307,4 +308,4 @@ def _siblings_key(module: Module) -> _Input:
 
 def _around(fqn: str) -> tuple[str, ...]:
     """The module, the modules around it, and the root."""
-    return (fqn, *ancestors(fqn), "")
+    return (*outwards(fqn), "")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from math import prod
 
-from planc.estimate.rank_work import RankWork, ancestors
+from planc.estimate.rank_work import RankWork
 from planc.graph.ops import Draw
-from planc.vocab import DropoutDim, DType, Shard
+from planc.vocab import DropoutDim, DType, Shard, outwards
 
 
 def dropout_bytes(work: RankWork, fqn: str) -> int:
@@ -30,7 +30,7 @@ def _bytes(work: RankWork, fqn: str, draw: Draw) -> int:
 
 def _is_softmax_narrow(work: RankWork, fqn: str) -> bool:
     """Whether an attention's softmax computes in the compute dtype; that of most is in float32."""
-    around = (work.cores[one].code for one in (fqn, *ancestors(fqn)) if one in work.cores)
+    around = (work.cores[one].code for one in outwards(fqn) if one in work.cores)
     code = next(around, None)
     narrow, wide = code.by_pair if code is not None else (0, 0)
     return work.compute_dtype is DType.FLOAT32 or narrow < wide

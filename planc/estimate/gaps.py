@@ -21,11 +21,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.estimate.activations import Loss, norm_tokens
-from planc.estimate.rank_work import RankWork, ancestors
+from planc.estimate.rank_work import RankWork
 from planc.estimate.units import Unit
 from planc.inventory.schema import Kind
 from planc.record import record
 from planc.styles.edges import SEQUENCE
+from planc.vocab import outwards
 
 SQUARES = "last norm's squares"
 _FLOAT32_BYTES = 4
@@ -56,7 +57,7 @@ def _freed_parameters(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Gap]:
 def last_units(work: RankWork, units: tuple[Unit, ...]) -> Iterator[tuple[str, Unit]]:
     """The root's unit, the head's own and the last one before it, if they exist."""
     head = work.inventory.head
-    around = () if head is None else (head.fqn, *ancestors(head.fqn))
+    around = () if head is None else outwards(head.fqn)
     inner = [unit for unit in units if unit.modules != ("",)]
     yield from (("root", unit) for unit in units if unit.modules == ("",))
     if inner and any(name in around for name in inner[-1].modules):

@@ -29,7 +29,7 @@ from planc.inventory.schema import Attention, Inventory, Kind, Module
 from planc.record import record
 from planc.styles import BY_NAME, StyleUse
 from planc.styles.edges import FEATURES, SEQUENCE, Edge
-from planc.vocab import DType, MeshDim, Replicate
+from planc.vocab import DType, MeshDim, Replicate, ancestors, outwards
 
 AnOp = TypeVar("AnOp", bound=Op)
 
@@ -247,7 +247,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
 
 def _cores(inventory: Inventory, kind: str) -> Iterator[Core]:
     attentions = {one.fqn: one for one in inventory.attentions}
-    around = {name for fqn in attentions for name in (fqn, *ancestors(fqn))}
+    around = {name for fqn in attentions for name in outwards(fqn)}
     stems = {block.rpartition(".")[0] for block in inventory.blocks}
     for module in inventory.modules:
         code = module.eager_code if kind == "eager" else module.own_code
@@ -286,13 +286,6 @@ def _first(ops: tuple[Op, ...], kind: type[AnOp]) -> AnOp:
     found = next((op for op in ops if isinstance(op, kind)), None)
     assert found is not None, f"every graph has a {kind.__name__}"
     return found
-
-
-def ancestors(fqn: str) -> Iterator[str]:
-    """The modules around a module, innermost first, without the root."""
-    while "." in fqn:
-        fqn = fqn.rpartition(".")[0]
-        yield fqn
 
 
 def _shards_stream(use: StyleUse) -> bool:

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.estimate.rank_work import RankWork, ancestors
+from planc.estimate.rank_work import RankWork
 from planc.estimate.units import Unit, units
 from planc.graph.ops import CompileModules
 from planc.inventory.schema import Kind, Module
 from planc.record import record
-from planc.vocab import MeshDim
+from planc.vocab import MeshDim, ancestors
 
 
 @record

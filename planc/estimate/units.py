@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from math import prod
 
 from planc.estimate.layout import ParameterLayout
-from planc.estimate.rank_work import RankWork, ancestors
+from planc.estimate.rank_work import RankWork
 from planc.graph.ops import FullyShard
 from planc.record import record
-from planc.vocab import DType, MeshDim
+from planc.vocab import DType, MeshDim, outwards
 
 
 @record
@@ -61,7 +61,7 @@ def units(work: RankWork) -> tuple[Unit, ...]:
     owner = {fqn: op_group for op_group in _groups(work) for fqn in op_group[1]}
     parameters: dict[tuple[str, ...], list[ParameterLayout]] = {}
     for layout in work.layouts.values():
-        names = (layout.module, *ancestors(layout.module), "")
+        names = (*outwards(layout.module), "")
         group = next((owner[name][1] for name in names if name in owner), None)
         if group is not None:
             parameters.setdefault(group, []).append(layout)

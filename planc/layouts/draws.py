@@ -11,7 +11,7 @@ from planc.plan.bind import BoundPlan
 from planc.plan.divided_heads import attention_around, divided_heads
 from planc.record import record
 from planc.styles.edges import BATCH, FEATURES, SEQUENCE
-from planc.vocab import DropoutDim, PackedShard, Placement, Replicate, Shard, StridedShard
+from planc.vocab import DropoutDim, PackedShard, Placement, Replicate, Shard, StridedShard, outwards
 
 
 @record
@@ -105,13 +105,8 @@ class _Setting:
 
     def _is_routed(self) -> bool:
         """Whether experts around the module reorder its tokens."""
-        fqn = self.fqn
-        while fqn:
-            module = self.bound.inventory.get(fqn)
-            if module is not None and module.routing is not None:
-                return True
-            fqn = fqn.rpartition(".")[0]
-        return False
+        around = (self.bound.inventory.get(fqn) for fqn in outwards(self.fqn))
+        return any(module is not None and module.routing is not None for module in around)
 
 
 def _along(draw: Draw, dim: DropoutDim) -> Placement | None:

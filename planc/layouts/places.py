@@ -10,6 +10,7 @@ from collections.abc import Container
 
 from planc.inventory.schema import Attention, Inventory, Kind, Module
 from planc.record import record
+from planc.vocab import outwards
 
 
 @record
@@ -28,12 +29,8 @@ class Places:
 
     def mixer(self, source: str, consumer: str) -> str | None:
         """The container around two modules that mixes tokens."""
-        parent = _common(source, consumer)
-        while parent:
-            if parent in self.attentions or parent in self.recurrent:
-                return parent
-            parent = parent.rpartition(".")[0]
-        return None
+        around = outwards(_common(source, consumer))
+        return next((one for one in around if one in self.attentions or one in self.recurrent), None)
 
     def is_normed(self, source: str, consumer: str) -> bool:
         """Whether a norm without parameters may be between two modules."""
@@ -87,13 +84,8 @@ def _recurrent(inventory: Inventory, members: frozenset[str], *, owners: Contain
 
 def _holder(fqn: str, members: frozenset[str]) -> tuple[str, str]:
     """(the child of a block's member that is or contains a module, the member); empty outside of blocks."""
-    holder = fqn
-    while holder:
-        parent = holder.rpartition(".")[0]
-        if parent in members:
-            return holder, parent
-        holder = parent
-    return "", ""
+    around = ((holder, holder.rpartition(".")[0]) for holder in outwards(fqn))
+    return next(((holder, parent) for holder, parent in around if parent in members), ("", ""))
 
 
 def _weightless(inventory: Inventory) -> set[str]:

@@ -11,7 +11,7 @@ from planc.plan.bind import Assignment, BoundPlan
 from planc.plan.divided_heads import attentions_with_replicated_kv, divided_heads
 from planc.styles.edges import Edge, normal
 from planc.styles.style import StyleUse, edges
-from planc.vocab import Placement, Replicate
+from planc.vocab import Placement, Replicate, ancestors
 
 _Placements = tuple[tuple[str, Placement], ...]
 _Family = tuple[str, int, StyleUse, tuple[Edge, ...], _Placements, Rows | None]
@@ -96,9 +96,7 @@ def _heads_of_rank(attention: Attention | OwnHeads, bound: BoundPlan, *, is_repl
 
 def _is_prepared(bound: BoundPlan, fqn: str) -> bool:
     """Whether a module reads what the nearest container around it prepares for all that read it by parts."""
-    container = fqn
-    while "." in container:
-        container = container.rpartition(".")[0]
+    for container in ancestors(fqn):
         around = bound.styles.get(container)
         if around is None or not around.style.prepares:
             continue

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterator
 from planc.inventory.schema import Attention, OwnHeads
 from planc.plan.bind import Assignment, BoundPlan
 from planc.styles.edges import FEATURES, normal
+from planc.vocab import ancestors
 
 
 def divided_heads(bound: BoundPlan) -> Iterator[tuple[Attention | OwnHeads, Assignment]]:
@@ -37,8 +38,4 @@ def attentions_with_replicated_kv(bound: BoundPlan) -> frozenset[str]:
 
 def attention_around(fqn: str, attentions: Container[str]) -> str | None:
     """The innermost of these attentions that holds a module."""
-    while "." in fqn:
-        fqn = fqn.rpartition(".")[0]
-        if fqn in attentions:
-            return fqn
-    return None
+    return next((name for name in ancestors(fqn) if name in attentions), None)

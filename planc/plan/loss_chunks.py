@@ -10,7 +10,7 @@ from planc.record import record
 from planc.source import Span
 from planc.styles.edges import At
 from planc.styles.style import edges
-from planc.vocab import MeshDim, Shard
+from planc.vocab import MeshDim, Shard, outwards
 
 LEAST_TOKENS = 1024
 """Of a part that `auto` makes: with fewer, the head's matrix multiplications wait for its weights."""
@@ -60,10 +60,7 @@ def obstacles(bound: BoundPlan) -> Iterator[Obstacle]:
             "remove `loss_chunks`",
         )
         return
-    around = [head.fqn]
-    while "." in around[-1]:
-        around.append(around[-1].rpartition(".")[0])
-    for fqn in around:
+    for fqn in outwards(head.fqn):
         if fqn in bound.checkpointed:
             reason, remedy = "backward would compute the parts once more", f'write `"{fqn}" -> none`'
             yield Obstacle(f"`{fqn}` is recomputed, and {reason}", remedy, bound.checkpointed[fqn])

@@ -11,6 +11,7 @@ from planc.pipelining.orders import Order, Schedule, make_orders
 from planc.plan.bind import BoundPlan
 from planc.plan.pipeline_schedule import GPipe, Interleaved, OneFOneB, ZeroBubble
 from planc.plan.spec import PipelineSpec
+from planc.vocab import outwards
 
 
 def num_stages(bound: BoundPlan, pipeline: PipelineSpec) -> int:
@@ -108,11 +109,7 @@ def stage_by_name(found: Sequence[Sequence[str]]) -> Mapping[str, int]:
 
 def stage_of(fqn: str, by_name: Mapping[str, int]) -> int | None:
     """The stage of a module or of one around it; None for what every stage has."""
-    while fqn:
-        if fqn in by_name:
-            return by_name[fqn]
-        fqn = fqn.rpartition(".")[0]
-    return None
+    return next((by_name[name] for name in outwards(fqn) if name in by_name), None)
 
 
 def ties_of_ends(bound: BoundPlan) -> tuple[tuple[str, ...], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planc.plan.bind import BoundPlan
-from planc.vocab import DType
+from planc.vocab import DType, outwards
 
 Fqns = tuple[str, ...]
 
@@ -17,9 +17,7 @@ def parameters_by_unit(bound: BoundPlan) -> Mapping[Fqns, Fqns]:
     owner = {fqn: group.fqns for group in bound.units for fqn in group.fqns}
     found: dict[Fqns, list[str]] = {}
     for parameter, module, _ in bound.inventory.parameters():
-        parts = module.fqn.split(".")
-        around = (".".join(parts[:depth]) for depth in range(len(parts), 0, -1))
-        unit = next((owner[name] for name in around if name in owner), ("",))
+        unit = next((owner[name] for name in outwards(module.fqn) if name in owner), ("",))
         found.setdefault(unit, []).append(parameter)
     return {unit: tuple(parameters) for unit, parameters in found.items()}
 

@@ -10,6 +10,7 @@ from planc.plan.auto import Automatic
 from planc.plan.bind import bind, own_placements
 from planc.plan.spec import Plan
 from planc.record import record
+from planc.vocab import outwards
 
 
 @record
@@ -164,6 +165,4 @@ def _behind_heads(inventory: Inventory, members: Mapping[str, Module]) -> frozen
 
 def _attention(fqn: str, attentions: Collection[str]) -> str:
     """The attention around a module."""
-    while fqn and fqn not in attentions:
-        fqn = fqn.rpartition(".")[0]
-    return fqn
+    return next((name for name in outwards(fqn) if name in attentions), "")

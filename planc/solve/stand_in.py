@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from planc.inventory.schema import Attention, Inventory, Module
 from planc.layouts.entry import left_layers
+from planc.vocab import outwards
 
 NUM_ALIKE = 2
 """Of each kind of layer: values of one layer reach the next."""
@@ -22,10 +23,10 @@ def stand_in(inventory: Inventory, *, num_alike: int = NUM_ALIKE) -> Inventory:
         return inventory
 
     def kept(fqn: str) -> bool:
-        return not any(above in replaced for above in _with_containers(fqn))
+        return not any(above in replaced for above in outwards(fqn))
 
     def renamed(fqn: str) -> str:
-        layer = next((above for above in _with_containers(fqn) if above in replaced), None)
+        layer = next((above for above in outwards(fqn) if above in replaced), None)
         return fqn if layer is None else replaced[layer] + fqn.removeprefix(layer)
 
     def module(one: Module) -> Module:
@@ -61,7 +62,7 @@ def _alike(inventory: Inventory) -> dict[object, list[str]]:
     attentions = {one.fqn: one for one in inventory.attentions}
     members = {one.fqn: [one] for one in inventory.modules if one.fqn.rpartition(".")[0] in inventory.blocks}
     for one in inventory.modules:
-        for above in _with_containers(one.fqn):
+        for above in outwards(one.fqn):
             if above in members and above != one.fqn:
                 members[above].append(one)
     found: dict[object, list[str]] = {}
@@ -85,10 +86,3 @@ def _seen_from(layer: str, module: Module, attentions: dict[str, Attention]) -> 
         replace(attention, fqn="") if attention else None,
         (module.activation, module.footprint, module.own_code, module.eager_code),
     )
-
-
-def _with_containers(fqn: str) -> Iterator[str]:
-    """The name, and those of all modules around it."""
-    while fqn:
-        yield fqn
-        fqn = fqn.rpartition(".")[0]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from planc.inventory.small_config import Config
+from planc.vocab import outwards
 
 _MAX_PARAMETERS = 20_000_000
 _LARGE = 512
@@ -84,7 +85,7 @@ class Renaming:
         return tuple(name for name in found if name is not None)
 
     def _of(self, name: str) -> str | None:
-        layer = next((one for one in _prefixes(name) if one in self.layers), None)
+        layer = min((one for one in outwards(name) if one in self.layers), key=len, default=None)
         if layer is not None:
             if layer not in self.kept:
                 return None
@@ -95,8 +96,3 @@ class Renaming:
         if layer is not None and re.search(r"\.\d+(?=\.|$)", name.removeprefix(self.kept[layer])):
             return None
         raise CannotShrink(f"a smaller model does not have {name}")
-
-
-def _prefixes(name: str) -> Iterator[str]:
-    parts = name.split(".")
-    return (".".join(parts[:end]) for end in range(1, len(parts) + 1))

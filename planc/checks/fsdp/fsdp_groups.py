@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from planc.checks.support.rule import Subject
 from planc.plan.spec import Plan
 from planc.plan.units import UnitGroup
-from planc.vocab import SHARD_DIMS, MeshDim
+from planc.vocab import SHARD_DIMS, MeshDim, outwards
 
 
 def group_by_module(units: tuple[UnitGroup, ...]) -> Mapping[str, UnitGroup]:
@@ -50,6 +50,4 @@ def _header(plan: Plan, mesh_dim: MeshDim) -> str:
 
 def owner(groups: Mapping[str, UnitGroup], fqn: str) -> UnitGroup | None:
     """The innermost unit that holds a module; None for the root's."""
-    parts = fqn.split(".")
-    candidates = (".".join(parts[:depth]) for depth in range(len(parts), 0, -1))
-    return next((groups[name] for name in candidates if name in groups), None)
+    return next((groups[name] for name in outwards(fqn) if name in groups), None)

@@ -8,6 +8,7 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.layouts.families import families, quoted
 from planc.plan.spec import PatternRule, Unit
+from planc.vocab import ancestors
 
 CODE = Code("P504", "module-in-two-units", "a module is in two FSDP units")
 
@@ -42,8 +43,7 @@ def _nested(rule: PatternRule[Unit], matched: list[str]) -> Iterator[Diagnostic]
     """A unit of several modules, one of which contains another: torch drops the inner one."""
     members = set(matched)
     for name in matched:
-        parts = name.split(".")
-        parent = next((p for d in range(1, len(parts)) if (p := ".".join(parts[:d])) in members), None)
+        parent = min(members.intersection(ancestors(name)), key=len, default=None)
         if parent is not None:
             help = f"leave `{name}` out of the list, or give it a unit of its own"
             yield CODE.at(rule.span, f"`{name}` is part of `{parent}`", help=help)

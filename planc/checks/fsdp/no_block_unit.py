@@ -9,6 +9,7 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Severity
 from planc.inventory.schema import Inventory
 from planc.layouts.families import runs
+from planc.vocab import outwards
 
 CODE = Code("P502", "no-block-unit", "layers are not separate FSDP units", Severity.WARNING)
 
@@ -49,20 +50,13 @@ def _sizes(inventory: Inventory, units: frozenset[str]) -> Mapping[str, tuple[in
     """(elements in units below it, all its elements) of each member of a repeated block."""
     found: dict[str, tuple[int, int]] = {}
     for _, module, parameter in inventory.parameters():
-        names = tuple(_prefixes(module.fqn))
+        names = tuple(outwards(module.fqn))
         for name in names:
             if name.rpartition(".")[0] in inventory.blocks:
                 inside, whole = found.get(name, (0, 0))
                 is_below = any(one in units for one in names if len(one) > len(name))
                 found[name] = inside + is_below * parameter.num_elements, whole + parameter.num_elements
     return found
-
-
-def _prefixes(fqn: str) -> Iterator[str]:
-    """A module and all modules that contain it."""
-    parts = fqn.split(".")
-    for depth in range(1, len(parts) + 1):
-        yield ".".join(parts[:depth])
 
 
 RULE = Rule((CODE,), check, block="fsdp", unless=(PATTERN_UNMATCHED,))

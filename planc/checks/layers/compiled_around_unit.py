@@ -9,6 +9,7 @@ from planc.diagnostics import Code, Diagnostic, Label, Severity
 from planc.inventory.schema import Inventory
 from planc.layouts.families import family
 from planc.source import Span
+from planc.vocab import ancestors
 
 UNIT = Code("P808", "compiled-around-unit", "a compiled module contains an FSDP unit")
 NESTED = Code("P809", "nested-regions", "a module is compiled inside another", Severity.WARNING)
@@ -39,9 +40,7 @@ def _pairs(outside: Mapping[str, Span], inside: Mapping[str, Span]) -> Iterator[
     """(outer, inner) modules, the first of each pair of rules."""
     seen: set[tuple[Span, Span]] = set()
     for inner, span in inside.items():
-        parts = inner.split(".")
-        around = (".".join(parts[:depth]) for depth in range(1, len(parts)))
-        outer = next((fqn for fqn in around if fqn in outside), None)
+        outer = min((fqn for fqn in ancestors(inner) if fqn in outside), key=len, default=None)
         if outer is not None and (outside[outer], span) not in seen:
             seen.add((outside[outer], span))
             yield outer, inner

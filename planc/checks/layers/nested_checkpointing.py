@@ -8,6 +8,7 @@ from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label, Severity
 from planc.layouts.families import family
 from planc.source import Span
+from planc.vocab import ancestors
 
 CODE = Code("P802", "nested-checkpointing", "a module is recomputed inside another", Severity.WARNING)
 
@@ -17,9 +18,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     checkpointed = subject.bound.checkpointed
     seen: set[tuple[Span, Span]] = set()
     for fqn, span in checkpointed.items():
-        parts = fqn.split(".")
-        parents = (".".join(parts[:depth]) for depth in range(1, len(parts)))
-        outer = next((parent for parent in parents if parent in checkpointed), None)
+        outer = min((parent for parent in ancestors(fqn) if parent in checkpointed), key=len, default=None)
         if outer is None or (checkpointed[outer], span) in seen:
             continue
         seen.add((checkpointed[outer], span))

@@ -16,6 +16,7 @@ from planc.plan.bind import Selection
 from planc.plan.pattern import Pattern, parse_pattern
 from planc.plan.segments import Alternative
 from planc.record import record
+from planc.vocab import outwards
 
 CODE = Code("P203", "pattern-unmatched", "a pattern matches nothing")
 
@@ -316,8 +317,7 @@ def _prefixes(names: tuple[str, ...]) -> tuple[str, ...]:
     """Every name and every module on the way to it, in order: the same for many patterns."""
     found: dict[str, None] = {}
     for name in names:
-        parts = name.split(".")
-        found.update((".".join(parts[:depth]), None) for depth in range(1, len(parts) + 1))
+        found.update(dict.fromkeys(reversed(outwards(name))))
     return tuple(found)
 
 

@@ -18,7 +18,7 @@ from planc.inventory.schema import Module
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
 from planc.styles.edges import SEQUENCE, normal
-from planc.vocab import MeshDim
+from planc.vocab import MeshDim, ancestors
 
 CODE = Code("P419", "prepared-input", "this module can't take a prepared input")
 """The summary's reason: ranks sum its gradient, and only modules with a style give each rank's part of it."""
@@ -58,10 +58,8 @@ def _inside(subject: Subject) -> Mapping[str, Sequence[Module]]:
         fqn: [] for fqn, assignment in subject.bound.styles.items() if assignment.style.prepares
     }
     for module in subject.inventory.modules:
-        fqn = module.fqn
-        while found and (fqn := fqn.rpartition(".")[0]):
-            if fqn in found:
-                found[fqn].append(module)
+        for fqn in found.keys() & set(ancestors(module.fqn)):
+            found[fqn].append(module)
     return found
 
 

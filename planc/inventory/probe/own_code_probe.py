@@ -36,6 +36,7 @@ from planc.inventory.schema import Kind, Module
 from planc.modeling.first_positions import FirstPositions
 from planc.modeling.layers import nature
 from planc.modeling.private import tree_leaves, tree_map_only
+from planc.vocab import ancestors
 
 _LENGTHS = (256, 512), (16, 32)
 """Tokens of two sequences: multiples of the chunks that scans pad to; fewer, for models of few positions."""
@@ -78,7 +79,7 @@ def with_own_codes(
             found = _own_codes(model, running, blocks, attending, calls)
         found |= _stem_codes(stems, blocks, named, calls)
     found |= {fqn: found[other] for fqn, other in in_equal_layers(found, instead).items()}
-    counted = {fqn for fqn in also_in_equal_layers(gated, instead) if found.keys() & {*_around(fqn)}}
+    counted = {fqn for fqn in also_in_equal_layers(gated, instead) if found.keys() & {*ancestors(fqn)}}
     modules = (replace(one, footprint=NOTHING) if one.fqn in counted else one for one in modules)
     codes = ((module, *found.get(module.fqn, (None, None))) for module in modules)
     return tuple(replace(module, own_code=own, eager_code=eager) for module, own, eager in codes)
@@ -113,11 +114,6 @@ def _gated_norms(model: PreTrainedModel) -> frozenset[str]:
 
 def _is_gated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return sum(isinstance(one, Tensor) for one in (*args, *kwargs.values())) > 1
-
-
-def _around(fqn: str) -> Iterator[str]:
-    while fqn := fqn.rpartition(".")[0]:
-        yield fqn
 
 
 def _own_codes(

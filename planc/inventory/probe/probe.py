@@ -65,6 +65,7 @@ from planc.modeling.first_positions import FirstPositions
 from planc.modeling.initialization import unset_tensors
 from planc.modeling.layers import layer_lists
 from planc.modeling.steady_rope import steady_rope
+from planc.vocab import ancestors
 
 
 def probe(model_dir: Path) -> Inventory:
@@ -280,7 +281,7 @@ def _record(
         if kind_of(module) is Kind.NORM:
             uses.watch_norm(module)
     recorded = _recorded(model, blocks=blocks)
-    holds_recorded = {parent for fqn in recorded for parent in _ancestors(fqn)}
+    holds_recorded = {parent for fqn in recorded for parent in ancestors(fqn)}
 
     outputs: dict[str, frozenset[str]] = {}
 
@@ -353,8 +354,3 @@ def _recorded(model: nn.Module, *, blocks: tuple[str, ...]) -> frozenset[str]:
 def _owners(model: nn.Module) -> frozenset[str]:
     """The modules with parameters of their own."""
     return frozenset(fqn for fqn, module in model.named_modules() if owns_parameters(module))
-
-
-def _ancestors(fqn: str) -> Iterator[str]:
-    while fqn := fqn.rpartition(".")[0]:
-        yield fqn
