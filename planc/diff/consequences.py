@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planc.diff.difference import Action, Change, Group
-from planc.diff.lines import having
+from planc.diff.sample_order import SOURCES, data_state, has_same_sources
 from planc.diff.side import Side
-from planc.graph.consequence import Consequence
 from planc.graph.ops import BuildOptimizer, FullyShard, ShardTensorParallel
 from planc.tables import plural
 
@@ -21,25 +20,6 @@ def compare_checkpoints(old: Side, new: Side, *, facts: Sequence[Change]) -> Ite
     else:
         yield Change(Group.CHECKPOINT, Action.KEEP, "model, optimizer", note="reshard on load")
     yield _data_loader(old, new, facts=facts)
-
-
-def compare_sample_order(facts: Sequence[Change]) -> Iterator[Change]:
-    """The step from which other samples are seen; nothing if every step has the same samples."""
-    changed = {fact.name for fact in facts if fact.action is not Action.KEEP}
-    note = ""
-    if changed & _data_state() - {"data.tokenizer"}:
-        note = "other samples from step 1 on"
-    elif "data.tokenizer" in changed:
-        note = "other samples from step 1 on, unless the tokenizer's content is the same"
-    elif "sequences/step" in changed:
-        note = "the same order, but each step from step 1 on takes another part of it"
-    if note:
-        yield Change(Group.BATCH, Action.CHANGE, "sample order", note=note)
-
-
-def _data_state() -> set[str]:
-    """The lines that the data fingerprint in a checkpoint covers: a change in any means different data."""
-    return {line.label for line in having(Consequence.SAMPLES)}
 
 
 def misfit(old: Side, new: Side) -> str:
@@ -81,7 +61,10 @@ def _placement(side: Side) -> object:
 
 
 def _data_loader(old: Side, new: Side, *, facts: Sequence[Change]) -> Change:
-    changed = [fact.name for fact in facts if fact.name in _data_state() and fact.action is not Action.KEEP]
+    changed = [fact.name for fact in facts if fact.name in data_state() and fact.action is not Action.KEEP]
+    if {*changed} <= SOURCES and has_same_sources(old.graph, new.graph):
+        # Other labels alone.
+        changed = []
     if changed:
         note = f"refused: different {', '.join(changed)}"
         if changed == ["data.tokenizer"]:

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from planc.diagnostics import Diagnostic, Severity
-from planc.diff.consequences import compare_checkpoints, compare_sample_order
+from planc.diff.consequences import compare_checkpoints
 from planc.diff.difference import Action, Change, Group, PlanDiff, Verdict
 from planc.diff.expectations import compare_expectations
 from planc.diff.lines import KEY_LINES, compare_line, compare_unlined, lines
 from planc.diff.reductions import compare_reduction_order, reduction_note
 from planc.diff.resources import PEAK, PHASE, TOTAL, UNKNOWN, compare_resources
+from planc.diff.sample_order import SAMPLE_ORDER, compare_sample_order
 from planc.diff.side import Side
 from planc.diff.times import compare_times
 from planc.diff.verdict import between
@@ -66,7 +67,7 @@ def _compare(old: Side, new: Side) -> Iterator[Change]:
     yield from compare_resources(old, new)
     yield from compare_times(old, new)
     yield from compare_checkpoints(old, new, facts=told)
-    yield from compare_sample_order(told)
+    yield from compare_sample_order(old, new, facts=told)
     yield from compare_reduction_order(old, new)
     yield from compare_expectations(old, new)
 
@@ -77,6 +78,8 @@ def _is_shown(change: Change, changed: set[Group]) -> bool:
         return True
     if change.note == UNKNOWN:
         return bool(changed)
+    if change.name == SAMPLE_ORDER:
+        return True
     if change.name == "model, optimizer":
         return Group.LAYOUT in changed or Group.CHECKPOINT in changed
     return change.name in (*KEY_LINES, PEAK, PHASE, TOTAL) and change.group in changed

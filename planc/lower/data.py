@@ -46,12 +46,13 @@ def _mixture(labels: Iterable[str]) -> dict[str, Any]:
 
 
 def open_sources(plan: Plan) -> Iterator[OpenSource]:
-    """The sources of a mixture, in the plan's order."""
+    """The sources of a mixture, in the plan's order, with their shares: 7 and 3 are 7/10 and 3/10."""
+    whole = sum(one.weight or 0 for one in plan.data.mixture.values())
     for label, mixed in plan.data.mixture.items():
         yield OpenSource(
             label=label,
             **_source(mixed.source),
-            weight="" if mixed.weight is None else str(mixed.weight),
+            weight="" if mixed.weight is None else str(mixed.weight / whole),
             span=plan.span(f"data.source.{label}"),
         )
 

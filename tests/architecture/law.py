@@ -88,7 +88,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "diff": (
         *("source", "vocab", "tables", "diagnostics", "styles", "plan", "graph", "estimate", "figures"),
-        *("api", "inventory.schema", "capacity.draft"),
+        *("api", "inventory.schema", "capacity.draft", "runtime.data.shares"),
     ),
     "report": (
         *("vocab", "strict_json", "tables", "devices", "diagnostics", "graph", "estimate", "figures"),

@@ -48,7 +48,7 @@ class OpenSource(SourceOp):
     label: Annotated[str, _SOURCE]
     """Its name in the plan."""
     weight: Annotated[str, samples("data.source", "data.weights")]
-    """As a fraction, such as 7/10; empty for as many sequences as it has."""
+    """Its share as a fraction, such as 7/10; empty for as many sequences as it has."""
 
     def effects(self) -> Effects:
         return Effects(finds=(Resource.SOURCES,), writes=(Resource.SOURCES,))

@@ -7,9 +7,8 @@ So the order is a function of seed and position, and the state of a run stays on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from fractions import Fraction
 from itertools import accumulate
 
 import numpy as np
@@ -18,62 +17,10 @@ import numpy.typing as npt
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.order import Epoch, SampleIds
 from planc.runtime.data.packing import Positions, Stored
+from planc.runtime.data.shares import BLOCK, Block, Shares, source_block
 from planc.tables import plural
 
-BLOCK = 4_096
-"""Positions. With up to MAX_SOURCES sources, the heaviest can always take what rounding leaves."""
-MAX_SOURCES = 64
-_BLOCKS_STREAM, _FIRST_SOURCE_STREAM = 1, 2
-"""Streams of random numbers: 0 is the order of a single source."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """The exact shares of sources, from their weights."""
-
-    numerators: tuple[int, ...]
-    denominator: int
-
-    @classmethod
-    def of(cls, weights: Sequence[Fraction]) -> Shares:
-        assert 0 < len(weights) <= MAX_SOURCES and min(weights) > 0
-        common = 1
-        for weight in weights:
-            common = common * weight.denominator // np.gcd(common, weight.denominator)
-        numerators = tuple(int(weight * common) for weight in weights)
-        return cls(numerators, sum(numerators))
-
-    def totals(self, block: int) -> tuple[int, ...]:
-        """The sequences of each source in all blocks before `block`: rounded, the rest for the heaviest."""
-        positions = block * BLOCK
-        found = [
-            (2 * positions * one + self.denominator) // (2 * self.denominator) for one in self.numerators
-        ]
-        heaviest = self.numerators.index(max(self.numerators))
-        found[heaviest] = positions - (sum(found) - found[heaviest])
-        return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """The source of each position of a block, and its place among all sequences of that source."""
-
-    sources: npt.NDArray[np.int64]
-    places: npt.NDArray[np.int64]
-
-
-def source_block(shares: Shares, *, seed: int, block: int) -> _Block:
-    """A block's sources, spread by one random key for each sequence: of n, the i-th is in the i-th n-th."""
-    before, after = shares.totals(block), shares.totals(block + 1)
-    counts = [stop - start for start, stop in zip(before, after, strict=True)]
-    numbers = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
-    sources = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-    drawn = np.random.PCG64(np.random.SeedSequence([seed, block, _BLOCKS_STREAM])).random_raw(BLOCK)
-    # Sums and quotients of float64 are equal on every machine.
-    within = (drawn >> np.uint64(11)).astype(np.float64) / 2.0**53
-    keys = (numbers + within) / np.array(counts, dtype=np.float64)[sources]
-    order = np.argsort(keys, kind="stable")
-    return _Block(sources[order], (numbers + np.array(before, dtype=np.int64)[sources])[order])
+_FIRST_SOURCE_STREAM = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +32,7 @@ class MixtureOrder:
     shares: Shares
     seed: int
     _epochs: dict[tuple[int, int], Epoch] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _blocks: dict[int, _Block] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _blocks: dict[int, Block] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def num_sequences(self) -> int:
@@ -114,7 +61,7 @@ class MixtureOrder:
     def fresh(self) -> MixtureOrder:
         return MixtureOrder(self.sizes, self.shares, self.seed)
 
-    def _block(self, block: int) -> _Block:
+    def _block(self, block: int) -> Block:
         if block not in self._blocks:
             # Steps ahead may be in the next one.
             for stale in [other for other in self._blocks if abs(other - block) > 1]:

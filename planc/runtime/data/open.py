@@ -13,7 +13,7 @@ from planc.runtime.data.dataset import Dataset, check_labels, check_vocabulary, 
 from planc.runtime.data.documents import spec_documents
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.fingerprint import data_fingerprint, mixture_fingerprint
-from planc.runtime.data.mixture import JoinedDatasets, MixtureOrder, Shares
+from planc.runtime.data.mixture import JoinedDatasets, MixtureOrder
 from planc.runtime.data.order import Order, SampleOrder
 from planc.runtime.data.packing import Stored, joined
 from planc.runtime.data.padding import padded
@@ -21,6 +21,7 @@ from planc.runtime.data.prepared.folder import Prepared
 from planc.runtime.data.prepared.index import ArrayName
 from planc.runtime.data.prepared.stored_array import StoredArray, StoredStarts
 from planc.runtime.data.prepared.wanted import Wanted, want
+from planc.runtime.data.shares import Shares
 from planc.runtime.data.spec import DataSpec
 from planc.runtime.data.tokenizers import TokenizerFiles
 from planc.runtime.ranks.reads import Reads
