@@ -13,7 +13,8 @@ from typing import TextIO
 from planc.secrets import redactor
 
 MAX_MESSAGE = 4_000
-_LONG_NAME = re.compile(r"\S{500,}")
+_LONG = 500
+_LONG_NAME = re.compile(rf"\S{{{_LONG},}}")
 """A path or a value: the words after it state what is wrong."""
 _UNSAFE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]|\r(?!\n)")
 """Control characters but for line ends and tabs, and what reverses the direction of writing."""
@@ -26,11 +27,16 @@ _OLD_COMMAND = re.compile(r"##(?=\[|vso\[|teamcity\[)")
 
 
 def message_text(text: str) -> str:
-    """A message with its control characters escaped, long names abridged, cut to MAX_MESSAGE characters."""
+    """A bounded message with its control characters escaped."""
+    return _UNSAFE.sub(_escaped, bounded_text(text))
+
+
+def bounded_text(text: str) -> str:
+    """A message with long names abridged, cut to MAX_MESSAGE characters."""
+    if len(text) < _LONG:
+        return text
     text = _LONG_NAME.sub(_abridged, text)
-    if len(text) > MAX_MESSAGE:
-        text = f"{text[:MAX_MESSAGE]}... ({len(text):_} characters)"
-    return _UNSAFE.sub(_escaped, text)
+    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}... ({len(text):_} characters)"
 
 
 def _abridged(match: re.Match[str]) -> str:

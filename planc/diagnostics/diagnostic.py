@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
+from planc.outgoing import bounded_text
 from planc.record import record
 from planc.source import Span
 
@@ -17,10 +18,13 @@ class Severity(StrEnum):
 
 @record
 class Label:
-    """A fact about one span."""
+    """A fact about one span. Its text may quote a name of any length from a file, and is bounded."""
 
     span: Span
     text: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", bounded_text(self.text))
 
 
 class Applicability(StrEnum):
@@ -67,6 +71,10 @@ class Diagnostic:
     notes: tuple[str, ...] = ()
     help: str | None = None
     fix: Fix | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "notes", tuple(map(bounded_text, self.notes)))
+        object.__setattr__(self, "help", None if self.help is None else bounded_text(self.help))
 
     @property
     def severity(self) -> Severity:

@@ -19,7 +19,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "hub": (),
     "highlight": (),
     "launchers": ("tables", "devices"),
-    "diagnostics": ("source",),
+    "diagnostics": ("source", "outgoing"),
     "syntax": ("source", "diagnostics"),
     "fmt": ("source", "diagnostics", "syntax"),
     "modeling": (),

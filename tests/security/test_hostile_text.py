@@ -9,14 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from planc.checks.model.experts_unbalanced import CODE
 from planc.cli.main import main
 from planc.cli.support.exits import UsageError
+from planc.diagnostics.diagnostic import Label
+from planc.diagnostics.formats import FORMATS
+from planc.diagnostics.human import HumanRenderer
+from planc.diagnostics.report import PlanFindings, Report
 from planc.diff.markdown import escape
 from planc.outgoing import MAX_MESSAGE, guard, write_commands
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import JsonLinesSource, documents
 from planc.runtime.errors import RunError
+from planc.source import SourceFile
 from tests.plans import QUICKSTART
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e\x00"
@@ -98,6 +104,29 @@ def test_an_error_is_harmless_and_bounded(make: Callable[[str], Exception]) -> N
     for text in texts:
         assert not UNSAFE & set(text) and len(text) < MAX_MESSAGE + 200
     assert "a\nb" in str(error) and "2_600_" in str(error)
+
+
+def test_a_finding_is_bounded_in_every_format() -> None:
+    """One that quotes names of 2.6 million characters, in its label, a second one, a note and its help."""
+    name = f'"{"x" * 2_600_000}"'
+    source = SourceFile("a.plan", "model {\n}\n")
+    second = Label(source.start(), f"the tokenizer's {name}")
+    found = CODE.at(
+        source.start(), f"no {name} here", secondary=(second,), notes=(name,), help=f"write {name}"
+    )
+    report = Report((PlanFindings("a.plan", (found,), {"a.plan": source}),))
+    texts = {one.name: one.render(report) for one in FORMATS}
+    texts["human"] = HumanRenderer({"a.plan": source}).render((found,))
+    # SARIF and JUnit have the whole page of the code, too.
+    assert {name for name, text in texts.items() if len(text) > 20_000} == set()
+    words = (found.primary.text, second.text, *found.notes, found.help or "")
+    assert all("(2_600_002 characters)" in one for one in words)
+    assert found.primary.text.startswith("no ") and found.primary.text.endswith(" here")
+
+
+def test_sentences_of_many_names_are_cut() -> None:
+    label = CODE.at(SourceFile("a.plan", "").start(), "name " * 100_000).primary
+    assert MAX_MESSAGE < len(label.text) < MAX_MESSAGE + 200 and "(500_000 characters)" in label.text
 
 
 def test_the_names_of_a_record_are_harmless_in_its_error(tmp_path: Path) -> None:
