@@ -45,8 +45,8 @@ FIELD: Mapping[str, Foreign] = {
     ),
     "chat_template chat_format prompt_template": Foreign(
         "data",
-        'tokenizer = file("path/to/directory")',
-        why="the chat template comes from the tokenizer's directory",
+        'source = chat("data/*.jsonl", template = "my.jinja")',
+        why="the chat template comes from the tokenizer's directory, unless `template` names another",
     ),
     "sft instruction_tuning instruct_tuning supervised_finetuning chatml sharegpt": Foreign(
         "data",

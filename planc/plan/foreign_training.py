@@ -79,6 +79,12 @@ DATA: Mapping[str, Foreign] = {
         also="; `all` trains on every token",
         both=True,
     ),
+    "train_on_eos train_on_eot train_on_eos_token": Foreign(
+        "data",
+        'source = chat("data/*.jsonl", train_on_end_of_turn = true)',
+        also="; `auto` is as the template marks it",
+        both=True,
+    ),
 }
 
 TRAIN: Mapping[str, Foreign] = {

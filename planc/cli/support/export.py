@@ -13,7 +13,9 @@ from planc.hub.names import model_folder
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.tokenizer_folder import Files, read_tokenizer_files
+from planc.runtime.data.exported_tokenizer import exported_tokenizer
+from planc.runtime.data.tokenizer_folder import Files
+from planc.runtime.data.tokenizers import read_tokenizer
 from planc.runtime.errors import RunError
 from planc.vocab import DType
 
@@ -33,12 +35,12 @@ def export(checkpoint: Path, *, folder: str, model: str | None, dtype: str | Non
         said = export_checkpoint(
             checkpoint,
             model=source,
-            tokenizer=_tokenizer(checkpoint),
+            tokenizer=_tokenizer(checkpoint, source),
             folder=Path(folder),
             dtype=DType(dtype) if dtype else None,
             rope=built.rope if built is not None else (),
         )
-    except RunError as error:
+    except (RunError, DataError) as error:
         raise UsageError(f"{error.message}\n{error.help}" if error.help else error.message) from error
     unknown = "; its plan is missing, so config.json has the model's own `rope`" if built is None else ""
     return f"wrote {folder} from {checkpoint}{said}{unknown}"
@@ -75,8 +77,11 @@ def _built(checkpoint: Path) -> BuildModel | None:
     return next(op for op in graph_of(saved.artifact).setup if isinstance(op, BuildModel))
 
 
-def _tokenizer(checkpoint: Path) -> Files | None:
-    """The tokenizer's files of the plan that saved a checkpoint; None if it is unknown, or reads bytes."""
+def _tokenizer(checkpoint: Path, model: Path) -> Files | None:
+    """The tokenizer of the plan that saved a checkpoint, as an export of `model` has it.
+
+    None if it is unknown, or reads bytes. DataError if transformers would load another one there.
+    """
     try:
         saved = _saved(checkpoint)
     except NoSavedPlanError:
@@ -85,12 +90,16 @@ def _tokenizer(checkpoint: Path) -> Files | None:
     if opened.tokenizer == "bytes":
         return None
     try:
-        return read_tokenizer_files(
-            saved.folder / saved.artifact.base / opened.tokenizer, name=opened.tokenizer
+        tokenizer = read_tokenizer(
+            opened.tokenizer,
+            base=saved.folder / saved.artifact.base,
+            end_of_document=opened.end_of_document,
+            begin_of_document=opened.begin_of_document,
         )
     except DataError:
         # What is missing is named in the note on the export.
         return {}
+    return exported_tokenizer(tokenizer, config=(model / "config.json").read_bytes())
 
 
 def _saved(checkpoint: Path) -> SavedPlan:

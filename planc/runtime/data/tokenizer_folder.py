@@ -76,10 +76,20 @@ def _deciding(name: str, content: bytes) -> bytes:
     if not isinstance(settings, dict):
         return content
     if name == MODEL_CONFIG:
-        settings = {key: settings[key] for key in _DECIDING_KEYS if key in settings}
+        settings = deciding_of(content)
     else:
         settings.pop("chat_template", None)
     return json.dumps(settings, sort_keys=True).encode()
+
+
+def deciding_of(config: bytes) -> dict[str, Any]:
+    """What decides a tokenizer's class in a model's config.json; empty for a damaged one."""
+    try:
+        settings = json.loads(config)
+    except (ValueError, RecursionError):
+        return {}
+    settings = settings if isinstance(settings, dict) else {}
+    return {key: settings[key] for key in _DECIDING_KEYS if key in settings}
 
 
 def chat_templates_of(files: Files, *, name: str) -> Templates:

@@ -178,7 +178,7 @@ class Session:
     """The evaluations of this step."""
     model_digest: str = ""
     tokenizer_files: Files | None = None
-    """What the run's tokenizer was loaded from; on rank 0, unless it is `bytes`."""
+    """The run's tokenizer as an export has it; on rank 0, unless it is `bytes`."""
     seed: int = 0
     vocab_size: int = 0
     data_fingerprint: str = ""

@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from planc.graph.ops import NextBatch, OpenData, OpenSource, ShardContext
+from planc.graph.ops import ExportHf, NextBatch, OpenData, OpenSource, ShardContext
 from planc.graph.sources import MIXTURE, name_of, training_data
+from planc.hub.names import model_folder
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.errors import DataError, DataStorageError
+from planc.runtime.data.exported_tokenizer import exported_tokenizer
 from planc.runtime.data.loader import BatchLoader, BatchSource, MicroBatch
 from planc.runtime.data.open import MixedData, mixed, open_in_memory, open_prepared
 from planc.runtime.data.open import OpenData as OpenedData
@@ -22,7 +24,8 @@ from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.data.prepared.wanted import want
 from planc.runtime.data.spec import DataSpec
 from planc.runtime.data.summary import summary_of
-from planc.runtime.data.tokenizers import share_cpus
+from planc.runtime.data.tokenizer_folder import Files
+from planc.runtime.data.tokenizers import TokenizerFiles, share_cpus
 from planc.runtime.errors import STOPS, ExitCode, RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.numerics import MAX_SEQUENCES
@@ -46,8 +49,10 @@ def open_data(session: Session, op: OpenData, position: Position) -> None:
         return
     _require_counted(session, op, data.dataset)
     session.data_fingerprint = data.fingerprint
-    if session.launch.rank == 0 and not data.tokenizer.is_bytes:
-        session.tokenizer_files = data.tokenizer.files
+    if not data.tokenizer.is_bytes:
+        # On every rank, so all of them end if it can't be exported.
+        files = _exported(session, data.tokenizer)
+        session.tokenizer_files = files if session.launch.rank == 0 else None
     session._loader = BatchLoader(
         BatchSource(
             data.dataset, data.order, op.global_batch, op.micro_batch, session.dp_size, session.dp_rank
@@ -64,6 +69,18 @@ def open_data(session: Session, op: OpenData, position: Position) -> None:
             f"data: a step takes {plural(op.global_batch, 'sequence')}, but the data has only "
             f"{data.dataset.num_sequences:_}: some repeat within a step"
         )
+
+
+def _exported(session: Session, tokenizer: TokenizerFiles) -> Files:
+    """The tokenizer's files as an export has them. RunError if transformers would load another one there."""
+    export = next((op for op in session.graph.save if isinstance(op, ExportHf)), None)
+    if export is None:
+        return tokenizer.files
+    try:
+        config = (model_folder(export.path, base=session.paths.base) / "config.json").read_bytes()
+        return exported_tokenizer(tokenizer, config=config)
+    except DataError as error:
+        raise RunError(error.message, help=error.help) from error
 
 
 def _require_counted(session: Session, op: OpenData, dataset: Dataset) -> None:
