@@ -9,7 +9,7 @@ from dataclasses import replace
 from planc.runtime.data.encoding.client import Tokens
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import Document
-from planc.runtime.data.tokenizer_folder import Files, deciding_of
+from planc.runtime.data.tokenizer_folder import Files, deciding_of, settings_of
 from planc.runtime.data.tokenizers import Tokenizer, TokenizerFiles
 from planc.tokenizer_files import MODEL_CONFIG, SETTINGS, TOKENIZER
 
@@ -50,7 +50,7 @@ def exported_tokenizer(tokenizer: TokenizerFiles, *, config: bytes) -> Files:
 def _with_class(files: Files) -> Files:
     if TOKENIZER not in files or deciding_of(files.get(MODEL_CONFIG, b"{}")).get("model_type"):
         return files
-    settings = json.loads(files.get(SETTINGS, b"{}"))
+    settings = settings_of(files, name="the tokenizer")
     if "tokenizer_class" in settings or "auto_map" in settings:
         return files
     settings["tokenizer_class"] = _PLAIN

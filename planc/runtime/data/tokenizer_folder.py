@@ -94,7 +94,7 @@ def deciding_of(config: bytes) -> dict[str, Any]:
 
 def chat_templates_of(files: Files, *, name: str) -> Templates:
     """The chat templates of a tokenizer's files; errors call their directory `name`. Raises DataError."""
-    setting, named = _config(files, name=name).get("chat_template"), template_files(files)
+    setting, named = settings_of(files, name=name).get("chat_template"), template_files(files)
     if named:
         origins = {one: f"{name}/{file}" for one, file in named.items()}
         texts = {one: _decoded(files[file], name=origins[one]) for one, file in named.items()}
@@ -111,7 +111,8 @@ def chat_templates_of(files: Files, *, name: str) -> Templates:
     }
 
 
-def _config(files: Files, *, name: str) -> dict[str, Any]:
+def settings_of(files: Files, *, name: str) -> dict[str, Any]:
+    """What tokenizer_config.json has; empty without one. Raises DataError for a damaged one."""
     if SETTINGS not in files:
         return {}
     name = f"{name}/{SETTINGS}"
