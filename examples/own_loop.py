@@ -113,7 +113,8 @@ def build_optimizer(graph: Graph, model: Any) -> Optimizer:
         }
         for group in op.groups
     ]
-    optimizer: Optimizer = getattr(torch.optim, op.optimizer.torch_class)(groups, lr=op.lr, **op.arguments)
+    torch_class: type[Optimizer] = getattr(torch.optim, op.settings.torch_class)
+    optimizer: Any = torch_class(groups, lr=op.lr, **op.settings.arguments)
     return optimizer
 
 

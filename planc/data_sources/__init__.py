@@ -1,31 +1,16 @@
-"""Data sources as data: their names, their arguments, and what they read. Registered here."""
+"""Data sources as data: their names, arguments, and what they read. Registered in the union `Source`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
 
-from planc.data_sources.source import SourceKind, SourceName
+from planc.data_sources.kinds import Source
+from planc.data_sources.source import SourceKind
 
-SOURCES: tuple[SourceKind, ...] = (
-    SourceKind("text", ("patterns",)),
-    SourceKind("jsonl", ("field", "patterns")),
-    SourceKind(
-        "chat",
-        (
-            *("field", "train_on", "train_on_end_of_turn", "thinking", "template", "date", "ignore"),
-            *("patterns", "split", "subset"),
-        ),
-        libraries=("jinja2",),
-    ),
-    SourceKind("hf_dataset", ("field", "patterns", "split", "subset"), libraries=("datasets", "pyarrow")),
-    SourceKind(
-        "hf_hub",
-        ("repository", "revision", "split", "subset", "field"),
-        reads_local_files=False,
-        libraries=("datasets", "pyarrow"),
-    ),
-    SourceKind("python_stdlib", (), reads_local_files=False),
-)
-BY_NAME: Mapping[str, SourceKind] = {kind.name: kind for kind in SOURCES}
+SOURCES: tuple[type[SourceKind], ...] = get_args(Source)
+BY_NAME: Mapping[str, type[SourceKind]] = {
+    kind.__dataclass_fields__["kind"].default: kind for kind in SOURCES
+}
 
-__all__ = ["BY_NAME", "SOURCES", "SourceKind", "SourceName"]
+__all__ = ["BY_NAME", "SOURCES", "Source", "SourceKind"]

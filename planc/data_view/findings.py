@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from planc.data_sources.kinds import ChatSource
 from planc.data_view.codes import CHAT_ROW, QUESTIONABLE, UNUSABLE
 from planc.data_view.look import Look, look
 from planc.data_view.parts import Part
 from planc.diagnostics import Diagnostic
-from planc.runtime.data.chat import ChatSource
 from planc.runtime.data.errors import ChatRowError, DataError
 from planc.runtime.data.packing import Encoded
 from planc.source import Span

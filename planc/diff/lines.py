@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from planc.diff.difference import Action, Change, Group
@@ -19,9 +19,10 @@ from planc.diff.modules import (
 from planc.diff.pipelines import compare_pipelines
 from planc.diff.readers import READERS, Reader
 from planc.diff.side import Side
-from planc.graph.consequence import Consequence, Meaning, meanings
+from planc.graph.consequence import Consequence, Meaning, meanings, numerics
 from planc.graph.op import Op
-from planc.graph.ops import OPS, OpenData
+from planc.graph.ops import OPS, BuildOptimizer, OpenData
+from planc.optimizers import OPTIMIZERS
 from planc.vocab import MESH_DIMS, MeshDim
 
 Comparer = Callable[[Side, Side], Iterator[Change]]
@@ -100,7 +101,24 @@ def lines() -> tuple[Line, ...]:
         for name, meaning in meanings(kind).items():
             if meaning.label:
                 stated.setdefault(meaning.label, (meaning, []))[1].append((kind, name))
-    return (*(_line(meaning, fields) for meaning, fields in stated.values()), *_OF_PLANS)
+    own = (line for meaning, fields in stated.values() for line in _lines(meaning, fields))
+    return (*own, *_OF_PLANS)
+
+
+def _lines(meaning: Meaning, fields: Sequence[Field]) -> Iterator[Line]:
+    if meaning.label != "optimizer":
+        yield _line(meaning, fields)
+        return
+    yield _fact_line(meaning, lambda side: _settings(side, "kind"))
+    for name in dict.fromkeys(name for kind in OPTIMIZERS for name in kind.argument_names()):
+        argument = numerics(f"{meaning.key}.{name}", f"{meaning.label} {name}")
+        yield _fact_line(argument, partial(_settings, name=name))
+
+
+def _settings(side: Side, name: str) -> Any:
+    """A field of the optimizer's own; None for a kind without it."""
+    op = side.op(BuildOptimizer)
+    return None if op is None else getattr(op.settings, name, None)
 
 
 def _line(meaning: Meaning, fields: Sequence[Field]) -> Line:
@@ -109,8 +127,12 @@ def _line(meaning: Meaning, fields: Sequence[Field]) -> Line:
         return Line(label, meaning, (), comparer)
     if label == "mesh":
         return Line(label, meaning, tuple(map(_mesh_dim, MESH_DIMS)))
+    return _fact_line(meaning, READERS.get(label) or _values(fields))
+
+
+def _fact_line(meaning: Meaning, read: Reader) -> Line:
+    label = meaning.label
     group = _SHOWN_ELSEWHERE.get(label) or _GROUPS[meaning.consequence]
-    read = READERS.get(label) or _values(fields)
     return Line(label, meaning, (Fact(group, label, meaning.key, read, _EXPECTATIONS.get(label, "")),))
 
 

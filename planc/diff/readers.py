@@ -25,7 +25,6 @@ from planc.graph.ops import (
     ShardContext,
     StartProfile,
 )
-from planc.graph.sources import AnySource
 from planc.graph.text import summarise
 from planc.tables import every_step, plural
 
@@ -132,9 +131,9 @@ def _tokens_per_step(side: Side) -> int | None:
 
 
 def _source(side: Side) -> str | None:
-    mixed = (f"{op.label}: {_written_source(op)}" for op in side.ops(OpenSource))
+    mixed = (f"{op.label}: {op.source}" for op in side.ops(OpenSource))
     data = side.op(OpenData)
-    return "; ".join(mixed) or (_written_source(data) if data else None)
+    return "; ".join(mixed) or (str(data.source) if data else None)
 
 
 def _source_weights(side: Side) -> str | None:
@@ -143,20 +142,11 @@ def _source_weights(side: Side) -> str | None:
     return ", ".join(f"{op.label} {op.weight or 'by size'}" for op in mixed) or None
 
 
-def _written_source(op: AnySource) -> str:
-    """A source with all of its options."""
-    said = {"field": op.field, "train_on": op.train_on, "revision": op.revision, "split": op.split}
-    said |= {"subset": op.subset, "thinking": op.thinking, "template": op.template, "date": op.date}
-    said |= {"ignore": ", ".join(op.ignore), "train_on_end_of_turn": op.train_on_end_of_turn}
-    options = (f"{name} {value}" for name, value in said.items() if value)
-    return f"{op.source}({', '.join((*op.patterns, *options))})"
-
-
 def _evaluations(side: Side) -> str | None:
     """Each evaluation's source, size, and interval."""
     every = {op.label: op.every_steps for op in side.ops(Evaluate)}
     found = [
-        f"{op.label}: {f'{op.share} of ' if op.share else ''}{_written_source(op)}, "
+        f"{op.label}: {f'{op.share} of ' if op.share else ''}{op.source}, "
         f"{plural(op.sequences, 'sequence') if op.sequences else 'all sequences'}, "
         f"{every_step(every.pop(op.label)) if op.label in every else 'never'}"
         for op in side.ops(OpenEvaluation)

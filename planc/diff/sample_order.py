@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import zip_longest
-from typing import Any
 
 from planc.diff.difference import Action, Change, Group
 from planc.diff.lines import having
 from planc.diff.side import Side
-from planc.graph.consequence import Consequence, meanings
+from planc.graph.consequence import Consequence
 from planc.graph.graph import Graph
-from planc.graph.ops import OpenSource
-from planc.graph.ops.data import SourceOp
-from planc.graph.sources import MIXTURE, training_data
+from planc.graph.ops import Mixture, OpenData, OpenSource
+from planc.graph.sources import training_data
 
 SAMPLE_ORDER = "sample order"
 SOURCES = {"data.source", "data.weights"}
 _UNLESS = {
     "data.tokenizer": "the tokenizer's content is the same",
     "document end": "both are the same token",
-    "begin of document": "both are the same token",
+    "document start": "both are the same token",
     "data.too_long": "no document is longer than a sequence",
 }
 """For changes that may change nothing, which only the data and its tokenizer decide."""
@@ -76,7 +74,7 @@ def _other_end(old: Graph, new: Graph) -> str:
 def _other_sources(old: Graph, new: Graph) -> str:
     """Where orders of other sources or weights begin to differ; empty if they do not."""
     sources, others = (_sources(graph) for graph in (old, new))
-    before, after = ([_content(op) for op in ops] for ops in (sources, others))
+    before, after = ([op.source for op in ops] for ops in (sources, others))
     weights, other_weights = (
         [op.weight for op in ops if isinstance(op, OpenSource)] for ops in (sources, others)
     )
@@ -114,26 +112,21 @@ def _first_difference(old: Graph, new: Graph, own: Sequence[bool]) -> int | None
     return first_difference(one, another, own=own, seed=seed, end=min(ends, default=None))
 
 
-def _sources(graph: Graph) -> list[SourceOp]:
+def _sources(graph: Graph) -> list[OpenSource] | list[OpenData]:
     """The sources of a mixture; a single source is like a mixture of one without weights."""
     data = training_data(graph)
-    return [op for op in graph.setup if isinstance(op, OpenSource)] if data.source == MIXTURE else [data]
-
-
-def _content(op: SourceOp) -> tuple[Any, ...]:
-    """What a source reads: everything but its name and its weight."""
-    return tuple(getattr(op, name) for name in meanings(SourceOp))
+    if isinstance(data.source, Mixture):
+        return [op for op in graph.setup if isinstance(op, OpenSource)]
+    return [data]
 
 
 def has_same_sources(old: Graph, new: Graph) -> bool:
     """Whether two mixtures differ in the labels of their sources at most, which no checkpoint has."""
     one, another = ([op for op in graph.setup if isinstance(op, OpenSource)] for graph in (old, new))
-    return bool(one) and [(*_content(op), op.weight) for op in one] == [
-        (*_content(op), op.weight) for op in another
-    ]
+    return bool(one) and [(op.source, op.weight) for op in one] == [(op.source, op.weight) for op in another]
 
 
-def _label(op: SourceOp) -> str:
+def _label(op: OpenSource | OpenData) -> str:
     return f'"{op.label}"' if isinstance(op, OpenSource) else "the single source"
 
 

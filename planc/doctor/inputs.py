@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from planc.data_sources import Source
 from planc.diagnostics import Label
 from planc.doctor import codes
 from planc.doctor.examination import Check, Section
 from planc.graph.graph import Graph
-from planc.graph.ops import LoadWeights, OpenData
-from planc.graph.sources import AnySource, name_of, reads_local_files, sources_of
+from planc.graph.ops import LoadWeights, Mixture, OpenData
+from planc.graph.sources import name_of, sources_of
 from planc.hub.names import is_hub, model_folder
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.files import matched_files
-from planc.runtime.data.splits import split_files
+from planc.runtime.data.prepared.source_files import source_files
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import weight_files
 from planc.source import SourceFile, Span
@@ -51,8 +51,8 @@ def _inputs(graph: Graph, base: Path) -> Iterator[Input]:
             case _:
                 pass
     for op in sources_of(graph):
-        if reads_local_files(op):
-            yield _data("data" if isinstance(op, OpenData) else name_of(op), op, base)
+        if not isinstance(op.source, Mixture) and op.source.reads_local_files:
+            yield _data("data" if isinstance(op, OpenData) else name_of(op), op.source, op.span, base)
 
 
 def _weights(op: LoadWeights, base: Path) -> Input:
@@ -74,16 +74,12 @@ def _tokenizer(op: OpenData, base: Path) -> Input:
     return Input("tokenizer", _summary(files), op.span)
 
 
-def _data(name: str, op: AnySource, base: Path) -> Input:
+def _data(name: str, source: Source, span: Span | None, base: Path) -> Input:
     try:
-        if op.split:
-            found = split_files(op.patterns, split=op.split, subset=op.subset, base=base)
-            files = {path for _, path in found}
-        else:
-            files = {base / file for file in matched_files(op.patterns, base=base)}
+        files = {file.path for file in source_files(source, base=base)}
     except DataError as error:
-        return Input(name, error.message, op.span, error.help)
-    return Input(name, _summary(files), op.span)
+        return Input(name, error.message, span, error.help)
+    return Input(name, _summary(files), span)
 
 
 def _summary(paths: set[Path]) -> str:

@@ -21,7 +21,7 @@ def checkpoint_bytes(graph: Graph, inventory: Inventory) -> int:
     """
     optimizer = next(op for op in graph.setup if isinstance(op, BuildOptimizer))
     copies = 1 + len(optimizer.state_names)
-    counter = STEP_BYTES if optimizer.optimizer.has_step_counter else 0
+    counter = STEP_BYTES if optimizer.settings.has_step_counter else 0
     found = layouts(graph, inventory)
     return sum(copies * prod(one.shape) * one.dtype.size_bytes + counter for one in found)
 

@@ -41,7 +41,7 @@ def _stored(name: str, layouts: Mapping[str, ParameterLayout], place: str) -> Am
 
 def _optimizer(work: RankWork, *, place: str) -> Amount:
     """Saving makes the state of parameters that no gradient reaches, if they are not frozen."""
-    names, kind = work.optimizer.state_names, work.optimizer.optimizer
+    names, kind = work.optimizer.settings.state_names, work.optimizer.settings
     trained = [layout for layout in work.layouts.values() if not layout.is_frozen]
     num_bytes = len(names) * sum(layout.local_bytes for layout in trained)
     what = "parameters" if len(trained) == len(work.layouts) else "parameters that are not frozen"

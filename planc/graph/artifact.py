@@ -17,8 +17,9 @@ from planc.graph.verify import verify
 from planc.strict_json import loads
 from planc.vocab import MeshDim
 
-FORMAT_VERSION = 3
-"""2: `tp.shard` lists what happens at the edges of its modules. 3: the mesh has pp."""
+FORMAT_VERSION = 4
+"""2: `tp.shard` lists what happens at the edges of its modules. 3: the mesh has pp.
+4: sources and optimizers hold their own arguments alone."""
 
 _Op = Annotated[AnyOp, Field(discriminator="op")]
 _STRICT: Any = {"extra": "forbid", "strict": True}

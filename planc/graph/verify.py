@@ -22,6 +22,7 @@ from planc.graph.ops import (
     InitWeights,
     LoadWeights,
     MaterialiseWeights,
+    Mixture,
     NextBatch,
     OpenData,
     PrefetchUnits,
@@ -33,7 +34,7 @@ from planc.graph.ops import (
     StepSchedule,
     SyncGradients,
 )
-from planc.graph.sources import MIXTURE, mixture_labels
+from planc.graph.sources import mixture_labels
 from planc.graph.verify_pipeline import pipeline_violations
 from planc.graph.violation import Violation
 from planc.vocab import TOKEN_DIMS, MeshDim
@@ -192,9 +193,8 @@ def _sums(graph: Graph) -> Iterator[Violation]:
 
 def _mixture(graph: Graph) -> Iterator[Violation]:
     """Sources are opened in the mixture's order, on which the order of samples depends."""
-    wanted = next(
-        (op.patterns for op in graph.setup if isinstance(op, OpenData) and op.source == MIXTURE), ()
-    )
+    data = next((op for op in graph.setup if isinstance(op, OpenData)), None)
+    wanted = data.source.labels if data is not None and isinstance(data.source, Mixture) else ()
     if mixture_labels(graph) != wanted:
         yield Violation("data.open", f"joins {', '.join(wanted) or 'no sources'}, in another order")
 

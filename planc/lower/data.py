@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from enum import Enum
 
-from planc.graph.ops import NextBatch, OpenData, OpenEvaluation, OpenSource
-from planc.graph.sources import MIXTURE
+from planc.data_sources import Source
+from planc.graph.ops import Mixture, NextBatch, OpenData, OpenEvaluation, OpenSource
 from planc.plan import data
 from planc.plan.facts import global_batch
 from planc.plan.spec import Plan
@@ -21,7 +21,7 @@ def open_data(plan: Plan, *, vocab_size: int = 0) -> OpenData:
         tokenizer = block.tokenizer.path
         end, begin = block.tokenizer.end_of_document, block.tokenizer.begin_of_document
     return OpenData(
-        **(_source(block.source) if block.source is not None else _mixture(block.mixture)),
+        source=Mixture(tuple(block.mixture)) if block.source is None else _source(block.source),
         tokenizer=tokenizer,
         end_of_document=end,
         begin_of_document=begin,
@@ -41,17 +41,13 @@ def open_data(plan: Plan, *, vocab_size: int = 0) -> OpenData:
     )
 
 
-def _mixture(labels: Iterable[str]) -> dict[str, Any]:
-    return {"source": MIXTURE, "patterns": tuple(labels), "field": ""}
-
-
 def open_sources(plan: Plan) -> Iterator[OpenSource]:
     """The sources of a mixture, in the plan's order, with their shares: 7 and 3 are 7/10 and 3/10."""
     whole = sum(one.weight or 0 for one in plan.data.mixture.values())
     for label, mixed in plan.data.mixture.items():
         yield OpenSource(
             label=label,
-            **_source(mixed.source),
+            source=_source(mixed.source),
             weight="" if mixed.weight is None else str(mixed.weight / whole),
             span=plan.span(f"data.source.{label}"),
         )
@@ -72,7 +68,7 @@ def open_evaluations(plan: Plan) -> Iterator[OpenEvaluation]:
         evaluation = plan.data.eval[name]
         yield OpenEvaluation(
             label=label,
-            **_source(source),
+            source=_source(source),
             share="" if evaluation.share is None else str(evaluation.share),
             sequences=evaluation.sequences,
             span=plan.span(f"data.eval.{name}.{'source' if evaluation.share is None else 'share'}"),
@@ -91,14 +87,14 @@ def evaluations(plan: Plan) -> Iterator[tuple[str, str, data.AnySource]]:
             yield from ((f"{name}.{label}", name, one.source) for label, one in block.mixture.items())
 
 
-def _source(source: data.AnySource) -> dict[str, Any]:
-    """A source as an op has it: its name and arguments. A repository is kept in `patterns`."""
+def _source(source: data.AnySource) -> Source:
+    """A source as an op has it."""
     kind = data.source_kind(source)
-    arguments = {name: getattr(source, name) for name in kind.arguments}
-    if "repository" in arguments:
-        arguments["patterns"] = (arguments.pop("repository"),)
+    arguments = {name: getattr(source, name) for name in kind.argument_names()}
     if "template" in arguments:
         arguments["template"] = arguments["template"] or "none"
     if "train_on_end_of_turn" in arguments:
         arguments["train_on_end_of_turn"] = str(arguments["train_on_end_of_turn"]).lower()
-    return {"source": kind.name, "patterns": (), "field": "", **arguments}
+    plain = {name: value.value if isinstance(value, Enum) else value for name, value in arguments.items()}
+    found: Source = kind(**plain)  # type: ignore[assignment]  # of the union's kinds
+    return found

@@ -51,6 +51,7 @@ from planc.lower.stages import (
     units_of_stages,
     weight_gradients,
 )
+from planc.lower.stated import stated
 from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
@@ -239,14 +240,18 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
         )
     yield SyncGradients(over=tp, span=plan.span("optimizer"))
     yield from sum_ties(bound)
-    clip = plan.optimizer.clip_grad_norm
-    yield ClipGradients(max_norm=clip, over=everything, span=plan.span("optimizer.clip_grad_norm"))
+    yield ClipGradients(
+        max_norm=plan.optimizer.clip_grad_norm,
+        over=everything,
+        span=plan.span("optimizer.clip_grad_norm"),
+        **stated(ClipGradients, plan),
+    )
     # Before the optimizer, so a NaN or inf loss changes no weight.
     summed = (MeshDim.PP, *TOKEN_DIMS)
     agree = tuple(dim for dim in MeshDim if dim not in summed and bound.plan.mesh.size(dim) > 1)
     yield ReduceMetrics(over=summed, agree_over=agree, span=plan.span("train"))
     yield from guard_step(plan)
-    yield StepOptimizer(span=plan.span("optimizer"))
+    yield StepOptimizer(span=plan.span("optimizer"), **stated(StepOptimizer, plan))
     yield StepSchedule(span=plan.span("optimizer.schedule"))
     yield from compare_replicas(bound)
     yield from _evaluations(bound)
@@ -305,10 +310,11 @@ def _model_dims(plan: spec.Plan) -> tuple[MeshDim, ...]:
 def _loss(bound: BoundPlan) -> ComputeLoss:
     over, chunks = vocab_over(bound), num_chunks(bound)
     head, logits = bound.inventory.head, bound.inventory.logits
+    fields = stated(ComputeLoss, bound.plan)
     if chunks == 1 or head is None or logits is None:
-        return ComputeLoss(vocab_over=over, span=bound.plan.span("model"))
+        return ComputeLoss(vocab_over=over, span=bound.plan.span("model"), **fields)
     span = bound.plan.span("train.loss_chunks")
-    return ComputeLoss(vocab_over=over, chunks=chunks, head=head.fqn, logits=logits, span=span)
+    return ComputeLoss(vocab_over=over, chunks=chunks, head=head.fqn, logits=logits, span=span, **fields)
 
 
 def _save(bound: BoundPlan) -> Iterator[AnyOp]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 from planc.graph.graph import UNKNOWN_STEPS
 from planc.graph.ops import BuildOptimizer, BuildSchedule, ParameterGroup
 from planc.optimizers.optimizer import Implementation
 from planc.plan.bind import BoundPlan
-from planc.plan.optimizer import Constant, Cosine, Linear, WarmupStableDecay, kind_of
+from planc.plan.optimizer import SCHEDULES, WarmupStableDecay, kind_of
 from planc.plan.settle import in_steps
 from planc.plan.spec import Plan
 
@@ -16,12 +16,12 @@ from planc.plan.spec import Plan
 def build_optimizer(bound: BoundPlan) -> BuildOptimizer:
     kind, span = bound.plan.optimizer.kind, bound.plan.span("optimizer.kind")
     groups = _groups(bound)
-    optimizer = kind_of(kind)
+    case = kind_of(kind)
+    settings: Any = case(**{name: getattr(kind, name) for name in case.argument_names()})
     return BuildOptimizer(
-        kind=optimizer.name,
+        settings=settings,
         implementation=cast(Implementation, kind.implementation.value),
         lr=kind.lr,
-        **{name: getattr(kind, name) for name in optimizer.arguments},
         groups=groups,
         span=span,
     )
@@ -43,12 +43,11 @@ def _groups(bound: BoundPlan) -> tuple[ParameterGroup, ...]:
 
 def build_schedule(plan: Plan) -> BuildSchedule:
     schedule, steps = plan.optimizer.schedule, plan.train.steps
-    names = {Cosine: "cosine", Linear: "linear", Constant: "constant", WarmupStableDecay: "wsd"}
     return BuildSchedule(
-        kind=names[type(schedule)],
+        kind=next(name for name, case in SCHEDULES.items() if isinstance(schedule, case)),
         warmup_steps=in_steps(schedule.warmup, steps),
         decay_steps=in_steps(schedule.decay, steps) if isinstance(schedule, WarmupStableDecay) else None,
-        min_factor=1.0 if isinstance(schedule, Constant) else schedule.min_factor,
+        min_factor=getattr(schedule, "min_factor", 1.0),
         num_steps=steps or UNKNOWN_STEPS,
         span=plan.span("optimizer.schedule"),
     )

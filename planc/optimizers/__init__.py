@@ -1,14 +1,18 @@
-"""Optimizers as data: one file each, registered here in one tuple. Imports no torch."""
+"""Optimizers as data: one file each, registered here in one union. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
 
-from planc.optimizers.adamw import ADAMW
-from planc.optimizers.optimizer import OptimizerKind, Settings
-from planc.optimizers.sgd import SGD
+from planc.optimizers.adamw import AdamW
+from planc.optimizers.optimizer import OptimizerKind
+from planc.optimizers.sgd import Sgd
 
-OPTIMIZERS: tuple[OptimizerKind, ...] = (ADAMW, SGD)
-BY_NAME: Mapping[str, OptimizerKind] = {kind.name: kind for kind in OPTIMIZERS}
+AnyOptimizer = AdamW | Sgd
+OPTIMIZERS: tuple[type[OptimizerKind], ...] = get_args(AnyOptimizer)
+BY_NAME: Mapping[str, type[OptimizerKind]] = {
+    kind.__dataclass_fields__["kind"].default: kind for kind in OPTIMIZERS
+}
 
-__all__ = ["BY_NAME", "OPTIMIZERS", "OptimizerKind", "Settings"]
+__all__ = ["BY_NAME", "OPTIMIZERS", "AnyOptimizer", "OptimizerKind"]

@@ -1,50 +1,63 @@
-"""The type of an optimizer's record."""
+"""The base of optimizers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, Protocol
+from dataclasses import fields
+from typing import Any, ClassVar, Literal
 
 from planc.record import record
 
-OptimizerName = Literal["adamw", "sgd"]
 Implementation = Literal["auto", "fused", "foreach", "for_loop"]
 
 STEP_BYTES = 4
 """Of a step counter, a float32 scalar for each parameter."""
 
 
-class Settings(Protocol):
-    """What an optimizer's memory depends on, as a graph has it. None is an argument that the kind lacks."""
-
-    @property
-    def momentum(self) -> float | None: ...
-
-    @property
-    def nesterov(self) -> bool | None: ...
-
-
 @record(kw_only=True)
 class OptimizerKind:
-    """One of torch.optim's optimizers: what plans, graphs, estimates and runs know of it."""
+    """One of torch.optim's optimizers, with the arguments of its class, by their names there.
 
-    name: OptimizerName
-    """In plans and graphs."""
-    torch_class: str
+    Subclasses add `kind`, their name in plans and graphs. `lr`, `weight_decay` and the implementation are
+    common to all, and no arguments.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "strict": True}
+
+    torch_class: ClassVar[str]
     """In torch.optim."""
-    arguments: tuple[str, ...]
-    """Of the class, without lr and weight_decay. Plans and graphs use the same names."""
-    auto_on_cuda: Implementation
+    auto_on_cuda: ClassVar[Implementation]
     """The implementation that `auto` picks on CUDA."""
-    auto_on_cpu: Implementation
+    auto_on_cpu: ClassVar[Implementation]
     """The implementation that `auto` picks on CPUs."""
-    has_step_counter: bool
-    state_names: Callable[[Settings], tuple[str, ...]]
-    """The tensors that it keeps for each parameter, each of the parameter's size, by torch's names."""
-    num_temporaries: Callable[[Settings, bool, bool], int]
-    """How many tensors of a parameter's size a step makes and frees: of settings, whether each parameter is
-    updated by itself (`for_loop`, not `foreach`), and whether its weights decay."""
-    usual_lr: tuple[str, str]
+    has_step_counter: ClassVar[bool]
+    usual_lr: ClassVar[tuple[str, str]]
     """Between which peaks published runs train language models."""
-    highest_lr: float
+    highest_lr: ClassVar[float]
     """Above it, a learning rate is most likely a slip."""
+
+    @classmethod
+    def argument_names(cls) -> tuple[str, ...]:
+        """The names of the arguments."""
+        return tuple(one.name for one in fields(cls) if one.name != "kind")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments by name."""
+        return {name: getattr(self, name) for name in self.argument_names()}
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The tensors that it keeps for each parameter, each of the parameter's size, by torch's names."""
+        raise NotImplementedError
+
+    def num_temporaries(self, *, is_for_loop: bool, decays: bool) -> int:
+        """How many tensors of a parameter's size a step makes and frees.
+
+        `is_for_loop` updates each parameter by itself, not all in `foreach`; `decays` if its weights decay.
+        """
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        """`adamw(betas=(0.9, 0.95), eps=1e-08)`."""
+        name: str = getattr(self, "kind")  # noqa: B009  # every subclass has it; the base cannot give it a type
+        return f"{name}({', '.join(f'{name}={value}' for name, value in self.arguments.items())})"

@@ -229,7 +229,7 @@ def _too_long(values: Mapping[str, Any]) -> TooLong | None:
     return None if packing.divides else TooLong.TRUNCATE
 
 
-def source_kind(source: AnySource) -> SourceKind:
+def source_kind(source: AnySource) -> type[SourceKind]:
     """What planc knows of this kind of source."""
     return next(BY_NAME[name] for name, case in SOURCES.items() if isinstance(source, case))
 

@@ -7,8 +7,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from planc.optimizers import BY_NAME, OptimizerKind
-from planc.optimizers.adamw import ADAMW
-from planc.optimizers.sgd import SGD
 from planc.plan.scalars import Bool, Choice, Float
 from planc.plan.shares import StepsOrShare
 from planc.plan.types import List, Optional, key
@@ -127,11 +125,17 @@ class WarmupStableDecay:
 
 
 Optimizer = AdamW | Sgd
-OPTIMIZERS: Mapping[str, type[Optimizer]] = {ADAMW.name: AdamW, SGD.name: Sgd}
+OPTIMIZERS: Mapping[str, type[Optimizer]] = {"adamw": AdamW, "sgd": Sgd}
 Schedule = Cosine | Linear | Constant | WarmupStableDecay
+SCHEDULES: Mapping[str, type[Schedule]] = {
+    "cosine": Cosine,
+    "linear": Linear,
+    "constant": Constant,
+    "wsd": WarmupStableDecay,
+}
 
 
-def kind_of(optimizer: Optimizer) -> OptimizerKind:
+def kind_of(optimizer: Optimizer) -> type[OptimizerKind]:
     """What planc knows of this kind of optimizer."""
     return next(BY_NAME[name] for name, case in OPTIMIZERS.items() if isinstance(optimizer, case))
 

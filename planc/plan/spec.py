@@ -20,18 +20,10 @@ from planc.plan.mesh import MeshSpec
 from planc.plan.model_source import ModelSource, NamePart
 from planc.plan.nested import nested
 from planc.plan.observing import LoggingSpec, ProfileSpec
-from planc.plan.optimizer import (
-    OPTIMIZERS,
-    Constant,
-    Cosine,
-    Group,
-    Linear,
-    Optimizer,
-    Schedule,
-    WarmupStableDecay,
-)
+from planc.plan.optimizer import OPTIMIZERS, SCHEDULES, Constant, Group, Optimizer, Schedule
 from planc.plan.pattern import Pattern
-from planc.plan.pipeline_schedule import SCHEDULES, Interleaved, OneFOneB, PipelineSchedule, StageOf
+from planc.plan.pipeline_schedule import SCHEDULES as PIPELINE_SCHEDULES
+from planc.plan.pipeline_schedule import Interleaved, OneFOneB, PipelineSchedule, StageOf
 from planc.plan.rope import ROPES, RopeScaling
 from planc.plan.scalars import STEPS, Bool, Choice, Float, Int, Quantity
 from planc.plan.scope import OriginStep
@@ -115,7 +107,7 @@ class PipelineSpec:
     rules: tuple[PatternRule[StageOf], ...]
     span: Span
     schedule: PipelineSchedule = key(
-        Variant(SCHEDULES, "pipeline schedule"),
+        Variant(PIPELINE_SCHEDULES, "pipeline schedule"),
         default=OneFOneB(),
         doc="the order of forwards and backwards",
     )
@@ -264,9 +256,7 @@ class OptimizerSpec:
         Optional(Float(1e-12)), default=None, doc="maximum global gradient norm", example="1.0"
     )
     schedule: Schedule = key(
-        Variant(
-            {"cosine": Cosine, "linear": Linear, "constant": Constant, "wsd": WarmupStableDecay}, "schedule"
-        ),
+        Variant(SCHEDULES, "schedule"),
         default=Constant(warmup=0),
         doc="the learning rate schedule",
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from planc.data_sources.kinds import JsonLinesSource
 from planc.plan.bind import BoundPlan
 from planc.plan.data import TooLong
 from planc.plan.facts import gradient_accumulation
-from planc.plan.optimizer import AdamW, Optimizer, Schedule, WarmupStableDecay
+from planc.plan.optimizer import Optimizer, Schedule, WarmupStableDecay
 from planc.plan.settle import in_steps
-from planc.runtime.data.sources import JsonLinesSource
 from planc.runtime.data.spec import DataSpec
 from planc.verify.twin import Renaming
 from planc.vocab import DType
@@ -95,7 +95,8 @@ def raised_rate(lr: float, *, peak: float) -> float:
 
 def _steadied(kind: Optimizer) -> Optimizer:
     raised = replace(kind, lr=raised_rate(kind.lr, peak=kind.lr))
-    return replace(raised, eps=max(raised.eps, LOWEST_EPS)) if isinstance(raised, AdamW) else raised
+    eps = getattr(raised, "eps", None)
+    return raised if eps is None else replace(raised, eps=max(eps, LOWEST_EPS))
 
 
 def _shortened(schedule: Schedule, *, steps: int | None) -> Schedule:

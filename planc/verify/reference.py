@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from planc.plan import optimizer as spec
+from planc.plan.optimizer import kind_of
 from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.packing import PackedDataset
 from planc.runtime.data.padding import PaddedDataset
@@ -139,11 +140,9 @@ def _optimizer(model: nn.Module, recipe: Recipe) -> tuple[Optimizer, LambdaLR]:
         }
         for name, parameter in model.named_parameters()
     ]
-    optimizer: Optimizer
-    if isinstance(settings, spec.AdamW):
-        optimizer = AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps)
-    else:
-        optimizer = SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=settings.nesterov)
+    kind = kind_of(settings)
+    arguments = {name: getattr(settings, name) for name in kind.argument_names()}
+    optimizer: Optimizer = getattr(torch.optim, kind.torch_class)(groups, lr=settings.lr, **arguments)
     return optimizer, LambdaLR(optimizer, lambda done: factor(recipe, step=done + 1))
 
 

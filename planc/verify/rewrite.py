@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import gcd
 from typing import Any
 
+from planc.data_sources.kinds import JsonLinesSource
 from planc.graph import ops
 from planc.graph.graph import AnyOp, Graph
 from planc.graph.verify import verify as violations
@@ -111,8 +112,9 @@ def _steadied(op: ops.BuildOptimizer) -> ops.BuildOptimizer:
     """The op with rates and an eps that are robust to rounding."""
     lr = raised_rate(op.lr, peak=op.lr)
     groups = tuple(replace(group, lr=raised_rate(group.lr, peak=op.lr)) for group in op.groups)
-    eps = None if op.eps is None else max(op.eps, LOWEST_EPS)
-    return replace(op, lr=lr, eps=eps, groups=groups)
+    eps = getattr(op.settings, "eps", None)
+    settings: Any = op.settings if eps is None else replace(op.settings, eps=max(eps, LOWEST_EPS))
+    return replace(op, lr=lr, settings=settings, groups=groups)
 
 
 def _short_data(op: ops.OpenData, *, times: int, vocab_size: int) -> ops.OpenData:
@@ -120,18 +122,7 @@ def _short_data(op: ops.OpenData, *, times: int, vocab_size: int) -> ops.OpenDat
     micro_batch = min(op.micro_batch, MAX_MICRO_BATCH)
     return replace(
         op,
-        source="jsonl",
-        patterns=(CORPUS,),
-        field="text",
-        train_on="",
-        train_on_end_of_turn="",
-        thinking="",
-        template="",
-        date=None,
-        ignore=(),
-        revision="",
-        split="",
-        subset=None,
+        source=JsonLinesSource((CORPUS,)),
         tokenizer="bytes",
         end_of_document=None,
         held_out="",

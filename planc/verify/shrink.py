@@ -14,13 +14,14 @@ from typing import Any
 
 from torch import nn
 
+from planc.data_sources.kinds import PythonStdlibSource
 from planc.graph import ops
 from planc.graph.graph import Graph
 from planc.inventory.small_config import Config, Demands, shrink_config
 from planc.modeling.tensor_dtypes import kept_in_float32
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
-from planc.runtime.data.sources import PythonStdlibSource, documents
+from planc.runtime.data.sources import documents
 from planc.runtime.errors import STOPS
 from planc.runtime.model_files import config_digest
 from planc.runtime.rehearsal.stack import Stack, stack_of

@@ -40,7 +40,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "graph": ("source", "vocab", "strict_json", "styles", "optimizers", "data_sources", "pipelining"),
     "lower": (
         *("vocab", "styles", "optimizers", "plan", "layouts", "graph", "inventory.schema"),
-        *("inventory.routers", "pipelining"),
+        *("inventory.routers", "pipelining", "data_sources"),
     ),
     "estimate": (
         *("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
@@ -54,9 +54,9 @@ LAW: dict[str, tuple[str, ...]] = {
     "figures": ("vocab", "tables", "graph", "estimate"),
     "runtime": (
         *("source", "vocab", "secrets", "outgoing", "strict_json", "tables", "devices", "hub", "modeling"),
-        *("styles", "graph", "data_sources", "figures.plan", "pipelining", "tokenizer_files"),
+        *("styles", "optimizers", "graph", "data_sources", "figures.plan", "pipelining", "tokenizer_files"),
     ),
-    "data_view": ("source", "outgoing", "tables", "diagnostics", "graph", "runtime"),
+    "data_view": ("source", "outgoing", "tables", "diagnostics", "data_sources", "graph", "runtime"),
     "deep_check": (
         *(
             "source",
@@ -72,11 +72,11 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "verify": (
         *("vocab", "tables", "modeling", "plan", "graph", "lower", "runtime", "inventory.small_config"),
-        "pipelining",
+        *("pipelining", "data_sources"),
     ),
     "doctor": (
         *("source", "vocab", "tables", "hub", "diagnostics", "graph", "estimate", "runtime"),
-        *("inventory.schema", "tokenizer_files"),
+        *("inventory.schema", "tokenizer_files", "data_sources"),
     ),
     "show": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "fmt", "styles", "plan"),
@@ -88,7 +88,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "diff": (
         *("source", "vocab", "tables", "diagnostics", "styles", "plan", "graph", "estimate", "figures"),
-        *("api", "inventory.schema", "capacity.draft", "runtime.data.shares"),
+        *("api", "inventory.schema", "capacity.draft", "optimizers", "runtime.data.shares"),
     ),
     "report": (
         *("vocab", "strict_json", "tables", "devices", "diagnostics", "graph", "estimate", "figures"),

@@ -19,12 +19,13 @@ from tempfile import TemporaryDirectory
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from planc.data_sources.kinds import TextSource
 from planc.runtime.data.loader import BatchLoader, BatchSource
 from planc.runtime.data.open import OpenData, open_in_memory, open_prepared
 from planc.runtime.data.prepared.folder import find
 from planc.runtime.data.prepared.prepare import prepare
 from planc.runtime.data.prepared.wanted import want
-from planc.runtime.data.sources import TextSource, stdlib_files
+from planc.runtime.data.sources import stdlib_files
 from planc.runtime.data.spec import DataSpec
 from tests.bench.result import Result, report, write_results
 

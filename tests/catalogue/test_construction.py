@@ -95,4 +95,4 @@ def test_what_a_plan_says_is_what_its_graph_does() -> None:
     assert isinstance(optimizer, BuildOptimizer) and isinstance(clip, ClipGradients)
     assert (dict(graph.mesh)[MeshDim.TP], graph.num_steps, model.dtype) == (2, 60, "float32")
     assert (data.sequence_length, data.micro_batch, data.shuffle_seed, data.global_batch) == (256, 4, 42, 16)
-    assert (optimizer.lr, optimizer.betas, clip.max_norm) == (4e-3, (0.9, 0.95), 1.0)
+    assert (optimizer.lr, optimizer.settings.betas, clip.max_norm) == (4e-3, (0.9, 0.95), 1.0)

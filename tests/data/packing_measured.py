@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from transformers import AutoTokenizer
 
-from planc.runtime.data.chat import ChatSource
+from planc.data_sources.kinds import ChatSource
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.open import open_data
 from planc.runtime.data.spec import DataSpec, Packing

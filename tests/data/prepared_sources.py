@@ -7,15 +7,15 @@ from pathlib import Path
 
 import datasets
 
-from planc.runtime.data.chat import ChatSource
-from planc.runtime.data.hf_datasets import HfDatasetSource
+from planc.data_sources import Source
+from planc.data_sources.kinds import ChatSource, HfDatasetSource, JsonLinesSource, TextSource
 from planc.runtime.data.open import OpenData, open_data, open_prepared
 from planc.runtime.data.prepared.folder import Prepared
 from planc.runtime.data.prepared.layout import BLOCK_BYTES
 from planc.runtime.data.prepared.prepare import prepare
 from planc.runtime.data.prepared.wanted import want
-from planc.runtime.data.sources import JsonLinesSource, TextSource, stdlib_files
-from planc.runtime.data.spec import DataSpec, Packing, Source
+from planc.runtime.data.sources import stdlib_files
+from planc.runtime.data.spec import DataSpec, Packing
 from planc.runtime.ranks.reads import Entry, Reads
 from tests.data.conversing import save_tokenizer
 

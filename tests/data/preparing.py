@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from planc.data_sources.kinds import TextSource
 from planc.runtime.data.prepared.prepare import Progress, prepare
 from planc.runtime.data.prepared.wanted import want
-from planc.runtime.data.sources import TextSource
 from planc.runtime.data.spec import DataSpec
 
 SPEC = DataSpec(TextSource(("*.txt",)), "bytes", 64, 1)

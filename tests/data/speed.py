@@ -116,11 +116,10 @@ def by_planc(base: Path, scratch: Path, *, num_processes: int, kind: str) -> Mad
     # Imported where they are used: neither side pays for the other's libraries.
     import filelock  # noqa: F401
 
-    from planc.runtime.data.chat import ChatSource
+    from planc.data_sources.kinds import ChatSource, JsonLinesSource
     from planc.runtime.data.prepared.prepare import prepare
     from planc.runtime.data.prepared.stored_array import StoredArray
     from planc.runtime.data.prepared.wanted import want
-    from planc.runtime.data.sources import JsonLinesSource
     from planc.runtime.data.spec import DataSpec
 
     os.environ["RAYON_NUM_THREADS"] = str(num_processes)

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from planc.data_sources import Source
+from planc.data_sources.kinds import ChatSource, JsonLinesSource, TextSource
 from planc.runtime.data import json_rows
-from planc.runtime.data.chat import ChatSource
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.open import open_data, open_prepared
 from planc.runtime.data.prepared.folder import find, folders
 from planc.runtime.data.prepared.leftovers import unfinished
 from planc.runtime.data.prepared.prepare import prepare
 from planc.runtime.data.prepared.wanted import want
-from planc.runtime.data.sources import JsonLinesSource, TextSource
-from planc.runtime.data.spec import DataSpec, Source
+from planc.runtime.data.spec import DataSpec
 from tests.data.conversing import TALK, save_tokenizer
 from tests.data.test_data_encoding import PANIC, saved
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from planc.runtime.data.chat import START, STOP, ChatSource, ChatTemplate, conversations
-from planc.runtime.data.chat_rows import TrainOn
+from planc.data_sources.kinds import ChatSource, TrainOn
+from planc.runtime.data.chat import START, STOP, ChatTemplate, conversations
 from planc.runtime.data.documents import source_documents
 from planc.runtime.data.encoding.talk import rendered
 from planc.runtime.data.encoding.template import compiled

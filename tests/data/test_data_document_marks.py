@@ -11,11 +11,11 @@ import pytest
 from tokenizers import processors
 from transformers import AutoTokenizer
 
+from planc.data_sources.kinds import JsonLinesSource
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.open import open_data, open_in_memory, open_prepared
 from planc.runtime.data.prepared.prepare import prepare
 from planc.runtime.data.prepared.wanted import want
-from planc.runtime.data.sources import JsonLinesSource
 from planc.runtime.data.spec import DataSpec
 from tests.data.test_data_tokenizers import saved, trained
 from tests.data.tokenizing import ids_of, load_tokenizer

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
+from planc.data_sources.kinds import JsonLinesSource
 from planc.runtime.data.encoding.client import Encoder, Fault, Loading, Tokens
 from planc.runtime.data.encoding.limits import Limits
 from planc.runtime.data.errors import DataError
@@ -22,7 +23,6 @@ from planc.runtime.data.prepared.folder import folders
 from planc.runtime.data.prepared.leftovers import unfinished
 from planc.runtime.data.prepared.prepare import prepare
 from planc.runtime.data.prepared.wanted import want
-from planc.runtime.data.sources import JsonLinesSource
 from planc.runtime.data.spec import DataSpec
 from planc.runtime.data.tokenizers import read_tokenizer
 from tests.patience import PATIENCE_SECONDS

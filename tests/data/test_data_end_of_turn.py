@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from planc.runtime.data.chat import ChatSource, ChatTemplate
+from planc.data_sources.kinds import ChatSource
+from planc.runtime.data.chat import ChatTemplate
 from planc.runtime.data.documents import source_documents
 from planc.runtime.data.encoding.template import compiled
 from planc.runtime.data.encoding.turn import turn_of

@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planc.runtime.data.chat import ChatSource
-from planc.runtime.data.chat_rows import Thinking
+from planc.data_sources.kinds import ChatSource, JsonLinesSource, Thinking
 from planc.runtime.data.documents import spec_documents
 from planc.runtime.data.open import open_data, open_prepared
 from planc.runtime.data.prepared.prepare import prepare
 from planc.runtime.data.prepared.wanted import want
-from planc.runtime.data.sources import Document, JsonLinesSource
+from planc.runtime.data.sources import Document
 from planc.runtime.data.spec import DataSpec, HeldOut
 from tests.data.cases.case import planc
 from tests.data.conversing import save_talks

@@ -10,9 +10,9 @@ from pathlib import Path
 import datasets
 import pytest
 
+from planc.data_sources.kinds import HfDatasetSource, HfHubSource
 from planc.runtime.data.documents import source_documents
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
 from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.spec import DataSpec
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planc.data_sources.kinds import JsonLinesSource
 from planc.runtime.data.mixture import JoinedDatasets, MixtureOrder
 from planc.runtime.data.open import MixedData, OpenData, mixed, open_data
 from planc.runtime.data.order import Epoch, Order, SampleOrder
 from planc.runtime.data.shares import BLOCK, Shares, source_block
-from planc.runtime.data.sources import JsonLinesSource
 from planc.runtime.data.spec import DataSpec
 from tests.data.mixtures_measured import MIXTURES, by_hand, worst_deviation
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from planc.runtime.data.chat import ChatSource
+from planc.data_sources.kinds import ChatSource
 from planc.runtime.data.documents import source_documents
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.packing import encode

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from planc.data_sources.kinds import JsonLinesSource, PythonStdlibSource, TextSource
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.open import OpenData, open_data
-from planc.runtime.data.sources import JsonLinesSource, PythonStdlibSource, TextSource
 from planc.runtime.data.spec import DataSpec
 
 SPEC = DataSpec(source=TextSource(("*.txt",)), tokenizer="bytes", sequence_length=4, shuffle_seed=3)

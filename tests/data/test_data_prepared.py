@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from planc.data_sources.kinds import HfHubSource, PythonStdlibSource
 from planc.runtime.data.evaluation import EvaluationSet
-from planc.runtime.data.hf_datasets import HfHubSource
 from planc.runtime.data.loader import BatchLoader, BatchSource
 from planc.runtime.data.open import OpenData, open_prepared
 from planc.runtime.data.packing import PackedDataset
@@ -21,7 +21,6 @@ from planc.runtime.data.prepared.leftovers import unfinished
 from planc.runtime.data.prepared.prepare import Progress, prepare
 from planc.runtime.data.prepared.stored_array import STARTS_PER_SAMPLE, StoredArray, StoredStarts
 from planc.runtime.data.prepared.wanted import MAX_BYTES_IN_MEMORY, MAX_BYTES_OF_BYTES, want
-from planc.runtime.data.sources import PythonStdlibSource
 from planc.runtime.data.spec import DataSpec, Packing
 from planc.runtime.ranks.reads import Reads
 from tests.data.prepared_sources import SOURCES, in_files, in_memory, make_sources, prepared_in, spec_of

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from planc.data_sources.kinds import JsonLinesSource
 from planc.runtime.data import tokenizers
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.encoding.client import Fault, Tokens
@@ -24,7 +25,7 @@ from planc.runtime.data.errors import DataError
 from planc.runtime.data.packing import encode
 from planc.runtime.data.prepared.prepare import prepare
 from planc.runtime.data.prepared.wanted import want
-from planc.runtime.data.sources import Document, JsonLinesSource
+from planc.runtime.data.sources import Document
 from planc.runtime.data.spec import DataSpec
 from planc.runtime.data.tokenizers import FileTokenizer, read_tokenizer
 from tests.data.conversing import conversation, save_tokenizer

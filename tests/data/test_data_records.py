@@ -15,16 +15,16 @@ import datasets
 import pyarrow
 import pytest
 
+from planc.data_sources import Source
+from planc.data_sources.kinds import ChatSource, HfDatasetSource, JsonLinesSource, TextSource
 from planc.runtime.data import json_rows
 from planc.runtime.data.bad_documents import BadDocuments, Faults
-from planc.runtime.data.chat import ChatSource, Conversation
+from planc.runtime.data.chat import Conversation
 from planc.runtime.data.documents import source_documents
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.hf_datasets import HfDatasetSource
 from planc.runtime.data.prepared.source_files import source_files
 from planc.runtime.data.records import file_records, split_records
-from planc.runtime.data.sources import Document, JsonLinesSource, TextSource
-from planc.runtime.data.spec import Source
+from planc.runtime.data.sources import Document
 from planc.runtime.ranks.reads import Entry, Reads
 from tests.data.conversing import TALK
 

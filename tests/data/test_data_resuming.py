@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from planc.cli.main import main
+from planc.data_sources.kinds import ChatSource
 from planc.runtime.data import tokenizers
-from planc.runtime.data.chat import ChatSource
 from planc.runtime.data.encoding.client import Encoder, Fault, Tokens
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.prepared import parts

@@ -19,7 +19,7 @@ from planc.diff.verdict import verdict
 from planc.graph.consequence import UNSTATED, Consequence, meanings
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op, Stage
-from planc.graph.ops import OPS, Accumulate, OpenEvaluation, ResumeCheckpoint, SaveCheckpoint
+from planc.graph.ops import OPS, Accumulate, ResumeCheckpoint, SaveCheckpoint
 from tests.plans import PLANS
 
 GRAPHS = ("quickstart", "launch-pp2-dp2", "launch-dp4", "qwen3-0.6b-chat", "gemma-2b", "deepseek-v2-lite")
@@ -151,8 +151,7 @@ def test_a_change_of_any_field_is_told_and_judged_by_its_consequence(kind: type[
     found = verdict(old, new)
     meaning = meanings(kind)[name]
     own = [one.name for one in told if one.name != "graph"]
-    # The fields of a source are those of training data too.
-    match Consequence.OUTPUT if kind is OpenEvaluation else meaning.consequence:
+    match meaning.consequence:
         case Consequence.NUMERICS:
             assert own and found.state is State.REFUSED
             assert meaning.label in found.allow or "does not fit this run" in found.reason

@@ -78,7 +78,7 @@ TAMPERINGS: dict[str, tuple[Tamper, str]] = {
     "unknown key": (_set("extra", value=1), "extra"),
     "unknown key in an op": (_set("graph", "setup", 0, "extra", value=1), "extra"),
     "unknown op": (_set("graph", "setup", 0, "op", value="os.system"), "op"),
-    "version": (_set("format_version", value=1), "format version 1; this planc reads version 3"),
+    "version": (_set("format_version", value=1), "format version 1; this planc reads version 4"),
     "mesh of the wrong size": (_set("graph", "mesh", 3, 1, value=4), "its sizes differ from the graph's"),
     "mesh without a dim": (_set("graph", "mesh", value=[["tp", 2]]), "its sizes differ from the graph's"),
 }
@@ -102,7 +102,7 @@ def test_a_key_that_stands_twice_is_refused(key: str) -> None:
         load(twice)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"format_version": 3}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"format_version": 4}', "[" * 100_000])
 def test_other_json_is_refused(text: str) -> None:
     with pytest.raises(ArtifactError, match="not a compiled plan"):
         load(text)

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 
 import torch.distributed as dist
 
+from planc.data_sources.kinds import TextSource
 from planc.plan.spec import OptimizerSpec
-from planc.runtime.data.sources import TextSource
 from planc.runtime.data.spec import DataSpec
 from planc.verify.compare import disagreements, relative_distance, worst_gradient, worst_relative
 from planc.verify.ranks import BeforeOp

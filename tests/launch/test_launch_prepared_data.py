@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from planc.data_sources.kinds import TextSource
 from planc.runtime.data.open import open_data
 from planc.runtime.data.prepared.folder import folders
 from planc.runtime.data.prepared.leftovers import unfinished
 from planc.runtime.data.prepared.wanted import MAX_BYTES_OF_BYTES
-from planc.runtime.data.sources import TextSource, stdlib_files
+from planc.runtime.data.sources import stdlib_files
 from planc.runtime.data.spec import DataSpec
 from tests.data.conversing import save_tokenizer
 from tests.launch.processes import LAUNCHER_VARIABLES, ROOT, Outcome, free_port, start

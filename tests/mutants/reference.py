@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from planc.data_sources.kinds import JsonLinesSource, TextSource
 from planc.plan import data as data_block
 from planc.plan.bind import BoundPlan
-from planc.runtime.data.sources import JsonLinesSource, TextSource
 from planc.runtime.data.spec import DataSpec
 from planc.verify.recipe import Recipe
 from planc.verify.reference import train

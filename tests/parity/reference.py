@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from planc.data_sources.kinds import TextSource
 from planc.runtime.data.open import OpenData, open_data
-from planc.runtime.data.sources import TextSource
 from planc.runtime.data.spec import DataSpec
 from planc.verify.reference import Training
 from tests.models.independent import digests_of, gradients_of, snapshot

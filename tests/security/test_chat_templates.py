@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from planc.runtime.data.chat import ChatSource, ChatTemplate
+from planc.data_sources.kinds import ChatSource
+from planc.runtime.data.chat import ChatTemplate
 from planc.runtime.data.encoding.client import Fault
 from planc.runtime.data.encoding.limits import Limits
 from planc.runtime.data.encoding.template import compiled

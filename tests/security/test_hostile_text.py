@@ -12,6 +12,7 @@ import pytest
 from planc.checks.model.experts_unbalanced import CODE
 from planc.cli.main import main
 from planc.cli.support.exits import UsageError
+from planc.data_sources.kinds import JsonLinesSource
 from planc.diagnostics.diagnostic import Label
 from planc.diagnostics.formats import FORMATS
 from planc.diagnostics.human import HumanRenderer
@@ -20,7 +21,7 @@ from planc.diff.markdown import escape
 from planc.outgoing import MAX_MESSAGE, guard, write_commands
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.sources import JsonLinesSource, documents
+from planc.runtime.data.sources import documents
 from planc.runtime.errors import RunError
 from planc.source import SourceFile
 from tests.plans import QUICKSTART

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.graph.ops import OpenData
-from planc.graph.sources import MIXTURE, AnySource
+from planc.graph.ops import Mixture, OpenData
+from planc.graph.sources import AnySource
 from planc.user_dirs import data_dir
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _count(ops: Sequence[AnySource], base: Path, find: Find) -> int | None:
     (training,) = (op for op in ops if isinstance(op, OpenData))
     total = 0
     for op in ops:
-        if op.source == MIXTURE:
+        if isinstance(op.source, Mixture):
             continue
         wanted = want(data_spec(op, training=training), base=base)
         if wanted.stays_in_memory:

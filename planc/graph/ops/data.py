@@ -2,51 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Annotated, ClassVar, Literal
 
-from planc.data_sources import SourceName
+from planc.data_sources import Source
 from planc.graph.consequence import DERIVED, layout, numerics, output, samples
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
 from planc.vocab import MeshDim
 
-_SOURCE = samples("data.source")
+
+@record
+class Mixture:
+    """The sources that `data.open_source` ops open, by their labels, in this order."""
+
+    labels: tuple[str, ...]
+    kind: Literal["mixture"] = field(default="mixture", kw_only=True)
+
+    def __str__(self) -> str:
+        return f"mixture({', '.join(self.labels)})"
 
 
 @record(kw_only=True)
-class SourceOp(Op):
-    """A source and its arguments; those of other kinds are empty."""
-
-    source: Annotated[SourceName | Literal["mixture"], _SOURCE]
-    """`mixture` is that of all `data.open_source` ops."""
-    patterns: Annotated[tuple[str, ...], _SOURCE]
-    """Globs of files; for hf_hub, the repository; for a mixture, the labels of its sources in their order."""
-    field: Annotated[str | None, _SOURCE]
-    """None for the keys that conversations usually have."""
-    train_on: Annotated[str, _SOURCE] = ""
-    """For chat: answers, last_answer or all."""
-    train_on_end_of_turn: Annotated[str, _SOURCE] = ""
-    """For chat: auto, true or false."""
-    thinking: Annotated[str, _SOURCE] = ""
-    """For chat: last or all."""
-    template: Annotated[str, _SOURCE] = ""
-    """For chat: auto, none, a template of the tokenizer by its name, or a file."""
-    date: Annotated[str | None, _SOURCE] = None
-    ignore: Annotated[tuple[str, ...], _SOURCE] = ()
-    """For chat: keys of rows that are not read."""
-    revision: Annotated[str, _SOURCE] = ""
-    """For hf_hub, as are split and subset."""
-    split: Annotated[str, _SOURCE] = ""
-    subset: Annotated[str | None, _SOURCE] = None
-
-
-@record(kw_only=True)
-class OpenSource(SourceOp):
+class OpenSource(Op):
     op: Literal["data.open_source"] = "data.open_source"
     stage: ClassVar[Stage] = Stage.DATA
     summary: ClassVar[str] = "Reads, tokenizes and packs one source of a mixture."
-    label: Annotated[str, _SOURCE]
+    label: Annotated[str, samples("data.source")]
     """Its name in the plan."""
+    source: Annotated[Source, samples("data.source")]
     weight: Annotated[str, samples("data.source", "data.weights")]
     """Its share as a fraction, such as 7/10; empty for as many sequences as it has."""
 
@@ -55,10 +39,11 @@ class OpenSource(SourceOp):
 
 
 @record(kw_only=True)
-class OpenData(SourceOp):
+class OpenData(Op):
     op: Literal["data.open"] = "data.open"
     stage: ClassVar[Stage] = Stage.DATA
     summary: ClassVar[str] = "Reads, tokenizes and packs the text, and fixes the sample order."
+    source: Annotated[Source | Mixture, samples("data.source")]
     tokenizer: Annotated[str, samples("data.tokenizer")]
     """bytes, or the path of a tokenizer.json or of its directory."""
     end_of_document: Annotated[str | None, samples("data.tokenizer.end_of_document", "document end")]
@@ -93,12 +78,13 @@ class OpenData(SourceOp):
 
 
 @record(kw_only=True)
-class OpenEvaluation(SourceOp):
+class OpenEvaluation(Op):
     op: Literal["data.open_evaluation"] = "data.open_evaluation"
     stage: ClassVar[Stage] = Stage.DATA
     summary: ClassVar[str] = "Reads evaluation data in the same way as training data."
     label: Annotated[str, output("data.eval", "evaluations")]
     """Its name in the plan."""
+    source: Annotated[Source, output("data.eval", "evaluations")]
     share: Annotated[str, output("data.eval", "evaluations")] = ""
     """The share of the training documents that it is, as a fraction; empty for a source of its own."""
     sequences: Annotated[int | None, output("data.eval", "evaluations")]

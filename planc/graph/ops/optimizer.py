@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from planc.graph.consequence import layout, numerics
 from planc.graph.op import Effects, Op, Resource, Stage
-from planc.optimizers import BY_NAME, OptimizerKind
-from planc.optimizers.optimizer import Implementation, OptimizerName
+from planc.optimizers import AnyOptimizer
+from planc.optimizers.optimizer import Implementation
 from planc.record import record
 
 
@@ -25,41 +25,26 @@ _IMPLEMENTATION = layout("optimizer.kind.implementation", "optimizer implementat
 
 @record(kw_only=True)
 class BuildOptimizer(Op):
-    """The options of the other kind are None."""
-
     op: Literal["optimizer.build"] = "optimizer.build"
     stage: ClassVar[Stage] = Stage.OPTIMIZER
     summary: ClassVar[str] = "Builds the optimizer over the sharded parameters."
-    kind: Annotated[OptimizerName, numerics("optimizer.kind", "optimizer")]
+    settings: Annotated[AnyOptimizer, numerics("optimizer.kind", "optimizer")]
+    """Its kind, with its arguments but for lr and weight_decay."""
     implementation: Annotated[Implementation, _IMPLEMENTATION]
     lr: Annotated[float, numerics("optimizer.kind.lr", "optimizer lr")]
-    betas: Annotated[tuple[float, float] | None, numerics("optimizer.kind.betas", "optimizer betas")] = None
-    eps: Annotated[float | None, numerics("optimizer.kind.eps", "optimizer eps")] = None
-    momentum: Annotated[float | None, numerics("optimizer.kind.momentum", "optimizer momentum")] = None
-    nesterov: Annotated[bool | None, numerics("optimizer.kind.nesterov", "optimizer nesterov")] = None
     groups: Annotated[tuple[ParameterGroup, ...], numerics("optimizer", "parameter groups")]
     """Every parameter is in exactly one."""
 
     @property
-    def optimizer(self) -> OptimizerKind:
-        """What planc knows of this kind of optimizer."""
-        return BY_NAME[self.kind]
-
-    @property
     def state_names(self) -> tuple[str, ...]:
         """The tensors that the optimizer keeps for each parameter, each of its size, by torch's names."""
-        return self.optimizer.state_names(self)
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of torch's class, without lr and weight_decay."""
-        return {name: getattr(self, name) for name in self.optimizer.arguments}
+        return self.settings.state_names
 
     def implementation_on(self, device: str) -> str:
         """The implementation on a type of device: what `auto` picks there, or what the plan names."""
         if self.implementation != "auto":
             return self.implementation
-        return self.optimizer.auto_on_cuda if device == "cuda" else self.optimizer.auto_on_cpu
+        return self.settings.auto_on_cuda if device == "cuda" else self.settings.auto_on_cpu
 
     def num_copies(self, group: ParameterGroup) -> int:
         """How many tensors of each parameter's size a step on CUDA makes and frees.
@@ -70,7 +55,8 @@ class BuildOptimizer(Op):
         chosen = self.implementation_on("cuda")
         if chosen == "fused":
             return 0
-        return self.optimizer.num_temporaries(self, chosen == "for_loop", group.weight_decay > 0)
+        is_for_loop = chosen == "for_loop"
+        return self.settings.num_temporaries(is_for_loop=is_for_loop, decays=group.weight_decay > 0)
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.OPTIMIZER,))

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from planc.data_sources.kinds import ChatSource
 from planc.runtime.data.bad_documents import BadDocuments
-from planc.runtime.data.chat_rows import EndOfTurn, Reading, Thinking, TrainOn, talks
+from planc.runtime.data.chat_rows import Reading, talks
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import read_regular_file
 from planc.runtime.data.records import split_records
@@ -20,37 +21,6 @@ from planc.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 START, STOP, CHANGED = "\ufdd0", "\ufdd1", "\ufdd2"
 """A template's marks around an answer, and one that changes a text: noncharacters, which Unicode keeps out of
 all text."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChatSource:
-    """Records of conversations: messages, each with a role and a content, or a prompt and its completion.
-
-    `field` is the key of the messages; None for `messages`, `conversations`, or `prompt` and `completion`,
-    whichever a row has. `train_on` "answers" trains on what the assistant writes, "last_answer" on its last
-    message, "all" on the whole text. `thinking` "last" renders a conversation once, as its template does,
-    which may leave the reasoning of earlier turns out; "all" renders it once for each turn. `template` is the
-    name of a template of the tokenizer, or the path of a file; "auto" is what transformers would use, "none"
-    that rows need none. `train_on_end_of_turn` "auto" trains on an end that the template marks, and on any
-    that a template without marks writes. `date` is the day that templates take for today's. `patterns`,
-    `split` and `subset` are those of a HfDatasetSource.
-    """
-
-    patterns: tuple[str, ...]
-    field: str | None = None
-    train_on: TrainOn = "answers"
-    thinking: Thinking = "last"
-    template: str = "auto"
-    date: str | None = None
-    train_on_end_of_turn: EndOfTurn = "auto"
-    ignore: tuple[str, ...] = ()
-    split: str = "train"
-    subset: str | None = None
-
-    @property
-    def trains_ends(self) -> bool | None:
-        """Whether the end of a turn is trained on; None for what the template decides."""
-        return None if self.train_on_end_of_turn == "auto" else self.train_on_end_of_turn == "true"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from planc.data_sources.kinds import Thinking, TrainOn
 from planc.runtime.data.errors import ChatRowError, DataError
 from planc.runtime.data.json_rows import parsed
 
-TrainOn = Literal["answers", "last_answer", "all"]
-Thinking = Literal["last", "all"]
-EndOfTurn = Literal["auto", "true", "false"]
 Message = dict[str, Any]
 Messages = list[Message]
 

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
+from planc.data_sources import Source
 from planc.data_sources.hub_datasets import HubDataset
+from planc.data_sources.kinds import ChatSource, HfDatasetSource, HfHubSource
 from planc.runtime.data.bad_documents import BadDocuments
-from planc.runtime.data.chat import AnyDocument, ChatSource, Conversation, conversations
-from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
+from planc.runtime.data.chat import AnyDocument, Conversation, conversations
 from planc.runtime.data.records import hub_records, split_records
 from planc.runtime.data.sampling import Sampling
 from planc.runtime.data.sources import Document, documents, text_documents
-from planc.runtime.data.spec import DataSpec, HeldOut, Source
+from planc.runtime.data.spec import DataSpec, HeldOut
 from planc.runtime.ranks.reads import Reads
 
 
@@ -31,14 +32,14 @@ def source_documents(
     match source:
         case ChatSource():
             found = conversations(source, base=base, reads=reads, bad=bad, sample=sample)
-            return _noted(found, hub_of(source), reads=reads)
+            return _noted(found, source.hub, reads=reads)
         case HfDatasetSource(patterns, field, split, subset):
             records = split_records(
                 patterns, split=split, subset=subset, base=base, reads=reads, bad=bad, sample=sample
             )
-            return _noted(text_documents(records, field=field, bad=bad), hub_of(source), reads=reads)
+            return _noted(text_documents(records, field=field, bad=bad), source.hub, reads=reads)
         case HfHubSource(_, _, split, subset, field):
-            hub = hub_of(source)
+            hub = source.hub
             assert hub is not None, "it names a dataset of the Hub"
             records = hub_records(hub, split=split, subset=subset, sample=sample)
             return _noted(text_documents(records, field=field, bad=bad), hub, reads=reads)
@@ -71,17 +72,6 @@ def _apart(documents: Iterator[AnyDocument], held_out: HeldOut) -> Iterator[AnyD
 
 def _content(document: AnyDocument) -> bytes:
     return document.text.encode() if isinstance(document, Document) else document.content
-
-
-def hub_of(source: Source) -> HubDataset | None:
-    """The dataset of the Hub that a source reads; None for sources in files."""
-    match source:
-        case HfHubSource(repository, revision):
-            return HubDataset(repository, revision)
-        case ChatSource() | HfDatasetSource():
-            return HubDataset.of(source.patterns)
-        case _:
-            return None
 
 
 def _noted(

@@ -6,11 +6,11 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-from planc.data_sources import BY_NAME
+from planc.data_sources import Source
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.packing import Stored
 from planc.runtime.data.prepared.stored_array import StoredArray
-from planc.runtime.data.spec import SOURCES, DataSpec, Source
+from planc.runtime.data.spec import DataSpec
 
 
 def data_fingerprint(spec: DataSpec, *, tokenizer_digest: str, dataset: Dataset) -> str:
@@ -39,9 +39,8 @@ def mixture_fingerprint(fingerprints: Sequence[str], *, weights: Sequence[str]) 
 
 def description(source: Source) -> list[str]:
     """The kind of a source and its arguments, as in the plan."""
-    name = next(name for name, case in SOURCES.items() if isinstance(source, case))
-    parts: list[str] = [name]
-    for argument in BY_NAME[name].arguments:
+    parts: list[str] = [source.kind]
+    for argument in source.argument_names():
         value = getattr(source, argument)
         # Only patterns, of which every source has at most one list, need no bounds.
         is_list = isinstance(value, tuple) and argument != "patterns"

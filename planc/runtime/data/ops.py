@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from planc.graph.ops import OpenData, OpenEvaluation
-from planc.graph.sources import AnySource, source_arguments
-from planc.runtime.data.spec import SOURCES, DataSpec, HeldOut, Source
+from planc.graph.ops import Mixture, OpenData, OpenEvaluation
+from planc.graph.sources import AnySource
+from planc.runtime.data.spec import DataSpec, HeldOut
 
 
 def data_spec(op: AnySource, *, training: OpenData) -> DataSpec:
     """The data that an op reads, with the settings of the training data."""
+    assert not isinstance(op.source, Mixture), "a mixture has ops that read its sources"
     packing: Any = training.packing
     too_long: Any = training.too_long or "truncate"
     held_out: HeldOut | None = None
@@ -19,7 +20,7 @@ def data_spec(op: AnySource, *, training: OpenData) -> DataSpec:
     elif training.held_out:
         held_out = HeldOut(training.held_out, is_kept=False)
     return DataSpec(
-        source=source_of(op),
+        source=op.source,
         tokenizer=training.tokenizer,
         sequence_length=training.sequence_length,
         shuffle_seed=training.shuffle_seed,
@@ -30,8 +31,3 @@ def data_spec(op: AnySource, *, training: OpenData) -> DataSpec:
         too_long=too_long,
         held_out=held_out,
     )
-
-
-def source_of(op: AnySource) -> Source:
-    """The source that an op names."""
-    return SOURCES[op.source](**source_arguments(op))

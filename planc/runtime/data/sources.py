@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
+from planc.data_sources.kinds import JsonLinesSource, PythonStdlibSource, TextSource
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.content import open_content
 from planc.runtime.data.errors import DataError
@@ -19,29 +20,6 @@ from planc.runtime.data.sampling import Sampling
 from planc.runtime.ranks.reads import Reads
 
 LONE_SURROGATE_HELP = "write characters beyond U+FFFF as a whole surrogate pair, or as themselves"
-
-
-@dataclass(frozen=True, slots=True)
-class TextSource:
-    """UTF-8 files, one document each. `patterns` are globs relative to a base directory (`**` any depth).
-
-    An empty file is a document without characters, as in `datasets`.
-    """
-
-    patterns: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class JsonLinesSource:
-    """Files of one JSON object per line, or of one list; each object's `field` is a document."""
-
-    patterns: tuple[str, ...]
-    field: str = "text"
-
-
-@dataclass(frozen=True, slots=True)
-class PythonStdlibSource:
-    """The `*.py` files of the running interpreter's standard library: real text on every machine."""
 
 
 PlainSource = TextSource | JsonLinesSource | PythonStdlibSource

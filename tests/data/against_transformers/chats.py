@@ -22,7 +22,7 @@ from typing import Any
 from transformers import AutoTokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from planc.runtime.data.chat import ChatSource
+from planc.data_sources.kinds import ChatSource
 from planc.runtime.data.documents import source_documents
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.packing import encode

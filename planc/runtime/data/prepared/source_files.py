@@ -15,21 +15,17 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import assert_never
 
-from planc.runtime.data.chat import ChatSource
-from planc.runtime.data.documents import hub_of
+from planc.data_sources import Source
+from planc.data_sources.kinds import (
+    ChatSource,
+    HfDatasetSource,
+    PythonStdlibSource,
+)
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import matched_files, open_regular_file
-from planc.runtime.data.hf_datasets import HfDatasetSource, HfHubSource
 from planc.runtime.data.prepared.index import SourceEntry
-from planc.runtime.data.sources import (
-    JsonLinesSource,
-    PythonStdlibSource,
-    TextSource,
-    stdlib_files,
-)
-from planc.runtime.data.spec import Source
+from planc.runtime.data.sources import stdlib_files
 from planc.runtime.data.splits import split_files
 from planc.runtime.file_systems import file_system_of, keeps_times
 
@@ -55,19 +51,16 @@ class FileState:
 
 def source_files(source: Source, *, base: Path) -> tuple[FileState, ...]:
     """The state of every file of a source, in the order of reading; none for a pinned commit of the Hub."""
+    if source.hub is not None:
+        return ()
     match source:
-        case TextSource() | JsonLinesSource():
-            return _states((name, base / name) for name in matched_files(source.patterns, base=base))
         case ChatSource() | HfDatasetSource():
-            if hub_of(source) is not None:
-                return ()
             return _states(split_files(source.patterns, split=source.split, subset=source.subset, base=base))
         case PythonStdlibSource():
             return _states(stdlib_files())
-        case HfHubSource():
-            return ()
         case _:
-            assert_never(source)
+            names = matched_files(getattr(source, "patterns", ()), base=base)
+            return _states((name, base / name) for name in names)
 
 
 def digest_of_states(files: Iterable[FileState]) -> str:

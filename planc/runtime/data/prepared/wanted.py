@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from planc.data_sources import BY_NAME
-from planc.runtime.data.chat import ChatSource, Templates, source_templates
-from planc.runtime.data.documents import hub_of
+from planc.data_sources.kinds import ChatSource
+from planc.runtime.data.chat import Templates, source_templates
 from planc.runtime.data.fingerprint import description
 from planc.runtime.data.prepared.index import Layout, Recipe
 from planc.runtime.data.prepared.source_files import FileState, digest_of_states, source_files
@@ -50,7 +49,7 @@ class Wanted:
         A dataset of the Hub does not, because its size is unknown until it is read.
         """
         limit = MAX_BYTES_OF_BYTES if self.tokenizer.is_bytes else MAX_BYTES_IN_MEMORY
-        return hub_of(self.spec.source) is None and self.size_bytes <= limit
+        return self.spec.source.hub is None and self.size_bytes <= limit
 
     @property
     def size_bytes(self) -> int:
@@ -101,7 +100,7 @@ def _recipe(spec: DataSpec, tokenizer: TokenizerFiles) -> Recipe:
         texts = {name: template.text for name, template in tokenizer.chat_templates.items()}
         text = json.dumps([texts.get(DEFAULT_TEMPLATE), texts.get(TOOLS_TEMPLATE)])
         digests.append(("chat template", hashlib.sha256(text.encode()).hexdigest()))
-    libraries = (*BY_NAME[source[0]].libraries, *tokenizer.libraries)
+    libraries = (*spec.source.libraries, *tokenizer.libraries)
     layout = _LAYOUTS[spec.packing]
     is_joined = layout == "joined"
     return Recipe(

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 import planc
-from planc.data_sources import BY_NAME
 from planc.graph.graph import Graph
+from planc.graph.ops import Mixture
 from planc.graph.sources import sources_of
 from planc.runtime.ranks.reads import Reads
 
@@ -84,8 +84,8 @@ def note_surroundings(reads: Reads, graph: Graph, *, device: torch.device) -> No
 def _versions(graph: Graph) -> Iterator[tuple[str, str]]:
     yield "Python", f"{platform.python_version()} ({sys.implementation.name}, {platform.machine()})"
     yield "planc", planc.__version__
-    sources = {op.source for op in sources_of(graph)}
-    of_sources = dict.fromkeys(name for source in sorted(sources) for name in BY_NAME[source].libraries)
+    sources = {type(op.source) for op in sources_of(graph) if not isinstance(op.source, Mixture)}
+    of_sources = sorted({name for source in sources for name in source.libraries})
     for name in (*_LIBRARIES, *of_sources):
         if (version := _version(name)) is not None:
             yield name, version

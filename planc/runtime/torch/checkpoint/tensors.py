@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed import ProcessGroup
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
+from planc.optimizers import OPTIMIZERS
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.manifest import Manifest
 from planc.runtime.torch.agreement.texts import gather
@@ -34,7 +36,7 @@ def named_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
 
     `model.<fqn>` for parameters and persistent buffers, tied ones once, under the first name. For each
     parameter that the optimizer trains, its state: `optimizer.<fqn>.exp_avg`, `.exp_avg_sq` and `.step` of
-    AdamW, `.momentum_buffer` of SGD, created here if no step has created them yet.
+    AdamW, created here if no step has created them yet.
     """
     fqns = tensor_names(state.model)
     tensors = {f"model.{fqn}": tensor.detach() for tensor, fqn in fqns.items()}
@@ -44,8 +46,7 @@ def named_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
                 continue
             moments = state.optimizer.state[parameter]
             if not moments:
-                initial = _no_momentum if isinstance(state.optimizer, SGD) else _initial_moments
-                moments.update(initial(parameter, group=group))
+                moments.update(_initial_moments(state.optimizer, parameter, group=group))
             for name, tensor in moments.items():
                 tensors[f"optimizer.{fqns[parameter]}.{name}"] = tensor.detach()
     return tensors
@@ -114,22 +115,23 @@ def tensor_names(model: nn.Module) -> dict[torch.Tensor, str]:
     return fqns
 
 
-def _initial_moments(parameter: torch.Tensor, *, group: Mapping[str, object]) -> dict[str, torch.Tensor]:
-    """The state that AdamW creates at a parameter's first step (`torch.optim.adam.Adam._init_group`)."""
-    is_on_device = bool(group["fused"] or group["capturable"])
-    is_double = torch.get_default_dtype() == torch.float64 and not group["fused"]
-    step = torch.zeros(
-        (),
-        dtype=torch.float64 if is_double else torch.float32,
-        device=parameter.device if is_on_device else "cpu",
-    )
-    names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])]
-    return {"step": step, **{name: torch.zeros_like(parameter.detach()) for name in names}}
+def _initial_moments(
+    optimizer: Optimizer, parameter: torch.Tensor, *, group: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
+    """The state with which the next step is like a parameter's first one, as torch makes it there.
 
-
-def _no_momentum(parameter: torch.Tensor, *, group: Mapping[str, object]) -> dict[str, torch.Tensor]:
-    """The state with which SGD's next step is like its first one: the buffer becomes the gradient itself."""
-    return {"momentum_buffer": torch.zeros_like(parameter.detach())} if group["momentum"] else {}
+    It is zeros: SGD's buffer becomes the gradient itself.
+    """
+    kind = next(one for one in OPTIMIZERS if one.torch_class == type(optimizer).__name__)
+    settings = kind(**{name: group[name] for name in kind.argument_names()})
+    moments = {name: torch.zeros_like(parameter.detach()) for name in settings.state_names}
+    if not kind.has_step_counter:
+        return moments
+    is_on_device = bool(group.get("fused") or group.get("capturable"))
+    is_double = torch.get_default_dtype() == torch.float64 and not group.get("fused")
+    dtype = torch.float64 if is_double else torch.float32
+    step = torch.zeros((), dtype=dtype, device=parameter.device if is_on_device else "cpu")
+    return {"step": step, **moments}
 
 
 def _describe(dtype: str, shape: tuple[int, ...]) -> str:

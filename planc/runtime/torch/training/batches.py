@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from planc.graph.ops import ExportHf, NextBatch, OpenData, OpenSource, ShardContext
-from planc.graph.sources import MIXTURE, name_of, training_data
+from planc.graph.ops import ExportHf, Mixture, NextBatch, OpenData, OpenSource, ShardContext
+from planc.graph.sources import name_of, training_data
 from planc.hub.names import model_folder
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.errors import DataError, DataStorageError
@@ -40,7 +40,7 @@ from planc.tables import plural
 def open_data(session: Session, op: OpenData, position: Position) -> None:
     """Every rank has the same data; the order decides which samples are its own."""
     session._data_op = op
-    if op.source == MIXTURE:
+    if isinstance(op.source, Mixture):
         data = _mixed(session, op)
     else:
         spec = data_spec(op, training=op)

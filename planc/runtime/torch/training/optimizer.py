@@ -37,15 +37,15 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def _optimizer(op: BuildOptimizer, groups: list[dict[str, Any]], *, device: torch.device) -> Optimizer:
-    torch_class: type[Optimizer] = getattr(torch.optim, op.optimizer.torch_class)
-    options: dict[str, Any] = {"lr": op.lr, **op.arguments, **_flags(op, device=device)}
+    torch_class: type[Optimizer] = getattr(torch.optim, op.settings.torch_class)
+    options: dict[str, Any] = {"lr": op.lr, **op.settings.arguments, **_flags(op, device=device)}
     return torch_class(groups, **options)
 
 
 def _flags(op: BuildOptimizer, *, device: torch.device) -> dict[str, bool]:
-    """torch's flags for the op's implementation."""
+    """torch's flags for the op's implementation. Some of its classes have no `fused`."""
     chosen = op.implementation_on(device.type)
-    return {"fused": chosen == "fused", "foreach": chosen == "foreach"}
+    return {"foreach": chosen == "foreach", **({"fused": True} if chosen == "fused" else {})}
 
 
 def build_schedule(session: Session, op: BuildSchedule, position: Position) -> None:

@@ -1,0 +1,124 @@
+"""The kinds of data sources."""
+
+from __future__ import annotations
+
+from dataclasses import field as field_of
+from typing import ClassVar, Literal
+
+from planc.data_sources.hub_datasets import HubDataset
+from planc.data_sources.source import SourceKind
+from planc.record import record
+
+TrainOn = Literal["answers", "last_answer", "all"]
+Thinking = Literal["last", "all"]
+EndOfTurn = Literal["auto", "true", "false"]
+
+
+@record
+class TextSource(SourceKind):
+    """UTF-8 files, one document each. `patterns` are globs relative to a base directory (`**` any depth).
+
+    An empty file is a document without characters, as in `datasets`.
+    """
+
+    patterns: tuple[str, ...]
+    kind: Literal["text"] = field_of(default="text", kw_only=True)
+
+
+@record
+class JsonLinesSource(SourceKind):
+    """Files of one JSON object per line, or of one list; each object's `field` is a document."""
+
+    patterns: tuple[str, ...]
+    field: str = "text"
+    kind: Literal["jsonl"] = field_of(default="jsonl", kw_only=True)
+    fingerprint_order: ClassVar[tuple[str, ...]] = ("field", "patterns")
+
+
+@record
+class HfDatasetSource(SourceKind):
+    """Local files and dataset directories; each record's `field` is a document.
+
+    `patterns` are globs of files relative to a base directory, directories, or one `hf://datasets/...`.
+    `split` is a split or a part of one, as `datasets` writes it; `subset` is a configuration of a directory.
+    """
+
+    patterns: tuple[str, ...]
+    field: str = "text"
+    split: str = "train"
+    subset: str | None = None
+    kind: Literal["hf_dataset"] = field_of(default="hf_dataset", kw_only=True)
+    libraries: ClassVar[tuple[str, ...]] = ("datasets", "pyarrow")
+    fingerprint_order: ClassVar[tuple[str, ...]] = ("field", "patterns", "split", "subset")
+
+    @property
+    def hub(self) -> HubDataset | None:
+        return HubDataset.of(self.patterns)
+
+
+@record
+class ChatSource(SourceKind):
+    """Records of conversations: messages, each with a role and a content, or a prompt and its completion.
+
+    `field` is the key of the messages; None for `messages`, `conversations`, or `prompt` and `completion`,
+    whichever a row has. `train_on` "answers" trains on what the assistant writes, "last_answer" on its last
+    message, "all" on the whole text. `thinking` "last" renders a conversation once, as its template does,
+    which may leave the reasoning of earlier turns out; "all" renders it once for each turn. `template` is the
+    name of a template of the tokenizer, or the path of a file; "auto" is what transformers would use, "none"
+    that rows need none. `train_on_end_of_turn` "auto" trains on an end that the template marks, and on any
+    that a template without marks writes. `date` is the day that templates take for today's. `patterns`,
+    `split` and `subset` are those of a HfDatasetSource.
+    """
+
+    patterns: tuple[str, ...]
+    field: str | None = None
+    train_on: TrainOn = "answers"
+    thinking: Thinking = "last"
+    template: str = "auto"
+    date: str | None = None
+    train_on_end_of_turn: EndOfTurn = "auto"
+    ignore: tuple[str, ...] = ()
+    split: str = "train"
+    subset: str | None = None
+    kind: Literal["chat"] = field_of(default="chat", kw_only=True)
+    libraries: ClassVar[tuple[str, ...]] = ("jinja2",)
+    fingerprint_order: ClassVar[tuple[str, ...]] = (
+        *("field", "train_on", "train_on_end_of_turn", "thinking", "template", "date", "ignore"),
+        *("patterns", "split", "subset"),
+    )
+
+    @property
+    def hub(self) -> HubDataset | None:
+        return HubDataset.of(self.patterns)
+
+    @property
+    def trains_ends(self) -> bool | None:
+        """Whether the end of a turn is trained on; None for what the template decides."""
+        return None if self.train_on_end_of_turn == "auto" else self.train_on_end_of_turn == "true"
+
+
+@record
+class HfHubSource(SourceKind):
+    """A dataset on the Hub at one commit. `revision` is the commit's 40 hexadecimal digits."""
+
+    repository: str
+    revision: str
+    split: str = "train"
+    subset: str | None = None
+    field: str = "text"
+    kind: Literal["hf_hub"] = field_of(default="hf_hub", kw_only=True)
+    libraries: ClassVar[tuple[str, ...]] = ("datasets", "pyarrow")
+
+    @property
+    def hub(self) -> HubDataset | None:
+        return HubDataset(self.repository, self.revision)
+
+
+@record
+class PythonStdlibSource(SourceKind):
+    """The `*.py` files of the running interpreter's standard library: real text on every machine."""
+
+    kind: Literal["python_stdlib"] = field_of(default="python_stdlib", kw_only=True)
+
+
+Source = TextSource | JsonLinesSource | ChatSource | HfDatasetSource | HfHubSource | PythonStdlibSource

@@ -1,0 +1,97 @@
+"""CONTRIBUTING's table, executed: what a row says is added to a scratch copy of planc, and trained with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.contributing import recipes
+from tests.contributing.scratch import MAX_PLACES, TEXT, Recipe, Scratch, row_of, scratch_copy, unnamed
+
+RECIPES = [one for one in vars(recipes).values() if isinstance(one, Recipe)]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.row)
+def test_a_row_names_every_place_and_at_most_three(recipe: Recipe) -> None:
+    assert unnamed(recipe) == []
+    write, _ = row_of(recipe.row)
+    assert write.count(", and ") + write.count(", its ") + 1 <= MAX_PLACES
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Scratch:
+    return scratch_copy(tmp_path)
+
+
+def test_a_train_key_trains_and_a_resume_asks_for_leave(scratch: Scratch) -> None:
+    scratch.apply(recipes.TRAIN_KEY)
+    frozen = scratch.write("frozen.plan", ("steps = 3", "steps = 3\n  frozen_steps = 3"))
+    still = scratch.write("still.plan", ("lr = 1e-3)", "lr = 1e-30)"))
+    plain = scratch.write("plain.plan")
+    assert scratch.losses(frozen) == scratch.losses(still) != scratch.losses(plain)
+    saves = "\ncheckpoint {\n  save_every = 1 steps\n}\n"
+    for name in (plain, frozen):
+        (scratch.plans / name).write_text((scratch.plans / name).read_text() + saves)
+    told = scratch.planc("diff", plain, frozen)
+    assert "train.frozen_steps  0 -> 3" in told
+    assert "resume: refused: this plan trains differently" in told
+    assert "--allow-change train.frozen_steps" in told
+
+
+def test_a_rule_refuses_a_plan_and_its_page_explains_it(scratch: Scratch) -> None:
+    scratch.apply(recipes.RULE)
+    low = scratch.write("low.plan", ("lr = 1e-3)", "lr = 1e-3, betas = [0.1, 0.95])"))
+    assert "error[P799]" in scratch.planc("check", low, code=1)
+    assert "averages few steps" in scratch.planc("explain", "P799")
+    assert len(scratch.losses(scratch.write("plain.plan"))) == 3
+
+
+@pytest.mark.slow
+def test_a_style_trains_as_the_one_it_repeats(scratch: Scratch) -> None:
+    scratch.apply(recipes.STYLE)
+    rules = (
+        'mesh {\n  tp = 2\n}\n\ntensor_parallel on tp {\n  "model.layers.*.mlp.{gate,up}_proj" -> STYLE\n'
+        '  "model.layers.*.mlp.down_proj" -> rowwise\n}\n\ndata {'
+    )
+    own = scratch.write("own.plan", ("data {", rules.replace("STYLE", "columns")))
+    known = scratch.write("known.plan", ("data {", rules.replace("STYLE", "colwise")))
+    assert scratch.losses(own, ranks=2) == scratch.losses(known, ranks=2)
+
+
+def test_an_op_changes_what_is_trained(scratch: Scratch) -> None:
+    plain = scratch.write("plain.plan")
+    before = scratch.losses(plain)
+    scratch.apply(recipes.OP)
+    assert "weights.round" in scratch.planc("show", plain, "--graph", "text")
+    again = scratch.write("again.plan")
+    rounded = scratch.losses(again)
+    assert rounded[0] == before[0] and rounded[1] != before[1]
+    # The quick plan's weights are far below 0.125: rounded, they are 0 or, of norms, 1, and all logits equal.
+    assert rounded[1] == pytest.approx(5.5607, abs=1e-3)
+
+
+def test_an_optimizer_trains_as_torchs_own(scratch: Scratch) -> None:
+    scratch.apply(recipes.OPTIMIZER)
+    kind = "radam(lr = 1e-3, decoupled_weight_decay = true, weight_decay = 0.1)"
+    plan = scratch.write("radam.plan", ("adamw(lr = 1e-3)", kind))
+    assert len(set(scratch.losses(plan))) == 3
+    assert "optimizer decoupled_weight_decay" in scratch.planc("diff", plan, scratch.write("plain.plan"))
+    scratch.planc("verify", plan)
+
+
+def test_a_data_source_is_read_as_the_same_text_from_elsewhere(scratch: Scratch) -> None:
+    scratch.apply(recipes.SOURCE)
+    rows = (json.dumps({"text": line}) for line in TEXT.splitlines())
+    (scratch.plans / "data" / "a.jsonl").write_text("\n".join(rows))
+    lines = scratch.write("lines.plan", ("text(", "lines("))
+    same = scratch.write("same.plan", ('text("data/*.txt")', 'jsonl("data/*.jsonl")'))
+    assert scratch.losses(lines) == scratch.losses(same) != scratch.losses(scratch.write("plain.plan"))
+    assert "data.source" in scratch.planc("diff", lines, same)
+
+
+def test_a_schedule_sets_every_steps_rate(scratch: Scratch) -> None:
+    scratch.apply(recipes.SCHEDULE)
+    plan = scratch.write("halving.plan", ("lr = 1e-3)", "lr = 1e-3)\n  schedule = halving()"))
+    assert scratch.losses(plan, name="learning_rate") == [1e-3, 5e-4, 2.5e-4]
