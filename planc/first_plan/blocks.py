@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from planc.first_plan.brief import Brief
 from planc.first_plan.practice import SEQUENCE_LENGTH, Purpose, Steps, practice_of, steps_of, tokens_on
 from planc.inventory.schema import Inventory
+from planc.syntax.write import block, number
 
 _WEIGHTS = {
     Purpose.PRETRAIN: ("New weights from a seed: the same on every mesh.", "random"),
     Purpose.CONTINUE: ("From the model's safetensors; every rank reads its own slices.", "pretrained"),
     Purpose.CHATS: ("From the model's safetensors; every rank reads its own slices.", "pretrained"),
 }
-WHOLE = "  # Conversations share sequences, apart from each other, and stay whole.\n  packing = whole\n"
+WHOLE = ("# Conversations share sequences, apart from each other, and stay whole.", "packing = whole")
 _SAVES = 10
 """Checkpoints of a run, at least."""
 
@@ -32,74 +33,75 @@ def tokens_per_step_of(brief: Brief, inventory: Inventory) -> int:
     return tokens_on(brief.devices, wanted=wanted, sequence_length=length)
 
 
-def blocks(brief: Brief, inventory: Inventory, *, attention: str, packing: str) -> Mapping[str, str]:
+def blocks(
+    brief: Brief, inventory: Inventory, *, attention: Sequence[str], packing: Sequence[str]
+) -> Mapping[str, str]:
     """The text of each block by its kind, in the order of a plan.
 
     `attention` is lines of `model`, and `packing` of `data`.
     """
-    hardware = f"hardware {{\n  gpu = {brief.device.name}\n}}\n" if brief.device is not None else ""
     found = {
-        "model": _model(brief, attention),
-        "data": _data(brief, inventory, packing),
-        "optimizer": _optimizer(brief, inventory),
-        "checkpoint": _checkpoint(brief, inventory),
-        "hardware": hardware,
-        "train": _train(brief, inventory),
+        "model": [*_model(brief), *attention],
+        "data": [*_data(brief, inventory), *packing, "shuffle_seed = 42"],
+        "optimizer": [*_optimizer(brief, inventory)],
+        "checkpoint": [*_checkpoint(brief, inventory)],
+        "hardware": [f"gpu = {brief.device.name}"] if brief.device is not None else [],
+        "train": [*_train(brief, inventory)],
     }
-    return {kind: text for kind, text in found.items() if text}
+    return {kind: block(kind, lines) for kind, lines in found.items() if lines}
 
 
-def _model(brief: Brief, attention: str) -> str:
+def _model(brief: Brief) -> Iterator[str]:
     why, weights = _WEIGHTS[brief.purpose]
-    precision = "FSDP computes in bfloat16, weights and optimizer stay float32, as torchtitan's defaults."
-    note = f"  # {precision}\n" if brief.device is not None else ""
-    settings = f"  hf = {brief.model}\n  # {why}\n  weights = {weights}\n{note}  dtype = float32\n"
-    return f"model {{\n{settings}{attention}}}\n"
+    yield f"hf = {brief.model}"
+    yield f"# {why}"
+    yield f"weights = {weights}"
+    if brief.device is not None:
+        yield "# FSDP computes in bfloat16, weights and optimizer stay float32, as torchtitan's defaults."
+    yield "dtype = float32"
 
 
-def _data(brief: Brief, inventory: Inventory, packing: str) -> str:
+def _data(brief: Brief, inventory: Inventory) -> Iterator[str]:
     length = sequence_length_of(brief, inventory)
     why = "Llama 2's length." if length == SEQUENCE_LENGTH else "All positions that the model has."
-    why = "As given to planc new." if brief.sequence_length else why
-    return (
-        f"data {{\n  source = {brief.source}\n  tokenizer = {brief.tokenizer}\n"
-        f"  # {why}\n  sequence_length = {length}\n  micro_batch = 1\n{packing}  shuffle_seed = 42\n}}\n"
-    )
+    yield f"source = {brief.source}"
+    yield f"tokenizer = {brief.tokenizer}"
+    yield f"# {'As given to planc new.' if brief.sequence_length else why}"
+    yield f"sequence_length = {length}"
+    yield "micro_batch = 1"
 
 
-def _optimizer(brief: Brief, inventory: Inventory) -> str:
+def _optimizer(brief: Brief, inventory: Inventory) -> Iterator[str]:
     found = practice_of(brief.purpose, inventory.num_parameters)
     steps = _steps(brief, inventory)
     end = "to zero, as Alpaca" if found.min_factor == 0 else "to a tenth of the peak, as Llama 2"
-    return (
-        f"optimizer {{\n  # {found.rate_reason} {found.decay_reason}\n"
-        f"  kind = adamw(lr = {_number(found.learning_rate)}, betas = {found.betas}, "
-        f"weight_decay = {found.weight_decay})\n"
-        "  # The norm at which GPT-3 and Llama 2 clip.\n  clip_grad_norm = 1.0\n"
-        f"  # A cosine {end}, after {steps.warmup_reason}.\n"
-        f"  schedule = cosine(warmup = {steps.warmup} steps, min_factor = {found.min_factor})\n}}\n"
-    )
+    decay = number(found.weight_decay)
+    yield f"# {found.rate_reason} {found.decay_reason}"
+    yield f"kind = adamw(lr = {number(found.learning_rate)}, betas = {found.betas}, weight_decay = {decay})"
+    yield "# The norm at which GPT-3 and Llama 2 clip."
+    yield "clip_grad_norm = 1.0"
+    yield f"# A cosine {end}, after {steps.warmup_reason}."
+    yield f"schedule = cosine(warmup = {steps.warmup} steps, min_factor = {number(found.min_factor)})"
 
 
-def _checkpoint(brief: Brief, inventory: Inventory) -> str:
-    every = max(1, min(1_000, _steps(brief, inventory).number // _SAVES))
-    return (
-        f"checkpoint {{\n  save_every = {every} steps\n  keep_last = 2\n"
-        "  # The same command resumes after a stop, on any mesh.\n  resume = latest\n"
-        '  # A folder that transformers loads, at the end.\n  export "hf" { dtype = bfloat16 }\n}\n'
-    )
+def _checkpoint(brief: Brief, inventory: Inventory) -> Iterator[str]:
+    yield f"save_every = {max(1, min(1_000, _steps(brief, inventory).number // _SAVES))} steps"
+    yield "keep_last = 2"
+    yield "# The same command resumes after a stop, on any mesh."
+    yield "resume = latest"
+    yield "# A folder that transformers loads, at the end."
+    yield 'export "hf" { dtype = bfloat16 }'
 
 
-def _train(brief: Brief, inventory: Inventory) -> str:
+def _train(brief: Brief, inventory: Inventory) -> Iterator[str]:
     steps = _steps(brief, inventory)
-    tokens = tokens_per_step_of(brief, inventory)
+    is_given = brief.tokens_per_step is not None
     reason = practice_of(brief.purpose, inventory.num_parameters).tokens_reason
-    if brief.tokens_per_step is not None:
-        reason = brief.tokens_reason
-    return (
-        f"train {{\n  # {steps.reason}\n  steps = {steps.number}\n  loss_chunks = 1\n"
-        f"  # {reason}\n  tokens_per_step = {tokens}\n}}\n"
-    )
+    yield f"# {steps.reason}"
+    yield f"steps = {steps.number}"
+    yield "loss_chunks = 1"
+    yield f"# {brief.tokens_reason if is_given else reason}"
+    yield f"tokens_per_step = {tokens_per_step_of(brief, inventory)}"
 
 
 def _steps(brief: Brief, inventory: Inventory) -> Steps:
@@ -110,9 +112,3 @@ def _steps(brief: Brief, inventory: Inventory) -> Steps:
         data_bytes=brief.data_bytes,
         given=brief.steps,
     )
-
-
-def _number(value: float) -> str:
-    """`3e-4`, as plans write it."""
-    mantissa, _, exponent = f"{value:.1e}".partition("e")
-    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"

@@ -104,8 +104,8 @@ class _Started:
     """A plan of one micro batch for the search to start from, with lines of its blocks `model` and `data`."""
 
     checked: Checked
-    attention: str = ""
-    packing: str = ""
+    attention: tuple[str, ...] = ()
+    packing: tuple[str, ...] = ()
 
 
 def _started(brief: Brief, inventory: Inventory, models: KnownModels) -> _Started:
@@ -118,16 +118,17 @@ def _started(brief: Brief, inventory: Inventory, models: KnownModels) -> _Starte
     plain = model_plan(brief.model, inventory, sequence_length=length, tokenizer=brief.tokenizer)
 
     def check(settings: _Started) -> _Started:
-        text = plain.replace("model {\n", f"model {{\n{settings.attention}", 1)
-        text = text.replace("data {\n", f"data {{\n{settings.packing}", 1)
+        text = plain
+        for kind, lines in (("model", settings.attention), ("data", settings.packing)):
+            text = text.replace(f"{kind} {{\n", "\n".join((f"{kind} {{", *lines, "")), 1)
         source = SourceFile(brief.name, text)
         return replace(settings, checked=check_source(source, base=brief.folder, models=models))
 
-    whole = WHOLE if brief.purpose is Purpose.CHATS else ""
+    whole = WHOLE if brief.purpose is Purpose.CHATS else ()
     first = check(_Started(Checked({}, ()), packing=whole))
     if first.checked.ok:
         return first
-    own = check(replace(first, attention=_eager(check(replace(first, packing=""))), packing=""))
+    own = check(replace(first, attention=_eager(check(replace(first, packing=()))), packing=()))
     if not own.checked.ok:
         return first
     isolated = check(replace(own, packing=whole))
@@ -139,17 +140,17 @@ def _first_code(started: _Started) -> str:
     return next((one.code.code for one in errors), "")
 
 
-def _eager(refused: _Started) -> str:
+def _eager(refused: _Started) -> tuple[str, ...]:
     """The lines of `model` for attention by the model's own code; none where fused attention is accepted."""
     code = _first_code(refused)
-    why = f"The model's own code: fused attention is refused ({code})."
-    return f"  # {why}\n  attention = eager\n" if code else ""
+    why = f"# The model's own code: fused attention is refused ({code})."
+    return (why, "attention = eager") if code else ()
 
 
-def _apart(refused: _Started) -> str:
+def _apart(refused: _Started) -> tuple[str, ...]:
     """The lines of `data` for conversations that do not share sequences."""
-    why = f"The model's attention can't keep conversations apart ({_first_code(refused)})."
-    return f"  # {why}\n  packing = none\n"
+    why = f"# The model's attention can't keep conversations apart ({_first_code(refused)})."
+    return why, "packing = none"
 
 
 def _searched(brief: Brief, base: Base, device: Device, inventory: Inventory, models: KnownModels) -> Written:
@@ -174,7 +175,7 @@ def _searched(brief: Brief, base: Base, device: Device, inventory: Inventory, mo
 
 def _plain(brief: Brief, base: Base, models: KnownModels, *, why: str) -> Written:
     """Parameters sharded over all ranks; layers are recomputed if the plan does not fit otherwise."""
-    dtypes = "" if brief.device is None else base.dtypes
+    dtypes = () if brief.device is None else base.dtypes
     refused = None
     for recompute in (Recompute.NONE, Recompute.FULL):
         mesh = Mesh(1, brief.devices, 1, 1, Rules.NONE)

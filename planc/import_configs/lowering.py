@@ -21,10 +21,11 @@ from planc.import_configs.sizes import (
     required,
     tokens_per_step,
 )
-from planc.import_configs.source import quoted, source_of
+from planc.import_configs.source import source_of
 from planc.inventory.schema import Inventory
 from planc.record import record
 from planc.source import SourceFile
+from planc.syntax.write import block, quoted, rule
 
 
 @record
@@ -64,11 +65,8 @@ def plan_text(draft: Draft, target: Target, *, title: str) -> str | tuple[Missin
         return missing
     if target.inventory is None:
         draft.added("model", "layers are taken to be `model.layers.*`, as in most models: pass --model DIR")
-    blocks = [*_blocks(draft, target, needed)]
-    text = f"# {title}\n\n" + "\n\n".join(
-        f"{header} {{\n{''.join(f'  {line}{chr(10)}' for line in lines)}}}" for header, lines in blocks
-    )
-    formatted, problems = format_source(SourceFile("imported.plan", text + "\n"))
+    text = "\n".join((f"# {title}\n", *(block(*one) for one in _blocks(draft, target, needed))))
+    formatted, problems = format_source(SourceFile("imported.plan", text))
     assert formatted is not None, f"the importer wrote a plan that does not parse: {problems}"
     return formatted
 
@@ -96,7 +94,7 @@ def _blocks(draft: Draft, target: Target, needed: Mapping[str, Any]) -> Iterator
     if mesh.cp > 1:
         yield _context_parallel(draft)
     if (recompute := draft.take(facts.RECOMPUTE)) not in (None, "none"):
-        yield "activation_checkpoint", [f'"{block}.*" -> {recompute}' for block in target.blocks]
+        yield "activation_checkpoint", [rule([f"{one}.*"], recompute) for one in target.blocks]
     if draft.take(facts.COMPILE):
         is_ring = mesh.cp > 1 and not draft.has(facts.ULYSSES) and draft.take(facts.ROTATE) in (None, "ring")
         yield "compile", [*_compile(draft, target, is_ring=is_ring)]
@@ -201,7 +199,7 @@ def _fsdp(draft: Draft, mesh: Mesh, target: Target) -> Block:
         text = "false: in a pipeline, each micro batch would gather parameters again"
         draft.added("fsdp.unit.reshard_after_forward", text)
     unit = "unit(reshard_after_forward = false)" if keeps else "unit"
-    lines += [f'"{block}.*" -> {unit}' for block in target.blocks]
+    lines += [rule([f"{one}.*"], unit) for one in target.blocks]
     return f"fsdp on dp_shard{', cp' if mesh.cp > 1 else ''}", lines
 
 
@@ -221,8 +219,7 @@ def _compile(draft: Draft, target: Target, *, is_ring: bool) -> Iterator[str]:
         value = draft.take(fact)
         if value is not None:
             yield f"{key} = {'true' if value else 'false'}"
-    for block in target.blocks:
-        yield f'"{block}.*" -> region'
+    yield from (rule([f"{one}.*"], "region") for one in target.blocks)
 
 
 def _data(draft: Draft, target: Target, needed: Mapping[str, Any], micro_batch: int) -> Iterator[str]:

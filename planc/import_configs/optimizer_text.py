@@ -12,16 +12,7 @@ from planc.import_configs.draft import Draft
 from planc.import_configs.facts import Fact
 from planc.import_configs.kind import NoteKind
 from planc.inventory.schema import Inventory
-
-
-def number_text(value: float) -> str:
-    """A float as a plan writes it: `3e-4`, not `0.0003`."""
-    if value and not 1e-3 <= abs(value) < 1e4:
-        mantissa, _, exponent = f"{value:e}".partition("e")
-        short = f"{float(mantissa):g}e{int(exponent)}"
-        if float(short) == value:
-            return short
-    return repr(float(value))
+from planc.syntax.write import call, number, rule
 
 
 def optimizer_lines(
@@ -32,10 +23,10 @@ def optimizer_lines(
     if decay is None and kind == "adamw":
         decay = 0.01
         draft.added(facts.WEIGHT_DECAY.place, "0.01, torch's default: the file leaves it to the script")
-    yield f"kind = {kind}({', '.join(_arguments(draft, kind=kind, lr=lr, decay=decay))})"
+    yield f"kind = {call(kind, [*_arguments(draft, kind=kind, lr=lr, decay=decay)])}"
     clip = draft.take(facts.CLIP)
     if clip is not None:
-        yield f"clip_grad_norm = {number_text(clip)}"
+        yield f"clip_grad_norm = {number(clip)}"
     schedule = _schedule_of_epochs(draft, lr=lr) if steps is None else _schedule(draft, lr=lr, steps=steps)
     if schedule:
         yield f"schedule = {schedule}"
@@ -62,30 +53,29 @@ def _spared(draft: Draft, inventory: Inventory | None) -> Iterator[str]:
     """The rule for norms and biases."""
     patterns = ("**.*norm*",) if inventory is None else spared_patterns(inventory)
     if patterns:
-        listed = ", ".join(f'"{pattern}"' for pattern in patterns)
-        yield f"{listed if len(patterns) == 1 else f'[{listed}]'} -> group(weight_decay = 0.0)"
+        yield rule(patterns, "group(weight_decay = 0.0)")
         known = "" if inventory is not None else ", as far as their names say `norm`: pass --model DIR"
         draft.added("optimizer.group", f"{draft.kind.title} does not decay norms and biases{known}")
 
 
 def _arguments(draft: Draft, *, kind: str, lr: float, decay: float | None) -> Iterator[str]:
-    yield f"lr = {number_text(lr)}"
+    yield f"lr = {number(lr)}"
     if kind == "sgd":
         momentum = draft.take(facts.MOMENTUM)
         if momentum is not None:
-            yield f"momentum = {number_text(momentum)}"
+            yield f"momentum = {number(momentum)}"
     else:
         betas = draft.take(facts.BETAS)
         first, second = draft.take(facts.BETA1), draft.take(facts.BETA2)
         if betas is None and (first is not None or second is not None):
             betas = (0.9 if first is None else first, 0.999 if second is None else second)
         if betas is not None:
-            yield f"betas = [{number_text(betas[0])}, {number_text(betas[1])}]"
+            yield f"betas = [{number(betas[0])}, {number(betas[1])}]"
         eps = draft.take(facts.EPS)
         if eps is not None:
-            yield f"eps = {number_text(eps)}"
+            yield f"eps = {number(eps)}"
     if decay is not None:
-        yield f"weight_decay = {number_text(decay)}"
+        yield f"weight_decay = {number(decay)}"
     implementation = draft.take(facts.IMPLEMENTATION)
     if implementation is not None and (kind, implementation) != ("sgd", "fused"):
         yield f"implementation = {implementation}"
@@ -113,23 +103,25 @@ def _schedule_of_epochs(draft: Draft, *, lr: float) -> str:
     if shape == "wsd" and not decay:
         shape = "constant"
         draft.added("optimizer.schedule", "without its steps of decay, a wsd schedule keeps the peak")
+    return _schedule_call(draft, shape, warmup, decay, lr=lr)
+
+
+def _schedule_call(draft: Draft, shape: str, warmup: str | int, decay: str, *, lr: float) -> str:
+    """The call of a schedule; nothing for a constant rate without a warm-up."""
     arguments = [f"warmup = {warmup}"] if warmup else []
     if shape == "wsd":
         arguments.append(f"decay = {decay}")
     if shape != "constant" and (factor := _min_factor(draft, lr=lr)):
-        arguments.append(f"min_factor = {number_text(factor)}")
-    if shape == "constant" and not arguments:
-        return ""
-    return f"{shape}({', '.join(arguments)})" if arguments else shape
+        arguments.append(f"min_factor = {number(factor)}")
+    return "" if shape == "constant" and not arguments else call(shape, arguments)
 
 
 def _steps_or_share(draft: Draft, steps: Fact, ratio: Fact) -> str:
     """`100 steps` or `3 %`; empty for neither. Steps win, as in transformers."""
-    number = draft.take(steps)
-    if number:
+    if given := draft.take(steps):
         if draft.has(ratio):
             draft.set_aside(ratio, "steps are given too, which win", kind=NoteKind.WRONG)
-        return share_text(number) if 0 < number < 1 else f"{int(number)} steps"
+        return share_text(given) if 0 < given < 1 else f"{int(given)} steps"
     share = draft.take(ratio)
     return share_text(share) if share else ""
 
@@ -155,14 +147,7 @@ def _schedule(draft: Draft, *, lr: float, steps: int) -> str:
     elif shape == "wsd" and not decay:
         shape = "constant"
         draft.added("optimizer.schedule", "without its steps of decay, a wsd schedule keeps the peak")
-    arguments = [f"warmup = {warmup} steps"] if warmup else []
-    if shape == "wsd":
-        arguments.append(f"decay = {decay} steps")
-    if shape != "constant" and (factor := _min_factor(draft, lr=lr)):
-        arguments.append(f"min_factor = {number_text(factor)}")
-    if shape == "constant" and not arguments:
-        return ""
-    return f"{shape}({', '.join(arguments)})" if arguments else shape
+    return _schedule_call(draft, shape, warmup and f"{warmup} steps", f"{decay} steps", lr=lr)
 
 
 def _warmup(draft: Draft, *, steps: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.import_configs import facts
 from planc.import_configs.draft import Draft
 from planc.import_configs.sizes import Missing
+from planc.syntax.write import call, quoted
 
 _DATA = "data/*.txt"
 _OF_CHATS = (
@@ -30,16 +31,16 @@ def source_of(draft: Draft) -> str | Missing:
         path = "data/*.jsonl" if is_chat else _DATA
         draft.added("data.source", f"the file names no data: `{path}`, or pass --data")
     suffix = path[path.rfind(".") :] if "." in path else ""
-    call = "chat" if is_chat else _CALLS.get(suffix, "text")
+    name = "chat" if is_chat else _CALLS.get(suffix, "text")
     arguments = [quoted(path)]
-    field = None if call == "text" else draft.take(facts.MESSAGES if is_chat else facts.TEXT_FIELD)
+    field = None if name == "text" else draft.take(facts.MESSAGES if is_chat else facts.TEXT_FIELD)
     if field is not None:
         arguments.append(f"field = {quoted(field)}")
-    for name, fact in _OF_CHATS if is_chat else ():
+    for key, fact in _OF_CHATS if is_chat else ():
         if (value := draft.take(fact)) is not None:
-            arguments.append(f"{name} = {quoted(value) if fact is facts.TEMPLATE else value}")
-    arguments += _split(draft, call)
-    return f"{call}({', '.join(arguments)})"
+            arguments.append(f"{key} = {quoted(value) if fact is facts.TEMPLATE else value}")
+    arguments += _split(draft, name)
+    return call(name, arguments)
 
 
 def _split(draft: Draft, call: str) -> Iterator[str]:
@@ -50,8 +51,3 @@ def _split(draft: Draft, call: str) -> Iterator[str]:
     split = draft.take(facts.SPLIT)
     if split not in (None, "train"):
         yield f"split = {quoted(split)}"
-
-
-def quoted(text: str) -> str:
-    """A text as a plan has it, which knows no escapes: the readers refuse quotes."""
-    return f'"{text}"'

@@ -15,6 +15,7 @@ from planc.plan.scope import Scope
 from planc.plan.spellings import bool_word, dtype_word, is_number, policy_bool
 from planc.record import record
 from planc.syntax import ast
+from planc.syntax.write import number
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -119,7 +120,7 @@ class Float:
         return f"a number{_range(self.low, self.high)}"
 
     def render(self, value: float) -> str:
-        return repr(value)
+        return number(value)
 
 
 @record

@@ -21,6 +21,7 @@ from planc.plan.types import Variant, keys, render_call, type_of
 from planc.source import SourceFile
 from planc.styles import BY_NAME
 from planc.styles.style import use
+from planc.syntax.write import number, rule
 from planc.vocab import StridedShard
 
 _MIXED = re.compile(r"\{([0-9.]+(?:,[0-9.]+)+)\}")
@@ -61,13 +62,13 @@ def _block(kind: str, shape: Shape, record: Any, bound: BoundPlan) -> Iterator[s
     for name, of in shape.directives.items():
         given = getattr(record, name)
         if given is not None and is_solved(bound.plan, bound.inventory):
-            yield from (f"  {_rule(rule, shape)}" for rule in _solved(bound))
+            yield from (f"  {_rule(one, shape)}" for one in _solved(bound))
         elif given is not None:
             is_plain = all(getattr(given, one.name) == one.metadata["default"] for one in keys(of))
             yield f"  {name if is_plain else Variant({name: of}).render(given)}"
             yield from _automatic(bound)
-    for rule in _flat(record, bound) if shape.actions is not None else ():
-        yield f"  {_rule(rule, shape)}"
+    for one in _flat(record, bound) if shape.actions is not None else ():
+        yield f"  {_rule(one, shape)}"
     yield "}"
 
 
@@ -78,8 +79,8 @@ def _settings(record: Any) -> Iterator[str]:
 
 def _solved(bound: BoundPlan) -> Iterator[_Flat]:
     """The rules that planc found: as a plan writes them, they stay when planc finds others."""
-    for rule in bound.auto.rules:
-        yield _Flat((rule.pattern,), StyleAction(BY_NAME[rule.style], rule.boundary), override=False)
+    for one in bound.auto.rules:
+        yield _Flat((one.pattern,), StyleAction(BY_NAME[one.style], one.boundary), override=False)
 
 
 def _automatic(bound: BoundPlan) -> Iterator[str]:
@@ -104,15 +105,16 @@ class _Flat:
 def _flat(record: Any, bound: BoundPlan) -> Iterator[_Flat]:
     """The rules of a block. If files override each other's rules, each rule has the names that it decides."""
     rules: tuple[PatternRule[Any], ...] = record.rules
-    if len({rule.level for rule in rules if rule.override}) < 2:
-        for rule in rules:
-            yield _Flat(tuple(pattern.text for pattern in rule.patterns), rule.action, rule.override)
+    if len({one.level for one in rules if one.override}) < 2:
+        for one in rules:
+            yield _Flat(tuple(pattern.text for pattern in one.patterns), one.action, one.override)
         return
     beside_auto = getattr(record, "auto", None) is not None
-    for rule, names in decided(rules, bound.selections):
+    for decision, names in decided(rules, bound.selections):
         patterns = tuple(_MIXED.sub(_spelt_out, text) for text in summarise(names))
-        lists = (patterns,) if len(rule.patterns) > 1 else ((pattern,) for pattern in patterns)
-        yield from (_Flat(one, rule.action, rule.override and beside_auto) for one in lists)
+        lists = (patterns,) if len(decision.patterns) > 1 else ((pattern,) for pattern in patterns)
+        is_override = decision.override and beside_auto
+        yield from (_Flat(one, decision.action, is_override) for one in lists)
 
 
 def _spelt_out(brace: re.Match[str]) -> str:
@@ -122,10 +124,8 @@ def _spelt_out(brace: re.Match[str]) -> str:
     return f"{{{','.join(str(number) for run in runs for number in run)}}}"
 
 
-def _rule(rule: _Flat, shape: Shape) -> str:
-    texts = [f'"{pattern}"' for pattern in rule.patterns]
-    patterns = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-    return f"{'override ' if rule.override else ''}{patterns} -> {_action(rule.action, shape)}"
+def _rule(flat: _Flat, shape: Shape) -> str:
+    return f"{'override ' if flat.override else ''}{rule(flat.patterns, _action(flat.action, shape))}"
 
 
 def _action(action: Any, shape: Shape) -> str:
@@ -168,10 +168,10 @@ def _expected(one: Expectation) -> str:
     if one.subject not in SIZES:
         return _number(one.value)
     is_whole = one.value == int(one.value)
-    return Quantity(BYTES).render(int(one.value)) if is_whole else f"{one.value!r} B"
+    return Quantity(BYTES).render(int(one.value)) if is_whole else f"{number(one.value)} B"
 
 
 def _number(value: int | float) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:_}" if isinstance(value, int) and value >= 10_000 else repr(value)
+    return number(value) if isinstance(value, float) else f"{value:_}" if value >= 10_000 else str(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from planc.inventory.schema import Inventory
 from planc.lower.optimizer import build_optimizer
@@ -12,6 +12,7 @@ from planc.plan.facts import tokens_per_step
 from planc.plan.spec import Expectation, Plan
 from planc.record import record
 from planc.show.resolved import resolved_text
+from planc.syntax.write import block, call, rule
 from planc.tune.choice import Choice, Recompute, Rules
 from planc.vocab import DType
 
@@ -31,8 +32,8 @@ class Base:
     given_rules: str
     """The plan's own tensor-parallel block; empty without one."""
     expectations: tuple[Expectation, ...]
-    dtypes: str
-    """The dtypes of FSDP as the plan has them; empty for those of the model."""
+    dtypes: tuple[str, ...]
+    """The settings of FSDP's dtypes as the plan has them; empty for those of the model."""
     gradient_bytes: int
     """Of a gradient's element that FSDP reduces."""
     state_bytes: int
@@ -75,10 +76,10 @@ def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
     )
 
 
-def _dtypes(plan: Plan) -> str:
+def _dtypes(plan: Plan) -> tuple[str, ...]:
     fsdp = plan.fsdp
     named = (("param_dtype", fsdp.param_dtype), ("reduce_dtype", fsdp.reduce_dtype)) if fsdp else ()
-    return "".join(f"  {name} = {dtype}\n" for name, dtype in named if dtype is not None)
+    return tuple(f"{name} = {dtype}" for name, dtype in named if dtype is not None)
 
 
 def _reduce_dtype(plan: Plan) -> DType:
@@ -105,29 +106,29 @@ def plan_text(base: Base, choice: Choice, *, devices_per_node: int, rules: str =
 
 def _blocks(base: Base, choice: Choice, node: int, rules: str) -> Iterator[str]:
     mesh = choice.mesh
-    sizes = "".join(f"  {name} = {size}\n" for name, size in mesh.sizes)
     kept = dict(base.kept)
+    layers = [f"{one}.*" for one in base.blocks]
     yield kept.pop("model")
-    yield f"mesh {{\n{sizes}  devices_per_node = {node}\n}}\n"
+    yield block("mesh", [*(f"{name} = {size}" for name, size in mesh.sizes), f"devices_per_node = {node}"])
     if choice.schedule:
-        yield f"pipeline on pp {{\n  schedule = {choice.schedule}\n}}\n"
+        yield block("pipeline on pp", [f"schedule = {choice.schedule}"])
     if mesh.rules is Rules.GIVEN:
         yield base.given_rules
     elif mesh.tp > 1 and rules:
         yield rules
     elif mesh.tp > 1:
         directive = "auto" if mesh.rules is Rules.AUTO else "auto(sequence_parallel = true)"
-        yield f"tensor_parallel on tp {{\n  {directive}\n}}\n"
-    if fsdp := _fsdp(base, choice):
-        yield fsdp
+        yield block("tensor_parallel on tp", [directive])
+    # Nothing where no parameters are sharded, and none is cast.
+    if mesh.dp_shard * mesh.cp > 1 or mesh.dp_replicate == 1 or base.dtypes:
+        yield block(f"fsdp on dp_shard{', cp' if mesh.cp > 1 else ''}", _fsdp(base, choice, layers))
     if mesh.cp > 1:
-        yield _context_parallel(base, choice)
+        balance = [] if choice.rotate == "ulysses" else [f"load_balancer = {base.balance}"]
+        yield block("context_parallel on cp", [f"rotate = {choice.rotate}", *balance])
     if choice.recompute is not Recompute.NONE:
-        layers = "".join(f'  "{block}.*" -> {choice.recompute}\n' for block in base.blocks)
-        yield f"activation_checkpoint {{\n{layers}}}\n"
+        yield block("activation_checkpoint", [rule([one], choice.recompute) for one in layers])
     if choice.is_compiled:
-        layers = "".join(f'  "{block}.*" -> region\n' for block in base.blocks)
-        yield f"compile {{\n{layers}}}\n"
+        yield block("compile", [rule([one], "region") for one in layers])
     for kind, text in kept.items():
         if kind == "data":
             text = re.sub(r"^  micro_batch = .*$", f"  micro_batch = {choice.micro_batch}", text, flags=re.M)
@@ -143,17 +144,9 @@ def _with_tokens(text: str, tokens: int) -> str:
     return without.removesuffix("}\n") + f"  tokens_per_step = {tokens:_}\n}}\n"
 
 
-def _fsdp(base: Base, choice: Choice) -> str:
-    """Nothing where no parameters are sharded, and none is cast."""
-    if choice.mesh.dp_shard * choice.mesh.cp == 1 and choice.mesh.dp_replicate > 1 and not base.dtypes:
-        return ""
-    dims = ["dp_shard", "cp"] if choice.mesh.cp > 1 else ["dp_shard"]
-    replicas = "  replicate_on = dp_replicate\n" if choice.mesh.dp_replicate > 1 else ""
-    reshard = str(choice.reshard).lower()
-    units = "".join(f'  "{block}.*" -> unit(reshard_after_forward = {reshard})\n' for block in base.blocks)
-    return f"fsdp on {', '.join(dims)} {{\n{replicas}{base.dtypes}{units}}}\n"
-
-
-def _context_parallel(base: Base, choice: Choice) -> str:
-    balance = "" if choice.rotate == "ulysses" else f"  load_balancer = {base.balance}\n"
-    return f"context_parallel on cp {{\n  rotate = {choice.rotate}\n{balance}}}\n"
+def _fsdp(base: Base, choice: Choice, layers: Sequence[str]) -> Iterator[str]:
+    if choice.mesh.dp_replicate > 1:
+        yield "replicate_on = dp_replicate"
+    yield from base.dtypes
+    unit = call("unit", [f"reshard_after_forward = {str(choice.reshard).lower()}"])
+    yield from (rule([one], unit) for one in layers)

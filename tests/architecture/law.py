@@ -110,11 +110,11 @@ LAW: dict[str, tuple[str, ...]] = {
         *("figures", "inventory", "solve", "show", "api", "pipelining"),
     ),
     "import_configs": (
-        *("source", "strict_json", "tables", "hub", "diagnostics", "fmt", "plan", "layouts"),
+        *("source", "strict_json", "tables", "hub", "diagnostics", "syntax", "fmt", "plan", "layouts"),
         "inventory.schema",
     ),
     "first_plan": (
-        *("source", "tables", "devices", "diagnostics", "fmt", "inventory", "plan", "tune"),
+        *("source", "tables", "devices", "diagnostics", "syntax", "fmt", "inventory", "plan", "tune"),
         "api",
     ),
     "lsp": (
