@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from planc.optimizers import BY_NAME, OptimizerKind
 from planc.plan.scalars import Bool, Choice, Float
@@ -64,64 +64,53 @@ class Sgd:
     )
 
 
-@record
-class Cosine:
-    """Linear warm-up, then half a cosine down to `min_factor` of the peak at the last step."""
-
-    warmup: int | Fraction = key(
+def _warmup() -> Any:
+    """The key of a schedule's first steps, whatever comes after them."""
+    return key(
         StepsOrShare(),
         default=0,
         doc="linear warm-up, in steps or as a share of all steps",
         example="100 steps",
     )
-    min_factor: float = key(
-        Float(0.0, 1.0), default=0.0, doc="the last step's learning rate, as a share of the peak"
-    )
+
+
+def _min_factor() -> Any:
+    """The key of a schedule's end, for all that decay."""
+    return key(Float(0.0, 1.0), default=0.0, doc="the last step's learning rate, as a share of the peak")
+
+
+@record
+class Cosine:
+    """Linear warm-up, then half a cosine down to `min_factor` of the peak at the last step."""
+
+    warmup: int | Fraction = _warmup()
+    min_factor: float = _min_factor()
 
 
 @record
 class Linear:
     """Linear warm-up, then a line down to `min_factor` of the peak at the last step."""
 
-    warmup: int | Fraction = key(
-        StepsOrShare(),
-        default=0,
-        doc="linear warm-up, in steps or as a share of all steps",
-        example="100 steps",
-    )
-    min_factor: float = key(
-        Float(0.0, 1.0), default=0.0, doc="the last step's learning rate, as a share of the peak"
-    )
+    warmup: int | Fraction = _warmup()
+    min_factor: float = _min_factor()
 
 
 @record
 class Constant:
     """Linear warm-up, then the peak."""
 
-    warmup: int | Fraction = key(
-        StepsOrShare(),
-        default=0,
-        doc="linear warm-up, in steps or as a share of all steps",
-        example="100 steps",
-    )
+    warmup: int | Fraction = _warmup()
 
 
 @record
 class WarmupStableDecay:
     """Linear warm-up, the peak, then a line down to `min_factor` of the peak at the last step (WSD)."""
 
-    warmup: int | Fraction = key(
-        StepsOrShare(),
-        default=0,
-        doc="linear warm-up, in steps or as a share of all steps",
-        example="100 steps",
-    )
+    warmup: int | Fraction = _warmup()
     decay: int | Fraction = key(
         StepsOrShare(1), doc="decay at the end, in steps or as a share of all steps", example="100 steps"
     )
-    min_factor: float = key(
-        Float(0.0, 1.0), default=0.0, doc="the last step's learning rate, as a share of the peak"
-    )
+    min_factor: float = _min_factor()
 
 
 Optimizer = AdamW | Sgd

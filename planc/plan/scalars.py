@@ -386,16 +386,7 @@ def _in_range(wanted: Int | Float, value: ast.Number, scope: Scope, labels: tupl
 
 
 def _range(low: float | None, high: float | None) -> str:
-    match low, high:
-        case None, None:
-            return ""
-        case _, None:
-            return f" from {_bound(low)} up"
-        case None, _:
-            return f" up to {_bound(high)}"
-        case _:
-            return f" from {_bound(low)} to {_bound(high)}"
-
-
-def _bound(number: float | None) -> str:
-    return str(number).removesuffix(".0")
+    first, last = (str(bound).removesuffix(".0") for bound in (low, high))
+    if low is None:
+        return "" if high is None else f" up to {last}"
+    return f" from {first} up" if high is None else f" from {first} to {last}"
