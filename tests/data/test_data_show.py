@@ -244,6 +244,26 @@ def test_a_token_beyond_the_vocabulary_is_named(base: Path, capsys: pytest.Captu
     assert "is in rows.jsonl:2, but the model has 344 token ids" in capsys.readouterr().out
 
 
+def test_a_template_by_which_nothing_teaches_to_stop_is_found(
+    base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = "{{ message['content'] + '<|im_end|>' }}{% endgeneration %}"
+    assert written in TEMPLATE
+    apart = "{{ message['content'] }}{% endgeneration %}{{ '<|im_end|>' }}"
+    save_chat_tokenizer(base / "tok", template=TEMPLATE.replace(written, apart))
+    save_talks(base / "rows.jsonl", TALK)
+    path = plan(base, 'chat("rows.jsonl")', sequence_length=128)
+    assert main(["check", path, "--data"]) == 0
+    found = " ".join(capsys.readouterr().out.split())
+    assert "warning[P861]" in found and "nothing teaches the model to end its turn" in found
+    assert "end with '<|im_end|>', which is not trained on" in found
+    path = plan(base, 'chat("rows.jsonl", train_on_end_of_turn = true)', sequence_length=128)
+    assert main(["check", path, "--data"]) == 0
+    assert "P861" not in capsys.readouterr().out
+    assert main(["data", "show", path]) == 0
+    assert "turns end with '<|im_end|>', which is trained on" in capsys.readouterr().out
+
+
 def test_conversations_without_an_answer_are_found(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_chat_tokenizer(base / "tok")
     save_talks(base / "rows.jsonl", TALK, TALK[:2])
