@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
@@ -114,6 +115,16 @@ def test_sources_without_weights_are_one_set_of_sequences(tmp_path: Path) -> Non
         np.testing.assert_array_equal(data.dataset[index], parts[source].data.dataset[within])
     with pytest.raises(IndexError):
         data.dataset[data.dataset.num_sequences]
+
+
+def test_each_source_has_its_own_marks_unless_they_are_those_of_all(tmp_path: Path) -> None:
+    data = opened(tmp_path, "a", 9)
+    for marks, expected in (("ends", "ends"), ("stops", "a: ends; b: stops")):
+        sources = [
+            MixedData("a", "", replace(data, marks="ends")),
+            MixedData("b", "", replace(data, marks=marks)),
+        ]
+        assert mixed(sources, seed=0).marks == expected
 
 
 def test_a_fingerprint_changes_with_weights_and_sources_not_with_labels(

@@ -122,8 +122,15 @@ def mixed(sources: Sequence[MixedData], *, seed: int) -> OpenData:
         sources[0].data.end_of_document,
         mixture_fingerprint([one.data.fingerprint for one in sources], weights=weights),
         tuple(message for one in sources for message in one.data.left_out),
-        sources[0].data.marks,
+        _marks(sources),
     )
+
+
+def _marks(sources: Sequence[MixedData]) -> str:
+    """Those of all sources at once, or of each: conversations have ends of turns too."""
+    if len({one.data.marks for one in sources}) == 1:
+        return sources[0].data.marks
+    return "; ".join(f"{one.label}: {one.data.marks}" for one in sources)
 
 
 def _stored(prepared: Prepared, spec: DataSpec) -> Dataset:
