@@ -91,13 +91,36 @@ def known_without(trainer: str, device: str) -> Efficiencies:
     return replace(known, **changed)
 
 
+def ends_of(found: Iterable[Score]) -> tuple[float, float]:
+    """Ratios of published to expected speed between which nine of ten further rows are to be.
+
+    They are those of these rows, of which a twentieth may be beyond each.
+    """
+    ratios = sorted(score.published / score.expected for score in found)
+    beyond = max(1, int(0.05 * (len(ratios) + 1)))
+    return ratios[beyond - 1], ratios[-beyond]
+
+
+def by_left_out_table(every: Iterable[Score]) -> Iterator[tuple[str, tuple[float, float], tuple[Score, ...]]]:
+    """Each table with the ends that all other tables' rows give. Its trainer is in no fit of its rows."""
+    found = tuple(every)
+    for source in dict.fromkeys(score.row["source"] for score in found):
+        own = tuple(score for score in found if score.row["source"] == source)
+        yield source, ends_of(score for score in found if score.row["source"] != source), own
+
+
+def num_between(ends: tuple[float, float], found: Iterable[Score]) -> int:
+    """The rows whose speed is between these ratios of what is expected."""
+    return sum(ends[0] <= score.published / score.expected <= ends[1] for score in found)
+
+
 def num_covered(found: Iterable[Score]) -> int:
     """The rows inside their interval."""
     return sum(score.slow <= score.published <= score.fast for score in found)
 
 
 def report() -> Iterator[str]:
-    """Two tables: by source, and by trainers that the fit has not seen."""
+    """Three tables: by source, by trainers that no fit has seen, and with intervals from other tables."""
     yield from _table("by source, as planc expects", by_source())
     yield ""
     unseen = without_their_trainer()
@@ -106,6 +129,20 @@ def report() -> Iterator[str]:
     yield _line("every trainer", every)
     worst = sorted(every, key=lambda score: -abs(score.error))[:4]
     yield "worst: " + "; ".join(f"{score.name} {100 * score.error:+.0f} %" for score in worst)
+    yield ""
+    yield from _left_out(every)
+
+
+def _left_out(every: tuple[Score, ...]) -> Iterator[str]:
+    title = "by table, its interval from the other tables alone"
+    yield f"{title:<66}{'rows':>5}{'interval':>16}{'inside':>10}"
+    total = 0
+    for source, ends, own in by_left_out_table(every):
+        inside = num_between(ends, own)
+        total += inside
+        interval = f"{ends[0]:.2f} to {ends[1]:.2f}"
+        yield f"{source:<66}{len(own):>5}{interval:>16}{f'{inside} of {len(own)}':>10}"
+    yield f"{'every table':<66}{len(every):>5}{'':>16}{f'{total} of {len(every)}':>10}"
 
 
 def _table(title: str, found: Mapping[str, tuple[Score, ...]]) -> Iterator[str]:
