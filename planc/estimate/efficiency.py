@@ -1,9 +1,10 @@
 """The shares of a device's peaks that work reaches: each an interval, with its meaning and its source.
 
 The low and the high end hold for nine of ten machines and runs; those of `whole` make that so for trainers
-that no fit has seen (`python -m tests.estimate.published_sources`). Fitted values are those that
-`python -m tests.estimate.published_speed --fit` finds for one half of the catalogue's published runs; the
-other half, and 191 runs that no fit has seen, score them. The rest is from vendors and from NCCL's sources.
+that no fit has seen, in view of their runs (`python -m tests.estimate.published_sources`). Fitted values
+are those that `python -m tests.estimate.published_speed --fit` finds for one half of the catalogue's
+published runs; the other half, and 191 runs that no fit has seen, score them. The rest is from vendors and
+from NCCL's sources.
 """
 
 from __future__ import annotations

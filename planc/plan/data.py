@@ -14,6 +14,7 @@ from planc.plan.nested import nested
 from planc.plan.scalars import STEPS, Bool, Choice, Int, Path, Quantity, Text
 from planc.plan.scope import Scope
 from planc.plan.shares import Share, Weight
+from planc.plan.splits import Split
 from planc.plan.types import List, Optional, OrAuto, Rest, Variant, key
 from planc.record import record
 from planc.syntax import ast
@@ -111,7 +112,7 @@ class Chat:
     ignore: tuple[str, ...] = key(
         List(Text()), default=(), doc="keys of rows and messages to train without", example='["id"]'
     )
-    split: str = key(Text(), default="train", doc="a split, or a part of one such as `train[:10%]`")
+    split: str = key(Split(), default="train", doc="a split, or a part of one such as `train[:10%]`")
     subset: str | None = key(Optional(Text()), default=None, doc="the configuration, if there are several")
 
 
@@ -121,7 +122,7 @@ class HfDataset:
 
     patterns: tuple[str, ...] = key(Rest(Path()), doc=_DATASETS, positional=True)
     field: str = key(Text(), default="text", doc="the column that holds a document's text")
-    split: str = key(Text(), default="train", doc="a split, or a part of one such as `train[:10%]`")
+    split: str = key(Split(), default="train", doc="a split, or a part of one such as `train[:10%]`")
     subset: str | None = key(Optional(Text()), default=None, doc="the configuration, if there are several")
 
 
@@ -131,7 +132,7 @@ class HfHub:
 
     repository: str = key(Text(), doc="the repository, as in `org/name`", positional=True)
     revision: str = key(Text(), doc="the commit: 40 hexadecimal digits")
-    split: str = key(Text(), default="train", doc="a split, or a part of one such as `train[:10%]`")
+    split: str = key(Split(), default="train", doc="a split, or a part of one such as `train[:10%]`")
     subset: str | None = key(Optional(Text()), default=None, doc="the configuration, if there are several")
     field: str = key(Text(), default="text", doc="the column that holds a document's text")
 

@@ -31,6 +31,7 @@ from planc.plan.scalars import (
 )
 from planc.plan.scope import Scope
 from planc.plan.shares import Share, StepsOrShare, Weight
+from planc.plan.splits import Split
 from planc.plan.style_actions import STYLE_ACTIONS
 from planc.plan.types import (
     NONE,
@@ -172,6 +173,8 @@ def values(wanted: ValueType) -> st.SearchStrategy[Any]:
             return st.none() | values(inner)
         case OrAuto(inner):
             return st.just("auto") | values(inner)
+        case Split():
+            return st.sampled_from(["train", "train[:10%]", "test[5:]+train"])
         case Date():
             return st.dates().map(date.isoformat)
         case List(of, length):
