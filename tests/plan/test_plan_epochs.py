@@ -11,12 +11,14 @@ import pytest
 
 from planc.api import Checked, check_plan
 from planc.cli.main import main
+from planc.cli.running.compiled import Compiled
 from planc.diagnostics import Severity
 from planc.graph.graph import UNKNOWN_STEPS
 from planc.graph.ops import BuildSchedule
 from planc.plan.scalars import MAX_INTEGER
 from planc.plan.settle import in_steps
 from planc.plan.shares import decimal
+from planc.runtime.ranks.reads import describe, deviation, digest
 from tests.plans import write_plan
 
 PLAN = """\
@@ -137,3 +139,16 @@ def test_check_counts_small_data_and_says_so(
     assert main(["data", "prepare", str(path), "--quiet"]) == 0
     assert main(["check", str(path)]) == 0
     assert length in capsys.readouterr().out
+
+
+def test_machines_that_count_other_sequences_are_refused_with_both_numbers(tmp_path: Path) -> None:
+    """Each machine computes the steps of a plan from its own data."""
+    entries = []
+    for count in (100, 90):
+        graph = checked(tmp_path, count=count).graph
+        assert graph is not None
+        entries.append(Compiled(graph, tmp_path, (), ()).reads().take())
+    assert digest(entries[0]) != digest(entries[1])
+    text, help = describe([deviation(1, "b", entries[1], entries[0])], world_size=2)
+    assert "the number of sequences in an epoch is 90 on rank 1 (b), and 100 on the other rank" in text
+    assert "run `planc data prepare` on each" in help

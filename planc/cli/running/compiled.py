@@ -23,6 +23,7 @@ from planc.estimate.units import units
 from planc.graph.artifact import ArtifactError, base_between, dump, graph_of, load
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import BuildModel
+from planc.graph.sources import training_data
 from planc.inventory.schema import Inventory
 from planc.runtime.collectives import STEP, Predictions
 from planc.runtime.errors import RunError
@@ -60,6 +61,10 @@ class Compiled:
     def reads(self) -> Reads:
         """What this rank has read so far, to compare across ranks."""
         reads = Reads()
+        data = training_data(self.graph)
+        if data.epochs:
+            # The steps follow from it, and with them the graph.
+            reads.add("sequences", "the number of sequences in an epoch", str(data.num_sequences))
         reads.add("graph", "compiled plan", plan_hash(self.graph))
         for name, digest in self.sources:
             reads.add("source", name, digest)

@@ -17,6 +17,7 @@ from planc.runtime.numerics import MAX_NAMED, ranks_text
 from planc.tables import plural
 
 Kind = Literal[
+    "sequences",
     "graph",
     "source",
     "override",
@@ -32,6 +33,7 @@ Kind = Literal[
 """The kind of an entry: a `source` is a file of the plan, a `text` a dataset that a library reads."""
 
 _SUBJECTS: Mapping[Kind, str] = {
+    "sequences": "{}",
     "graph": "the {}",
     "source": "`{}`",
     "override": "{}",
@@ -48,6 +50,7 @@ _ABSENT: Mapping[Kind, str] = {"version": "not installed", "variable": "unset"}
 _SHA256_KINDS = ("graph", "source", "file", "text", "tokens", "code")
 _SAME_FILES = "give every machine the same files, for example on a shared file system"
 _HELPS: Mapping[Kind, str] = {
+    "sequences": f"{_SAME_FILES}, and run `planc data prepare` on each, which prints the number",
     "graph": "start every rank with the same plan and the same settings",
     "source": "start every rank with the same plan and the same settings",
     "override": "start every rank with the same plan and the same settings",
