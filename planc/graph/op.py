@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import field
+from dataclasses import field, fields
 from enum import IntEnum, StrEnum
 from typing import Any, ClassVar
 
@@ -87,6 +87,8 @@ class Resource(StrEnum):
     STEP_LOSS = "step_loss"
     """A rank's share of the step's loss: the sum over its micro-batches."""
     GRADIENTS = "gradients"
+    REPLICA_SUMS = "replica_sums"
+    """The sums of gradients over whole replicas that are under way."""
     SYNCED_GRADIENTS = "synced_gradients"
     CLIPPED_GRADIENTS = "clipped_gradients"
     NORM = "norm"
@@ -97,6 +99,8 @@ class Resource(StrEnum):
     """Whether the step is taken, with the numbers that decide it, in the host's memory."""
     UPDATE = "update"
     """The weights are those after this step."""
+    EXPORT = "export"
+    """Weights in another library's format."""
     EVALUATIONS = "evaluations"
     """The losses on held-out text after this step, and those left for a later run."""
 
@@ -105,6 +109,9 @@ GIVEN = frozenset({Resource.HISTORY, Resource.CHECKPOINTS})
 """Resources that a run has before its first op."""
 CHANGING = GIVEN | {Resource.WEIGHTS, Resource.OPTIMIZER, Resource.DATA, Resource.HIDDEN}
 """Resources that ops change after others have read them. All others are complete once they are read."""
+
+CONSUMED = frozenset({Resource.LOGITS, Resource.LOSS})
+"""Resources that are gone once they are read: they hold the memory of a forward."""
 
 
 @record
@@ -148,3 +155,9 @@ class Op(ABC):
     @abstractmethod
     def effects(self) -> Effects:
         """Computed from the op's own fields; no pass stores them."""
+
+
+def declared_effects(kind: type[Op]) -> Effects:
+    """The effects of every op of a kind: its fields decide only where it communicates."""
+    blank: dict[str, Any] = {one.name: () for one in fields(kind) if one.name not in ("op", "span")}
+    return kind(**blank).effects()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planc.graph.graph import Graph
-from planc.graph.op import CHANGING, GIVEN, Op, Resource, Stage
+from planc.graph.op import CHANGING, CONSUMED, GIVEN, Op, Resource, Stage
 from planc.graph.ops import (
     Accumulate,
     AllReduceGradients,
@@ -174,6 +174,7 @@ def _in_order(ops: Sequence[Op], written: set[Resource]) -> Iterator[Violation]:
             if resource in read and resource not in CHANGING:
                 yield Violation(op.name, f"writes {resource} after {read[resource]} has read it")
         read |= {one: op.name for one in (*effects.reads, *effects.finds) if one not in effects.writes}
+        written -= CONSUMED & {*effects.reads}
         written.update(effects.writes)
 
 

@@ -16,6 +16,8 @@ from planc.runtime.errors import RunError
 _T = TypeVar("_T")
 _MAX_INDEX_BYTES = 64 * 2**20
 """Enough for half a million tensors."""
+STALE = "write the inventory again with this release of transformers: planc inventory DIR --save"
+"""The help for a model that is not built as its inventory has it."""
 
 
 def config_digest(folder: Path) -> str:

@@ -105,11 +105,18 @@ class Observer(Protocol):
         """A message of one line."""
 
 
-@dataclass(frozen=True, slots=True)
 class Together:
     """Several observers, called one after the other."""
 
-    observers: tuple[Observer, ...]
+    def __init__(self, *observers: Observer) -> None:
+        self.observers = [*observers]
+        self._kinds: set[str] = set()
+
+    def noted_once(self, kind: str, text: str) -> None:
+        """Note the first message of its kind."""
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            self.noted(text)
 
     def preparing(self, what: str) -> None:
         for one in self.observers:

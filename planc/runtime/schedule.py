@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 from planc.graph.ops import BuildSchedule
 
@@ -29,3 +31,10 @@ def learning_rate_factor(schedule: BuildSchedule, *, step: int) -> float:
             return 1.0
         case unknown:
             raise AssertionError(f"no schedule {unknown}")
+
+
+def set_learning_rate(groups: Iterable[dict[str, Any]], schedule: BuildSchedule, *, step: int) -> None:
+    """Set every parameter group's learning rate for `step`."""
+    factor = learning_rate_factor(schedule, step=step)
+    for group in groups:
+        group["lr"] = group["peak_lr"] * factor

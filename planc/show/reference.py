@@ -8,7 +8,7 @@ from dataclasses import MISSING, Field, fields
 from inspect import cleandoc
 from typing import Any
 
-from planc.graph.op import Op
+from planc.graph.op import Op, declared_effects
 from planc.graph.ops import OPS
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.facts import COUNTS, DERIVED, ESTIMATED, FLAGS
@@ -145,8 +145,7 @@ def effects_of(op: type[Op]) -> tuple[str, ...]:
     names = [op_field.name for op_field in fields(op) if op_field.name not in ("op", "span")]
     if "body" in names:
         return ()
-    blank: dict[str, Any] = dict.fromkeys(names, ())
-    effects = op(**blank).effects()
+    effects = declared_effects(op)
     lines = [f"reads {', '.join(effects.reads)}"] if effects.reads else []
     lines += [f"finds {', '.join(effects.finds)}"] if effects.finds else []
     lines += [f"writes {', '.join(effects.writes)}"] if effects.writes else []

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
+from torch.optim import Optimizer
 
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
@@ -30,20 +31,23 @@ from planc.graph.ops import (
 from planc.pipelining.orders import Action
 from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position, run
-from planc.runtime.observer import Observer, Silent, StepMetrics
+from planc.runtime.observer import Observer, Silent, StepMetrics, Together
 from planc.runtime.process import read_launch
 from planc.runtime.ranks.reads import Entry
 from planc.runtime.ranks.statements import Statements
 from planc.runtime.torch.agreement import texts
 from planc.runtime.torch.backend import TorchBackend
-from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors
+from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors, training_state
+from planc.runtime.torch.dispatch import State
 from planc.runtime.torch.parallel.mesh import choose_device, connect
 from planc.runtime.torch.parallel.packing import Packing, gathered, packed_parameters
-from planc.runtime.torch.session import Paths, Session
+from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.run import Paths, Run
+from planc.runtime.torch.state import Weights
 from planc.verify.perturb import perturb
 
 Digests = dict[str, str]
-BeforeOp = Callable[[Session, Op, Position], None]
+BeforeOp = Callable[[State, Op, Position], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,43 +87,43 @@ class Record:
 
 
 class Recorder:
-    """Executes ops on the torch backend, and inspects the session before and after them."""
+    """Executes ops on the torch backend, and inspects the state before and after them."""
 
-    def __init__(self, session: Session, *, before_op: BeforeOp | None, perturbs: bool = False) -> None:
-        self.session = session
-        self.backend = TorchBackend(session)
+    def __init__(self, run: Run, *, before_op: BeforeOp | None, perturbs: bool = False) -> None:
+        self.backend = TorchBackend(run)
+        self.state = self.backend.state
         self.before_op = before_op
         self.perturbs = perturbs
         self.record = Record()
 
     def execute(self, op: Op, position: Position) -> None:
         if self.before_op is not None:
-            self.before_op(self.session, op, position)
+            self.before_op(self.state, op, position)
         if isinstance(op, StepOptimizer):
-            rates = {repr(float(group["lr"])): "" for group in self.session.optimizer.param_groups}
-            all_rates = of_all_stages(self.session, rates)
+            rates = {repr(float(group["lr"])): "" for group in self.state[Optimizer].param_groups}
+            all_rates = of_all_stages(self.state, rates)
             self.record.learning_rates.append(tuple(sorted(map(float, all_rates))))
         if isinstance(op, ClipGradients) and position.step == 1:
-            parameters = dict(self.session.model.named_parameters())
+            parameters = dict(self.state[nn.Module].named_parameters())
             found = {name: p.grad for name, p in parameters.items() if p.grad is not None}
-            packings = packings_of(self.session.model)
+            packings = packings_of(self.state[nn.Module])
             self.record.blocks |= local_digests(found, prefix="gradient of ")
-            self.record.gradients = tensors_of_all_stages(self.session, whole_tensors(found, packings))
+            self.record.gradients = tensors_of_all_stages(self.state, whole_tensors(found, packings))
         self.backend.execute(op, position)
         if self.perturbs and isinstance(op, InitWeights):
-            perturb(self.session.model, seed=op.seed)
+            perturb(self.state[nn.Module], seed=op.seed)
         if isinstance(op, InitWeights | LoadWeights):
             whole = whole_tensors(
-                dict(self.session.model.named_parameters()), packings_of(self.session.model)
+                dict(self.state[nn.Module].named_parameters()), packings_of(self.state[nn.Module])
             )
-            self.record.initial = of_all_stages(self.session, digests(whole))
-            buffers = whole_tensors(dict(self.session.model.named_buffers()), {})
-            self.record.buffers = of_all_stages(self.session, digests(buffers))
+            self.record.initial = of_all_stages(self.state, digests(whole))
+            buffers = whole_tensors(dict(self.state[nn.Module].named_buffers()), {})
+            self.record.buffers = of_all_stages(self.state, digests(buffers))
         step = self.completed_steps() if isinstance(op, ResumeCheckpoint) else position.step
         if isinstance(op, ResumeCheckpoint | SaveCheckpoint) and step:
-            state = self.session.training_state
-            whole = whole_tensors(named_tensors(state), named_packings(state))
-            self.record.states[step] = of_all_stages(self.session, digests(whole))
+            saved = training_state(self.state[Weights], self.state[Optimizer], self.state.get(Pipeline))
+            whole = whole_tensors(named_tensors(saved), named_packings(saved))
+            self.record.states[step] = of_all_stages(self.state, digests(whole))
 
     def order_of(self, op: Accumulate) -> Sequence[Action]:
         return self.backend.order_of(op)
@@ -132,7 +136,7 @@ class Recorder:
 
     def started(self, *, first_step: int) -> None:
         self.record.first_step = first_step
-        self.record.blocks |= local_digests(dict(self.session.model.named_parameters()), prefix="initial ")
+        self.record.blocks |= local_digests(dict(self.state[nn.Module].named_parameters()), prefix="initial ")
         self.backend.started(first_step=first_step)
 
     def ends_after(self, *, step: int) -> bool:
@@ -164,31 +168,33 @@ class Metrics(Silent):
         self.steps.append(metrics)
 
 
-def open_session(task: Task, observer: Observer) -> Session:
-    """A session in the launch that the environment describes, as under torchrun."""
+def open_run(task: Task, observer: Observer) -> Run:
+    """A run in the launch that the environment describes, as under torchrun."""
     launch = read_launch(os.environ)
     device = choose_device(task.backend, launch)
     hashed = plan_hash(task.graph)
     entries = (Entry("graph", "compiled plan", hashed),)
     store = connect(launch, device=device, timeout_seconds=task.collective_timeout_seconds, entries=entries)
     paths = Paths(base=task.base, run=task.run_folder)
-    session = Session(task.graph, hashed, launch, paths, observer, device, reports_sample_ids=True)
-    session.store = store
-    session.guard.statements = Statements(store, launch.rank, launch.world_size)
-    return session
+    return Run(
+        *(task.graph, hashed, launch, paths, Together(observer), device),
+        reports_sample_ids=True,
+        store=store,
+        statements=Statements(store, launch.rank, launch.world_size),
+    )
 
 
 def train_rank(rank: int, world_size: int, task: Task) -> Record:
     """This rank's record of the task. Its process group stays: to leave may crash, so records go first."""
     metrics = Metrics()
-    session = open_session(task, metrics)
-    recorder = Recorder(session, before_op=task.before_op, perturbs=task.perturbs)
+    recorder = Recorder(open_run(task, metrics), before_op=task.before_op, perturbs=task.perturbs)
     run(task.graph, recorder, stop_after=task.stop_after)
     record = recorder.record
     record.metrics = metrics.steps
-    parameters = dict(session.model.named_parameters())
+    model = recorder.state[nn.Module]
+    parameters = dict(model.named_parameters())
     record.blocks |= local_digests(parameters, prefix="final ")
-    record.final = tensors_of_all_stages(session, whole_tensors(parameters, packings_of(session.model)))
+    record.final = tensors_of_all_stages(recorder.state, whole_tensors(parameters, packings_of(model)))
     if rank != 0:
         record.gradients, record.final = {}, {}
     return record
@@ -211,18 +217,19 @@ def whole_tensors(
     return {name: tensor.clone() if tensor.is_cpu else tensor.cpu() for name, tensor in whole.items()}
 
 
-def of_all_stages(session: Session, found: Mapping[str, str]) -> dict[str, str]:
+def of_all_stages(state: State, found: Mapping[str, str]) -> dict[str, str]:
     """What the stages of a pipeline have, together: without one, what is found. All ranks must call it."""
-    if session.pipeline is None:
+    pipeline = state.get(Pipeline)
+    if pipeline is None:
         return dict(found)
-    parts = texts.gather(json.dumps(dict(found)), group=session.pipeline.activations)
+    parts = texts.gather(json.dumps(dict(found)), group=pipeline.activations)
     return {name: one for part in parts for name, one in json.loads(part).items()}
 
 
-def tensors_of_all_stages(session: Session, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def tensors_of_all_stages(state: State, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of all stages, as `of_all_stages` has them, plain and in host memory."""
     own = {name: tensor.contiguous() for name, tensor in found.items()}
-    coded = of_all_stages(session, {name: save({name: tensor}).hex() for name, tensor in own.items()})
+    coded = of_all_stages(state, {name: save({name: tensor}).hex() for name, tensor in own.items()})
     return {name: load(bytes.fromhex(code))[name] for name, code in coded.items()}
 
 

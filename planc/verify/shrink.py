@@ -25,8 +25,8 @@ from planc.runtime.data.sources import documents
 from planc.runtime.errors import STOPS
 from planc.runtime.model_files import config_digest
 from planc.runtime.rehearsal.stack import Stack, stack_of
+from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.weights.build import bare_model, meta_model, own_dtypes
-from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 from planc.verify.recipe import CORPUS, MAX_RANKS, MODEL, SEQUENCE_LENGTH, Recipe, recipe_of
 from planc.verify.resized import resized
 from planc.verify.rewrite import shrunk_graph

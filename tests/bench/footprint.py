@@ -20,10 +20,10 @@ from planc.graph.op import Op
 from planc.graph.ops import NextBatch
 from planc.runtime.interpreter import Position, run
 from planc.runtime.torch.backend import TorchBackend
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.run import Run
 from planc.verify.pool import run_ranks
 from tests.bench.meter import Footprint, Meter, return_freed_memory
-from tests.bench.race import BY_HAND, PIPELINES, REPLICAS, Race, open_session, printed, rival_step
+from tests.bench.race import BY_HAND, PIPELINES, REPLICAS, Race, open_run, printed, rival_step
 from tests.bench.result import Result, report, write_results
 from tests.bench.shapes import Shape, compile_shape, make_workspace
 from tests.bench.throughput import RACES
@@ -51,8 +51,8 @@ class Side:
 class Metered(TorchBackend):
     """Tells a meter when a step begins."""
 
-    def __init__(self, session: Session, meter: Meter) -> None:
-        super().__init__(session)
+    def __init__(self, run: Run, meter: Meter) -> None:
+        super().__init__(run)
         self.meter = meter
 
     def execute(self, op: Op, position: Position) -> None:
@@ -66,9 +66,9 @@ def run_alone(rank: int, world_size: int, race: Race) -> Footprint:
     return_freed_memory()
     meter = Meter(NUM_WARM_UP, NUM_STEPS)
     if race.rival == PLANC:
-        session = open_session(race, race.folder)
-        with printed(race.folder, rank, session):
-            run(race.graph, Metered(session, meter), stop_after=meter.last_step)
+        own = open_run(race, race.folder)
+        with printed(race.folder, rank, own):
+            run(race.graph, Metered(own, meter), stop_after=meter.last_step)
     else:
         dist.init_process_group("gloo")
         with printed(race.folder, rank):

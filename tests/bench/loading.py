@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from examples import by_hand
@@ -29,7 +30,7 @@ from planc.runtime.interpreter import Position
 from planc.runtime.observer import Silent
 from planc.runtime.torch.backend import TorchBackend
 from planc.verify.pool import run_ranks
-from planc.verify.ranks import Task, open_session
+from planc.verify.ranks import Task, open_run
 from tests.bench.meter import memory
 from tests.bench.result import Result, report, write_results
 from tests.bench.shapes import MODEL, TEXT, Shape, compile_shape
@@ -95,8 +96,7 @@ def sampled() -> Iterator[Sampler]:
 def load(rank: int, world_size: int, workspace: Path, shape: Shape, loader: str) -> Held:
     """What this rank held as `loader`, planc or by_hand, set its training up."""
     graph = compile_shape(shape, num_steps=100, workspace=workspace)
-    session = open_session(Task(graph, workspace, workspace / "run"), Silent())
-    backend = TorchBackend(session)
+    backend = TorchBackend(open_run(Task(graph, workspace, workspace / "run"), Silent()))
     if loader == "planc":
         backend.execute(graph.setup[0], Position())
     sizes: dict[str, Any] = {"model": workspace / MODEL, "text": workspace / TEXT, "steps": 100}
@@ -106,7 +106,7 @@ def load(rank: int, world_size: int, workspace: Path, shape: Shape, loader: str)
         if loader == "planc":
             for op in graph.setup[1:]:
                 backend.execute(op, Position())
-            model: Any = session.model
+            model: Any = backend.state[nn.Module]
         else:
             model = by_hand.build(by_hand.Settings(**sizes, **shape.mesh)).model
     wall, processor = time.perf_counter() - began[0], time.process_time() - began[1]

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
-from planc.graph.ops import Log, NextBatch
+from planc.graph.ops import Log
 from planc.runtime.interpreter import Backend, Position, run
-from planc.runtime.observer import Silent
+from planc.runtime.observer import Together
 from planc.runtime.process import Launch
 from planc.runtime.ranks.watch import Watch
-from planc.runtime.torch.backend import HANDLERS, TorchBackend
-from planc.runtime.torch.session import Paths, Session
+from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.dispatch import Call
+from planc.runtime.torch.reporting.instruments import Instruments
+from planc.runtime.torch.run import Paths, Run
+from planc.runtime.torch.state import Batch
 from tests.bench.result import Result, report, write_results
 from tests.null_backend import NullBackend
 from tests.plans import QUICKSTART, checked
@@ -54,23 +56,37 @@ def microseconds(graph: Graph, make: Callable[[], Backend]) -> float:
     return min(found)
 
 
+def _read_clock(run: Run, op: Log, at: Position, instruments: Instruments, *given: Any) -> None:
+    instruments.clock.read()
+
+
+def _handler_of(kind: type[Op], call: Call) -> Callable[..., Any]:
+    """Of what an op's handler does, what it does with the clock, and nothing else."""
+    result = (None,) * len(call.gives) if call.is_tuple else None
+    return _read_clock if kind is Log else lambda *_: result
+
+
 def torch_backend(graph: Graph, folder: Path) -> TorchBackend:
     """Rank 0 of the graph's world, on one machine, as `planc run` makes it."""
     launch = Launch(world_size=graph.world_size, local_world_size=graph.world_size)
     paths = Paths(base=folder, run=folder)
-    session = Session(graph, plan_hash(graph), launch, paths, Silent(), torch.device("cpu"))
-    session.watch = Watch(graph, launch, store=HashStore(), run_folder=folder)
-    session.num_stop_requests = torch.zeros(())  # no stop request, as summed with metrics
-    return TorchBackend(session)
+    watch = Watch(graph, launch, store=HashStore(), run_folder=folder)
+    run = Run(graph, plan_hash(graph), launch, paths, Together(), torch.device("cpu"), watch=watch)
+    backend = Handless(run)
+    backend.stopping.has_asked = True  # no stop request, as summed with metrics
+    return backend
 
 
-def handle(session: Session, op: Op, position: Position) -> None:
-    """Of every handler, what it does with the clock, and nothing else."""
-    assert session.clock is not None
-    if isinstance(op, NextBatch):
-        session.clock.begin_step()
-    elif isinstance(op, Log):
-        session.clock.read()
+class Handless(TorchBackend):
+    """Dispatches ops by their declarations, to handlers that do nothing."""
+
+    handlers: Mapping[type[Op], Call] = {
+        kind: replace(call, handler=_handler_of(kind, call)) for kind, call in TorchBackend.handlers.items()
+    }
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.state.values[Batch] = Batch(())
 
 
 def measure() -> list[Result]:
@@ -78,8 +94,7 @@ def measure() -> list[Result]:
     graph = checked(QUICKSTART).graph
     assert graph is not None
     graph = replace(graph, num_steps=NUM_STEPS, save=())
-    handlers: dict[Any, Any] = dict.fromkeys(HANDLERS, handle)
-    with TemporaryDirectory() as folder, patch.dict(HANDLERS, handlers):
+    with TemporaryDirectory() as folder:
         found = (
             microseconds(graph, Idle),
             microseconds(graph, lambda: torch_backend(graph, Path(folder))),

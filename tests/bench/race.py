@@ -21,14 +21,14 @@ from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import NextBatch
 from planc.runtime.interpreter import Position, run
-from planc.runtime.observer import Silent
+from planc.runtime.observer import Together
 from planc.runtime.process import read_launch
 from planc.runtime.ranks.reads import Entry
 from planc.runtime.ranks.watch import Watch
 from planc.runtime.run_directory.directory import RunDirectory
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.mesh import choose_device, connect
-from planc.runtime.torch.session import Paths, Session
+from planc.runtime.torch.run import Paths, Run
 from tests.bench import pipelining, replicas, tp_plan
 from tests.bench.shapes import SEQUENCE_LENGTH, Shape, script_sizes
 
@@ -84,8 +84,8 @@ class Blocks:
 class Alternating(TorchBackend):
     """Runs a block of the rival's steps after every block of its own."""
 
-    def __init__(self, session: Session, *, rival: Callable[[], None], num_steps_a_block: int) -> None:
-        super().__init__(session)
+    def __init__(self, run: Run, *, rival: Callable[[], None], num_steps_a_block: int) -> None:
+        super().__init__(run)
         self.rival, self.num_steps_a_block = rival, num_steps_a_block
         self.blocks = Blocks()
         self.began = (0.0, 0.0)
@@ -127,10 +127,10 @@ def _await_device() -> None:
 
 def run_race(rank: int, world_size: int, race: Race) -> Blocks:
     """This rank's blocks. Both sides show every step; what they print goes to a file."""
-    session = open_session(race, race.folder)
+    own = open_run(race, race.folder)
     rival = rival_step(race)
-    backend = Alternating(session, rival=rival, num_steps_a_block=race.num_steps_a_block)
-    with printed(race.folder, rank, session):
+    backend = Alternating(own, rival=rival, num_steps_a_block=race.num_steps_a_block)
+    with printed(race.folder, rank, own):
         run(race.graph, backend)
         backend.change()
     # The pool destroys the process group once all ranks are done: one that leaves first can leave another
@@ -139,16 +139,16 @@ def run_race(rank: int, world_size: int, race: Race) -> Blocks:
 
 
 @contextmanager
-def printed(folder: Path, rank: int, session: Session | None = None) -> Iterator[None]:
-    """What this rank prints goes to a file of `folder`; rank 0 shows every step of a session there."""
+def printed(folder: Path, rank: int, own: Run | None = None) -> Iterator[None]:
+    """What this rank prints goes to a file of `folder`; rank 0 shows every step of a run there."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"printed-{rank}").open("w") as stream, redirect_stdout(stream):
-        if rank == 0 and session is not None:
-            session.observer = RunDisplay(RunDirectory(folder), stream=stream)
+        if rank == 0 and own is not None:
+            own.observer.observers.append(RunDisplay(RunDirectory(folder), stream=stream))
         yield
 
 
-def open_session(race: Race, folder: Path) -> Session:
+def open_run(race: Race, folder: Path) -> Run:
     """As `planc run` opens it under torchrun, with the watch over other ranks."""
     os.environ["LOCAL_WORLD_SIZE"] = os.environ["WORLD_SIZE"]
     launch = read_launch(os.environ)
@@ -159,10 +159,10 @@ def open_session(race: Race, folder: Path) -> Session:
     )
     folder.mkdir(parents=True, exist_ok=True)
     paths = Paths(base=race.workspace, run=folder)
-    session = Session(race.graph, digest, launch, paths, Silent(), device)
+    watch = None
     if launch.world_size > 1:
-        session.watch = Watch(race.graph, launch, store=store, run_folder=folder)
-    return session
+        watch = Watch(race.graph, launch, store=store, run_folder=folder)
+    return Run(race.graph, digest, launch, paths, Together(), device, watch=watch)
 
 
 def rival_step(race: Race) -> Callable[[], None]:

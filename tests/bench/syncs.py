@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch.distributed as dist
+from torch import nn
 
 from planc.graph.op import Op
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Observer, StepMetrics
 from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.dispatch import State
 from planc.runtime.torch.reporting.own_time import OwnTime
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.run import Run
 from planc.verify.pool import run_ranks
-from planc.verify.ranks import Metrics, Task, open_session
+from planc.verify.ranks import Metrics, Task, open_run
 from tests.bench.fake_device import DEVICE, FakeDevice, Wait
 from tests.bench.result import Result, report, write_results
 from tests.plans import checked, write_plan
@@ -30,7 +32,7 @@ SECTION = "syncs"
 GOAL = 1
 STEP = 3
 """The first step compares collectives, and the second may still allocate; the third is like all others."""
-BeforeOp = Callable[[Session, Op, Position], None]
+BeforeOp = Callable[[State, Op, Position], None]
 _PLAN = """\
 model {{
   hf = "models/tiny-llama"
@@ -110,18 +112,18 @@ CASES = (
 class Listening(TorchBackend):
     """Lists the waits of one step, and calls `before_op` before each of its ops."""
 
-    def __init__(self, session: Session, device: FakeDevice, before_op: BeforeOp | None) -> None:
-        super().__init__(session)
+    def __init__(self, run: Run, device: FakeDevice, before_op: BeforeOp | None) -> None:
+        super().__init__(run)
         self.fake, self.before_op = device, before_op
 
     def started(self, *, first_step: int) -> None:
         super().started(first_step=first_step)
-        self.session.own_time = OwnTime(has_device_queue=True)
+        self.instruments.own_time = OwnTime(has_device_queue=True)
 
     def execute(self, op: Op, position: Position) -> None:
         self.fake.is_listing = position.step == STEP
         if self.before_op is not None:
-            self.before_op(self.session, op, position)
+            self.before_op(self.state, op, position)
         super().execute(op, position)
 
 
@@ -136,12 +138,12 @@ def waits_of_rank(
 def train(task: Task, observer: Observer, *, before_op: BeforeOp | None = None) -> list[Wait]:
     """Train on the fake device, and return the waits of a usual step."""
     fake = FakeDevice()
-    session = open_session(task, observer)
-    session.device, session.has_queue, session.reports_sample_ids = DEVICE, True, False
+    own = replace(open_run(task, observer), device=DEVICE, reports_sample_ids=False)
+    own.__dict__["has_queue"] = True
     with fake.entered():
-        backend = Listening(session, fake, before_op)
+        backend = Listening(own, fake, before_op)
         run(task.graph, backend, stop_after=task.stop_after)
-        astray = [name for name, one in session.model.named_parameters() if not fake.has(one)]
+        astray = [name for name, one in backend.state[nn.Module].named_parameters() if not fake.has(one)]
     assert not astray, f"not on the device: {astray}"
     dist.destroy_process_group()
     return fake.waits

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from planc.runtime.interpreter import run
 from planc.runtime.torch.backend import TorchBackend
 from planc.verify.pool import run_ranks
-from planc.verify.ranks import Metrics, Task, open_session
+from planc.verify.ranks import Metrics, Task, open_run
 from tests.bench import footprint, loading, overhead
 from tests.bench.footprint import Side
 from tests.bench.loading import sampled
@@ -39,8 +39,8 @@ def losses_of_both(
 ) -> tuple[list[float], list[float]]:
     """planc's losses and the rival's, of the same sequences from the same weights."""
     metrics = Metrics()
-    session = open_session(Task(race.graph, race.workspace, folder), metrics)
-    run(race.graph, TorchBackend(session), stop_after=num_steps)
+    own = open_run(Task(race.graph, race.workspace, folder), metrics)
+    run(race.graph, TorchBackend(own), stop_after=num_steps)
     trainer = rival_trainer(race)
     rival = [trainer.step(torch.tensor(step.sample_ids)) for step in metrics.steps]
     dist.destroy_process_group()

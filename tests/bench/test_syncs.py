@@ -14,7 +14,8 @@ from planc.graph.op import Op
 from planc.graph.ops import NextBatch, StepOptimizer
 from planc.runtime.interpreter import Position
 from planc.runtime.observer import SaveTimes, StepMetrics
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.dispatch import State
+from planc.runtime.torch.training.step_loss import StepLoss
 from planc.verify.pool import run_ranks
 from planc.verify.ranks import Metrics, Task, train_rank
 from tests.bench.fake_device import DEVICE, FakeDevice
@@ -35,11 +36,10 @@ def test_every_usual_step_of_several_ranks_waits_once(case: Case, tmp_path: Path
     assert [len(found) for found in waits(case, tmp_path)] == [GOAL, GOAL]
 
 
-def look(session: Session, op: Op, position: Position) -> None:
+def look(state: State, op: Op, position: Position) -> None:
     """Read a number that nobody needs."""
     if isinstance(op, StepOptimizer):
-        assert session.step_loss is not None
-        session.step_loss.item()
+        state[StepLoss].total.item()
 
 
 def test_a_planted_read_is_listed_with_its_line(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ class Order(Metrics):
 def reports_of_rank(rank: int, world_size: int, task: Task) -> list[str]:
     order = Order()
 
-    def count(session: Session, op: Op, position: Position) -> None:
+    def count(state: State, op: Op, position: Position) -> None:
         if isinstance(op, NextBatch):
             order.reports.append(f"step {position.step}")
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from planc.api import check_source
@@ -29,7 +30,7 @@ from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.source import SourceFile
 from planc.verify.pool import run_ranks
-from planc.verify.ranks import Task, open_session
+from planc.verify.ranks import Task, open_run
 from tests.bench.meter import memory
 
 GOAL_BYTES = 300 * 2**20
@@ -91,7 +92,7 @@ class Measuring(TorchBackend):
             return
         # Empty memory counts only once it is written to: then shards are all there is in the difference.
         with torch.no_grad():
-            for parameter in self.session.model.parameters():
+            for parameter in self.state[nn.Module].parameters():
                 local_of(parameter).zero_()
         done = threading.Event()
         self.start_bytes = self.peak_bytes = allocated_bytes()
@@ -110,10 +111,9 @@ class Measuring(TorchBackend):
 
 
 def load_rank(rank: int, world_size: int, task: Task) -> Taken:
-    session = open_session(task, Silent())
-    backend = Measuring(session)
+    backend = Measuring(open_run(task, Silent()))
     run(task.graph, backend, stop_after=0)
-    shard = sum(local_of(parameter).nbytes for parameter in session.model.parameters())
+    shard = sum(local_of(parameter).nbytes for parameter in backend.state[nn.Module].parameters())
     dist.destroy_process_group()
     return Taken(shard, backend.peak_bytes - backend.start_bytes, backend.seconds)
 

@@ -11,18 +11,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from planc.graph.op import Op
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import StepMetrics
 from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.dispatch import State
 from planc.runtime.torch.parallel.local_parts import local_of
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import History, Loss
+from planc.runtime.torch.training.step_loss import StepLoss
 from planc.verify.ranks import Metrics
 from tests.dist.pool import run_ranks
 from tests.parity.cases import Case, compile_case
-from tests.parity.ranks import Task, local_digests, open_session
+from tests.parity.ranks import Task, local_digests, open_run
 
 WEIGHT = "model.layers.1.mlp.up_proj.weight"
 
@@ -69,30 +74,30 @@ class Listening(Metrics):
 class Faulty(TorchBackend):
     """Runs normally except for the fault, and keeps digests of the state at the end of every step."""
 
-    def __init__(self, session: Session, *, fault: Fault | None) -> None:
-        super().__init__(session)
+    def __init__(self, run: Run, *, fault: Fault | None) -> None:
+        super().__init__(run)
         self.fault = fault
         self.states: dict[int, dict[str, str]] = {}
         self.step = 0
 
     def execute(self, op: Op, position: Position) -> None:
         if position.step and op.name == "batch.next":
-            self.states[position.step - 1] = state_digests(self.session)
+            self.states[position.step - 1] = state_digests(self.state)
             self.step = position.step
         super().execute(op, position)
         fault = self.fault
         if fault is not None and fault.module and op.name == "batch.next" and self.step == 1:
-            if self.session.launch.rank == fault.rank:
+            if self.run.launch.rank == fault.rank:
                 self._spoil_module(fault)
             return
         if fault is None or op.name != fault.op or position.step not in fault.steps:
             return
-        if position.is_last_micro_step and self.session.launch.rank == fault.rank:
-            spoil(self.session, fault)
+        if position.is_last_micro_step and self.run.launch.rank == fault.rank:
+            spoil(self.state, fault)
 
     def _spoil_module(self, fault: Fault) -> None:
         def hook(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-            pipeline = self.session.pipeline
+            pipeline = self.state.get(Pipeline)
             micro_step = pipeline.now.micro_step if pipeline is not None else fault.micro_step
             if not module.training or self.step not in fault.steps or micro_step != fault.micro_step:
                 return output
@@ -104,35 +109,34 @@ class Faulty(TorchBackend):
             spoilt.view(-1)[5] = fault.value
             return output + spoilt
 
-        self.session.model.get_submodule(fault.module).register_forward_hook(hook)
+        self.state[nn.Module].get_submodule(fault.module).register_forward_hook(hook)
 
 
-def state_digests(session: Session) -> dict[str, str]:
-    weights = dict(session.model.named_parameters())
+def state_digests(state: State) -> dict[str, str]:
+    weights = dict(state[nn.Module].named_parameters())
     moments = {
-        f"{key} of {name}": session.optimizer.state[weight][key]
+        f"{key} of {name}": state[Optimizer].state[weight][key]
         for name, weight in weights.items()
         for key in ("exp_avg", "exp_avg_sq")
-        if weight in session.optimizer.state
+        if weight in state[Optimizer].state
     }
     return local_digests(weights, prefix="") | local_digests(moments, prefix="")
 
 
-def spoil(session: Session, fault: Fault) -> None:
+def spoil(state: State, fault: Fault) -> None:
     match fault.kind:
         case "loss":
-            assert session.loss is not None and session.step_loss is not None
-            share = session.guard.micro_losses[-1].clone()
-            session.loss = session.loss * fault.value
-            session.step_loss += share * fault.value - share
-            session.guard.micro_losses[-1] = share * fault.value
+            step_loss = state[StepLoss]
+            share = step_loss.by_micro_step[-1].clone()
+            state.put(Loss(state[Loss].value * fault.value))
+            step_loss.total += share * fault.value - share
+            step_loss.by_micro_step[-1] = share * fault.value
         case "weight":
-            local_of(session.model.get_parameter(WEIGHT)).data.view(-1)[7] = fault.value
+            local_of(state[nn.Module].get_parameter(WEIGHT)).data.view(-1)[7] = fault.value
         case "step loss":
-            assert session.step_loss is not None
-            session.step_loss.fill_(fault.value)
+            state[StepLoss].total.fill_(fault.value)
         case "bit":
-            bits = local_of(session.model.get_parameter(WEIGHT)).data.view(-1).view(torch.int32)
+            bits = local_of(state[nn.Module].get_parameter(WEIGHT)).data.view(-1).view(torch.int32)
             bits[7] ^= 1
         case unknown:
             raise AssertionError(unknown)
@@ -140,16 +144,15 @@ def spoil(session: Session, fault: Fault) -> None:
 
 def faulty_rank(rank: int, world_size: int, task: Task, fault: Fault | None) -> Told:
     listening = Listening()
-    session = open_session(task, listening)
-    backend = Faulty(session, fault=fault)
+    backend = Faulty(open_run(task, listening), fault=fault)
     told = Told(states=backend.states, noted=listening.texts, steps=listening.steps)
     try:
         run(task.graph, backend, stop_after=task.stop_after)
     except RunError as error:
         told.code, told.message, told.record = error.code, error.message, dict(error.record)
         told.help = error.help
-    told.states[-1] = state_digests(session)
-    told.losses = session.guard.memory.losses
+    told.states[-1] = state_digests(backend.state)
+    told.losses = backend.state[History].memory.losses
     # Rank 0 hosts the store, which the others must not lose before they have spoken.
     dist.destroy_process_group()
     return told

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from planc.cli.running.compiled import Compiled, predictions_of
 from planc.graph.graph import Graph
@@ -19,13 +20,14 @@ from planc.runtime.collectives import Predictions
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent
-from planc.runtime.torch.agreement.first_step import FirstStep
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.local_parts import local_of
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.parallel.mesh import Mesh
+from planc.runtime.torch.reporting.first_step import FirstStep
+from planc.runtime.torch.run import Run
 from planc.vocab import MeshDim
 from tests.dist.pool import run_ranks
-from tests.parity.ranks import Task, open_session
+from tests.parity.ranks import Task, open_run
 
 Fault = Literal["one more", "no norm", "no sync", "huge gradients", "skipped on rank 1", "a log"]
 
@@ -45,27 +47,27 @@ class Compared:
 class Faulty(TorchBackend):
     """Runs normally except for the fault, on every rank from a step on."""
 
-    def __init__(self, session: Session, fault: Fault | None, *, since: int) -> None:
-        super().__init__(session)
+    def __init__(self, run: Run, fault: Fault | None, *, since: int) -> None:
+        super().__init__(run)
         self.fault, self.since = fault, since
         self.counted: list[int] = []
 
     def started(self, *, first_step: int) -> None:
         super().started(first_step=first_step)
         if self.fault == "one more":
-            self.session.model.register_forward_pre_hook(self._send)
+            self.state[nn.Module].register_forward_pre_hook(self._send)
 
     def _send(self, *_: Any) -> None:
-        dist.all_reduce(torch.zeros(3), group=self.session.submesh(MeshDim.TP).get_group())
+        dist.all_reduce(torch.zeros(3), group=self.state[Mesh].group(MeshDim.TP))
 
     def execute(self, op: Op, position: Position) -> None:
-        first_step = self.session.first_step
+        first_step = self.instruments.first_step
         if isinstance(op, NextBatch) and first_step is not None and first_step.counts_steps:
             self.counted.append(position.step)
         if isinstance(op, SKIPPED.get(self.fault, ())):
             return
         if isinstance(op, ClipGradients) and self.fault == "huge gradients" and position.step < self.since:
-            for parameter in self.session.model.parameters():
+            for parameter in self.state[nn.Module].parameters():
                 assert parameter.grad is not None
                 local_of(parameter.grad).mul_(1e30)
         super().execute(op, position)
@@ -74,12 +76,12 @@ class Faulty(TorchBackend):
 def compared_rank(
     rank: int, world_size: int, task: Task, predicted: Sequence[Predictions], fault: Fault | None, since: int
 ) -> Compared:
-    session = open_session(task, Silent())
+    own_run = open_run(task, Silent())
     # Ranks can be started with different options.
     is_skipped = fault == "skipped on rank 1" and rank == 1
     own = {**predicted[rank], "log": {}} if fault == "a log" else predicted[rank]
-    session.first_step = FirstStep(task.graph, None if is_skipped else own)
-    backend = Faulty(session, fault, since=since)
+    backend = Faulty(own_run, fault, since=since)
+    backend.instruments.first_step = FirstStep(task.graph, None if is_skipped else own)
     code, message = None, ""
     try:
         run(task.graph, backend, stop_after=task.stop_after)
@@ -87,7 +89,7 @@ def compared_rank(
         code, message = error.code, error.message
     # Rank 0 hosts the store, which the others must not lose before they have spoken.
     dist.destroy_process_group()
-    saved = tuple(sorted(path.name for path in session.paths.checkpoints.glob("step-*")))
+    saved = tuple(sorted(path.name for path in own_run.paths.checkpoints.glob("step-*")))
     return Compared(code, message, tuple(backend.counted), saved)
 
 

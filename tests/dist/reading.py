@@ -12,7 +12,7 @@ from planc.graph.graph import Graph
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import run
 from planc.runtime.torch.backend import TorchBackend
-from planc.verify.ranks import Metrics, Task, open_session
+from planc.verify.ranks import Metrics, Task, open_run
 from tests.dist.pool import run_ranks
 
 NUM_RANKS = 3
@@ -88,11 +88,11 @@ def train_own(rank: int, world_size: int, reading: Reading) -> Told:
     metrics = Metrics()
     base = rank_folder(reading.folders, rank)
     os.chdir(base)
-    session = open_session(Task(reading.graph, base, reading.folders / "run"), metrics)
+    own = open_run(Task(reading.graph, base, reading.folders / "run"), metrics)
     if reading.before is not None:
         reading.before(rank)
     try:
-        run(reading.graph, TorchBackend(session))
+        run(reading.graph, TorchBackend(own))
     except RunError as error:
         return Told(error.code, error.message, error.help or "", error.record, len(metrics.steps))
     return Told(steps=len(metrics.steps))

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors import safe_open
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from planc.graph.op import Op
@@ -28,7 +29,7 @@ from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.weights import export_format
 from tests.dist.pool import run_ranks
 from tests.parity.cases import NUM_STEPS, TP2_DP2, Case, compile_case, make_workspace
-from tests.parity.ranks import Record, Task, open_session, train_rank
+from tests.parity.ranks import Record, Task, open_run, train_rank
 
 EXPORTS = ("checkpoint.export.hf.when=end",)
 ONLY_EXPORTS = (*EXPORTS, "checkpoint.save_last=false")
@@ -121,13 +122,13 @@ class Grown(TorchBackend):
     def execute(self, op: Op, position: Position) -> None:
         if isinstance(op, ExportHf) and dist.get_rank() == dist.get_world_size() - 1:
             with torch.no_grad():
-                local_of(self.session.model.get_parameter("model.layers.1.mlp.up_proj.weight"))[0, 0] = 1e6
+                local_of(self.state[nn.Module].get_parameter("model.layers.1.mlp.up_proj.weight"))[0, 0] = 1e6
         super().execute(op, position)
 
 
 def overflow_rank(rank: int, world_size: int, task: Task) -> tuple[ExitCode, str]:
     try:
-        run(task.graph, Grown(open_session(task, Silent())), stop_after=1)
+        run(task.graph, Grown(open_run(task, Silent())), stop_after=1)
     except RunError as error:
         return error.code, error.message
     raise AssertionError("the run did not fail")

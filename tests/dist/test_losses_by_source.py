@@ -20,8 +20,8 @@ from planc.runtime.data.open import MixedData, mixed, open_data
 from planc.runtime.data.ops import data_spec
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.observer import SourceMetrics
-from planc.runtime.torch.reporting.by_source import SourceSums
-from planc.runtime.torch.session import LocalBatch
+from planc.runtime.torch.state import LocalBatch
+from planc.runtime.torch.training.step_loss import SourceSums
 from planc.verify.ranks import Record, Task, train_rank
 from tests.dist.first_steps import run_compared
 from tests.dist.pool import run_ranks
@@ -235,7 +235,7 @@ def test_every_mesh_has_the_losses_of_one_process(folder: Path, tmp_path: Path, 
 
 
 def test_a_nan_of_one_source_stays_in_it() -> None:
-    sums = SourceSums(("a", "b"), torch.zeros((2, 2), dtype=torch.float64))
+    sums = SourceSums(torch.zeros((2, 2), dtype=torch.float64))
     labels = torch.tensor([[5, 5], [5, IGNORED_LABEL]])
     for part in (torch.tensor([torch.nan, 1.0, 2.0]), torch.tensor([0.0])):
         sums.keep(part)

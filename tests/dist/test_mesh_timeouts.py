@@ -9,14 +9,13 @@ import torch
 import torch.distributed as dist
 
 from planc.api import check_source
-from planc.runtime.interpreter import Position
 from planc.runtime.observer import Silent
 from planc.runtime.torch.parallel.mesh import fsdp_mesh, init_mesh
 from planc.source import SourceFile
 from planc.vocab import MeshDim
 from tests.dist.pool import run_ranks
 from tests.parity.cases import Case, make_workspace, plan_text
-from tests.parity.ranks import Task, open_session
+from tests.parity.ranks import Task, open_run
 from tests.patience import WAIT_SECONDS, is_within, unhurried
 
 TIMEOUT_SECONDS = unhurried(2)
@@ -24,9 +23,9 @@ TIMEOUT_SECONDS = unhurried(2)
 
 def seconds_until_given_up(rank: int, world_size: int, task: Task, mesh_dims: tuple[MeshDim, ...]) -> float:
     """How long rank 0 waits for a rank that does not come; 0 on all others."""
-    session = open_session(task, Silent())
-    init_mesh(session, task.graph.init_mesh, Position())
-    group = fsdp_mesh(session, shard_over=mesh_dims, replicate_over=()).get_group()
+    own = open_run(task, Silent())
+    mesh = init_mesh(own, task.graph.init_mesh)
+    group = fsdp_mesh(own, mesh, shard_over=mesh_dims, replicate_over=()).get_group()
     dist.barrier()
     began = time.monotonic()
     if rank == 0:

@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from torch import nn
 
 from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import run
 from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.parallel.mesh import Mesh
+from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.reporting.stage_shares import shares_of_ranks
 from tests.dist.faulty_steps import Fault, Listening, run_faulty
 from tests.dist.pool import run_ranks
 from tests.parity.cases import Case, compile_case, make_workspace
-from tests.parity.ranks import Task, open_session
+from tests.parity.ranks import Task, open_run
 
 PP4 = Case("PP4", "", {"pp": 4}, model="llama-deep", micro_batch=1)
 PP2 = Case("PP2", "", {"pp": 2}, model="llama-deep", micro_batch=2)
@@ -115,9 +118,10 @@ def test_weights_are_named_with_the_layer_that_they_spoil(workspace: Path) -> No
 
 
 def shares(rank: int, world_size: int, task: Task) -> tuple[float, ...] | None:
-    session = open_session(task, Listening())
-    run(task.graph, TorchBackend(session), stop_after=1)
-    found = shares_of_ranks(session)
+    backend = TorchBackend(open_run(task, Listening()))
+    run(task.graph, backend, stop_after=1)
+    state = backend.state
+    found = shares_of_ranks(backend.run, state[Mesh], state[nn.Module], state[Pipeline])
     dist.destroy_process_group()
     return found
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from torch import nn
 from transformers import AutoModelForCausalLM
 
 from planc.api import check_source
@@ -21,8 +22,9 @@ from planc.graph.ops import CompareReplicas
 from planc.inventory.load import save_inventory
 from planc.runtime.checkpoint_format.layout import step_directory
 from planc.runtime.interpreter import Position
+from planc.runtime.torch.dispatch import State
 from planc.runtime.torch.parallel.local_parts import local_of
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.run import Run
 from planc.source import SourceFile
 from planc.verify.compare import disagreements, worst_gradient, worst_relative
 from planc.vocab import MeshDim
@@ -144,10 +146,10 @@ def test_random_weights_are_those_of_one_process(case: Case, workspace: Path, tm
     assert not disagreements(found[1])
 
 
-def flip(session: Session, op: Op, position: Position) -> None:
+def flip(state: State, op: Op, position: Position) -> None:
     """A bit of the last stage's copy, before it is compared in step 2."""
-    if isinstance(op, CompareReplicas) and position.step == 2 and session.coordinate(MeshDim.PP) == 1:
-        local_of(session.model.get_parameter("lm_head.weight")).data.view(-1).view(torch.int64)[7] ^= 1
+    if isinstance(op, CompareReplicas) and position.step == 2 and state[Run].coordinate(MeshDim.PP) == 1:
+        local_of(state[nn.Module].get_parameter("lm_head.weight")).data.view(-1).view(torch.int64)[7] ^= 1
 
 
 def test_copies_that_differ_end_the_run(workspace: Path, tmp_path: Path) -> None:

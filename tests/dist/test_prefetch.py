@@ -13,7 +13,7 @@ from planc.runtime.observer import Silent
 from planc.runtime.torch.backend import TorchBackend
 from tests.dist.pool import run_ranks
 from tests.parity.cases import Case, compile_case, make_workspace
-from tests.parity.ranks import Task, open_session
+from tests.parity.ranks import Task, open_run
 
 NUM_LAYERS = 4
 
@@ -32,7 +32,7 @@ def is_gathered(layer: nn.Module) -> bool:
 
 def gathered_by_layer(rank: int, world_size: int, task: Task) -> tuple[list[int], list[int]]:
     """How many layers are gathered while each layer computes, in forward and in backward."""
-    backend = TorchBackend(open_session(task, Silent()))
+    backend = TorchBackend(open_run(task, Silent()))
     found: tuple[list[int], list[int]] = ([], [])
     layers: list[nn.Module] = []
     plain = backend.execute
@@ -41,7 +41,7 @@ def gathered_by_layer(rank: int, world_size: int, task: Task) -> tuple[list[int]
         plain(op, position)  # type: ignore[arg-type]
         if getattr(op, "op", "") == "optimizer.build":
             for index in range(NUM_LAYERS):
-                layer = backend.session.model.get_submodule(f"model.layers.{index}")
+                layer = backend.state[nn.Module].get_submodule(f"model.layers.{index}")
                 attention = layer.get_submodule("self_attn")
                 attention.register_forward_hook(lambda *_: note(0))
                 attention.register_full_backward_hook(lambda *_: note(1))

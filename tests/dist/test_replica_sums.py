@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -21,7 +21,9 @@ from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.collectives import CollectiveRecorder
 from planc.runtime.torch.parallel.local_parts import local_of
-from planc.runtime.torch.parallel.replica_sums import all_reduce_gradients, begin_sums
+from planc.runtime.torch.parallel.mesh import Mesh
+from planc.runtime.torch.parallel.replica_sums import ReplicaSums, begin_sums, replica_sums
+from planc.runtime.torch.state import Weights
 from planc.source import SourceFile
 from planc.vocab import MeshDim
 from tests.dist.first_steps import run_compared
@@ -56,16 +58,13 @@ class Layers(nn.Module):
         return inputs
 
 
-def session_of(model: nn.Module, mesh: Any, *, keeps_gradients: bool = True) -> Any:
-    graph = SimpleNamespace(step=(OP,))
-    return SimpleNamespace(
-        model=model,
-        graph=graph,
-        replica_sums=None,
-        keeps_gradients=keeps_gradients,
-        pipeline=None,
-        submesh=lambda mesh_dim: mesh[mesh_dim.value],
-    )
+def sums_of(
+    model: nn.Module, mesh: DeviceMesh, op: AllReduceGradients = OP, *, keeps_gradients: bool = True
+) -> ReplicaSums:
+    run: Any = SimpleNamespace(graph=SimpleNamespace(step=(op,)), keeps_gradients=keeps_gradients)
+    found = replica_sums(run, Mesh(mesh), Weights.of(model), None)
+    assert found is not None
+    return found
 
 
 def num_sent_as_gradients_arrive(rank: int, world_size: int) -> tuple[list[list[int]], bool]:
@@ -74,17 +73,17 @@ def num_sent_as_gradients_arrive(rank: int, world_size: int) -> tuple[list[list[
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp_replicate",))
     torch.manual_seed(0)
     model, inputs = Layers(3).double(), torch.randn(2, 5, 4, dtype=torch.float64)
-    session, sent = session_of(model, mesh), list[int]()
+    sums, sent = sums_of(model, mesh), list[int]()
     for layer in model.layers:
         layer.weight.register_hook(lambda _: sent.append(sum(calls.calls.values())))
     by_micro_step = []
     with CollectiveRecorder() as calls:
         for is_last in (False, True):
-            begin_sums(session, Position(step=1, is_last_micro_step=is_last))
+            begin_sums(sums, Position(step=1, is_last_micro_step=is_last), None, deferred=False)
             model(inputs[rank]).sum().backward()
             by_micro_step.append(sent.copy())
             sent.clear()
-        all_reduce_gradients(session, OP, Position(step=1))
+        sums.finish()
     whole = Layers(3).double()
     whole.load_state_dict(model.state_dict())
     for each in (*inputs, *inputs):
@@ -106,15 +105,13 @@ def memory_of_two_steps(rank: int, world_size: int, keeps_gradients: bool) -> tu
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp_replicate",))
     torch.manual_seed(0)
     model, inputs = Layers(2).double(), torch.randn(2, 5, 4, dtype=torch.float64)
-    session = session_of(model, mesh, keeps_gradients=keeps_gradients)
-    op = replace(OP, blocks=())
-    session.graph.step = (op,)
+    sums = sums_of(model, mesh, replace(OP, blocks=()), keeps_gradients=keeps_gradients)
     first, held, places = model.layers[0].weight, list[Tensor](), list[int]()
     for step in (1, 2):
         model.zero_grad(set_to_none=True)
-        begin_sums(session, Position(step=step))
+        begin_sums(sums, Position(step=step), None, deferred=False)
         model(inputs[rank]).sum().backward()
-        all_reduce_gradients(session, op, Position(step=step))
+        sums.finish()
         assert first.grad is not None
         places.append(first.grad.data_ptr())
         # Held, so what comes next can't be in its place by chance.
@@ -150,10 +147,10 @@ def summed_at_the_end(rank: int, world_size: int) -> tuple[dict[str, list[float]
     divided = nn.Parameter(distribute_tensor(torch.zeros(8), mesh["tp"], [Shard(0)]))
     divided.grad = DTensor.from_local(torch.full((4,), 10.0 + rank), mesh["tp"], [Shard(0)], run_check=False)
     model.register_parameter("divided", divided)
-    session = session_of(model, mesh)
-    begin_sums(session, Position(step=1))
+    sums = sums_of(model, mesh)
+    begin_sums(sums, Position(step=1), None, deferred=False)
     with CollectiveRecorder() as calls:
-        all_reduce_gradients(session, OP, Position(step=1))
+        sums.finish()
     assert isinstance(divided.grad, DTensor) and divided.grad.placements == (Shard(0),)
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     values = {name: local_of(one).unique().tolist() for name, one in found.items()}
@@ -177,11 +174,11 @@ def added_to_after_the_sum(rank: int, world_size: int) -> str:
     inputs = torch.ones(1, 4, requires_grad=True)
     once = checkpoint(model, inputs, use_reentrant=True)
     twice = checkpoint(model, once, use_reentrant=True)
-    session = session_of(model, mesh)
-    begin_sums(session, Position(step=1))
+    sums = sums_of(model, mesh)
+    begin_sums(sums, Position(step=1), None, deferred=False)
     with pytest.raises(RunError) as failure:
         twice.sum().backward()
-    session.replica_sums.finish()
+    sums.finish()
     return failure.value.message
 
 

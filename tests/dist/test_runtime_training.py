@@ -24,12 +24,12 @@ from planc.runtime.observer import Silent
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.gradients import clip_factor, norm_of, scale, squared_norm
 from planc.runtime.torch.parallel.local_parts import local_of
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.run import Run
 from planc.runtime.torch.weights.weights import initialize
 from tests.dist.pool import run_ranks
 from tests.parity import cases
 from tests.parity.cases import TP2_DP2, Case, compile_case, make_workspace
-from tests.parity.ranks import Task, local_digests, open_session, train_rank
+from tests.parity.ranks import Task, local_digests, open_run, train_rank
 from tests.parity.reference import open_samples, train_reference
 
 TIED = Case("TP2·DP2", "tied", TP2_DP2, model="llama-tied")
@@ -44,8 +44,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TieWatcher(TorchBackend):
     """Notes after every op from the first step on whether embedding and head still share a parameter."""
 
-    def __init__(self, session: Session) -> None:
-        super().__init__(session)
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
         self.shared: list[bool] = []
 
     def started(self, *, first_step: int) -> None:
@@ -58,17 +58,16 @@ class TieWatcher(TorchBackend):
             self._look()
 
     def _look(self) -> None:
-        model = self.session.model
+        model = self.state[nn.Module]
         embedding, head = (model.get_submodule(name).weight for name in ("model.embed_tokens", "lm_head"))
         self.shared.append(embedding is head)
 
 
 def watch_ties_rank(rank: int, world_size: int, task: Task) -> tuple[list[bool], dict[str, str]]:
     """Whether the tie held at the start and after every step, and digests of the last weights."""
-    session = open_session(task, Silent())
-    backend = TieWatcher(session)
+    backend = TieWatcher(open_run(task, Silent()))
     run(task.graph, backend, stop_after=task.stop_after)
-    last = local_digests(dict(session.model.named_parameters(remove_duplicate=False)), prefix="")
+    last = local_digests(dict(backend.state[nn.Module].named_parameters(remove_duplicate=False)), prefix="")
     dist.destroy_process_group()
     return backend.shared, last
 
@@ -141,16 +140,16 @@ def test_one_process_is_plain_adamw_bit_for_bit(workspace: Path) -> None:
 class Poisoned(TorchBackend):
     """Puts a value into one gradient of the last rank before the second step's clipping."""
 
-    def __init__(self, session: Session, *, value: float) -> None:
-        super().__init__(session)
+    def __init__(self, run: Run, *, value: float) -> None:
+        super().__init__(run)
         self.value = value
         self.before: dict[str, str] = {}
 
     def execute(self, op: Op, position: Position) -> None:
         if isinstance(op, ClipGradients) and position.step == 2:
-            self.before = local_digests(dict(self.session.model.named_parameters()), prefix="")
+            self.before = local_digests(dict(self.state[nn.Module].named_parameters()), prefix="")
             if dist.get_rank() == dist.get_world_size() - 1:
-                gradient = self.session.model.get_parameter("model.layers.1.mlp.up_proj.weight").grad
+                gradient = self.state[nn.Module].get_parameter("model.layers.1.mlp.up_proj.weight").grad
                 assert gradient is not None
                 local_of(gradient)[0, 0] = self.value
         super().execute(op, position)
@@ -158,12 +157,11 @@ class Poisoned(TorchBackend):
 
 def poison_rank(rank: int, world_size: int, task: Task, value: float) -> tuple[ExitCode, str, bool]:
     """(exit code, message, whether all weights are as before the step) of a run that must stop."""
-    session = open_session(task, Silent())
-    backend = Poisoned(session, value=value)
+    backend = Poisoned(open_run(task, Silent()), value=value)
     try:
         run(task.graph, backend)
     except RunError as error:
-        after = local_digests(dict(session.model.named_parameters()), prefix="")
+        after = local_digests(dict(backend.state[nn.Module].named_parameters()), prefix="")
         dist.destroy_process_group()
         return error.code, error.message, after == backend.before
     raise AssertionError("the run continued")

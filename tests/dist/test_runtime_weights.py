@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
@@ -32,7 +32,7 @@ from tests.parity.cases import (
     compile_case,
     make_workspace,
 )
-from tests.parity.ranks import Record, Task, digest, open_session, train_rank
+from tests.parity.ranks import Record, Task, digest, open_run, train_rank
 from tests.parity.reference import open_samples
 
 PRETRAINED = ("model.weights=pretrained",)
@@ -222,9 +222,9 @@ def count_bytes_rank(rank: int, world_size: int, task: Task) -> tuple[int, int]:
     vars(weights_files)["safe_open"] = lambda path, framework: CountingFile(
         real(path, framework=framework), taken
     )
-    session = open_session(task, Silent())
-    run(task.graph, TorchBackend(session), stop_after=0)
-    held = sum(local_of(parameter).nbytes for parameter in session.model.parameters())
+    backend = TorchBackend(open_run(task, Silent()))
+    run(task.graph, backend, stop_after=0)
+    held = sum(local_of(parameter).nbytes for parameter in backend.state[nn.Module].parameters())
     dist.destroy_process_group()
     return sum(taken), held
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,8 +12,8 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor.debug import CommDebugMode
 
 from planc.graph.ops import SyncGradients
-from planc.runtime.interpreter import Position
 from planc.runtime.torch.parallel.gradients import squared_norm, sync_gradients
+from planc.runtime.torch.state import Gradients, Weights
 from planc.source import Span
 from planc.verify.pool import run_ranks
 from planc.vocab import MeshDim
@@ -45,8 +44,7 @@ def synced(rank: int, world_size: int, dtypes: tuple[torch.dtype, ...]) -> tuple
     model = Parameters(dtypes, rank=rank)
     op = SyncGradients(over=(MeshDim.TP,), span=Span("p.plan", 1, 1, 1, 1))
     with CommDebugMode() as messages:
-        session = SimpleNamespace(parameters=dict(model.named_parameters()))
-        sync_gradients(cast(Any, session), op, Position(step=1))
+        sync_gradients(cast(Any, None), op, Gradients(Weights.of(model)))
     gradients = {name: cast(DTensor, parameter.grad) for name, parameter in model.named_parameters()}
     assert all(gradients[name].placements == model.get_parameter(name).placements for name in gradients)
     norm = squared_norm(gradients.values(), device=torch.device("cpu")).item()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from planc.graph.ops import Backward, Forward
@@ -13,9 +14,10 @@ from planc.pipelining.orders import Action, Direction
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent
 from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.parallel import pipeline as pipelines
 from tests.dist.pool import run_ranks
 from tests.lattice.cells import SCHEDULES, UNITS, Cell, Mesh, compile_cell, make_workspace
-from tests.parity.ranks import Task, open_session
+from tests.parity.ranks import Task, open_run
 
 Gathered = dict[tuple[Action, tuple[str, ...]], bool]
 """Whether a unit of this rank is gathered right after an action."""
@@ -31,7 +33,7 @@ def gathered_after_actions(rank: int, world_size: int, task: Task) -> Gathered:
     """What this rank's first step gathers."""
     pipeline = pipeline_of(task.graph)
     assert pipeline is not None
-    backend = TorchBackend(open_session(task, Silent()))
+    backend = TorchBackend(open_run(task, Silent()))
     found: Gathered = {}
     plain = backend.execute
 
@@ -40,8 +42,8 @@ def gathered_after_actions(rank: int, world_size: int, task: Task) -> Gathered:
         if isinstance(op, Forward | Backward):
             action = Action(position.stage, DIRECTIONS[type(op)], position.micro_step)
             for unit in pipeline.units:
-                if backend.session.held(unit.modules):
-                    module = backend.session.model.get_submodule(unit.modules[0])
+                if pipelines.held(backend.state.get(pipelines.Pipeline), unit.modules):
+                    module = backend.state[nn.Module].get_submodule(unit.modules[0])
                     assert isinstance(module, FSDPModule)
                     found[action, unit.modules] = _is_gathered(module)
 

@@ -16,7 +16,9 @@ from planc.api import check_source
 from planc.graph.op import Op
 from planc.graph.ops import ClipGradients, ComputeWeightGradients
 from planc.runtime.interpreter import Position
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.dispatch import State
+from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.run import Run
 from planc.source import SourceFile
 from planc.verify.ranks import BeforeOp, packings_of, tensors_of_all_stages, whole_tensors
 from tests.dist.pool import run_ranks
@@ -152,22 +154,22 @@ def trained_alone(folder: Path, corpus: Path) -> tuple[list[Step], dict[str, Ten
     return steps, snapshot(model)
 
 
-def keeps_gradients(session: Session, op: Op, position: Position) -> None:
+def keeps_gradients(state: State, op: Op, position: Position) -> None:
     """Writes the gradients of every step as they are before clipping."""
     if not isinstance(op, ClipGradients):
         return
-    found = {name: p.grad for name, p in session.model.named_parameters() if p.grad is not None}
-    whole = tensors_of_all_stages(session, whole_tensors(found, packings_of(session.model)))
-    if session.launch.rank == 0:
-        torch.save(whole, session.paths.run / f"gradients-{position.step}.pt")
+    found = {name: p.grad for name, p in state[nn.Module].named_parameters() if p.grad is not None}
+    whole = tensors_of_all_stages(state, whole_tensors(found, packings_of(state[nn.Module])))
+    if state[Run].launch.rank == 0:
+        torch.save(whole, state[Run].paths.run / f"gradients-{position.step}.pt")
 
 
-def forgets_a_product(session: Session, op: Op, position: Position) -> None:
+def forgets_a_product(state: State, op: Op, position: Position) -> None:
     """Loses the last layer's weight gradient of one micro-batch in the second step."""
-    keeps_gradients(session, op, position)
+    keeps_gradients(state, op, position)
     if isinstance(op, ComputeWeightGradients) and (position.step, position.micro_step) == (2, 1):
-        assert session.pipeline is not None
-        session.pipeline.deferred[position.stage, position.micro_step].pop()
+        assert state.get(Pipeline) is not None
+        state.get(Pipeline).deferred[position.stage, position.micro_step].pop()
 
 
 def run_case(case: Case, *, workspace: Path, folder: Path, before_op: BeforeOp) -> list[Record]:

@@ -8,10 +8,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.fsdp import FSDPModule
+from torch.optim import Optimizer
 
 from planc.graph.op import Op
 from planc.graph.ops import Backward, Forward, StepOptimizer
@@ -20,8 +21,8 @@ from planc.runtime.observer import Silent
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.collectives import Call, CollectiveRecorder
 from planc.runtime.torch.parallel.local_parts import local_of
-from planc.runtime.torch.session import Session
-from tests.parity.ranks import Task, open_session
+from planc.runtime.torch.run import Run
+from tests.parity.ranks import Task, open_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,8 @@ class Recorded:
 class Recording(TorchBackend):
     """Runs as ever, and listens to the second step: the first one makes the optimizer's state."""
 
-    def __init__(self, session: Session) -> None:
-        super().__init__(session)
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
         self.calls: dict[str, Counter[Call]] = {}
         self.gradient_bytes = 0
         self.saved = Saved()
@@ -74,14 +75,14 @@ class Recording(TorchBackend):
             super().execute(op, position)
             return
         if isinstance(op, StepOptimizer):
-            self.gradient_bytes = _bytes_of(p.grad for p in self.session.model.parameters())
+            self.gradient_bytes = _bytes_of(p.grad for p in self.state[nn.Module].parameters())
         is_first_forward = isinstance(op, Forward) and position.micro_step == 0
         hooks = saved_tensors_hooks(self.saved.keep, lambda tensor: tensor)
         with CollectiveRecorder() as recorder, hooks if is_first_forward else nullcontext():
             super().execute(op, position)
         self.calls.setdefault(op.name, Counter()).update(recorder.calls)
         if isinstance(op, Backward) and not position.is_last_micro_step:
-            self.unreduced_bytes = _unreduced_bytes(self.session)
+            self.unreduced_bytes = _unreduced_bytes(self.state[nn.Module])
 
 
 def _bytes_of(tensors: Iterable[Tensor | None]) -> int:
@@ -89,11 +90,11 @@ def _bytes_of(tensors: Iterable[Tensor | None]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in local)
 
 
-def _unreduced_bytes(session: Session) -> int:
+def _unreduced_bytes(model: nn.Module) -> int:
     """Gradients that FSDP holds between micro steps, which no public attribute shows."""
     groups = (
         module._get_fsdp_state()._fsdp_param_group
-        for module in session.model.modules()
+        for module in model.modules()
         if isinstance(module, FSDPModule)
     )
     # The modules of one unit share a group.
@@ -107,13 +108,12 @@ def _unreduced_bytes(session: Session) -> int:
 
 def record_rank(rank: int, world_size: int, task: Task) -> Recorded:
     """What this rank sends in the second step, and what it holds then."""
-    session = open_session(task, Silent())
-    backend = Recording(session)
+    backend = Recording(open_run(task, Silent()))
     run(task.graph, backend, stop_after=2)
-    states = session.optimizer.state.values()
+    states = backend.state[Optimizer].state.values()
     recorded = Recorded(
         calls=backend.calls,
-        parameter_bytes=_bytes_of(session.model.parameters()),
+        parameter_bytes=_bytes_of(backend.state[nn.Module].parameters()),
         gradient_bytes=backend.gradient_bytes,
         optimizer_bytes=_bytes_of(tensor for state in states for tensor in state.values()),
         unreduced_bytes=backend.unreduced_bytes,

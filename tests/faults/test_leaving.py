@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,10 @@ from planc.runtime.checkpoint_format.layout import committed_steps, step_directo
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.interpreter import Position
 from planc.runtime.stopping import stop_points
-from planc.runtime.torch.backend import HANDLERS, TorchBackend
+from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.checkpoint import ops as checkpointing
-from planc.runtime.torch.training import batches, evaluation
+from planc.runtime.torch.handlers import HANDLERS
+from planc.runtime.torch.training import batches
 from planc.runtime.torch.training import forward_backward as steps
 from planc.runtime.torch.weights import export, weights
 from tests.faults.ranks import Ending, endings
@@ -134,8 +135,8 @@ def _make_slow(slow: Slow, *, is_told: bool) -> None:
 
     TorchBackend.execute = execute_in_step  # type: ignore[method-assign]
     places: dict[str, tuple[Any, str]] = {
-        "an evaluation's batch": (evaluation, "_run"),
-        "an export's tensor": (export, "_gathered"),
+        "an evaluation's batch": (TorchBackend, "_perform"),
+        "an export's tensor": (export.Gathering, "_gathered"),
         "a save": (checkpointing, "save"),
         "tokenization": (batches, "open_in_memory"),
     }
@@ -143,7 +144,8 @@ def _make_slow(slow: Slow, *, is_told: bool) -> None:
     if slow.what in handlers:
         handler = handlers[slow.what]
         kind = next(kind for kind, one in HANDLERS.items() if one is handler)
-        HANDLERS[kind] = _dragging(handler, drag)  # type: ignore[index]
+        calls: Any = TorchBackend.handlers
+        calls[kind] = replace(calls[kind], handler=_dragging(handler, drag))
     else:
         module, name = places[slow.what]
         setattr(module, name, _dragging(getattr(module, name), drag))

@@ -9,10 +9,10 @@ import torch
 
 from planc.graph.graph import Graph
 from planc.runtime.checkpoint_format.layout import committed_steps
-from planc.runtime.observer import Silent
+from planc.runtime.observer import Silent, Together
 from planc.runtime.process import Launch
-from planc.runtime.torch.session import Paths, Session
-from planc.runtime.torch.training.preemption import warn_of_grace
+from planc.runtime.torch.agreement.stopping import Stopping
+from planc.runtime.torch.run import Paths, Run
 from tests.faults import signals
 from tests.faults.runs import exactness_problem, said
 from tests.faults.signals import PREEMPTED, Stage, Told, preemption_problems, run, status
@@ -129,9 +129,9 @@ def test_a_save_longer_than_torchrun_waits_is_warned_of_once(tmp_path: Path) -> 
     notes = Notes()
     graph = Graph("g", (), 1, (), (), ())
     paths = Paths(base=tmp_path, run=tmp_path)
-    session = Session(graph, "hash", Launch(), paths, notes, torch.device("cpu"))
+    stopping = Stopping(Run(graph, "hash", Launch(), paths, Together(notes), torch.device("cpu")))
     for seconds in (29.0, 41.0, 42.0):
-        warn_of_grace(session, seconds=seconds)
+        stopping.warn_of_grace(seconds=seconds)
     assert len(notes.texts) == 1
     assert "a checkpoint takes 41 s" in notes.texts[0]
     assert "--shutdown-timeout 82" in notes.texts[0]

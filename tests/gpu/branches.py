@@ -22,7 +22,8 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "nccl",
         (
-            "cli/commands/run.py::_watch_others",
+            "cli/running/opening.py::_watch_others",
+            "cli/running/opening.py::run_of",
             "cli/running/compiled.py::predictions_of",
             "cli/running/counting.py::count_first_step",
             "cli/running/watching.py::keep_watch",
@@ -38,7 +39,6 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "cli/running/banner.py::banner",
             "graph/ops/optimizer.py::implementation_on",
-            "runtime/torch/backend.py::__init__",
             "runtime/torch/backend.py::started",
             "runtime/torch/copies.py::to_device",
             "runtime/torch/copies.py::__init__",
@@ -51,17 +51,16 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
             "runtime/torch/reporting/phase_times.py::module",
             "runtime/torch/reporting/phase_times.py::__init__",
             "runtime/torch/reporting/phase_times.py::_now",
-            "runtime/torch/session.py::module",
-            "runtime/torch/session.py::__post_init__",
-            "runtime/torch/session.py::to_device",
+            "runtime/torch/reporting/instruments.py::__post_init__",
+            "runtime/torch/run.py::has_queue",
+            "runtime/torch/run.py::to_device",
             "runtime/torch/training/forward_backward.py::_seed",
         ),
     ),
     (
         "experts",
         (
-            "runtime/torch/reporting/expert_load.py::summed",
-            "runtime/torch/reporting/metrics.py::_expert_load",
+            "runtime/torch/training/expert_load.py::summed",
         ),
     ),
     (

@@ -12,7 +12,8 @@ import pytest
 from planc.graph.op import Op
 from planc.graph.ops import Backward
 from planc.runtime.interpreter import Position
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.dispatch import State
+from planc.runtime.torch.run import Run
 from planc.vocab import MeshDim
 from tests.lattice.cells import (
     CONTEXTS,
@@ -121,8 +122,8 @@ def test_a_gradient_that_is_not_summed_over_tp_fails(workspace: Path) -> None:
     assert any("has a different gradient" in problem for problem in row.problems)
 
 
-def _die_in_backward(session: Session, op: Op, position: Position) -> None:
-    if isinstance(op, Backward) and session.coordinate(MeshDim.TP) == 1:
+def _die_in_backward(state: State, op: Op, position: Position) -> None:
+    if isinstance(op, Backward) and state[Run].coordinate(MeshDim.TP) == 1:
         os.kill(os.getpid(), signal.SIGSEGV)
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from planc.api import check_source
 from planc.graph.graph import Graph
 from planc.graph.op import Op
 from planc.graph.ops import BuildOptimizer
 from planc.runtime.interpreter import Position
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.dispatch import State
 from planc.source import SourceFile
 from planc.verify.ranks import BeforeOp, Record, Task, train_rank
 from tests.dist.pool import run_ranks, start_server
@@ -90,10 +91,10 @@ def test_far_positions_train_as_transformers_has_them(
     assert found.wrong == ()
 
 
-def round_frequencies(session: Session, op: Op, position: Position) -> None:
+def round_frequencies(state: State, op: Op, position: Position) -> None:
     """What a cast of the whole model to its dtype does to them."""
     if isinstance(op, BuildOptimizer):
-        for name, buffer in session.model.named_buffers():
+        for name, buffer in state[nn.Module].named_buffers():
             if name.endswith("inv_freq"):
                 buffer.copy_(buffer.to(torch.bfloat16))
 

@@ -7,21 +7,23 @@ from collections.abc import Callable, Mapping
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from planc.graph.op import Op
 from planc.graph.ops import ComputeLoss, StepOptimizer, SyncGradients
 from planc.runtime.interpreter import Position
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.dispatch import State
+from planc.runtime.torch.state import LocalBatch
 
-Fault = Callable[[Session, Op, Position], None]
+Fault = Callable[[State, Op, Position], None]
 
 
-def norm_gradients_not_reduced(session: Session, op: Op, position: Position) -> None:
+def norm_gradients_not_reduced(state: State, op: Op, position: Position) -> None:
     """Before gradients are synced, each rank's partial sum passes for the sum."""
     if not isinstance(op, SyncGradients):
         return
-    for name, parameter in session.model.named_parameters():
+    for name, parameter in state[nn.Module].named_parameters():
         gradient = parameter.grad
         if "norm" in name and isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
             parameter.grad = DTensor.from_local(
@@ -29,17 +31,17 @@ def norm_gradients_not_reduced(session: Session, op: Op, position: Position) -> 
             )
 
 
-def labels_shifted_after_sharding(session: Session, op: Op, position: Position) -> None:
+def labels_shifted_after_sharding(state: State, op: Op, position: Position) -> None:
     """Each rank's labels move by one within its own positions, as when shifting comes after sharding."""
-    if isinstance(op, ComputeLoss) and session.local_batch is not None:
-        rolled = torch.roll(session.local_batch.labels, 1, dims=1)
-        session.local_batch = dataclasses.replace(session.local_batch, labels=rolled)
+    if isinstance(op, ComputeLoss):
+        rolled = torch.roll(state[LocalBatch].labels, 1, dims=1)
+        state.put(dataclasses.replace(state[LocalBatch], labels=rolled))
 
 
-def replicas_drift(session: Session, op: Op, position: Position) -> None:
+def replicas_drift(state: State, op: Op, position: Position) -> None:
     """One rank's copy of the last norm moves by one part in a million before the last step."""
     if isinstance(op, StepOptimizer) and dist.get_rank() == 1:
-        parameter = session.model.get_parameter("model.norm.weight")
+        parameter = state[nn.Module].get_parameter("model.norm.weight")
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
         with torch.no_grad():
             local.mul_(1 + 1e-6)

@@ -8,7 +8,7 @@ from planc.verify.ranks import (
     Task,
     digest,
     local_digests,
-    open_session,
+    open_run,
     train_rank,
     whole_tensors,
 )
@@ -21,7 +21,7 @@ __all__ = [
     "Task",
     "digest",
     "local_digests",
-    "open_session",
+    "open_run",
     "train_rank",
     "whole_tensors",
 ]

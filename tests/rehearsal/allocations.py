@@ -10,15 +10,15 @@ from planc.graph.ops import Backward, Forward
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent
 from planc.runtime.torch.backend import TorchBackend
-from planc.runtime.torch.session import Session
-from tests.parity.ranks import Task, open_session
+from planc.runtime.torch.run import Run
+from tests.parity.ranks import Task, open_run
 
 
 class Allocating(TorchBackend):
     """Runs as ever, and follows what the second step's forward, loss and backward allocate and free."""
 
-    def __init__(self, session: Session) -> None:
-        super().__init__(session)
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
         self.profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
 
     def execute(self, op: Op, position: Position) -> None:
@@ -32,8 +32,7 @@ class Allocating(TorchBackend):
 
 def peak_growth(rank: int, world_size: int, task: Task) -> int:
     """The most bytes that the second step's forward to backward held beyond what was there before it."""
-    session = open_session(task, Silent())
-    backend = Allocating(session)
+    backend = Allocating(open_run(task, Silent()))
     run(task.graph, backend, stop_after=2)
     dist.destroy_process_group()
     events = backend.profile.profiler.kineto_results.events()

@@ -18,16 +18,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from planc.graph.ops import BuildModel, LoadWeights
+from planc.graph.ops import BuildModel, LoadWeights, MaterialiseWeights
 from planc.modeling.tensor_dtypes import kept_in_float32
 from planc.runtime.errors import RunError
-from planc.runtime.interpreter import Position
 from planc.runtime.model_files import config_digest
-from planc.runtime.observer import Silent
+from planc.runtime.observer import Together
 from planc.runtime.process import Launch
-from planc.runtime.torch.session import Paths, Session
+from planc.runtime.torch.dtypes import TORCH_DTYPES
+from planc.runtime.torch.run import Paths, Run
 from planc.runtime.torch.weights.build import bare_model, build_model, own_dtypes
-from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
 from planc.runtime.torch.weights.weights import load_weights, materialize_weights
 from planc.source import NOWHERE
 from planc.vocab import DType
@@ -71,8 +70,7 @@ def loaded(folder: Folder) -> dict[str, Tensor]:
     graph = checked(PLANS / "quickstart.plan").graph
     assert graph is not None
     paths = Paths(folder.path.parent, folder.path / "run")
-    session = Session(graph, "hash", Launch(), paths, Silent(), torch.device("cpu"))
-    position = Position()
+    run = Run(graph, "hash", Launch(), paths, Together(), torch.device("cpu"))
     build = BuildModel(
         path=folder.path.name,
         config_digest=config_digest(folder.path),
@@ -86,11 +84,11 @@ def loaded(folder: Folder) -> dict[str, Tensor]:
     bare = bare_model(build, base=paths.base)
     kept = kept_in_float32(bare, TORCH_DTYPES[folder.dtype])
     own = own_dtypes(bare, dtype=folder.dtype)
-    build_model(session, replace(build, own_dtypes=own, kept_in_float32=kept), position)
-    materialize_weights(session, None, position)  # type: ignore[arg-type]
+    model = build_model(run, replace(build, own_dtypes=own, kept_in_float32=kept))
+    materialize_weights(run, MaterialiseWeights(), model, None)
     load = LoadWeights(path=folder.path.name, seed=0, strip=folder.strip, span=NOWHERE)
-    load_weights(session, load, position)
-    return dict(tensors_of(session.model))
+    load_weights(run, load, model, None)
+    return dict(tensors_of(model))
 
 
 def by_transformers(folder: Folder) -> tuple[dict[str, Tensor], Mapping[str, object]]:

@@ -65,16 +65,16 @@ def test_differences_travel_as_json() -> None:
 
 def noted(compiled: Compiled, *, is_skipped: bool) -> tuple[Any, list[str]]:
     texts: list[str] = []
-    session: Any = SimpleNamespace(
+    run = SimpleNamespace(
         graph=compiled.graph,
         device=SimpleNamespace(type="cpu"),
         reports_sample_ids=False,
-        first_step=None,
         observer=SimpleNamespace(noted=texts.append),
         launch=SimpleNamespace(rank=0),
     )
-    count_first_step(session, compiled, is_skipped=is_skipped)
-    return session.first_step, texts
+    backend: Any = SimpleNamespace(run=run, instruments=SimpleNamespace(first_step=None))
+    count_first_step(backend, compiled, is_skipped=is_skipped)
+    return backend.instruments.first_step, texts
 
 
 @pytest.fixture(scope="module")

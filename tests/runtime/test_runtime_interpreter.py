@@ -26,7 +26,7 @@ from planc.graph.ops import (
 )
 from planc.runtime.errors import ExitCode, OpFailure, RunError
 from planc.runtime.interpreter import Position, run
-from planc.runtime.torch.backend import HANDLERS
+from planc.runtime.torch.handlers import HANDLERS
 from planc.source import Span
 from planc.vocab import DType
 from tests.null_backend import HANDLED, NullBackend

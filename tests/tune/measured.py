@@ -41,7 +41,7 @@ from planc.tune.base import base_of
 from planc.tune.score import Scorer
 from planc.tune.search import Proposal, Search
 from planc.user_dirs import cache_dir
-from planc.verify.ranks import Task, open_session
+from planc.verify.ranks import Task, open_run
 from tests.dist.pool import run_ranks, start_server
 from tests.tune.cpu_device import DEVICE, Peaks, measured_peaks
 
@@ -206,7 +206,7 @@ class Timed(TorchBackend):
 
 def timed_rank(rank: int, world_size: int, task: Task) -> list[float]:
     """The seconds of each step but the last."""
-    backend = Timed(open_session(task, Silent()))
+    backend = Timed(open_run(task, Silent()))
     backend.starts = []
     run(task.graph, backend, stop_after=task.stop_after)
     return [after - before for before, after in zip(backend.starts, backend.starts[1:], strict=False)]

@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from planc.graph import ops
 from planc.graph.op import Op
 from planc.runtime.interpreter import Position
+from planc.runtime.schedule import set_learning_rate
+from planc.runtime.torch.dispatch import State
 from planc.runtime.torch.parallel.local_parts import local_of
-from planc.runtime.torch.session import Session
-from planc.runtime.torch.training.optimizer import set_learning_rate
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import Data, LocalBatch, Schedule, TokenCount, Verdict
 from planc.verify.outcome import Item
 from tests.parity.cases import CP2_DP2, Case
 from tests.parity.faults import labels_shifted_after_sharding, norm_gradients_not_reduced, replicas_drift
@@ -24,7 +27,7 @@ from tests.parity.faults import labels_shifted_after_sharding, norm_gradients_no
 class Planted:
     """A bug, a plan that has what it breaks, and what verification must say."""
 
-    fault: Callable[[Session, Op, Position], None]
+    fault: Callable[[State, Op, Position], None]
     case: Case
     item: Item
     quick: bool = False
@@ -34,101 +37,104 @@ class Planted:
         return self.fault.__name__
 
 
-def loss_over_local_tokens(session: Session, op: Op, position: Position) -> None:
+def loss_over_local_tokens(state: State, op: Op, position: Position) -> None:
     """Each rank divides its loss by its own tokens."""
     if isinstance(op, ops.ShardContext) and position.micro_step == 0:
-        assert session.num_labels is not None
-        session.num_labels //= session.dp_size
+        state[TokenCount].labels.floor_divide_(state[Run].dp_size)
 
 
-def gradients_averaged(session: Session, op: Op, position: Position) -> None:
+def gradients_averaged(state: State, op: Op, position: Position) -> None:
     """Sums over ranks are divided by their number, as DDP and FSDP do by themselves."""
     if isinstance(op, ops.SyncGradients):
-        for parameter in session.model.parameters():
+        for parameter in state[nn.Module].parameters():
             assert parameter.grad is not None
-            local_of(parameter.grad).div_(session.dp_size)
+            local_of(parameter.grad).div_(state[Run].dp_size)
 
 
-def positions_not_sharded(session: Session, op: Op, position: Position) -> None:
+def positions_not_sharded(state: State, op: Op, position: Position) -> None:
     """Every rank counts its own positions from 0."""
-    batch = session.local_batch
+    batch = state.get(LocalBatch)
     if isinstance(op, ops.Forward) and batch is not None:
         counted = torch.arange(batch.position_ids.shape[1]).expand_as(batch.position_ids)
-        session.local_batch = replace(batch, position_ids=counted)
+        state.put(replace(batch, position_ids=counted))
 
 
-def chunks_in_wrong_order(session: Session, op: Op, position: Position) -> None:
+def chunks_in_wrong_order(state: State, op: Op, position: Position) -> None:
     """A rank's two chunks of the sequence are the tail, then the head."""
-    batch = session.local_batch
+    batch = state.get(LocalBatch)
     if isinstance(op, ops.Forward) and batch is not None:
         half = batch.input_ids.shape[1] // 2
-        session.local_batch = replace(
-            batch,
-            input_ids=batch.input_ids.roll(half, dims=1),
-            labels=batch.labels.roll(half, dims=1),
-            position_ids=batch.position_ids.roll(half, dims=1),
+        state.put(
+            replace(
+                batch,
+                input_ids=batch.input_ids.roll(half, dims=1),
+                labels=batch.labels.roll(half, dims=1),
+                position_ids=batch.position_ids.roll(half, dims=1),
+            )
         )
 
 
-def clipped_by_local_norm(session: Session, op: Op, position: Position) -> None:
+def clipped_by_local_norm(state: State, op: Op, position: Position) -> None:
     """Each rank clips its own part to the limit; the reported norm is right."""
     if isinstance(op, ops.StepOptimizer):
-        (limit,) = (clip.max_norm for clip in session.graph.step if isinstance(clip, ops.ClipGradients))
-        gradients = [local_of(p.grad) for p in session.model.parameters() if p.grad is not None]
+        (limit,) = (clip.max_norm for clip in state[Run].graph.step if isinstance(clip, ops.ClipGradients))
+        gradients = [local_of(p.grad) for p in state[nn.Module].parameters() if p.grad is not None]
         norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
         for gradient in gradients:
             gradient.mul_(limit / norm)
 
 
-def ties_lost(session: Session, op: Op, position: Position) -> None:
+def ties_lost(state: State, op: Op, position: Position) -> None:
     """Embedding and head become two parameters."""
     if isinstance(op, ops.AttachAttention):
-        head = session.model.get_submodule("lm_head")
+        head = state[nn.Module].get_submodule("lm_head")
         head.weight = nn.Parameter(head.weight.detach().clone())  # type: ignore[operator,union-attr]
 
 
-def decay_groups_swapped(session: Session, op: Op, position: Position) -> None:
+def decay_groups_swapped(state: State, op: Op, position: Position) -> None:
     """Norms decay, and everything else does not."""
     if isinstance(op, ops.BuildSchedule):
-        groups = session.optimizer.param_groups
+        groups = state[Optimizer].param_groups
         decays = {group["weight_decay"] for group in groups}
         for group in groups:
             (group["weight_decay"],) = decays - {group["weight_decay"]}
 
 
-def schedule_one_step_ahead(session: Session, op: Op, position: Position) -> None:
+def schedule_one_step_ahead(state: State, op: Op, position: Position) -> None:
     """Every step has the learning rate of the next."""
     if isinstance(op, ops.StepOptimizer):
-        set_learning_rate(session, step=position.step + 1)
+        groups = state[Optimizer].param_groups
+        set_learning_rate(groups, state[Schedule].op, step=position.step + 1)
 
 
-def order_off_by_one(session: Session, op: Op, position: Position) -> None:
+def order_off_by_one(state: State, op: Op, position: Position) -> None:
     """The second step starts one sample late, and counts as ever."""
     if isinstance(op, ops.NextBatch) and position.step == 2:
-        session.loader.load_state(session.loader.samples_consumed + 1)
+        state[Data].loader.load_state(state[Data].loader.samples_consumed + 1)
     if isinstance(op, ops.SaveCheckpoint):
         # Else the save itself finds that the samples do not follow from the steps.
-        session.loader.load_state(session.loader.samples_consumed - 1)
+        state[Data].loader.load_state(state[Data].loader.samples_consumed - 1)
 
 
-def first_micro_step_forgotten(session: Session, op: Op, position: Position) -> None:
+def first_micro_step_forgotten(state: State, op: Op, position: Position) -> None:
     """Gradients are cleared between the micro steps of a step."""
     if isinstance(op, ops.Forward) and position.micro_step > 0:
-        session.model.zero_grad()
+        state[nn.Module].zero_grad()
 
 
-def another_weight_on_rank_1(session: Session, op: Op, position: Position) -> None:
+def another_weight_on_rank_1(state: State, op: Op, position: Position) -> None:
     """One rank draws another weight."""
-    if isinstance(op, ops.BuildOptimizer) and session.launch.rank == 1:
-        parameter = session.model.get_parameter("model.norm.weight")
+    if isinstance(op, ops.BuildOptimizer) and state[Run].launch.rank == 1:
+        parameter = state[nn.Module].get_parameter("model.norm.weight")
         with torch.no_grad():
             (parameter.to_local() if isinstance(parameter, DTensor) else parameter).add_(1e-3)
 
 
-def moments_forgotten(session: Session, op: Op, position: Position) -> None:
+def moments_forgotten(state: State, op: Op, position: Position) -> None:
     """A resumed run starts with an optimizer that has seen nothing."""
-    if isinstance(op, ops.NextBatch) and position.step == session.completed_steps + 1 > 1:
-        session.optimizer.state.clear()
+    # The first step of a resumed run is the first whose weights are those of an earlier step already.
+    if isinstance(op, ops.NextBatch) and position.step > 1 and state.get(Verdict) is None:
+        state[Optimizer].state.clear()
 
 
 TP2 = Case("TP2", "", {"tp": 2})

@@ -12,7 +12,7 @@ from planc.cli.main import main
 from planc.graph import ops
 from planc.graph.op import Op
 from planc.runtime.interpreter import Position
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.dispatch import State
 from planc.verify.outcome import Item, Report, Verdict
 from planc.verify.text import report_text
 from planc.verify.verify import verify
@@ -43,7 +43,7 @@ def test_nccl_without_a_device_can_not_run(tmp_path: Path, capsys: pytest.Captur
     assert "4 ranks on nccl, but PyTorch sees 0 CUDA devices" in capsys.readouterr().err
 
 
-def fail_in_backward(session: Session, op: Op, position: Position) -> None:
+def fail_in_backward(state: State, op: Op, position: Position) -> None:
     if isinstance(op, ops.SyncGradients):
         raise ArithmeticError("planted")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch._dynamo.utils import counters
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 
@@ -14,7 +15,7 @@ from planc.graph.op import Op
 from planc.graph.ops import StepOptimizer
 from planc.runtime.compilers import find_compiler
 from planc.runtime.interpreter import Position
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.dispatch import State
 from planc.runtime.torch.weights.weights import move_buffers
 from planc.source import SourceFile
 from planc.styles.sequence_parallel import RULES
@@ -81,21 +82,21 @@ def plan_text(
     return text.replace("COMPILE", compilation).replace("PACKING", packing)
 
 
-def is_compiled(session: Session, op: Op, position: Position) -> None:
+def is_compiled(state: State, op: Op, position: Position) -> None:
     """Fails in a rank whose two equal layers are not compiled to one graph."""
     if isinstance(op, StepOptimizer) and counters["stats"]["unique_graphs"] != 1:
         raise AssertionError(f"graphs: {counters['stats']}")
 
 
-def is_compiled_in_parts(session: Session, op: Op, position: Position) -> None:
+def is_compiled_in_parts(state: State, op: Op, position: Position) -> None:
     """Fails in a rank whose layers are the graph of one, or none."""
     if isinstance(op, StepOptimizer) and counters["stats"]["unique_graphs"] < 2:
         raise AssertionError(f"graphs: {counters['stats']}")
 
 
-def is_offloaded(session: Session, op: Op, position: Position) -> None:
+def is_offloaded(state: State, op: Op, position: Position) -> None:
     """Fails in a rank that has a unit whose shards stay on the device."""
-    for module in session.model.modules() if isinstance(op, StepOptimizer) else ():
+    for module in state[nn.Module].modules() if isinstance(op, StepOptimizer) else ():
         group = module._get_fsdp_state()._fsdp_param_group if isinstance(module, FSDPModule) else None
         if group is not None and not isinstance(group.offload_policy, CPUOffloadPolicy):
             raise AssertionError("a unit is not offloaded")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from torch.optim import Optimizer
 
 from planc.api import Checked, check_plan
 from planc.graph.op import Op
 from planc.graph.ops import BuildSchedule
 from planc.runtime.interpreter import Position
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.dispatch import State
 from planc.source import SourceFile
 from planc.verify.outcome import Item
 from planc.verify.verify import verify
@@ -69,10 +70,10 @@ def test_each_implementation_is_torchs_loop(kind: str, tmp_path: Path) -> None:
     assert [verdict for verdict in report.verdicts if not verdict.ok] == []
 
 
-def rates_exchanged(session: Session, op: Op, position: Position) -> None:
+def rates_exchanged(state: State, op: Op, position: Position) -> None:
     """Gives the groups one another's learning rates."""
     if isinstance(op, BuildSchedule):
-        groups = session.optimizer.param_groups
+        groups = state[Optimizer].param_groups
         rates = [group["peak_lr"] for group in groups]
         for group, rate in zip(groups, reversed(rates), strict=True):
             group["peak_lr"] = rate

@@ -13,7 +13,10 @@ from planc.api import Checked, check_plan
 from planc.graph.op import Op
 from planc.graph.ops import Forward
 from planc.runtime.interpreter import Position
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.attention.documents import Documents
+from planc.runtime.torch.dispatch import State
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import Data, LocalBatch
 from planc.source import SourceFile
 from planc.verify.outcome import Item
 from planc.verify.verify import compared, prepare, run_plan
@@ -59,22 +62,21 @@ CASES = {
     "none, ring": ("data.packing=none",),
 }
 
-BeforeOp = Callable[[Session, Op, Position], None]
+BeforeOp = Callable[[State, Op, Position], None]
 
 
-def documents_leak(session: Session, op: Op, position: Position) -> None:
+def documents_leak(state: State, op: Op, position: Position) -> None:
     """Makes one document of all that share a sequence."""
-    if isinstance(op, Forward) and session.documents is not None:
-        length = session.data_op.sequence_length
-        one = np.tile(np.arange(length), (session.data_op.micro_batch, 1))
-        session.documents.begin(one, on_device=torch.from_numpy(one))
+    if isinstance(op, Forward) and state.get(Documents) is not None:
+        length = state[Data].op.sequence_length
+        one = np.tile(np.arange(length), (state[Data].op.micro_batch, 1))
+        state.get(Documents).begin(one, on_device=torch.from_numpy(one))
 
 
-def positions_shifted(session: Session, op: Op, position: Position) -> None:
+def positions_shifted(state: State, op: Op, position: Position) -> None:
     """Counts the positions of the second rank of cp from 1, where others count from 0."""
     if isinstance(op, Forward):
-        assert session.local_batch is not None
-        session.local_batch.position_ids.add_(session.coordinate(MeshDim.CP))
+        state[LocalBatch].position_ids.add_(state[Run].coordinate(MeshDim.CP))
 
 
 def plan_of(folder: Path, *settings: str) -> Checked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from planc.api import check_source
 from planc.graph.graph import Graph
@@ -12,7 +13,8 @@ from planc.graph.op import Op
 from planc.graph.ops import Accumulate, ClipGradients, ReceiveHidden, SendHidden, SplitPipeline, SumTies
 from planc.plan.bind import BoundPlan
 from planc.runtime.interpreter import Position
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.dispatch import State
+from planc.runtime.torch.run import Run
 from planc.source import SourceFile
 from planc.verify.outcome import Item
 from planc.verify.rewrite import resumed_elsewhere
@@ -57,8 +59,8 @@ def plan() -> tuple[BoundPlan, Graph]:
     return found.bound, found.graph
 
 
-def doubles_a_gradient_of_the_last_stage(session: Session, op: Op, position: Position) -> None:
-    for name, parameter in session.model.named_parameters() if isinstance(op, ClipGradients) else ():
+def doubles_a_gradient_of_the_last_stage(state: State, op: Op, position: Position) -> None:
+    for name, parameter in state[nn.Module].named_parameters() if isinstance(op, ClipGradients) else ():
         if name == "lm_head.weight" and parameter.grad is not None:
             parameter.grad.mul_(2)
 
@@ -97,10 +99,10 @@ def test_deferred_gradients_are_verified_and_a_resume_on_one_rank_defers_none() 
     assert len(report.verdicts) == len(Item)
 
 
-def skips_a_tied_gradient(session: Session, op: Op, position: Position) -> None:
+def skips_a_tied_gradient(state: State, op: Op, position: Position) -> None:
     """The last stage's part of it."""
-    if isinstance(op, SumTies) and session.coordinate(MeshDim.PP) == 1:
-        gradient = session.model.get_parameter("lm_head.weight").grad
+    if isinstance(op, SumTies) and state[Run].coordinate(MeshDim.PP) == 1:
+        gradient = state[nn.Module].get_parameter("lm_head.weight").grad
         assert gradient is not None
         gradient.zero_()
 

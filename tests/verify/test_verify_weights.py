@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from planc.api import check_plan
 from planc.graph import ops
 from planc.graph.op import Op
 from planc.runtime.interpreter import Position
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.dispatch import State
 from planc.verify.perturb import constants
 from planc.verify.recipe import CORPUS
 from planc.verify.reference import Training
@@ -95,10 +95,10 @@ def test_what_varies_is_not_named() -> None:
     assert [*constants(varied)] == [*independent.constants(varied)] == []
 
 
-def bias_added_on_every_rank(session: Session, op: Op, position: Position) -> None:
+def bias_added_on_every_rank(state: State, op: Op, position: Position) -> None:
     """As of a bias that is not distributed."""
     if isinstance(op, ops.Forward):
-        for module in session.model.modules():
+        for module in state[nn.Module].modules():
             share = vars(module).get("_planc_share")
             if share is not None and share.adds_bias_on is not None:
                 vars(module)["_planc_share"] = replace(share, adds_bias_on=0)

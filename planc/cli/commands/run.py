@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from planc.cli.running.banner import TORCHRUN_TRACEBACK, banner, closing, mesh_text, preempted
-from planc.cli.running.compiled import Compiled, compiled_for, work_of
+from planc.cli.running.compiled import Compiled, compiled_for
 from planc.cli.running.counting import count_first_step
 from planc.cli.running.fetching import require_models
+from planc.cli.running.opening import meet, run_of
 from planc.cli.running.preflight import (
     RELEASE_HELP,
     require_interface,
@@ -27,7 +28,7 @@ from planc.cli.running.preflight import (
     require_threads,
     require_trackers,
 )
-from planc.cli.running.resuming import changes_since_saved, refuse_old_checkpoints
+from planc.cli.running.resuming import changes_since_saved
 from planc.cli.running.run_errors import record, report, report_unforeseen, run_directory
 from planc.cli.running.starting import start_with
 from planc.cli.running.watching import Listener, listen
@@ -41,7 +42,7 @@ from planc.runtime.checkpoint_format.layout import committed_steps
 from planc.runtime.collectives import SKIP_CHECK
 from planc.runtime.cpus import unsupported_system
 from planc.runtime.errors import STOPS, ExitCode, RunError
-from planc.runtime.observer import Observer, Silent
+from planc.runtime.observer import Together
 from planc.runtime.process import (
     Launch,
     is_under_torchrun,
@@ -50,18 +51,11 @@ from planc.runtime.process import (
     require_world_size,
 )
 from planc.runtime.ranks.rank_claims import Claim, require_free_port
-from planc.runtime.ranks.statements import Statements
-from planc.runtime.ranks.watch import Watch
 from planc.runtime.run_directory.directory import RunDirectory
-from planc.runtime.stopping.stop_points import StopPoints
-from planc.user_dirs import data_dir
 
 if TYPE_CHECKING:
-    import torch
-    from torch.distributed import Store  # type: ignore[attr-defined]
-
     from planc.cli.running.progress import RunDisplay
-    from planc.runtime.torch.session import Session
+    from planc.runtime.torch.run import Run
 
 DESCRIPTION = "Run a plan, or a compiled plan, on this rank. Start all ranks with torchrun."
 EPILOG = """examples:
@@ -209,42 +203,35 @@ def _execute(
     from planc.runtime.torch.backend import TorchBackend
     from planc.runtime.torch.parallel.mesh import choose_device
     from planc.runtime.torch.parallel.spares import dismiss
-    from planc.runtime.torch.reporting.log import close_log
     from planc.runtime.torch.reporting.profile import require_traceable
-    from planc.runtime.torch.session import Paths, Session
 
     # Training needs garbage collection; imported objects stay, so it can skip them.
     gc.freeze()
     gc.enable()
     graph = compiled.graph
-    digest = listener.plan_hash = plan_hash(graph)
+    listener.plan_hash = plan_hash(graph)
     device = choose_device(graph.init_mesh.backend, launch)
     require_traceable(graph, device)
     with claim:
-        store = _meet(compiled, launch, device=device, claim=claim)
-    display = session = None
-    observer: Observer = Silent()
+        store = meet(compiled, launch, device=device, claim=claim)
+    display = backend = None
+    observer = Together()
     try:
         if needs_shared_folder(graph):
             require_shared_folder(store, launch, directory.path)
         notes = by_rank_0(store, launch, partial(_take, directory, compiled, listener))
         if notes is not None:
-            observer = display = _display(compiled, launch, directory, arguments, notes, device=device.type)
-        paths = Paths(base=compiled.base, run=directory.path, prepared=data_dir())
-        refuse_old_checkpoints(graph, paths.checkpoints)
-        ids = arguments.sample_ids
-        session = Session(graph, digest, launch, paths, observer, device, ids, notice=listener.notice)
-        session.sources, session.overrides = compiled.sources, compiled.overrides
-        session.work, session.effort = work_of(compiled), directory.effort
-        session.guard.statements = Statements(store, launch.rank, launch.world_size)
+            display = _display(compiled, launch, directory, arguments, notes, device=device.type)
+            observer.observers.append(display)
+        run = run_of(compiled, launch, directory, listener, store=store, observer=observer, device=device)
+        backend = TorchBackend(replace(run, reports_sample_ids=arguments.sample_ids))
         if launch.world_size > 1:
-            _watch_others(session, store, listener, directory)
-            count_first_step(session, compiled, is_skipped=arguments.skip_collectives_check)
-        last = interpreter.run(graph, TorchBackend(session), stop_after=arguments.stop_after)
-        _conclude(session, display, directory, last_step=last)
+            count_first_step(backend, compiled, is_skipped=arguments.skip_collectives_check)
+        last = interpreter.run(graph, backend, stop_after=arguments.stop_after)
+        _conclude(run, display, directory, last_step=last)
     finally:
-        if session is not None:
-            close_log(session, is_done=sys.exc_info()[0] is None)
+        if backend is not None:
+            backend.close(is_done=sys.exc_info()[0] is None)
         if display is not None:
             display.close()
         # A failing rank must not wait for others, which may hang. Its claim on the directory ends with it.
@@ -252,19 +239,6 @@ def _execute(
             if compiled.num_spares and launch.rank == 0:
                 dismiss(store, num_spares=compiled.num_spares)
             dist.destroy_process_group()
-
-
-def _meet(compiled: Compiled, launch: Launch, *, device: torch.device, claim: Claim) -> Store:
-    """The store where all ranks have met, after checking that they run the same plan in the same way."""
-    # Imported lazily, as all of torch is.
-    from planc.runtime.torch.agreement.surroundings import note_surroundings
-    from planc.runtime.torch.parallel.mesh import connect
-
-    reads = compiled.reads()
-    if launch.world_size > 1:
-        note_surroundings(reads, compiled.graph, device=device)
-    timeout = compiled.graph.init_mesh.timeout_seconds
-    return connect(launch, device=device, timeout_seconds=timeout, entries=reads.take(), claim=claim)
 
 
 def _take(directory: RunDirectory, compiled: Compiled, listener: Listener) -> tuple[str, ...]:
@@ -276,35 +250,14 @@ def _take(directory: RunDirectory, compiled: Compiled, listener: Listener) -> tu
     return notes
 
 
-def _watch_others(session: Session, store: Store, listener: Listener, directory: RunDirectory) -> None:
-    """Watch the other ranks: where they are, whether they are lost, and whether they received a signal."""
-    launch, init = session.launch, session.graph.init_mesh
-    session.store = store
-    session.watch = Watch(
-        session.graph, launch, store=store, run_folder=directory.path, effort=session.effort
-    )
-    points = session.stop_points = StopPoints(
-        listener.notice,
-        store=store,
-        rank=launch.rank,
-        world_size=launch.world_size,
-        timeout_seconds=init.timeout_seconds,
-    )
-    report_error = partial(report, launch=launch, directory=directory)
-    has_nccl = session.device.type == "cuda"
-    listener.keep_watch(session.watch, points, init, report=report_error, has_nccl=has_nccl)
-
-
-def _conclude(
-    session: Session, display: RunDisplay | None, directory: RunDirectory, *, last_step: int
-) -> None:
+def _conclude(run: Run, display: RunDisplay | None, directory: RunDirectory, *, last_step: int) -> None:
     """End a run that finished, or that a signal stopped."""
-    session.notice.is_over = True
-    if session.watch is not None:
-        session.watch.close()
+    run.notice.is_over = True
+    if run.watch is not None:
+        run.watch.close()
     if display is not None:
-        _close(display, directory, last_step=last_step, session=session)
-    if session.notice.is_agreed:
+        _close(display, directory, last_step=last_step, run=run)
+    if run.notice.is_agreed:
         # Imported lazily, as all of torch is.
         import torch.distributed as dist
 
@@ -312,10 +265,10 @@ def _conclude(
         dist.barrier()
 
 
-def _close(display: RunDisplay, directory: RunDirectory, *, last_step: int, session: Session) -> None:
+def _close(display: RunDisplay, directory: RunDirectory, *, last_step: int, run: Run) -> None:
     """Write the final status and print the closing lines, on rank 0."""
     display.close()
-    graph, notice, digest = session.graph, session.notice, session.plan_hash
+    graph, notice, digest = run.graph, run.notice, run.plan_hash
     if notice.is_agreed:
         steps = committed_steps(directory.path / "checkpoints")
         saved = {

@@ -8,21 +8,22 @@ from planc.cli.running.compiled import Compiled, predictions_of
 from planc.runtime.collectives import SKIP_CHECK
 
 if TYPE_CHECKING:
-    from planc.runtime.torch.session import Session
+    from planc.runtime.torch.backend import TorchBackend
 
 
-def count_first_step(session: Session, compiled: Compiled, *, is_skipped: bool) -> None:
+def count_first_step(backend: TorchBackend, compiled: Compiled, *, is_skipped: bool) -> None:
     """Compare the first step's collectives, or note why that can't be."""
     # Imported lazily, as all of torch is.
-    from planc.runtime.torch.agreement.first_step import FirstStep
+    from planc.runtime.torch.reporting.first_step import FirstStep
 
-    rank, is_cuda = session.launch.rank, session.device.type == "cuda"
+    run = backend.run
+    rank, is_cuda = run.launch.rank, run.device.type == "cuda"
     predicted = None
     if not is_skipped:
-        logs_ids = session.reports_sample_ids
+        logs_ids = run.reports_sample_ids
         predicted = predictions_of(compiled, rank=rank, is_cuda=is_cuda, logs_sample_ids=logs_ids)
-    session.first_step = FirstStep(session.graph, predicted)
+    backend.instruments.first_step = FirstStep(run.graph, predicted)
     if predicted is not None:
         return
     reason = SKIP_CHECK if is_skipped else "a compiled plan has no inventory to predict them from"
-    session.observer.noted(f"the collectives of the first step are not checked: {reason}")
+    run.observer.noted(f"the collectives of the first step are not checked: {reason}")

@@ -99,5 +99,6 @@ class ExportHf(Op):
         return Effects(
             reads=(Resource.WEIGHTS, Resource.DATA, Resource.CHECKPOINTS),
             finds=(Resource.PIPELINE,),
+            writes=(Resource.EXPORT,),
             communicates=self.over,
         )

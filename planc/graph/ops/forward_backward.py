@@ -22,7 +22,10 @@ class Forward(Op):
 
     def effects(self) -> Effects:
         return Effects(
-            reads=(Resource.MESH, Resource.WEIGHTS, Resource.LOCAL_BATCH, Resource.TOKENS),
+            reads=(
+                *(Resource.MESH, Resource.WEIGHTS, Resource.LOCAL_BATCH),
+                *(Resource.TOKENS, Resource.STEP_LOSS),
+            ),
             finds=(
                 Resource.PIPELINE,
                 Resource.HIDDEN,
@@ -30,7 +33,7 @@ class Forward(Op):
                 Resource.DROPOUT,
                 Resource.EXPERT_LOAD,
             ),
-            writes=(Resource.LOGITS,),
+            writes=(Resource.LOGITS, Resource.STEP_LOSS),
             communicates=self.over,
         )
 
@@ -79,8 +82,8 @@ class Backward(Op):
     def effects(self) -> Effects:
         return Effects(
             reads=(Resource.MESH, Resource.WEIGHTS, Resource.LOSS),
-            finds=(Resource.PIPELINE, Resource.HIDDEN, Resource.UNITS, Resource.GRADIENTS),
-            writes=(Resource.GRADIENTS,),
+            finds=(Resource.PIPELINE, Resource.HIDDEN, Resource.UNITS, Resource.REPLICA_SUMS),
+            writes=(Resource.GRADIENTS, Resource.REPLICA_SUMS),
             communicates=self.over,
         )
 
@@ -98,7 +101,7 @@ class ComputeWeightGradients(Op):
     def effects(self) -> Effects:
         return Effects(
             reads=(Resource.PIPELINE, Resource.GRADIENTS),
-            finds=(Resource.UNITS,),
+            finds=(Resource.UNITS, Resource.REPLICA_SUMS),
             writes=(Resource.GRADIENTS,),
             communicates=self.over,
         )

@@ -41,7 +41,11 @@ class AllReduceGradients(Op):
     bucket_bytes: Annotated[int, DERIVED]
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.GRADIENTS,), writes=(Resource.GRADIENTS,), communicates=self.over)
+        return Effects(
+            reads=(Resource.GRADIENTS, Resource.REPLICA_SUMS),
+            writes=(Resource.GRADIENTS,),
+            communicates=self.over,
+        )
 
     def messages(self, parameters: Iterable[tuple[str, Hashable, int]]) -> tuple[tuple[str, ...], ...]:
         """The parameters whose gradients are sent together, in the order of sending.

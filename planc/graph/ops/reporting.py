@@ -131,7 +131,10 @@ class Log(Op):
 
     def effects(self) -> Effects:
         return Effects(
-            reads=(Resource.MESH, Resource.SCHEDULE, Resource.BATCH, Resource.VERDICT, Resource.EVALUATIONS),
+            reads=(
+                *(Resource.MESH, Resource.SCHEDULE, Resource.DATA),
+                *(Resource.BATCH, Resource.VERDICT, Resource.EVALUATIONS),
+            ),
             finds=(Resource.COMPILED, Resource.EXPERT_LOAD),
             communicates=self.over,
         )

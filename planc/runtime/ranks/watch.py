@@ -41,8 +41,13 @@ _PARTING_SECONDS = 1.0
 """How long a process that closed its connections may take until the system reports it as ended."""
 _POLL_SECONDS = 0.05
 _OVERDUE_SECONDS = 1.0
-_TAKES_ITS_TIME = frozenset({Resource.SOURCES, Resource.DATA, Resource.EVALUATION_SETS, Resource.CHECKPOINTS})
-"""An op with one of these does more than collectives, so it may take longer than any of them."""
+_TAKES_ITS_TIME = frozenset(
+    {
+        *(Resource.SOURCES, Resource.DATA, Resource.EVALUATION_SETS),
+        *(Resource.EVALUATIONS, Resource.CHECKPOINTS, Resource.EXPORT),
+    }
+)
+"""An op that writes one of these does more than collectives, so it may take longer than any of them."""
 _NO_STORE = "the rendezvous store does not respond: rank 0, its machine or its torchrun agent has exited"
 
 
@@ -251,8 +256,7 @@ def _agreed_run(store: Store, launch: Launch) -> bytes:
 
 
 def _takes_its_time(op: Op) -> bool:
-    effects = op.effects()
-    return not _TAKES_ITS_TIME.isdisjoint((*effects.reads, *effects.writes))
+    return not _TAKES_ITS_TIME.isdisjoint(op.effects().writes)
 
 
 def _key(rank: int) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from planc.graph import ops
 from planc.graph.op import Op
@@ -27,20 +28,31 @@ from planc.runtime.rehearsal.memory import BEFORE, MemoryTracer
 from planc.runtime.rehearsal.private import FakeTensor, FakeTensorMode
 from planc.runtime.rehearsal.stack import drop_layers
 from planc.runtime.torch.attention import allgather
-from planc.runtime.torch.backend import HANDLERS as TORCH_HANDLERS
-from planc.runtime.torch.backend import Handler, TorchBackend
+from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.checkpoint.planning import holdings_of
-from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors
+from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors, training_state
+from planc.runtime.torch.dispatch import Handler, bind_all
+from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.parallel.collectives import CollectiveRecorder
 from planc.runtime.torch.parallel.gradients import norm_of_step, scale
 from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.packing import gathered, packed_parameters
-from planc.runtime.torch.reporting import metrics as reporting
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.parallel.pipeline import Pipeline, held
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import (
+    ClippedGradients,
+    Data,
+    Metrics,
+    Norm,
+    SyncedGradients,
+    Update,
+    Verdict,
+    Weights,
+)
 from planc.runtime.torch.training.guarding import agree_on_worst
-from planc.runtime.torch.training.preemption import sum_stop_requests
-from planc.runtime.torch.weights import build
-from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
+from planc.runtime.torch.training.step_loss import StepLoss
+from planc.runtime.torch.training.step_read import summed
 from planc.runtime.torch.weights.export import without_gather_warnings
 from planc.runtime.torch.weights.weights import unset_error
 
@@ -86,15 +98,15 @@ counts are real numbers."""
 class RehearsalBackend(TorchBackend):
     """One rank of a fake world. `dropped` layers are removed from the model as soon as it is built."""
 
-    def __init__(self, session: Session, *, dropped: frozenset[str]) -> None:
-        super().__init__(session)
+    def __init__(self, run: Run, *, dropped: frozenset[str]) -> None:
+        super().__init__(run)
         self.dropped = dropped
         teach_grouped_mm()
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.memory = MemoryTracer(self.fake_mode)
         self._part = ""
         """The kind of micro step: gradients accumulate until the last one reduces them."""
-        self.calls: dict[tuple[str, int], CollectiveRecorder] = {}
+        self.collectives: dict[tuple[str, int], CollectiveRecorder] = {}
         """The collectives of the measured step, by op and micro step."""
         self._layers: tuple[str, ...] = ()
         self._step = 0
@@ -107,28 +119,32 @@ class RehearsalBackend(TorchBackend):
         self.memory.enter_visit()
         match op:
             case ops.BuildModel():
-                build.build_model(self.session, op, position)
-                drop_layers(self.session.model, self.dropped)
+                self._handle(op, position)
+                drop_layers(self.model, self.dropped)
             case ops.InitWeights() | ops.LoadWeights():
                 self._draw(op, position)
             case ops.StepOptimizer():
                 self._step_optimizer(op, position)
-            case _:
+            case _ if not isinstance(op, PASSED_OVER):
                 if isinstance(op, ops.CheckpointActivations):
-                    for fqn in self.session.held(op.modules):
-                        _answer_positions(self.session.model.get_submodule(fqn))
+                    for fqn in held(self.state.get(Pipeline), op.modules):
+                        _answer_positions(self.model.get_submodule(fqn))
                 with self._modes(op, position):
-                    HANDLERS[type(op)](self.session, op, position)
+                    self._handle(op, position)
         self._name_storages(op)
 
+    @property
+    def model(self) -> nn.Module:
+        return self.state[nn.Module]
+
     def started(self, *, first_step: int) -> None:
-        for fqn, children in layer_lists(self.session.model):
+        for fqn, children in layer_lists(self.model):
             layers = {f"{fqn}.{name}": layer for name, layer in children.named_children()}
             self._layers += tuple(layers)
             for name, layer in layers.items():
                 self._mark(layer, name, is_last=name == self._layers[-1])
-        self._own(self.session.model.named_parameters())
-        self.memory.relabel(self.session.model.buffers(), purpose="buffers")
+        self._own(self.model.named_parameters())
+        self.memory.relabel(self.model.buffers(), purpose="buffers")
 
     def order_of(self, op: ops.Accumulate) -> Sequence[Action]:
         """The whole order in the measured step; before it, one micro-batch is enough."""
@@ -169,14 +185,13 @@ class RehearsalBackend(TorchBackend):
             if position.step == MEASURED_STEP and not isinstance(
                 op, ops.Log | ops.SaveCheckpoint | ops.ExportHf
             ):
-                recorder = self.calls.setdefault((op.name, position.micro_step), CollectiveRecorder())
+                recorder = self.collectives.setdefault((op.name, position.micro_step), CollectiveRecorder())
                 modes.enter_context(recorder)
             yield
 
     def _draw(self, op: ops.InitWeights | ops.LoadWeights, position: Position) -> None:
         """Draw weights as a run does, after the check that nothing stays unset. Reads no file."""
-        self.session.seed = op.seed
-        in_files = dict(self.session.model.named_parameters()) if isinstance(op, ops.LoadWeights) else {}
+        in_files = dict(self.model.named_parameters()) if isinstance(op, ops.LoadWeights) else {}
         for name in unset_tensors(self._pristine()):
             if name not in in_files:
                 raise unset_error(name)
@@ -184,30 +199,33 @@ class RehearsalBackend(TorchBackend):
         with self._modes(op, position), self.memory.looking_away():
             # A block's offset needs values to compute; its shape was settled when it was sharded.
             draw(self._pristine(), seed=op.seed, keep=lambda *_: None, of=_has_parameters_or_children)
+        self.state.put(Weights.of(self.model))
 
     def _pristine(self) -> nn.Module:
         """The rehearsed layers of the model as they were built."""
-        pristine: nn.Module = fresh_copy(self.session.model)
+        pristine: nn.Module = fresh_copy(self.model)
         drop_layers(pristine, self.dropped)
         return pristine
 
     def _step_optimizer(self, op: ops.StepOptimizer, position: Position) -> None:
         """A run's step. Counts the extra memory that the op declares, not what a CPU takes."""
+        optimizer = self.state[Optimizer]
         with self._modes(op, position):
             self._allocate_copies()
             with self.memory.looking_away():
-                self.session.optimizer.step()
+                optimizer.step()
             self.memory.set_purpose("optimizer state")
-            for name, parameter in self.session.model.named_parameters():
-                for state in self.session.optimizer.state[parameter].values():
+            for name, parameter in self.model.named_parameters():
+                for state in optimizer.state[parameter].values():
                     self.memory.follow((local_of(state),))
                     self._own([(name, state)])
-            self.session.optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
+        self.state.put(Update(position.step))
 
     def _allocate_copies(self) -> None:
         """Allocate and free the temporaries of an optimizer step without a fused kernel."""
-        (op,) = (op for op in self.session.graph.setup if isinstance(op, ops.BuildOptimizer))
-        parameters = dict(self.session.model.named_parameters())
+        (op,) = (op for op in self.run.graph.setup if isinstance(op, ops.BuildOptimizer))
+        parameters = dict(self.model.named_parameters())
         for group in op.groups:
             members = [(name, local_of(parameters[name])) for name in group.parameters if name in parameters]
             is_loop = op.implementation_on("cuda") == "for_loop"
@@ -252,7 +270,7 @@ class RehearsalBackend(TorchBackend):
     def _name_storages(self, op: Op) -> None:
         """Relabel the storages that turned out to be gradients."""
         if isinstance(op, ops.Backward | ops.ComputeWeightGradients):
-            found = (parameter.grad for parameter in self.session.model.parameters())
+            found = (parameter.grad for parameter in self.model.parameters())
             self.memory.relabel((local_of(one) for one in found if one is not None), purpose="gradients")
 
 
@@ -291,92 +309,74 @@ def _has_parameters_or_children(module: nn.Module) -> bool:
     return any(True for _ in module.children()) or any(True for _ in module.parameters())
 
 
-def open_data(session: Session, op: ops.OpenData, position: Position) -> None:
+def open_data(run: Run, op: ops.OpenData) -> Data:
     """One sequence of zeros for each source, repeated: no shape depends on ids. It has two documents."""
-    length, sources = op.sequence_length, mixture_labels(session.graph)
+    length, sources = op.sequence_length, mixture_labels(run.graph)
     begins = np.arange(len(sources) or 1) * length
     tokens = np.zeros(begins[-1] + length + 1, dtype=np.uint8)
     starts = np.add.outer(begins, (0, length // 2)).ravel() if op.packing in ("isolate", "whole") else None
     data = PackedDataset(tokens, length, 1, num_text_bytes=0, document_starts=starts)
     order = SampleOrder(data.num_sequences, op.shuffle_seed, sizes=(1,) * len(sources))
-    session._loader = BatchLoader(
-        BatchSource(data, order, op.global_batch, op.micro_batch, session.dp_size, session.dp_rank)
-    )
+    source = BatchSource(data, order, op.global_batch, op.micro_batch, run.dp_size, run.dp_rank)
+    return Data(op, BatchLoader(source), "", None)
 
 
-def pass_over(session: Session, op: Op, position: Position) -> None:
-    """An evaluation computes the forward of a step, which is rehearsed, and keeps less of it.
-
-    Neither a run's reports nor the comparison of weights are part of a rehearsal.
-    """
-
-
-def clip_gradients(session: Session, op: ops.ClipGradients, position: Position) -> None:
+def clip_gradients(
+    run: Run, op: ops.ClipGradients, mesh: Mesh, gradients: SyncedGradients, pipeline: Pipeline | None
+) -> tuple[ClippedGradients, Norm]:
     """Measure and scale: only values decide whether a run's norm is over the limit."""
-    norm_of_step(session)
+    squared = norm_of_step(run, mesh, gradients, pipeline)
     if op.max_norm is not None:
-        gradients = [p.grad for p in session.model.parameters() if p.grad is not None]
-        scale(gradients, factor=torch.tensor(0.5, dtype=torch.float64))
+        scale(gradients.tensors, factor=torch.tensor(0.5, dtype=torch.float64))
+    return ClippedGradients(gradients.weights), Norm(squared)
 
 
-def reduce_metrics(session: Session, op: ops.ReduceMetrics, position: Position) -> None:
+def reduce_metrics(
+    run: Run, op: ops.ReduceMetrics, mesh: Mesh, step_loss: StepLoss
+) -> tuple[Metrics, Verdict]:
     """Sum the loss; only in a run does it have a value."""
-    sum_stop_requests(session, op)
+    return summed(op, mesh, step_loss, own_request=0.0), _TAKEN
 
 
-def guard_step(session: Session, op: ops.GuardStep, position: Position) -> None:
+def guard_step(run: Run, op: ops.GuardStep, mesh: Mesh) -> Verdict:
     """Agree on a verdict: only values decide which one."""
-    agree_on_worst(session, op, torch.zeros((), dtype=torch.int64))
+    agree_on_worst(mesh, op, torch.zeros((), dtype=torch.int64))
+    return _TAKEN
 
 
-def stay_uncompiled(session: Session, op: ops.CompileModules, position: Position) -> None:
-    """Shapes, layouts and collectives are those of the uncompiled module, which keeps at least as much."""
-
-
-def log(session: Session, op: ops.Log, position: Position) -> None:
-    session.step_loss = torch.zeros((), dtype=torch.float64)
-    reporting.log(session, op, position)
-
-
-def resume_checkpoint(session: Session, op: ops.ResumeCheckpoint, position: Position) -> None:
-    """There is nothing to resume from; `save_checkpoint` plans a resume from what it would save."""
-
-
-def save_checkpoint(session: Session, op: ops.SaveCheckpoint, position: Position) -> None:
+def save_checkpoint(
+    run: Run, op: ops.SaveCheckpoint, weights: Weights, optimizer: Optimizer, pipeline: Pipeline | None
+) -> None:
     """Find the boxes that this rank would write, and would read back."""
-    state = session.training_state
+    state = training_state(weights, optimizer, pipeline)
     holdings_of(named_tensors(state), named_packings(state))
 
 
-def export_hf(session: Session, op: ops.ExportHf, position: Position) -> None:
+def export_hf(run: Run, op: ops.ExportHf, weights: Weights) -> None:
     """Gather every weight, as an export does, and write none."""
     with without_gather_warnings():
-        packings = packed_parameters(session.model)
-        for parameter in session.model.parameters():
+        packings = packed_parameters(weights.model)
+        for parameter in weights.model.parameters():
             narrow = parameter.detach().to(TORCH_DTYPES[op.dtype])
             gathered(narrow, packings.get(parameter))
 
 
-PLAYED: Mapping[type[Op], Callable[[Session, Any, Position], None]] = {
-    ops.CompileModules: stay_uncompiled,
-    ops.OpenSource: pass_over,
+_TAKEN = Verdict(loss=0.0, gradient_norm=0.0, num_labels=0, is_skipped=False)
+PASSED_OVER = (
+    *(ops.OpenLog, ops.OpenSource, ops.OpenEvaluation, ops.CountExperts, ops.ResumeCheckpoint),
+    *(ops.StartProfile, ops.CompareReplicas, ops.Evaluate, ops.StopProfile, ops.SettleSave),
+    ops.CompileModules,
+)
+"""Ops that a rehearsal leaves out. An evaluation computes the forward of a step, and keeps less of it; of
+compiled modules, shapes, layouts and collectives are those of the module, which keeps at least as much.
+Neither reports nor the comparison of weights are part of a rehearsal, and there is nothing to resume from."""
+PLAYED: Mapping[type[Op], Handler] = {
     ops.OpenData: open_data,
-    ops.OpenEvaluation: pass_over,
-    ops.CountExperts: pass_over,
-    ops.Evaluate: pass_over,
     ops.ClipGradients: clip_gradients,
     ops.ReduceMetrics: reduce_metrics,
     ops.GuardStep: guard_step,
-    ops.CompareReplicas: pass_over,
-    ops.Log: log,
-    ops.OpenLog: pass_over,
-    ops.StartProfile: pass_over,
-    ops.StopProfile: pass_over,
-    ops.SettleSave: pass_over,
-    ops.ResumeCheckpoint: resume_checkpoint,
     ops.SaveCheckpoint: save_checkpoint,
     ops.ExportHf: export_hf,
 }
 """Ops that a rehearsal handles differently from the torch backend."""
-
-HANDLERS: Mapping[type[Op], Handler] = {**TORCH_HANDLERS, **PLAYED}
+RehearsalBackend.handlers = {**TorchBackend.handlers, **bind_all(PLAYED, is_whole=False)}

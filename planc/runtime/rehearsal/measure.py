@@ -13,7 +13,7 @@ import torch
 from planc.graph.graph import Graph
 from planc.graph.ops import Accumulate
 from planc.runtime.interpreter import run
-from planc.runtime.observer import Silent
+from planc.runtime.observer import Silent, Together
 from planc.runtime.process import Launch
 from planc.runtime.ranks.groups import groups_of
 from planc.runtime.rehearsal.allocator import reserved_bytes
@@ -24,7 +24,7 @@ from planc.runtime.rehearsal.memory import BEFORE
 from planc.runtime.rehearsal.micro_steps import micro_steps
 from planc.runtime.rehearsal.stack import Stack, shortened
 from planc.runtime.rehearsal.world import fake_world
-from planc.runtime.torch.session import Paths, Session
+from planc.runtime.torch.run import Paths, Run
 from planc.vocab import MeshDim
 
 SentKey = tuple[str, str, tuple[int, ...], int]
@@ -89,8 +89,8 @@ def _figures(graph: Graph, backend: RehearsalBackend) -> Figures:
     figures = Figures()
     (accumulate,) = (op for op in graph.step if isinstance(op, Accumulate))
     repeated_ops = {one.name for one in accumulate.body}
-    stand_for = micro_steps(graph, backend.session.launch.rank)
-    for (op, micro_step), recorder in backend.calls.items():
+    stand_for = micro_steps(graph, backend.run.launch.rank)
+    for (op, micro_step), recorder in backend.collectives.items():
         times = stand_for[micro_step] if op in repeated_ops else 1
         for (kind, ranks, num_bytes), count in recorder.calls.items():
             if len(ranks) > 1:
@@ -106,10 +106,9 @@ def _figures(graph: Graph, backend: RehearsalBackend) -> Figures:
 def _run(short: Graph, rank: int, *, base: Path, dropped: frozenset[str]) -> RehearsalBackend:
     launch = Launch(rank=rank, world_size=short.world_size)
     # A rehearsal writes nothing, so the run directory is never used.
-    session = Session(short, "", launch, Paths(base, base), Silent(), torch.device("cpu"))
-    # Its memory is that of the plan's device.
-    session.keeps_gradients = False
-    backend = RehearsalBackend(session, dropped=dropped)
+    paths, observer = Paths(base, base), Together(Silent())
+    own = Run(short, "", launch, paths, observer, torch.device("cpu"), is_rehearsal=True)
+    backend = RehearsalBackend(own, dropped=dropped)
     run(short, backend)
     return backend
 

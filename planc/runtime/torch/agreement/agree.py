@@ -6,61 +6,54 @@ every rank fails in the same way, with what differs, and where. Texts are JSON i
 
 from __future__ import annotations
 
+import functools
 import json
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from planc.runtime.errors import ExitCode, RunError
-from planc.runtime.interpreter import Position
 from planc.runtime.numerics import MAX_NAMED
 from planc.runtime.ranks.reads import Deviation, Entry, describe, deviation, deviation_of, digest, majority
 from planc.runtime.torch.agreement.texts import broadcast, gather
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.run import Run
 from planc.tables import plural
 
-Handler = Callable[[Session, Any, Position], None]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _WORDS = 4
 """Words of 8 bytes in a SHA-256."""
 
 
-def agreed(handler: Handler) -> Handler:
+def agreed(handler: Callable[Concatenate[Run, P], T]) -> Callable[Concatenate[Run, P], T]:
     """The handler of an op that reads, plus the check that all ranks read the same: else RunError on each.
 
     If the handler fails on some ranks only, all ranks raise a RunError that names them.
     """
 
-    def run(session: Session, op: Any, position: Position) -> None:
+    @functools.wraps(handler)
+    def checked(run: Run, /, *arguments: P.args, **keywords: P.kwargs) -> T:
         failure: RunError | None = None
         try:
-            handler(session, op, position)
+            result = handler(run, *arguments, **keywords)
         except RunError as error:
             failure = error
-        entries = session.reads.take()
-        if session.launch.world_size > 1:
-            _agree(session, entries, failure=failure)
+        entries = run.reads.take()
+        if run.launch.world_size > 1:
+            _agree(run, entries, failure=failure)
         if failure is not None:
             raise failure
+        return result
 
-    return run
-
-
-def one_after_another(*handlers: Handler) -> Handler:
-    """The handler of an op with several parts; all ranks finish each part before the next."""
-
-    def run(session: Session, op: Any, position: Position) -> None:
-        for handler in handlers:
-            handler(session, op, position)
-
-    return run
+    return checked
 
 
-def _agree(session: Session, entries: Sequence[Entry], *, failure: RunError | None) -> None:
+def _agree(run: Run, entries: Sequence[Entry], *, failure: RunError | None) -> None:
     """RunError unless all ranks have equal entries and none failed, or all failed in the same way."""
     own = digest(entries)
     words = torch.from_numpy(np.frombuffer(bytes.fromhex(own), dtype="<i8").astype(np.int64))
@@ -68,12 +61,12 @@ def _agree(session: Session, entries: Sequence[Entry], *, failure: RunError | No
     ends = torch.cat((words, ~words, torch.tensor([failure is not None], dtype=torch.int64)))
     dist.all_reduce(ends, op=dist.ReduceOp.MAX)
     if ends[-1].item():
-        _refuse_failures(session, failure)
+        _refuse_failures(failure)
     elif not torch.equal(ends[:_WORDS], ~ends[_WORDS:-1]):
-        raise _difference(session, entries, own=own)
+        raise _difference(run, entries, own=own)
 
 
-def _refuse_failures(session: Session, failure: RunError | None) -> None:
+def _refuse_failures(failure: RunError | None) -> None:
     """RunError that names the ranks that failed, unless all failed with the same message."""
     own: dict[str, Any] = {"host": socket.gethostname()}
     if failure is not None:
@@ -88,14 +81,14 @@ def _refuse_failures(session: Session, failure: RunError | None) -> None:
     raise RunError("; ".join([*texts, *more]), code=ExitCode(first["code"]), help=first["help"])
 
 
-def _difference(session: Session, entries: Sequence[Entry], *, own: str) -> RunError:
+def _difference(run: Run, entries: Sequence[Entry], *, own: str) -> RunError:
     """The error that every rank raises if records differ."""
     source = majority(gather(own))
     mine = [[one.kind, one.name, one.value] for one in entries]
     expected = [Entry(*one) for one in json.loads(broadcast(json.dumps(mine), source=source))]
-    found = deviation(session.launch.rank, socket.gethostname(), entries, expected)
+    found = deviation(run.launch.rank, socket.gethostname(), entries, expected)
     gathered = [deviation_of(json.loads(text)) for text in gather(json.dumps(found.data()))]
-    return refusal(gathered, world_size=session.launch.world_size)
+    return refusal(gathered, world_size=run.launch.world_size)
 
 
 def refusal(deviations: Sequence[Deviation], *, world_size: int) -> RunError:

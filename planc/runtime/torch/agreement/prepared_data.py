@@ -22,7 +22,7 @@ from planc.runtime.data.prepared.prepare import Progress, prepare
 from planc.runtime.data.prepared.wanted import Wanted
 from planc.runtime.data.tokenizers import share_cpus
 from planc.runtime.errors import ExitCode, RunError
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.run import Run
 from planc.tables import format_bytes, plural
 
 _PATIENCE = timedelta(seconds=5)
@@ -52,66 +52,64 @@ class _Own:
         return self.wanted, self.prepared
 
 
-def require_prepared(
-    session: Session, make: Callable[[], Wanted], *, label: str
-) -> tuple[Wanted, Prepared | None]:
+def require_prepared(run: Run, make: Callable[[], Wanted], *, label: str) -> tuple[Wanted, Prepared | None]:
     """The data that `make` describes, and where it is prepared; None if it stays in memory.
 
     Every rank must call it. Raises DataError for this rank's data, FailedElsewhereError for another's.
     """
-    own = _look(session, make)
-    preparers = _preparers(session, own, label=label)
+    own = _look(run, make)
+    preparers = _preparers(run, own, label=label)
     if preparers is None:
         return own.result()
-    if session.launch.local_rank == 0:
-        own = _prepare_own(session, own, preparers)
+    if run.launch.local_rank == 0:
+        own = _prepare_own(run, own, preparers)
         preparers.finish(own.prepared, has_failed=own.failure is not None)
     if own.failure is None:
         preparers.wait()
     if own.is_absent:
         assert own.wanted is not None
-        own = _Own(own.wanted, own.prepared or _find_made(_root(session), own.wanted, preparers))
+        own = _Own(own.wanted, own.prepared or _find_made(_root(run), own.wanted, preparers))
     return own.result()
 
 
-def _look(session: Session, make: Callable[[], Wanted]) -> _Own:
+def _look(run: Run, make: Callable[[], Wanted]) -> _Own:
     try:
         wanted = make()
-        if session.paths.prepared is None or wanted.stays_in_memory:
+        if run.paths.prepared is None or wanted.stays_in_memory:
             return _Own(wanted)
-        prepared = find(session.paths.prepared, wanted)
+        prepared = find(run.paths.prepared, wanted)
     except DataError as error:
         return _Own(failure=error)
     return _Own(wanted, prepared, is_absent=prepared is None)
 
 
-def _preparers(session: Session, own: _Own, *, label: str) -> _Preparers | None:
+def _preparers(run: Run, own: _Own, *, label: str) -> _Preparers | None:
     """The ranks that prepare; None if every rank has what it wants.
 
     Raises FailedElsewhereError if any rank has faulty data: then nothing is worth hours of tokenizing.
     """
-    is_preparer, has_failed = session.launch.local_rank == 0, own.failure is not None
+    is_preparer, has_failed = run.launch.local_rank == 0, own.failure is not None
     counts = torch.tensor([own.is_absent, is_preparer, has_failed], dtype=torch.int64)
-    if session.launch.world_size > 1:
+    if run.launch.world_size > 1:
         dist.all_reduce(counts)
     num_absent, num_preparers, num_failed = counts.tolist()
     if num_failed and not has_failed:
         raise FailedElsewhereError
-    return _Preparers(session, label, num=num_preparers) if num_absent and not num_failed else None
+    return _Preparers(run, label, num=num_preparers) if num_absent and not num_failed else None
 
 
-def _prepare_own(session: Session, own: _Own, preparers: _Preparers) -> _Own:
+def _prepare_own(run: Run, own: _Own, preparers: _Preparers) -> _Own:
     if not own.is_absent or own.wanted is None:
         return own
     try:
-        return _Own(own.wanted, _prepare(session, own.wanted, preparers))
+        return _Own(own.wanted, _prepare(run, own.wanted, preparers))
     except DataError as error:
         return _Own(own.wanted, failure=error)
 
 
-def _root(session: Session) -> Path:
-    assert session.paths.prepared is not None, "data without a directory stays in memory"
-    return session.paths.prepared
+def _root(run: Run) -> Path:
+    assert run.paths.prepared is not None, "data without a directory stays in memory"
+    return run.paths.prepared
 
 
 def _find_made(root: Path, wanted: Wanted, preparers: _Preparers) -> Prepared:
@@ -126,8 +124,8 @@ def _find_made(root: Path, wanted: Wanted, preparers: _Preparers) -> Prepared:
     return prepared
 
 
-def _prepare(session: Session, wanted: Wanted, preparers: _Preparers) -> Prepared:
-    root, noted = _root(session), session.observer.noted
+def _prepare(run: Run, wanted: Wanted, preparers: _Preparers) -> Prepared:
+    root, noted = _root(run), run.observer.noted
     size = f"{format_bytes(wanted.size_bytes)} of " if wanted.files else ""
     noted(f"data: tokenizing {size}{preparers.label} data once, into {root}")
     # The other ranks of this machine wait.
@@ -148,7 +146,7 @@ def _prepare(session: Session, wanted: Wanted, preparers: _Preparers) -> Prepare
     def say(text: str) -> None:
         noted(f"data: {text}")
 
-    prepared = prepare(root, wanted, name=session.graph.name, report=report, say=say)
+    prepared = prepare(root, wanted, name=run.graph.name, report=report, say=say)
     noted(f"data: {prepared.folder.name} is ready after {time.monotonic() - began:.1f} s")
     return prepared
 
@@ -157,7 +155,7 @@ def _prepare(session: Session, wanted: Wanted, preparers: _Preparers) -> Prepare
 class _Preparers:
     """The ranks that prepare, one of each machine, and what the others know of them through the store."""
 
-    session: Session
+    run: Run
     label: str
     num: int
 
@@ -168,7 +166,7 @@ class _Preparers:
     @property
     def _folder(self) -> str:
         """The key of the data's directory on this machine."""
-        launch = self.session.launch
+        launch = self.run.launch
         return f"data/{self.label}/folder/{launch.rank - launch.local_rank}"
 
     def folder_name(self) -> str:
@@ -180,7 +178,7 @@ class _Preparers:
 
     def finish(self, prepared: Prepared | None, *, has_failed: bool) -> None:
         """Report that this rank's data is ready, and where, or can't be made."""
-        if self.session.launch.world_size == 1:
+        if self.run.launch.world_size == 1:
             return
         store = self._store
         try:
@@ -194,9 +192,9 @@ class _Preparers:
 
     def wait(self) -> None:
         """Return when all preparers are done. FailedElsewhereError if one failed; RunError for lost ranks."""
-        if self.session.launch.world_size == 1:
+        if self.run.launch.world_size == 1:
             return
-        launch, watch = self.session.launch, self.session.watch
+        launch, watch = self.run.launch, self.run.watch
         for turn in itertools.count(1):
             if self._is_decided():
                 break
@@ -211,7 +209,7 @@ class _Preparers:
         self.require_no_failure()
 
     def require_no_failure(self) -> None:
-        if self.session.launch.world_size == 1:
+        if self.run.launch.world_size == 1:
             return
         store = self._store
         try:
@@ -233,8 +231,8 @@ class _Preparers:
 
     @property
     def _store(self) -> dist.Store:  # type: ignore[name-defined]
-        assert self.session.store is not None, "several ranks have a store"
-        return self.session.store
+        assert self.run.store is not None, "several ranks have a store"
+        return self.run.store
 
 
 def _store_lost() -> RunError:

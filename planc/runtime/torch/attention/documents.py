@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -34,12 +35,15 @@ class Documents:
 
     def __init__(self) -> None:
         self.batch: Batch | None = None
-        """A pipeline's backward sets it to what it was in the micro-batch's forward."""
 
     def begin(self, position_ids: Places, *, on_device: Tensor) -> None:
         """Start a new micro-batch, of positions [B, S] in the order of the sequence, which restart with every
         document. `on_device` are the same positions."""
         self.batch = Batch(position_ids, document_starts(on_device))
+
+    def recall(self) -> Callable[[], None]:
+        """A function that sets the micro-batch as it is now: backward may compute modules again."""
+        return partial(setattr, self, "batch", self.batch)
 
     def spans(self) -> list[list[tuple[int, int]]]:
         """(start, end) of the documents of each sample, in their order."""

@@ -1,71 +1,97 @@
-"""Background saves of a run: start them, check for their end, wait for them."""
+"""The saves of a process: start one in the background, check for its end, wait for it."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from planc.graph.ops import SaveCheckpoint, SettleSave
 from planc.runtime.checkpoint_format.layout import step_of
 from planc.runtime.errors import STOPS
 from planc.runtime.interpreter import Position
 from planc.runtime.observer import SaveTimes
-from planc.runtime.torch.checkpoint import BackgroundSaves, Destination, SavePlan, plan_save
+from planc.runtime.torch.agreement.stopping import Stopping
+from planc.runtime.torch.checkpoint import (
+    BackgroundSaves,
+    Destination,
+    SavePlan,
+    TrainingState,
+    plan_save,
+)
 from planc.runtime.torch.checkpoint.errors import run_errors
 from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors
-from planc.runtime.torch.session import Session
-from planc.runtime.torch.training.preemption import warn_of_grace
+from planc.runtime.torch.run import Run
 
 
-def start_save(session: Session, op: SaveCheckpoint, *, to: Destination) -> None:
+@dataclass(slots=True)
+class Checkpoints:
+    """The saves of this process."""
+
+    saved_step: int | None = None
+    """The last step whose checkpoint is committed."""
+    background: BackgroundSaves | None = None
+    """None until the first asynchronous save."""
+    _plan: SavePlan | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.background is not None and self.background.is_under_way
+
+    def plan(self, state: TrainingState) -> SavePlan:
+        """Which rank writes what: made at the first save, for all of them. Every rank must call it."""
+        if self._plan is None:
+            self._plan = plan_save(named_tensors(state), packings=named_packings(state), stages=state.stages)
+        return self._plan
+
+
+def start_save(
+    run: Run,
+    op: SaveCheckpoint,
+    stopping: Stopping,
+    checkpoints: Checkpoints,
+    state: TrainingState,
+    *,
+    to: Destination,
+) -> None:
     """Begin a save that `settle_save` ends. If one is under way, wait for it, or skip this one.
 
     Every rank does the same: `settle_save` has asked all of them after this step.
     """
-    saves = session.saves
-    if saves is not None and saves.is_under_way:
+    if checkpoints.is_under_way:
         if op.when_busy == "skip":
             step = to.progress.step
-            session.observer.noted(f"step {step} is not saved: an earlier save is still under way")
+            run.observer.noted(f"step {step} is not saved: an earlier save is still under way")
             return
-        join_save(session)
-    if saves is None:
-        timeout_seconds = session.graph.init_mesh.timeout_seconds
-        saves = session.saves = BackgroundSaves(device=session.device, timeout_seconds=timeout_seconds)
+        join_save(run, stopping, checkpoints)
+    if checkpoints.background is None:
+        timeout_seconds = run.graph.init_mesh.timeout_seconds
+        checkpoints.background = BackgroundSaves(device=run.device, timeout_seconds=timeout_seconds)
     with run_errors():
-        saves.start(session.training_state, to=to, plan=kept_plan(session))
+        checkpoints.background.start(state, to=to, plan=checkpoints.plan(state))
 
 
-def kept_plan(session: Session) -> SavePlan:
-    """Which rank writes what: made at the first save, for all of them. Every rank must call it."""
-    if session.save_plan is None:
-        state = session.training_state
-        session.save_plan = plan_save(
-            named_tensors(state), packings=named_packings(state), stages=state.stages
-        )
-    return session.save_plan
-
-
-def settle_save(session: Session, op: SettleSave, position: Position) -> None:
+def settle_save(run: Run, op: SettleSave, at: Position, stopping: Stopping, checkpoints: Checkpoints) -> None:
     """Report the save under way, or raise its error, once it has ended on all ranks; wait at the end."""
-    saves = session.saves
-    if saves is not None and saves.is_under_way and (position.is_last_step or saves.has_ended()):
-        join_save(session)
+    saves = checkpoints.background
+    if saves is not None and saves.is_under_way and (at.is_last_step or saves.has_ended()):
+        join_save(run, stopping, checkpoints)
 
 
-def join_save(session: Session) -> None:
+def join_save(run: Run, stopping: Stopping, checkpoints: Checkpoints) -> None:
     """Wait for the save under way, if there is one. Its error is a RunError on every rank."""
-    if session.saves is None or not session.saves.is_under_way:
+    if checkpoints.background is None or not checkpoints.is_under_way:
         return
     with run_errors():
-        saved = session.saves.join()
-    session.saved_step = step_of(saved.directory)
-    session.observer.saved(saved.directory, behind=SaveTimes(saved.seconds, saved.blocked_seconds))
-    warn_of_grace(session, seconds=saved.seconds)
+        saved = checkpoints.background.join()
+    checkpoints.saved_step = step_of(saved.directory)
+    run.observer.saved(saved.directory, behind=SaveTimes(saved.seconds, saved.blocked_seconds))
+    stopping.warn_of_grace(seconds=saved.seconds)
 
 
-def finish_save(session: Session) -> None:
+def finish_save(run: Run, stopping: Stopping, checkpoints: Checkpoints) -> None:
     """Wait as `join_save` does, in a run that fails for another reason, which is reported first."""
     try:
-        join_save(session)
+        join_save(run, stopping, checkpoints)
     except STOPS:
         raise
     except BaseException as error:
-        session.observer.noted(f"the save under way failed too: {error}")
+        run.observer.noted(f"the save under way failed too: {error}")

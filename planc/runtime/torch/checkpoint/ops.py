@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+
+from torch.optim import Optimizer
 
 from planc.graph.ops import ResumeCheckpoint, SaveCheckpoint
 from planc.runtime.checkpoint_format.layout import step_directory
@@ -10,111 +13,137 @@ from planc.runtime.checkpoint_format.manifest import Batch, Manifest, Progress
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.loss_window import Memory
+from planc.runtime.schedule import set_learning_rate
+from planc.runtime.torch.agreement.stopping import Stopping
 from planc.runtime.torch.checkpoint import Destination, latest_step, load, save
-from planc.runtime.torch.checkpoint.background_saving import join_save, kept_plan, start_save
+from planc.runtime.torch.checkpoint.background_saving import Checkpoints, join_save, start_save
 from planc.runtime.torch.checkpoint.errors import run_errors
-from planc.runtime.torch.session import Session
-from planc.runtime.torch.training.optimizer import set_learning_rate
-from planc.runtime.torch.training.preemption import warn_of_grace
+from planc.runtime.torch.checkpoint.tensors import training_state
+from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import Data, Evaluations, History, Schedule, Update, Weights
 
 
-def save_checkpoint(session: Session, op: SaveCheckpoint, position: Position) -> None:
+def save_checkpoint(
+    run: Run,
+    op: SaveCheckpoint,
+    at: Position,
+    stopping: Stopping,
+    weights: Weights,
+    optimizer: Optimizer,
+    schedule: Schedule,
+    data: Data,
+    history: History,
+    evaluations: Evaluations,
+    checkpoints: Checkpoints,
+    pipeline: Pipeline | None,
+) -> None:
     """Commit `checkpoints/step-N` with everything that a resume needs: now, or in the background.
 
     At the last step, this save and one under way are committed on return: no training follows.
     """
+    loader = data.loader
+    since_step, since_samples = history.batch_since
     progress = Progress(
-        step=position.step,
-        samples_consumed=session.loader.samples_consumed,
-        seed=session.seed,
-        data_fingerprint=session.data_fingerprint,
-        epoch=session.loader.samples_consumed // session.loader.source.dataset.num_sequences,
-        recent_losses=session.guard.memory.losses,
-        skipped_in_a_row=session.guard.memory.num_skipped,
-        scheduler={"kind": session.schedule.kind, "step": position.step},
-        evaluations_left=session.pending_evaluations,
-        batch=_batch(session),
+        step=at.step,
+        samples_consumed=loader.samples_consumed,
+        seed=run.seed,
+        data_fingerprint=data.fingerprint,
+        epoch=loader.samples_consumed // loader.source.dataset.num_sequences,
+        recent_losses=history.memory.losses,
+        skipped_in_a_row=history.memory.num_skipped,
+        scheduler={"kind": schedule.op.kind, "step": at.step},
+        evaluations_left=evaluations.postponed,
+        batch=Batch(samples=loader.source.global_batch, since_step=since_step, since_samples=since_samples),
     )
     to = Destination(
-        root=session.paths.checkpoints,
+        root=run.paths.checkpoints,
         progress=progress,
-        plan_hash=session.plan_hash,
-        model_digest=session.model_digest,
-        mesh=dict(session.graph.mesh),
+        plan_hash=run.plan_hash,
+        model_digest=run.model_op.config_digest,
+        mesh=dict(run.graph.mesh),
         keep_last=op.keep_last,
-        plan=session.artifact,
-        effort=session.effort,
+        plan=run.artifact,
+        effort=run.effort,
     )
-    if op.mode == "async" and not position.is_last_step:
-        start_save(session, op, to=to)
+    state = training_state(weights, optimizer, pipeline)
+    if op.mode == "async" and not at.is_last_step:
+        start_save(run, op, stopping, checkpoints, state, to=to)
         return
-    join_save(session)
-    if session.saved_step == position.step:
+    join_save(run, stopping, checkpoints)
+    if checkpoints.saved_step == at.step:
         return
     began = time.perf_counter()
     with run_errors():
-        state = session.training_state
-        directory = save(state, to=to, plan=kept_plan(session))
-    session.saved_step = position.step
-    session.observer.saved(directory)
-    warn_of_grace(session, seconds=time.perf_counter() - began)
+        directory = save(state, to=to, plan=checkpoints.plan(state))
+    checkpoints.saved_step = at.step
+    run.observer.saved(directory)
+    stopping.warn_of_grace(seconds=time.perf_counter() - began)
 
 
-def resume_checkpoint(session: Session, op: ResumeCheckpoint, position: Position) -> None:
+def resume_checkpoint(
+    run: Run,
+    op: ResumeCheckpoint,
+    weights: Weights,
+    optimizer: Optimizer,
+    schedule: Schedule,
+    data: Data,
+    history: History,
+    checkpoints: Checkpoints,
+    pipeline: Pipeline | None,
+) -> tuple[History, Evaluations | None, Update | None]:
     """Fill model, optimizer and positions from the newest checkpoint, if the run directory has one."""
     with run_errors():
-        step = latest_step(session.paths.checkpoints)
+        step = latest_step(run.paths.checkpoints)
         if step is None:
-            return
-        directory = step_directory(session.paths.checkpoints, step=step)
+            return history, None, None
+        directory = step_directory(run.paths.checkpoints, step=step)
         # Its errors end the run, so nothing uses values that are not verified.
-        state = session.training_state
+        state = training_state(weights, optimizer, pipeline)
         manifest = load(state, directory=directory, in_place=True)
-    _refuse_other_data(session, manifest)
-    session.loader.load_state(manifest.progress.samples_consumed)
+    _refuse_other_data(run, data, manifest)
     progress = manifest.progress
-    session.guard.memory = Memory(progress.recent_losses, progress.skipped_in_a_row)
-    session.completed_steps = session.saved_step = manifest.step
-    session.pending_evaluations = progress.evaluations_left
-    if progress.batch is not None and progress.batch.samples == session.loader.source.global_batch:
-        session.batch_since = (progress.batch.since_step, progress.batch.since_samples)
-    else:
-        session.batch_since = (manifest.step, progress.samples_consumed)
-    set_learning_rate(session, step=manifest.step + 1)
-    session.observer.noted(f"resumed from {directory}{_changes(session, manifest)}")
+    data.loader.load_state(progress.samples_consumed)
+    checkpoints.saved_step = manifest.step
+    since = manifest.step, progress.samples_consumed
+    if progress.batch is not None and progress.batch.samples == data.loader.source.global_batch:
+        since = progress.batch.since_step, progress.batch.since_samples
+    set_learning_rate(optimizer.param_groups, schedule.op, step=manifest.step + 1)
+    run.observer.noted(f"resumed from {directory}{_changes(run, manifest)}")
+    memory = Memory(progress.recent_losses, progress.skipped_in_a_row)
+    return (
+        replace(history, memory=memory, batch_since=since),
+        Evaluations(postponed=progress.evaluations_left),
+        Update(manifest.step),
+    )
 
 
-def _batch(session: Session) -> Batch:
-    step, samples = session.batch_since
-    return Batch(samples=session.loader.source.global_batch, since_step=step, since_samples=samples)
-
-
-def _refuse_other_data(session: Session, manifest: Manifest) -> None:
+def _refuse_other_data(run: Run, data: Data, manifest: Manifest) -> None:
     """RunError if resuming would silently continue a different run from the one that was saved."""
-    if manifest.model_digest != session.model_digest:
+    if manifest.model_digest != run.model_op.config_digest:
         raise RunError(
             "the checkpoint's model has a different config.json",
             help="restore the config, or start a new run with another --run-dir",
         )
-    if manifest.progress.data_fingerprint != session.data_fingerprint:
+    if manifest.progress.data_fingerprint != data.fingerprint:
         raise RunError(
             "the checkpoint was trained on different data: "
             "text, sources and their weights, tokenizer, sequence length, packing or shuffle seed",
             help="restore the data settings, or start a new run with another --run-dir",
         )
-    if manifest.progress.seed != session.seed:
+    if manifest.progress.seed != run.seed:
         raise RunError(
             f"the checkpoint was trained with model.seed = {manifest.progress.seed}, "
-            f"but the plan has {session.seed}",
+            f"but the plan has {run.seed}",
             help="restore the seed, or start a new run with another --run-dir",
         )
 
 
-def _changes(session: Session, manifest: Manifest) -> str:
+def _changes(run: Run, manifest: Manifest) -> str:
     """For the log: whether another plan saved this, and how its mesh differs."""
-    if manifest.plan_hash == session.plan_hash:
+    if manifest.plan_hash == run.plan_hash:
         return ""
-    sizes = dict(session.graph.mesh)
+    sizes = dict(run.graph.mesh)
     changed = [
         f"{mesh_dim} {manifest.mesh.get(mesh_dim, 1)} -> {size}"
         for mesh_dim, size in sizes.items()

@@ -17,6 +17,8 @@ from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.manifest import Manifest
 from planc.runtime.torch.agreement.texts import gather
 from planc.runtime.torch.parallel.packing import Packing, packed_parameters
+from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.state import Weights
 
 _MAX_LISTED = 20
 
@@ -29,6 +31,11 @@ class TrainingState:
     optimizer: Optimizer
     stages: ProcessGroup | None = None
     """In a pipeline, this rank and those in its place in the other stages, which hold other tensors."""
+
+
+def training_state(weights: Weights, optimizer: Optimizer, pipeline: Pipeline | None) -> TrainingState:
+    """The state of a run on this rank."""
+    return TrainingState(weights.model, optimizer, pipeline.activations if pipeline is not None else None)
 
 
 def named_tensors(state: TrainingState) -> dict[str, torch.Tensor]:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from planc.runtime.errors import RunError
+from planc.runtime.model_files import STALE
 from planc.runtime.torch.dropout.masking import AttachedDraw
 
-STALE = "write the inventory again with this release of transformers: planc inventory DIR --save"
 _OWN, _REPEATED = "_planc_own_draws", "_planc_repeated_draws"
 
 

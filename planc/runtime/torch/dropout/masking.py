@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -32,7 +33,7 @@ class Masking:
     """Whether the device works later than it is asked to."""
     draws: list[AttachedDraw] = field(default_factory=list)
     tokens: Tokens | None = None
-    """Of the current micro-batch, as `seen`. A pipeline's backward sets both as they were in the forward."""
+    """Of the current micro-batch, as `seen`."""
     seen: dict[object, Places] = field(default_factory=dict)
     """Most draws have the same."""
     _keys: Tensor | None = None
@@ -53,6 +54,15 @@ class Masking:
         numbers = torch.arange(samples.start, samples.stop, device=device)
         self.tokens = Tokens(numbers, self.positions, self.sequence_length)
         self.seen = {}
+
+    def recall(self) -> Callable[[], None]:
+        """A function that sets all of this as it is now: backward may compute modules again."""
+        tokens, seen = self.tokens, self.seen
+
+        def set_again() -> None:
+            self.tokens, self.seen = tokens, seen
+
+        return set_again
 
     def places(self, shape: torch.Size, draw: Draw, ranks: Ranks) -> Places:
         """Where the elements of a tensor are that has this shape here."""

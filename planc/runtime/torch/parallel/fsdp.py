@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from torch import nn
 from torch.distributed.fsdp import (
@@ -17,54 +18,74 @@ from torch.distributed.fsdp import (
 
 from planc.graph.ops import FullyShard, PrefetchUnits
 from planc.runtime.interpreter import Position
-from planc.runtime.torch.parallel.mesh import fsdp_mesh
-from planc.runtime.torch.parallel.pipeline import Pipeline
-from planc.runtime.torch.parallel.rank_unit import RankUnit
+from planc.runtime.torch.dtypes import TORCH_DTYPES
+from planc.runtime.torch.parallel.mesh import Mesh, fsdp_mesh
+from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.private import end_backward_of, finish_backward, forward_order
-from planc.runtime.torch.session import Session
-from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
+from planc.runtime.torch.run import Run
 
 
-def shard_fully(session: Session, op: FullyShard, position: Position) -> None:
+@dataclass(frozen=True, slots=True)
+class RankUnit:
+    """The first module of a unit, which has the unit's state, and the op that made it."""
+
+    module: FSDPModule
+    op: FullyShard
+    stage: int | None
+    """Its stage of a pipeline; None without one, and for a root without parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """FSDP's units on this rank."""
+
+    units: tuple[RankUnit, ...] = ()
+
+
+def shard_fully(
+    run: Run, op: FullyShard, mesh: Mesh, model: nn.Module, pipeline: Pipeline | None, units: Units | None
+) -> Units:
     """Shard each group of modules; gradients are summed over the ranks, never averaged.
 
     The loss is already divided by the step's global token count, so a sum is right for every mesh. Factor 1
     with forced sums also avoids a reduction that gloo lacks and a double division on groups of one rank.
     """
-    mesh = fsdp_mesh(session, shard_over=op.shard_over, replicate_over=op.replicate_over)
+    own_mesh = fsdp_mesh(run, mesh, shard_over=op.shard_over, replicate_over=op.replicate_over)
     policy = MixedPrecisionPolicy(
         param_dtype=TORCH_DTYPES[op.param_dtype] if op.param_dtype else None,
         reduce_dtype=TORCH_DTYPES[op.reduce_dtype] if op.reduce_dtype else None,
     )
     # Pages are pinned for the copy to a CUDA device; without one, pinning has no use.
-    is_pinned = session.device.type == "cuda"
+    is_pinned = run.device.type == "cuda"
     offload = CPUOffloadPolicy(pin_memory=is_pinned) if op.cpu_offload else OffloadPolicy()
     # A head's output is a view of its DTensor. The warning is about writing into it, which planc never does.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-    for group in filter(None, map(session.held, op.groups)):
-        modules = [session.model.get_submodule(fqn) for fqn in group]
+    found = [*units.units] if units is not None else []
+    for group in filter(None, (held(pipeline, group) for group in op.groups)):
+        modules = [model.get_submodule(fqn) for fqn in group]
         target = modules if len(modules) > 1 else modules[0]
         fully_shard(
             target,
-            mesh=mesh,
+            mesh=own_mesh,
             reshard_after_forward=op.reshard_after_forward,
             mp_policy=policy,
             offload_policy=offload,
         )
         first = modules[0]
         assert isinstance(first, FSDPModule)
-        stage = None if session.pipeline is None else session.pipeline.stage_of(group[0])
-        session.units.append(RankUnit(first, op, stage))
-    _keep_whole(session)
-    for module in session.model.modules():
+        found.append(RankUnit(first, op, pipeline.stage_of(group[0]) if pipeline is not None else None))
+    every = Units(tuple(found))
+    _keep_whole(every)
+    for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+    return every
 
 
-def prefetch_units(session: Session, op: PrefetchUnits, position: Position) -> None:
+def prefetch_units(run: Run, op: PrefetchUnits, model: nn.Module, units: Units) -> None:
     """Let each unit gather those that follow it, in forward's order and in backward's."""
-    modules = [session.model.get_submodule(fqn) for fqn in op.units]
+    modules = [model.get_submodule(fqn) for fqn in op.units]
     forward: list[FSDPModule] = [module for module in modules if isinstance(module, FSDPModule)]
     # Backward, too, begins with the root, which comes first.
     backward = [*forward[:1], *reversed(forward[1:])]
@@ -75,28 +96,34 @@ def prefetch_units(session: Session, op: PrefetchUnits, position: Position) -> N
 
 
 @contextmanager
-def ending_as_stated(session: Session, position: Position) -> Iterator[None]:
+def ending_as_stated(
+    model: nn.Module, units: Units | None, pipeline: Pipeline | None, at: Position
+) -> Iterator[None]:
     """Inside, a backward reduces gradients and frees parameters as the ops of its stage's units have it.
 
     One that defers gradients reduces none: see `reduce_deferred`.
     """
-    pipeline = session.pipeline
-    if pipeline is not None and position.stage not in pipeline.prefetching:
-        _prefetch_in_stage(session.model, pipeline, position.stage)
-    _set_end(session, position, reduces=pipeline is None or not pipeline.op.deferred)
+    if units is None:
+        yield
+        return
+    if pipeline is not None and at.stage not in pipeline.prefetching:
+        _prefetch_in_stage(model, pipeline, at.stage)
+    _set_end(model, units, pipeline, at, reduces=pipeline is None or not pipeline.op.deferred)
     yield
-    if position.is_last_micro_step:
+    if at.is_last_micro_step:
         # Backwards of other stages follow, in this step and the next.
-        _keep_whole(session)
+        _keep_whole(units)
 
 
-def _set_end(session: Session, position: Position, *, reduces: bool) -> None:
-    is_last, pipeline = position.is_last_micro_step, session.pipeline
-    if pipeline is not None and isinstance(session.model, FSDPModule):
+def _set_end(
+    model: nn.Module, units: Units, pipeline: Pipeline | None, at: Position, *, reduces: bool
+) -> None:
+    is_last = at.is_last_micro_step
+    if pipeline is not None and isinstance(model, FSDPModule):
         # A rank's first stage is the last one that a micro-batch's gradients reach.
-        session.model.set_is_last_backward(reduces and is_last and position.stage == pipeline.own[0])
-    for unit in session.units:
-        if unit.stage in (None, position.stage):
+        model.set_is_last_backward(reduces and is_last and at.stage == pipeline.own[0])
+    for unit in units.units:
+        if unit.stage in (None, at.stage):
             is_each = unit.op.reduce_every == "micro_batch"
             unit.module.set_requires_gradient_sync(reduces and (is_last or is_each), recurse=False)
             if is_last and not unit.op.reshard_after_backward:
@@ -117,24 +144,31 @@ def _prefetch_in_stage(model: nn.Module, pipeline: Pipeline, stage: int) -> None
             before = unit
 
 
-def reduce_deferred(session: Session, position: Position) -> None:
+def reduce_deferred(model: nn.Module, units: Units | None, pipeline: Pipeline, at: Position) -> None:
     """Let units take in the gradients of weights that FSDP saw no backward of, and reduce them as their ops
     have it."""
-    if not isinstance(session.model, FSDPModule):
+    if units is None or not isinstance(model, FSDPModule):
         return
-    _set_end(session, position, reduces=True)
+    _set_end(model, units, pipeline, at, reduces=True)
     # Units that the next backward needs stay gathered.
-    session.model.set_reshard_after_backward(False)
-    for unit in session.units:
-        if unit.stage == position.stage:
+    model.set_reshard_after_backward(False)
+    for unit in units.units:
+        if unit.stage == at.stage:
             end_backward_of(unit.module)
-    finish_backward(session.model)
-    session.model.set_reshard_after_backward(True)
-    _keep_whole(session)
+    finish_backward(model)
+    model.set_reshard_after_backward(True)
+    _keep_whole(units)
 
 
-def _keep_whole(session: Session) -> None:
+def reshard(model: nn.Module) -> None:
+    """Reshard all modules: without a full backward, some stay gathered."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def _keep_whole(units: Units) -> None:
     """Let backwards leave gathered what is to stay whole."""
-    for unit in session.units:
+    for unit in units.units:
         if not unit.op.reshard_after_backward:
             unit.module.set_reshard_after_backward(False, recurse=False)

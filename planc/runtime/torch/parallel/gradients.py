@@ -12,25 +12,28 @@ from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from planc.graph.ops import ClipGradients, SumTies, SyncGradients
-from planc.runtime.interpreter import Position
 from planc.runtime.torch import private
 from planc.runtime.torch.parallel.local_parts import layout_of, local_of
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.parallel.mesh import Mesh
+from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import ClippedGradients, Gradients, Norm, SyncedGradients
 
 _ROW = 4096
 """Elements whose squares are summed in the gradient's own precision."""
 
 
 @torch.no_grad()
-def sync_gradients(session: Session, op: SyncGradients, position: Position) -> None:
+def sync_gradients(run: Run, op: SyncGradients, gradients: Gradients) -> SyncedGradients:
     """Sum gradients that are still partial over the ranks that hold summands, and redistribute the rest.
 
     FSDP does so for the parameters it shards; this is for those under tensor parallelism only.
     """
+    synced = SyncedGradients(gradients.weights)
     if not op.over:
-        return
+        return synced
     partial: dict[tuple[str, torch.dtype], tuple[ProcessGroup, list[nn.Parameter]]] = {}
-    for parameter in session.parameters.values():
+    for parameter in gradients.weights.parameters.values():
         gradient = parameter.grad
         if not isinstance(gradient, DTensor) or gradient.placements == parameter.placements:  # type: ignore[attr-defined]
             continue
@@ -42,6 +45,7 @@ def sync_gradients(session: Session, op: SyncGradients, position: Position) -> N
             partial.setdefault(key, (group, []))[1].append(parameter)
     for group, members in partial.values():
         sum_together(members, group=group)
+    return synced
 
 
 def _group_of_summands(gradient: DTensor, parameter: Tensor) -> ProcessGroup | None:
@@ -81,57 +85,59 @@ def flattened(gradients: Iterable[Tensor]) -> tuple[Tensor, list[Tensor]]:
 
 
 @torch.no_grad()
-def sum_ties(session: Session, op: SumTies, position: Position) -> None:
+def sum_ties(run: Run, op: SumTies, pipeline: Pipeline, gradients: SyncedGradients) -> None:
     """Sum the gradients of weights that both ends of a pipeline have; nothing on ranks between them."""
-    pipeline = session.pipeline
-    assert pipeline is not None, "pipeline.split ties them"
     for name in pipeline.ties:
-        gradient = session.model.get_parameter(name).grad
+        gradient = gradients.weights.model.get_parameter(name).grad
         assert gradient is not None, "both the embedding and the head have run"
         dist.all_reduce(local_of(gradient), group=pipeline.ends)
 
 
 @torch.no_grad()
-def clip_gradients(session: Session, op: ClipGradients, position: Position) -> None:
+def clip_gradients(
+    run: Run, op: ClipGradients, mesh: Mesh, gradients: SyncedGradients, pipeline: Pipeline | None
+) -> tuple[ClippedGradients, Norm]:
     """Scale all gradients so their global norm is at most `max_norm`, unless it is not finite."""
-    gradients = _gradients(session)
-    session.squared_norm = norm_of_step(session)
+    squared = norm_of_step(run, mesh, gradients, pipeline)
     if op.max_norm is not None:
-        _clip(session, gradients, squared=session.squared_norm, max_norm=op.max_norm)
+        _clip(run, gradients, squared=squared, max_norm=op.max_norm)
+    return ClippedGradients(gradients.weights), Norm(squared)
 
 
-def measure_again(session: Session) -> float:
+def measure_again(run: Run, mesh: Mesh, gradients: Gradients, pipeline: Pipeline | None) -> float:
     """The norm of gradients whose squares overflow float32, which are then clipped; else NaN or inf.
 
     All ranks have the same sum of squares, so all of them measure again.
     """
-    gradients = _gradients(session)
-    squared = norm_of_step(session, dtype=torch.float64)
-    op = next(op for op in session.graph.step if isinstance(op, ClipGradients))
+    squared = norm_of_step(run, mesh, gradients, pipeline, dtype=torch.float64)
+    op = next(op for op in run.graph.step if isinstance(op, ClipGradients))
     if op.max_norm is not None:
-        _clip(session, gradients, squared=squared, max_norm=op.max_norm)
+        _clip(run, gradients, squared=squared, max_norm=op.max_norm)
     return norm_of(squared.item())
 
 
-def norm_of_step(session: Session, *, dtype: torch.dtype = torch.float32) -> Tensor:
+def norm_of_step(
+    run: Run,
+    mesh: Mesh,
+    gradients: Gradients,
+    pipeline: Pipeline | None,
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
     """`squared_norm` of all gradients, of all stages of a pipeline: of tied weights, the first stage's."""
-    pipeline = session.pipeline
     if pipeline is None:
-        return squared_norm(_gradients(session), device=session.device, dtype=dtype)
-    own = (one.grad for name, one in session.parameters.items() if name not in pipeline.copies)
-    squared = squared_norm([one for one in own if one is not None], device=session.device, dtype=dtype)
-    return session.sum_over(squared, pipeline.op.over)
+        return squared_norm(gradients.tensors, device=run.device, dtype=dtype)
+    parameters = gradients.weights.parameters.items()
+    own = (one.grad for name, one in parameters if name not in pipeline.copies)
+    squared = squared_norm([one for one in own if one is not None], device=run.device, dtype=dtype)
+    return mesh.sum_over(squared, pipeline.op.over)
 
 
-def _gradients(session: Session) -> list[Tensor]:
-    return [p.grad for p in session.parameters.values() if p.grad is not None]
-
-
-def _clip(session: Session, gradients: Sequence[Tensor], *, squared: Tensor, max_norm: float) -> None:
+def _clip(run: Run, gradients: Gradients, *, squared: Tensor, max_norm: float) -> None:
     factor = clip_factor(squared, max_norm=max_norm)
     # With a queue, reading the factor would cost more than to multiply by 1.
-    if session.has_queue or factor.item() != 1.0:
-        scale(gradients, factor=factor)
+    if run.has_queue or factor.item() != 1.0:
+        scale(gradients.tensors, factor=factor)
 
 
 def clip_factor(squared: Tensor, *, max_norm: float) -> Tensor:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from torch import nn
+
 from planc.graph.ops import ShareHeads
 from planc.modeling.head_counts import Share, cut_arguments, set_at, value_at
 from planc.runtime.errors import RunError
-from planc.runtime.interpreter import Position
-from planc.runtime.torch.session import Session
-from planc.runtime.torch.weights.build import STALE
+from planc.runtime.model_files import STALE
+from planc.runtime.torch.parallel.mesh import Mesh
+from planc.runtime.torch.parallel.pipeline import Pipeline, held
+from planc.runtime.torch.run import Run
 
 
-def share_heads(session: Session, op: ShareHeads, position: Position) -> None:
+def share_heads(run: Run, op: ShareHeads, mesh: Mesh, model: nn.Module, pipeline: Pipeline | None) -> None:
     """Divide the attributes by which the code of attentions counts its heads, and cut arguments by head."""
     (mesh_dim,) = op.over
-    mesh = session.submesh(mesh_dim)
-    for fqn in session.held(op.modules):
-        attention = session.model.get_submodule(fqn)
-        for paths, number in _divisors(op, num_ranks=mesh.size()):
+    ranks = mesh.submesh(mesh_dim)
+    for fqn in held(pipeline, op.modules):
+        attention = model.get_submodule(fqn)
+        for paths, number in _divisors(op, num_ranks=ranks.size()):
             for path in paths:
                 value = value_at(attention, path)
                 if value is None or value % number:
@@ -24,7 +27,7 @@ def share_heads(session: Session, op: ShareHeads, position: Position) -> None:
                     raise RunError(message, help=STALE)
                 set_at(attention, path, value // number)
         for one in op.arguments:
-            share = Share(mesh.get_local_rank(), mesh.size(), one.num_heads)
+            share = Share(ranks.get_local_rank(), ranks.size(), one.num_heads)
             cut_arguments(attention, ((one.argument, one.tensor_dim, one.is_per_sample),), share)
 
 

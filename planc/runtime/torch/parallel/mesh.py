@@ -7,18 +7,18 @@ import json
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import NoReturn
 
 import torch
 import torch.distributed as dist
-from torch.distributed import DistError, HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch import Tensor
+from torch.distributed import DistError, HashStore, PrefixStore, ProcessGroup, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from planc.graph.ops import InitMesh
 from planc.runtime.errors import ExitCode, RunError
-from planc.runtime.interpreter import Position
 from planc.runtime.numerics import ranks_text
 from planc.runtime.process import Launch, names_devices
 from planc.runtime.ranks.rank_claims import Claim, await_host, await_keys, register
@@ -27,7 +27,7 @@ from planc.runtime.torch.agreement.agree import refusal
 from planc.runtime.torch.agreement.rank_0 import PARTING_TIMEOUT, part
 from planc.runtime.torch.parallel.loopback import keep_gloo_inside, listener
 from planc.runtime.torch.private import concatenate_meshes, flatten_mesh, set_timeout
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.run import Run
 from planc.tables import plural
 from planc.vocab import MeshDim
 
@@ -201,30 +201,60 @@ def _refuse_difference(
     raise refusal([deviation_of(one) for one in gathered], world_size=launch.world_size)
 
 
-def init_mesh(session: Session, op: InitMesh, position: Position) -> None:
+class Mesh:
+    """The device mesh, by mesh dim."""
+
+    def __init__(self, device_mesh: DeviceMesh) -> None:
+        self.device_mesh = device_mesh
+        # Slicing a mesh takes longer than everything a step does with its dims.
+        self._submeshes: dict[MeshDim, DeviceMesh] = {}
+
+    def submesh(self, mesh_dim: MeshDim) -> DeviceMesh:
+        if mesh_dim not in self._submeshes:
+            self._submeshes[mesh_dim] = self.device_mesh[mesh_dim.value]
+        return self._submeshes[mesh_dim]
+
+    def group(self, mesh_dim: MeshDim) -> ProcessGroup:
+        return self.submesh(mesh_dim).get_group()
+
+    def columns(self, mesh_dim: MeshDim) -> list[list[int]]:
+        """The ranks along a mesh dim, for each place along the others."""
+        ranks = self.device_mesh.mesh.movedim(list(MeshDim).index(mesh_dim), -1)
+        found: list[list[int]] = ranks.reshape(-1, ranks.shape[-1]).tolist()
+        return found
+
+    def sum_over(self, tensor: Tensor, mesh_dims: Iterable[MeshDim]) -> Tensor:
+        """`tensor`, summed in place over the given mesh dims one after the other."""
+        for mesh_dim in mesh_dims:
+            dist.all_reduce(tensor, group=self.group(mesh_dim))
+        return tensor
+
+
+def init_mesh(run: Run, op: InitMesh) -> Mesh:
     """Create the mesh. The process group exists already: ranks compared graphs through it."""
     names = tuple(mesh_dim.value for mesh_dim, _ in op.sizes)
     sizes = tuple(size for _, size in op.sizes)
-    session._mesh = init_device_mesh(session.device.type, sizes, mesh_dim_names=names)
+    mesh = init_device_mesh(run.device.type, sizes, mesh_dim_names=names)
     for name in names:
-        _limit(session, session._mesh[name])
+        _limit(run, mesh[name])
+    return Mesh(mesh)
 
 
-def _limit(session: Session, mesh: DeviceMesh) -> None:
+def _limit(run: Run, mesh: DeviceMesh) -> None:
     """Let a mesh dim's collectives fail after the plan's timeout."""
     if mesh.size() > 1:
-        set_timeout(timedelta(seconds=session.graph.init_mesh.timeout_seconds), mesh.get_group())
+        set_timeout(timedelta(seconds=run.graph.init_mesh.timeout_seconds), mesh.get_group())
 
 
 def fsdp_mesh(
-    session: Session, *, shard_over: tuple[MeshDim, ...], replicate_over: tuple[MeshDim, ...]
+    run: Run, mesh: Mesh, *, shard_over: tuple[MeshDim, ...], replicate_over: tuple[MeshDim, ...]
 ) -> DeviceMesh:
     """The mesh for `fully_shard`: [replicate,] shard, the shard dims flattened into one."""
     names = tuple(mesh_dim.value for mesh_dim in shard_over)
-    shard: DeviceMesh = (
-        session.mesh[names] if len(names) == 1 else flatten_mesh(session.mesh[names], "_".join(names))
-    )
-    _limit(session, shard)
-    replicate = [session.submesh(mesh_dim) for mesh_dim in replicate_over]
+    shard: DeviceMesh = mesh.device_mesh[names]
+    if len(names) > 1:
+        shard = flatten_mesh(shard, "_".join(names))
+    _limit(run, shard)
+    replicate = [mesh.submesh(mesh_dim) for mesh_dim in replicate_over]
     meshes: DeviceMesh = concatenate_meshes([*replicate, shard]) if replicate else shard
     return meshes

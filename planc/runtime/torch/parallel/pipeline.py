@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -20,18 +19,14 @@ from planc.pipelining.order_text import parse_order
 from planc.pipelining.orders import Order, rank_of
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
-from planc.runtime.torch.attention.documents import Batch
-from planc.runtime.torch.dropout.positions import Places, Tokens
+from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.parallel.deferred_weights import defer_weight
 from planc.runtime.torch.parallel.layer_outputs import LayerOutputs
+from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.receives import Receives, following
 from planc.runtime.torch.parallel.stand_ins import Lengths, edges, lengths_of, stand_ins
 from planc.runtime.torch.parallel.ties import tied_parameters
-from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
-from planc.vocab import MeshDim
-
-if TYPE_CHECKING:
-    from planc.runtime.torch.session import Session
+from planc.runtime.torch.run import Run
 
 
 @dataclass(slots=True)
@@ -45,10 +40,12 @@ class Hidden:
     """Until it is sent: backward needs no more than its place in the graph."""
     origin: GradientEdge | None = None
     """The place in autograd's graph of what was sent; None in an evaluation."""
-    documents: Batch | None = None
-    """What attention knew in the forward: backward may compute it again, after other forwards."""
-    dropout: tuple[Tokens | None, dict[object, Places]] | None = None
-    """What dropout knew."""
+    loss: Tensor | None = None
+    """At the last stage, until its backward."""
+    gradient: Tensor | None = None
+    """Of what was sent, until its backward."""
+    recalls: list[Callable[[], None]] = field(default_factory=list)
+    """Give modules back what they knew in the forward: backward may compute them again, after others."""
     weights: list[Tensor] = field(default_factory=list)
     """What computes the gradients that its backward defers: see `deferred_weights`."""
 
@@ -77,12 +74,10 @@ class Pipeline:
     """The ranks of the first and the last stage, if they share weights and this is one of them."""
     now: Hidden = field(default_factory=lambda: Hidden(0))
     """Of the forward or backward under way."""
-    in_flight: dict[tuple[int, int], tuple[Hidden, Tensor | None]] = field(default_factory=dict)
-    """By stage and micro-batch: its hidden states, and its loss if it has one."""
+    in_flight: dict[tuple[int, int], Hidden] = field(default_factory=dict)
+    """By stage and micro-batch."""
     deferred: dict[tuple[int, int], list[Tensor]] = field(default_factory=dict)
     """By stage and micro-batch: the gradients of weights that its backward has deferred."""
-    gradient: Tensor | None = None
-    """Of what the backward under way has sent."""
     sends: Mapping[str, deque[tuple[dist.Work, Tensor]]] = field(
         default_factory=lambda: {"activations": deque(), "gradients": deque()}
     )
@@ -154,38 +149,39 @@ class Pipeline:
     def is_last(self, stage: int) -> bool:
         return stage == self.num_stages - 1
 
-    def finish_forward(self, position: Position, *, loss: Tensor | None = None) -> None:
+    def finish_forward(self, at: Position, *, loss: Tensor | None = None) -> None:
         """Keep what the backward of this micro-batch needs."""
-        self.in_flight[position.stage, position.micro_step] = self.now, loss
+        self.now.loss = loss
+        self.in_flight[at.stage, at.micro_step] = self.now
 
-    def begin_backward(self, position: Position) -> Tensor | None:
-        """Take it back; the loss, at the last stage."""
-        key = position.stage, position.micro_step
-        self.now, loss = self.in_flight.pop(key)
+    def begin_backward(self, at: Position) -> Hidden:
+        """Take it back."""
+        key = at.stage, at.micro_step
+        hidden = self.now = self.in_flight.pop(key)
         # Modules that are recomputed would add theirs again.
-        self.deferred[key], self.now.weights = self.now.weights, []
-        return loss
+        self.deferred[key], hidden.weights = hidden.weights, []
+        return hidden
 
     def new_hidden(self, device: torch.device) -> Tensor:
         """For a message: [micro batch, local sequence, hidden]."""
         return torch.empty(self.op.shape, dtype=TORCH_DTYPES[self.op.dtype], device=device)
 
 
-def split_pipeline(session: Session, op: SplitPipeline, position: Position) -> None:
+def split_pipeline(run: Run, op: SplitPipeline, mesh: Mesh, model: nn.Module) -> Pipeline:
     """Replace the modules of other ranks' stages, so their parameters never exist on this rank."""
     (pp,) = op.over
-    columns = _columns(session, pp)
+    columns = mesh.columns(pp)
     # The mesh's own group waits for half an hour, whatever the plan says.
-    timeout = timedelta(seconds=session.graph.init_mesh.timeout_seconds)
+    timeout = timedelta(seconds=run.graph.init_mesh.timeout_seconds)
     activations, gradients = (_group(columns, timeout=timeout) for _ in range(2))
     assert activations is not None and gradients is not None, "every rank is in a column"
-    loop = next(one for one in session.graph.step if isinstance(one, Accumulate))
-    pipeline = session.pipeline = Pipeline(
+    loop = next(one for one in run.graph.step if isinstance(one, Accumulate))
+    pipeline = Pipeline(
         op=op,
-        lengths=lengths_of(session.graph, op),
-        num_ranks=session.graph.size(pp),
-        rank=session.coordinate(pp),
-        order=parse_order(loop.orders[session.coordinate(pp)]),
+        lengths=lengths_of(run.graph, op),
+        num_ranks=run.graph.size(pp),
+        rank=run.coordinate(pp),
+        order=parse_order(loop.orders[run.coordinate(pp)]),
         activations=activations,
         gradients=gradients,
         ends=_group([[one[0], one[-1]] for one in columns], timeout=timeout) if op.ties else None,
@@ -195,13 +191,17 @@ def split_pipeline(session: Session, op: SplitPipeline, position: Position) -> N
         # for as much CPU time as the message takes. NCCL works off a queue: a receive in it that waits for
         # another rank would keep back the sends after it, which that rank may wait for.
         pipeline.receives.following = following(pipeline.order, num_stages=pipeline.num_stages)
-    _refuse_other_ties(session.model, pipeline)
-    _Stages(session.model, pipeline, stand_ins(pipeline, session.device))
-    pipeline.outputs = LayerOutputs(
-        session.model, pipeline, num_micro_batches=loop.times, device=session.device
-    )
-    for name in session.held(op.deferred):
-        defer_weight(session.model.get_submodule(name), pipeline)
+    _refuse_other_ties(model, pipeline)
+    _Stages(model, pipeline, stand_ins(pipeline, run.device))
+    pipeline.outputs = LayerOutputs(model, pipeline, num_micro_batches=loop.times, device=run.device)
+    for name in held(pipeline, op.deferred):
+        defer_weight(model.get_submodule(name), pipeline)
+    return pipeline
+
+
+def held(pipeline: Pipeline | None, names: Iterable[str]) -> tuple[str, ...]:
+    """The modules or parameters that are on this rank: all of those named, without a pipeline."""
+    return tuple(name for name in names if pipeline is None or pipeline.has(name))
 
 
 def _refuse_other_ties(model: nn.Module, pipeline: Pipeline) -> None:
@@ -213,13 +213,6 @@ def _refuse_other_ties(model: nn.Module, pipeline: Pipeline) -> None:
                 help="compile the plan again with this version of transformers",
                 span=pipeline.op.span,
             )
-
-
-def _columns(session: Session, pp: MeshDim) -> list[list[int]]:
-    """The ranks of each place along the other mesh dims, first stage first."""
-    columns = session.mesh.mesh.movedim(list(session.mesh.mesh_dim_names or ()).index(pp.value), -1)
-    found: list[list[int]] = columns.reshape(-1, columns.shape[-1]).tolist()
-    return found
 
 
 def _group(ranks: list[list[int]], *, timeout: timedelta) -> ProcessGroup | None:
@@ -290,11 +283,6 @@ def hold_copies(model: nn.Module, pipeline: Pipeline) -> None:
                 module.add_module(part, nn.Module())
             module = module.get_submodule(part)
         setattr(module, name, model.get_parameter(own))
-
-
-def order_of(session: Session) -> Order:
-    """What this rank runs in a step of a pipeline; empty without one."""
-    return session.pipeline.order if session.pipeline is not None else ()
 
 
 def owner(pipeline: Pipeline, stage: int) -> int:

@@ -18,7 +18,10 @@ from planc.runtime.interpreter import Position
 from planc.runtime.torch import private
 from planc.runtime.torch.parallel.gradients import flattened
 from planc.runtime.torch.parallel.local_parts import layout_of, local_of
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.parallel.mesh import Mesh
+from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import Gradients, Weights
 
 
 @dataclass(slots=True)
@@ -144,48 +147,48 @@ def _gather(message: _Message) -> None:
     message.is_gathered = True
 
 
-def begin_sums(session: Session, position: Position, *, deferred: bool = False) -> None:
+def begin_sums(sums: ReplicaSums | None, at: Position, pipeline: Pipeline | None, *, deferred: bool) -> None:
     """Let the last backward start the sums that `grads.all_reduce` waits for, if the graph has it.
 
     In a pipeline it is the last backward of a stage. If that defers gradients, they come by themselves.
     """
-    op = next((op for op in session.graph.step if isinstance(op, AllReduceGradients)), None)
-    if op is None:
+    if sums is None:
         return
-    if session.replica_sums is None:
-        session.replica_sums = _sums(session, op)
-    names: Set[str] = session.replica_sums.names
-    pipeline = session.pipeline
+    names: Set[str] = sums.names
     if pipeline is not None:
-        stage = position.stage
-        names = {one for one in names if pipeline.stage_of(one) == stage and pipeline.defers(one) is deferred}
-    session.replica_sums.begin(names, is_last=position.is_last_micro_step)
+        names = {
+            one for one in names if pipeline.stage_of(one) == at.stage and pipeline.defers(one) is deferred
+        }
+    sums.begin(names, is_last=at.is_last_micro_step)
 
 
-def _sums(session: Session, op: AllReduceGradients) -> ReplicaSums:
-    parameters = {name: one for name, one in _own_parameters(session).items() if one.requires_grad}
+def replica_sums(run: Run, mesh: Mesh, weights: Weights, pipeline: Pipeline | None) -> ReplicaSums | None:
+    """The sums of the graph's `grads.all_reduce`; None if it has none."""
+    op = next((op for op in run.graph.step if isinstance(op, AllReduceGradients)), None)
+    if op is None:
+        return None
+    parameters = {name: one for name, one in _own_parameters(weights, pipeline).items() if one.requires_grad}
     sizes = ((name, one.dtype, one.nbytes) for name, one in parameters.items())
     return ReplicaSums(
         ({name: parameters[name] for name in names} for names in op.messages(sizes)),
-        groups=[session.submesh(mesh_dim).get_group() for mesh_dim in op.over],
-        keeps_memory=session.keeps_gradients,
+        groups=[mesh.group(mesh_dim) for mesh_dim in op.over],
+        keeps_memory=run.keeps_gradients,
     )
 
 
-def _own_parameters(session: Session) -> dict[str, nn.Parameter]:
+def _own_parameters(weights: Weights, pipeline: Pipeline | None) -> dict[str, nn.Parameter]:
     """The model's parameters by the names and in the order of this rank's modules.
 
     So a tied weight of a pipeline's last stage is where its head is.
     """
-    copies = session.pipeline.copies if session.pipeline is not None else {}
+    copies = pipeline.copies if pipeline is not None else {}
     names: dict[nn.Parameter, str] = {}
-    for name, parameter in session.model.named_parameters(remove_duplicate=False):
+    for name, parameter in weights.model.named_parameters(remove_duplicate=False):
         if name not in copies:
             names.setdefault(parameter, name)
     return {name: parameter for parameter, name in names.items()}
 
 
-def all_reduce_gradients(session: Session, op: AllReduceGradients, position: Position) -> None:
+def all_reduce_gradients(run: Run, op: AllReduceGradients, gradients: Gradients, sums: ReplicaSums) -> None:
     """Wait until every gradient is the sum over the replicas of its parameter."""
-    assert session.replica_sums is not None, "the last backward has begun the sums"
-    session.replica_sums.finish()
+    sums.finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -11,10 +12,12 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from planc.graph.ops import CompareReplicas
 from planc.runtime.errors import ExitCode, RunError
-from planc.runtime.interpreter import Position
 from planc.runtime.numerics import MAX_NAMED, ranks_text
 from planc.runtime.torch.parallel.local_parts import local_of
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.parallel.mesh import Mesh
+from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import History, Update, Weights
 from planc.vocab import MeshDim
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -25,40 +28,47 @@ _GOLDEN = -7046029254386353131
 """2^64 over the golden ratio, as a signed integer: multiples of it differ in all their bits."""
 
 
-def compare_replicas(session: Session, op: CompareReplicas, position: Position) -> None:
+def compare_replicas(
+    run: Run,
+    op: CompareReplicas,
+    mesh: Mesh,
+    weights: Weights,
+    update: Update,
+    history: History,
+    pipeline: Pipeline | None,
+) -> History:
     """RunError on every rank if a parameter's copies differ, with its name and the ranks.
 
     One reduction for each mesh dim with replicas, of 16 bytes per parameter, and one of 8
     bytes over all ranks. A rank reads each of its copied weights once.
     """
-    if not op.is_due(step=position.step, num_steps=session.graph.num_steps):
-        return
-    digests = {
-        name: digest(local_of(one).detach()) for name, one in replicated(session, over=op.over).items()
-    }
-    differing = _differing(session, digests, over=op.over)
-    number = torch.tensor(len(differing), dtype=torch.int64, device=session.device)
-    if session.launch.world_size > 1:
+    if not op.is_due(step=update.step, num_steps=run.graph.num_steps):
+        return history
+    copies = replicated(weights, pipeline, over=op.over)
+    digests = {name: digest(local_of(one).detach()) for name, one in copies.items()}
+    differing = _differing(run, mesh, copies, digests, pipeline=pipeline, over=op.over)
+    number = torch.tensor(len(differing), dtype=torch.int64, device=run.device)
+    if run.launch.world_size > 1:
         dist.all_reduce(number)
     if not number.item():
-        session.guard.replicas_agreed_at = position.step
-        return
-    raise _failure(session, position, own={name: digests[name] for name in differing})
+        return replace(history, replicas_agreed_at=update.step)
+    own = {name: digests[name] for name in differing}
+    raise _failure(run, update.step, own=own, agreed=history.replicas_agreed_at)
 
 
-def replicated(session: Session, *, over: Sequence[MeshDim]) -> dict[str, Tensor]:
+def replicated(weights: Weights, pipeline: Pipeline | None, *, over: Sequence[MeshDim]) -> dict[str, Tensor]:
     """The parameters that ranks hold more than once, by name."""
     return {
         name: parameter
-        for name, parameter in session.model.named_parameters()
-        if any(_is_replicated(session, name, parameter, mesh_dim) for mesh_dim in over)
+        for name, parameter in weights.parameters.items()
+        if any(_is_replicated(pipeline, name, parameter, mesh_dim) for mesh_dim in over)
     }
 
 
-def _is_replicated(session: Session, name: str, parameter: Tensor, mesh_dim: MeshDim) -> bool:
+def _is_replicated(pipeline: Pipeline | None, name: str, parameter: Tensor, mesh_dim: MeshDim) -> bool:
     """Whether the ranks along a mesh dim all hold the same part; of pp, those at both ends."""
     if mesh_dim is MeshDim.PP:
-        return session.pipeline is not None and name in session.pipeline.ties
+        return pipeline is not None and name in pipeline.ties
     if not isinstance(parameter, DTensor):
         return True
     names = parameter.device_mesh.mesh_dim_names or ()
@@ -88,21 +98,28 @@ def digest(tensor: Tensor) -> Tensor:
     return total
 
 
-def _differing(session: Session, digests: Mapping[str, Tensor], *, over: Sequence[MeshDim]) -> list[str]:
+def _differing(
+    run: Run,
+    mesh: Mesh,
+    copies: Mapping[str, Tensor],
+    digests: Mapping[str, Tensor],
+    *,
+    pipeline: Pipeline | None,
+    over: Sequence[MeshDim],
+) -> list[str]:
     """The parameters whose digest differs between ranks of this one's groups, along any mesh dim."""
     found: dict[str, None] = {}
-    parameters = dict(session.model.named_parameters())
     for mesh_dim in over:
-        names = [name for name in digests if _is_replicated(session, name, parameters[name], mesh_dim)]
-        if not names or session.graph.size(mesh_dim) == 1:
+        names = [name for name in digests if _is_replicated(pipeline, name, copies[name], mesh_dim)]
+        if not names or run.graph.size(mesh_dim) == 1:
             continue
-        own = torch.stack([digests[name] for name in names]).to(session.device)
+        own = torch.stack([digests[name] for name in names]).to(run.device)
         # The complement reverses the order and never overflows, so one reduction gives both extremes.
         ends = torch.cat((own, ~own))
-        group = session.submesh(mesh_dim).get_group()
+        group = mesh.group(mesh_dim)
         if mesh_dim is MeshDim.PP:
-            assert session.pipeline is not None and session.pipeline.ends is not None, "it has a tied weight"
-            group = session.pipeline.ends
+            assert pipeline is not None and pipeline.ends is not None, "it has a tied weight"
+            group = pipeline.ends
         dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=group)
         highest, lowest = ends[: len(names)], ~ends[len(names) :]
         is_other = (highest != lowest).tolist()
@@ -110,24 +127,23 @@ def _differing(session: Session, digests: Mapping[str, Tensor], *, over: Sequenc
     return list(found)
 
 
-def _failure(session: Session, position: Position, *, own: Mapping[str, Tensor]) -> RunError:
+def _failure(run: Run, step: int, *, own: Mapping[str, Tensor], agreed: int | None) -> RunError:
     own_values = {name: f"{int(value) & (2**64 - 1):016x}" for name, value in list(own.items())[:MAX_NAMED]}
-    statements = [(session.launch.rank, own_values)]
-    if session.guard.statements is not None:
-        statements = session.guard.statements.gather(f"replicas/{position.step}", own_values)  # type: ignore[assignment]
+    statements = [(run.launch.rank, own_values)]
+    if run.statements is not None:
+        statements = run.statements.gather(f"replicas/{step}", own_values)  # type: ignore[assignment]
     by_name: dict[str, dict[str, list[int]]] = {}
     for rank, digests in statements:
         for name, value in digests.items():
             by_name.setdefault(name, {}).setdefault(value, []).append(rank)
-    agreed = session.guard.replicas_agreed_at
     last = "none was compared before" if agreed is None else f"they agreed after step {agreed}"
     texts = [_described(name, holders) for name, holders in by_name.items()][:MAX_NAMED]
     return RunError(
-        f"copies of a weight differ after step {position.step} ({last}): {'; '.join(texts)}",
+        f"copies of a weight differ after step {step} ({last}): {'; '.join(texts)}",
         code=ExitCode.NUMERICS,
         help="resume without that machine, from a checkpoint saved while they agreed: a bit of its memory "
         "has flipped, or its arithmetic differs from the others'",
-        record={"replicas": {"step": position.step, "agreed_at": agreed, "parameters": by_name}},
+        record={"replicas": {"step": step, "agreed_at": agreed, "parameters": by_name}},
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from planc.graph.graph import Graph
 from planc.graph.ops import OpenData, SplitPipeline
-from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
+from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.vocab import MeshDim
 
 if TYPE_CHECKING:

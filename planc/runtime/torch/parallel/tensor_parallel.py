@@ -11,35 +11,38 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from planc import vocab
 from planc.graph.ops import ShardTensorParallel
-from planc.runtime.interpreter import Position
+from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.module_edges import move_at_edges
 from planc.runtime.torch.parallel.packing import Packing, note_packings, packing_of
+from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.parallel.sharded_modules import (
     compute_locally,
     computes_locally,
     distribute_parameters,
 )
 from planc.runtime.torch.parallel.ties import Ties, tie, tied_parameters
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.run import Run
 from planc.styles import BY_NAME
 
 
-def shard_tensor_parallel(session: Session, op: ShardTensorParallel, position: Position) -> None:
+def shard_tensor_parallel(
+    run: Run, op: ShardTensorParallel, mesh: Mesh, model: nn.Module, pipeline: Pipeline | None
+) -> None:
     """Shard the op's modules over its mesh dim. Between modules, activations are plain local tensors."""
     (mesh_dim,) = op.over
-    ties = tied_parameters(session.model)
-    mesh = session.submesh(mesh_dim)
-    for fqn in session.held(op.modules):
-        shard_module(session.model.get_submodule(fqn), op, mesh, rotary_width=_rotary_width(session))
+    ties = tied_parameters(model)
+    ranks = mesh.submesh(mesh_dim)
+    for fqn in held(pipeline, op.modules):
+        shard_module(model.get_submodule(fqn), op, ranks, rotary_width=_rotary_width(model))
     # Each module gets parameters of its own, which unties tied ones.
-    tie(session.model, ties)
-    sharded = {fqn for one in _ops(session) if _distributes(one) for fqn in one.modules}
-    for module in _reading_distributed(session.model, ties, apart_from=sharded):
-        compute_locally(module, mesh, sums_whole=False)
+    tie(model, ties)
+    sharded = {fqn for one in _ops(run) if _distributes(one) for fqn in one.modules}
+    for module in _reading_distributed(model, ties, apart_from=sharded):
+        compute_locally(module, ranks, sums_whole=False)
 
 
-def _ops(session: Session) -> Iterator[ShardTensorParallel]:
-    return (op for op in session.graph.setup if isinstance(op, ShardTensorParallel))
+def _ops(run: Run) -> Iterator[ShardTensorParallel]:
+    return (op for op in run.graph.setup if isinstance(op, ShardTensorParallel))
 
 
 def _distributes(op: ShardTensorParallel) -> bool:
@@ -78,9 +81,9 @@ def _packings(module: nn.Module, op: ShardTensorParallel, mesh: DeviceMesh) -> d
     return {name: packing for name, packing in found if packing is not None}
 
 
-def _rotary_width(session: Session) -> int:
+def _rotary_width(model: nn.Module) -> int:
     """The features of a latent projection's output that are keys' rotary part."""
-    return getattr(session.model.config, "qk_rope_head_dim", 0)
+    return getattr(model.config, "qk_rope_head_dim", 0)
 
 
 def placement(of: vocab.Placement) -> Placement:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from planc.runtime.observer import StepMetrics
-
-if TYPE_CHECKING:
-    # Lazy: it imports this module.
-    from planc.runtime.torch.copies import Arrival
-    from planc.runtime.torch.session import Session
+from planc.runtime.observer import Observer, StepMetrics
+from planc.runtime.torch.copies import Arrival
+from planc.runtime.torch.reporting.own_time import OwnTime
+from planc.runtime.torch.training.expert_load import ExpertLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,33 +26,31 @@ class Line:
     most: Arrival
     load: Arrival | None = None
     """The tokens of experts; None in a line that an evaluation alone asks for."""
+    experts: ExpertLoad | None = None
 
+    def write(self, observer: Observer, own_time: OwnTime | None) -> None:
+        """Report it. The host waits if a maximum is not there."""
+        most: npt.NDArray[np.int64] = self.most.values().numpy()
+        times = most[self.num_memory + self.has_graphs :]
+        phase_seconds = {phase: int(ns) / 1e9 for phase, ns in zip(self.phases, times, strict=False)}
+        metrics = replace(
+            self.metrics,
+            memory_bytes=int(most[0]),
+            memory_reserved_bytes=int(most[1]) if self.num_memory > 1 else None,
+            compiled_graphs=int(most[self.num_memory]) if self.has_graphs else None,
+            phase_seconds=phase_seconds,
+            expert_load=self.experts.by_layer(self.load) if self.experts and self.load else {},
+            stragglers=self._note_stragglers(observer, own_time, times[len(self.phases) :]),
+        )
+        observer.stepped(metrics)
 
-def write_line(session: Session) -> None:
-    """Report the line that is not written yet, if there is one. The host waits if a maximum is not there."""
-    line, session.line = session.line, None
-    if line is None:
-        return
-    most: npt.NDArray[np.int64] = line.most.values().numpy()
-    times = most[line.num_memory + line.has_graphs :]
-    phase_seconds = {phase: int(ns) / 1e9 for phase, ns in zip(line.phases, times, strict=False)}
-    metrics = replace(
-        line.metrics,
-        memory_bytes=int(most[0]),
-        memory_reserved_bytes=int(most[1]) if line.num_memory > 1 else None,
-        compiled_graphs=int(most[line.num_memory]) if line.has_graphs else None,
-        phase_seconds=phase_seconds,
-        expert_load=session.expert_load.by_layer(line.load) if session.expert_load and line.load else {},
-        stragglers=_note_stragglers(session, line, times[len(line.phases) :]),
-    )
-    session.observer.stepped(metrics)
-
-
-def _note_stragglers(session: Session, line: Line, own_ns: npt.NDArray[np.int64]) -> tuple[int, ...]:
-    """The ranks that slow down the others, the same on every rank; new ones are reported."""
-    if session.own_time is None:
-        return ()
-    stragglers = session.own_time.stragglers
-    for found in stragglers.add(own_ns / 1e9, num_steps=line.num_steps):
-        session.observer.noted(f"warning: step {line.metrics.step}: {found}")
-    return stragglers.named
+    def _note_stragglers(
+        self, observer: Observer, own_time: OwnTime | None, own_ns: npt.NDArray[np.int64]
+    ) -> tuple[int, ...]:
+        """The ranks that slow down the others, the same on every rank; new ones are reported."""
+        if own_time is None:
+            return ()
+        stragglers = own_time.stragglers
+        for found in stragglers.add(own_ns / 1e9, num_steps=self.num_steps):
+            observer.noted(f"warning: step {self.metrics.step}: {found}")
+        return stragglers.named

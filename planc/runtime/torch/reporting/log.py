@@ -6,12 +6,11 @@ import os
 import socket
 
 from planc.graph.ops import OpenLog, Tracker
-from planc.runtime.interpreter import Position
-from planc.runtime.observer import Together
 from planc.runtime.ranks.lost_ranks import mesh_places
 from planc.runtime.ranks.rank_log import RankLog
+from planc.runtime.torch.reporting.instruments import Instruments
 from planc.runtime.torch.reporting.profile import stop_trace
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.run import Run
 from planc.runtime.trackers import Following, Opening
 from planc.runtime.trackers.tensorboard import TensorboardTracker
 from planc.runtime.trackers.tracker import Open
@@ -19,42 +18,42 @@ from planc.runtime.trackers.wandb import wandb_opener
 from planc.secrets import redactor
 
 
-def open_log(session: Session, op: OpenLog, position: Position) -> None:
+def open_log(run: Run, op: OpenLog, instruments: Instruments) -> None:
     """Add the observers that the op names."""
-    rank = session.launch.rank
+    rank = run.launch.rank
     if op.per_rank:
-        places = mesh_places(session.graph, rank=rank)
-        session.rank_log = RankLog(
-            session.paths.run, rank=rank, host=socket.gethostname(), mesh=places, effort=session.effort
+        places = mesh_places(run.graph, rank=rank)
+        instruments.rank_log = RankLog(
+            run.paths.run, rank=rank, host=socket.gethostname(), mesh=places, effort=run.effort
         )
-        session.observer = Together((session.observer, session.rank_log))
+        run.observer.observers.append(instruments.rank_log)
     if op.trackers and rank == 0:
-        session.following = Following(
+        instruments.following = Following(
             {tracker.kind: _opener(tracker) for tracker in op.trackers},
-            opening=lambda first_step: _opening(session, first_step),
-            say=session.observer.noted,
+            opening=lambda first_step: _opening(run, first_step),
+            say=run.observer.noted,
             redact=redactor(os.environ),
         )
-        session.observer = Together((session.observer, session.following))
+        run.observer.observers.append(instruments.following)
 
 
-def close_log(session: Session, *, is_done: bool) -> None:
+def close_log(run: Run, instruments: Instruments, *, is_done: bool) -> None:
     """Close the observers. A trace under way is written, unless the run failed during it."""
-    if session.trace is not None and is_done:
-        stop_trace(session)
-    if session.following is not None:
-        session.following.close(is_done=is_done)
+    if is_done:
+        stop_trace(run, instruments)
+    if instruments.following is not None:
+        instruments.following.close(is_done=is_done)
 
 
 def _opener(tracker: Tracker) -> Open:
     return TensorboardTracker if tracker.kind == "tensorboard" else wandb_opener(tracker)
 
 
-def _opening(session: Session, first_step: int) -> Opening:
+def _opening(run: Run, first_step: int) -> Opening:
     return Opening(
-        run_folder=session.paths.run,
-        plan_name=session.graph.name,
-        plan_hash=session.plan_hash,
-        mesh={mesh_dim.value: size for mesh_dim, size in session.graph.mesh},
+        run_folder=run.paths.run,
+        plan_name=run.graph.name,
+        plan_hash=run.plan_hash,
+        mesh={mesh_dim.value: size for mesh_dim, size in run.graph.mesh},
         first_step=first_step,
     )

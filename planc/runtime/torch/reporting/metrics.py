@@ -12,117 +12,150 @@ import torch.distributed as dist
 from torch import Tensor
 
 from planc.figures.plan import tokens_per_step
-from planc.graph.ops import Log, ReduceMetrics
-from planc.graph.step_phases import PHASES
+from planc.graph.ops import BuildOptimizer, Log
+from planc.graph.sources import mixture_labels
 from planc.runtime.interpreter import Position
-from planc.runtime.observer import StepMetrics
+from planc.runtime.observer import SourceMetrics, StepMetrics
 from planc.runtime.process import Launch
 from planc.runtime.schedule import learning_rate_factor
 from planc.runtime.torch.copies import Arrival
-from planc.runtime.torch.reporting.by_source import source_metrics
-from planc.runtime.torch.reporting.line import Line, write_line
-from planc.runtime.torch.session import Session
-from planc.runtime.torch.training.bad_steps import guard_of
-from planc.runtime.torch.training.preemption import sum_stop_requests
-from planc.runtime.torch.training.step_read import read_step
+from planc.runtime.torch.parallel.mesh import Mesh
+from planc.runtime.torch.reporting.instruments import Instruments
+from planc.runtime.torch.reporting.line import Line
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import Batch, Data, Evaluations, Schedule, Verdict
+from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
+from planc.runtime.torch.training.expert_load import ExpertLoad
 from planc.vocab import SAMPLE_DIMS, MeshDim
 
 
-def reduce_metrics(session: Session, op: ReduceMetrics, position: Position) -> None:
-    """Sum the loss over all ranks: each rank divides by the global token count, so the sum is the mean.
-
-    A guard has a verdict to add to what is read from the device; without one, it is read here.
-    """
-    session.note_compilation(f"step {position.step}")
-    sum_stop_requests(session, op)
-    if guard_of(session) is None:
-        read_step(session, position)
-
-
-def log(session: Session, op: Log, position: Position) -> None:
+def log(
+    run: Run,
+    op: Log,
+    at: Position,
+    instruments: Instruments,
+    mesh: Mesh,
+    schedule: Schedule,
+    data: Data,
+    batch: Batch,
+    verdict: Verdict,
+    evaluations: Evaluations,
+    compiled: CompiledGraphs | None,
+    experts: ExpertLoad | None,
+) -> None:
     """Write the step's line, or with a device's queue as soon as the most of any rank is known."""
-    is_due = op.is_due(step=position.step, num_steps=session.graph.num_steps)
-    if not is_due and not session.evaluations and not session.pending_evaluations:
+    is_due = op.is_due(step=at.step, num_steps=run.graph.num_steps)
+    if not is_due and not evaluations.done and not evaluations.postponed:
         return
-    seconds = time.perf_counter() - session.step_started
-    spent = session.clock.read() if session.clock is not None else dict.fromkeys(PHASES, 0)
-    memory = _memory_bytes(session.device)
-    if session.rank_log is not None:
-        own = {"step": position.step, "loss": session.mean_loss, "seconds": seconds}
+    # The time of a step does not include its evaluations.
+    seconds = time.perf_counter() - batch.began - evaluations.seconds
+    spent = instruments.clock.read()
+    memory = _memory_bytes(run.device)
+    if instruments.rank_log is not None:
+        own = {"step": at.step, "loss": verdict.loss, "seconds": seconds}
         phase_seconds = {phase: ns / 1e9 for phase, ns in spent.items()}
-        session.rank_log.write("step", **own, memory_bytes=memory[0], phase_seconds=phase_seconds)
-    own_times, num_steps = _own_times(session)
-    graphs = () if session.compiled is None else (session.compiled.num_graphs,)
+        instruments.rank_log.write("step", **own, memory_bytes=memory[0], phase_seconds=phase_seconds)
+    own_times, num_steps = _own_times(run, instruments)
+    graphs = () if compiled is None else (compiled.num_graphs,)
     own_values = np.concatenate((np.array((*memory, *graphs, *spent.values()), dtype=np.int64), own_times))
-    session.line = Line(
-        metrics=_metrics(session, position, seconds=seconds),
+    ids = _sample_ids(run, mesh, batch) if run.reports_sample_ids else ()
+    load = None
+    if is_due and experts is not None:
+        load = experts.summed(tp_size=run.graph.size(MeshDim.TP), has_queue=run.has_queue)
+    instruments.line = Line(
+        metrics=_metrics(run, at, schedule, data, verdict, evaluations, seconds=seconds, sample_ids=ids),
         num_memory=len(memory),
-        has_graphs=session.compiled is not None,
+        has_graphs=compiled is not None,
         phases=tuple(spent),
         num_steps=num_steps,
-        most=_most_of_any_rank(session, own_values),
-        load=_expert_load(session) if is_due else None,
+        most=_most_of_any_rank(run, own_values),
+        load=load,
+        experts=experts,
     )
-    if not session.has_queue or position.is_last_step:
-        write_line(session)
+    if not run.has_queue or at.is_last_step:
+        instruments.write_line()
 
 
-def _metrics(session: Session, position: Position, *, seconds: float) -> StepMetrics:
+def _metrics(
+    run: Run,
+    at: Position,
+    schedule: Schedule,
+    data: Data,
+    verdict: Verdict,
+    evaluations: Evaluations,
+    *,
+    seconds: float,
+    sample_ids: tuple[int, ...],
+) -> StepMetrics:
     """The metrics that every rank knows by itself."""
-    sample_ids = _sample_ids(session) if session.reports_sample_ids else ()
-    peak = session.optimizer.defaults["lr"]
-    tokens = tokens_per_step(session.graph).count
-    work, is_cuda = session.work, session.device.type == "cuda"
+    peak = next(op.lr for op in run.graph.setup if isinstance(op, BuildOptimizer))
+    tokens = tokens_per_step(run.graph).count
+    work, is_cuda = run.work, run.device.type == "cuda"
     return StepMetrics(
-        step=position.step,
-        loss=session.mean_loss,
-        grad_norm=session.grad_norm,
-        learning_rate=peak * learning_rate_factor(session.schedule, step=position.step),
+        step=at.step,
+        loss=verdict.loss,
+        grad_norm=verdict.gradient_norm,
+        learning_rate=peak * learning_rate_factor(schedule.op, step=at.step),
         tokens=tokens,
-        labels=session.batch_tokens,
+        labels=verdict.num_labels,
         tokens_per_second=tokens / seconds,
-        tokens_per_second_per_device=tokens / session.graph.world_size / seconds,
+        tokens_per_second_per_device=tokens / run.graph.world_size / seconds,
         seconds=seconds,
         memory_bytes=0,
         memory_kind="allocated" if is_cuda else "process",
         tflops_per_second_per_device=work.tflops_per_second_per_device(seconds=seconds) if work else None,
         # The plan's device is an accelerator: its peak does not apply to a CPU.
         mfu=work.mfu(seconds=seconds) if work and is_cuda else None,
-        epoch=session.loader.epoch,
-        sources=source_metrics(session),
+        epoch=data.loader.epoch,
+        sources=_source_metrics(run, data, verdict),
         sample_ids=sample_ids,
-        evaluations=tuple(session.evaluations),
-        is_skipped=session.guard.is_skipped or None,
+        evaluations=evaluations.done,
+        is_skipped=verdict.is_skipped or None,
     )
 
 
-def _expert_load(session: Session) -> Arrival | None:
-    load = session.expert_load
-    if load is None:
-        return None
-    return load.summed(tp_size=session.graph.size(MeshDim.TP), has_queue=session.has_queue)
+def _source_metrics(run: Run, data: Data, verdict: Verdict) -> tuple[SourceMetrics, ...]:
+    """Each source's part of the step that was read."""
+    loader, values = data.loader, verdict.by_source
+    if not values:
+        return ()
+    length = loader.source.dataset.sequence_length
+    given = zip(loader.source.order.sizes, loader.consumed(steps_before=1), loader.consumed(), strict=True)
+    pairs = zip(values[::2], values[1::2], strict=True)
+    return tuple(
+        SourceMetrics(
+            label,
+            tokens=(after - before) * length,
+            labels=int(labels),
+            loss=loss / labels if labels else None,
+            epoch=after / size,
+        )
+        for label, (loss, labels), (size, before, after) in zip(
+            mixture_labels(run.graph), pairs, given, strict=True
+        )
+    )
 
 
-def _own_times(session: Session) -> tuple[npt.NDArray[np.int64], int]:
+def _own_times(run: Run, instruments: Instruments) -> tuple[npt.NDArray[np.int64], int]:
     """This rank's nanoseconds since the last log, in its own place, and their number of steps."""
     # Zeros in the others' places, so a maximum over all ranks gives each rank's own.
-    own_times = np.zeros(session.launch.world_size, dtype=np.int64)
-    if session.own_time is None:
+    own_times = np.zeros(run.launch.world_size, dtype=np.int64)
+    if instruments.own_time is None:
         return own_times, 0
-    own_times[session.launch.rank], num_steps = session.own_time.take()
+    own_times[run.launch.rank], num_steps = instruments.own_time.take()
     return own_times, num_steps
 
 
-def _most_of_any_rank(session: Session, values: npt.NDArray[np.int64]) -> Arrival:
+def _most_of_any_rank(run: Run, values: npt.NDArray[np.int64]) -> Arrival:
     own = torch.from_numpy(values)
-    if session.launch.world_size == 1:
+    if run.launch.world_size == 1:
         return Arrival(own, has_queue=False)
-    most = session.to_device(own)
-    if session.has_queue or session.launch.world_size == 2:
+    most = run.to_device(own)
+    if run.has_queue or run.launch.world_size == 2:
         dist.all_reduce(most, op=dist.ReduceOp.MAX)
     else:
-        _take_most(most, launch=session.launch)
-    return Arrival(most, has_queue=session.has_queue)
+        _take_most(most, launch=run.launch)
+    return Arrival(most, has_queue=run.has_queue)
 
 
 def _take_most(values: Tensor, *, launch: Launch) -> None:
@@ -152,18 +185,18 @@ def _memory_bytes(device: torch.device) -> tuple[int, ...]:
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,)
 
 
-def _sample_ids(session: Session) -> tuple[int, ...]:
+def _sample_ids(run: Run, mesh: Mesh, batch: Batch) -> tuple[int, ...]:
     """The step's sample ids in the order of the global batch, gathered from every data-parallel rank."""
-    local = session.to_device(torch.stack([torch.from_numpy(one.sample_ids) for one in session.batch]))
+    local = run.to_device(torch.stack([torch.from_numpy(one.sample_ids) for one in batch.micro_batches]))
     gathered = local.unsqueeze(1)
     for mesh_dim in reversed(SAMPLE_DIMS):
-        gathered = _gather(gathered, session, mesh_dim)
+        gathered = _gather(gathered, run, mesh, mesh_dim)
     return tuple(gathered.flatten().tolist())
 
 
-def _gather(tensor: Tensor, session: Session, mesh_dim: MeshDim) -> Tensor:
+def _gather(tensor: Tensor, run: Run, mesh: Mesh, mesh_dim: MeshDim) -> Tensor:
     """[micro steps, ranks so far, micro batch] with the ranks of one more mesh dim."""
-    group = session.submesh(mesh_dim).get_group()
-    parts = [torch.empty_like(tensor) for _ in range(session.graph.size(mesh_dim))]
+    group = mesh.group(mesh_dim)
+    parts = [torch.empty_like(tensor) for _ in range(run.graph.size(mesh_dim))]
     dist.all_gather(parts, tensor.contiguous(), group=group)
     return torch.cat(parts, dim=1)

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from planc.graph.op import Op, Stage
+from planc.graph.op import Op, Resource, Stage
 from planc.runtime.torch import private
 from planc.runtime.torch.reporting.stragglers import Stragglers
 
@@ -42,23 +41,17 @@ class OwnTime:
         self._op, self._began_ns, self._waited_ns = op, now, 0
 
     def _shows(self, op: Op) -> bool:
-        return not (self._has_device_queue and op.effects().communicates)
+        if not self._has_device_queue:
+            return True
+        effects = op.effects()
+        # The host waits for the device, and so for other ranks, where it reads a verdict.
+        return not effects.communicates and Resource.VERDICT not in effects.writes
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def add_reading(self, reading_ns: int) -> None:
         """Count the reading of a new step's batch, in an op that then communicates."""
-        began = time.perf_counter_ns()
-        yield
         self._num_steps += 1
         if self._has_device_queue:
-            self._own_ns += time.perf_counter_ns() - began
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Leave out a wait for the device, which waits for other ranks."""
-        began = time.perf_counter_ns()
-        yield
-        self._waited_ns += time.perf_counter_ns() - began
+            self._own_ns += reading_ns
 
     def take(self) -> tuple[int, int]:
         """Own nanoseconds and the number of steps since the last call."""

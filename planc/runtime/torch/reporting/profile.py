@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -16,19 +15,11 @@ from planc.runtime.interpreter import Position
 from planc.runtime.run_directory.plain_files import remove
 from planc.runtime.run_directory.run_files import PROFILE
 from planc.runtime.torch.private import dump_memory_snapshot, record_memory_history
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.reporting.instruments import Instruments, Trace
+from planc.runtime.torch.run import Run
 
 MAX_ALLOCATIONS = 1_000_000
 """The most entries of a memory snapshot; older ones are dropped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """A trace under way."""
-
-    profiler: profile
-    first_step: int
-    has_memory: bool
 
 
 def require_traceable(graph: Graph, device: torch.device) -> None:
@@ -42,35 +33,34 @@ def require_traceable(graph: Graph, device: torch.device) -> None:
             )
 
 
-def start_profile(session: Session, op: StartProfile, position: Position) -> None:
+def start_profile(run: Run, op: StartProfile, at: Position, instruments: Instruments) -> None:
     """Start at the first step that is due; a resumed run may begin in the middle."""
-    if session.trace is not None or not op.first_step <= position.step <= op.last_step:
+    if instruments.trace is not None or not op.first_step <= at.step <= op.last_step:
         return
-    is_cuda = session.device.type == "cuda"
+    is_cuda = run.device.type == "cuda"
     if op.memory:
         record_memory_history(max_entries=MAX_ALLOCATIONS)
     profiler = profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])])
     profiler.start()
-    session.trace = Trace(profiler, position.step, op.memory)
+    instruments.trace = Trace(profiler, at.step, op.memory)
 
 
-def stop_profile(session: Session, op: StopProfile, position: Position) -> None:
-    is_last = position.step in (op.last_step, session.graph.num_steps)
-    if session.trace is not None and is_last:
-        stop_trace(session)
+def stop_profile(run: Run, op: StopProfile, at: Position, instruments: Instruments) -> None:
+    if at.step in (op.last_step, run.graph.num_steps):
+        stop_trace(run, instruments)
 
 
-def stop_trace(session: Session) -> None:
-    """Write `profile/step-3-rank-0.json.gz`, named after the first traced step."""
-    trace = session.trace
-    assert trace is not None, "checked by every caller"
-    session.trace = None
+def stop_trace(run: Run, instruments: Instruments) -> None:
+    """Write `profile/step-3-rank-0.json.gz`, named after the first traced step, if a trace is under way."""
+    trace, instruments.trace = instruments.trace, None
+    if trace is None:
+        return
     trace.profiler.stop()
-    folder: Path = session.paths.run / PROFILE
-    write = partial(_write, trace, folder, rank=session.launch.rank)
+    folder: Path = run.paths.run / PROFILE
+    write = partial(_write, trace, folder, rank=run.launch.rank)
     # The profiler reports a file that it can't write as a RuntimeError.
-    if session.effort.attempt(f"write a trace into {folder}", write, errors=(OSError, RuntimeError)):
-        session.observer.noted(f"traced from step {trace.first_step} on: {folder}")
+    if run.effort.attempt(f"write a trace into {folder}", write, errors=(OSError, RuntimeError)):
+        run.observer.noted(f"traced from step {trace.first_step} on: {folder}")
     if trace.has_memory:
         record_memory_history(enabled=None)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from planc.graph.ops import GuardStep, LoadWeights
+from planc.runtime.checkpoint_format.layout import committed_steps
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.numerics import (
@@ -21,45 +23,71 @@ from planc.runtime.numerics import (
     number,
     statement,
 )
+from planc.runtime.torch.agreement.stopping import Stopping
 from planc.runtime.torch.parallel.local_parts import local_of
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.parallel.mesh import Mesh
+from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import Batch, ClippedGradients, Metrics, Norm, TokenCount
+from planc.runtime.torch.training.step_loss import StepLoss
 from planc.source import Span
 
 _UNCHANGED = "no weight was changed"
 
 
+@dataclass(frozen=True, slots=True)
+class JudgedStep:
+    """What a step has left by the time that its numbers are read."""
+
+    run: Run
+    at: Position
+    stopping: Stopping
+    mesh: Mesh
+    batch: Batch
+    tokens: TokenCount
+    step_loss: StepLoss
+    norm: Norm
+    gradients: ClippedGradients
+    metrics: Metrics
+    pipeline: Pipeline | None
+
+
 def require_finite(
-    session: Session, position: Position, *, name: str, value: float, span: Span | None
+    step: JudgedStep, *, loss: float, gradient_norm: float, name: str, value: float, span: Span | None
 ) -> None:
     """RunError with the numerics code on every rank if the step's loss or gradient norm is NaN or inf.
 
     The step would corrupt every weight. If the plan has a guard, the guard decides instead.
     `span` is that of the op that computed the value.
     """
-    if not math.isfinite(value) and guard_of(session) is None:
-        error = failure(session, position, what=f"the {name} is {value}", statements=nonfinite(session))
+    if not math.isfinite(value) and guard_of(step.run) is None:
+        statements = nonfinite(step, loss=loss)
+        error = failure(
+            step, what=f"the {name} is {value}", statements=statements, gradient_norm=gradient_norm
+        )
         error.span = span
         raise error
 
 
-def guard_of(session: Session) -> GuardStep | None:
-    return next((op for op in session.graph.step if isinstance(op, GuardStep)), None)
+def guard_of(run: Run) -> GuardStep | None:
+    return next((op for op in run.graph.step if isinstance(op, GuardStep)), None)
 
 
-def failure(session: Session, position: Position, *, what: str, statements: Statement) -> RunError:
+def failure(step: JudgedStep, *, what: str, statements: Statement, gradient_norm: float) -> RunError:
     """The error that ends the run, with what every rank found, for the user and for status.json."""
-    found = all_statements(session, statements, topic=f"stop/{position.step}")
+    run, number_of_step = step.run, step.at.step
+    found = all_statements(run, statements, topic=f"stop/{number_of_step}")
     text = describe(found)
     record = {
-        "step": position.step,
-        "gradient_norm": number(session.grad_norm),
+        "step": number_of_step,
+        "gradient_norm": number(gradient_norm),
         "ranks": [{"rank": one.rank, **one.data()} for one in found if not one.is_empty],
     }
     has_spoiled_weights = any(one.weights for one in found)
     return RunError(
-        f"{what} at step {position.step}, and {_UNCHANGED}{': ' if text else ''}{text}",
+        f"{what} at step {number_of_step}, and {_UNCHANGED}{': ' if text else ''}{text}",
         code=ExitCode.NUMERICS,
-        help=_help_for_weights(session) if has_spoiled_weights else _help_for_numbers(found),
+        help=_help_for_weights(run) if has_spoiled_weights else _help_for_numbers(found),
         record={"numerics": record},
     )
 
@@ -76,66 +104,67 @@ def _help_for_numbers(found: Sequence[Statement]) -> str:
     return f"{what}lower the learning rate, or let `guard` skip such steps"
 
 
-def _help_for_weights(session: Session) -> str:
+def _help_for_weights(run: Run) -> str:
     """A run that neither saved nor resumed has no checkpoint to resume from."""
-    if session.saved_step is not None:
+    if committed_steps(run.paths.checkpoints):
         return "resume from the previous checkpoint; if it happens again, suspect that rank's memory"
-    load = next((op for op in session.graph.setup if isinstance(op, LoadWeights)), None)
+    load = next((op for op in run.graph.setup if isinstance(op, LoadWeights)), None)
     origin = f"check that the weights in {load.path}" if load else "check that the initial weights"
     return f"{origin} are finite: there is no earlier checkpoint; if they are, suspect that rank's memory"
 
 
-def all_statements(session: Session, own: Statement, *, topic: str) -> list[Statement]:
-    if session.guard.statements is None:
+def all_statements(run: Run, own: Statement, *, topic: str) -> list[Statement]:
+    if run.statements is None:
         return [own]
-    gathered = session.guard.statements.gather(topic, own.data())
+    gathered = run.statements.gather(topic, own.data())
     return [statement(rank, data) for rank, data in gathered]
 
 
-def nonfinite(session: Session) -> Statement:
+def nonfinite(step: JudgedStep, *, loss: float) -> Statement:
     """This rank's micro-batches and weights with NaN or inf, and where outputs or gradients became so."""
-    batches = (one for one in _micro_batches(session) if not math.isfinite(one.loss))
-    weights = (name for name, local in _local_weights(session).items() if not local.isfinite().all())
+    batches = (one for one in _micro_batches(step) if not math.isfinite(one.loss))
+    weights = (name for name, local in _local_weights(step).items() if not local.isfinite().all())
     return Statement(
-        session.launch.rank,
+        step.run.launch.rank,
         tuple(batches),
         tuple(weights)[:MAX_NAMED],
-        tuple(_outputs(session))[:MAX_NAMED],
-        _last_gradient(session) if math.isfinite(session.mean_loss) else None,
-        str(session.device),
+        tuple(_outputs(step))[:MAX_NAMED],
+        _last_gradient(step) if math.isfinite(loss) else None,
+        str(step.run.device),
     )
 
 
-def _outputs(session: Session) -> Iterator[Outputs]:
-    pipeline = session.pipeline
+def _outputs(step: JudgedStep) -> Iterator[Outputs]:
+    pipeline = step.pipeline
     if pipeline is None or pipeline.outputs is None:
         return
     for stage, place, module, micro_step in pipeline.outputs.first_nonfinite():
-        sequences = tuple(map(int, session.batch[micro_step].sample_ids))
+        sequences = tuple(map(int, step.batch.micro_batches[micro_step].sample_ids))
         yield Outputs(stage, place, module, micro_step, sequences)
 
 
-def _last_gradient(session: Session) -> Gradient | None:
-    for place, (name, weight) in reversed([*enumerate(session.parameters.items())]):
+def _last_gradient(step: JudgedStep) -> Gradient | None:
+    pipeline = step.pipeline
+    for place, (name, weight) in reversed([*enumerate(step.gradients.weights.parameters.items())]):
         if weight.grad is not None and not local_of(weight.grad).isfinite().all():
-            stage = session.pipeline.stage_of(name) if session.pipeline is not None else 0
+            stage = pipeline.stage_of(name) if pipeline is not None else 0
             return Gradient(stage or 0, place, name)
     return None
 
 
-def highest(session: Session) -> Statement:
+def highest(step: JudgedStep) -> Statement:
     """This rank's micro-batch with the highest loss."""
-    found = sorted(_micro_batches(session), key=lambda one: one.loss)
-    return Statement(session.launch.rank, tuple(found[-1:]))
+    found = sorted(_micro_batches(step), key=lambda one: one.loss)
+    return Statement(step.run.launch.rank, tuple(found[-1:]))
 
 
-def _micro_batches(session: Session) -> Iterator[MicroBatch]:
+def _micro_batches(step: JudgedStep) -> Iterator[MicroBatch]:
     """None on ranks without the last stage of a pipeline, which alone has losses."""
-    losses = session.guard.micro_losses
-    batches = session.batch if losses else ()
+    losses = step.step_loss.by_micro_step
+    batches = step.batch.micro_batches if losses else ()
     for micro_step, (loss, batch) in enumerate(zip(losses, batches, strict=True)):
         yield MicroBatch(micro_step, loss.item(), tuple(map(int, batch.sample_ids)))
 
 
-def _local_weights(session: Session) -> Mapping[str, Tensor]:
-    return {name: local_of(one).detach() for name, one in session.model.named_parameters()}
+def _local_weights(step: JudgedStep) -> Mapping[str, Tensor]:
+    return {name: local_of(one).detach() for name, one in step.gradients.weights.parameters.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from functools import partial
 
@@ -29,61 +28,60 @@ from planc.runtime.data.tokenizers import TokenizerFiles, share_cpus
 from planc.runtime.errors import STOPS, ExitCode, RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.numerics import MAX_SEQUENCES
+from planc.runtime.torch.agreement.agree import agreed
 from planc.runtime.torch.agreement.prepared_data import FailedElsewhereError, require_prepared
-from planc.runtime.torch.attention.documents import document_starts
+from planc.runtime.torch.attention.documents import Documents, document_starts
 from planc.runtime.torch.attention.sharding import shard
-from planc.runtime.torch.reporting.by_source import SourceSums
-from planc.runtime.torch.session import LocalBatch, Session
+from planc.runtime.torch.parallel.mesh import Mesh
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import Batch, Data, Evaluations, LocalBatch, Sources, TokenCount
+from planc.runtime.torch.training.step_loss import StepLoss
 from planc.tables import plural
 
 
-def open_data(session: Session, op: OpenData, position: Position) -> None:
+@agreed
+def open_data(run: Run, op: OpenData, sources: Sources | None) -> Data | None:
     """Every rank has the same data; the order decides which samples are its own."""
-    session._data_op = op
     if isinstance(op.source, Mixture):
-        data = _mixed(session, op)
+        data = _mixed(sources or Sources(), op)
     else:
         spec = data_spec(op, training=op)
-        data = opened(session, spec, vocab_size=op.vocab_size, label="training")
+        data = opened(run, spec, vocab_size=op.vocab_size, label="training")
     if data is None:
-        return
-    _require_counted(session, op, data.dataset)
-    session.data_fingerprint = data.fingerprint
-    if not data.tokenizer.is_bytes:
-        # On every rank, so all of them end if it can't be exported.
-        files = _exported(session, data.tokenizer)
-        session.tokenizer_files = files if session.launch.rank == 0 else None
-    session._loader = BatchLoader(
-        BatchSource(
-            data.dataset, data.order, op.global_batch, op.micro_batch, session.dp_size, session.dp_rank
-        ),
+        return None
+    _require_counted(run, op, data.dataset)
+    # On every rank, so all of them end if it can't be exported.
+    files = None if data.tokenizer.is_bytes else _exported(run, data.tokenizer)
+    loader = BatchLoader(
+        BatchSource(data.dataset, data.order, op.global_batch, op.micro_batch, run.dp_size, run.dp_rank),
         prefetch=op.prefetch,
         # As long as other ranks wait for this one.
-        patience_seconds=session.graph.init_mesh.timeout_seconds,
+        patience_seconds=run.graph.init_mesh.timeout_seconds,
     )
-    session.observer.noted(f"data: {summary_of(data.dataset)}")
+    run.observer.noted(f"data: {summary_of(data.dataset)}")
     if data.marks:
-        session.observer.noted(f"data: {data.marks}")
+        run.observer.noted(f"data: {data.marks}")
     if op.global_batch > data.dataset.num_sequences:
-        session.observer.noted(
+        run.observer.noted(
             f"data: a step takes {plural(op.global_batch, 'sequence')}, but the data has only "
             f"{data.dataset.num_sequences:_}: some repeat within a step"
         )
+    return Data(op, loader, data.fingerprint, files if run.launch.rank == 0 else None)
 
 
-def _exported(session: Session, tokenizer: TokenizerFiles) -> Files:
+def _exported(run: Run, tokenizer: TokenizerFiles) -> Files:
     """The tokenizer's files as an export has them. RunError if transformers would load another one there."""
-    export = next((op for op in session.graph.save if isinstance(op, ExportHf)), None)
+    export = next((op for op in run.graph.save if isinstance(op, ExportHf)), None)
     if export is None:
         return tokenizer.files
     try:
-        config = (model_folder(export.path, base=session.paths.base) / "config.json").read_bytes()
+        config = (model_folder(export.path, base=run.paths.base) / "config.json").read_bytes()
         return exported_tokenizer(tokenizer, config=config)
     except DataError as error:
         raise RunError(error.message, help=error.help) from error
 
 
-def _require_counted(session: Session, op: OpenData, dataset: Dataset) -> None:
+def _require_counted(run: Run, op: OpenData, dataset: Dataset) -> None:
     """Print how epochs became steps. RunError if the data is not what they were computed from."""
     if not op.epochs:
         return
@@ -93,8 +91,8 @@ def _require_counted(session: Session, op: OpenData, dataset: Dataset) -> None:
             f"{dataset.num_sequences}",
             help="compile the plan again: its data has changed since",
         )
-    steps, times = plural(session.graph.num_steps, "step"), plural_epochs(op.epochs)
-    session.observer.noted(
+    steps, times = plural(run.graph.num_steps, "step"), plural_epochs(op.epochs)
+    run.observer.noted(
         f"data: {times} of {plural(dataset.num_sequences, 'sequence')} take {steps} of {op.global_batch}"
     )
 
@@ -104,36 +102,38 @@ def plural_epochs(epochs: str) -> str:
     return f"{epochs} epoch{'' if epochs == '1' else 's'}"
 
 
-def open_source(session: Session, op: OpenSource, position: Position) -> None:
+@agreed
+def open_source(run: Run, op: OpenSource, sources: Sources | None) -> Sources:
     """Read one source with the settings of the training data, which joins it with the others."""
-    training = training_data(session.graph)
+    training = training_data(run.graph)
     spec = data_spec(op, training=training)
-    data = opened(session, spec, vocab_size=training.vocab_size, label=name_of(op))
-    session.mixed.append(None if data is None else MixedData(op.label, op.weight, data))
+    data = opened(run, spec, vocab_size=training.vocab_size, label=name_of(op))
+    found = None if data is None else MixedData(op.label, op.weight, data)
+    return Sources((*(sources.opened if sources else ()), found))
 
 
-def _mixed(session: Session, op: OpenData) -> OpenedData | None:
+def _mixed(sources: Sources, op: OpenData) -> OpenedData | None:
     """The sources as one order; None if another rank can't use its own."""
-    found = [one for one in session.mixed if one is not None]
-    return mixed(found, seed=op.shuffle_seed) if len(found) == len(session.mixed) else None
+    found = [one for one in sources.opened if one is not None]
+    return mixed(found, seed=op.shuffle_seed) if len(found) == len(sources.opened) else None
 
 
-def opened(session: Session, spec: DataSpec, *, vocab_size: int, label: str) -> OpenedData | None:
+def opened(run: Run, spec: DataSpec, *, vocab_size: int, label: str) -> OpenedData | None:
     """The data of a spec: read and packed by every rank if it is small, else prepared once a machine.
 
     RunError if it can't be used; None if another rank can't use its own, which that rank reports.
     """
-    base, reads = session.paths.base, session.reads
+    base, reads = run.paths.base, run.reads
     try:
         make = partial(want, spec, base=base, reads=reads)
-        wanted, prepared = require_prepared(session, make, label=label)
+        wanted, prepared = require_prepared(run, make, label=label)
         if prepared is not None:
             data = open_prepared(prepared, wanted, model_vocab_size=vocab_size, reads=reads)
         else:
-            share_cpus(session.launch.local_world_size or session.launch.world_size)
+            share_cpus(run.launch.local_world_size or run.launch.world_size)
             data = open_in_memory(wanted, model_vocab_size=vocab_size, reads=reads)
         for message in data.left_out:
-            session.observer.noted(f"data: left out of the {label} data: {message}")
+            run.observer.noted(f"data: left out of the {label} data: {message}")
         return data
     except FailedElsewhereError:
         return None
@@ -142,62 +142,59 @@ def opened(session: Session, spec: DataSpec, *, vocab_size: int, label: str) -> 
         raise RunError(error.message, code=code, help=error.help) from error
 
 
-def next_batch(session: Session, op: NextBatch, position: Position) -> None:
+def next_batch(
+    run: Run, op: NextBatch, at: Position, mesh: Mesh, data: Data
+) -> tuple[Batch, TokenCount, StepLoss, Evaluations]:
     """Take the step's micro-batches, and count the tokens that normalize the loss, on the device."""
-    session.step_started = time.perf_counter()
-    if session.clock is not None:
-        session.clock.begin_step()
-    with session.own_time.reading() if session.own_time is not None else contextlib.nullcontext():
-        session.batch = _read(session, position)
-    session.evaluations, session.pending_evaluations = [], ()
-    session.guard.micro_losses = []
-    number = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in session.batch)
+    began = time.perf_counter()
+    batches = _read(run, data.loader, at)
+    reading_ns = int((time.perf_counter() - began) * 1e9)
+    number = sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in batches)
     if op.is_every_token:
-        if number != sum(batch.labels.size for batch in session.batch):
+        if number != sum(batch.labels.size for batch in batches):
             raise RunError("a batch has tokens without labels, and its graph requires one for every token")
-        number *= session.dp_size
+        number *= run.dp_size
     # Filled on the device: a number copied to it would wait for it.
-    count = torch.full((), number, dtype=torch.int64, device=session.device)
-    session.num_labels = session.sum_over(count, op.count_over)
-    session.step_loss = torch.zeros((), dtype=torch.float64, device=session.device)
-    session.source_sums = SourceSums.of(session)
-    session.squared_norm = torch.zeros((), dtype=torch.float64, device=session.device)
+    count = torch.full((), number, dtype=torch.int64, device=run.device)
+    tokens = TokenCount(mesh.sum_over(count, op.count_over))
+    return Batch(batches, began, reading_ns), tokens, StepLoss.begin(run), Evaluations()
 
 
-def _read(session: Session, position: Position) -> list[MicroBatch]:
+def _read(run: Run, loader: BatchLoader, at: Position) -> list[MicroBatch]:
     """This rank's micro-batches. RunError with the storage code if they can't be read."""
     try:
-        return session.loader.next_step()
+        return loader.next_step()
     except STOPS:
         raise
     except BaseException as error:
         # Of any kind: the reader may be a library, and the sequences help with any error.
-        ids = session.loader.next_ids()
+        ids = loader.next_ids()
         more = f" and {len(ids) - MAX_SEQUENCES} more" if len(ids) > MAX_SEQUENCES else ""
         shown = f"{', '.join(map(str, ids[:MAX_SEQUENCES]))}{more}"
         what = error.message if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
         raise RunError(
-            f"cannot read the batch of step {position.step} on rank {session.launch.rank} "
-            f"(sequences {shown}): {what}",
+            f"cannot read the batch of step {at.step} on rank {run.launch.rank} (sequences {shown}): {what}",
             code=ExitCode.STORAGE,
             help=error.help if isinstance(error, DataError) else None,
             is_shared=False,
         ) from error
 
 
-def shard_context(session: Session, op: ShardContext, position: Position) -> None:
+def shard_context(
+    run: Run, op: ShardContext, at: Position, batch: Batch, documents: Documents | None
+) -> LocalBatch:
     """Move one micro-batch to the device, with each registered buffer reduced to this rank's positions."""
-    batch = session.batch[position.micro_step]
+    own = batch.micro_batches[at.micro_step]
     tensors = {
-        "input_ids": torch.from_numpy(batch.inputs),
-        "labels": torch.from_numpy(batch.labels),
-        "position_ids": torch.from_numpy(batch.position_ids),
+        "input_ids": torch.from_numpy(own.inputs),
+        "labels": torch.from_numpy(own.labels),
+        "position_ids": torch.from_numpy(own.position_ids),
     }
-    if batch.sources is not None:
-        tensors["sources"] = torch.from_numpy(batch.sources)
-    if session.documents is not None:
+    if own.sources is not None:
+        tensors["sources"] = torch.from_numpy(own.sources)
+    if documents is not None:
         # Every rank of a sequence keeps all starts: its queries may see keys on another rank.
-        session.documents.begin(batch.position_ids, on_device=session.to_device(tensors["position_ids"]))
+        documents.begin(own.position_ids, on_device=run.to_device(tensors["position_ids"]))
     if op.first_position is not None or op.uncounted_token is not None:
         tensors["position_ids"] = model_positions(
             tensors["input_ids"],
@@ -210,11 +207,11 @@ def shard_context(session: Session, op: ShardContext, position: Position) -> Non
             tensors[name] = shard(
                 tensors[name],
                 tensor_dim=tensor_dim,
-                parts=session.graph.size(mesh_dim),
-                index=session.coordinate(mesh_dim),
+                parts=run.graph.size(mesh_dim),
+                index=run.coordinate(mesh_dim),
                 balance=op.balance,  # type: ignore[arg-type]
             )
-    session.local_batch = LocalBatch(**{name: session.to_device(tensor) for name, tensor in tensors.items()})
+    return LocalBatch(**{name: run.to_device(tensor) for name, tensor in tensors.items()})
 
 
 def model_positions(input_ids: Tensor, *, places: Tensor, first: int, uncounted_token: int | None) -> Tensor:

@@ -13,27 +13,31 @@ from torch import nn
 from planc.graph.ops import CompileModules
 from planc.runtime.compilers import missing_compiler
 from planc.runtime.errors import RunError
-from planc.runtime.interpreter import Position
+from planc.runtime.torch.dropout.masking import Masking
+from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.parallel.sharded_modules import local_parameters
 from planc.runtime.torch.private import numbering_in_recomputed_code
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.run import Run
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 
 
-def compile_modules(session: Session, op: CompileModules, position: Position) -> None:
+def compile_modules(
+    run: Run, op: CompileModules, model: nn.Module, pipeline: Pipeline | None, masking: Masking | None
+) -> CompiledGraphs:
     """Compile each module when it first runs. Names of modules and parameters do not change.
 
     RunError if the backend finds no compiler: otherwise each rank would fail in its first forward.
     """
-    if op.backend == "inductor" and (missing := missing_compiler(session.device.type, os.environ)):
+    if op.backend == "inductor" and (missing := missing_compiler(run.device.type, os.environ)):
         text, help = missing
         raise RunError(text, help=help, is_shared=False)
-    for fqn in session.held(op.modules):
-        _compile(session.model.get_submodule(fqn), op, drops=session.masking is not None)
-    many = len(session.held(op.modules))
-    session.compiled = CompiledGraphs(num_modules=many)
+    own = held(pipeline, op.modules)
+    many = len(own)
+    for fqn in own:
+        _compile(model.get_submodule(fqn), op, drops=masking is not None)
     text = "1 module will be compiled when it first runs"
-    session.observer.noted(text if many == 1 else f"{many} modules will be compiled when they first run")
+    run.observer.noted(text if many == 1 else f"{many} modules will be compiled when they first run")
+    return CompiledGraphs(num_modules=many)
 
 
 def _compile(module: nn.Module, op: CompileModules, *, drops: bool) -> None:

@@ -9,6 +9,7 @@ from itertools import islice, takewhile
 from typing import Any
 
 from planc.runtime.torch.private import graph_breaks, last_compilations, num_graphs
+from planc.runtime.torch.run import Run
 from planc.tables import plural
 
 _NUMBERS = re.compile(r"^\d+/\d+: ")
@@ -42,6 +43,11 @@ class CompiledGraphs:
             yield f"{where}: torch.compile made {plural(num_new, 'more graph')}{because}"
         self._num_reported += num_new
         yield from self._new_breaks()
+
+    def note(self, run: Run, where: str) -> None:
+        """Report what torch.compile has made since the last report."""
+        for text in self.report(where):
+            run.observer.noted(text)
 
     def _new_reasons(self) -> tuple[str, ...]:
         """Why code was compiled again since the last call, each reason once."""

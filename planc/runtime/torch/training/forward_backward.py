@@ -15,48 +15,62 @@ from planc.graph.ops import Accumulate, Backward, ComputeLoss, ComputeWeightGrad
 from planc.modeling.initialization import derived_seed
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.interpreter import Position
+from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.dropout.attach import begin_dropout
+from planc.runtime.torch.dropout.masking import Masking
 from planc.runtime.torch.parallel.deferred_weights import compute_gradients
-from planc.runtime.torch.parallel.fsdp import ending_as_stated, reduce_deferred
+from planc.runtime.torch.parallel.fsdp import Units, ending_as_stated, reduce_deferred
 from planc.runtime.torch.parallel.local_parts import local_of
+from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline
-from planc.runtime.torch.parallel.replica_sums import begin_sums
-from planc.runtime.torch.reporting.by_source import SourceSums
-from planc.runtime.torch.reporting.expert_load import counting
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.parallel.replica_sums import ReplicaSums, begin_sums, replica_sums
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import Gradients, LocalBatch, Logits, Loss, TokenCount, Weights
+from planc.runtime.torch.training.expert_load import ExpertLoad, counting
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
+from planc.runtime.torch.training.step_loss import StepLoss
 
 _WIDE = (torch.float32, torch.float64)
 
 
-def forward(session: Session, op: Forward, position: Position) -> None:
+def forward(
+    run: Run,
+    op: Forward,
+    at: Position,
+    mesh: Mesh,
+    weights: Weights,
+    batch: LocalBatch,
+    tokens: TokenCount,
+    step_loss: StepLoss,
+    pipeline: Pipeline | None,
+    hidden: Hidden | None,
+    documents: Documents | None,
+    dropout: Masking | None,
+    experts: ExpertLoad | None,
+) -> Logits:
     """Logits [micro_batch, local sequence, vocabulary or this rank's part of it]; the loss if it has chunks.
 
     The random state depends only on seed, step and data-parallel rank: equal over tp, different over dp,
     and the same after a resume.
     """
-    assert session.local_batch is not None
-    _seed(
-        derived_seed(session.seed, "step", position.step, position.micro_step, session.dp_rank),
-        device=session.device,
-    )
-    begin_dropout(session, position)
-    if session.pipeline is not None:
-        _note_micro_batch(session, session.pipeline.now)
-    with _loss_in_chunks(session, position), counting(session, position):
-        session.logits = session.model(
-            input_ids=session.local_batch.input_ids,
-            position_ids=session.local_batch.position_ids,
-            use_cache=False,
-        ).logits
+    model = weights.model
+    _seed(derived_seed(run.seed, "step", at.step, at.micro_step, run.dp_rank), device=run.device)
+    if dropout is not None and model.training:
+        begin_dropout(dropout, run, at)
+    if hidden is not None:
+        hidden.recalls = [one.recall() for one in (documents, dropout) if one is not None]
+    chunks: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    loss_op = _loss_op(run)
+    if loss_op.chunks > 1 and (pipeline is None or pipeline.is_last(at.stage)):
 
+        def part_loss(logits: Tensor, labels: Tensor) -> Tensor:
+            return local_of(_mean_loss(run, loss_op, mesh, logits, labels, tokens, step_loss))
 
-def _note_micro_batch(session: Session, hidden: Hidden) -> None:
-    """Note what a recomputation in backward must see again."""
-    if session.documents is not None:
-        hidden.documents = session.documents.batch
-    if session.masking is not None:
-        hidden.dropout = session.masking.tokens, session.masking.seen
+        context = partial(_loss_context, loss_op)
+        chunks = losses_in_chunks(model, loss_op, labels=batch.labels, part_loss=part_loss, context=context)
+    with chunks, counting(experts, run, at) if experts is not None else contextlib.nullcontext():
+        output = model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False)
+    return Logits(output.logits)
 
 
 def _seed(seed: int, *, device: torch.device) -> None:
@@ -70,128 +84,127 @@ def _seed(seed: int, *, device: torch.device) -> None:
         torch.cuda.manual_seed(seed)
 
 
-def _loss_in_chunks(session: Session, position: Position) -> contextlib.AbstractContextManager[None]:
-    """Inside, the model returns the loss in the place of logits, if the plan wants it in chunks."""
-    op = _loss_op(session)
-    is_elsewhere = session.pipeline is not None and not session.pipeline.is_last(position.stage)
-    if op.chunks == 1 or is_elsewhere:
-        return contextlib.nullcontext()
-    assert session.local_batch is not None
-
-    def part_loss(logits: Tensor, labels: Tensor) -> Tensor:
-        return local_of(_mean_loss(session, op, logits, labels))
-
-    return losses_in_chunks(
-        session.model,
-        op,
-        labels=session.local_batch.labels,
-        part_loss=part_loss,
-        context=partial(_loss_context, op),
-    )
-
-
-def compute_loss(session: Session, op: ComputeLoss, position: Position) -> None:
+def compute_loss(
+    run: Run,
+    op: ComputeLoss,
+    at: Position,
+    mesh: Mesh,
+    logits: Logits,
+    batch: LocalBatch,
+    tokens: TokenCount,
+    step_loss: StepLoss,
+    pipeline: Pipeline | None,
+) -> Loss | None:
     """Local sum of cross entropies over the step's global token count: right for every mesh and packing.
 
     Zero if no token of the step is a label, and so are its gradients.
     """
-    assert session.logits is not None and session.local_batch is not None
-    pipeline = session.pipeline
-    if pipeline is not None and not pipeline.is_last(position.stage):
-        pipeline.finish_forward(position)
-        session.logits = None
-        return
+    if pipeline is not None and not pipeline.is_last(at.stage):
+        pipeline.finish_forward(at)
+        return None
     if op.chunks > 1:
-        session.loss = session.logits
+        loss = logits.values
     else:
         with _loss_context(op):
-            labels = session.local_batch.labels.flatten()
-            session.loss = _mean_loss(session, op, session.logits.flatten(0, 1), labels)
-    session.logits = None
-    local = local_of(session.loss)
-    assert session.step_loss is not None
-    session.step_loss += local.detach()
-    session.guard.micro_losses.append(local.detach())
-    if (sums := _sums_by_source(session)) is not None:
-        sums.add(session.local_batch)
-    if pipeline is not None:
-        pipeline.finish_forward(position, loss=session.loss)
-        # Its graph would hold what the stage has received, and the gradient of that.
-        session.loss = None
+            values, labels = logits.values.flatten(0, 1), batch.labels.flatten()
+            loss = _mean_loss(run, op, mesh, values, labels, tokens, step_loss)
+    step_loss.add(local_of(loss).detach(), batch)
+    if pipeline is None:
+        return Loss(loss)
+    # The graph of a loss that outlives its backward would hold what the stage has received.
+    pipeline.finish_forward(at, loss=loss)
+    return None
 
 
-def _mean_loss(session: Session, op: ComputeLoss, logits: Tensor, labels: Tensor) -> Tensor:
+def _mean_loss(
+    run: Run,
+    op: ComputeLoss,
+    mesh: Mesh,
+    logits: Tensor,
+    labels: Tensor,
+    tokens: TokenCount,
+    step_loss: StepLoss,
+) -> Tensor:
     """The loss of logits [T, vocabulary or this rank's part of it] in the step's mean, for labels [T]."""
     logits = logits if logits.dtype in _WIDE else logits.float()
     if op.vocab_over:
         (mesh_dim,) = op.vocab_over
-        shape = torch.Size((len(logits), session.vocab_size))
+        shape = torch.Size((len(logits), run.vocab_size))
         logits = DTensor.from_local(
             logits,
-            session.submesh(mesh_dim),
+            mesh.submesh(mesh_dim),
             (Shard(-1),),
             run_check=False,
             shape=shape,
             stride=(shape[1], 1),
         )
-    sums = _sums_by_source(session)
+    sums = step_loss.by_source
     reduction = "sum" if sums is None else "none"
     found = F.cross_entropy(logits, labels, reduction=reduction, ignore_index=IGNORED_LABEL)
     if sums is not None:
         sums.keep(local_of(found))
-    assert session.num_labels is not None
-    return found.sum() / session.num_labels.clamp(min=1)
+    return found.sum() / tokens.labels.clamp(min=1)
 
 
-def _sums_by_source(session: Session) -> SourceSums | None:
-    """The sums that a micro-batch adds to: None without a mixture, and in an evaluation."""
-    assert session.local_batch is not None
-    return session.source_sums if session.local_batch.sources is not None else None
-
-
-def backward(session: Session, op: Backward, position: Position) -> None:
+def backward(
+    run: Run,
+    op: Backward,
+    at: Position,
+    mesh: Mesh,
+    weights: Weights,
+    loss: Loss | None,
+    pipeline: Pipeline | None,
+    hidden: Hidden | None,
+    units: Units | None,
+    sums: ReplicaSums | None,
+) -> tuple[Gradients, ReplicaSums | None]:
     """Compute gradients. Replicas reduce them on the last micro step, sharded units as their ops have it."""
-    begin_sums(session, position)
-    with ending_as_stated(session, position):
-        if session.pipeline is None:
-            assert session.loss is not None
-            _backward_of_loss(session, session.loss)
-            session.loss = None
+    sums = sums or replica_sums(run, mesh, weights, pipeline)
+    begin_sums(sums, at, pipeline, deferred=False)
+    with ending_as_stated(weights.model, units, pipeline, at):
+        if hidden is None:
+            assert loss is not None, "without a pipeline every micro-batch has one"
+            _backward_of_loss(run, loss.value)
         else:
-            _backward_of_stage(session, session.pipeline, position)
+            _backward_of_stage(run, hidden)
+    return Gradients(weights), sums
 
 
-def _backward_of_loss(session: Session, loss: Tensor) -> None:
-    with _loss_context(_loss_op(session)):
+def _backward_of_loss(run: Run, loss: Tensor) -> None:
+    with _loss_context(_loss_op(run)):
         loss.backward()  # type: ignore[no-untyped-call]
 
 
-def _backward_of_stage(session: Session, pipeline: Pipeline, position: Position) -> None:
-    """From the loss, or from the gradient of what the stage has sent."""
-    loss = pipeline.begin_backward(position)
-    if session.documents is not None:
-        session.documents.batch = pipeline.now.documents
-    if session.masking is not None and pipeline.now.dropout is not None:
-        session.masking.tokens, session.masking.seen = pipeline.now.dropout
+def _backward_of_stage(run: Run, hidden: Hidden) -> None:
+    """Compute from the loss, or from the gradient of what the stage has sent."""
+    for recall in hidden.recalls:
+        recall()
+    loss, hidden.loss = hidden.loss, None
     if loss is not None:
-        _backward_of_loss(session, loss)
+        _backward_of_loss(run, loss)
         return
-    assert pipeline.now.origin is not None, "the stage's forward came before"
-    torch.autograd.backward(pipeline.now.origin, pipeline.gradient)
-    pipeline.gradient = None
+    assert hidden.origin is not None, "the stage's forward came before"
+    torch.autograd.backward(hidden.origin, hidden.gradient)
+    hidden.gradient = None
 
 
-def compute_weight_gradients(session: Session, op: ComputeWeightGradients, position: Position) -> None:
+def compute_weight_gradients(
+    run: Run,
+    op: ComputeWeightGradients,
+    at: Position,
+    pipeline: Pipeline,
+    gradients: Gradients,
+    units: Units | None,
+    sums: ReplicaSums | None,
+) -> None:
     """Compute the gradients that the backward of a micro-batch has deferred."""
-    pipeline = session.pipeline
-    assert pipeline is not None, "pipeline.split precedes all of its actions"
-    begin_sums(session, position, deferred=True)
-    compute_gradients(pipeline.deferred.pop((position.stage, position.micro_step)))
-    reduce_deferred(session, position)
+    begin_sums(sums, at, pipeline, deferred=True)
+    compute_gradients(pipeline.deferred.pop((at.stage, at.micro_step)))
+    reduce_deferred(gradients.weights.model, units, pipeline, at)
 
 
-def _loss_op(session: Session) -> ComputeLoss:
-    micro_step = next(op for op in session.graph.step if isinstance(op, Accumulate)).body
+def _loss_op(run: Run) -> ComputeLoss:
+    micro_step = next(op for op in run.graph.step if isinstance(op, Accumulate)).body
     return next(op for op in micro_step if isinstance(op, ComputeLoss))
 
 

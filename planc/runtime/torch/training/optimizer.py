@@ -12,19 +12,21 @@ from torch.optim import Optimizer
 
 from planc.graph.ops import BuildOptimizer, BuildSchedule, StepOptimizer, StepSchedule
 from planc.runtime.interpreter import Position
-from planc.runtime.schedule import learning_rate_factor
-from planc.runtime.torch.session import Session
+from planc.runtime.schedule import set_learning_rate
+from planc.runtime.torch.parallel.pipeline import Pipeline, held
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import ClippedGradients, Schedule, Update, Verdict, Weights
 
 
-def build_optimizer(session: Session, op: BuildOptimizer, position: Position) -> None:
+def build_optimizer(run: Run, op: BuildOptimizer, weights: Weights, pipeline: Pipeline | None) -> Optimizer:
     """Build one parameter group for each of the op's, split by the mesh of its parameters."""
-    parameters = session.parameters
+    parameters = weights.parameters
     groups = [
         {"params": members, "weight_decay": group.weight_decay, "lr": group.lr, "peak_lr": group.lr}
         for group in op.groups
-        for members in by_mesh(parameters[name] for name in session.held(group.parameters))
+        for members in by_mesh(parameters[name] for name in held(pipeline, group.parameters))
     ]
-    session._optimizer = _optimizer(op, groups, device=session.weights_device)
+    return _optimizer(op, groups, device=run.weights_device)
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
@@ -48,24 +50,28 @@ def _flags(op: BuildOptimizer, *, device: torch.device) -> dict[str, bool]:
     return {"foreach": chosen == "foreach", **({"fused": True} if chosen == "fused" else {})}
 
 
-def build_schedule(session: Session, op: BuildSchedule, position: Position) -> None:
-    session._schedule = op
-    set_learning_rate(session, step=1)
+def build_schedule(run: Run, op: BuildSchedule, optimizer: Optimizer) -> Schedule:
+    set_learning_rate(optimizer.param_groups, op, step=1)
+    return Schedule(op)
 
 
-def set_learning_rate(session: Session, *, step: int) -> None:
-    """Set every group's learning rate for `step`."""
-    factor = learning_rate_factor(session.schedule, step=step)
-    for group in session.optimizer.param_groups:
-        group["lr"] = group["peak_lr"] * factor
+def step_optimizer(
+    run: Run,
+    op: StepOptimizer,
+    at: Position,
+    optimizer: Optimizer,
+    weights: Weights,
+    gradients: ClippedGradients,
+    verdict: Verdict,
+) -> Update:
+    run.notice.has_trained = True
+    if not verdict.is_skipped:
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return Update(at.step)
 
 
-def step_optimizer(session: Session, op: StepOptimizer, position: Position) -> None:
-    session.notice.has_trained = True
-    if not session.guard.is_skipped:
-        session.optimizer.step()
-    session.optimizer.zero_grad(set_to_none=True)
-
-
-def step_schedule(session: Session, op: StepSchedule, position: Position) -> None:
-    set_learning_rate(session, step=position.step + 1)
+def step_schedule(
+    run: Run, op: StepSchedule, optimizer: Optimizer, schedule: Schedule, update: Update
+) -> None:
+    set_learning_rate(optimizer.param_groups, schedule.op, step=update.step + 1)

@@ -17,8 +17,8 @@ from torch.utils.checkpoint import (
 )
 
 from planc.graph.ops import CheckpointActivations
-from planc.runtime.interpreter import Position
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.parallel.pipeline import Pipeline, held
+from planc.runtime.torch.run import Run
 
 _aten: Any = torch.ops.aten
 MATMULS = frozenset((_aten.mm.default, _aten.addmm.default))
@@ -43,10 +43,12 @@ _PROFILER_MARKS = (
 )
 
 
-def checkpoint_activations(session: Session, op: CheckpointActivations, position: Position) -> None:
+def checkpoint_activations(
+    run: Run, op: CheckpointActivations, model: nn.Module, pipeline: Pipeline | None
+) -> None:
     """Make each module recompute its forward in backward. Names of modules do not change."""
-    for fqn in session.held(op.modules):
-        recompute(session.model.get_submodule(fqn), mode=op.mode)
+    for fqn in held(pipeline, op.modules):
+        recompute(model.get_submodule(fqn), mode=op.mode)
 
 
 def recompute(module: nn.Module, *, mode: Literal["full", "selective"]) -> None:

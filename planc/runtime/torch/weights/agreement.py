@@ -8,27 +8,26 @@ all ranks have the same file, there is nothing to compare.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from planc.graph.ops import BuildModel
+from planc.graph.ops import LoadWeights
 from planc.hub.names import model_folder
 from planc.runtime.errors import RunError
-from planc.runtime.interpreter import Position
 from planc.runtime.model_files import weight_files
 from planc.runtime.numerics import MAX_NAMED
+from planc.runtime.torch.agreement.agree import agreed
 from planc.runtime.torch.agreement.texts import gather
+from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.parallel.blocks import Slices, blocks
 from planc.runtime.torch.parallel.packing import Packing, packed_parameters
 from planc.runtime.torch.parallel.replicas import digest
-from planc.runtime.torch.session import Session
-from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
+from planc.runtime.torch.run import Run
 from planc.runtime.torch.weights.views import View
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -36,22 +35,22 @@ _Rows = list[tuple[int, Slices, int]]
 """(index of the tensor, a block of it, the digest of its values)."""
 
 
-def compare_copies(session: Session, op: Any, position: Position) -> None:
+@agreed
+def compare_copies(run: Run, op: LoadWeights, model: nn.Module, views: Mapping[str, View]) -> None:
     """RunError if another rank's part of the weights differs from this rank's own files."""
-    views, session.loaded_views = session.loaded_views, {}
-    if session.launch.world_size == 1 or _is_one_copy(model_folder(op.path, base=session.paths.base)):
+    if run.launch.world_size == 1 or _is_one_copy(model_folder(op.path, base=run.paths.base)):
         return
     names = sorted(views)
-    tensors = {**dict(session.model.named_parameters()), **dict(session.model.named_buffers())}
-    packings = packed_parameters(session.model)
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    packings = packed_parameters(model)
     own = [
         (place, block, int(digest(values)))
         for place, name in enumerate(names)
         if name in tensors
         for block, values in local_blocks(tensors[name], packings.get(tensors[name]))
     ]
-    shift = _shift(session)
-    dtypes = {name: _dtype(session, name, tensors.get(name)) for name in names}
+    shift = _shift(run)
+    dtypes = {name: _dtype(run, name, tensors.get(name)) for name in names}
     known = {(place, _flat(block)): value for place, block, value in own}
     differing: dict[str, None] = {}
     for place, block, value in _exchanged(own, shift=shift):
@@ -62,14 +61,14 @@ def compare_copies(session: Session, op: Any, position: Position) -> None:
         if found != value:
             differing[name] = None
     if differing:
-        raise _failure(session, list(differing), other=_partner(-shift))
+        raise _failure(list(differing), other=_partner(-shift))
 
 
-def _dtype(session: Session, name: str, held: Tensor | None) -> torch.dtype:
+def _dtype(run: Run, name: str, held: Tensor | None) -> torch.dtype:
     """A tensor's dtype, though another stage of a pipeline may have it."""
     if held is not None:
         return held.dtype
-    build = next(one for one in session.graph.setup if isinstance(one, BuildModel))
+    build = run.model_op
     return TORCH_DTYPES[build.other_dtypes.get(name, build.dtype)]
 
 
@@ -94,9 +93,9 @@ def _is_one_copy(folder: Path) -> bool:
     return len(set(gather(f"{socket.gethostname()} {boot} {own}"))) == 1
 
 
-def _shift(session: Session) -> int:
+def _shift(run: Run) -> int:
     """The distance to a rank on another machine, if that is known."""
-    local, world_size = session.launch.local_world_size, session.launch.world_size
+    local, world_size = run.launch.local_world_size, run.launch.world_size
     return local if local is not None and local < world_size else 1
 
 
@@ -138,7 +137,7 @@ def _read_digest(view: View, block: Slices, *, dtype: torch.dtype) -> int:
     return int(digest(values))
 
 
-def _failure(session: Session, names: Sequence[str], *, other: int) -> RunError:
+def _failure(names: Sequence[str], *, other: int) -> RunError:
     shown = ", ".join(names[:MAX_NAMED])
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return RunError(

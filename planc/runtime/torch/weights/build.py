@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from planc.figures.plan import parameters
@@ -17,27 +18,25 @@ from planc.modeling.scaled_rope import grow_rope, scale_rope
 from planc.modeling.steady_rope import steady_rope
 from planc.modeling.tensor_dtypes import floating_tensors, kept_in_float32, set_dtypes
 from planc.runtime.errors import RunError
-from planc.runtime.interpreter import Position
-from planc.runtime.model_files import config_digest, refuse_remote_code
+from planc.runtime.model_files import STALE, config_digest, refuse_remote_code
+from planc.runtime.torch.agreement.agree import agreed
 from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.attention.register import register_attention
-from planc.runtime.torch.session import Session
-from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
+from planc.runtime.torch.dtypes import TORCH_DTYPES
+from planc.runtime.torch.parallel.mesh import Mesh
+from planc.runtime.torch.run import Run
 from planc.vocab import DType
 
-STALE = "write the inventory again with this release of transformers: planc inventory DIR --save"
 
-
-def build_model(session: Session, op: BuildModel, position: Position) -> None:
+@agreed
+def build_model(run: Run, op: BuildModel) -> nn.Module:
     """Build the architecture of the directory's config.json, without memory for its parameters."""
-    model = meta_model(op, base=session.paths.base)
-    session.model_digest = op.config_digest
-    session.vocab_size = model.config.vocab_size
-    session._model = model
+    model: nn.Module = meta_model(op, base=run.paths.base)
     found = parameters(sum(parameter.numel() for parameter in model.parameters()))
     for name, path in _code_of(model):
-        session.reads.add_content("code", name, path.read_bytes())
-    session.observer.noted(f"model: {op.architecture}, {found.text}, {op.dtype}")
+        run.reads.add_content("code", name, path.read_bytes())
+    run.observer.noted(f"model: {op.architecture}, {found.text}, {op.dtype}")
+    return model
 
 
 def _code_of(model: Any) -> Iterator[tuple[str, Path]]:
@@ -126,15 +125,16 @@ def _require_kept(model: PreTrainedModel, op: BuildModel) -> None:
         )
 
 
-def attach_attention(session: Session, op: AttachAttention, position: Position) -> None:
+def attach_attention(run: Run, op: AttachAttention, mesh: Mesh, model: nn.Module) -> Documents | None:
     """Register attention for this run's cp group and make the model use it instead of eager."""
     if op.kind == "eager":
-        return
-    group = session.submesh(op.over[0]).get_group() if op.over else None
-    session.documents = Documents() if op.isolates else None
+        return None
+    group = mesh.group(op.over[0]) if op.over else None
+    documents = Documents() if op.isolates else None
     kind: Any = op.kind
     balance: Any = op.balance
-    name = register_attention(kind, group=group, balance=balance, name="planc", documents=session.documents)
+    name = register_attention(kind, group=group, balance=balance, name="planc", documents=documents)
     # Every attention module looks up the name in the config that it shares with the model.
-    config: Any = session.model.config
+    config: Any = model.config
     config._attn_implementation = name
+    return documents

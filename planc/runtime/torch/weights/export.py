@@ -12,25 +12,28 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 import planc
-from planc.graph.ops import BuildModel, ExportHf
+from planc.graph.ops import ExportHf
 from planc.hub.names import model_folder
 from planc.modeling.initialization import fresh_copy
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.model_files import config_digest
 from planc.runtime.run_directory import export_folder
+from planc.runtime.torch.agreement.stopping import Stopping
 from planc.runtime.torch.agreement.texts import rank, world_size
 from planc.runtime.torch.checkpoint.agreement import from_coordinator, require_on_all
+from planc.runtime.torch.checkpoint.background_saving import Checkpoints
 from planc.runtime.torch.checkpoint.errors import run_errors
 from planc.runtime.torch.checkpoint.tensors import outline_of_all_stages, tensor_names
 from planc.runtime.torch.parallel.blocks import Slices
 from planc.runtime.torch.parallel.packing import Packing, gathered, packed_parameters
-from planc.runtime.torch.session import Session
-from planc.runtime.torch.training.preemption import report_undone, stops_here
+from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import Data, Weights
 from planc.runtime.torch.weights import export_format
 from planc.runtime.torch.weights.conversion import to_checkpoint
 from planc.runtime.torch.weights.export_files import Turn, Writer, deal, turns
@@ -38,7 +41,23 @@ from planc.runtime.torch.weights.export_format import common_dtype, refuse_overf
 from planc.runtime.torch.weights.views import View, leaf
 
 
-def export_hf(session: Session, op: ExportHf, position: Position) -> None:
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A complete export."""
+
+    folder: Path
+
+
+def export_hf(
+    run: Run,
+    op: ExportHf,
+    at: Position,
+    stopping: Stopping,
+    weights: Weights,
+    data: Data,
+    checkpoints: Checkpoints,
+    pipeline: Pipeline | None,
+) -> Export | None:
     """Write `export/hf` into the run directory, replacing an earlier export of the run.
 
     Each tensor is gathered alone, and the files are dealt to the ranks, which write them in threads. So a
@@ -46,60 +65,58 @@ def export_hf(session: Session, op: ExportHf, position: Position) -> None:
     Names and shapes are those of `save_pretrained`: if a model stacks its experts, each has its own tensors
     again.
     """
-    pristine, build = fresh_copy(session.model), _build(session)
-    gathering = Gathering(session, _exported(session, op, pristine))
+    pristine, build = fresh_copy(weights.model), run.model_op
+    gathering = Gathering(run, _exported(run, op, weights.model, pristine, pipeline), pipeline)
     views = to_checkpoint(pristine, gathering.views)
     entries = export_format.entries_of(views, dtype_of=gathering.dtype)
     files = export_folder.plan_files(entries, max_bytes=export_format.MAX_SHARD_BYTES)
-    folder, source = session.paths.run / "export" / "hf", model_folder(op.path, base=session.paths.base)
-    if config_digest(source) != session.model_digest:
+    folder, source = run.paths.run / "export" / "hf", model_folder(op.path, base=run.paths.base)
+    if config_digest(source) != build.config_digest:
         raise RunError(
             f"{source / 'config.json'} changed during the run",
             help="restore the file and run again; with checkpoint.resume the run resumes from its last save",
         )
     dealt = deal(files, num_ranks=world_size())
     with run_errors():
-        temporary = Path(from_coordinator(lambda: str(export_folder.begin(folder, effort=session.effort))))
+        temporary = Path(from_coordinator(lambda: str(export_folder.begin(folder, effort=run.effort))))
         with without_gather_warnings(), Writer(temporary, dealt[rank()]) as writer:
-            is_whole = _gather_to(writer, turns(dealt, views), gathering, session=session, position=position)
+            # Without a checkpoint of its step, it is completed anyway.
+            can_stop = checkpoints.saved_step == at.step
+            is_whole = _gather_to(writer, turns(dealt, views), gathering, stopping, can_stop=can_stop)
         # No rank continues, or removes the files, while another one writes.
         require_on_all(writer.require_written)
         if not is_whole:
             if rank() == 0:
                 shutil.rmtree(temporary, ignore_errors=True)
-            report_undone(session, f"the export to {folder}")
-            return
+            stopping.report_undone(f"the export to {folder}")
+            return None
         described = export_folder.Description(
             source=source,
-            tokenizer=session.tokenizer_files,
+            tokenizer=data.tokenizer_files,
             config=export_format.config_changes(
                 source, architecture=build.architecture, dtype=str(op.dtype), rope=build.rope
             ),
             files=files,
-            origin={"planc": planc.__version__, "plan_hash": session.plan_hash, "step": position.step},
+            origin={"planc": planc.__version__, "plan_hash": run.plan_hash, "step": at.step},
         )
         replaced = from_coordinator(
-            lambda: export_folder.finish(temporary, folder, described=described, effort=session.effort)
+            lambda: export_folder.finish(temporary, folder, described=described, effort=run.effort)
         )
-    session.observer.noted(f"exported {folder}, {op.dtype}{replaced}")
+    run.observer.noted(f"exported {folder}, {op.dtype}{replaced}")
+    return Export(folder)
 
 
 def _gather_to(
-    writer: Writer, order: Iterator[Turn], gathering: Gathering, *, session: Session, position: Position
+    writer: Writer, order: Iterator[Turn], gathering: Gathering, stopping: Stopping, *, can_stop: bool
 ) -> bool:
     """Gather all turns on every rank, and give this rank's to its writer; False if the run is to stop."""
     for turn in order:
-        if _stops_here(session, position):
+        if stopping.stops_here() and can_stop:
             return False
         gathering.gather(turn.views[0])
         if turn.writer == rank():
             writer.put([export_format.as_bytes(gathering.values(view)) for view in turn.views])
     return True
-
-
-def _stops_here(session: Session, position: Position) -> bool:
-    """Whether to abandon the export; every rank must call it. Without a checkpoint it is completed anyway."""
-    return stops_here(session) and session.saved_step == position.step
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +131,20 @@ class Exported:
     """In a pipeline, the pp rank that has it; None if every one has."""
 
 
-def _exported(session: Session, op: ExportHf, pristine: PreTrainedModel) -> Mapping[str, Exported]:
+def _exported(
+    run: Run, op: ExportHf, model: nn.Module, pristine: PreTrainedModel, pipeline: Pipeline | None
+) -> Mapping[str, Exported]:
     """Every tensor with the dtype that it is written in, tied ones once; buffers keep their own dtype.
 
     In the model's dtype all keep their own, as in `save_pretrained`. In another, parameters get the dtypes
     that `from_pretrained` would give them.
     """
-    build = next(one for one in session.graph.setup if isinstance(one, BuildModel))
-    ignored = tuple(getattr(session.model, "_keys_to_ignore_on_save", None) or ())
-    dtypes = export_format.written_dtypes(pristine, op.dtype) if op.dtype is not build.dtype else {}
-    packings = packed_parameters(session.model)
-    held = {name: tensor.detach() for tensor, name in tensor_names(session.model).items()}
-    packed = {name: packings.get(tensor) for tensor, name in tensor_names(session.model).items()}
-    tensors = {**_elsewhere(session, held), **held}
+    ignored = tuple(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    dtypes = export_format.written_dtypes(pristine, op.dtype) if op.dtype is not run.model_op.dtype else {}
+    packings = packed_parameters(model)
+    held = {name: tensor.detach() for tensor, name in tensor_names(model).items()}
+    packed = {name: packings.get(tensor) for tensor, name in tensor_names(model).items()}
+    tensors = {**_elsewhere(held, pipeline), **held}
     # Every rank gathers in the model's order.
     names = [name for name in tensor_names(pristine).values() if name in tensors and name not in ignored]
     return {
@@ -134,15 +152,15 @@ def _exported(session: Session, op: ExportHf, pristine: PreTrainedModel) -> Mapp
             tensors[name],
             dtypes.get(name, tensors[name].dtype),
             packed.get(name),
-            session.pipeline.rank_of(name) if session.pipeline is not None else None,
+            pipeline.rank_of(name) if pipeline is not None else None,
         )
         for name in names
     }
 
 
-def _elsewhere(session: Session, held: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _elsewhere(held: Mapping[str, Tensor], pipeline: Pipeline | None) -> Mapping[str, Tensor]:
     """The tensors of all stages of a pipeline, on meta."""
-    outline = outline_of_all_stages(held, stages=session.training_state.stages)
+    outline = outline_of_all_stages(held, stages=pipeline.activations if pipeline is not None else None)
     return {
         name: torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
         for name, (dtype, shape) in outline.items()
@@ -155,8 +173,8 @@ class Gathering:
     All ranks request the same in turn.
     """
 
-    def __init__(self, session: Session, tensors: Mapping[str, Exported]) -> None:
-        self._session = session
+    def __init__(self, run: Run, tensors: Mapping[str, Exported], pipeline: Pipeline | None) -> None:
+        self._run, self._pipeline = run, pipeline
         self._tensors = tensors
         self._whole: dict[str, Tensor] = {}
         self.views = {
@@ -172,9 +190,7 @@ class Gathering:
         """Gather the tensors of a view on every rank, and free all others."""
         if not self._whole.keys() >= set(view.sources):
             self._whole.clear()
-            self._whole.update(
-                {name: _gathered(self._session, name, self._tensors[name]) for name in view.sources}
-            )
+            self._whole.update({name: self._gathered(name) for name in view.sources})
 
     def values(self, view: View) -> Tensor:
         """A view's values, once it has been gathered."""
@@ -189,23 +205,23 @@ class Gathering:
     def _read(self, name: str, block: Slices) -> Tensor:
         return self._whole[name][block]
 
+    def _gathered(self, name: str) -> Tensor:
+        """A tensor whole, on every rank.
 
-def _gathered(session: Session, name: str, exported: Exported) -> Tensor:
-    """A tensor whole, on every rank.
-
-    Raises the same RunError on each where a cast leaves the range of the dtype.
-    """
-    tensor = exported.tensor
-    if tensor.is_meta:
-        whole = torch.empty_like(tensor, dtype=exported.dtype, device=session.weights_device)
-    else:
-        # Cast first: a narrower dtype is less to gather, and each element is rounded on its own.
-        whole = gathered(tensor.to(exported.dtype), exported.packing)
-    if session.pipeline is not None and exported.source is not None:
-        dist.broadcast(whole, group=session.pipeline.activations, group_src=exported.source)
-    if exported.dtype != tensor.dtype:
-        refuse_overflow(name, whole)
-    return whole
+        Raises the same RunError on each where a cast leaves the range of the dtype.
+        """
+        exported, pipeline = self._tensors[name], self._pipeline
+        tensor = exported.tensor
+        if tensor.is_meta:
+            whole = torch.empty_like(tensor, dtype=exported.dtype, device=self._run.weights_device)
+        else:
+            # Cast first: a narrower dtype is less to gather, and each element is rounded on its own.
+            whole = gathered(tensor.to(exported.dtype), exported.packing)
+        if pipeline is not None and exported.source is not None:
+            dist.broadcast(whole, group=pipeline.activations, group_src=exported.source)
+        if exported.dtype != tensor.dtype:
+            refuse_overflow(name, whole)
+        return whole
 
 
 @contextmanager
@@ -221,7 +237,3 @@ def without_gather_warnings() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-def _build(session: Session) -> BuildModel:
-    return next(one for one in session.graph.setup if isinstance(one, BuildModel))

@@ -17,7 +17,7 @@ from planc.runtime.checkpoint_format.records import ElementType
 from planc.runtime.checkpoint_format.shards import Entry
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.torch.checkpoint.tensors import element_type
-from planc.runtime.torch.weights.dtypes import TORCH_DTYPES
+from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.weights.views import View
 from planc.vocab import DType
 

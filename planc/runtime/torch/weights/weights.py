@@ -16,14 +16,16 @@ from planc.modeling.initialization import draw, fresh_copy
 from planc.modeling.placed_draws import Values
 from planc.modeling.tensor_dtypes import default_dtype
 from planc.runtime.errors import RunError
-from planc.runtime.interpreter import Position
 from planc.runtime.model_files import unread_index
+from planc.runtime.torch.agreement.agree import agreed
 from planc.runtime.torch.parallel.blocks import Slices, blocks
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.packing import Packing, packed_parameters
-from planc.runtime.torch.parallel.pipeline import hold_copies
+from planc.runtime.torch.parallel.pipeline import Pipeline, held, hold_copies
 from planc.runtime.torch.parallel.ties import tie, tied_parameters
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import Weights
+from planc.runtime.torch.weights.agreement import compare_copies
 from planc.runtime.torch.weights.files import stored_views
 from planc.runtime.torch.weights.fit import converted, listed, refuse_misfit
 from planc.runtime.torch.weights.views import View
@@ -31,18 +33,20 @@ from planc.runtime.torch.weights.views import View
 _COMPARED_ROWS = 1024
 
 
-def materialize_weights(session: Session, op: MaterialiseWeights, position: Position) -> None:
+def materialize_weights(
+    run: Run, op: MaterialiseWeights, model: nn.Module, pipeline: Pipeline | None
+) -> None:
     """Allocate every parameter's local shard, and every buffer, on the device."""
-    ties = tied_parameters(session.model)
-    session.model.to_empty(device=session.weights_device)
-    if session.weights_device != session.device:
-        move_buffers(session.model, device=session.device)
+    ties = tied_parameters(model)
+    model.to_empty(device=run.weights_device)
+    if run.weights_device != run.device:
+        move_buffers(model, device=run.device)
     # to_empty allocates for each module separately, so tied parameters would get several copies.
-    tie(session.model, ties)
-    if session.pipeline is not None:
-        hold_copies(session.model, session.pipeline)
-    held = parameters_per_rank(sum(local_of(parameter).numel() for parameter in session.model.parameters()))
-    session.observer.noted(f"rank 0 holds {held.text}")
+    tie(model, ties)
+    if pipeline is not None:
+        hold_copies(model, pipeline)
+    own = parameters_per_rank(sum(local_of(parameter).numel() for parameter in model.parameters()))
+    run.observer.noted(f"rank 0 holds {own.text}")
 
 
 def move_buffers(model: nn.Module, *, device: torch.device) -> None:
@@ -52,17 +56,17 @@ def move_buffers(model: nn.Module, *, device: torch.device) -> None:
             setattr(module, name, torch.empty_like(buffer, device=device))
 
 
-def init_weights(session: Session, op: InitWeights, position: Position) -> None:
+def init_weights(run: Run, op: InitWeights, model: nn.Module) -> Weights:
     """Draw the elements of the weights that this rank holds, each from the plan's seed and its own place.
 
     Values depend on neither mesh nor device. A note names tensors that only the model's own code can draw,
     whole, at least one module at a time.
     """
-    session.seed = op.seed
-    drawn_whole = initialize(session.model, seed=op.seed)
+    drawn_whole = initialize(model, seed=op.seed)
     if drawn_whole:
         names = listed(drawn_whole, most=3)
-        session.observer.noted(f"every rank draws {names} whole: the model computes with the values it draws")
+        run.observer.noted(f"every rank draws {names} whole: the model computes with the values it draws")
+    return Weights.of(model)
 
 
 def initialize(model: nn.Module, *, seed: int) -> tuple[str, ...]:
@@ -121,19 +125,28 @@ def _local_blocks(parameter: Tensor, packing: Packing | None) -> Iterator[tuple[
             yield local[held], block
 
 
-def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
+def load_weights(run: Run, op: LoadWeights, model: nn.Module, pipeline: Pipeline | None) -> Weights:
+    """Fill the weights from files, of which all ranks have equal copies."""
+    compare_copies(run, op, model, _read_weights(run, op, model, pipeline))
+    return Weights.of(model)
+
+
+@agreed
+def _read_weights(
+    run: Run, op: LoadWeights, model: nn.Module, pipeline: Pipeline | None
+) -> Mapping[str, View]:
     """Read this rank's blocks from safetensors; buffers in no file are computed as in initialization.
 
-    Values are cast to the plan's dtype. RunError lists missing, unexpected and misshapen tensors.
+    Values are cast to the plan's dtype. Returns the source of each tensor. RunError lists missing,
+    unexpected and misshapen tensors.
     """
-    session.seed = op.seed
-    folder = model_folder(op.path, base=session.paths.base)
-    pristine = fresh_copy(session.model)
-    stored = stored_views(folder, reads=session.reads)
+    folder = model_folder(op.path, base=run.paths.base)
+    pristine = fresh_copy(model)
+    stored = stored_views(folder, reads=run.reads)
     conversion = converted(pristine, stored, strip=op.strip)
     aliases = {alias: owner for owner, *rest in tied_parameters(pristine) for alias in rest}
     refuse_misfit(folder, pristine, aliases=aliases, conversion=conversion, stored=stored, strip=op.strip)
-    parameters, buffers = dict(session.model.named_parameters()), dict(session.model.named_buffers())
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
 
     def keep(name: str, values: Values) -> None:
         if name in buffers and name not in conversion.views:
@@ -142,11 +155,12 @@ def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
 
     draw(pristine, seed=op.seed, keep=keep, of=lambda module: bool(module._buffers))
     filled: dict[str, str] = {}
-    packings = packed_parameters(session.model)
+    views: dict[str, View] = {}
+    packings = packed_parameters(model)
     for name, view in conversion.views.items():
         owner = aliases.get(name, name)
-        session.loaded_views.setdefault(owner, view)
-        if not session.held((owner,)):
+        views.setdefault(owner, view)
+        if not held(pipeline, (owner,)):
             continue
         if owner in filled:
             _refuse_untied(parameters[owner], view, names=(filled[owner], name), packings=packings)
@@ -156,9 +170,10 @@ def load_weights(session: Session, op: LoadWeights, position: Position) -> None:
         filled[owner] = name
     if conversion.ignored:
         names = listed(conversion.ignored, most=3)
-        session.observer.noted(f"the model does not use {names} in {folder}: skipped")
+        run.observer.noted(f"the model does not use {names} in {folder}: skipped")
     if (index := unread_index(folder)) is not None:
-        session.observer.noted(f"{folder} has {SINGLE}, which is read, as transformers does, and not {index}")
+        run.observer.noted(f"{folder} has {SINGLE}, which is read, as transformers does, and not {index}")
+    return views
 
 
 def _refuse_untied(

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from planc.graph.ops import CountExperts, Log
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.copies import Arrival
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.parallel.pipeline import Pipeline, held
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import Weights
 
 
 class ExpertLoad:
@@ -55,22 +57,19 @@ class ExpertLoad:
         return {fqn: tuple(part.tolist()) for (fqn, _), part in zip(self.layers, parts, strict=True)}
 
 
-def count_experts(session: Session, op: CountExperts, position: Position) -> None:
+def count_experts(run: Run, op: CountExperts, weights: Weights, pipeline: Pipeline | None) -> ExpertLoad:
     """Count where experts are called, on the ranks that hold them."""
-    session.expert_load = ExpertLoad(op, device=session.device)
-    for fqn in session.held(fqn for fqn, _ in op.layers):
-        session.expert_load.attach(fqn, session.model.get_submodule(fqn))
+    load = ExpertLoad(op, device=run.device)
+    for fqn in held(pipeline, (fqn for fqn, _ in op.layers)):
+        load.attach(fqn, weights.model.get_submodule(fqn))
+    return load
 
 
 @contextlib.contextmanager
-def counting(session: Session, position: Position) -> Iterator[None]:
+def counting(load: ExpertLoad, run: Run, at: Position) -> Iterator[None]:
     """The context of a forward: it counts if the step is logged."""
-    load = session.expert_load
-    if load is None:
-        yield
-        return
-    log = next(op for op in session.graph.step if isinstance(op, Log))
-    load.is_open = log.is_due(step=position.step, num_steps=session.graph.num_steps)
+    log = next(op for op in run.graph.step if isinstance(op, Log))
+    load.is_open = log.is_due(step=at.step, num_steps=run.graph.num_steps)
     try:
         yield
     finally:

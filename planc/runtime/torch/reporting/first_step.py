@@ -27,7 +27,7 @@ from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.ranks.groups import groups_of
 from planc.runtime.torch.parallel.collectives import CollectiveRecorder
-from planc.runtime.torch.session import Session
+from planc.runtime.torch.run import Run
 
 _RARE = (Log, CompareReplicas)
 _LARGE_NORM = 1e18
@@ -47,6 +47,11 @@ class FirstStep:
         """The ops that end a count, until it is compared."""
 
     @property
+    def is_over(self) -> bool:
+        """Whether everything has been compared."""
+        return not self._pending
+
+    @property
     def counts_steps(self) -> bool:
         """Whether no step has been compared yet."""
         return STEP in self._pending
@@ -60,7 +65,7 @@ class FirstStep:
             return contextlib.nullcontext()
         return self._recorders.setdefault(op.name, CollectiveRecorder(names_unknown=True))
 
-    def compare(self, session: Session, op: Op, position: Position) -> None:
+    def compare(self, run: Run, op: Op, position: Position, *, gradient_norm: float) -> None:
         """After an op: RunError on every rank if it ends a count, and one of them sent other collectives.
 
         The next step is compared instead if this one has gradients so large, or not finite, that their norm
@@ -69,38 +74,36 @@ class FirstStep:
         if op.name not in self._pending:
             return
         if isinstance(op, _RARE):
-            if not op.is_due(step=position.step, num_steps=session.graph.num_steps):
+            if not op.is_due(step=position.step, num_steps=run.graph.num_steps):
                 return
-        elif not session.grad_norm < _LARGE_NORM:
+        elif not gradient_norm < _LARGE_NORM:
             return
         self._pending.remove(op.name)
-        if not self._pending:
-            session.first_step = None
-        rank = session.launch.rank
+        rank = run.launch.rank
         own = Differences(rank, (), ())
-        sent = self._sent(session, op)
+        sent = self._sent(run, op)
         if self.predicted is not None:
             own = differences(rank, self.predicted.get(op.name, {}), sent)
         self._recorders.clear()
-        is_different = torch.tensor(int(own.in_number != () or own.in_size != ()), device=session.device)
+        is_different = torch.tensor(int(own.in_number != () or own.in_size != ()), device=run.device)
         dist.all_reduce(is_different, op=dist.ReduceOp.MAX)
         if not is_different.item():
             return
         found = [(rank, own.data())]
-        if session.guard.statements is not None:
-            found = session.guard.statements.gather(f"collectives/{op.name}/{position.step}", own.data())
+        if run.statements is not None:
+            found = run.statements.gather(f"collectives/{op.name}/{position.step}", own.data())
         text = describe(differences_of(*one) for one in found)
         raise RunError(
             f"step {position.step} did not send the collectives that its graph predicts: {text}",
             code=ExitCode.INTERNAL,
             help="unless the model's own code communicates, this is a bug in planc: report it with the plan "
             f"and what `planc check --deep` finds; {SKIP_CHECK} trains without this check",
-            span=session.graph.init_mesh.span,
+            span=run.graph.init_mesh.span,
         )
 
-    def _sent(self, session: Session, ending: Op) -> dict[tuple[str, str, tuple[str, ...], int], int]:
+    def _sent(self, run: Run, ending: Op) -> dict[tuple[str, str, tuple[str, ...], int], int]:
         """This rank's collectives in groups of several ranks, of the count that an op ends."""
-        groups = groups_of(session.graph, rank=session.launch.rank)
+        groups = groups_of(run.graph, rank=run.launch.rank)
         return {
             (op, kind, (*groups.get(ranks, map(str, ranks)),), num_bytes): count
             for op, recorder in self._recorders.items()

@@ -1,0 +1,87 @@
+"""One handler per op, in one table: what a run does, in the order of `OPS`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planc.graph import ops
+from planc.graph.op import Op
+from planc.runtime.torch.checkpoint import background_saving
+from planc.runtime.torch.checkpoint import ops as checkpointing
+from planc.runtime.torch.dispatch import Handler
+from planc.runtime.torch.dropout import attach as dropout
+from planc.runtime.torch.parallel import fsdp as sharding
+from planc.runtime.torch.parallel import (
+    gradients,
+    heads,
+    mesh,
+    pipeline,
+    replica_sums,
+    replicas,
+    tensor_parallel,
+)
+from planc.runtime.torch.reporting import log as reporting_log
+from planc.runtime.torch.reporting import metrics as reporting
+from planc.runtime.torch.reporting import profile as reporting_profile
+from planc.runtime.torch.training import (
+    batches,
+    compilation,
+    evaluation,
+    expert_load,
+    guarding,
+    optimizer,
+    pipeline_messages,
+    recompute,
+    step_read,
+)
+from planc.runtime.torch.training import forward_backward as steps
+from planc.runtime.torch.weights import build, export, weights
+
+HANDLERS: Mapping[type[Op], Handler] = {
+    ops.InitMesh: mesh.init_mesh,
+    ops.OpenLog: reporting_log.open_log,
+    ops.BuildModel: build.build_model,
+    ops.AttachAttention: build.attach_attention,
+    ops.AttachDropout: dropout.attach_dropout,
+    ops.SplitPipeline: pipeline.split_pipeline,
+    ops.ShardTensorParallel: tensor_parallel.shard_tensor_parallel,
+    ops.ShareHeads: heads.share_heads,
+    ops.CheckpointActivations: recompute.checkpoint_activations,
+    ops.CompileModules: compilation.compile_modules,
+    ops.FullyShard: sharding.shard_fully,
+    ops.PrefetchUnits: sharding.prefetch_units,
+    ops.MaterialiseWeights: weights.materialize_weights,
+    ops.InitWeights: weights.init_weights,
+    ops.LoadWeights: weights.load_weights,
+    ops.BuildOptimizer: optimizer.build_optimizer,
+    ops.BuildSchedule: optimizer.build_schedule,
+    ops.OpenSource: batches.open_source,
+    ops.OpenData: batches.open_data,
+    ops.OpenEvaluation: evaluation.open_evaluation,
+    ops.CountExperts: expert_load.count_experts,
+    ops.ResumeCheckpoint: checkpointing.resume_checkpoint,
+    ops.StartProfile: reporting_profile.start_profile,
+    ops.NextBatch: batches.next_batch,
+    ops.ShardContext: batches.shard_context,
+    ops.ReceiveHidden: pipeline_messages.receive_hidden,
+    ops.Forward: steps.forward,
+    ops.SendHidden: pipeline_messages.send_hidden,
+    ops.ComputeLoss: steps.compute_loss,
+    ops.Backward: steps.backward,
+    ops.ComputeWeightGradients: steps.compute_weight_gradients,
+    ops.SyncGradients: gradients.sync_gradients,
+    ops.SumTies: gradients.sum_ties,
+    ops.AllReduceGradients: replica_sums.all_reduce_gradients,
+    ops.ClipGradients: gradients.clip_gradients,
+    ops.GuardStep: guarding.guard_step,
+    ops.StepOptimizer: optimizer.step_optimizer,
+    ops.StepSchedule: optimizer.step_schedule,
+    ops.CompareReplicas: replicas.compare_replicas,
+    ops.Evaluate: evaluation.evaluate,
+    ops.ReduceMetrics: step_read.reduce_metrics,
+    ops.Log: reporting.log,
+    ops.StopProfile: reporting_profile.stop_profile,
+    ops.SettleSave: background_saving.settle_save,
+    ops.SaveCheckpoint: checkpointing.save_checkpoint,
+    ops.ExportHf: export.export_hf,
+}

@@ -1,0 +1,137 @@
+"""What is fixed of a run on this rank once it starts, and what its ops may call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from planc.graph.artifact import base_between, dump
+from planc.graph.graph import Graph
+from planc.graph.ops import BuildModel, FullyShard, InitWeights, LoadWeights
+from planc.graph.sources import training_data
+from planc.runtime.observer import Together
+from planc.runtime.process import Launch
+from planc.runtime.ranks.reads import Reads
+from planc.runtime.ranks.statements import Statements
+from planc.runtime.ranks.watch import Watch
+from planc.runtime.run_directory.best_effort import BestEffort
+from planc.runtime.stopping.notice import Notice
+from planc.runtime.stopping.stop_points import StopPoints
+from planc.runtime.throughput import Work
+from planc.runtime.torch.copies import to_device
+from planc.vocab import MeshDim
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """`base` is the base of the plan's relative paths; `run` is the run directory.
+
+    `prepared` is the directory of prepared data; None keeps data of any size in memory.
+    """
+
+    base: Path
+    run: Path
+    prepared: Path | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.run / "checkpoints"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What ops make and change is not here: see `planc.graph.op.Resource`. Not slotted, as it caches."""
+
+    graph: Graph
+    plan_hash: str
+    launch: Launch
+    paths: Paths
+    observer: Together
+    device: torch.device
+    reports_sample_ids: bool = False
+    is_rehearsal: bool = False
+    """The memory is that of the plan's device, which this machine lacks."""
+    sources: tuple[tuple[str, str], ...] = ()
+    """The plan's files: (file name, SHA-256)."""
+    overrides: tuple[str, ...] = ()
+    """The launch's values that override the plan's."""
+    work: Work | None = None
+    """None if the FLOPs of a step are unknown."""
+    store: dist.Store | None = None  # type: ignore[name-defined]
+    """Where ranks met; None for a single rank."""
+    statements: Statements | None = None
+    """None if a rank reports only for itself."""
+    watch: Watch | None = None
+    """None for a single rank."""
+    notice: Notice = field(default_factory=Notice)
+    """Whether the run was asked to stop."""
+    stop_points: StopPoints | None = None
+    """None for a single rank."""
+    effort: BestEffort = field(default_factory=BestEffort)
+    """For writes that are not training state."""
+    reads: Reads = field(default_factory=Reads)
+    """What this rank has read since the last agreement of ranks."""
+
+    @cached_property
+    def has_queue(self) -> bool:
+        """Whether the device works later than it is asked to, so the host waits where it reads."""
+        return self.device.type == "cuda"
+
+    @cached_property
+    def keeps_gradients(self) -> bool:
+        """Whether the memory in which replicas sum gradients stays allocated from step to step."""
+        return self.device.type == "cpu" and not self.is_rehearsal
+
+    @cached_property
+    def weights_device(self) -> torch.device:
+        """Where parameters, gradients and optimizer state are kept between uses."""
+        offloads = any(isinstance(op, FullyShard) and op.cpu_offload for op in self.graph.setup)
+        return torch.device("cpu") if offloads else self.device
+
+    @cached_property
+    def model_op(self) -> BuildModel:
+        """The op that builds the model."""
+        return next(op for op in self.graph.setup if isinstance(op, BuildModel))
+
+    @cached_property
+    def seed(self) -> int:
+        return next(op.seed for op in self.graph.setup if isinstance(op, InitWeights | LoadWeights))
+
+    @cached_property
+    def vocab_size(self) -> int:
+        return training_data(self.graph).vocab_size
+
+    @cached_property
+    def dp_rank(self) -> int:
+        """This rank's place among the ranks that see different samples."""
+        shard_size = self.graph.size(MeshDim.DP_SHARD)
+        return self.coordinate(MeshDim.DP_REPLICATE) * shard_size + self.coordinate(MeshDim.DP_SHARD)
+
+    @property
+    def dp_size(self) -> int:
+        return self.graph.dp_size
+
+    def coordinate(self, mesh_dim: MeshDim) -> int:
+        """This rank's place along a mesh dim."""
+        return self._coordinates[mesh_dim]
+
+    @cached_property
+    def _coordinates(self) -> dict[MeshDim, int]:
+        found, rank = {}, self.launch.rank
+        for mesh_dim, size in reversed(self.graph.mesh):
+            rank, found[mesh_dim] = divmod(rank, size)
+        return found
+
+    def to_device(self, tensor: Tensor) -> Tensor:
+        """A tensor in the host's memory, on the device; the host does not wait for the copy."""
+        return to_device(tensor, self.device, has_queue=self.has_queue)
+
+    def artifact(self, folder: Path) -> str:
+        """The compiled plan's text for a file in a directory."""
+        base = base_between(folder, plan_folder=self.paths.base)
+        return dump(self.graph, sources=self.sources, overrides=self.overrides, base=base)

@@ -1,0 +1,197 @@
+"""The records of a step and of what outlives it: what one op returns and others take, by `Resource`.
+
+A record that needs a part of the runtime is in that part, such as `Mesh` and `Pipeline` in `parallel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from planc.graph.op import Op
+from planc.graph.ops import BuildSchedule, OpenData
+from planc.runtime.data.evaluation import EvaluationSet
+from planc.runtime.data.loader import BatchLoader, MicroBatch
+from planc.runtime.data.open import MixedData
+from planc.runtime.data.tokenizer_folder import Files
+from planc.runtime.interpreter import Position
+from planc.runtime.loss_window import Memory
+from planc.runtime.observer import Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The model once its parameters have values; `parameters` are by name, in the model's order."""
+
+    model: nn.Module
+    parameters: Mapping[str, nn.Parameter]
+
+    @staticmethod
+    def of(model: nn.Module) -> Weights:
+        return Weights(model, dict(model.named_parameters()))
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The learning rate's; a resumed run needs no state of it."""
+
+    op: BuildSchedule
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The sources of a mixture so far; None for one that another rank can't use."""
+
+    opened: tuple[MixedData | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The training data. Its loader counts the samples that were taken."""
+
+    op: OpenData
+    loader: BatchLoader
+    fingerprint: str
+    tokenizer_files: Files | None
+    """The run's tokenizer as an export has it; on rank 0, unless it is `bytes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSets:
+    """By their label in the plan."""
+
+    by_label: Mapping[str, EvaluationSet]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What later steps and saves need to know of earlier ones."""
+
+    memory: Memory = field(default_factory=Memory)
+    """The losses by which a guard judges."""
+    batch_since: tuple[int, int] = (0, 0)
+    """A step, and the samples consumed by then: every step since has had the same number of samples."""
+    replicas_agreed_at: int | None = None
+    """The last step after which replicas agreed, of those that this process has compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The step's micro-batches of this rank."""
+
+    micro_batches: Sequence[MicroBatch]
+    began: float = 0.0
+    """When the step began, by `time.perf_counter`."""
+    reading_ns: int = 0
+    """How long reading took."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """The number of labels of the step, over all ranks: on the device."""
+
+    labels: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBatch:
+    """One micro-batch as this rank sees it: [micro_batch, sequence_length / cp], int64, on the device."""
+
+    input_ids: Tensor
+    labels: Tensor
+    position_ids: Tensor
+    """Positions in the sequence, or in the document if documents are isolated."""
+    sources: Tensor | None = None
+    """[micro_batch]: the number of each sequence's source in a mixture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logits:
+    """[micro_batch, local sequence, vocabulary or this rank's part of it]; the loss if it has chunks."""
+
+    values: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One micro-batch's share of the step's loss, with its graph. A stage of a pipeline keeps its own."""
+
+    value: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """What backward has left at the parameters."""
+
+    weights: Weights
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [one.grad for one in self.weights.parameters.values() if one.grad is not None]
+
+
+class SyncedGradients(Gradients):
+    """In their parameters' layouts, and complete."""
+
+    __slots__ = ()
+
+
+class ClippedGradients(Gradients):
+    """Scaled to a norm of at most the plan's."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """The square of the gradient norm before clipping, on the device."""
+
+    squared: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """The step's loss, and how many ranks were asked to stop, over all ranks: on the device."""
+
+    loss: Tensor
+    num_stop_requests: Tensor
+    by_source: Tensor | None = None
+    """[sources * 2]: the loss and the labels of each source of a mixture; None without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The step's numbers, once the host has read them, and whether the weights change by it."""
+
+    loss: float
+    gradient_norm: float
+    """Before clipping."""
+    num_labels: int
+    is_skipped: bool
+    by_source: tuple[float, ...] = ()
+    """The loss and the labels of each source of a mixture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The weights and the optimizer are those after this step."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluations:
+    """The evaluations after a step: their results, the labels of those left for later, and their time."""
+
+    done: tuple[Evaluation, ...] = ()
+    postponed: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+class Perform(Protocol):
+    """Executes the ops of a body on some records, in the place of the step's own."""
+
+    def __call__(self, ops: Sequence[Op], at: Position, /, *records: object) -> None: ...

@@ -1,0 +1,64 @@
+"""A rank's share of a step's loss, and of the loss and labels of each source of a mixture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from planc.graph.sources import mixture_labels
+from planc.runtime.data.packing import IGNORED_LABEL
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import LocalBatch
+
+
+@dataclass(slots=True)
+class SourceSums:
+    """This rank's sums of a step, over its own tokens: the losses of each source, and how many they are."""
+
+    sums: Tensor
+    """[sources, 2], float64, on the device."""
+    _waiting: list[Tensor] = field(default_factory=list)
+    """Losses [T] of the parts of a micro-batch."""
+
+    def keep(self, losses: Tensor) -> None:
+        """Keep the losses of the next tokens of a micro-batch, 0 where there is no label."""
+        self._waiting.append(losses.detach())
+
+    def add(self, batch: LocalBatch) -> None:
+        """Add the micro-batch whose losses are kept."""
+        assert batch.sources is not None
+        losses = torch.cat(self._waiting).view(batch.labels.shape)
+        self._waiting.clear()
+        is_label = batch.labels != IGNORED_LABEL
+        of_rows = torch.stack([one.sum(1, dtype=torch.float64) for one in (losses, is_label)], dim=1)
+        numbers = torch.arange(len(self.sums), device=of_rows.device)
+        is_own = (batch.sources == numbers[:, None]).unsqueeze(2)
+        # A product with 0 would spread NaN to every source.
+        self.sums += torch.where(is_own, of_rows, 0.0).sum(1)
+
+
+@dataclass(slots=True)
+class StepLoss:
+    """This rank's share of the step's loss, and that of each micro-batch so far."""
+
+    total: Tensor
+    by_micro_step: list[Tensor] = field(default_factory=list)
+    by_source: SourceSums | None = None
+    """None without a mixture, and in an evaluation."""
+
+    @staticmethod
+    def begin(run: Run) -> StepLoss:
+        """That of a step that begins."""
+        num_sources = len(mixture_labels(run.graph))
+        sums = torch.zeros((num_sources, 2), dtype=torch.float64, device=run.device)
+        total = torch.zeros((), dtype=torch.float64, device=run.device)
+        return StepLoss(total, by_source=SourceSums(sums) if num_sources else None)
+
+    def add(self, loss: Tensor, batch: LocalBatch) -> None:
+        """Add a micro-batch's."""
+        self.total += loss
+        self.by_micro_step.append(loss)
+        if self.by_source is not None:
+            self.by_source.add(batch)
