@@ -136,12 +136,43 @@ LAW: dict[str, tuple[str, ...]] = {
 
 Of a package with a dot in its name, that module alone may be imported. Every import goes up in this list."""
 
+INSIDE: dict[str, dict[str, tuple[str, ...]]] = {
+    "runtime.torch": {
+        "private": (),
+        "copies": (),
+        "dtypes": (),
+        "run": ("copies",),
+        "state": (),
+        "agreement": ("run",),
+        "parallel": ("private", "dtypes", "run", "state", "agreement"),
+        "attention": ("private",),
+        "dropout": ("copies", "run", "parallel", "attention"),
+        "checkpoint": ("run", "state", "agreement", "parallel"),
+        "weights": ("dtypes", "run", "state", "agreement", "parallel", "attention", "checkpoint"),
+        "training": (
+            *("private", "copies", "dtypes", "run", "state"),
+            *("agreement", "parallel", "attention", "dropout"),
+        ),
+        "reporting": ("private", "copies", "run", "state", "parallel", "training"),
+        "dispatch": (
+            *("state", "agreement", "parallel", "attention", "dropout", "checkpoint", "weights"),
+            *("training", "reporting"),
+        ),
+        "handlers": ("parallel", "dropout", "checkpoint", "weights", "training", "reporting", "dispatch"),
+        "backend": (
+            *("run", "state", "agreement", "parallel", "checkpoint", "training", "reporting"),
+            *("dispatch", "handlers"),
+        ),
+    },
+}
+"""The same law inside of a package: its rooms, lowest first, and which others each may import."""
+
 WORKERS = ("planc/runtime/torch/", "planc/runtime/rehearsal/", "planc/verify/")
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "torch": (
         *("planc/inventory/probe/", "planc/modeling/", *WORKERS),
-        *("planc/doctor/torch_probe.py", "planc/cli/commands/run.py"),
+        *("planc/doctor/torch_probe.py", "planc/cli/commands/run.py", "planc/cli/running/opening.py"),
     ),
     "transformers": (
         *("planc/inventory/probe/", "planc/modeling/", "planc/runtime/torch/", "planc/verify/"),

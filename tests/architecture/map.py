@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.architecture.law import LAW
+from tests.architecture.law import INSIDE, LAW
 
 ROOT = Path(__file__).parents[2]
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
@@ -45,19 +45,29 @@ def line_count(path: Path) -> int:
 def rooms() -> Iterator[Room]:
     """All that the import law names, lowest first."""
     for name, imports in LAW.items():
-        package = ROOT / "planc" / name
+        yield _room(name, imports)
+
+
+def rooms_inside(package: str) -> Iterator[Room]:
+    """The rooms of a package with a law of its own, lowest first."""
+    folder = package.replace(".", "/")
+    for name, imports in INSIDE[package].items():
+        yield _room(f"{folder}/{name}", imports)
+
+
+def _room(name: str, imports: tuple[str, ...]) -> Room:
+    package = ROOT / "planc" / name
+    if not package.is_dir():
         module = package.with_suffix(".py")
-        if package.is_dir():
-            parts = tuple(sorted(init.parent.name for init in package.glob("*/__init__.py")))
-            yield Room(f"{name}/", line_count(package), summary(package / "__init__.py"), imports, parts)
-        else:
-            yield Room(f"{name}.py", line_count(module), summary(module), imports, ())
+        return Room(f"{name}.py", line_count(module), summary(module), imports, ())
+    parts = tuple(sorted(init.parent.name for init in package.glob("*/__init__.py")))
+    return Room(f"{name}/", line_count(package), summary(package / "__init__.py"), imports, parts)
 
 
 def table() -> str:
     """The map as a Markdown table."""
     rows = ["| `planc/` | lines | what it holds | imports |", "|---|---:|---|---|"]
-    for room in rooms():
+    for room in (*rooms(), *(room for package in INSIDE for room in rooms_inside(package))):
         inside = f" In it: {', '.join(f'`{part}`' for part in room.parts)}." if room.parts else ""
         imports = ", ".join(room.imports) or "nothing"
         rows.append(f"| `{room.name}` | {room.lines:,} | {room.holds}{inside} | {imports} |")
@@ -66,8 +76,16 @@ def table() -> str:
 
 def contributing() -> str:
     """The import law as CONTRIBUTING.md has it: without lines, which change with every commit."""
-    rows = ["| package | what it holds | imports |", "|---|---|---|"]
-    rows += [f"| `{room.name}` | {room.holds} | {', '.join(room.imports) or 'nothing'} |" for room in rooms()]
+    parts = [_law_table("package", rooms())]
+    for package in INSIDE:
+        path = package.replace(".", "/")
+        parts += [f"Inside of `{path}/`, lowest first:", _law_table("room", rooms_inside(package))]
+    return "\n\n".join(parts)
+
+
+def _law_table(title: str, found: Iterable[Room]) -> str:
+    rows = [f"| {title} | what it holds | imports |", "|---|---|---|"]
+    rows += [f"| `{room.name}` | {room.holds} | {', '.join(room.imports) or 'nothing'} |" for room in found]
     return "\n".join(rows)
 
 

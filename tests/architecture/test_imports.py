@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from tests.architecture.files import FILES, ROOT, tree
-from tests.architecture.law import LAW, LIBRARIES, SHARED
+from tests.architecture.law import INSIDE, LAW, LIBRARIES, SHARED
 from tests.patience import WAIT_SECONDS
 
 PACKAGE = ROOT / "planc"
@@ -60,6 +60,26 @@ def test_a_file_imports_only_what_the_law_allows() -> None:
             is_lawful = target == module or any(_is_in(target, entry) for entry in entries)
             unlawful.extend([] if is_lawful else [f"{path} imports {module}"])
     assert unlawful == []
+
+
+@pytest.mark.parametrize("package", INSIDE)
+def test_rooms_inside_of_a_package_import_one_way(package: str) -> None:
+    law = INSIDE[package]
+    for place, name in enumerate(law):
+        assert set(law[name]) <= set(list(law)[:place]), name
+
+
+@pytest.mark.parametrize("package", INSIDE)
+def test_rooms_import_what_the_law_inside_of_their_package_allows_and_no_less(package: str) -> None:
+    law, start = INSIDE[package], f"planc.{package}."
+    found: dict[str, set[str]] = {name: set() for name in law}
+    for path in FILES:
+        name = path.removesuffix(".py").replace("/", ".")
+        room = name.removeprefix(start).split(".")[0]
+        if name.startswith(start) and room != "__init__":
+            modules = (one.removeprefix(start) for one in imported(path) if one.startswith(start))
+            found[room] |= {module.split(".")[0] for module in modules} - {room}
+    assert found == {name: set(rooms) for name, rooms in law.items()}
 
 
 def _is_in(module: str, entry: str) -> bool:
