@@ -25,6 +25,7 @@ from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.reporting.first_step import FirstStep
 from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import ClippedGradients, Norm, SyncedGradients, Weights
 from planc.vocab import MeshDim
 from tests.dist.pool import run_ranks
 from tests.parity.ranks import Task, open_run
@@ -65,6 +66,11 @@ class Faulty(TorchBackend):
         if isinstance(op, NextBatch) and first_step is not None and first_step.counts_steps:
             self.counted.append(position.step)
         if isinstance(op, SKIPPED.get(self.fault, ())):
+            # Others read what it leaves.
+            weights = self.state[Weights]
+            self.state.put(SyncedGradients(weights))
+            self.state.put(ClippedGradients(weights))
+            self.state.put(Norm(torch.zeros((), dtype=torch.float64)))
             return
         if isinstance(op, ClipGradients) and self.fault == "huge gradients" and position.step < self.since:
             for parameter in self.state[nn.Module].parameters():
