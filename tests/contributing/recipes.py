@@ -23,8 +23,8 @@ TRAIN_KEY = Recipe(
         ),
         "planc/runtime/torch/training/optimizer.py": (
             (
-                "        session.optimizer.step()\n",
-                "        if position.step > op.frozen_steps:\n            session.optimizer.step()\n",
+                "        optimizer.step()\n",
+                "        if at.step > op.frozen_steps:\n            optimizer.step()\n",
             ),
         ),
     },
@@ -136,8 +136,7 @@ class RoundWeights(Op):
     unit: Annotated[float, numerics("train.steps", "weights rounded to")]
 
     def effects(self) -> Effects:
-        weights = (Resource.WEIGHTS,)
-        return Effects(reads=weights, writes=weights)
+        return Effects(reads=(Resource.WEIGHTS, Resource.UPDATE), writes=(Resource.WEIGHTS,))
 
 
 @record(kw_only=True)
@@ -147,9 +146,9 @@ class StepSchedule(Op):""",
         "planc/runtime/torch/training/optimizer.py": (
             (
                 "def step_schedule(",
-                """def round_weights(session: Session, op: RoundWeights, position: Position) -> None:
+                """def round_weights(run: Run, op: RoundWeights, weights: Weights, update: Update) -> None:
     with torch.no_grad():
-        for parameter in session.parameters.values():
+        for parameter in weights.parameters.values():
             parameter.div_(op.unit).round_().mul_(op.unit)
 
 
@@ -157,7 +156,7 @@ def step_schedule(""",
             ),
             ("import BuildOptimizer, BuildSchedule,", "import RoundWeights, BuildOptimizer, BuildSchedule,"),
         ),
-        "planc/runtime/torch/backend.py": (
+        "planc/runtime/torch/handlers.py": (
             (
                 "    ops.StepSchedule: optimizer.step_schedule,\n",
                 "    ops.RoundWeights: optimizer.round_weights,\n"
