@@ -206,8 +206,8 @@ def test_text_of_plans_cannot_write_markdown() -> None:
 
 
 def test_what_a_comment_cannot_take_is_named() -> None:
-    error = NO_FILE.at(SourceFile("x.plan", "").start(), "x" * 5_000)
-    plans = [Reviewed(f"x{number}.plan", what="is new", diagnostics=(error,)) for number in range(15)]
+    errors = tuple(NO_FILE.at(SourceFile("x.plan", "").start(), f"{number:03}" * 100) for number in range(15))
+    plans = [Reviewed(f"x{number}.plan", what="is new", diagnostics=errors) for number in range(15)]
     text = render_review(plans, revision="0123abc")
     assert text.startswith(f"{MARKER}\n")
     assert MAX_CHARACTERS - 5_100 < len(text) < MAX_CHARACTERS + 200
