@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from planc.graph.graph import Graph
 from planc.graph.ops import OpenData, OpenEvaluation
 from planc.graph.sources import AnySource, name_of, sources_of, training_data
+from planc.record import record
 from planc.runtime.data.ops import data_spec
 from planc.runtime.data.prepared.wanted import Wanted, want
 from planc.source import Span
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Part:
     """The training data of a plan, a source of it, or the data of an evaluation.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from planc.data_view.parts import Part
+from planc.record import record
 from planc.runtime.data.bad_documents import Faults
 from planc.runtime.data.chat import AnyDocument
 from planc.runtime.data.documents import source_documents
@@ -25,7 +25,7 @@ WHOLE = ("whole", "none")
 """Packings that divide no document: what is longer than a sequence is cut or left out."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Run:
     """Tokens side by side that are all trained on, or none of them."""
 
@@ -33,7 +33,7 @@ class Run:
     is_trained: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Shown:
     """Tokens [n], with whether each is trained on and its position, and the places where documents start."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from planc.deep_check.cache import load, save
@@ -13,6 +12,7 @@ from planc.diagnostics import Diagnostic
 from planc.estimate.collectives import as_called
 from planc.estimate.result import Estimate
 from planc.graph.graph import Graph
+from planc.record import record
 from planc.runtime.rehearsal.findings import Failure, Measured, Rehearsal
 from planc.source import Span
 from planc.tables import plural
@@ -25,7 +25,7 @@ Counted = Counter[tuple[str, tuple[MeshDim, ...], int]]
 """Numbers of collectives by (kind, mesh dims, bytes of the input)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Deep:
     """The findings of a rehearsal, and the rehearsal itself."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from planc.diagnostics import Diagnostic, has_errors
+from planc.record import record
 
 
 class Group(StrEnum):
@@ -44,7 +44,7 @@ class Action(StrEnum):
     """Unchanged, and shown because readers look for it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finding:
     """A finding on the new plan that a change causes; `breaks` if it is a broken expectation."""
 
@@ -54,7 +54,7 @@ class Finding:
     breaks: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Change:
     """One line of a difference. `old` and `new` are None if the value is absent.
 
@@ -71,7 +71,7 @@ class Change:
     findings: tuple[Finding, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Version:
     """One side as the heading shows it."""
 
@@ -91,7 +91,7 @@ class State(StrEnum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Verdict:
     """`reason` explains it in one line; `allow` are the names with which `--allow-change` lifts a refusal.
 
@@ -105,7 +105,7 @@ class Verdict:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlanDiff:
     """All differences between two plans.
 

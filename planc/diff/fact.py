@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from planc.diff.difference import Action, Change, Group
 from planc.diff.side import Side
+from planc.record import record
 from planc.tables import format_number
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fact:
     """`read` returns the value, or None if the graph has none; `path` is the setting that determines it.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -23,6 +22,7 @@ from planc.graph.consequence import Consequence, Meaning, meanings, numerics
 from planc.graph.op import Op
 from planc.graph.ops import OPS, BuildOptimizer, OpenData
 from planc.optimizers import OPTIMIZERS
+from planc.record import record
 from planc.vocab import MESH_DIMS, MeshDim
 
 Comparer = Callable[[Side, Side], Iterator[Change]]
@@ -72,7 +72,7 @@ KEY_LINES = frozenset({"tokens/step"})
 """Lines that are shown unchanged too, next to others that changed in their group."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Line:
     """A label with its meaning, and the facts or the comparison that tell a change of its fields."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planc.diff.difference import Action, Change, Group
 from planc.diff.side import Side
@@ -19,6 +19,7 @@ from planc.graph.ops import (
     ShardTensorParallel,
 )
 from planc.graph.text import summarise
+from planc.record import record
 from planc.source import Span
 from planc.styles.edges import Edge
 from planc.styles.style import StyleUse
@@ -29,7 +30,7 @@ Key = tuple[str | None, str | None, str]
 Layouts = Mapping[str, ParameterLayout]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Divided:
     use: StyleUse
     edges: tuple[Edge, ...]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 
 from planc.diff.difference import Action, Change
@@ -11,6 +10,7 @@ from planc.diff.lines import compare_line, compare_unlined, having
 from planc.diff.reductions import compare_reduction_order
 from planc.diff.side import Side
 from planc.graph.consequence import Consequence
+from planc.record import record
 
 
 @cache
@@ -19,7 +19,7 @@ def changes_to_allow() -> tuple[str, ...]:
     return tuple(line.label for line in having(Consequence.NUMERICS))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ResumeChanges:
     """The differences, by consequence. `training` has (name to allow it by, change)."""
 

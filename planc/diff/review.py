@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from planc.diagnostics import Diagnostic, Severity
 from planc.diff.difference import Group, PlanDiff
@@ -13,6 +12,7 @@ from planc.diff.side import Side
 from planc.diff.text import finding_line
 from planc.figures import needs
 from planc.figures import plan as of_plan
+from planc.record import record
 from planc.tables import plural
 
 MARKER = "<!-- planc review -->"
@@ -24,7 +24,7 @@ MAX_CHARACTERS = 60_000
 """GitHub rejects comments of more than 65 536 characters."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reviewed:
     """A plan in a change: its difference, or in `what` the reason for having none.
 

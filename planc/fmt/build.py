@@ -6,7 +6,6 @@ A new kind of statement is one arm in `_statement`; a new kind of value is one i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 from planc.fmt.comments import PendingComments, Position, end, start
@@ -23,6 +22,7 @@ from planc.fmt.document import (
     group,
     indent,
 )
+from planc.record import record
 from planc.syntax import ast
 from planc.syntax.comments import Comment
 
@@ -30,7 +30,7 @@ Item: TypeAlias = ast.Argument | ast.Value
 """What stands between commas in ( ) and [ ]."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Entry:
     """What starts a line of its own in a block, and the lines of the source that it took."""
 
@@ -45,7 +45,7 @@ def build(file: ast.PlanFile, *, comments: Sequence[Comment]) -> Doc:
     return concat(_lines(entries), HARD_LINE) if entries else ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Builder:
     """Builds in the order of the source, taking comments as it passes them."""
 

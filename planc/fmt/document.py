@@ -6,27 +6,28 @@ that line, else its lines break; groups are decided from the outside in and from
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias, assert_never
+
+from planc.record import record
 
 INDENT_COLUMNS = 2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Line:
     """A newline, or `flat` if its group is on one line. With None it is always a newline."""
 
     flat: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Remark:
     """A comment at the end of a line. It takes no width: a long remark must not break what it is about."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class IfBroken:
     """`broken` if the group breaks, `flat` if it is on one line."""
 
@@ -34,17 +35,17 @@ class IfBroken:
     flat: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Concat:
     parts: tuple[Doc, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Indent:
     inner: Doc
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Group:
     """Made by `group`, which finds out whether something in it has to break."""
 
@@ -91,7 +92,7 @@ def _must_break(doc: Doc) -> bool:
             assert_never(doc)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Item:
     """A document still to print: how deep its lines start, and whether it is on one line."""
 

@@ -5,8 +5,9 @@ Patterns keep to what Python's `re` and Oniguruma share, and never look past the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from planc.record import record
 
 
 class Kind(StrEnum):
@@ -28,7 +29,7 @@ class Kind(StrEnum):
     PUNCTUATION = "punctuation"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rule:
     """A pattern and what its groups are, in order; without groups, what its whole match is."""
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from planc.inventory.randomness import random_fields
+from planc.record import record
 
 Config = Mapping[str, Any]
 """A config.json with everything that its class fills in."""
@@ -36,7 +36,7 @@ _LAYER_BOUNDS = ("first_k_dense_replace", "max_window_layers")
 """Fields that count the leading layers of one kind."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Demands:
     """A plan's requirements for a model's sizes. `kept` are the indices of the layers that stay."""
 

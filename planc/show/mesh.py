@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
 
 from planc.figures.plan import num_ranks
+from planc.record import record
 from planc.tables import render_table
 from planc.vocab import MESH_DIMS, MeshDim
 
@@ -17,7 +17,7 @@ MAX_ROWS = 32
 DIM_COLUMNS = ("mesh dim", "size", "stride", "groups", "rank 0 is with")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MeshRow:
     """Consecutive ranks, first to last, with their first and last coordinate on each mesh dim."""
 

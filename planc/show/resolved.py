@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from planc.fmt.format import format_source
@@ -18,6 +18,7 @@ from planc.plan.scalars import BYTES, Quantity
 from planc.plan.spec import Expectation, PatternRule
 from planc.plan.style_actions import STYLE_ACTIONS, StyleAction
 from planc.plan.types import Variant, keys, render_call, type_of
+from planc.record import record
 from planc.source import SourceFile
 from planc.styles import BY_NAME
 from planc.styles.style import use
@@ -93,7 +94,7 @@ def _automatic(bound: BoundPlan) -> Iterator[str]:
             yield f'  # auto: "{names}" -> {style}'
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Flat:
     """A rule in the form for one file."""
 

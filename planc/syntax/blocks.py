@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 
+from planc.record import record
 from planc.syntax.islands import Island, Kind
 
 _MAX_LOOK_BACK = 100
@@ -39,7 +40,7 @@ class Node:
     is_sound: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Outline:
     """All statements in their blocks, and the islands at which braces are at fault."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import takewhile
 
+from planc.record import record
 from planc.syntax.tokens import Line, Token, lines
 
 _PAIRS = {")": "(", "]": "[", "}": "{"}
@@ -22,7 +23,7 @@ class Kind(StrEnum):
     CLOSER = "closer"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Island:
     """A statement, the head of a block up to its brace, or what closes one: a brace, or a lone `)` or `]`.
 

@@ -12,6 +12,7 @@ from lark import Token, Tree
 from lark.exceptions import UnexpectedInput, UnexpectedToken
 
 from planc.diagnostics import Diagnostic, Label, in_order
+from planc.record import record
 from planc.source import SourceFile, Span
 from planc.syntax import ast, codes
 from planc.syntax.blocks import Fault, Node, outline
@@ -25,7 +26,7 @@ MAX_PROBLEMS = 50
 _MORE = f"only the first {MAX_PROBLEMS} errors are shown"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Recovered:
     """What a text that does not parse still says.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from planc.record import record
 
 # Strings come first, because brackets and `#` in them do not count. Quotes of other languages make strings
 # too: their intent is plain. `//` starts a comment after a space only: paths hold it.
@@ -34,7 +35,7 @@ class Token(NamedTuple):
         return self.start + len(self.text)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Line:
     """A line that holds more than space and comments. `indent` counts characters."""
 

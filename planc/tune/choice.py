@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 
 from planc.record import record
@@ -99,7 +98,7 @@ class Choice:
         return ", ".join((*parts, *filter(None, (self.schedule, self.rotate, str(self.mesh.rules)))))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Space:
     """What bounds the choices: devices, the batch, and the rules that each size of tp may use."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,6 +12,7 @@ from transformers.masking_utils import eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from planc.inventory.attention_extras import attention_extras
+from planc.record import record
 
 WITHOUT_MASK, WITH_MASK, OWN = "planc_probe", "planc_probe_masked", "eager"
 IMPLEMENTATIONS = (WITHOUT_MASK, WITH_MASK, OWN)
@@ -20,7 +20,7 @@ IMPLEMENTATIONS = (WITHOUT_MASK, WITH_MASK, OWN)
 own, which shows nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AttentionCall:
     """One call: its heads, and the features that it requires."""
 

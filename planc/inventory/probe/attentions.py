@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
 from torch import nn
@@ -26,9 +26,10 @@ from planc.inventory.probe.small_attention import (
 from planc.inventory.probe.trial_shares import BLOCK, widths_of
 from planc.inventory.schema import Attention, KvProjection, OwnHeads, Packed, PerHead, SharedKv
 from planc.modeling.head_counts import Heads, value_at
+from planc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Observed:
     """A model that was run once on the meta device.
 

@@ -19,6 +19,7 @@ from planc.inventory.probe.forwards import NUM_TOKENS, run_again
 from planc.inventory.probe.source_tracker import SourceTracker
 from planc.inventory.schema import Draw
 from planc.modeling.private import TorchDispatchMode
+from planc.record import record
 from planc.vocab import DropoutDim
 
 _SIZES = ((3, 7), (3, 11), (5, 7))
@@ -30,7 +31,7 @@ _LENGTHS: Mapping[tuple[int, ...], DropoutDim] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call:
     """One call of `functional.dropout`, by the innermost module that runs, and the one that runs it."""
 

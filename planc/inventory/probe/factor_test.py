@@ -42,6 +42,7 @@ from planc.modeling.head_counts import (
     value_at,
     with_rows,
 )
+from planc.record import record
 
 LIMITS: Mapping[torch.dtype, float] = {torch.float64: 1e-9, torch.float32: 1e-5}
 """The relative error at which shares add up. A wrong attribute is off by a tenth and more."""
@@ -49,7 +50,7 @@ _MAX_ATTRIBUTES, _MAX_TRIALS = 3, 200
 """The most attributes that change together, and the most sets of them that are tried with a layout."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call:
     """One call of an attention, with real weights and inputs."""
 
@@ -58,7 +59,7 @@ class Call:
     num_samples: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Counts:
     """The attributes to divide, as paths from the attention, and the linear layers that were shared."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,9 +12,10 @@ from transformers import PreTrainedModel
 
 from planc.inventory.probe.equal_layers import in_equal_layers
 from planc.inventory.probe.forwards import run_again
+from planc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WithoutGradients:
     """Names of parameters: those whose `requires_grad` is false, and others that no gradient reaches."""
 

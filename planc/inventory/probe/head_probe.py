@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
@@ -13,9 +12,10 @@ from torch import Tensor, nn
 from planc.inventory.probe.factor_test import Counts, shared
 from planc.inventory.probe.kinds import Linear, in_features
 from planc.modeling.head_counts import Heads
+from planc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Core:
     """An attention with the linear layers whose outputs it turns into queries, keys and values."""
 

@@ -36,6 +36,7 @@ from planc.inventory.schema import Kind, Module
 from planc.modeling.first_positions import FirstPositions
 from planc.modeling.layers import nature
 from planc.modeling.private import tree_leaves, tree_map_only
+from planc.record import record
 from planc.vocab import ancestors
 
 _LENGTHS = (256, 512), (16, 32)
@@ -46,7 +47,7 @@ _DTYPES = torch.bfloat16, torch.float32
 _COUNTED_APART = (Kind.LINEAR, Kind.CONV1D, Kind.NORM)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Call:
     """A module's arguments, and what it returned."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -13,6 +13,7 @@ from planc.inventory.probe.attention_calls import OWN
 from planc.inventory.probe.dropout_probe import Training, draws_of, training_of
 from planc.inventory.randomness import random_fields
 from planc.inventory.schema import Draw
+from planc.record import record
 
 _DRAWS_IN_VAIN = frozenset(("phimoe",))
 """Model types that draw without effect: without jitter, there is one candidate to choose from."""
@@ -21,7 +22,7 @@ Build = Callable[[PreTrainedConfig, str], PreTrainedModel]
 """Builds a model from a config and the name of an attention."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Randomness:
     """Fields of the config by which training draws random numbers, and the dropouts by module.
 

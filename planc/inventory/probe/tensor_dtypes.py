@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from transformers import PreTrainedModel
 
 from planc.inventory.schema import Module
 from planc.modeling.tensor_dtypes import built_in, floating_tensors, kept_in_float32
+from planc.record import record
 from planc.vocab import DType
 
 Place = tuple[str, str]
 """A module's name, and a tensor's local name."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorDTypes:
     """The dtypes that the model's code fixes for tensors, and the tensors that are loaded as float32."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from planc.inventory.schema import PerHead
 from planc.modeling.head_counts import Heads, widths_by_heads
+from planc.record import record
 
 Layout = int | str
 """How a projection holds queries, keys and values: so many parts of one width in sequence, or `HEADS`."""
@@ -45,7 +45,7 @@ def layouts_of(features: Sequence[int], heads: Heads) -> Iterator[tuple[Layout, 
             yield layouts
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Arguments:
     """The arguments of a call by name."""
 
