@@ -24,6 +24,7 @@ from planc.devices.hardware import Demand
 from planc.diagnostics import Code, Diagnostic, Label, Severity, has_errors, in_order
 from planc.graph.graph import Graph
 from planc.graph.sources import AnySource
+from planc.hub.user_dirs import cache_dir
 from planc.inventory.files import InventoryError
 from planc.inventory.known import KnownModels
 from planc.inventory.load import OnProbe
@@ -47,7 +48,6 @@ from planc.syntax import codes as syntax_codes
 from planc.syntax.budget import LARGE_HELP, MAX_CHARACTERS
 from planc.syntax.codes import NOT_TEXT, TOO_LARGE
 from planc.syntax.parse import read
-from planc.user_dirs import cache_dir
 
 MAX_FINDINGS = 200
 """More than anyone reads; only an adversarial text has more."""

@@ -1,4 +1,4 @@
-"""What leaves planc as text: nothing that steers a terminal or a CI runner, and messages of a bounded length.
+"""What leaves planc as text: no secret, nothing that steers a terminal or a CI runner, and short messages.
 
 Names and values in messages come from data, manifests, tokenizers and models, which anybody may have written.
 """
@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
-from planc.secrets import redactor
-
+SECRET_VARIABLES = ("WANDB_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_MIN_CHARACTERS = 6
+"""No key is shorter, and a letter or two would be found in every other word."""
 MAX_MESSAGE = 4_000
 _LONG = 500
 _LONG_NAME = re.compile(rf"\S{{{_LONG},}}")
@@ -103,3 +104,20 @@ def _escaped(match: re.Match[str]) -> str:
 def _forces_color() -> bool:
     names = ("FORCE_COLOR", "CLICOLOR_FORCE")
     return any(os.environ.get(name, "0") not in ("", "0") for name in names)
+
+
+def redactor(environment: Mapping[str, str]) -> Callable[[str], str]:
+    """A function that puts `***` for every secret of the environment in a text."""
+    secrets = _secrets(environment)
+
+    def redact(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    return redact
+
+
+def _secrets(environment: Mapping[str, str]) -> list[str]:
+    found = (environment.get(name, "") for name in SECRET_VARIABLES)
+    return [secret for secret in found if len(secret) >= _MIN_CHARACTERS]

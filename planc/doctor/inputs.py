@@ -14,13 +14,13 @@ from planc.graph.graph import Graph
 from planc.graph.ops import LoadWeights, Mixture, OpenData
 from planc.graph.sources import name_of, sources_of
 from planc.hub.names import is_hub, model_folder
+from planc.hub.tokenizer_files import holds_tokenizer, tokenizer_files, tokenizer_folder
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.prepared.source_files import source_files
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import weight_files
 from planc.source import SourceFile, Span
 from planc.tables import format_bytes, plural
-from planc.tokenizer_files import holds_tokenizer, tokenizer_files, tokenizer_folder
 
 
 @dataclass(frozen=True, slots=True)

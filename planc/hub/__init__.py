@@ -1,1 +1,1 @@
-"""The Hugging Face hub without a network: model names, cache paths, and the policy on remote code."""
+"""The Hugging Face hub without a network: names, cache and tokenizer files, and the policy on remote code."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from planc.api import Checked, check_source, local_files
 from planc.capacity.draft import Draft
 from planc.diagnostics import Diagnostic
+from planc.hub.user_dirs import cache_dir
 from planc.inventory.known import KnownModels
 from planc.inventory.schema import Inventory
 from planc.plan.include import Load
@@ -21,7 +22,6 @@ from planc.record import record
 from planc.source import SourceFile, Span
 from planc.syntax import ast
 from planc.syntax.parse import read
-from planc.user_dirs import cache_dir
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from planc.hub.names import HubModel, hub_cache
+from planc.hub.tokenizer_files import PATTERNS
 from planc.runtime.errors import STOPS, ExitCode, RunError
 from planc.runtime.model_files import (
     preferred_name,
@@ -23,7 +24,6 @@ from planc.runtime.model_files import (
     weight_files,
     weight_names,
 )
-from planc.tokenizer_files import PATTERNS
 
 Say = Callable[[str], None]
 

@@ -7,14 +7,11 @@ SHARED = ("record", "__version__")
 
 LAW: dict[str, tuple[str, ...]] = {
     "record": (),
-    "secrets": (),
-    "outgoing": ("secrets",),
+    "outgoing": (),
     "strict_json": (),
     "source": (),
     "vocab": (),
     "tables": (),
-    "user_dirs": (),
-    "tokenizer_files": (),
     "devices": (),
     "hub": (),
     "highlight": (),
@@ -35,7 +32,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "layouts": ("vocab", "styles", "inventory.schema", "plan.bind", "plan.divided_heads"),
     "checks": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "styles", "plan", "layouts"),
-        *("inventory.schema", "inventory.routers", "data_sources", "pipelining", "tokenizer_files"),
+        *("inventory.schema", "inventory.routers", "data_sources", "pipelining", "hub.tokenizer_files"),
     ),
     "graph": ("source", "vocab", "strict_json", "styles", "optimizers", "data_sources", "pipelining"),
     "lower": (
@@ -53,8 +50,8 @@ LAW: dict[str, tuple[str, ...]] = {
     "capacity": ("vocab", "tables", "devices", "diagnostics", "plan", "graph", "checks", "lower", "estimate"),
     "figures": ("vocab", "tables", "graph", "estimate"),
     "runtime": (
-        *("source", "vocab", "secrets", "outgoing", "strict_json", "tables", "devices", "hub", "modeling"),
-        *("styles", "optimizers", "graph", "data_sources", "figures.plan", "pipelining", "tokenizer_files"),
+        *("source", "vocab", "outgoing", "strict_json", "tables", "devices", "hub", "modeling"),
+        *("styles", "optimizers", "graph", "data_sources", "figures.plan", "pipelining"),
     ),
     "data_view": ("source", "outgoing", "tables", "diagnostics", "data_sources", "graph", "runtime"),
     "deep_check": (
@@ -76,7 +73,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "doctor": (
         *("source", "vocab", "tables", "hub", "diagnostics", "graph", "estimate", "runtime"),
-        *("inventory.schema", "tokenizer_files", "data_sources"),
+        *("inventory.schema", "data_sources"),
     ),
     "show": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "fmt", "styles", "plan"),
@@ -84,7 +81,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "api": (
         *("source", "devices", "diagnostics", "syntax", "inventory", "plan", "checks", "graph"),
-        *("estimate", "solve", "capacity", "data_view.codes", "deep_check", "user_dirs"),
+        *("estimate", "solve", "capacity", "data_view.codes", "deep_check", "hub.user_dirs"),
     ),
     "diff": (
         *("source", "vocab", "tables", "diagnostics", "styles", "plan", "graph", "estimate", "figures"),
@@ -119,14 +116,14 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "lsp": (
         *("source", "diagnostics", "syntax", "fmt", "inventory", "styles", "plan", "graph", "figures"),
-        *("show", "api", "user_dirs", "capacity.draft"),
+        *("show", "api", "capacity.draft", "hub.user_dirs"),
     ),
     "cli": (
-        *("source", "vocab", "secrets", "outgoing", "strict_json", "tables", "devices", "hub"),
+        *("source", "vocab", "outgoing", "strict_json", "tables", "devices", "hub"),
         *("diagnostics", "syntax", "data_sources"),
         *("fmt", "inventory", "plan", "checks", "graph", "estimate", "capacity.draft"),
         *("figures", "launchers", "runtime", "data_view", "deep_check", "verify", "doctor", "show", "api"),
-        *("diff", "solve", "user_dirs", "report", "tune", "import_configs", "first_plan", "lsp"),
+        *("diff", "solve", "report", "tune", "import_configs", "first_plan", "lsp"),
     ),
     "run": ("cli",),
     "rendezvous": ("cli",),

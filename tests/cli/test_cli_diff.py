@@ -201,7 +201,7 @@ def test_artifact_without_its_model_is_compared_by_its_graph(
 def test_damaged_artifact_is_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = write_plan(tmp_path, text=TINY)
     damaged = tmp_path / "x.json"
-    damaged.write_text('{"format_version": 3}')
+    damaged.write_text('{"format_version": 4}')
     assert main(["diff", str(plan), str(damaged)]) == 2
     assert "not a compiled plan" in _out(capsys)[1]
 

@@ -61,7 +61,9 @@ def test_a_change_of_what_is_trained_is_refused_with_the_words_that_allow_it(
     assert "schedule cosine -> constant" in caught.value.message
     assert "optimizer.clip_grad_norm 1.0 -> 0.5" in caught.value.message
     assert caught.value.help is not None
-    assert "--allow-change optimizer.clip_grad_norm --allow-change schedule " in caught.value.help
+    assert (
+        "--allow-change 'schedule ends at step' --allow-change optimizer.clip_grad_norm" in caught.value.help
+    )
 
 
 def test_an_allowed_change_is_said(run_folder: Path, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from planc.doctor.machine import read_storage
 from planc.doctor.packages import PACKAGES
 from planc.doctor.render import report_schema
 from planc.doctor.storage import storage_checks
+from planc.outgoing import SECRET_VARIABLES
 from planc.runtime.run_directory.obstacles import obstacles
-from planc.secrets import SECRET_VARIABLES
 from tests.doctor.environments import installed, python
 from tests.plans import FULL, QUICKSTART, TINY, write_plan
 

@@ -12,12 +12,12 @@ from planc.first_plan.brief import Brief
 from planc.first_plan.practice import Purpose, practice_of, steps_of, tokens_on
 from planc.first_plan.write import Written, first_plan
 from planc.fmt.format import format_source
+from planc.hub.user_dirs import cache_dir
 from planc.inventory.known import KnownModels
 from planc.source import SourceFile
 from planc.tune.base import base_of
 from planc.tune.score import Scorer
 from planc.tune.search import Search
-from planc.user_dirs import cache_dir
 from tests.plans import PLANS
 from tests.slow import slow_except
 

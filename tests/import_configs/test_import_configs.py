@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from planc.api import check_source
+from planc.hub.user_dirs import cache_dir
 from planc.import_configs import facts
 from planc.import_configs.detect import Undetected
 from planc.import_configs.draft import draft_of
@@ -27,7 +28,6 @@ from planc.inventory.known import KnownModels
 from planc.inventory.schema import Inventory
 from planc.source import SourceFile
 from planc.syntax.parse import parse
-from planc.user_dirs import cache_dir
 
 CONFIGS = Path(__file__).parent / "configs"
 FILES = sorted(path for path in CONFIGS.glob("*/*") if path.is_file())

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer
 
 from planc.cli.main import main
+from planc.hub.user_dirs import cache_dir
 from planc.import_configs import facts
 from planc.import_configs.decay import spared_patterns
 from planc.import_configs.draft import draft_of
@@ -22,7 +23,6 @@ from planc.import_configs.registry import BY_NAME
 from planc.inventory.known import KnownModels
 from planc.plan.bind import parse_own
 from planc.source import NOWHERE
-from planc.user_dirs import cache_dir
 from tests.import_configs.test_import_configs import (
     CONFIGS,
     FILES,

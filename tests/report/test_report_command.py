@@ -9,8 +9,8 @@ import pytest
 from planc.api import check_plan
 from planc.cli.main import main
 from planc.deep_check.cache import save
+from planc.hub.user_dirs import cache_dir
 from planc.runtime.rehearsal.findings import Measured, Rehearsal, SegmentPeak
-from planc.user_dirs import cache_dir
 from tests.diff.test_diff_sources import commit, start
 from tests.plans import PLANS, QUICKSTART, TINY, write_plan
 from tests.report.conftest import Write

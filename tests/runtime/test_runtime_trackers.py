@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from planc.graph.ops import Tracker
+from planc.outgoing import redactor
 from planc.runtime.observer import Evaluation, SourceMetrics, StepMetrics
 from planc.runtime.trackers import Following, Opening, following
 from planc.runtime.trackers.tensorboard import TensorboardTracker
 from planc.runtime.trackers.tracker import Open, values_of
 from planc.runtime.trackers.wandb import wandb_opener
-from planc.secrets import redactor
 from tests.patience import WAIT_SECONDS, is_within, wait_until
 
 METRICS = StepMetrics(

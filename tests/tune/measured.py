@@ -31,6 +31,7 @@ from planc.estimate import efficiency
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import NextBatch
+from planc.hub.user_dirs import cache_dir
 from planc.inventory.known import KnownModels
 from planc.inventory.load import save_inventory
 from planc.runtime.interpreter import Position, run
@@ -40,7 +41,6 @@ from planc.source import SourceFile
 from planc.tune.base import base_of
 from planc.tune.score import Scorer
 from planc.tune.search import Proposal, Search
-from planc.user_dirs import cache_dir
 from planc.verify.ranks import Task, open_run
 from tests.dist.pool import run_ranks, start_server
 from tests.tune.cpu_device import DEVICE, Peaks, measured_peaks

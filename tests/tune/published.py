@@ -39,6 +39,7 @@ from planc.estimate.efficiency import Efficiencies, efficiencies_of
 from planc.estimate.estimate import estimate
 from planc.estimate.expectation import expected_step
 from planc.estimate.step_work import StepWork, step_work
+from planc.hub.user_dirs import cache_dir
 from planc.inventory.known import KnownModels
 from planc.lower import draft_graph
 from planc.plan.auto import own_rules
@@ -50,7 +51,6 @@ from planc.tune.base import base_of
 from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space
 from planc.tune.score import Scored, Scorer
 from planc.tune.search import Search
-from planc.user_dirs import cache_dir
 from tests.estimate.published import Row, sized_inventory
 from tests.estimate.published_speed import plan_of
 from tests.plans import PLANS

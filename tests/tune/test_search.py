@@ -12,6 +12,7 @@ from planc.estimate.efficiency import efficiencies_of
 from planc.estimate.estimate import estimate
 from planc.estimate.expectation import expected_step
 from planc.estimate.step_work import step_work
+from planc.hub.user_dirs import cache_dir
 from planc.inventory.known import KnownModels
 from planc.source import SourceFile
 from planc.tune.base import base_of, plan_text
@@ -19,7 +20,6 @@ from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space
 from planc.tune.score import Scorer
 from planc.tune.search import Search, reasons
 from planc.tune.table import written_plan
-from planc.user_dirs import cache_dir
 from tests.plans import PLANS
 
 H100 = DEVICES["h100"]

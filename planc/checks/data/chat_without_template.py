@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from planc.checks.data.tokenizer_file import chat_templates
 from planc.checks.support.rule import Rule, Subject
 from planc.diagnostics import Code, Diagnostic, Label
+from planc.hub.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 from planc.plan.data import ByteTokenizer, Chat
 from planc.plan.scalars import listed
-from planc.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 
 CODE = Code("P731", "chat-without-template", "the tokenizer has no chat template")
 

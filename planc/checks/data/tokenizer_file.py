@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from planc.tokenizer_files import (
+from planc.hub.tokenizer_files import (
     SETTINGS,
     TOKENIZER,
     holds_tokenizer,

@@ -26,9 +26,9 @@ from planc.cli.support.libraries import require_libraries
 from planc.cli.support.parser import add_subcommand
 from planc.cli.support.views import write_view
 from planc.graph.graph import Graph
+from planc.hub.user_dirs import data_dir
 from planc.runtime.errors import RunError
 from planc.tables import format_bytes, format_number, plural, render_table
-from planc.user_dirs import data_dir
 
 if TYPE_CHECKING:
     # Lazy: they import numpy, which only `run` needs otherwise.

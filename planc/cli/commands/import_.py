@@ -14,6 +14,7 @@ from planc.cli.support.arguments import STDIN, add_output_format_argument
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
 from planc.cli.support.views import write_view
 from planc.hub.names import is_hub
+from planc.hub.user_dirs import cache_dir
 from planc.import_configs import facts
 from planc.import_configs.detect import Undetected
 from planc.import_configs.facts import Fact
@@ -24,7 +25,6 @@ from planc.import_configs.registry import BY_NAME
 from planc.import_configs.report import errors_text, notes_text, result_data
 from planc.inventory.files import InventoryError
 from planc.inventory.known import KnownModels
-from planc.user_dirs import cache_dir
 
 DESCRIPTION = """\
 Write a config of another tool as a plan.

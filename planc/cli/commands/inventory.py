@@ -13,6 +13,7 @@ from planc.cli.support.plans import announce_probe
 from planc.cli.support.spinner import spinner
 from planc.cli.support.views import write_view
 from planc.hub.names import is_hub, parse_hub
+from planc.hub.user_dirs import cache_dir
 from planc.inventory.codec import dumps
 from planc.inventory.load import (
     InventoryError,
@@ -24,7 +25,6 @@ from planc.inventory.load import (
 from planc.runtime.errors import RunError
 from planc.runtime.fetch import require_model
 from planc.show.inventory import inventory_text
-from planc.user_dirs import cache_dir
 
 DESCRIPTION = """\
 Show a model's structure: modules, parameters, attention, the model's own tensor-parallel plan.

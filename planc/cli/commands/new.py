@@ -31,11 +31,11 @@ from planc.first_plan.brief import Brief
 from planc.first_plan.practice import BYTES_PER_TOKEN, Purpose
 from planc.first_plan.write import Written, first_plan
 from planc.graph.graph import Graph
+from planc.hub.user_dirs import cache_dir
 from planc.inventory.files import write_atomically
 from planc.inventory.known import KnownModels
 from planc.inventory.schema import Inventory
 from planc.tables import render_table
-from planc.user_dirs import cache_dir
 
 DESCRIPTION = """\
 Write a plan for a model: settings from published practice, and the mesh, micro batch and recomputation that

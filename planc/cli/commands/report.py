@@ -22,13 +22,13 @@ from planc.cli.versions.revisions import checkpoint_in, read_side, resuming
 from planc.deep_check.check import Deep, cached_deep
 from planc.diff.differ import diff
 from planc.diff.side import Side, side_of
+from planc.hub.user_dirs import cache_dir
 from planc.report.html import Html
 from planc.report.report import Compared, plan_page, run_page
 from planc.report.run_record import RunRecord, read_run
 from planc.runtime.checkpoint_format.layout import step_of
 from planc.runtime.data.errors import DataError
 from planc.source import SourceFile
-from planc.user_dirs import cache_dir
 
 _COMPILED = ".json"
 

@@ -18,6 +18,7 @@ from planc.cli.support.spinner import spinner
 from planc.cli.support.views import write_view
 from planc.diagnostics import has_errors
 from planc.fmt.format import format_source
+from planc.hub.user_dirs import cache_dir
 from planc.inventory.files import InventoryError
 from planc.inventory.known import KnownModels
 from planc.inventory.schema import Inventory
@@ -29,7 +30,6 @@ from planc.tune.model_plan import model_plan
 from planc.tune.score import Scorer
 from planc.tune.search import MARGIN, Proposal, Search
 from planc.tune.table import reasons_text, result_data, result_text, written_plan
-from planc.user_dirs import cache_dir
 
 DESCRIPTION = """\
 Search the plans of a model for a number of devices, and print the ten that are expected to be fastest.

@@ -10,6 +10,7 @@ from planc.cli.running.resuming import refuse_old_checkpoints
 from planc.cli.running.run_errors import report
 from planc.cli.running.watching import Listener
 from planc.graph.graph import Graph
+from planc.hub.user_dirs import data_dir
 from planc.runtime.observer import Together
 from planc.runtime.process import Launch
 from planc.runtime.ranks.rank_claims import Claim
@@ -17,7 +18,6 @@ from planc.runtime.ranks.statements import Statements
 from planc.runtime.ranks.watch import Watch
 from planc.runtime.run_directory.directory import RunDirectory
 from planc.runtime.stopping.stop_points import StopPoints
-from planc.user_dirs import data_dir
 
 if TYPE_CHECKING:
     import torch

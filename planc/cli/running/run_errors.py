@@ -11,13 +11,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from planc.outgoing import harmless
+from planc.outgoing import harmless, redactor
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.failures import exit_code, memory_help, summary
 from planc.runtime.process import Launch
 from planc.runtime.run_directory.best_effort import BestEffort
 from planc.runtime.run_directory.directory import FolderInUseError, RunDirectory
-from planc.secrets import redactor
 
 _FIRST_WORD_SECONDS = 2.0
 """How long other ranks wait for rank 0 to report an error that all of them have."""

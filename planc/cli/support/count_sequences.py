@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from planc.graph.ops import Mixture, OpenData
 from planc.graph.sources import AnySource
-from planc.user_dirs import data_dir
+from planc.hub.user_dirs import data_dir
 
 if TYPE_CHECKING:
     # Only plans that count epochs wait for numpy.

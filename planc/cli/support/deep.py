@@ -17,10 +17,10 @@ from planc.deep_check.check import Deep, check_deep
 from planc.deep_check.summary import rehearsed_rows
 from planc.devices.hardware import Demand
 from planc.diagnostics import Diagnostic, Severity, has_errors, in_order
+from planc.hub.user_dirs import cache_dir
 from planc.plan.elastic_meshes import shrinking_note
 from planc.runtime.errors import RunError
 from planc.tables import Row
-from planc.user_dirs import cache_dir
 
 
 def rehearse(path: str, checked: Checked, *, stream: TextIO) -> tuple[Checked, tuple[Row, ...]]:

@@ -10,11 +10,11 @@ from planc.cli.support.exits import UsageError
 from planc.cli.support.shipped import copy_shipped, model_files, shipped_folder, shipped_models
 from planc.diagnostics.suggest import nearest
 from planc.hub.names import HubModel, hub_cache, is_commit, is_hub, is_repository, parse_hub
+from planc.hub.user_dirs import cache_dir
 from planc.inventory.files import CONFIG_NAME, INVENTORY_NAME, InventoryError
 from planc.inventory.load import inventory_of
 from planc.inventory.schema import Inventory
 from planc.record import record
-from planc.user_dirs import cache_dir
 
 _BYTES_VOCABULARY = 300
 """A smaller vocabulary is one of bytes."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from planc.cli.support.exits import UsageError
 from planc.inventory.files import write_atomically
-from planc.secrets import redactor
+from planc.outgoing import redactor
 
 _SUFFIX = ".html"
 

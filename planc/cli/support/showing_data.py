@@ -14,7 +14,7 @@ from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.support.pages import page_path, write_page
 from planc.cli.support.terminal import wants_color
 from planc.graph.graph import Graph
-from planc.user_dirs import data_dir
+from planc.hub.user_dirs import data_dir
 
 if TYPE_CHECKING:
     # Lazy: they import numpy.

@@ -15,6 +15,7 @@ from planc.cli.support.plans import announce_probe
 from planc.cli.versions.git import git, top_folder
 from planc.diagnostics import Diagnostic, Label
 from planc.hub.names import is_hub
+from planc.hub.user_dirs import cache_dir
 from planc.inventory.files import CONFIG_NAME, INVENTORY_NAME
 from planc.inventory.known import KnownModels
 from planc.plan.include import Load
@@ -22,7 +23,6 @@ from planc.plan.link import link
 from planc.plan.resolve import resolve
 from planc.source import SourceFile
 from planc.syntax import ast
-from planc.user_dirs import cache_dir
 
 MODEL_FILES = (CONFIG_NAME, INVENTORY_NAME)
 """The files of a model that decide what a plan means."""

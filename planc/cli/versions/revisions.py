@@ -19,6 +19,7 @@ from planc.diff.difference import Verdict
 from planc.diff.side import Side, side_of
 from planc.diff.verdict import judge
 from planc.graph.artifact import Artifact, ArtifactError, graph_of, load
+from planc.hub.user_dirs import cache_dir
 from planc.inventory.files import InventoryError
 from planc.inventory.known import KnownModels
 from planc.inventory.schema import Inventory
@@ -30,7 +31,6 @@ from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.run_directory.plain_files import read_utf8
 from planc.runtime.run_directory.run_files import CHECKPOINTS, MAX_PLAN_BYTES, PLAN_NAME
 from planc.source import SourceFile, Span
-from planc.user_dirs import cache_dir
 
 GIT_PREFIX = "git:"
 

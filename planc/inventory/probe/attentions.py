@@ -11,11 +11,11 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from planc.inventory.probe.attention_calls import AttentionCall
 from planc.inventory.probe.equal_layers import also_in_equal_layers, in_equal_layers
-from planc.inventory.probe.factor_test import Counts
+from planc.inventory.probe.factor_trial import Counts
 from planc.inventory.probe.forwards import run_again
 from planc.inventory.probe.head_probe import Core, fixed_heads, take_shares, upstream
 from planc.inventory.probe.kinds import Linear, out_features
-from planc.inventory.probe.kv_test import kv_projections
+from planc.inventory.probe.kv_trial import kv_projections
 from planc.inventory.probe.small_attention import (
     heads_of,
     legal_shares,

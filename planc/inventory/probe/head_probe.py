@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from planc.inventory.probe.factor_test import Counts, shared
+from planc.inventory.probe.factor_trial import Counts, shared
 from planc.inventory.probe.kinds import Linear, in_features
 from planc.modeling.head_counts import Heads
 from planc.record import record

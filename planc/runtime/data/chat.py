@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from planc.data_sources.kinds import ChatSource
+from planc.hub.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat_rows import Reading, talks
 from planc.runtime.data.errors import DataError
@@ -16,7 +17,6 @@ from planc.runtime.data.records import split_records
 from planc.runtime.data.sampling import Sampling
 from planc.runtime.data.sources import Document
 from planc.runtime.ranks.reads import Reads
-from planc.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 
 START, STOP, CHANGED = "\ufdd0", "\ufdd1", "\ufdd2"
 """A template's marks around an answer, and one that changes a text: noncharacters, which Unicode keeps out of

@@ -6,12 +6,12 @@ import contextlib
 import json
 from dataclasses import replace
 
+from planc.hub.tokenizer_files import MODEL_CONFIG, SETTINGS, TOKENIZER
 from planc.runtime.data.encoding.client import Tokens
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import Document
 from planc.runtime.data.tokenizer_folder import Files, deciding_of, settings_of
 from planc.runtime.data.tokenizers import Tokenizer, TokenizerFiles
-from planc.tokenizer_files import MODEL_CONFIG, SETTINGS, TOKENIZER
 
 _PLAIN = "PreTrainedTokenizerFast"
 """The class that takes a tokenizer.json as it is."""

@@ -8,11 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from planc.runtime.data.chat import ChatTemplate, Templates
-from planc.runtime.data.errors import DataError
-from planc.runtime.data.files import read_regular_file
-from planc.runtime.ranks.reads import Reads
-from planc.tokenizer_files import (
+from planc.hub.tokenizer_files import (
     MODEL_CONFIG,
     SETTINGS,
     TEMPLATE,
@@ -23,6 +19,10 @@ from planc.tokenizer_files import (
     tokenizer_files,
     tokenizer_folder,
 )
+from planc.runtime.data.chat import ChatTemplate, Templates
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.files import read_regular_file
+from planc.runtime.ranks.reads import Reads
 
 Files = Mapping[str, bytes]
 """The content of a tokenizer's files, by their paths in its directory."""

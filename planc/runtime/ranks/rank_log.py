@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from planc.outgoing import redactor
 from planc.runtime.observer import Evaluation, SaveTimes, StepMetrics
 from planc.runtime.run_directory.best_effort import BestEffort, Lines
 from planc.runtime.run_directory.run_files import LOGS
-from planc.secrets import redactor
 
 
 class RankLog:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from planc.outgoing import redactor
 from planc.runtime.checkpoint_format.commit import make_durable
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.numerics import number
@@ -31,7 +32,6 @@ from planc.runtime.run_directory.run_files import (
     set_unusable_aside,
 )
 from planc.runtime.run_directory.status_file import replace_text
-from planc.secrets import redactor
 from planc.strict_json import loads
 from planc.tables import plural
 

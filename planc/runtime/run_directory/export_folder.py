@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from planc.hub.tokenizer_files import tokenizer_files
 from planc.hub.weights import INDEX as _INDEX
 from planc.hub.weights import NAMED_BY_CONFIG, SINGLE
 from planc.runtime.checkpoint_format.commit import delete, fsync_directory, rename
@@ -30,7 +31,6 @@ from planc.runtime.checkpoint_format.shards import Entry, encode_header
 from planc.runtime.run_directory.best_effort import BestEffort, retried
 from planc.runtime.run_directory.plain_files import NotPlainError, create_to_write, kind_of, read_utf8, remove
 from planc.strict_json import loads
-from planc.tokenizer_files import tokenizer_files
 
 ORIGIN_NAME = "planc_export.json"
 """Names the plan and step of an export; a directory without it is never replaced."""

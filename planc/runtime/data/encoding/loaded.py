@@ -10,11 +10,11 @@ from typing import Any
 
 from tokenizers import Encoding, Tokenizer
 
+from planc.hub.tokenizer_files import TOKENIZER
 from planc.runtime.data.encoding.isolation import only_reading, set_up
 from planc.runtime.data.encoding.parsed import parsed, require_no_dropout
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.tokenizer_folder import Files, is_alone
-from planc.tokenizer_files import TOKENIZER
 
 _OVERRIDES = ("__call__", "_encode_plus")
 """The methods of a transformers tokenizer through which text passes before the tokenizers library gets it."""

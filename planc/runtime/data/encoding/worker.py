@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from planc.hub.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 from planc.runtime.data.chat import ChatTemplate
 from planc.runtime.data.encoding.frames import parts_of, read_frame, write_frame
 from planc.runtime.data.encoding.limits import Limits, allow, confine
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import LONE_SURROGATE_HELP
 from planc.runtime.data.tokenizer_folder import Files
-from planc.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 
 if TYPE_CHECKING:
     from planc.runtime.data.encoding.loaded import LoadedTokenizer

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from planc.data_sources.kinds import ChatSource
+from planc.hub.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 from planc.runtime.data.chat import Templates, source_templates
 from planc.runtime.data.fingerprint import description
 from planc.runtime.data.prepared.index import Layout, Recipe
@@ -17,7 +18,6 @@ from planc.runtime.data.prepared.source_files import FileState, digest_of_states
 from planc.runtime.data.spec import DataSpec, Packing
 from planc.runtime.data.tokenizers import TokenizerFiles, read_tokenizer
 from planc.runtime.ranks.reads import Reads
-from planc.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 
 MAX_BYTES_IN_MEMORY = 1 << 22
 """Text that takes a second or two to tokenize, at every start."""

@@ -6,6 +6,7 @@ import os
 import socket
 
 from planc.graph.ops import OpenLog, Tracker
+from planc.outgoing import redactor
 from planc.runtime.ranks.lost_ranks import mesh_places
 from planc.runtime.ranks.rank_log import RankLog
 from planc.runtime.torch.reporting.instruments import Instruments
@@ -15,7 +16,6 @@ from planc.runtime.trackers import Following, Opening
 from planc.runtime.trackers.tensorboard import TensorboardTracker
 from planc.runtime.trackers.tracker import Open
 from planc.runtime.trackers.wandb import wandb_opener
-from planc.secrets import redactor
 
 
 def open_log(run: Run, op: OpenLog, instruments: Instruments) -> None:

@@ -1,6 +1,6 @@
 """Whether an attention works where several ranks compute one key/value head. Imports torch, for the probe.
 
-The trial is that of `factor_test`. Of the queries a rank has its own, of keys and values the one head that
+The trial is that of `factor_trial`. Of the queries a rank has its own, of keys and values the one head that
 these read.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from planc.inventory.probe.factor_test import LIMITS, Call, Trial, integers, linear_order, smallest_sets
+from planc.inventory.probe.factor_trial import LIMITS, Call, Trial, integers, linear_order, smallest_sets
 from planc.inventory.schema import KvProjection, SharedKv
 from planc.modeling.head_counts import Heads, widths_by_heads
 
