@@ -16,7 +16,6 @@ from planc.graph.sources import name_of, sources_of
 from planc.hub.names import is_hub, model_folder
 from planc.hub.tokenizer_files import holds_tokenizer, tokenizer_files, tokenizer_folder
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.prepared.source_files import source_files
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import weight_files
 from planc.source import SourceFile, Span
@@ -75,6 +74,9 @@ def _tokenizer(op: OpenData, base: Path) -> Input:
 
 
 def _data(name: str, source: Source, span: Span | None, base: Path) -> Input:
+    # Imported here, as a light installation has no numpy.
+    from planc.runtime.data.prepared.source_files import source_files
+
     try:
         files = {file.path for file in source_files(source, base=base)}
     except DataError as error:
