@@ -136,7 +136,7 @@ def train_on(value: Value) -> str:
 
 
 def roles(value: Value) -> str:
-    """As `train_on`; without a list, the last message is trained on."""
+    """The word of `train_on`; without a list, the last message is trained on."""
     return "last_answer" if value is None else train_on(value)
 
 

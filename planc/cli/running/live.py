@@ -78,7 +78,7 @@ def _loss_text(loss: float | None) -> str:
 
 
 def source_lines(metrics: StepMetrics) -> list[str]:
-    """For each source of a mixture: `  web  loss 2.3456  998 labels  1_024 tokens  epoch 0.52`."""
+    """A line for each source of a mixture: `  web  loss 2.3456  998 labels  1_024 tokens  epoch 0.52`."""
     rows = [
         (
             one.label,

@@ -127,7 +127,7 @@ def mixed(sources: Sequence[MixedData], *, seed: int) -> OpenData:
 
 
 def _marks(sources: Sequence[MixedData]) -> str:
-    """Those of all sources at once, or of each: conversations have ends of turns too."""
+    """The marks of all sources at once, or of each: conversations have ends of turns too."""
     if len({one.data.marks for one in sources}) == 1:
         return sources[0].data.marks
     return "; ".join(f"{one.label}: {one.data.marks}" for one in sources)

@@ -61,7 +61,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSets:
-    """By their label in the plan."""
+    """Held-out data by their label in the plan."""
 
     by_label: Mapping[str, EvaluationSet]
 
@@ -134,7 +134,7 @@ class Gradients:
 
 
 class SyncedGradients(Gradients):
-    """In their parameters' layouts, and complete."""
+    """Gradients in their parameters' layouts, and complete."""
 
     __slots__ = ()
 

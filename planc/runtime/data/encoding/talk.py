@@ -100,7 +100,7 @@ def _rendered(talk: Mapping[str, Any], template: Compiled | None, turn: Turn | N
 
 
 def _ended(found: Rendered, talk: Mapping[str, Any], turn: Turn, *, trains_ends: bool | None) -> Rendered:
-    """With the ends of turns that the plan trains on, and without others."""
+    """What is trained on, with the ends of turns that the plan trains on, and without others."""
     targets, text, last = found.targets, found.text, len(talk["messages"]) - 1
     if trains_ends is not None and talk["target"] == "answers":
         targets = [*with_ends(text, targets, turn, is_trained=trains_ends)]

@@ -140,7 +140,7 @@ def _refuse_other_data(run: Run, data: Data, manifest: Manifest) -> None:
 
 
 def _changes(run: Run, manifest: Manifest) -> str:
-    """For the log: whether another plan saved this, and how its mesh differs."""
+    """A note for the log: whether another plan saved this, and how its mesh differs."""
     if manifest.plan_hash == run.plan_hash:
         return ""
     sizes = dict(run.graph.mesh)

@@ -252,7 +252,7 @@ def _holders(boxes_by_rank: Mapping[int, list[list[list[int]]]]) -> dict[Box, li
 
 
 def _turns(outlines: Outlines, holders: list[dict[Box, list[int]]]) -> dict[str, int]:
-    """For each tensor, which of the ranks that hold a box writes it: each about as many bytes.
+    """The rank, of those that hold a tensor's box, that writes it: each about as many bytes.
 
     Ranks write neighbors by name, so a rank that loads finds what it needs in few files.
     """

@@ -51,7 +51,7 @@ class Packing:
                 held, before = held + share, before + width
 
     def pieces_of(self, block: slice) -> Iterator[Piece]:
-        """Those of some consecutive elements in the ranks' order."""
+        """The pieces of some consecutive elements in the ranks' order."""
         for piece in self.pieces():
             first = max(piece.held, block.start)
             last = min(piece.held + piece.length, block.stop)

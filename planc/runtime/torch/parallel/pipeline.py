@@ -163,7 +163,7 @@ class Pipeline:
         return hidden
 
     def new_hidden(self, device: torch.device) -> Tensor:
-        """For a message: [micro batch, local sequence, hidden]."""
+        """An empty message: [micro batch, local sequence, hidden]."""
         return torch.empty(self.op.shape, dtype=TORCH_DTYPES[self.op.dtype], device=device)
 
 

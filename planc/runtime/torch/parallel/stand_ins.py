@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class PassOn(nn.Module):
-    """In the place of a module of another stage: its output is its first input."""
+    """A substitute for a module of another stage: its output is its first input."""
 
     def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
         return hidden
 
 
 class NoLogits(nn.Module):
-    """In the place of another stage's head: logits of no vocabulary."""
+    """A substitute for another stage's head: logits of no vocabulary."""
 
     def __init__(self, op: SplitPipeline, device: torch.device) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class NoLogits(nn.Module):
 
 
 class NoEmbedding(nn.Module):
-    """In the place of another stage's embedding: zeros, which the stage's first layer never sees."""
+    """A substitute for another stage's embedding: zeros, which the stage's first layer never sees."""
 
     def __init__(self, op: SplitPipeline, device: torch.device, *, length: int) -> None:
         super().__init__()
@@ -51,12 +51,12 @@ class NoEmbedding(nn.Module):
 
 
 def _no_weight(op: SplitPipeline, device: torch.device) -> Tensor:
-    """For the code of models that asks a weight for its dtype or device."""
+    """A weight for the code of models that asks one for its dtype or device."""
     return torch.empty(0, dtype=TORCH_DTYPES[op.dtype], device=device)
 
 
 class Entrance(nn.Module):
-    """In the place of the layer before a stage's first: gives what that layer's rank has sent."""
+    """A substitute for the layer before a stage's first: gives what that layer's rank has sent."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Entrance(nn.Module):
 
 
 class Exit(nn.Module):
-    """In the place of the layer after a stage's last: keeps what that layer's rank will get.
+    """A substitute for the layer after a stage's last: keeps what to send to that layer's rank.
 
     The model's own code after its layers gets zeros of the last layer's shape: what gathers the sequence, or
     shards it, may be in the last stage alone.
@@ -85,7 +85,7 @@ class Exit(nn.Module):
 
 
 class NoNorm(nn.Module):
-    """In the place of another stage's module after the layers: zeros for as many positions as it gives."""
+    """A substitute for another stage's module after the layers: zeros for as many positions as it gives."""
 
     def __init__(self, length: int) -> None:
         super().__init__()
@@ -109,12 +109,12 @@ class Lengths:
     on_shards: tuple[str, ...]
 
     def of(self, name: str) -> int:
-        """Of a module's output."""
+        """The length of a module's output."""
         return self.shard if name in self.on_shards else self.whole
 
 
 def lengths_of(graph: Graph, op: SplitPipeline) -> Lengths:
-    """Those of a graph's pipeline."""
+    """The lengths of a graph's pipeline."""
     (data,) = (one for one in graph.setup if isinstance(one, OpenData))
     whole = data.sequence_length // graph.size(MeshDim.CP)
     return Lengths(whole, whole // graph.size(MeshDim.TP), op.on_shards)

@@ -33,7 +33,7 @@ class Trace:
 
 @dataclass(slots=True)
 class Instruments:
-    """Those of one rank."""
+    """The instruments of one rank."""
 
     run: Run
     first_step: FirstStep | None = None

@@ -13,7 +13,7 @@ from planc.vocab import MeshDim
 
 
 def shares_of_ranks(run: Run, mesh: Mesh, model: nn.Module, pipeline: Pipeline) -> tuple[float, ...]:
-    """By rank: its layers, and its head counted in layers of as many parameters."""
+    """Each rank's layers, its head counted in layers of as many parameters."""
     head = _head_in_layers(run, model, pipeline)
     by_place = [
         sum(_layers(pipeline, stage) + head * pipeline.is_last(stage) for stage in stages)

@@ -105,5 +105,5 @@ def _wait_until(pipeline: Pipeline, what: str, *, num_left: int) -> None:
 
 
 def _tag(pipeline: Pipeline, stage: int, micro_step: int) -> int:
-    """Of a message by a stage about a micro-batch; channels are apart."""
+    """The tag of a message by a stage about a micro-batch; channels are apart."""
     return micro_step * pipeline.num_stages + stage

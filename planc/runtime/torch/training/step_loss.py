@@ -50,7 +50,7 @@ class StepLoss:
 
     @staticmethod
     def begin(run: Run) -> StepLoss:
-        """That of a step that begins."""
+        """The loss of a step that begins."""
         num_sources = len(mixture_labels(run.graph))
         sums = torch.zeros((num_sources, 2), dtype=torch.float64, device=run.device)
         total = torch.zeros((), dtype=torch.float64, device=run.device)

@@ -159,7 +159,7 @@ def _told(what: str, names: Sequence[str]) -> str:
 def _absent_parts(
     model: PreTrainedModel, shapes: Mapping[str, tuple[int, ...]], *, stored: Mapping[str, View]
 ) -> dict[str, list[str]]:
-    """By tensor of the model: the missing parts, if a checkpoint has only some of them."""
+    """The missing parts of each tensor of the model of which a checkpoint has only some."""
     held = {
         name: leaf(name, shape=shape, read=lambda block: torch.empty(0)) for name, shape in shapes.items()
     }
