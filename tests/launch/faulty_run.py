@@ -22,6 +22,7 @@ from planc.cli.commands.run import main
 from planc.graph.op import Op
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.state import Data
 from tests.launch.faulty_run_fill import fill
 
 FAULT, RANK, STEP, OP = os.environ["FAULT"].split()
@@ -31,8 +32,8 @@ _execute = TorchBackend.execute
 def execute(self: TorchBackend, op: Op, position: Position) -> None:
     is_it = (os.environ["RANK"], str(position.step), op.name) == (RANK, STEP, OP)
     if is_it:
-        if self.session.watch is not None:
-            self.session.watch.enter(op, step=position.step, micro_step=position.micro_step)
+        if self.run.watch is not None:
+            self.run.watch.enter(op, step=position.step, micro_step=position.micro_step)
         match FAULT:
             case "stop" | "linger":
                 # Long enough for a beat, where ranks meet in the store.
@@ -67,7 +68,7 @@ def execute(self: TorchBackend, op: Op, position: Position) -> None:
                 return
             case "garble":
                 # Frozen: nothing but a fault changes it.
-                object.__setattr__(self.session.loader.source.dataset, "tokens", None)
+                object.__setattr__(self.state[Data].loader.source.dataset, "tokens", None)
             case "raise":
                 raise ValueError("the tokenizer fell over")
     if FAULT == "drag" and position.step >= int(STEP) and (os.environ["RANK"], op.name) == (RANK, OP):
