@@ -28,7 +28,7 @@ SETTINGS: dict[str, dict[str, Any] | None] = {
 }
 REFUSED = {
     # transformers has one class for all of the type.
-    *(("Llama 2", settings, "qwen2") for settings in SETTINGS),
+    *((kind, settings, "qwen2") for kind in ("byte-level", "Llama 2") for settings in SETTINGS),
     ("Llama 2", "own", "mistral"),
 }
 

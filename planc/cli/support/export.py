@@ -13,9 +13,7 @@ from planc.hub.names import model_folder
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.exported_tokenizer import exported_tokenizer
 from planc.runtime.data.tokenizer_folder import Files
-from planc.runtime.data.tokenizers import read_tokenizer
 from planc.runtime.errors import RunError
 from planc.vocab import DType
 
@@ -89,6 +87,10 @@ def _tokenizer(checkpoint: Path, model: Path) -> Files | None:
     opened = next(op for op in graph_of(saved.artifact).setup if isinstance(op, OpenData))
     if opened.tokenizer == "bytes":
         return None
+    # They import numpy, which other commands can do without.
+    from planc.runtime.data.exported_tokenizer import exported_tokenizer
+    from planc.runtime.data.tokenizers import read_tokenizer
+
     try:
         tokenizer = read_tokenizer(
             opened.tokenizer,

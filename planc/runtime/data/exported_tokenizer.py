@@ -23,6 +23,13 @@ _PROBES = (
         "\n\n \t<b>x</b>",
     ),
     *("a", "A B", "x\u200by \u00a0z", "it's   spaced ", "USER: hi ASSISTANT: hello"),
+    # What normalizers compose, decompose, or fold.
+    *(
+        "cafe\u0301 A\u030a \u1112\u1161\u11ab",
+        "\u212b \ufb01 \u00bd \u2460 \uff21",
+        "\u0130 STRASSE Stra\u00dfe",
+    ),
+    *("12345678 3.14 1,000", "x</s> <|endoftext|><s>y"),
 )
 _MAX_TOKENS = 2_000
 """Tokens that are decoded to compare them, from the smallest id on."""

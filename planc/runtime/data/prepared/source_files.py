@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from planc.data_sources import Source
 from planc.data_sources.kinds import (
@@ -24,10 +25,12 @@ from planc.data_sources.kinds import (
 )
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import matched_files, open_regular_file
-from planc.runtime.data.prepared.index import SourceEntry
 from planc.runtime.data.sources import stdlib_files
 from planc.runtime.data.splits import split_files
 from planc.runtime.file_systems import file_system_of, keeps_times
+
+if TYPE_CHECKING:
+    from planc.runtime.data.prepared.index import SourceEntry
 
 _HASHED_BYTES = 1 << 20
 _TICK_SECONDS = 0.1
@@ -83,6 +86,9 @@ def await_tick(files: Sequence[FileState]) -> None:
 
 def entries_of(files: Iterable[FileState], *, hashes: dict[str, str]) -> tuple[SourceEntry, ...]:
     """The files with the hashes of their content, which are read here unless they are in `hashes`."""
+    # It imports numpy, which the doctor of a light installation does without.
+    from planc.runtime.data.prepared.index import SourceEntry
+
     return tuple(
         SourceEntry(
             name=one.name, size_bytes=one.size_bytes, sha256=hashes.get(one.name) or content_hash(one)
