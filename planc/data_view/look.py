@@ -81,7 +81,7 @@ class Look:
     end_of_document: str
     special_ids: frozenset[int]
     marks: str
-    """As those of the tokenizer."""
+    """What the tokenizer puts around documents and turns, in words."""
 
     @cached_property
     def tally(self) -> Tally:

@@ -49,7 +49,7 @@ class Compiled:
     peak_flops: float | None = None
     """Peak FLOP/s of the plan's device."""
     devices_per_node: int | None = None
-    """As set in the plan's mesh."""
+    """The number in the plan's mesh; None if it has none."""
     num_spares: int = 0
     """The number of ranks beyond the smaller mesh of an elastic plan; they are the last ranks."""
 

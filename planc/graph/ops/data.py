@@ -67,7 +67,7 @@ class OpenData(Op):
     held_out: Annotated[str, samples("data.eval", "documents held out")] = ""
     """The share of the documents that is left out for an evaluation, as a fraction; empty for none."""
     epochs: Annotated[str, output("train.epochs")] = ""
-    """As a fraction; empty if the plan gives steps."""
+    """The number of epochs as a fraction; empty if the plan gives steps."""
     num_sequences: Annotated[int | None, output("train.epochs", "sequences of an epoch")] = None
     """The sequences from which the steps of `epochs` were computed."""
     skip_bad: Annotated[int, output("data.skip_bad")] = 0

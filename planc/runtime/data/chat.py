@@ -48,7 +48,7 @@ class Conversation:
 
     origin: str
     content: bytes
-    """As `chat_rows.talks` has it, in JSON."""
+    """What `chat_rows.talks` makes of the row, in JSON."""
     whole: bytes = b""
     """The content with all turns, if this has some of them: what is held out, is so with all of its turns."""
 

@@ -54,7 +54,7 @@ class Tokens:
     num_text_bytes: int
     trains_end: bool = True
     stops: bool = True
-    """As that of `talk.Rendered`."""
+    """The same as in `talk.Rendered`."""
     unread: str = ""
     """Keys of the row that the template does not read, separated by commas."""
 
