@@ -218,10 +218,6 @@ def core_bytes(work: RankWork, core: Core) -> int:
 def _kernel_bytes(work: RankWork, attention: Attention) -> int:
     """All-gather attention keeps the keys and values of the whole sequence."""
     num_heads, num_kv_heads = work.heads(attention)
-    has_mask = document_bias_bytes(work) > 0 and work.attention.kind != "ring"
-    if has_mask or _hides(work, attention.window):
-        # With a mask, keys and values are repeated for the queries.
-        num_kv_heads = num_heads
     copies = work.cp if work.attention.kind == "allgather" else 1
     outputs = 1 if work.attention.over or work.attention.isolates else 0
     value_dim = attention.value_dim or attention.head_dim

@@ -6,8 +6,9 @@ log-sum-exps are kept, and the results of reduce-scatters over tp. b is the size
 rank's tokens:
 
     linear, every second      b T w_out     for a rowwise one the whole width, since it is a partial sum
-    attention                 T (b v + a)   v features of its heads, and a, 4 bytes a head; over a ring once
-                                            for each rank's keys, as on the rank that sees most
+    attention                 T (b v + a)   v features of its heads, and a, 4 bytes a head; over cp once for
+                                            each block of keys, as on the rank that sees most: a ring has one
+                                            for each rank's, all-gather one before the queries, and theirs
     reduce-scatter over tp    b T w_out / tp
 
 Eager attention keeps nothing: its products are batched, and recomputing saves their scores.
@@ -71,5 +72,7 @@ def _attention_bytes(work: RankWork, attention: Attention) -> int:
     num_heads, _ = work.heads(attention)
     log_sum_exp = 8 if work.compute_dtype is DType.FLOAT64 else 4
     features = (attention.value_dim or attention.head_dim) * work.compute_dtype.size_bytes
-    num_blocks = work.cp if work.attention.kind == "ring" else 1
+    is_hidden = attention.window is not None and attention.window < work.sequence_length
+    has_mask = is_hidden or work.attention.isolates
+    num_blocks = {"ring": work.cp, "allgather": 1 if has_mask else 2}.get(work.attention.kind, 1)
     return num_blocks * work.num_tokens * num_heads * (features + log_sum_exp)

@@ -111,6 +111,8 @@ def test_ids_of_a_folder_are_those_of_its_file(base: Path) -> None:
     assert codes(FULL.replace("tokenizer = bytes", 'tokenizer = file("tokenizer")'), base=base) == ["P705"]
 
 
-@pytest.mark.parametrize(("rotate", "found"), [("ring", ["P607"]), ("allgather", []), ("ulysses", [])])
-def test_a_ring_that_keeps_documents_apart_has_no_kernel_on_cuda(rotate: str, found: list[str]) -> None:
-    assert codes(CONTEXT.replace("ROTATE", rotate), base=PLANS) == found
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("rotate", ["ring", "allgather", "ulysses"])
+def test_documents_stay_apart_on_cuda_in_every_kind_and_dtype(rotate: str, dtype: str) -> None:
+    text = CONTEXT.replace("ROTATE", rotate).replace("dtype = bfloat16", f"dtype = {dtype}")
+    assert codes(text, base=PLANS) == []

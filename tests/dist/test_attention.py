@@ -14,7 +14,6 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from planc.runtime.torch.attention.kernels import require_flash
 from planc.runtime.torch.attention.register import Kind, register_attention
 from planc.runtime.torch.attention.sharding import Balance, local_positions, shard, unshard
 from tests.dist.pool import RankError, run_ranks
@@ -408,20 +407,3 @@ def test_every_kind_runs_on_fake_tensors_in_a_fake_world() -> None:
     shapes = run_ranks(fake_shapes, 1, init=False)[0]
     expected = [(1, 32, 8, 16), (1, 8, 32, 16), (1, 2, 32, 16)]
     assert {case: got for case, got in shapes.items() if got != expected} == {}
-
-
-@pytest.mark.parametrize(
-    ("device", "dtype", "head_dim", "message"),
-    [
-        ("meta", torch.float32, 8, "no kernel for device meta"),
-        ("cuda", torch.float32, 8, "needs bfloat16 or float16, not torch.float32"),
-        ("cuda", torch.bfloat16, 20, "needs a head_dim divisible by 8, not 20"),
-    ],
-)
-def test_ring_refuses_what_its_kernels_lack(
-    device: str, dtype: torch.dtype, head_dim: int, message: str
-) -> None:
-    with FakeTensorMode():
-        query = torch.empty(1, 2, 4, head_dim, device=device, dtype=dtype)
-    with pytest.raises(ValueError, match=message):
-        require_flash(query)

@@ -15,7 +15,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from planc.runtime.torch.attention.documents import Documents
-from planc.runtime.torch.attention.kernels import require_flash
 from planc.runtime.torch.attention.register import Kind, register_attention
 from planc.runtime.torch.attention.sharding import Balance, shard
 from tests.dist.largest_tensor import LargestTensor
@@ -228,8 +227,3 @@ def test_a_fake_world_has_the_shapes_of_a_real_one() -> None:
     (shapes,) = run_ranks(fake_shapes, 1, init=False)
     expected = [torch.Size([1, 16, 8, 8]), torch.Size([1, 8, 16, 8]), torch.Size([1, 4, 16, 8])]
     assert shapes == {f"{kind} {balance}": expected for kind, balance in VARIANTS}
-
-
-def test_a_ring_elsewhere_than_on_the_cpu_is_refused() -> None:
-    with pytest.raises(ValueError, match="isolates documents on the CPU only"):
-        require_flash(torch.empty(1, 1, 1, 8, device="meta"), isolates=True)

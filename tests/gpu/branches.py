@@ -85,18 +85,11 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "parity-2",
-        ("runtime/torch/attention/allgather.py::lower_right_mask",),
-    ),
-    (
-        "ring",
-        ("runtime/torch/attention/kernels.py::require_flash",),
-    ),
-    (
         "ring-kernel",
         (
-            "runtime/torch/attention/kernels.py::flash_forward",
-            "runtime/torch/attention/kernels.py::flash_backward",
+            "devices/attention_kernels.py::head_dim_multiple",
+            "runtime/torch/attention/kernels.py::block_forward",
+            "runtime/torch/attention/kernels.py::block_backward",
             "runtime/torch/private.py::module",
         ),
     ),

@@ -71,8 +71,12 @@ STEPS: tuple[Step, ...] = (
     ),
     Step(
         "ring-kernel",
-        "ring attention's flash kernel with merged blocks is plain attention, forward and backward",
-        (Command(("{python}", "-m", "tests.gpu.ring_kernel", "{device}", "{out}/kernel.json")),),
+        "each kernel of attention is a softmax of products, forward and backward, and PyTorch takes it",
+        (
+            Command(
+                ("{python}", "-m", "tests.gpu.kernels", "--device", "{device}", "-o", "{out}/kernel.json")
+            ),
+        ),
         minutes=3,
         judge=judges.kernel,
     ),

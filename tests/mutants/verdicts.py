@@ -74,7 +74,6 @@ ON_PURPOSE: Mapping[str, str] = {
     "P420": "a rule names a module that never runs",
     "P501": "a list of modules never runs, so that its unit gathers nothing",
     "P504": "two units claim one module",
-    "P607": "CUDA has no kernel for this, and the run is on CPUs",
     "P701": "a step has other tokens than the plan says",
     "P702": "an expectation does not hold",
     "P704": "positions lie beyond what the model was made for",

@@ -21,7 +21,7 @@ def drawn(*shape: int) -> Tensor:
 
 @pytest.mark.parametrize("num_queries", [LENGTH, 4])
 def test_a_query_sees_itself_and_what_its_window_holds(num_queries: int) -> None:
-    mask = Windows().mask(drawn(1, 2, num_queries, 8), num_keys=LENGTH, window=WINDOW)
+    mask = Windows().bias(drawn(1, 2, num_queries, 8), num_keys=LENGTH, window=WINDOW)
     first = LENGTH - num_queries
     seen = [[0 <= row + first - key < WINDOW for key in range(LENGTH)] for row in range(num_queries)]
     assert torch.equal(mask == 0, torch.tensor(seen))

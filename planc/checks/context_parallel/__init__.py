@@ -8,7 +8,6 @@ from planc.checks.context_parallel import (
     positions_apart,
     positions_by_model,
     recurrent_under_cp,
-    ring_kernel,
     sequence_over_cp,
     ulysses_heads,
     value_dim_under_cp,
@@ -24,7 +23,6 @@ RULES: tuple[Rule, ...] = (
     recurrent_under_cp.RULE,
     value_dim_under_cp.RULE,
     eager_in_parts.RULE,
-    ring_kernel.RULE,
     positions_apart.RULE,
     positions_by_model.RULE,
 )

@@ -27,7 +27,6 @@ from planc.runtime.rehearsal.grouped_mm import teach_grouped_mm
 from planc.runtime.rehearsal.memory import BEFORE, MemoryTracer
 from planc.runtime.rehearsal.private import FakeTensor, FakeTensorMode
 from planc.runtime.rehearsal.stack import drop_layers
-from planc.runtime.torch.attention import allgather
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.checkpoint.planning import holdings_of
 from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors, training_state
@@ -176,7 +175,6 @@ class RehearsalBackend(TorchBackend):
     def _modes(self, op: Op, position: Position) -> Iterator[None]:
         with contextlib.ExitStack() as modes:
             modes.enter_context(self.memory.watching())
-            modes.enter_context(_without_masks())
             if not isinstance(op, _OUTSIDE):
                 modes.enter_context(self.fake_mode)
                 modes.enter_context(self.memory)
@@ -272,17 +270,6 @@ class RehearsalBackend(TorchBackend):
         if isinstance(op, ops.Backward | ops.ComputeWeightGradients):
             found = (parameter.grad for parameter in self.model.parameters())
             self.memory.relabel((local_of(one) for one in found if one is not None), purpose="gradients")
-
-
-@contextlib.contextmanager
-def _without_masks() -> Iterator[None]:
-    """CUDA's kernels have a lower-right causal mode; the mask that a CPU needs for it does not count."""
-    mask = allgather.lower_right_mask
-    allgather.lower_right_mask = lambda *_, **__: None
-    try:
-        yield
-    finally:
-        allgather.lower_right_mask = mask
 
 
 def _is_fake(tensor: Tensor) -> bool:

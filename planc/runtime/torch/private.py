@@ -49,6 +49,8 @@ flash_attention_cpu: Final[Any] = torch.ops.aten._scaled_dot_product_flash_atten
 flash_attention_cpu_backward: Final[Any] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 flash_attention_cuda: Final[Any] = torch.ops.aten._scaled_dot_product_flash_attention
 flash_attention_cuda_backward: Final[Any] = torch.ops.aten._scaled_dot_product_flash_attention_backward
+efficient_attention: Final[Any] = torch.ops.aten._scaled_dot_product_efficient_attention
+efficient_attention_backward: Final[Any] = torch.ops.aten._scaled_dot_product_efficient_attention_backward
 
 # The position of a rank's block in the whole DTensor, including strided shards of FSDP over TP.
 local_block: Final[Any] = dtensor_utils.compute_local_shape_and_global_offset

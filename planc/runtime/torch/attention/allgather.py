@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.nn.attention.bias import CausalBias, causal_lower_right
-from torch.nn.functional import scaled_dot_product_attention
 
 from planc.runtime.torch import private
+from planc.runtime.torch.attention.blocks import lower_right_attention
 from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.attention.sharding import Balance, local_halves, unshard
 from planc.runtime.torch.attention.windows import Windows
@@ -41,7 +38,7 @@ def allgather_attention(
     full_key, full_value = gather_sequence(torch.stack((key, value)), group=group, balance=balance).unbind(0)
     chunks = query_chunks(query, size=size, rank=rank, balance=balance)
     outs = [
-        lower_right_attention(
+        attend_to_end(
             chunk,
             key=full_key[:, :, :end],
             value=full_value[:, :, :end],
@@ -71,7 +68,7 @@ def query_chunks(query: Tensor, *, size: int, rank: int, balance: Balance) -> tu
     return (head, (rank + 1) * length // 2), (tail, (2 * size - rank) * length // 2)
 
 
-def lower_right_attention(
+def attend_to_end(
     query: Tensor,
     *,
     key: Tensor,
@@ -82,37 +79,19 @@ def lower_right_attention(
     documents: Documents | None = None,
 ) -> Tensor:
     """Causal attention with the last query at the last key, [B, H, Sq, D]."""
-    num_queries, num_keys = query.shape[2], key.shape[2]
-    if window is not None or documents is not None:
-        # With a mask, CUDA's fused kernels don't support grouped heads.
-        num_groups = query.shape[1] // key.shape[1]
-        key, value = (tensor.repeat_interleave(num_groups, 1) for tensor in (key, value))
-        if documents is None:
-            assert window is not None, "else nothing would be masked"
-            seen = windows.mask(query, num_keys=num_keys, window=window)
-        else:
-            seen = _documents_mask(query, num_keys=num_keys, window=window, documents=documents)
-        return scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=scale)
-    attend = partial(scaled_dot_product_attention, scale=scale, enable_gqa=query.shape[1] != key.shape[1])
-    if num_queries == num_keys:
-        return attend(query, key, value, is_causal=True)
-    below = lower_right_mask(num_queries, num_keys, device=query.device)
-    return attend(query, key, value, attn_mask=below)
+    num_keys, bias = key.shape[2], None
+    if documents is not None:
+        bias = _documents_bias(query, num_keys=num_keys, window=window, documents=documents)
+    elif window is not None:
+        bias = windows.bias(query, num_keys=num_keys, window=window)
+    return lower_right_attention(query, key=key, value=value, scale=scale, bias=bias)
 
 
-def _documents_mask(query: Tensor, *, num_keys: int, window: int | None, documents: Documents) -> Tensor:
-    """The SDPA mask of queries [B, H, Sq, D] that end at the last key."""
+def _documents_bias(query: Tensor, *, num_keys: int, window: int | None, documents: Documents) -> Tensor:
+    """The bias of queries [B, H, Sq, D] that end at the last key."""
     num_queries = query.shape[2]
     keys = torch.arange(num_keys, device=query.device)
     queries = keys[num_keys - num_queries :]
     return documents.bias(
         ("allgather", num_keys), queries=queries, keys=keys, dtype=query.dtype, window=window
     )
-
-
-def lower_right_mask(num_queries: int, num_keys: int, *, device: torch.device) -> Tensor | CausalBias | None:
-    """The causal mask, or bias, with the last query at the last key."""
-    if device.type == "cpu":
-        # The CPU has no fused kernel for CausalBias; its flash kernel takes a boolean mask.
-        return torch.ones(num_queries, num_keys, dtype=torch.bool).tril(num_keys - num_queries)
-    return causal_lower_right(num_queries, num_keys)

@@ -1,32 +1,37 @@
-"""Flash attention over one block of keys, with the log-sum-exp by which blocks are merged.
+"""Attention over one block of keys, with the log-sum-exp by which blocks are merged.
 
-Query is [B, H, Sq, D], key and value [B, Hkv, Sk, D] with Hkv dividing H. CUDA branches are unverified.
+Query is [B, H, Sq, D], key [B, Hkv, Sk, D] and value [B, Hkv, Sk, Dv] with Hkv dividing H. The table
+in planc/devices/attention_kernels.py chooses the kernel. tests/gpu/kernels.py compares each with float64.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from planc.devices.attention_kernels import AttentionCall, Kernel, head_dim_multiple, kernel_of
 from planc.runtime.torch import private
 
-CUDA_HEAD_DIM_MULTIPLE = 8
-"""The raw CUDA kernel supports only multiples of this head dim; the public op pads."""
+LSE_MULTIPLE = 32
+"""The memory-efficient backward reads log-sum-exps of this many queries at a time, infinite past the last."""
+BIAS_MULTIPLE = 16
+"""It reads rows of a bias that start at multiples of this many elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockOutput:
-    """What one block contributes: `out` [B, H, Sq, D] and `lse` [B, H, Sq], the log-sum-exp of its scores.
+    """What one block contributes: `out` [B, H, Sq, Dv] and `lse` [B, H, Sq], the log-sum-exp of its scores.
 
-    `state` is what the CUDA backward needs from its forward; empty on the CPU.
+    `state` is what CUDA's backward needs from its forward; empty for others.
     """
 
     out: Tensor
     lse: Tensor
-    state: tuple[Any, ...]
+    state: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,49 +43,61 @@ class BlockGradients:
     value: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class _Operands:
+    """Query, key and value as a kernel takes them: head dims padded, heads repeated, the bias expanded."""
+
+    kernel: Kernel
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    bias: Tensor | None
+
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.query, self.key, self.value
+
+
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which blocks are summed: float64 stays, everything else is float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def require_flash(query: Tensor, *, isolates: bool = False) -> None:
-    """ValueError unless this device has a flash kernel for the dtype and head dim of `query`.
-
-    With `isolates` the kernel must support a mask too.
-    """
-    if query.device.type == "cpu":
-        return
-    if isolates:
-        raise ValueError("ring attention isolates documents on the CPU only: use allgather or ulysses")
-    if query.device.type != "cuda":
-        raise ValueError(f"ring attention has no kernel for device {query.device.type}, only cpu and cuda")
-    if query.dtype not in (torch.bfloat16, torch.float16):
-        raise ValueError(f"ring attention on cuda needs bfloat16 or float16, not {query.dtype}")
-    if query.shape[-1] % CUDA_HEAD_DIM_MULTIPLE:
-        raise ValueError(
-            f"ring attention on cuda needs a head_dim divisible by {CUDA_HEAD_DIM_MULTIPLE}, "
-            f"not {query.shape[-1]}"
-        )
+def block_kernel(query: Tensor, *, value: Tensor, has_mask: bool) -> Kernel:
+    """The kernel that computes `query` over blocks of keys whose values are like `value`."""
+    call = AttentionCall(
+        query.device.type, _name(query.dtype), query.shape[-1], value.shape[-1], has_mask=has_mask
+    )
+    return kernel_of(call)
 
 
-def flash_forward(
+def block_forward(
     query: Tensor, *, key: Tensor, value: Tensor, causal: bool, scale: float, bias: Tensor | None = None
 ) -> BlockOutput:
     """Attention of `query` over one block, everything visible or (`causal`, Sq = Sk) the lower triangle.
 
-    `bias` [B, 1, Sq, Sk] is added to the scores; only the CPU's kernel takes one.
+    `bias` [B or 1, 1, Sq, Sk] or [Sq, Sk] is added to the scores.
     """
-    if query.device.type == "cpu":
-        out, lse = private.flash_attention_cpu(query, key, value, 0.0, causal, attn_mask=bias, scale=scale)
-        return BlockOutput(out, lse, ())
-    assert bias is None, "require_flash rejects it"
-    out, lse, *state, _debug_mask = private.flash_attention_cuda(
-        query, key, value, 0.0, causal, False, scale=scale
-    )
-    return BlockOutput(out, lse, tuple(state))
+    given = _operands(query, key=key, value=value, bias=bias)
+    state: Sequence[Tensor] = ()
+    if given.kernel is Kernel.MATH:
+        out, lse = _math_forward(given, causal=causal, scale=scale)
+    elif given.kernel is Kernel.EFFICIENT:
+        out, lse, *state = private.efficient_attention(
+            *given.inputs, given.bias, True, 0.0, causal, scale=scale
+        )
+        lse = lse[:, :, : query.shape[2]]
+    elif query.device.type == "cpu":
+        out, lse = private.flash_attention_cpu(*given.inputs, 0.0, causal, attn_mask=given.bias, scale=scale)
+    else:
+        out, lse, *_, seed, offset, _debug_mask = private.flash_attention_cuda(
+            *given.inputs, 0.0, causal, False, scale=scale
+        )
+        state = (seed, offset)
+    return BlockOutput(out[..., : value.shape[-1]], lse, tuple(state))
 
 
-def flash_backward(
+def block_backward(
     grad_out: Tensor,
     *,
     query: Tensor,
@@ -93,18 +110,31 @@ def flash_backward(
 ) -> BlockGradients:
     """Gradients through one block, given the output and log-sum-exp merged over all blocks.
 
-    `bias` and `merged.state` are those of the block's own forward. All other tensors must be contiguous.
+    `bias` and `merged.state` are those of the block's own forward.
     """
-    inputs = (grad_out, query, key, value, merged.out, merged.lse)
-    if query.device.type == "cpu":
-        return BlockGradients(
-            *private.flash_attention_cpu_backward(*inputs, 0.0, causal, attn_mask=bias, scale=scale)
+    given = _operands(query, key=key, value=value, bias=bias)
+    more = given.value.shape[-1] - value.shape[-1]
+    grad_out, out, lse = _widened(grad_out, more), _widened(merged.out, more), merged.lse
+    if given.kernel is Kernel.MATH:
+        gradients = _math_backward(grad_out, given, out=out, lse=lse, causal=causal, scale=scale)
+    elif given.kernel is Kernel.EFFICIENT:
+        lse = pad(lse, (0, -lse.shape[2] % LSE_MULTIPLE), value=torch.inf)
+        needed = [True, True, True, False]
+        gradients = private.efficient_attention_backward(
+            grad_out, *given.inputs, given.bias, out, lse, *merged.state, 0.0, needed, causal, scale=scale
         )
-    *sequence, philox_seed, philox_offset = merged.state
-    gradients = private.flash_attention_cuda_backward(
-        *inputs, *sequence, 0.0, causal, philox_seed, philox_offset, scale=scale
-    )
-    return BlockGradients(*gradients[:3])
+    elif query.device.type == "cpu":
+        gradients = private.flash_attention_cpu_backward(
+            grad_out, *given.inputs, out, lse, 0.0, causal, attn_mask=given.bias, scale=scale
+        )
+    else:
+        # Not packed: all sequences of a batch are equally long.
+        lengths = (None, None, query.shape[2], key.shape[2])
+        gradients = private.flash_attention_cuda_backward(
+            grad_out, *given.inputs, out, lse.contiguous(), *lengths, 0.0, causal, *merged.state, scale=scale
+        )
+    pairs = zip(gradients[:3], (query, key, value), strict=True)
+    return BlockGradients(*(_as_given(gradient, tensor) for gradient, tensor in pairs))
 
 
 def merge(out: Tensor, lse: Tensor, *, block: BlockOutput) -> tuple[Tensor, Tensor]:
@@ -115,3 +145,70 @@ def merge(out: Tensor, lse: Tensor, *, block: BlockOutput) -> tuple[Tensor, Tens
     block_lse = block.lse.to(lse.dtype)
     share = torch.sigmoid(block_lse - lse).unsqueeze(-1)
     return out + share * (block.out.to(out.dtype) - out), torch.logaddexp(lse, block_lse)
+
+
+def _operands(query: Tensor, *, key: Tensor, value: Tensor, bias: Tensor | None) -> _Operands:
+    kernel = block_kernel(query, value=value, has_mask=bias is not None)
+    device, dtype = query.device.type, _name(query.dtype)
+    width, value_width = query.shape[-1], value.shape[-1]
+    if kernel is Kernel.FLASH:
+        width = value_width = max(width, value_width)
+    multiple = head_dim_multiple(kernel, device=device, dtype=dtype)
+    query, key = (_widened(one, width + -width % multiple - one.shape[-1]) for one in (query, key))
+    value = _widened(value, value_width + -value_width % multiple - value.shape[-1])
+    if kernel is not Kernel.FLASH:
+        num_groups = query.shape[1] // key.shape[1]
+        if num_groups > 1:
+            key, value = (one.repeat_interleave(num_groups, 1) for one in (key, value))
+        if bias is not None and kernel is Kernel.EFFICIENT:
+            num_keys = bias.shape[-1]
+            aligned = _widened(bias, -num_keys % BIAS_MULTIPLE)[..., :num_keys]
+            bias = aligned.expand(*query.shape[:3], num_keys)
+    return _Operands(kernel, query, key, value, bias)
+
+
+def _widened(tensor: Tensor, more: int) -> Tensor:
+    """Add `more` zeros at the end of the last dimension: no score, output or gradient changes."""
+    return pad(tensor, (0, more)) if more else tensor
+
+
+def _as_given(gradient: Tensor, tensor: Tensor) -> Tensor:
+    """The gradient of what was padded and repeated."""
+    gradient = gradient[..., : tensor.shape[-1]]
+    num_samples, num_heads, *rest = tensor.shape
+    if gradient.shape[1] == num_heads:
+        return gradient
+    return gradient.reshape(num_samples, num_heads, -1, *rest).sum(2)
+
+
+def _math_forward(given: _Operands, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    scores = _scores(given, causal=causal, scale=scale)
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse.unsqueeze(-1)).exp()
+    return (weights @ given.value.to(weights.dtype)).to(given.value.dtype), lse
+
+
+def _math_backward(
+    grad_out: Tensor, given: _Operands, *, out: Tensor, lse: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    scores = _scores(given, causal=causal, scale=scale)
+    wide = scores.dtype
+    weights = (scores - lse.unsqueeze(-1)).exp()
+    query, key, value, grad_out, out = (one.to(wide) for one in (*given.inputs, grad_out, out))
+    grad_weights = grad_out @ value.mT
+    grad_scores = weights * (grad_weights - (grad_out * out).sum(-1, keepdim=True)) * scale
+    gradients = (grad_scores @ key, grad_scores.mT @ query, weights.mT @ grad_out)
+    return tuple(one.to(given.query.dtype) for one in gradients)  # type: ignore[return-value]
+
+
+def _scores(given: _Operands, *, causal: bool, scale: float) -> Tensor:
+    wide = accumulation_dtype(given.query.dtype)
+    scores = (given.query.to(wide) * scale) @ given.key.to(wide).mT
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(hidden, -torch.inf)
+    return scores if given.bias is None else scores + given.bias
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

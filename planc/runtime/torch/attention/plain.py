@@ -6,7 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from planc.devices.attention_kernels import Kernel
+from planc.runtime.torch.attention.blocks import lower_right_attention
 from planc.runtime.torch.attention.documents import Documents
+from planc.runtime.torch.attention.kernels import block_kernel
 from planc.runtime.torch.attention.windows import Windows
 
 
@@ -32,23 +35,22 @@ def plain_attention(
         window = None
     if window is None and documents is None:
         return _causal(query, key=key, value=value, scale=scale)
-    # With a mask, CUDA's fused kernels don't support grouped heads; unfused ones materialize the scores.
-    num_groups = query.shape[1] // key.shape[1]
-    key, value = (tensor.repeat_interleave(num_groups, 1) for tensor in (key, value))
     if documents is None:
         assert window is not None, "else nothing would be masked"
-        mask = windows.mask(query, num_keys=length, window=window)
+        bias = windows.bias(query, num_keys=length, window=window)
     else:
         # A compiled graph is the same for all documents: they are in the values of a mask alone.
         places = torch.arange(length, device=query.device)
-        mask = documents.bias("plain", queries=places, keys=places, dtype=query.dtype, window=window)
-    return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+        bias = documents.bias("plain", queries=places, keys=places, dtype=query.dtype, window=window)
+    return lower_right_attention(query, key=key, value=value, scale=scale, bias=bias)
 
 
 def _causal(query: Tensor, *, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """Without a mask. CPUs' fused kernel takes values of the queries' width only, as others do not need."""
+    """Without a mask: by PyTorch's own dispatch where it takes a flash kernel, else by the table's kernel."""
+    if block_kernel(query, value=value, has_mask=False) is not Kernel.FLASH:
+        return lower_right_attention(query, key=key, value=value, scale=scale)
     width, more = value.shape[-1], query.shape[-1] - value.shape[-1]
-    if more > 0 and value.device.type == "cpu":
+    if more > 0:
         value = pad(value, (0, more))
     grouped = query.shape[1] != key.shape[1]
     out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)

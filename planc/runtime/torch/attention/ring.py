@@ -20,10 +20,9 @@ from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.attention.kernels import (
     BlockOutput,
     accumulation_dtype,
-    flash_backward,
-    flash_forward,
+    block_backward,
+    block_forward,
     merge,
-    require_flash,
 )
 from planc.runtime.torch.attention.sharding import Balance, local_positions
 
@@ -93,10 +92,8 @@ def ring_attention(
     """Causal attention over the sequence sharded on `group`, as [B, H, S_local, D].
 
     `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents`, tokens attend
-    within their own only. ValueError if a headtail shard is odd, if key and value differ in shape, or if the
-    device has no kernel for them.
+    within their own only. ValueError if a headtail shard is odd or if key and value differ in shape.
     """
-    require_flash(query, isolates=documents is not None)
     if key.shape != value.shape:
         raise ValueError(f"key {tuple(key.shape)} and value {tuple(value.shape)} must have one shape")
     if balance == "headtail" and query.shape[2] % 2:
@@ -169,7 +166,7 @@ class RingAttention(torch.autograd.Function):
             if block is None:
                 continue
             bias = ring.bias(source, block, query=query)
-            result = flash_forward(
+            result = block_forward(
                 part(query, block.query),
                 key=part(visiting_key, block.key),
                 value=part(visiting_value, block.key),
@@ -197,7 +194,7 @@ class RingAttention(torch.autograd.Function):
         arrival: Arrival | None = None
         for (visiting_key, visiting_value), block, _ in visits(key_value, ring=ctx.ring):
             bias = next(biases) if block else None
-            gradients = block and flash_backward(
+            gradients = block and block_backward(
                 part(grad_out, block.query),
                 query=part(query, block.query),
                 key=part(visiting_key, block.key),
