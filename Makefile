@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 VENV_NEWEST ?= .venv-newest
 GPU_PACKAGES ?= .gpu-packages
+GPU_WHEELS ?=
 RUN_DIR ?= runs/quickstart
 export OMP_NUM_THREADS ?= 1
 
@@ -19,7 +20,7 @@ help:
 	@echo "make lattice     every mesh of up to 8 ranks, run every way, against one process, as LATTICE.md has it"
 	@echo "make catalogue   every known fault, and what catches it, as a table"
 	@echo "make bench       measure whole commands, and training beside the same written by hand, as SPEED.md has it"
-	@echo "make gpu         the first hour on CUDA devices, with the PyTorch of this machine, as GPU.md has it"
+	@echo "make gpu         everything on CUDA devices, with the PyTorch of this machine, as GPU.md has it"
 	@echo "make bad-inputs  every bad plan with planc's answer, how soon, in how much memory"
 	@echo "make estimate-accuracy  estimated peaks and speeds against published ones, and peaks against rehearsals"
 	@echo "make mutants     judge 1000 mutated plans by checks and by real runs"
@@ -109,10 +110,11 @@ gpu:
 	@$(MAKE) --no-print-directory $(GPU_PACKAGES)/.installed
 	PYTHONPATH="$(CURDIR)/$(GPU_PACKAGES)" $(PYTHON) -m tests.gpu.run $(GPU_ARGS)
 
-# The machine's own PyTorch stays: nothing is installed that another package asks for.
+# The machine's own PyTorch stays: nothing is installed that another package asks for. A folder of wheels needs no
+# network, and leaves out what the machine has.
 $(GPU_PACKAGES)/.installed: constraints.txt tests/gpu/requirements.txt
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
-		--target $(GPU_PACKAGES) -c constraints.txt -r tests/gpu/requirements.txt
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(GPU_PACKAGES) \
+		$(if $(GPU_WHEELS),--no-index $(GPU_WHEELS)/*.whl,-c constraints.txt -r tests/gpu/requirements.txt)
 	touch $@
 
 estimate-accuracy: install

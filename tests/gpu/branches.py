@@ -20,7 +20,7 @@ class Claim:
 
 _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
-        "nccl",
+        "nccl-fsdp",
         (
             "cli/running/opening.py::_watch_others",
             "cli/running/opening.py::run_of",

@@ -10,19 +10,41 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
 from tests.gpu.site import ROOT, Site
 
 _GRACE_SECONDS = 5.0
-_SMALL = ("mesh.backend=gloo",)
-_LARGE = (
-    'model.hf="../../../plans/models/qwen3-0.6b"',
-    "data.sequence_length=2048",
-    "data.micro_batch=1",
-    "train.tokens_per_step=8192",
-    "optimizer.kind.lr=1e-4",
-)
-"""0.6 billion parameters in float32: `planc estimate` says 19 GiB at the peak."""
+_POLL_SECONDS = 0.2
+_MODELS = (ROOT / "plans" / "models").as_posix()
+_SIZES: Mapping[tuple[str, bool], Sequence[str]] = {
+    ("one", False): ("mesh.backend=gloo",),
+    ("one", True): (
+        f'model.hf="{_MODELS}/qwen3-0.6b"',
+        "data.sequence_length=1024",
+        "data.micro_batch=1",
+        "train.tokens_per_step=2048",
+        "optimizer.kind.lr=1e-4",
+    ),
+    ("large", False): (
+        f'model.hf="{_MODELS}/tiny-llama"',
+        "mesh.backend=gloo",
+        "data.sequence_length=64",
+        "train.tokens_per_step=128",
+        "train.steps=8",
+    ),
+    ("large", True): (f'model.hf="{_MODELS}/llama-3.2-1b"', "hardware.gpu={gpu}"),
+    ("stages", False): (
+        f'model.hf="{_MODELS}/tiny-llama"',
+        "mesh.backend=gloo",
+        "data.sequence_length=256",
+        "train.tokens_per_step=1024",
+    ),
+    ("stages", True): ("hardware.gpu={gpu}",),
+}
+"""Settings of plans by whether a GPU runs them: a size that it is worth, or one that CPUs have time for."""
+_LOOP = {True: ("llama-3.2-1b", "4096", "18"), False: ("tiny-llama", "64", "8")}
+"""Model, length and steps of the loop by hand: as in `large`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +82,21 @@ def expanded(command: Command, site: Site, folder: Path) -> list[str]:
         "{run}": (sys.executable, "-m", "planc.run"),
         "{torchrun}": (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"),
         "{allow}": [word for pin in site.allowed for word in ("--allow-release", pin)],
-        "{sets}": _sets(_LARGE if site.is_cuda else _SMALL),
         "{backend}": _sets((f"mesh.backend={backend}",)),
+        "{loop}": (f"{_MODELS}/{_LOOP[site.is_cuda][0]}", *_LOOP[site.is_cuda][1:]),
+        **{
+            f"{{{name}}}": _sets(sizes)
+            for (name, on_cuda), sizes in _SIZES.items()
+            if on_cuda == site.is_cuda
+        },
     }
-    words = {"{out}": str(folder), "{device}": site.device, "{python}": sys.executable, "{nccl}": backend}
+    words = {"{out}": str(folder), "{work}": str(folder.parent), "{device}": site.device}
+    words |= {"{python}": sys.executable, "{nccl}": backend, "{num_devices}": str(site.num_cuda_devices)}
     words["{blocks}"] = "40" if site.is_cuda else "12"
     words |= {"{gpu}": site.gpu or "none", "{machine}": site.names[0]}
-    argv: list[str] = []
-    for word in command.argv:
-        if word in lists:
-            argv += lists[word]
-            continue
-        for name, value in words.items():
-            word = word.replace(name, value)
-        argv.append(word)
+    argv = [part for word in command.argv for part in lists.get(word, (word,))]
+    for name, value in words.items():
+        argv = [word.replace(name, value) for word in argv]
     return argv
 
 
@@ -81,38 +104,64 @@ def _sets(settings: Sequence[str]) -> list[str]:
     return [word for setting in settings for word in ("--set", setting)]
 
 
-def run_commands(commands: Sequence[Command], site: Site, folder: Path, *, seconds: float) -> Ran:
+def run_commands(
+    commands: Sequence[Command],
+    site: Site,
+    folder: Path,
+    *,
+    seconds: float,
+    threads: int = 1,
+    cancelled: Event | None = None,
+) -> Ran:
     """Run commands one after the other, up to the first that fails to end in time.
 
-    A later command runs even if an earlier one failed: what it shows is the judge's to say.
+    A later command runs even if an earlier one failed: what it shows is the judge's to say. Setting
+    `cancelled` is as a deadline.
     """
     folder.mkdir(parents=True, exist_ok=True)
     deadline, codes = time.monotonic() + seconds, []
     for command in commands:
         if command.device in (None, site.device):
-            code = _run(expanded(command, site, folder), folder, len(codes), deadline=deadline)
+            argv = expanded(command, site, folder)
+            log = folder / str(len(codes))
+            code = _run(argv, _environment(site, threads), log, deadline=deadline, cancelled=cancelled)
             codes.append(code if code is not None else -1)
             if code is None:
                 return Ran(site, folder, tuple(codes), is_timeout=True)
     return Ran(site, folder, tuple(codes))
 
 
-def _run(argv: Sequence[str], folder: Path, index: int, *, deadline: float) -> int | None:
-    """The exit code; None after the deadline, when the whole group has been killed."""
-    environment = {
+def _environment(site: Site, threads: int) -> dict[str, str]:
+    found = {
         **os.environ,
         "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         # Estimates are of an allocator with expandable segments.
         "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        "OMP_NUM_THREADS": str(threads),
     }
-    with (folder / f"{index}.out").open("wb") as out, (folder / f"{index}.err").open("wb") as err:
+    return found if site.is_cuda else {**found, "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _run(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    *,
+    deadline: float,
+    cancelled: Event | None,
+) -> int | None:
+    """The exit code; None after the deadline, when the whole group has been killed."""
+    with log.with_suffix(".out").open("wb") as out, log.with_suffix(".err").open("wb") as err:
         process = subprocess.Popen(
             argv, cwd=ROOT, stdout=out, stderr=err, env=environment, start_new_session=True
         )
         try:
-            return process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+            while time.monotonic() < deadline and not (cancelled and cancelled.is_set()):
+                try:
+                    return process.wait(_POLL_SECONDS)
+                except subprocess.TimeoutExpired:
+                    pass
             return None
         finally:
             # Also after Ctrl-C, and for ranks that outlive their launcher.

@@ -6,21 +6,32 @@ import gzip
 import json
 import math
 import re
+import signal
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.gpu.commands import Ran
+from tests.gpu.hand import WARMUP_STEPS
 from tests.gpu.outcome import Outcome, Verdict
 
 Judge = Callable[[Ran], Outcome]
 _WARMUP_STEPS = 3
+_COMMUNICATION, _PREEMPTED = 6, 75
+"""Exit codes of planc run."""
 SAME_LOSS = {"cpu": 1e-6, "cuda": 1e-5}
 """Relative: a resumed run computes the same, but a device's sums have no fixed order."""
 NEAR_LOSS = 1e-3
 """Relative, over 12 steps: other kernels, or the same with data elsewhere."""
 BFLOAT16_LOSS = 3e-2
+SAME_SUMS = {"loss": 1e-5, "grad_norm": 1e-4}
+"""Relative, over six steps in float32: the ranks add the same numbers in another order."""
+PEAK_ERROR = 0.03
+"""Relative: of the peak of the large model."""
+NOTICED_SECONDS = 60.0
+"""Until a rank ends whose peer was killed."""
 MEMORY_ERROR = 0.10
 """Relative: what the documentation promises of estimates is not tighter."""
 RACE_GOAL = 0.95
@@ -63,9 +74,9 @@ def losses(folder: Path) -> list[float]:
     return found
 
 
-def seconds_a_step(folder: Path) -> float:
+def seconds_a_step(folder: Path, *, warmup_steps: int = _WARMUP_STEPS) -> float:
     """The median after the warm-up."""
-    return statistics.median(one["seconds"] for one in metrics(folder)[_WARMUP_STEPS:])
+    return statistics.median(one["seconds"] for one in metrics(folder)[warmup_steps:])
 
 
 def tokens_a_second(folder: Path) -> float:
@@ -140,6 +151,50 @@ def balanced(ran: Ran) -> Outcome:
     return _outcome(outcome.verdict is Verdict.OK and len(totals) == 1 and 0 not in totals, figures)
 
 
+def equal_to_one_rank(ran: Ran) -> Outcome:
+    """Each step's loss and gradient norm are those of one rank."""
+    _require_codes(ran)
+    found, expected = metrics(ran.folder / "run"), metrics(ran.folder.parent / "one-rank" / "run")
+    errors = {name: distance(_series(found, name), _series(expected, name)) for name in SAME_SUMS}
+    texts = [f"{name} off by {error:.1e} (at most {SAME_SUMS[name]:.0e})" for name, error in errors.items()]
+    is_equal = all(error <= SAME_SUMS[name] for name, error in errors.items())
+    return _outcome(is_equal, f"{len(found)} steps: {', '.join(texts)}")
+
+
+def near_one_rank(ran: Ran) -> Outcome:
+    """Each step's loss has one rank's, but for the rounding of bfloat16."""
+    _require_codes(ran)
+    error = distance(losses(ran.folder / "run"), losses(ran.folder.parent / "one-rank" / "run"))
+    return _outcome(
+        error <= BFLOAT16_LOSS, f"loss off by {error:.1e} (at most {BFLOAT16_LOSS:.0e}, bfloat16)"
+    )
+
+
+def _series(lines: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [line[name] for line in lines]
+
+
+def noticed(ran: Ran) -> Outcome:
+    """The rank that is left ends by itself, as after a failure of communication."""
+    _require_codes(ran)
+    found = json.loads((ran.folder / "drill.json").read_text(encoding="utf-8"))
+    figures = f"exit codes {found['codes']}, {found['seconds']:.1f} s after the kill"
+    is_right = found["codes"] == [_COMMUNICATION, -signal.SIGKILL]
+    return _outcome(is_right and found["seconds"] <= NOTICED_SECONDS, figures)
+
+
+def stopped(ran: Ran) -> Outcome:
+    """Both ranks saved and exited with 75, and the run went on as if it had not stopped."""
+    _require_codes(ran)
+    found = json.loads((ran.folder / "drill.json").read_text(encoding="utf-8"))
+    is_right = found["codes"] == [_PREEMPTED] * 2 and found["resumed"] == [0, 0] and found["whole"] == [0]
+    figures = f"exit codes {found['codes']} after {found['seconds']:.1f} s, at step {found['step']}"
+    if not is_right:
+        return _outcome(False, f"{figures}; resumed {found['resumed']}, one rank {found['whole']}")
+    error = distance(losses(ran.folder / "stopped"), losses(ran.folder / "whole"))
+    return _outcome(error <= NEAR_LOSS, f"{figures}; resumed loss off by {error:.1e} from one rank")
+
+
 def saved(ran: Ran) -> Outcome:
     """A run that stopped and resumed has the losses of one that did not; its checkpoints are whole."""
     _require_codes(ran)
@@ -185,25 +240,110 @@ def _near_plain(ran: Ran, *, limit: float) -> Outcome:
     return _outcome(error <= limit, figures)
 
 
-def remembered(ran: Ran) -> Outcome:
-    """The measured peak against the estimate and the rehearsal. A CPU's process has no figure to compare."""
-    _require_codes(ran)
-    estimated = json.loads(ran.printed(0))["facts"]["peak_memory"]
-    deep = _DEEP.search(ran.printed(1))
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Bytes at the peak by the estimate and by the rehearsal, and the expected seconds of a step."""
+
+    estimated: int
+    reserved: float
+    allocated: float
+    seconds: float | None
+
+    def text(self) -> str:
+        text = f"estimate {_gib(self.estimated)}, --deep {_gib(self.reserved)}"
+        return text + (f", {self.seconds * 1e3:.4g} ms a step" if self.seconds else "")
+
+
+def predictions(folder: Path, first: int = 0) -> Predicted:
+    """What `planc estimate` and `planc check --deep` printed, as commands `first` and the next."""
+    estimate = json.loads((folder / f"{first}.out").read_text(encoding="utf-8"))
+    deep = _DEEP.search((folder / f"{first + 1}.out").read_text(encoding="utf-8"))
     if deep is None:
         raise ValueError("check --deep printed no rehearsed memory")
     reserved, allocated = (float(deep[at]) * _UNITS[deep[at + 1]] for at in (1, 3))
-    last = metrics(ran.folder / "run")[-1]
-    pairs = [("estimate", estimated, "memory_reserved_bytes"), ("--deep", reserved, "memory_reserved_bytes")]
-    pairs.append(("--deep allocated", allocated, "memory_bytes"))
+    expected = (estimate.get("time") or {}).get("expected") or {}
+    seconds = expected.get("expected_step_seconds")
+    return Predicted(estimate["facts"]["peak_memory"], reserved, allocated, seconds)
+
+
+def predicted(ran: Ran) -> Outcome:
+    """Both predictions were printed."""
+    _require_codes(ran)
+    return _outcome(True, predictions(ran.folder, len(ran.codes) - 2).text())
+
+
+def remembered(ran: Ran) -> Outcome:
+    """The measured peak against the estimate and the rehearsal. A CPU's process has no figure to compare."""
+    _require_codes(ran)
+    found, last = predictions(ran.folder), metrics(ran.folder / "run")[-1]
+    return _peaks(
+        ran,
+        ("estimate", found.estimated, last.get("memory_reserved_bytes")),
+        ("--deep", found.reserved, last.get("memory_reserved_bytes")),
+        ("--deep allocated", found.allocated, last["memory_bytes"]),
+        limit=MEMORY_ERROR,
+    )
+
+
+def stages_remembered(ran: Ran) -> Outcome:
+    """Each stage's own peak; the estimate and the rehearsal are of the rank that holds the most."""
+    _require_codes(ran)
+    found = predictions(ran.folder)
+    peaks = [_rank_peak(ran.folder / "run" / "logs" / f"rank-{rank}.jsonl") for rank in (0, 1)]
+    pairs = [("estimate", found.estimated, max(peaks)), ("--deep", found.reserved, max(peaks))]
+    outcome = _peaks(ran, *pairs, limit=MEMORY_ERROR)
+    ranks = ", ".join(f"rank {rank} {_gib(peak)}" for rank, peak in enumerate(peaks))
+    return Outcome(outcome.verdict, f"{outcome.figures}; {ranks}")
+
+
+def _rank_peak(log: Path) -> int:
+    lines = map(json.loads, log.read_text(encoding="utf-8").splitlines())
+    steps = [line for line in lines if line["event"] == "step"]
+    return int(steps[-1].get("memory_reserved_bytes", steps[-1]["memory_bytes"]))
+
+
+def _peaks(ran: Ran, *pairs: tuple[str, float, int | None], limit: float) -> Outcome:
+    """Pairs of a prediction and what was measured."""
     texts, errors = [], []
-    for name, expected, key in pairs:
-        text = f"{name} {expected / 2**20:,.0f} MiB"
-        if ran.site.is_cuda:
-            errors.append(abs(expected / last[key] - 1))
-            text += f" for {last[key] / 2**20:,.0f} measured ({expected / last[key] - 1:+.1%})"
+    for name, expected, measured in pairs:
+        text = f"{name} {_gib(expected)}"
+        if ran.site.is_cuda and measured:
+            errors.append(abs(expected / measured - 1))
+            text += f" for {_gib(measured)} measured ({expected / measured - 1:+.1%})"
         texts.append(text)
-    return _outcome(all(error <= MEMORY_ERROR for error in errors), "; ".join(texts))
+    return _outcome(all(error <= limit for error in errors), "; ".join(texts))
+
+
+def _gib(num_bytes: float) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB"
+
+
+def beside_by_hand(prediction: str, loop: str | None, *, goal: float) -> Judge:
+    """A judge of a run beside a loop by hand: its own, or that of step `loop`; `prediction` is a step too."""
+
+    def judge(ran: Ran) -> Outcome:
+        _require_codes(ran)
+        work = ran.folder.parent
+        by_hand = json.loads((work / (loop or ran.folder.name) / "hand.json").read_text(encoding="utf-8"))
+        last = metrics(ran.folder / "run")[-1]
+        seconds = seconds_a_step(ran.folder / "run", warmup_steps=WARMUP_STEPS)
+        commands = sorted((work / prediction).glob("*.out"), key=lambda path: int(path.stem))
+        expected = predictions(work / prediction, len(commands) - 2)
+        ratio = by_hand["seconds"] / seconds
+        texts = [f"{ratio:.3f} of by hand ({seconds * 1e3:.1f} ms, by hand {by_hand['seconds'] * 1e3:.1f})"]
+        peaks = _peaks(
+            ran,
+            ("estimate", expected.estimated, last.get("memory_reserved_bytes")),
+            ("--deep", expected.reserved, last.get("memory_reserved_bytes")),
+            limit=PEAK_ERROR,
+        )
+        texts += [f"by hand {_gib(by_hand['reserved_bytes'])}; {peaks.figures}"]
+        if expected.seconds:
+            texts.append(f"{expected.seconds * 1e3:.0f} ms expected ({expected.seconds / seconds - 1:+.0%})")
+        is_met = not ran.site.is_cuda or (ratio >= goal and peaks.verdict is Verdict.OK)
+        return _outcome(is_met, "; ".join(texts))
+
+    return judge
 
 
 def raced(ran: Ran) -> Outcome:
@@ -229,3 +369,9 @@ def timed(ran: Ran) -> Outcome:
         texts.append(f"{name} {one['expected_step_seconds'] * 1e3:.4g} ms ({low:.4g} to {high:.4g})")
     is_inside = before["fast_seconds"] <= measured <= before["slow_seconds"]
     return _outcome(is_inside or not ran.site.is_cuda, "; ".join(texts))
+
+
+def program_ended(ran: Ran) -> Outcome:
+    """A program of the user's own: it exits with 0, and its last line is shown."""
+    _require_codes(ran)
+    return Outcome(Verdict.OK, (ran.printed(0).strip().splitlines() or ["printed nothing"])[-1][:300])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from planc.doctor.packages import PACKAGES, release
 
 ROOT = Path(__file__).parents[2]
 _CODE = ("planc/**/*.py", "examples/*.py", "tests/gpu/*.py", "tests/gpu/plans/*", "tests/bench/*.py")
+_GIB = 2**30
 _PROBE_SECONDS = 300
 
 
@@ -34,10 +36,21 @@ class Site:
     """A digest of planc, the scripts and the steps: results are of this code."""
     allowed: tuple[str, ...] = ()
     """Unsupported releases that the user allows, as `torch==2.11.0`."""
+    commit: str | None = None
+    """Of this tree; None where nobody knows."""
 
     @property
     def num_devices(self) -> int:
         return len(self.names)
+
+    @property
+    def num_cuda_devices(self) -> int:
+        return len(self.names) if self.is_cuda else 0
+
+    @property
+    def memory_gib(self) -> float:
+        """What steps that run side by side share: without what a context takes of each process."""
+        return 0.97 * self.memory_bytes / _GIB if self.is_cuda else math.inf
 
     @property
     def is_cuda(self) -> bool:
@@ -59,7 +72,7 @@ class Site:
         name = self.names[0].lower()
         found = [one for one in DEVICES if one.partition("_")[0] in name]
         if "a100_40gb" in found:
-            return "a100_40gb" if self.memory_bytes < 60 * 2**30 else "a100"
+            return "a100_40gb" if self.memory_bytes < 60 * _GIB else "a100"
         # `gb200` has `b200` in its name.
         return max(found, key=len, default=None)
 
@@ -68,7 +81,9 @@ class NoDeviceError(ValueError):
     """The session can't run here; the message is one line."""
 
 
-def read_site(device: str, *, num_devices: int | None, allowed: tuple[str, ...] = ()) -> Site:
+def read_site(
+    device: str, *, num_devices: int | None, allowed: tuple[str, ...] = (), commit: str | None = None
+) -> Site:
     """This machine as a site. NoDeviceError without PyTorch, or without as many CUDA devices as wanted.
 
     PyTorch is asked in a process of its own: this one must hold no device memory.
@@ -100,15 +115,33 @@ def read_site(device: str, *, num_devices: int | None, allowed: tuple[str, ...] 
         cuda=found["cuda"],
         nccl=found["nccl"],
         code=code_digest(),
-        allowed=allowed,
+        # A release that is supported needs no permission, and the page names none.
+        allowed=tuple(pin for pin in allowed if _is_unsupported(pin)),
+        commit=commit or _commit(),
     )
 
 
 def unsupported_torch(site: Site) -> str | None:
     """The pin of this PyTorch if it is below planc's floor and not allowed."""
-    floor = next(one.floor for one in PACKAGES if one.name == "torch")
     pin = f"torch=={site.release}"
-    return pin if release(site.release) < release(floor) and pin not in site.allowed else None
+    return pin if _is_unsupported(pin) and pin not in site.allowed else None
+
+
+def _is_unsupported(pin: str) -> bool:
+    name, _, version = pin.partition("==")
+    floor = next((one.floor for one in PACKAGES if one.name == name), None)
+    return floor is not None and release(version) < release(floor)
+
+
+def _commit() -> str | None:
+    """The commit of this checkout, with a `+` if files differ from it. A copy without git has none."""
+    git = ("git", "-C", str(ROOT))
+    try:
+        head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+        changed = subprocess.run([*git, "status", "--porcelain", "planc"], capture_output=True, text=True)
+    except OSError:
+        return None
+    return head.stdout.strip() + "+" * bool(changed.stdout.strip()) if head.returncode == 0 else None
 
 
 def code_digest(root: Path = ROOT) -> str:

@@ -54,7 +54,8 @@ def log(
     if instruments.rank_log is not None:
         own = {"step": at.step, "loss": verdict.loss, "seconds": seconds}
         phase_seconds = {phase: ns / 1e9 for phase, ns in spent.items()}
-        instruments.rank_log.write("step", **own, memory_bytes=memory[0], phase_seconds=phase_seconds)
+        peaks = dict(zip(("memory_bytes", "memory_reserved_bytes"), memory, strict=False))
+        instruments.rank_log.write("step", **own, **peaks, phase_seconds=phase_seconds)
     own_times, num_steps = _own_times(run, instruments)
     graphs = () if compiled is None else (compiled.num_graphs,)
     own_values = np.concatenate((np.array((*memory, *graphs, *spent.values()), dtype=np.int64), own_times))

@@ -1,0 +1,44 @@
+"""Meshes of several ranks that compute what one rank computes, all of `plans/small.plan`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`settings` of the plan, and the ranks that they make."""
+
+    name: str
+    num_ranks: int
+    settings: tuple[str, ...]
+    is_bfloat16: bool = False
+    """Whether its losses have bfloat16's rounding, so that they are only near those of one rank."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(word for one in self.settings for word in ("--set", one))
+
+
+_BFLOAT16 = ("fsdp.param_dtype=bfloat16", "fsdp.reduce_dtype=float32")
+CASES: tuple[Case, ...] = (
+    Case("fsdp", 2, ("mesh.dp_shard=2",)),
+    Case("tp", 2, ("mesh.tp=2",)),
+    Case("pp-1f1b", 2, ("mesh.pp=2",)),
+    Case("cp-ulysses", 2, ("mesh.cp=2", "context_parallel.rotate=ulysses")),
+    Case("cp-allgather", 2, ("mesh.cp=2",)),
+    Case("cp-ring", 2, ("mesh.cp=2", "context_parallel.rotate=ring", *_BFLOAT16), is_bfloat16=True),
+    Case("pp-zero-bubble", 2, ("mesh.pp=2", "pipeline.schedule=zero_bubble")),
+    Case("pp-interleaved", 2, ("mesh.pp=2", "pipeline.schedule=interleaved(stages_per_rank=2)")),
+    Case("hsdp", 4, ("mesh.dp_replicate=2", "mesh.dp_shard=2")),
+    Case("fsdp-tp", 4, ("mesh.dp_shard=2", "mesh.tp=2")),
+    Case("pp-fsdp", 4, ("mesh.pp=2", "mesh.dp_shard=2")),
+    Case("pp-tp", 4, ("mesh.pp=2", "mesh.tp=2")),
+    Case("cp-tp", 4, ("mesh.cp=2", "mesh.tp=2", "context_parallel.rotate=ulysses")),
+)
+RESHARDED: tuple[Case, ...] = (
+    Case("dp_shard 2", 2, ("mesh.dp_shard=2",)),
+    Case("tp 2", 2, ("mesh.tp=2",)),
+    Case("pp 2", 2, ("mesh.pp=2",)),
+)
+"""The meshes of one run, which stops and resumes on the next."""
