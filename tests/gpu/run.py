@@ -25,7 +25,7 @@ from threading import Event
 from tests.gpu.commands import Command, expanded, run_commands
 from tests.gpu.judges import judged, program_ended
 from tests.gpu.outcome import Outcome, Result, Verdict, read_results, write_result
-from tests.gpu.page import PAGES, RESULTS, publish
+from tests.gpu.page import PAGES, RESULTS, page, publish
 from tests.gpu.schedule import Capacity, fitting, makespan, ordered, run_side_by_side, with_needs
 from tests.gpu.site import ROOT, NoDeviceError, Site, read_site, unsupported_torch
 from tests.gpu.steps import STEPS, Step
@@ -91,7 +91,7 @@ class Session:
         """Keep a result, and put it on the page."""
         write_result(result, self.places.results)
         if self.places.is_published:
-            publish(read_results(self.places.results), PAGES)
+            PAGES.gpu.write_text(page(read_results(self.places.results)), encoding="utf-8")
 
 
 def pending(
@@ -196,6 +196,8 @@ def main(argv: Sequence[str] | None = None, *, steps: Sequence[Step] = STEPS) ->
             show(step, site, places.work)
         return 0
     left_out = run_all(taken, Session(site, places, end, Event()), capacity)
+    if places.is_published:
+        publish(read_results(places.results), PAGES)
     left_names = [*(step.name for step in left), *left_out]
     expected = [step for step in (*chosen, *taken) if step.name not in left_names]
     return _exit_code(expected, read_results(places.results), site, left_names)
