@@ -14,12 +14,17 @@ class Case:
     settings: tuple[str, ...]
     is_bfloat16: bool = False
     """Whether its losses have bfloat16's rounding, so that they are only near those of one rank."""
+    reference: str = "one-rank"
+    """The step on one rank that it is compared with."""
 
     @property
     def words(self) -> tuple[str, ...]:
         return tuple(word for one in self.settings for word in ("--set", one))
 
 
+_RING = "context_parallel.rotate=ring"
+DOCUMENTS = ("data.packing=isolate",)
+"""Attention ends with each document."""
 _BFLOAT16 = ("fsdp.param_dtype=bfloat16", "fsdp.reduce_dtype=float32")
 CASES: tuple[Case, ...] = (
     Case("fsdp", 2, ("mesh.dp_shard=2",)),
@@ -27,7 +32,10 @@ CASES: tuple[Case, ...] = (
     Case("pp-1f1b", 2, ("mesh.pp=2",)),
     Case("cp-ulysses", 2, ("mesh.cp=2", "context_parallel.rotate=ulysses")),
     Case("cp-allgather", 2, ("mesh.cp=2",)),
-    Case("cp-ring", 2, ("mesh.cp=2", "context_parallel.rotate=ring", *_BFLOAT16), is_bfloat16=True),
+    Case("cp-ring", 2, ("mesh.cp=2", _RING)),
+    Case("cp-ring-bf16", 2, ("mesh.cp=2", _RING, *_BFLOAT16), is_bfloat16=True),
+    Case("cp-allgather-bf16", 2, ("mesh.cp=2", *_BFLOAT16), is_bfloat16=True),
+    Case("cp-ring-documents", 2, ("mesh.cp=2", _RING, *DOCUMENTS), reference="one-rank-documents"),
     Case("pp-zero-bubble", 2, ("mesh.pp=2", "pipeline.schedule=zero_bubble")),
     Case("pp-interleaved", 2, ("mesh.pp=2", "pipeline.schedule=interleaved(stages_per_rank=2)")),
     Case("hsdp", 4, ("mesh.dp_replicate=2", "mesh.dp_shard=2")),

@@ -26,6 +26,16 @@ _SIZES: Mapping[tuple[str, bool], Sequence[str]] = {
         "train.tokens_per_step=2048",
         "optimizer.kind.lr=1e-4",
     ),
+    ("whole", False): ("mesh.backend=gloo",),
+    ("whole", True): (
+        f'model.hf="{_MODELS}/qwen3-0.6b"',
+        "data.sequence_length=2048",
+        "data.micro_batch=1",
+        "train.tokens_per_step=8192",
+        "train.steps=6",
+        "optimizer.kind.lr=1e-4",
+        "hardware.gpu={gpu}",
+    ),
     ("large", False): (
         f'model.hf="{_MODELS}/tiny-llama"',
         "mesh.backend=gloo",

@@ -151,23 +151,37 @@ def balanced(ran: Ran) -> Outcome:
     return _outcome(outcome.verdict is Verdict.OK and len(totals) == 1 and 0 not in totals, figures)
 
 
-def equal_to_one_rank(ran: Ran) -> Outcome:
-    """Each step's loss and gradient norm are those of one rank."""
-    _require_codes(ran)
-    found, expected = metrics(ran.folder / "run"), metrics(ran.folder.parent / "one-rank" / "run")
-    errors = {name: distance(_series(found, name), _series(expected, name)) for name in SAME_SUMS}
-    texts = [f"{name} off by {error:.1e} (at most {SAME_SUMS[name]:.0e})" for name, error in errors.items()]
-    is_equal = all(error <= SAME_SUMS[name] for name, error in errors.items())
-    return _outcome(is_equal, f"{len(found)} steps: {', '.join(texts)}")
+def equal_to_one_rank(reference: str) -> Judge:
+    """A judge of each step's loss and gradient norm against those that step `reference` left."""
+
+    def judge(ran: Ran) -> Outcome:
+        _require_codes(ran)
+        found, expected = (metrics(folder) for folder in _both(ran, reference))
+        errors = {name: distance(_series(found, name), _series(expected, name)) for name in SAME_SUMS}
+        texts = [
+            f"{name} off by {error:.1e} (at most {SAME_SUMS[name]:.0e})" for name, error in errors.items()
+        ]
+        is_equal = all(error <= SAME_SUMS[name] for name, error in errors.items())
+        return _outcome(is_equal, f"{len(found)} steps: {', '.join(texts)}")
+
+    return judge
 
 
-def near_one_rank(ran: Ran) -> Outcome:
-    """Each step's loss has one rank's, but for the rounding of bfloat16."""
-    _require_codes(ran)
-    error = distance(losses(ran.folder / "run"), losses(ran.folder.parent / "one-rank" / "run"))
-    return _outcome(
-        error <= BFLOAT16_LOSS, f"loss off by {error:.1e} (at most {BFLOAT16_LOSS:.0e}, bfloat16)"
-    )
+def near_one_rank(reference: str) -> Judge:
+    """A judge of each step's loss, which has bfloat16's rounding, against that of one rank in float32."""
+
+    def judge(ran: Ran) -> Outcome:
+        _require_codes(ran)
+        found, expected = (losses(folder) for folder in _both(ran, reference))
+        error = distance(found, expected)
+        text = f"{len(found)} steps: loss off by {error:.1e} (at most {BFLOAT16_LOSS:.0e}, bfloat16)"
+        return _outcome(error <= BFLOAT16_LOSS, text)
+
+    return judge
+
+
+def _both(ran: Ran, reference: str) -> tuple[Path, Path]:
+    return ran.folder / "run", ran.folder.parent / reference / "run"
 
 
 def _series(lines: Sequence[Mapping[str, Any]], name: str) -> list[float]:

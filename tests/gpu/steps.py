@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tests.gpu import judges
-from tests.gpu.cases import CASES, RESHARDED, Case
+from tests.gpu.cases import CASES, DOCUMENTS, RESHARDED, Case
 from tests.gpu.commands import Command
 from tests.gpu.judges import Judge
 from tests.gpu.site import Site
@@ -101,7 +101,7 @@ def _predictions(plan: str, size: str) -> tuple[Command, ...]:
 
 
 def _case(case: Case) -> Step:
-    judge = judges.near_one_rank if case.is_bfloat16 else judges.equal_to_one_rank
+    judge = (judges.near_one_rank if case.is_bfloat16 else judges.equal_to_one_rank)(case.reference)
     settings = ", ".join(case.settings)
     near = "near one rank in float32" if case.is_bfloat16 else "equal to one rank"
     return Step(
@@ -113,9 +113,15 @@ def _case(case: Case) -> Step:
         cpu_seconds=20 if case.num_ranks == 2 else 35,
         gib=_RANK_GIB * case.num_ranks,
         cores=case.num_ranks,
-        needs=("one-rank",),
+        needs=(case.reference,),
         is_quick=case.name == "tp",
     )
+
+
+def _one_rank(name: str, shows: str, *settings: str) -> Step:
+    words = tuple(word for one in settings for word in ("--set", one))
+    run = ("{run}", f"{_PLANS}/small.plan", "--run-dir", "{out}/run", "{backend}", "{allow}", *words)
+    return Step(name, shows, (Command(run),), judge=judges.trained, seconds=30, is_quick=not settings)
 
 
 def _resharded() -> Step:
@@ -130,7 +136,7 @@ def _resharded() -> Step:
         "nccl-resume",
         f"one run with async saves that stops and resumes on other meshes ({meshes}) is equal to one rank",
         tuple(commands),
-        judge=judges.equal_to_one_rank,
+        judge=judges.equal_to_one_rank("one-rank"),
         seconds=90,
         cpu_seconds=60,
         gib=2 * _RANK_GIB,
@@ -203,14 +209,8 @@ STEPS: tuple[Step, ...] = (
         seconds=25,
         is_quick=True,
     ),
-    Step(
-        "one-rank",
-        "six steps of a small model on one rank, which the ranks of the nccl steps are compared with",
-        (Command(("{run}", f"{_PLANS}/small.plan", "--run-dir", "{out}/run", "{backend}", "{allow}")),),
-        judge=judges.trained,
-        seconds=30,
-        is_quick=True,
-    ),
+    _one_rank("one-rank", "six steps of a small model on one rank, which those of several are compared with"),
+    _one_rank("one-rank-documents", "the same, with attention that ends with each document", *DOCUMENTS),
     *map(_case, CASES),
     _prediction("eager", "large", "1.2 B parameters"),
     _prediction("compiled", "large-compiled", "1.2 B parameters with compiled layers"),
@@ -283,10 +283,10 @@ STEPS: tuple[Step, ...] = (
     Step(
         "memory",
         "0.6 B parameters in float32: the allocator's peak is as planc estimate and check --deep predict",
-        (*_predictions("one", "one"), _run("one", "run")),
+        (*_predictions("one", "whole"), _run("one", "run", size="whole")),
         judge=judges.remembered,
         seconds=80,
-        gib=_ONE_GIB,
+        gib=28.0,
     ),
     Step(
         "memory-stages",

@@ -371,7 +371,7 @@ def test_a_mesh_is_compared_in_loss_and_norm(
         line = {"step": 1, "loss": values[0], "grad_norm": values[1]}
         (tmp_path / name / "run" / "metrics.jsonl").write_text(json.dumps(line))
     ran = judges.Ran(H100, tmp_path / "nccl-tp", (0,))
-    assert judges.judged(judges.equal_to_one_rank, ran).verdict is verdict
+    assert judges.judged(judges.equal_to_one_rank("one-rank"), ran).verdict is verdict
 
 
 @pytest.mark.parametrize(
