@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from planc.graph.op import Op
 from planc.graph.ops import OPS, Accumulate, InitMesh
+from planc.pipelining.order_text import order_text
+from planc.pipelining.orders import Action
 from planc.record import record
 from planc.vocab import MeshDim
 
@@ -71,17 +73,20 @@ UNKNOWN_STEPS = 0
 
 def plan_hash(graph: Graph) -> str:
     """The SHA-256 of the graph's meaning, whatever the plan's layout, comments, order, name and positions."""
-    meaning = asdict(graph)
-    del meaning["name"]
-    text = json.dumps(_without_spans(meaning), sort_keys=True, separators=(",", ":"))
+    meaning = plain(graph, without=("name", "span"))
+    text = json.dumps(meaning, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _without_spans(value: Any) -> Any:
+def plain(value: Any, *, without: tuple[str, ...] = ()) -> Any:
+    """A graph, or a part of it, as JSON has it, without the fields of some names."""
     match value:
-        case dict():
-            return {key: _without_spans(item) for key, item in value.items() if key != "span"}
-        case list() | tuple():
-            return [_without_spans(item) for item in value]
+        case (Action(), *_):
+            return order_text(value)
+        case tuple():
+            return [plain(item, without=without) for item in value]
+        case _ if is_dataclass(value):
+            names = (one.name for one in fields(value) if one.name not in without)
+            return {name: plain(getattr(value, name), without=without) for name in names}
         case _:
             return value

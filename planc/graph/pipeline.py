@@ -7,7 +7,6 @@ from itertools import pairwise
 from planc.graph.gathers import StageUnit, Stay, stage_holding
 from planc.graph.graph import Graph
 from planc.graph.ops import Accumulate, FullyShard, SplitPipeline
-from planc.pipelining.order_text import parse_order
 from planc.pipelining.orders import Direction, Order, rank_of, schedule_of
 from planc.pipelining.simulate import Simulation, equal_step
 from planc.record import record
@@ -66,4 +65,4 @@ def pipeline_of(graph: Graph) -> Pipeline | None:
         for group in op.groups
         if (stage := stage_holding(group, split.stages)) is not None
     )
-    return Pipeline(split, tuple(map(parse_order, loop.orders)), loop.times, tuple(units))
+    return Pipeline(split, loop.orders, loop.times, tuple(units))

@@ -10,6 +10,8 @@ from typing import Any
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import Accumulate, Evaluate, ParameterGroup
+from planc.pipelining.order_text import order_text
+from planc.pipelining.orders import Action
 from planc.styles.style import StyleUse
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
@@ -86,6 +88,8 @@ def _value(name: str, value: Any) -> str:
             return value[:12] if name.endswith("digest") else value
         case (ParameterGroup(), *_):
             return ",".join(map(_parameter_group, value))
+        case ((Action(), *_), *_):
+            return ",".join(map(order_text, value))
         case tuple() if name == "groups" and value and isinstance(value[0][0], str):
             return _groups(value)
         case tuple() if value and all(isinstance(item, str) for item in value):

@@ -23,7 +23,6 @@ from planc.graph.ops import (
     SumTies,
 )
 from planc.graph.violation import Violation
-from planc.pipelining.order_text import parse_order
 from planc.pipelining.orders import has_weights
 from planc.pipelining.simulate import ScheduleError, equal_step
 from planc.vocab import MeshDim
@@ -163,20 +162,17 @@ def _orders(graph: Graph, split: SplitPipeline, op: Accumulate) -> Iterator[Viol
         return
     stages = len(split.stages)
     try:
-        orders = [parse_order(text) for text in op.orders]
-        step = equal_step(orders, num_stages=stages)
+        step = equal_step(op.orders, num_stages=stages)
     except ScheduleError as error:
         yield Violation(op.name, f"its orders can't run: {error}")
-    except ValueError as error:
-        yield Violation(op.name, f"an order can't be read: {error}")
     else:
-        number = 1 + max(action.micro_batch for action in orders[0])
+        number = 1 + max(action.micro_batch for action in op.orders[0])
         if number != op.times:
             yield Violation(op.name, f"its orders are for {number} micro-batches, not for {op.times}")
         if split.max_sends < step.max_sends:
             text = f"ranks may hang with {split.max_sends} sends under way, and don't with {step.max_sends}"
             yield Violation(split.name, text)
-        yield from _weights(split, op, are_apart=has_weights(orders))
+        yield from _weights(split, op, are_apart=has_weights(op.orders))
 
 
 def _weights(split: SplitPipeline, op: Accumulate, *, are_apart: bool) -> Iterator[Violation]:

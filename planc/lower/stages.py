@@ -16,7 +16,6 @@ from planc.graph.ops import (
     SumTies,
 )
 from planc.lower.sequences import sequence_layouts
-from planc.pipelining.order_text import order_text
 from planc.pipelining.orders import Order
 from planc.pipelining.simulate import equal_step
 from planc.plan import spec
@@ -65,10 +64,10 @@ def sum_ties(bound: BoundPlan) -> Iterator[SumTies]:
         yield SumTies(over=(MeshDim.PP,), span=bound.plan.span("pipeline"))
 
 
-def micro_orders(bound: BoundPlan) -> tuple[str, ...]:
+def micro_orders(bound: BoundPlan) -> tuple[Order, ...]:
     """What each pp rank runs in a step, in order; empty without a pipeline."""
     pipeline = _pipeline(bound)
-    return () if pipeline is None else tuple(map(order_text, _orders(bound, pipeline)))
+    return () if pipeline is None else _orders(bound, pipeline)
 
 
 def _max_sends(bound: BoundPlan, pipeline: spec.PipelineSpec) -> int:

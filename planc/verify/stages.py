@@ -18,7 +18,6 @@ from planc.graph.ops import (
     SumTies,
 )
 from planc.graph.pipeline import pipeline_of
-from planc.pipelining.order_text import order_text
 from planc.pipelining.simulate import equal_step
 from planc.plan.spec import PipelineSpec
 from planc.plan.stages import orders
@@ -60,7 +59,7 @@ def in_small_stages(
                 max_sends = equal_step(found, num_stages=number).max_sends
                 return replace(op, stages=stages, shape=shape, dtype=dtype, max_sends=max_sends)
             case Accumulate() if op.orders:
-                return replace(op, orders=tuple(map(order_text, found)))
+                return replace(op, orders=found)
             case _:
                 return op
 

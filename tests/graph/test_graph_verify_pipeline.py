@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from planc.graph import ops
+from planc.graph.artifact import ArtifactError, dump, graph_of, load
 from planc.graph.graph import Graph
 from planc.graph.op import Op
 from planc.graph.verify import verify
+from planc.pipelining.order_text import order_text, parse_order
 from planc.vocab import MeshDim
 from tests.pipelining.tiny import pipelined
 from tests.plans import PLANS, checked
@@ -43,7 +45,8 @@ def _order(number: int, change: Callable[[str], str]) -> Callable[[Graph], Graph
     """A graph with one rank's order changed."""
 
     def edit(op: ops.Accumulate) -> ops.Accumulate:
-        orders = [change(text) if index == number else text for index, text in enumerate(op.orders)]
+        orders = list(op.orders)
+        orders[number] = parse_order(change(order_text(orders[number])))
         assert tuple(orders) != op.orders
         return replace(op, orders=tuple(orders))
 
@@ -111,7 +114,6 @@ PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
         _edit(ops.Accumulate, lambda op: replace(op, orders=op.orders[:1])),
         "has 1 orders for 2 ranks of pp",
     ),
-    "no text of an order": (_order(0, lambda text: f"{text} x"), "an order can't be read: `x`"),
     "an empty order": (_order(1, lambda text: ""), "its orders can't run: rank 1 has no actions"),
     "an action left out": (_order(0, lambda text: text.removesuffix(" 0B3")), "rank 0 lacks 0B3"),
     "a deadlock": (
@@ -217,7 +219,11 @@ DEFERRED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
         _edit(
             ops.Accumulate,
             lambda op: replace(
-                op, orders=("0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3", "1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3")
+                op,
+                orders=(
+                    parse_order("0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3"),
+                    parse_order("1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3"),
+                ),
             ),
         ),
         "pipeline.split: defers gradients of weights that no order has",
@@ -265,3 +271,12 @@ def test_a_graph_without_pp_has_no_pipeline() -> None:
         MESSAGES in str(one)
         for one in verify(_edit(ops.Accumulate, lambda op: replace(op, body=loop.body))(graph))
     )
+
+
+def test_a_file_with_text_that_is_not_an_order_is_refused() -> None:
+    text = dump(_sound(), sources=(), overrides=())
+    assert graph_of(load(text)) == _sound()
+    planted = text.replace('"0F0 ', '"0F0 x ', 1)
+    assert planted != text
+    with pytest.raises(ArtifactError, match=r"accumulate\.orders\.0: .*`x` is not a stage"):
+        load(planted)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentParser, Namespace
-from dataclasses import asdict
 from typing import Any
 
 from planc.capacity.draft import Draft
@@ -19,7 +18,7 @@ from planc.cli.support.arguments import (
 from planc.cli.support.exits import UsageError
 from planc.cli.support.views import write_view
 from planc.estimate.layout import layouts
-from planc.graph.graph import Graph, plan_hash
+from planc.graph.graph import Graph, plain, plan_hash
 from planc.graph.ops import BuildModel
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.graph.text import to_mermaid, to_text
@@ -103,7 +102,7 @@ def _graph(graph: Graph, output_format: str) -> str:
         case "mermaid":
             return to_mermaid(graph)
         case _:
-            return json.dumps({"plan_hash": plan_hash(graph), **asdict(graph)}, indent=2) + "\n"
+            return json.dumps({"plan_hash": plan_hash(graph), **plain(graph)}, indent=2) + "\n"
 
 
 def _solution(bound: BoundPlan) -> Solution:

@@ -29,7 +29,6 @@ from planc.graph.ops import (
     SplitPipeline,
 )
 from planc.modeling.layers import EqualLayers, equal_layers
-from planc.pipelining.order_text import order_text, parse_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +152,8 @@ def shortened(graph: Graph, dropped: frozenset[str], *, num_steps: int, num_micr
 
 def _fewer(op: Accumulate, times: int) -> Accumulate:
     """The op for the first micro-batches."""
-    orders = (parse_order(text) for text in op.orders)
-    left = (tuple(action for action in order if action.micro_batch < times) for order in orders)
-    return replace(op, times=times, orders=tuple(map(order_text, left)))
+    left = (tuple(action for action in order if action.micro_batch < times) for order in op.orders)
+    return replace(op, times=times, orders=tuple(left))
 
 
 def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:

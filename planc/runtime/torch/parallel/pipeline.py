@@ -15,7 +15,6 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.distributed import ProcessGroup
 
 from planc.graph.ops import Accumulate, SplitPipeline
-from planc.pipelining.order_text import parse_order
 from planc.pipelining.orders import Order, rank_of
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
@@ -181,7 +180,7 @@ def split_pipeline(run: Run, op: SplitPipeline, mesh: Mesh, model: nn.Module) ->
         lengths=lengths_of(run.graph, op),
         num_ranks=run.graph.size(pp),
         rank=run.coordinate(pp),
-        order=parse_order(loop.orders[run.coordinate(pp)]),
+        order=loop.orders[run.coordinate(pp)],
         activations=activations,
         gradients=gradients,
         ends=_group([[one[0], one[-1]] for one in columns], timeout=timeout) if op.ties else None,
