@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import fields
 from typing import Any, ClassVar, Literal
 
@@ -14,7 +15,7 @@ STEP_BYTES = 4
 
 
 @record(kw_only=True)
-class OptimizerKind:
+class OptimizerKind(ABC):
     """One of torch.optim's optimizers, with the arguments of its class, by their names there.
 
     Subclasses add `kind`, their name in plans and graphs. `lr`, `weight_decay` and the implementation are
@@ -46,16 +47,16 @@ class OptimizerKind:
         return {name: getattr(self, name) for name in self.argument_names()}
 
     @property
+    @abstractmethod
     def state_names(self) -> tuple[str, ...]:
         """The tensors that it keeps for each parameter, each of the parameter's size, by torch's names."""
-        raise NotImplementedError
 
+    @abstractmethod
     def num_temporaries(self, *, is_for_loop: bool, decays: bool) -> int:
         """How many tensors of a parameter's size a step makes and frees.
 
         `is_for_loop` updates each parameter by itself, not all in `foreach`; `decays` if its weights decay.
         """
-        raise NotImplementedError
 
     def __str__(self) -> str:
         """`adamw(betas=(0.9, 0.95), eps=1e-08)`."""
