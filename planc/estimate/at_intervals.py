@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import AtInterval, Collective, Kind
+from planc.graph.op import Phase
 from planc.graph.ops import Accumulate, CompareReplicas, CompileModules, CountExperts, Log, OpenData
-from planc.graph.step_phases import PHASES
 from planc.vocab import SAMPLE_DIMS, MeshDim, Replicate
 
 _DIGEST_BYTES = 16
@@ -48,7 +48,7 @@ def _logged(work: RankWork, op: Log, *, is_cuda: bool) -> Iterator[Collective]:
     size = work.graph.world_size
     is_compiled = any(isinstance(one, CompileModules) for one in work.graph.setup)
     # Memory allocated, and with CUDA's allocator also reserved; each rank's own time is in its own place.
-    num_bytes = _VALUE_BYTES * (1 + is_cuda + is_compiled + len(PHASES) + size)
+    num_bytes = _VALUE_BYTES * (1 + is_cuda + is_compiled + len(Phase) + size)
     kinds = (Kind.ALL_REDUCE,) if is_cuda or size == 2 else (Kind.GATHER, Kind.BROADCAST)
     for kind in kinds:
         yield Collective(op.over, size, kind, op.name, 1, num_bytes)

@@ -39,6 +39,20 @@ class Stage(IntEnum):
     SAVE = 13
 
 
+class Phase(StrEnum):
+    """The parts of a step's time, each of which is that of its ops.
+
+    The reductions by FSDP and over replicas are a part of backward.
+    """
+
+    DATA = "data"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    CHECKPOINT = "checkpoint"
+    OTHER = "other"
+
+
 class Resource(StrEnum):
     """The state of a run, by part: what one op makes and others read.
 
@@ -139,6 +153,7 @@ class Op(ABC):
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "strict": True}
 
     stage: ClassVar[Stage]
+    phase: ClassVar[Phase] = Phase.OTHER
     summary: ClassVar[str]
     span: Span | None = field(default=None, compare=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from planc.graph.consequence import DERIVED, output
-from planc.graph.op import Effects, Op, Resource, Stage
+from planc.graph.op import Effects, Op, Phase, Resource, Stage
 from planc.record import record
 from planc.vocab import DType, MeshDim
 
@@ -44,6 +44,7 @@ class ResumeCheckpoint(Op):
 class SettleSave(Op):
     op: Literal["checkpoint.settle"] = "checkpoint.settle"
     stage: ClassVar[Stage] = Stage.STEP
+    phase: ClassVar[Phase] = Phase.CHECKPOINT
     summary: ClassVar[str] = (
         "Agrees on all ranks whether the running save has ended; the last step waits for it."
     )
@@ -57,6 +58,7 @@ class SettleSave(Op):
 class SaveCheckpoint(Op):
     op: Literal["checkpoint.save"] = "checkpoint.save"
     stage: ClassVar[Stage] = Stage.SAVE
+    phase: ClassVar[Phase] = Phase.CHECKPOINT
     summary: ClassVar[str] = "Writes all training state into a new step directory, committed by rename."
     every_steps: Annotated[int | None, output("checkpoint.save_every")]
     at_end: Annotated[bool, output("checkpoint.save_last")]
@@ -86,6 +88,7 @@ class SaveCheckpoint(Op):
 class ExportHf(Op):
     op: Literal["export.hf"] = "export.hf"
     stage: ClassVar[Stage] = Stage.SAVE
+    phase: ClassVar[Phase] = Phase.CHECKPOINT
     summary: ClassVar[str] = (
         "Gathers the weights, one at a time, into a directory that transformers can load."
     )

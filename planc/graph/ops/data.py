@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from planc.data_sources import Source
 from planc.graph.consequence import DERIVED, layout, numerics, output, samples
-from planc.graph.op import Effects, Op, Resource, Stage
+from planc.graph.op import Effects, Op, Phase, Resource, Stage
 from planc.record import record
 from planc.vocab import MeshDim
 
@@ -100,6 +100,7 @@ class OpenEvaluation(Op):
 class NextBatch(Op):
     op: Literal["batch.next"] = "batch.next"
     stage: ClassVar[Stage] = Stage.STEP
+    phase: ClassVar[Phase] = Phase.DATA
     summary: ClassVar[str] = (
         "Takes this rank's micro-batches of the step, and counts the step's target tokens over all ranks "
         "unless every token is one."
@@ -120,6 +121,7 @@ class NextBatch(Op):
 class ShardContext(Op):
     op: Literal["cp.shard"] = "cp.shard"
     stage: ClassVar[Stage] = Stage.STEP
+    phase: ClassVar[Phase] = Phase.DATA
     summary: ClassVar[str] = "Takes one micro-batch and this rank's shard of every sequence in it."
     balance: Annotated[str, layout("context_parallel", "sequence tensors")]
     buffers: Annotated[tuple[tuple[str, int], ...], layout("context_parallel", "sequence tensors")]

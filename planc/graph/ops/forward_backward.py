@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from planc.graph.consequence import DERIVED, derived_sums, layout, output
-from planc.graph.op import Effects, Op, Resource, Stage
+from planc.graph.op import Effects, Op, Phase, Resource, Stage
 from planc.graph.ops.data import ShardContext
 from planc.graph.ops.pipeline import ReceiveHidden, SendHidden
+from planc.pipelining.order_text import OrderAsText
 from planc.record import record
 from planc.vocab import LogitsStep, MeshDim
 
@@ -16,6 +17,7 @@ from planc.vocab import LogitsStep, MeshDim
 class Forward(Op):
     op: Literal["forward"] = "forward"
     stage: ClassVar[Stage] = Stage.STEP
+    phase: ClassVar[Phase] = Phase.FORWARD
     summary: ClassVar[str] = "Runs the model on the local batch."
     over: Annotated[tuple[MeshDim, ...], DERIVED]
     """The mesh dims that the model's own layers and units communicate over."""
@@ -45,6 +47,7 @@ _CHUNKS = layout("train.loss_chunks", "loss chunks", is_in_sums=True)
 class ComputeLoss(Op):
     op: Literal["loss"] = "loss"
     stage: ClassVar[Stage] = Stage.STEP
+    phase: ClassVar[Phase] = Phase.FORWARD
     summary: ClassVar[str] = "Sums the local cross entropy and divides by the step's global token count."
     vocab_over: Annotated[tuple[MeshDim, ...], derived_sums("tensor_parallel", "loss over tp")]
     """The mesh dim that shards the logits' vocabulary, if any."""
@@ -73,6 +76,7 @@ class ComputeLoss(Op):
 class Backward(Op):
     op: Literal["backward"] = "backward"
     stage: ClassVar[Stage] = Stage.STEP
+    phase: ClassVar[Phase] = Phase.BACKWARD
     summary: ClassVar[str] = (
         "Runs the backward pass; sharded units and whole replicas reduce their gradients on the last micro "
         "step."
@@ -92,6 +96,7 @@ class Backward(Op):
 class ComputeWeightGradients(Op):
     op: Literal["backward.weights"] = "backward.weights"
     stage: ClassVar[Stage] = Stage.STEP
+    phase: ClassVar[Phase] = Phase.BACKWARD
     summary: ClassVar[str] = (
         "Computes the gradients of weights that the backward pass of one micro-batch has deferred; sharded "
         "units and whole replicas reduce theirs on the last micro step."
@@ -119,7 +124,7 @@ class Accumulate(Op):
     summary: ClassVar[str] = "Repeats its body over the step's micro-batches and accumulates gradients."
     times: Annotated[int, layout("train.tokens_per_step", "gradient_accumulation", is_in_sums=True)]
     body: tuple[MicroOp, ...]
-    orders: Annotated[tuple[str, ...], layout("pipeline.schedule", "pipeline")] = ()
+    orders: Annotated[tuple[OrderAsText, ...], layout("pipeline.schedule", "pipeline")] = ()
     """In a pipeline, what each pp rank runs, in order: see `planc.pipelining.orders`. Ops up to the loss are
     a forward, those after it are a backward, but for `backward.weights`."""
 

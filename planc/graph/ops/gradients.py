@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Annotated, ClassVar, Literal
 
 from planc.graph.consequence import DERIVED, layout, numerics, output
-from planc.graph.op import Effects, Op, Resource, Stage
+from planc.graph.op import Effects, Op, Phase, Resource, Stage
 from planc.record import record
 from planc.vocab import MeshDim
 
@@ -16,6 +16,7 @@ from planc.vocab import MeshDim
 class SyncGradients(Op):
     op: Literal["grads.sync"] = "grads.sync"
     stage: ClassVar[Stage] = Stage.STEP
+    phase: ClassVar[Phase] = Phase.OPTIMIZER
     summary: ClassVar[str] = (
         "Reduces the remaining partial gradients in one message, to their parameters' placements."
     )
@@ -31,6 +32,7 @@ class SyncGradients(Op):
 class AllReduceGradients(Op):
     op: Literal["grads.all_reduce"] = "grads.all_reduce"
     stage: ClassVar[Stage] = Stage.STEP
+    phase: ClassVar[Phase] = Phase.BACKWARD
     summary: ClassVar[str] = (
         "Waits for the sums of gradients over replicas without FSDP. The last micro step's backward starts "
         "each sum once its gradients are there: one message per dtype for a bucket of layers of `blocks`, "
@@ -77,6 +79,7 @@ class AllReduceGradients(Op):
 class SumTies(Op):
     op: Literal["grads.sum_ties"] = "grads.sum_ties"
     stage: ClassVar[Stage] = Stage.STEP
+    phase: ClassVar[Phase] = Phase.OPTIMIZER
     summary: ClassVar[str] = (
         "Sums the gradients of each weight that the first and the last stage of a pipeline both have, over "
         "these two: the copies stay equal."
@@ -95,6 +98,7 @@ class SumTies(Op):
 class ClipGradients(Op):
     op: Literal["grads.clip"] = "grads.clip"
     stage: ClassVar[Stage] = Stage.STEP
+    phase: ClassVar[Phase] = Phase.OPTIMIZER
     summary: ClassVar[str] = (
         "Computes the global gradient norm, each distinct element once, and clips it to `max_norm`."
     )

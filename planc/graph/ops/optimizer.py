@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from planc.graph.consequence import layout, numerics
-from planc.graph.op import Effects, Op, Resource, Stage
+from planc.graph.op import Effects, Op, Phase, Resource, Stage
 from planc.optimizers import AnyOptimizer
 from planc.optimizers.optimizer import Implementation
 from planc.record import record
@@ -82,6 +82,7 @@ class BuildSchedule(Op):
 class StepOptimizer(Op):
     op: Literal["optimizer.step"] = "optimizer.step"
     stage: ClassVar[Stage] = Stage.STEP
+    phase: ClassVar[Phase] = Phase.OPTIMIZER
     summary: ClassVar[str] = "Updates the parameters and clears the gradients."
 
     def effects(self) -> Effects:
@@ -95,6 +96,7 @@ class StepOptimizer(Op):
 class StepSchedule(Op):
     op: Literal["schedule.step"] = "schedule.step"
     stage: ClassVar[Stage] = Stage.STEP
+    phase: ClassVar[Phase] = Phase.OPTIMIZER
     summary: ClassVar[str] = "Advances the learning rate."
 
     def effects(self) -> Effects:

@@ -10,7 +10,6 @@ from torch.profiler import profile, record_function
 
 from planc.graph.op import Op, Stage
 from planc.graph.ops import NextBatch
-from planc.graph.step_phases import phase_of
 from planc.runtime.interpreter import Position
 from planc.runtime.ranks.rank_log import RankLog
 from planc.runtime.torch.reporting.first_step import FirstStep
@@ -59,7 +58,7 @@ class Instruments:
         if self.line is not None and (op.stage is Stage.SAVE or self.line.most.is_there()):
             # It is complete, and is written before a save in any case.
             self.write_line()
-        self.clock.enter(phase_of(op))
+        self.clock.enter(op.phase)
         if isinstance(op, NextBatch):
             self.clock.begin_step()
         if self.own_time is not None:

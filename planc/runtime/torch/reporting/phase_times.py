@@ -9,20 +9,20 @@ from itertools import pairwise
 
 import torch
 
-from planc.graph.step_phases import CHECKPOINT, PHASES
+from planc.graph.op import Phase
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
     """The moment at which a phase began; `event` is in the device's own queue, where work is done later."""
 
-    phase: str
+    phase: Phase
     host_ns: int
     event: torch.cuda.Event | None
 
     def until(self, later: _Mark) -> int:
         """Nanoseconds until `later`. A save waits for the disk, which the device's clock does not show."""
-        if self.event is None or later.event is None or self.phase == CHECKPOINT:
+        if self.event is None or later.event is None or self.phase is Phase.CHECKPOINT:
             return later.host_ns - self.host_ns
         return int(self.event.elapsed_time(later.event) * 1e6)
 
@@ -40,7 +40,7 @@ class PhaseClock:
         self._num_settled = 0
         self._saving_ns = 0
 
-    def enter(self, phase: str) -> None:
+    def enter(self, phase: Phase) -> None:
         """Begin or continue a phase."""
         if not self._marks or self._marks[-1].phase != phase:
             self._marks.append(self._now(phase))
@@ -51,16 +51,18 @@ class PhaseClock:
 
     def begin_step(self) -> None:
         """Forget the previous step, but not its saves: they come after its metrics."""
-        self._saving_ns += sum(mark.until(later) for mark, later in self._take() if mark.phase == CHECKPOINT)
+        self._saving_ns += sum(
+            mark.until(later) for mark, later in self._take() if mark.phase is Phase.CHECKPOINT
+        )
 
     def read(self) -> dict[str, int]:
-        """Nanoseconds by phase, in the order of PHASES: of this step, and of saves since the last call."""
+        """Nanoseconds by phase, in the order of `Phase`: of this step, and of saves since the last call."""
         if self._marks and not self._has_queue:
             self._marks.append(self._now(self._marks[-1].phase))
-        found = dict.fromkeys(PHASES, 0)
+        found = dict.fromkeys(Phase, 0)
         for mark, later in self._take():
             found[mark.phase] += mark.until(later)
-        found[CHECKPOINT] += self._saving_ns
+        found[Phase.CHECKPOINT] += self._saving_ns
         self._saving_ns = 0
         return found
 
@@ -73,7 +75,7 @@ class PhaseClock:
         self._num_settled = min(1, self._num_settled)
         return pairwise(known)
 
-    def _now(self, phase: str) -> _Mark:
+    def _now(self, phase: Phase) -> _Mark:
         event = None
         if self._has_queue:
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
