@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -16,26 +17,34 @@ from planc.vocab import MeshDim
 from tests.dist.pool import run_ranks
 from tests.parity.cases import Case, make_workspace, plan_text
 from tests.parity.ranks import Task, open_run
-from tests.patience import WAIT_SECONDS, is_within, unhurried
+from tests.patience import WAIT_SECONDS, is_within, unhurried, wait_until
 
 TIMEOUT_SECONDS = unhurried(2)
 
 
-def seconds_until_given_up(rank: int, world_size: int, task: Task, mesh_dims: tuple[MeshDim, ...]) -> float:
-    """How long rank 0 waits for a rank that does not come; 0 on all others."""
+WAITING = {0: (MeshDim.TP,), 7: (MeshDim.DP_SHARD, MeshDim.CP)}
+"""The ranks that wait for others of a group that do not come. No group has both."""
+
+
+def seconds_until_given_up(rank: int, world_size: int, task: Task) -> float:
+    """How long a rank of `WAITING` waits; 0 on all others."""
     own = open_run(task, Silent())
     mesh = init_mesh(own, task.graph.init_mesh)
-    group = fsdp_mesh(own, mesh, shard_over=mesh_dims, replicate_over=()).get_group()
+    # All ranks make every group, in one order.
+    groups = {
+        waiter: fsdp_mesh(own, mesh, shard_over=mesh_dims, replicate_over=()).get_group()
+        for waiter, mesh_dims in WAITING.items()
+    }
     dist.barrier()
-    began = time.monotonic()
-    if rank == 0:
-        try:
-            dist.all_reduce(torch.zeros(1), group=group)
-        except RuntimeError:
-            return time.monotonic() - began
-    # The others stay, or a closed connection would tell at once.
-    time.sleep(4 * TIMEOUT_SECONDS)
-    return 0.0
+    began, seconds = time.monotonic(), 0.0
+    if rank in WAITING:
+        with pytest.raises(RuntimeError):
+            dist.all_reduce(torch.zeros(1), group=groups[rank])
+        seconds = time.monotonic() - began
+        (task.run_dir / f"given-up-{rank}").touch()
+    # The others stay until all have given up: a closed connection would end a wait at once.
+    wait_until(lambda: len([*task.run_dir.glob("given-up-*")]) == len(WAITING), "every wait ends")
+    return seconds
 
 
 def test_a_group_of_a_mesh_of_two_dims_gives_up_in_time(tmp_path: Path) -> None:
@@ -44,11 +53,13 @@ def test_a_group_of_a_mesh_of_two_dims_gives_up_in_time(tmp_path: Path) -> None:
     text = plan_text(case).replace("mesh {", f"mesh {{\n  timeout = {TIMEOUT_SECONDS} s", 1)
     graph = check_source(SourceFile("x.plan", text), base=workspace).graph
     assert graph is not None
-    for mesh_dims in ((MeshDim.TP,), (MeshDim.DP_SHARD, MeshDim.CP)):
-        task = Task(graph, workspace, tmp_path)
-        first, *others = run_ranks(
-            seconds_until_given_up, case.world_size, task, mesh_dims, init=False, timeout_seconds=WAIT_SECONDS
-        )
-        assert first > TIMEOUT_SECONDS - 0.5
-        assert is_within(first, 3.5 * TIMEOUT_SECONDS)
-        assert set(others) == {0.0}
+    task = Task(graph, workspace, tmp_path)
+    seconds = run_ranks(
+        seconds_until_given_up, case.world_size, task, init=False, timeout_seconds=WAIT_SECONDS
+    )
+    for rank, waited in enumerate(seconds):
+        if rank in WAITING:
+            assert waited > TIMEOUT_SECONDS - 0.5
+            assert is_within(waited, 3.5 * TIMEOUT_SECONDS)
+        else:
+            assert waited == 0.0
