@@ -12,8 +12,8 @@ from typing import Any
 
 import planc
 from planc.graph.graph import Graph, plan_hash
+from planc.runtime.files.plain_files import replace
 from planc.runtime.rehearsal.findings import Measured, Rehearsal, SegmentPeak, Sent
-from planc.runtime.run_directory.plain_files import replace
 from planc.strict_json import loads
 from planc.vocab import MeshDim
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from planc.runtime.cpus import num_cpus
 from planc.runtime.file_systems import file_system_of
-from planc.runtime.run_directory.best_effort import retried
+from planc.runtime.files.best_effort import retried
 
 _PROBE_SECONDS = 120
 _DRIVER_SECONDS = 10

@@ -11,7 +11,7 @@ from planc.report.bars import Bar, bars
 from planc.report.charts import Curve, chart
 from planc.report.html import Html, element, markup, paragraph, table
 from planc.report.run_record import Points, RunRecord
-from planc.runtime.run_directory.run_files import METRICS_NAME
+from planc.runtime.files.run_files import METRICS_NAME
 from planc.tables import plural
 
 _GIB = 2**30

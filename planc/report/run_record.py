@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from planc.record import record
+from planc.runtime.files.plain_files import open_to_read, read_utf8
+from planc.runtime.files.run_files import LOGS, METRICS_NAME, STATUS_NAME
 from planc.runtime.run_directory.metrics_file import read_lines
-from planc.runtime.run_directory.plain_files import open_to_read, read_utf8
-from planc.runtime.run_directory.run_files import LOGS, METRICS_NAME, STATUS_NAME
 from planc.strict_json import loads
 
 _MAX_STATUS_BYTES = 2**20

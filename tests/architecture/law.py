@@ -134,6 +134,28 @@ LAW: dict[str, tuple[str, ...]] = {
 Of a package with a dot in its name, that module alone may be imported. Every import goes up in this list."""
 
 INSIDE: dict[str, dict[str, tuple[str, ...]]] = {
+    "runtime": {
+        **dict.fromkeys(("compilers", "cpus", "errors", "file_systems", "files", "loss_window"), ()),
+        **dict.fromkeys(("numerics", "observer", "schedule", "throughput"), ()),
+        "checkpoint_format": ("cpus", "files"),
+        "collectives": ("numerics",),
+        "failures": ("errors",),
+        "model_files": ("errors",),
+        "process": ("errors",),
+        "stopping": ("errors", "numerics"),
+        "trackers": ("files", "observer"),
+        "fetch": ("errors", "model_files"),
+        "interpreter": ("errors", "failures"),
+        "ranks": ("errors", "files", "numerics", "observer", "process"),
+        "run_directory": ("errors", "files", "numerics", "observer", "checkpoint_format"),
+        "data": ("cpus", "errors", "file_systems", "files", "checkpoint_format", "ranks"),
+        "torch": (
+            *("compilers", "errors", "files", "loss_window", "numerics", "observer", "schedule"),
+            *("throughput", "checkpoint_format", "collectives", "model_files", "process", "stopping"),
+            *("trackers", "interpreter", "ranks", "run_directory", "data"),
+        ),
+        "rehearsal": ("errors", "observer", "process", "interpreter", "ranks", "data", "torch"),
+    },
     "runtime.torch": {
         "private": (),
         "copies": (),

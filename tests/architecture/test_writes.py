@@ -17,11 +17,11 @@ PREPARED = "data that a run can't do without, or another command's own output"
 LOW_LEVEL = "does what its callers ask for"
 
 KINDS = {
-    "planc/runtime/run_directory/plain_files.py": LOW_LEVEL,
+    "planc/runtime/files/plain_files.py": LOW_LEVEL,
     "planc/runtime/run_directory/status_file.py": LOW_LEVEL,
-    "planc/runtime/run_directory/best_effort.py": ATTEMPTS,
+    "planc/runtime/files/best_effort.py": ATTEMPTS,
     "planc/runtime/run_directory/directory.py": ATTEMPTS,
-    "planc/runtime/run_directory/run_files.py": ATTEMPTS,
+    "planc/runtime/files/run_files.py": ATTEMPTS,
     "planc/runtime/run_directory/export_folder.py": PREPARED,
     "planc/runtime/checkpoint_format/commit.py": STATE,
     "planc/runtime/checkpoint_format/part_files.py": STATE,
@@ -48,7 +48,7 @@ _CHANGES = frozenset(
 _PLAIN_FILES = frozenset(
     ("append", "create", "create_to_write", "open_to_overwrite", "remove", "replace", "set_aside")
 )
-_MODULE = "planc.runtime.run_directory.plain_files"
+_MODULE = "planc.runtime.files.plain_files"
 
 
 def changes(path: str) -> Iterator[int]:

@@ -11,7 +11,7 @@ from planc.runtime.checkpoint_format import commit
 from planc.runtime.checkpoint_format.errors import CheckpointError, CheckpointStorageError
 from planc.runtime.checkpoint_format.layout import committed_steps, latest
 from planc.runtime.checkpoint_format.verify import read_manifest, verify
-from planc.runtime.run_directory.best_effort import BestEffort
+from planc.runtime.files.best_effort import BestEffort
 from tests.checkpoints.sample import manifest_at, save_sample, write_shards
 
 

@@ -23,7 +23,7 @@ from tests.patience import WAIT_SECONDS
 
 PACKAGE = Path(planc.__file__).parent
 ALLOWED = {
-    "runtime/run_directory/plain_files.py",
+    "runtime/files/plain_files.py",
     # torch writes the trace, under a name that has just been freed.
     "runtime/torch/reporting/profile.py",
 }

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from planc.runtime.errors import RunError
+from planc.runtime.files.best_effort import BestEffort
 from planc.runtime.observer import StepMetrics
 from planc.runtime.ranks.rank_log import RankLog
 from planc.runtime.ranks.whereabouts import SIZE_BYTES, Folder
-from planc.runtime.run_directory.best_effort import BestEffort
 from planc.runtime.run_directory.directory import RunDirectory
 from tests.faults.entry_damage import DAMAGES, Outside
 

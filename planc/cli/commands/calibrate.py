@@ -22,9 +22,9 @@ from planc.estimate.expectation import step_expectation
 from planc.estimate.scale import calibrate
 from planc.estimate.step_work import step_work
 from planc.graph.graph import plan_hash
+from planc.runtime.files.plain_files import read_utf8
+from planc.runtime.files.run_files import MAX_PLAN_BYTES, METRICS_NAME, PLAN_NAME
 from planc.runtime.run_directory.metrics_file import read_lines
-from planc.runtime.run_directory.plain_files import read_utf8
-from planc.runtime.run_directory.run_files import MAX_PLAN_BYTES, METRICS_NAME, PLAN_NAME
 from planc.show.times import no_time
 from planc.strict_json import loads as loads_json
 

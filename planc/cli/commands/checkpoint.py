@@ -29,8 +29,8 @@ from planc.runtime.checkpoint_format.layout import (
 from planc.runtime.checkpoint_format.manifest import Manifest
 from planc.runtime.checkpoint_format.part import part_name, shard_name
 from planc.runtime.checkpoint_format.verify import read_manifest, verify
-from planc.runtime.run_directory.plain_files import kind_of
-from planc.runtime.run_directory.run_files import PLAN_NAME
+from planc.runtime.files.plain_files import kind_of
+from planc.runtime.files.run_files import PLAN_NAME
 from planc.tables import format_bytes, plural, render_table
 from planc.vocab import DType
 

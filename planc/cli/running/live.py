@@ -19,8 +19,8 @@ from planc.figures.speed import (
     tokens_per_second_per_device,
 )
 from planc.record import record
+from planc.runtime.files.run_files import METRICS_NAME
 from planc.runtime.observer import StepMetrics
-from planc.runtime.run_directory.run_files import METRICS_NAME
 from planc.tables import plural, render_table
 
 _REFRESHES_PER_SECOND = 4

@@ -14,7 +14,7 @@ from planc.runtime.checkpoint_format.layout import committed_steps, latest, step
 from planc.runtime.checkpoint_format.manifest import Manifest
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.errors import RunError
-from planc.runtime.run_directory.run_files import CHECKPOINTS
+from planc.runtime.files.run_files import CHECKPOINTS
 
 
 def changes_since_saved(graph: Graph, folder: Path, *, allowed: Collection[str]) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from typing import Any
 from planc.outgoing import harmless, redactor
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.failures import exit_code, memory_help, summary
+from planc.runtime.files.best_effort import BestEffort
 from planc.runtime.process import Launch
-from planc.runtime.run_directory.best_effort import BestEffort
 from planc.runtime.run_directory.directory import FolderInUseError, RunDirectory
 
 _FIRST_WORD_SECONDS = 2.0

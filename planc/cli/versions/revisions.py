@@ -28,8 +28,8 @@ from planc.plan.include import Load
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import latest, step_directory, step_of
 from planc.runtime.checkpoint_format.verify import read_manifest
-from planc.runtime.run_directory.plain_files import read_utf8
-from planc.runtime.run_directory.run_files import CHECKPOINTS, MAX_PLAN_BYTES, PLAN_NAME
+from planc.runtime.files.plain_files import read_utf8
+from planc.runtime.files.run_files import CHECKPOINTS, MAX_PLAN_BYTES, PLAN_NAME
 from planc.source import SourceFile, Span
 
 GIT_PREFIX = "git:"

@@ -9,8 +9,8 @@ from pathlib import Path
 from planc.graph.artifact import Artifact, ArtifactError, load
 from planc.runtime.checkpoint_format.manifest import Manifest
 from planc.runtime.checkpoint_format.verify import read_plan_text
-from planc.runtime.run_directory.plain_files import read_utf8
-from planc.runtime.run_directory.run_files import KEPT_PLANS, MAX_PLAN_BYTES
+from planc.runtime.files.plain_files import read_utf8
+from planc.runtime.files.run_files import KEPT_PLANS, MAX_PLAN_BYTES
 
 _HASH = re.compile(r"[0-9a-f]{1,64}")
 

@@ -30,9 +30,9 @@ from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME, Manifest
 from planc.runtime.checkpoint_format.part import part_name, shard_name
 from planc.runtime.checkpoint_format.part_files import write_synced
 from planc.runtime.checkpoint_format.records import seal
-from planc.runtime.run_directory.best_effort import BestEffort, retried
-from planc.runtime.run_directory.plain_files import remove
-from planc.runtime.run_directory.run_files import PLAN_NAME
+from planc.runtime.files.best_effort import BestEffort, retried
+from planc.runtime.files.plain_files import remove
+from planc.runtime.files.run_files import PLAN_NAME
 
 _MAX_LISTED = 20
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from planc.runtime.checkpoint_format.errors import storage_errors
-from planc.runtime.run_directory.plain_files import kind_of
+from planc.runtime.files.plain_files import kind_of
 
 _STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})")
 _LEFTOVER = re.compile(r"step-(0|[1-9][0-9]{0,17})(?:\.deleted(?:-[1-9][0-9]{0,8})?)?\.tmp")

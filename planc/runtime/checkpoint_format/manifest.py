@@ -23,7 +23,7 @@ from planc.runtime.checkpoint_format.records import (
     Seed,
     Step,
 )
-from planc.runtime.run_directory.run_files import MAX_PLAN_BYTES
+from planc.runtime.files.run_files import MAX_PLAN_BYTES
 from planc.vocab import MeshDim
 
 MANIFEST_NAME = "manifest.json"

@@ -26,7 +26,7 @@ from planc.runtime.checkpoint_format.hashing import (
 from planc.runtime.checkpoint_format.manifest import Manifest, PartEntry
 from planc.runtime.checkpoint_format.part import Chunk, Part, chunks_of, header_of, part_name, shard_name
 from planc.runtime.checkpoint_format.records import FileEntry, entry_of
-from planc.runtime.run_directory.plain_files import (
+from planc.runtime.files.plain_files import (
     NotPlainError,
     create_to_write,
     open_to_read,

@@ -28,7 +28,7 @@ from planc.runtime.checkpoint_format.part_files import (
     verify_part,
 )
 from planc.runtime.checkpoint_format.records import FileEntry, unseal
-from planc.runtime.run_directory.run_files import PLAN_NAME
+from planc.runtime.files.run_files import PLAN_NAME
 from planc.strict_json import loads
 
 _MAX_MANIFEST_BYTES = 2**28

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from planc.outgoing import redactor
+from planc.runtime.files.best_effort import BestEffort, Lines
+from planc.runtime.files.run_files import LOGS
 from planc.runtime.observer import Evaluation, SaveTimes, StepMetrics
-from planc.runtime.run_directory.best_effort import BestEffort, Lines
-from planc.runtime.run_directory.run_files import LOGS
 
 
 class RankLog:

@@ -15,6 +15,8 @@ from planc.graph.graph import Graph
 from planc.graph.op import Op, Resource
 from planc.graph.ops import CompileModules
 from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.files.best_effort import BestEffort
+from planc.runtime.files.run_files import RANKS
 from planc.runtime.process import Launch
 from planc.runtime.ranks.lost_ranks import (
     Lost,
@@ -27,8 +29,6 @@ from planc.runtime.ranks.lost_ranks import (
     ranks_elsewhere,
 )
 from planc.runtime.ranks.whereabouts import RUN_BYTES, SIZE_BYTES, Board, Folder, State, Whereabouts, unpack
-from planc.runtime.run_directory.best_effort import BestEffort
-from planc.runtime.run_directory.run_files import RANKS
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from planc.graph.graph import Graph
 from planc.graph.op import Op
-from planc.runtime.run_directory.plain_files import create, read_bytes, remove
+from planc.runtime.files.plain_files import create, read_bytes, remove
 
 SIZE_BYTES = 512
 RUN_BYTES = 8

@@ -17,13 +17,10 @@ from typing import Any, TextIO
 from planc.outgoing import redactor
 from planc.runtime.checkpoint_format.commit import make_durable
 from planc.runtime.errors import ExitCode, RunError
-from planc.runtime.numerics import number
-from planc.runtime.observer import Evaluation, StepMetrics
-from planc.runtime.run_directory import plain_files
-from planc.runtime.run_directory.best_effort import BestEffort, Lines, retried
-from planc.runtime.run_directory.metrics_file import Line, read_lines, sound_lines
-from planc.runtime.run_directory.plain_files import NotPlainError, TooLargeError
-from planc.runtime.run_directory.run_files import (
+from planc.runtime.files import plain_files
+from planc.runtime.files.best_effort import BestEffort, Lines, retried
+from planc.runtime.files.plain_files import NotPlainError, TooLargeError
+from planc.runtime.files.run_files import (
     KEPT_PLANS,
     LOCK_NAME,
     METRICS_NAME,
@@ -31,6 +28,9 @@ from planc.runtime.run_directory.run_files import (
     STATUS_NAME,
     set_unusable_aside,
 )
+from planc.runtime.numerics import number
+from planc.runtime.observer import Evaluation, StepMetrics
+from planc.runtime.run_directory.metrics_file import Line, read_lines, sound_lines
 from planc.runtime.run_directory.status_file import replace_text
 from planc.strict_json import loads
 from planc.tables import plural

@@ -28,8 +28,8 @@ from planc.hub.weights import NAMED_BY_CONFIG, SINGLE
 from planc.runtime.checkpoint_format.commit import delete, fsync_directory, rename
 from planc.runtime.checkpoint_format.errors import CheckpointError, storage_errors
 from planc.runtime.checkpoint_format.shards import Entry, encode_header
-from planc.runtime.run_directory.best_effort import BestEffort, retried
-from planc.runtime.run_directory.plain_files import NotPlainError, create_to_write, kind_of, read_utf8, remove
+from planc.runtime.files.best_effort import BestEffort, retried
+from planc.runtime.files.plain_files import NotPlainError, create_to_write, kind_of, read_utf8, remove
 from planc.strict_json import loads
 
 ORIGIN_NAME = "planc_export.json"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from planc.runtime.run_directory.plain_files import TooLargeError, open_to_read
+from planc.runtime.files.plain_files import TooLargeError, open_to_read
 from planc.strict_json import loads
 
 _MAX_LINE_BYTES = 16 * 2**20

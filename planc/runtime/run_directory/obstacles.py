@@ -13,10 +13,10 @@ from planc.graph.graph import Graph
 from planc.graph.ops import ExportHf, ResumeCheckpoint, SaveCheckpoint
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import committed_steps, is_leftover, step_of
-from planc.runtime.run_directory.best_effort import retried
+from planc.runtime.files.best_effort import retried
+from planc.runtime.files.plain_files import kind_of
+from planc.runtime.files.run_files import CHECKPOINTS, EXPORT
 from planc.runtime.run_directory.export_folder import exported_step
-from planc.runtime.run_directory.plain_files import kind_of
-from planc.runtime.run_directory.run_files import CHECKPOINTS, EXPORT
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from planc.runtime.run_directory import plain_files
+from planc.runtime.files import plain_files
 
 ROOM_BYTES = 16 * 2**10
 """More than a status needs."""

@@ -14,12 +14,12 @@ from planc.graph.artifact import base_between, dump
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildModel, FullyShard, InitWeights, LoadWeights
 from planc.graph.sources import training_data
+from planc.runtime.files.best_effort import BestEffort
 from planc.runtime.observer import Together
 from planc.runtime.process import Launch
 from planc.runtime.ranks.reads import Reads
 from planc.runtime.ranks.statements import Statements
 from planc.runtime.ranks.watch import Watch
-from planc.runtime.run_directory.best_effort import BestEffort
 from planc.runtime.stopping.notice import Notice
 from planc.runtime.stopping.stop_points import StopPoints
 from planc.runtime.throughput import Work

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from planc.graph.ops import Tracker
-from planc.runtime.run_directory import plain_files
-from planc.runtime.run_directory.run_files import PLAN_NAME, WANDB_ID
+from planc.runtime.files import plain_files
+from planc.runtime.files.run_files import PLAN_NAME, WANDB_ID
 from planc.runtime.trackers.tracker import Open, Opening
 
 _ID = re.compile(rb"[0-9a-f]{12}")

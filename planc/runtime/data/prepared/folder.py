@@ -14,7 +14,7 @@ from planc.runtime.data.errors import DataError, DataStorageError, StoredDataErr
 from planc.runtime.data.prepared.index import MAX_INDEX_BYTES, ArrayEntry, Index, parse_index
 from planc.runtime.data.prepared.layout import INDEX_NAME, KNOWN_NAME, checks_name, file_name
 from planc.runtime.data.prepared.wanted import Wanted
-from planc.runtime.run_directory.plain_files import read_utf8, replace
+from planc.runtime.files.plain_files import read_utf8, replace
 from planc.strict_json import loads
 from planc.tables import plural
 

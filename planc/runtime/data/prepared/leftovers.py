@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from planc.runtime.run_directory.plain_files import read_bytes, remove, replace
+from planc.runtime.files.plain_files import read_bytes, remove, replace
 
 TEMPORARY = ".tmp"
 PULSE_NAME = "pulse"

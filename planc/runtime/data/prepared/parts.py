@@ -30,7 +30,7 @@ import numpy.typing as npt
 from planc import __version__
 from planc.runtime.data.encoding.client import Fault, Tokens
 from planc.runtime.data.encoding.frames import read_frame, write_frame
-from planc.runtime.run_directory.plain_files import create_to_write, open_unbuffered, remove
+from planc.runtime.files.plain_files import create_to_write, open_unbuffered, remove
 
 PARTS = ".parts"
 _SUFFIX = ".parts"

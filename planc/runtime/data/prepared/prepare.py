@@ -53,8 +53,8 @@ from planc.runtime.data.prepared.shards import FileColumns
 from planc.runtime.data.prepared.source_files import await_tick, content_hash, entries_of
 from planc.runtime.data.prepared.wanted import Wanted
 from planc.runtime.data.tokenizers import Tokenizer
+from planc.runtime.files.plain_files import create_to_write
 from planc.runtime.ranks.reads import Reads
-from planc.runtime.run_directory.plain_files import create_to_write
 
 _REPORT_BYTES = 1 << 20
 _LOCK = ".lock"

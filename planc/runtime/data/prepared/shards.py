@@ -23,7 +23,7 @@ from planc.runtime.data.prepared.layout import (
     header,
     little_endian,
 )
-from planc.runtime.run_directory.plain_files import create, open_to_read
+from planc.runtime.files.plain_files import create, open_to_read
 
 _HASHED_BYTES = 1 << 20
 

@@ -29,7 +29,7 @@ from planc.runtime.data.prepared.layout import (
     header,
     little_endian,
 )
-from planc.runtime.run_directory.plain_files import open_unbuffered
+from planc.runtime.files.plain_files import open_unbuffered
 
 STARTS_PER_SAMPLE = 2_048
 """Of this many document starts, the first is also in memory: 4 MB for 10^9 documents."""

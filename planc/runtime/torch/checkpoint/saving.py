@@ -16,7 +16,7 @@ from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import step_directory, temporary_directory
 from planc.runtime.checkpoint_format.manifest import Contents, Manifest, PartEntry, Progress
 from planc.runtime.checkpoint_format.part_files import write_part
-from planc.runtime.run_directory.best_effort import BestEffort
+from planc.runtime.files.best_effort import BestEffort
 from planc.runtime.torch.agreement.texts import rank
 from planc.runtime.torch.checkpoint.agreement import from_coordinator, through_coordinator
 from planc.runtime.torch.checkpoint.planning import SavePlan, plan_save

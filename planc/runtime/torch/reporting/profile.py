@@ -11,9 +11,9 @@ from torch.profiler import ProfilerActivity, profile
 from planc.graph.graph import Graph
 from planc.graph.ops import StartProfile, StopProfile
 from planc.runtime.errors import RunError
+from planc.runtime.files.plain_files import remove
+from planc.runtime.files.run_files import PROFILE
 from planc.runtime.interpreter import Position
-from planc.runtime.run_directory.plain_files import remove
-from planc.runtime.run_directory.run_files import PROFILE
 from planc.runtime.torch.private import dump_memory_snapshot, record_memory_history
 from planc.runtime.torch.reporting.instruments import Instruments, Trace
 from planc.runtime.torch.run import Run

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from planc.runtime.run_directory.plain_files import kind_of, set_aside
+from planc.runtime.files.plain_files import kind_of, set_aside
 
 PLAN_NAME = "plan.json"
 KEPT_PLANS = "plans"

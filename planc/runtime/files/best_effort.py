@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from planc.runtime.run_directory import plain_files
+from planc.runtime.files import plain_files
 from planc.tables import plural
 
 T = TypeVar("T")
