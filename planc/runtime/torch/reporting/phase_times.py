@@ -59,7 +59,7 @@ class PhaseClock:
         """Nanoseconds by phase, in the order of `Phase`: of this step, and of saves since the last call."""
         if self._marks and not self._has_queue:
             self._marks.append(self._now(self._marks[-1].phase))
-        found = dict.fromkeys(Phase, 0)
+        found: dict[str, int] = dict.fromkeys(Phase, 0)
         for mark, later in self._take():
             found[mark.phase] += mark.until(later)
         found[Phase.CHECKPOINT] += self._saving_ns
