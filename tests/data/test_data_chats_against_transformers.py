@@ -8,9 +8,15 @@ import pytest
 
 from tests.data.against_transformers import chats
 
+KINDS = ("byte-level", "Llama 2")
 
+
+@pytest.mark.parametrize("is_in_turn", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_ids_and_masks_of_conversations_are_those_of_transformers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    is_in_turn: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kinds = ("byte-level", "Llama 2")
-    assert chats.compare(tmp_path, num_conversations=200, kinds=kinds) == 0, capsys.readouterr().out
+    num_conversations = 100 if is_in_turn else 200
+    num_different = chats.compare(
+        tmp_path, num_conversations=num_conversations, kinds=KINDS, is_in_turn=is_in_turn
+    )
+    assert num_different == 0, capsys.readouterr().out

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.architecture.files import FILES, tree
+
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "planc").rglob("*.py"))
 
@@ -32,16 +34,19 @@ WRITES_SIZES = {
 """Files that turn bytes into text, and of what: none but one of a plan's figures."""
 
 
-def format_specs(path: Path) -> Iterator[str]:
+def format_specs(module: ast.Module) -> Iterator[str]:
     """What stands behind the colons of a file's f-strings."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(module):
         if isinstance(node, ast.FormattedValue) and isinstance(node.format_spec, ast.JoinedStr):
             yield from (str(part.value) for part in node.format_spec.values if isinstance(part, ast.Constant))
 
 
 def test_numbers_are_grouped_as_plans_group_them() -> None:
-    wrong = [f"{path}: {spec}" for path in SOURCES for spec in format_specs(path) if "," in spec]
-    assert wrong == []
+    assert [f"{path}: {spec}" for path in FILES for spec in format_specs(tree(path)) if "," in spec] == []
+
+
+def test_a_comma_in_a_format_is_found() -> None:
+    assert [*format_specs(ast.parse('f"{a:,} {b:>{width},.1f} {c:_}"'))] == [",", ">", ",.1f", "_"]
 
 
 def test_only_figures_write_the_sizes_of_a_plan() -> None:
@@ -56,9 +61,9 @@ def test_only_figures_write_the_sizes_of_a_plan() -> None:
 def test_fsdp_units_have_one_name() -> None:
     """`fsdp` is the block of a plan; its units are FSDP units."""
     found = {
-        path.relative_to(ROOT).as_posix()
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        path
+        for path in FILES
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and "fsdp unit" in node.value
     }
     assert found == set()

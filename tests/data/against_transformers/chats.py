@@ -47,9 +47,25 @@ class Case:
     thinking: Any = "last"
 
 
-def compare(folder: Path, *, num_conversations: int = NUM_CONVERSATIONS, kinds: Sequence[str] = ()) -> int:
-    """Print how many conversations differ, by shape; the number of them."""
+def compare(
+    folder: Path,
+    *,
+    num_conversations: int = NUM_CONVERSATIONS,
+    kinds: Sequence[str] = (),
+    is_in_turn: bool = False,
+) -> int:
+    """Print how many conversations differ, by shape; the number of them.
+
+    In turn, each kind of tokenizer meets every shape, and one of them meets it marked.
+    """
     chosen = cases(kinds or [*chat_tokenizers.KINDS])
+    if is_in_turn:
+        names = [*SHAPES]
+        chosen = [
+            case
+            for case in chosen
+            if (kinds.index(case.kind) + names.index(case.shape) + case.is_marked) % len(kinds) == 0
+        ]
     each = -(-num_conversations // len(chosen))
     counts: dict[str, Counter[str]] = {shape: Counter() for shape in SHAPES}
     for number, case in enumerate(chosen):
