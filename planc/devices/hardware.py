@@ -55,7 +55,7 @@ _TABLE = (
 )
 
 DEVICES: Mapping[str, Device] = {device.name: device for device in _TABLE}
-"""By the name that a plan gives them. `a100` has 80 GB."""
+"""Every device by the name that a plan gives it. `a100` has 80 GB."""
 
 _WORD = re.compile(r"[a-z0-9]+")
 

@@ -20,7 +20,8 @@ _MAX_ROUNDS = 4
 """A fix may uncover a finding that has a safe fix itself, as a block's right name uncovers its keys."""
 _MAX_CHECKS = 24
 _MAX_CHECKED_CHARACTERS = 500_000
-"""Of all texts together: a large plan is checked again less often."""
+"""The length of all texts together up to which fixes are confirmed: a large plan is checked again less
+often."""
 
 
 @record

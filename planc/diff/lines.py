@@ -45,7 +45,7 @@ COMPARERS: Mapping[str, Comparer] = {
     "pipeline stages": _told_with_others,
     "weights in two stages": _told_with_others,
 }
-"""For the labels that have a line for each module, unit or stage that changes."""
+"""The comparers of the labels that have a line for each module, unit or stage that changes."""
 
 _GROUPS = {
     Consequence.NUMERICS: Group.NUMERICS,

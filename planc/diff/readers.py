@@ -198,4 +198,5 @@ READERS: Mapping[str, Reader] = {
     "checkpoint.mode": _save_mode,
     "profile": _profile,
 }
-"""For the labels whose fields read better together; the others are shown as their fields hold them."""
+"""The readers of the labels whose fields read better together; the others are shown as their fields hold
+them."""

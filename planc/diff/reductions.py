@@ -86,4 +86,4 @@ _SUMS: Mapping[str, Reader] = {
     "context_parallel": _attention,
     "compile": _compiled,
 }
-"""For the labels of which only a part determines the order of sums."""
+"""The readers of the labels of which only a part determines the order of sums."""

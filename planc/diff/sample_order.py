@@ -22,7 +22,7 @@ _UNLESS = {
     "document start": "both are the same token",
     "data.too_long": "no document is longer than a sequence",
 }
-"""For changes that may change nothing, which only the data and its tokenizer decide."""
+"""The changes that may change nothing, which only the data and its tokenizer decide."""
 _FROM_1 = "other samples from step 1 on"
 
 

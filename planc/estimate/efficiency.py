@@ -84,7 +84,7 @@ _HOPPER = replace(
 )
 
 EFFICIENCIES: Mapping[str, Efficiencies] = {"a100": _AMPERE, "a100_40gb": _AMPERE}
-"""By device; the others have those of H100, whose runs they were fitted to."""
+"""Efficiencies by device; the others have those of H100, whose runs they were fitted to."""
 OTHERS = _HOPPER
 
 

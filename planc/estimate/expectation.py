@@ -33,7 +33,8 @@ from planc.record import record
 from planc.vocab import DType
 
 _SHARE = {DType.FLOAT32: 1 / 15, DType.FLOAT64: 1 / 15}
-"""Of bfloat16's peak FLOP/s: planc leaves TensorFloat-32 off, as PyTorch does (A100 19.5 of 312 TFLOP/s)."""
+"""The share of bfloat16's peak FLOP/s: planc leaves TensorFloat-32 off, as PyTorch does (A100 19.5 of 312
+TFLOP/s)."""
 
 PUBLISHED = "efficiencies of published runs; planc calibrate narrows them"
 _CALIBRATED_SPREAD = 0.05

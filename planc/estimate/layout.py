@@ -51,7 +51,7 @@ class _Division:
     """The sharding of all parameters by the graph's ops."""
 
     tensor_parallel: Mapping[tuple[str, str], tuple[MeshDim, Placement]]
-    """By module and local parameter name."""
+    """Placements by module and local parameter name."""
     shard_over: tuple[MeshDim, ...]
 
 

@@ -31,7 +31,7 @@ class Part:
     rank: int
     stages: tuple[int, ...]
     work: RankWork
-    """Of all of its stages."""
+    """The work of all of its stages."""
     in_flight: int
     """The most micro batches whose forward is done, and whose backward or weights are not, of all of its
     stages."""

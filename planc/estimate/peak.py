@@ -43,7 +43,7 @@ class Pieces:
     context: int
     backward: Moment
     weights: Moment | None
-    """Of the gradients of weights, if they are apart."""
+    """The moment of the gradients of weights, if they are apart."""
     units: tuple[Unit, ...]
     element: int
     reduced: int

@@ -42,7 +42,7 @@ class Core:
     module: Module
     code: OwnCode | None
     attention: Attention | None
-    """Of its own call of a kernel."""
+    """The attention of its own call of a kernel."""
     has_kernel: bool
     """Whether it is an attention, or around one."""
     is_layer: bool
@@ -70,7 +70,7 @@ class RankWork:
     inventory: Inventory
     layouts: Mapping[str, ParameterLayout]
     styles: Mapping[str, StyleUse]
-    """By module fqn, if tensor parallelism shards over more than one rank."""
+    """Styles by module fqn, if tensor parallelism shards over more than one rank."""
     edges: Mapping[str, tuple[Edge, ...]]
     """What happens at the edges of these modules."""
     rows: Mapping[str, Rows]
@@ -85,7 +85,7 @@ class RankWork:
     num_tokens: int
     sequence_length: int
     tokens_per_step: int
-    """Of all ranks."""
+    """The tokens of all ranks."""
     times: int
     model_dtype: DType
     compute_dtype: DType

@@ -43,7 +43,8 @@ class Kind(StrEnum):
     GATHER = "gather"
     BROADCAST = "broadcast"
     SEND = "send"
-    """To a neighbor: in a ring, with as many bytes received from the other one; or between two stages."""
+    """A send to a neighbor: in a ring, with as many bytes received from the other one; or between two
+    stages."""
 
 
 @record
@@ -170,7 +171,7 @@ class Estimate:
     place: Place | None = None
     """Where in a pipeline `memory` is reached."""
     ranks: tuple[Estimate, ...] = ()
-    """Those of all pp ranks, in a pipeline's own."""
+    """The estimates of all pp ranks, in a pipeline's own."""
 
     def sent_bytes(self, collectives: Iterable[Collective] | None = None) -> int:
         """Bytes sent in a step: by all collectives, or by the given ones."""

@@ -43,7 +43,7 @@ class Matmul:
     num_forward: int
     num_backward: int
     num_deferred: int = 0
-    """Of those in backwards, those that compute gradients of weights apart from the backward."""
+    """How many of the calls in backwards compute gradients of weights apart from the backward."""
 
     @property
     def flops(self) -> int:
@@ -69,7 +69,7 @@ class AttentionWork:
     least_forward: float
     """The part of `least` that is in forwards."""
     executed: tuple[float, float]
-    """In forwards, and in backwards."""
+    """The work in forwards, and in backwards."""
 
 
 @record
@@ -94,7 +94,7 @@ class StepWork:
     kernels: int
     """Kernels that the host launches."""
     tokens: int
-    """Of all ranks."""
+    """The tokens of all ranks."""
     world_size: int
     not_modeled: tuple[str, ...]
     """What takes time and is not in here."""

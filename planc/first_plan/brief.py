@@ -19,7 +19,7 @@ class Brief:
 
     name: str
     model: str
-    """As the plan writes it: a path in quotes, or `hub(...)`."""
+    """The model as the plan writes it: a path in quotes, or `hub(...)`."""
     folder: Path
     """The directory of the plan."""
     purpose: Purpose

@@ -54,7 +54,7 @@ _TOKENS = (
     Value(100 * _BILLION, 4_194_304, "Llama 2"),
     Value(_ANY, 16_777_216, "Llama 3.1 405B"),
 )
-"""Of a step of pretraining."""
+"""The tokens of a step of pretraining."""
 _CHAT_TOKENS = Value(_ANY, 64 * 4_096, "Llama 2 Chat: 64 sequences of 4,096 tokens")
 SEQUENCE_LENGTH = 4_096
 """Llama 2's; less for a model with fewer positions."""

@@ -50,7 +50,8 @@ TP = Fact("tensor parallel", "mesh.tp", readers.count)
 PP = Fact("pipeline ranks", "mesh.pp", readers.count)
 PIPELINE_SCHEDULE = Fact("pipeline schedule", "pipeline.schedule", readers.pipeline_schedule, trains=False)
 PIPELINE_MICRO_BATCH = Fact("micro batch of the pipeline", "data.micro_batch", readers.count)
-"""With it, `MICRO_BATCH` is what a rank of data parallelism reads in a step: several micro batches."""
+"""A number of several micro batches: with it, `MICRO_BATCH` is what a rank of data parallelism reads in a
+step."""
 NODES = Fact("nodes", "mesh.devices_per_node", readers.count, trains=False)
 SEQUENCE_PARALLEL = Fact("sequence parallel", "tensor_parallel.auto", readers.flag)
 ROTATE = Fact("rotation", "context_parallel.rotate", readers.among(allgather="allgather", alltoall="ring"))
@@ -77,7 +78,7 @@ DATA = Fact("data", "data.source", readers.dataset, "--data")
 CHAT = Fact("conversations", "data.source", readers.flag, words=("text", "chat"))
 TRAIN_ON = Fact("messages trained on", "data.source", readers.train_on)
 ROLES = Fact("messages trained on", "data.source", readers.roles, null=True)
-"""As TRAIN_ON, of a list of roles; null is for the last message."""
+"""A list of roles in place of TRAIN_ON; null is for the last message."""
 TRAINS_ENDS = Fact("ends of turns", "data.source", readers.ends_of_turns, null=True)
 TEMPLATE = Fact("chat template", "data.source", readers.template_file)
 SPLIT = Fact("split", "data.source", readers.text)

@@ -24,7 +24,7 @@ READERS: Mapping[str, Callable[[str], tuple[Leaf, ...]]] = {
     ".yaml": yaml_leaves,
     ".yml": yaml_leaves,
 }
-"""By the file's suffix."""
+"""Readers by the file's suffix."""
 
 
 class UnusedAcceptance(ValueError):

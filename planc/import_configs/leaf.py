@@ -11,7 +11,7 @@ Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
 MAX_BYTES = 128 * 1024
 MAX_DEPTH = 32
 MAX_LEAVES = 10_000
-"""Of all values, those that aliases repeat counted again."""
+"""The number of all values, at most; values that aliases repeat count again."""
 
 
 class SourceError(ValueError):

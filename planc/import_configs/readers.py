@@ -34,7 +34,7 @@ class Automatic(Idle):
 
 
 _MAX = 10**15
-"""Of whole numbers: beyond it a float would round them."""
+"""The largest whole number: beyond it a float would round."""
 
 
 def number(value: Value) -> float:

@@ -33,10 +33,11 @@ class OwnCode:
 
 
 ONE_OPERATION = Footprint(kept=(2, 4), passing=(4, 8))
-"""Of a function such as silu, which keeps its input."""
+"""The footprint of a function such as silu, which keeps its input."""
 
 RMS_NORM = Footprint(kept=(6, 8), passing=(18, 16))
-"""Of transformers' RMSNorm in most models, which squares in float32 and scales in the compute dtype."""
+"""The footprint of transformers' RMSNorm in most models, which squares in float32 and scales in the compute
+dtype."""
 
 NOTHING = Footprint(kept=(0, 0), passing=(0, 0))
-"""Of what is counted with the code around it."""
+"""The footprint of what is counted with the code around it."""

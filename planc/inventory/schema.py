@@ -95,9 +95,9 @@ class Module:
     widened: tuple[str, ...] = ()
     """Own parameters and buffers of `own_dtypes` that are float64 in a float64 model."""
     kept_in_half: tuple[str, ...] = ()
-    """Those of other dtypes that `from_pretrained` loads as float32 into a bfloat16 or float16 model."""
+    """Tensors of other dtypes that `from_pretrained` loads as float32 into a bfloat16 or float16 model."""
     kept_in_float16: tuple[str, ...] = ()
-    """Those that it loads as float32 into a float16 model only."""
+    """Tensors that it loads as float32 into a float16 model only."""
     routing: Routing | None = None
     """The routing of stacked experts, in one forward."""
     flattened: bool = False
@@ -112,12 +112,12 @@ class Module:
     draws: tuple[Draw, ...] = ()
     """What its own code drops in one forward in training, in order, with the model's own attention."""
     activation: Footprint = ONE_OPERATION
-    """Of a linear layer, or of the first stack of experts: that of the activation function or the gate that
-    reads its output, if one does."""
+    """What keeps the output of a linear layer or of the first stack of experts: the activation function, or
+    the gate, that reads it, if one does."""
     footprint: Footprint = RMS_NORM
-    """Of a norm."""
+    """The footprint of a norm."""
     own_code: OwnCode | None = None
-    """Of a layer, a part of one or a stem, around a fused kernel; None if it was not measured."""
+    """The code of a layer, a part of one or a stem, around a fused kernel; None if it was not measured."""
     eager_code: OwnCode | None = None
     """The same with the model's own attention function."""
 
@@ -287,7 +287,7 @@ class Inventory:
     own_attentions: tuple[str, ...] = ()
     """Attention modules with their own code, which do not call transformers' interface."""
     own_heads: tuple[OwnHeads, ...] = ()
-    """Those of `own_attentions` that work on a share of their heads."""
+    """The members of `own_attentions` that work on a share of their heads."""
     written: tuple[str, ...] = ()
     """Modules into whose outputs the model writes in place."""
     reduced: tuple[str, ...] = ()
@@ -302,9 +302,9 @@ class Inventory:
     random: tuple[str, ...] = ()
     """Fields of config.json, other than 0, by which training draws random numbers."""
     random_weights: tuple[str, ...] = ()
-    """Those of `random` that drop attention weights."""
+    """The members of `random` that drop attention weights."""
     random_others: tuple[str, ...] = ()
-    """Those of `random` that draw by other means than dropout: layer drop and jitter."""
+    """The members of `random` that draw by other means than dropout: layer drop and jitter."""
     added_losses: tuple[str, ...] = ()
     """Fields of config.json that add terms to the model's own cross-entropy loss."""
     logits: tuple[LogitsStep, ...] | None = ()

@@ -19,7 +19,7 @@ class Places:
 
     attentions: dict[str, Attention]
     members: frozenset[str]
-    """Of repeated blocks."""
+    """The members of repeated blocks."""
     recurrent: frozenset[str]
     """Mixers that have no attention."""
     weightless: frozenset[str]

@@ -66,7 +66,8 @@ from planc.vocab import TOKEN_DIMS, DType, MeshDim
 _WHOLE_REPLICAS = (MeshDim.DP_REPLICATE,)
 """The dims over which gradients are summed without FSDP."""
 _BUCKET_BYTES = 25 * 2**20
-"""As in DistributedDataParallel. Smaller messages take as long as a message's latency."""
+"""The size of a bucket, as in DistributedDataParallel. Smaller messages take as long as a message's
+latency."""
 
 
 def lower(bound: BoundPlan) -> Graph:

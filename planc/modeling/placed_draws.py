@@ -29,7 +29,8 @@ _WITH_NUMBERS = (
     *(_ATEN.mul_.Tensor, _ATEN.mul_.Scalar, _ATEN.div_.Tensor, _ATEN.div_.Scalar),
     *(_ATEN.add_.Tensor, _ATEN.add_.Scalar, _ATEN.sub_.Tensor, _ATEN.sub_.Scalar, _ATEN.clamp_.default),
 )
-"""In place, with numbers only: every element's result depends on that element alone, and is rounded once."""
+"""Functions in place, with numbers only: every element's result depends on that element alone, and is rounded
+once."""
 
 
 class NotInPartsError(Exception):
@@ -42,7 +43,7 @@ class Step:
 
     box: Box
     is_kept: tuple[bool, ...]
-    """By dimension of the tensor: whether the view that was written to has it, too."""
+    """Whether the view that was written to has it, too, by dimension of the tensor."""
     write: Callable[[Tensor, Box], object]
     """Writes a part of the view, given its place in it."""
     copied: Tensor | None = None

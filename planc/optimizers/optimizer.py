@@ -11,7 +11,7 @@ from planc.record import record
 Implementation = Literal["auto", "fused", "foreach", "for_loop"]
 
 STEP_BYTES = 4
-"""Of a step counter, a float32 scalar for each parameter."""
+"""The size of a step counter, a float32 scalar for each parameter."""
 
 
 @record(kw_only=True)
@@ -25,7 +25,7 @@ class OptimizerKind(ABC):
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "strict": True}
 
     torch_class: ClassVar[str]
-    """In torch.optim."""
+    """The name of the class in torch.optim."""
     auto_on_cuda: ClassVar[Implementation]
     """The implementation that `auto` picks on CUDA."""
     auto_on_cpu: ClassVar[Implementation]

@@ -27,11 +27,11 @@ class Simulation:
     seconds: float
     """When the last rank is done."""
     bubble: tuple[float, ...]
-    """For each rank, the share of the step in which it computes nothing: 0 to 1."""
+    """The share of the step in which a rank computes nothing, for each rank: 0 to 1."""
     in_flight: tuple[int, ...]
-    """For each stage, the most micro batches whose forward is done, and whose backward or weights are not."""
+    """The most micro batches of a stage whose forward is done, and whose backward or weights are not."""
     rank_in_flight: tuple[int, ...]
-    """For each rank, the most that its stages have in flight together."""
+    """The most that a rank's stages have in flight together."""
     max_sends: int
     """The most messages of one kind, activations or gradients, that any rank has sent and its neighbor has
     not received; 0 for one rank. With room for as many, these orders never hang: here is a run of them that

@@ -37,7 +37,7 @@ class Assignment:
     span: Span
     rule: PatternRule[StyleAction] | None
     parameters: Mapping[str, Placement]
-    """By local name; one that is not listed is whole."""
+    """Placements by local name; a parameter that is not listed is whole."""
 
     def placement(self, parameter: str) -> Placement:
         """The placement of a parameter, by its local name."""
@@ -71,7 +71,7 @@ class BoundPlan:
     styles: Mapping[str, Assignment]
     auto: Automatic
     unknown_styles: tuple[AutoRule, ...]
-    """Those of the model's own plan that planc has no style for."""
+    """The rules of the model's own plan that planc has no style for."""
     stage_of: Mapping[str, tuple[int, Span]]
     """The stage of each layer, where the plan says it."""
     units: tuple[UnitGroup, ...]
@@ -82,7 +82,7 @@ class BoundPlan:
     compiled: Mapping[str, Span]
     """Modules that torch.compile compiles."""
     weight_decay: Mapping[str, tuple[float, Span]]
-    """By parameter fqn, where a group sets it."""
+    """The weight decay by parameter fqn, where a group sets it."""
     learning_rates: Mapping[str, tuple[float, Span]]
     """Peaks by parameter fqn, where a group sets one."""
     buffers: Mapping[str, tuple[int, Span]]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from planc.plan.foreign import Foreign
 
 ARGUMENT_NAME = re.compile(r"(\w+) = <")
-"""In a line: the key, or the argument of a call, that takes the word's value."""
+"""A name in a line: the key, or the argument of a call, that takes the word's value."""
 
 
 @functools.cache

@@ -20,11 +20,11 @@ Load = Callable[[str, Span], tuple[SourceFile | None, tuple[Diagnostic, ...]]]
 """Reads a file by its path below the top plan's directory, for the statement with the path at the span."""
 
 MAX_FILES = 100
-"""Of a plan, the top one among them."""
+"""The number of files of a plan, the top one among them."""
 MAX_LEVELS = 16
 """Files of a chain of `extends`, the top one among them."""
 MAX_INCLUDED_CHARACTERS = MAX_CHARACTERS
-"""Of all files that a plan includes together."""
+"""The length of all files that a plan includes together."""
 
 # `http:`, `git:`, but also a Windows drive.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")

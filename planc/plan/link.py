@@ -92,7 +92,7 @@ class _Linker:
     blocks: dict[str, _Gathered] = field(default_factory=dict)
     others: list[ast.Statement] = field(default_factory=list)
     imports: dict[str, Fragments] = field(default_factory=dict)
-    """Of all layers, by the name that their parameters carry."""
+    """The imports of all layers, by the name that their parameters carry."""
     overrides: list[Override] = field(default_factory=list)
     origins: dict[Span, tuple[OriginStep, ...]] = field(default_factory=dict)
     levels: dict[Span, int] = field(default_factory=dict)

@@ -13,7 +13,8 @@ from planc.styles.style import edges
 from planc.vocab import MeshDim, Shard, outwards
 
 LEAST_TOKENS = 1024
-"""Of a part that `auto` makes: with fewer, the head's matrix multiplications wait for its weights."""
+"""The smallest part that `auto` makes: with fewer tokens, the head's matrix multiplications wait for its
+weights."""
 
 
 @record

@@ -12,7 +12,7 @@ from planc.syntax import ast
 
 MAX_SEGMENTS = 64
 MAX_ALTERNATIVES = 10_000
-"""Of one pattern, braces multiplied out."""
+"""The limit for one pattern, braces multiplied out."""
 
 _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(0|[1-9][0-9]{0,99})\.\.(0|[1-9][0-9]{0,99})\Z")

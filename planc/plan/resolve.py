@@ -36,7 +36,7 @@ from planc.syntax import ast
 PATTERN_HELP = "write each part as a name, `*`, `**`, `{a,b}` or `{0..3}`"
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_PLAN_ALTERNATIVES = 10 * MAX_ALTERNATIVES
-"""Of all patterns of a plan."""
+"""The limit for all patterns of a plan."""
 
 
 def resolve(

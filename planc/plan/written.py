@@ -24,7 +24,7 @@ class Written:
     directives: dict[str, ast.Directive] = field(default_factory=dict)
     on: tuple[MeshDim, ...] = ()
     nested: dict[tuple[str, str], Written] = field(default_factory=dict)
-    """By name and label."""
+    """The blocks inside, by name and label."""
     mistyped: set[str] = field(default_factory=set)
     """Keys that an unknown key was most likely meant to be: they are not missing as well."""
 

@@ -13,7 +13,8 @@ from planc.tables import plural
 Collectives = Mapping[tuple[str, tuple[str, ...], int], int]
 """How many there are, by (kind, mesh dims of the group, bytes of the rank's input)."""
 Predictions = Mapping[str, Collectives]
-"""By the op that ends the count: `optimizer.step` for those of every step, others for their own when due."""
+"""Predictions by the op that ends the count: `optimizer.step` for those of every step, others for their own
+when due."""
 Sent = Mapping[tuple[str, str, tuple[str, ...], int], int]
 """The same, by (op of the graph, kind, mesh dims, bytes)."""
 

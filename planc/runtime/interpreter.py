@@ -34,7 +34,7 @@ class Position:
     micro_step: int = 0
     is_last_micro_step: bool = True
     stage: int = 0
-    """Of a pipeline."""
+    """The stage of a pipeline."""
     is_last_step: bool = False
     """No step follows. A run that is asked to stop learns it after the step's ops, before it saves."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 _NORMAL = 1.4826
-"""For a normal distribution: the standard deviation over the median distance from the median."""
+"""The standard deviation of a normal distribution over the median distance from its median."""
 _LEAST_SHARE = 0.01
 """Relative to the median: without it, after losses that hardly differ any ripple would be a spike."""
 

@@ -20,11 +20,11 @@ class Container:
     name: str
     members: Mapping[str, Module]
     readers: frozenset[str]
-    """Those that read the container's input."""
+    """The modules that read the container's input."""
     writers: frozenset[str]
-    """Those whose output leaves the container."""
+    """The modules whose output leaves the container."""
     behind_heads: frozenset[str]
-    """Those that read what an attention computes."""
+    """The modules that read what an attention computes."""
     takes_rule: bool
     """Whether a rule can be about the container itself, and prepare its input."""
     head: str = ""

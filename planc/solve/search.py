@@ -31,7 +31,7 @@ MAX_NODES = 5_000
 """More than ten times what any model of transformers takes."""
 
 _Bits = tuple[int, ...]
-"""For each family, a bit for each of its choices, the cheapest the lowest."""
+"""A bit for each of a family's choices, the cheapest the lowest, for each family."""
 _Conflict = Mapping[int, int]
 """Choices, as bits, of some families by their places: refused together."""
 _Node = tuple[tuple[int, ...], bool, _Bits]

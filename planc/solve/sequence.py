@@ -31,7 +31,7 @@ _GATHER_AND_SCATTER = StyleAction(
     BY_NAME["prepare_input_output"], Boundary(input=SEQUENCE, desired=_WHOLE, output=SEQUENCE)
 )
 _TABLE = StyleAction(BY_NAME["embedding_colwise"], Boundary(output=SEQUENCE))
-"""Of positions and the like, whose code may do more than to look rows up."""
+"""The action for tables of positions and the like, whose code may do more than to look rows up."""
 _HEAD = StyleAction(BY_NAME["colwise"], Boundary(input=SEQUENCE, output=FEATURES))
 
 

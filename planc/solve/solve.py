@@ -26,7 +26,7 @@ from planc.styles import BY_NAME, Boundary
 from planc.styles.edges import READ_BY_PARTS, WHOLE, At, Edge
 
 MAX_TRIES = 300
-"""Of a container's rules, by the checks."""
+"""The tries of a container's rules by the checks, at most."""
 _PREPARE = StyleAction(BY_NAME["prepare_input"], Boundary())
 
 

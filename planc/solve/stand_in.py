@@ -10,7 +10,7 @@ from planc.layouts.entry import left_layers
 from planc.vocab import outwards
 
 NUM_ALIKE = 2
-"""Of each kind of layer: values of one layer reach the next."""
+"""The number of layers of each kind: values of one layer reach the next."""
 
 
 def stand_in(inventory: Inventory, *, num_alike: int = NUM_ALIKE) -> Inventory:

@@ -35,7 +35,7 @@ class Style:
     reads_by_parts: bool = False
     """Whether ranks compute different things with a whole input, whose gradient is then a partial sum."""
     more_edges: tuple[Edge, ...] = ()
-    """Of other values than the module's input and output."""
+    """The edges of other values than the module's input and output."""
     options: tuple[str, ...] = ()
     reduces_parameter_gradients: bool = False
     """Whether gradients of replicated parameters are summed over the mesh dim."""
@@ -109,7 +109,7 @@ class Boundary:
     parts: int | None = None
     """Projections of one width that a layer holds in sequence."""
     widths: tuple[int, ...] | None = None
-    """Those of the projections that a layer holds in sequence, where they differ."""
+    """The widths of the projections that a layer holds in sequence, where they differ."""
 
 
 def own_placement(style: str, shape: tuple[int, ...]) -> Placement | None:

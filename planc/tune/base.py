@@ -35,9 +35,9 @@ class Base:
     dtypes: tuple[str, ...]
     """The settings of FSDP's dtypes as the plan has them; empty for those of the model."""
     gradient_bytes: int
-    """Of a gradient's element that FSDP reduces."""
+    """The size of a gradient's element that FSDP reduces."""
     state_bytes: int
-    """Of a parameter: its element and what the optimizer keeps of it."""
+    """The size of a parameter's state: its element and what the optimizer keeps of it."""
     blocks: tuple[str, ...]
     """The module lists whose members repeat."""
     sequence_length: int

@@ -74,7 +74,7 @@ class Choice:
     is_compiled: bool = False
     """Whether layers are compiled, where the plan compiles nothing."""
     stages_per_rank: int = 1
-    """Of a pipeline: with one its schedule is `one_f_one_b`, with more `interleaved`."""
+    """The stages of a pipeline's rank: with one its schedule is `one_f_one_b`, with more `interleaved`."""
     is_zero_bubble: bool = False
     """Whether a pipeline's schedule is `zero_bubble`; it has one stage a rank."""
 
@@ -107,7 +107,7 @@ class Space:
     sequence_length: int
     tokens_per_step: int
     rules: dict[int, tuple[Rules, ...]]
-    """By the size of tp."""
+    """Rules by the size of tp."""
     rotations: tuple[str, ...]
 
     def meshes(self) -> Iterator[Mesh]:

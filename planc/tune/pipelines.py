@@ -28,7 +28,7 @@ _MOST_BOUNDED, _MOST_SCORED = 100, 20
 _GATHERED_BYTES = 2
 """The least of a parameter that stays gathered."""
 _NEAR = 1.1
-"""Of the limit: the peak of a plan that may fit with its loss in chunks."""
+"""The share of the limit that the peak of a plan may have that may fit with its loss in chunks."""
 _KEPT = 0.95
 """The part of activations that layers keep, at least: the head keeps the rest."""
 
@@ -101,11 +101,12 @@ class Pipelines:
     num_meshes: int = 0
     _inner: dict[Choice, Score] = field(default_factory=dict)
     _kinds: dict[object, tuple[float, float]] = field(default_factory=dict)
-    """Of a micro batch on ranks without data parallelism, by what decides it: seconds, and bytes kept."""
+    """The seconds and the bytes kept of a micro batch on ranks without data parallelism, by what decides
+    them."""
     _splits: dict[tuple[int, int], _Split] = field(default_factory=dict)
-    """By size of pp, and stages a rank."""
+    """Splits by size of pp, and stages a rank."""
     _needs: dict[int, str] = field(default_factory=dict)
-    """What plans need that do not fit, by size of pp."""
+    """The needs of plans that do not fit, by size of pp."""
     _bounds: dict[int, _Candidate] = field(default_factory=dict)
     """The fastest of those that a bound rules out, by size of pp."""
 

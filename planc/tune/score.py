@@ -37,13 +37,13 @@ class Score:
 
     peak_bytes: float
     kept_bytes: float
-    """Of the peak, activations of one micro batch; in a pipeline, of those in flight."""
+    """The part of the peak that is activations of one micro batch; in a pipeline, of those in flight."""
     seconds: float
     least_seconds: float
     outside_seconds: float
-    """Of the expected seconds, those after all forwards and backwards."""
+    """The part of the expected seconds that comes after all forwards and backwards."""
     layers_bytes: float
-    """Of the peak, what grows with layers; 0 where it is not known, since layers differ."""
+    """The part of the peak that grows with layers; 0 where it is not known, since layers differ."""
 
 
 @record

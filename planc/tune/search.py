@@ -38,7 +38,7 @@ _MOST_DIMS = len(MeshDim)
 MARGIN = 0.02 + 1 - FITS
 """The share of a device's memory that plans leave free: what `check` asks, and what rehearsals may add."""
 UNTIMED = "the time of this model's steps is not modeled"
-"""Of models with code of their own where planc counts no work."""
+"""The note on models with code of their own where planc counts no work."""
 _OF_A_SIZE = ("expect", "hardware")
 _OF_A_MESH = (*_OF_A_SIZE, "elastic")
 """Blocks that would refuse a small mesh for another reason than its rules."""

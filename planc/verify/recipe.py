@@ -18,7 +18,7 @@ from planc.vocab import DType
 NUM_STEPS = 3
 SCHEDULE_STEPS, MAX_WARMUP_STEPS = 10, 2
 DECAY_STEPS = SCHEDULE_STEPS - MAX_WARMUP_STEPS
-"""For a schedule with a plateau: the plateau ends within the steps that are run."""
+"""The steps of a schedule's decay: its plateau ends within the steps that are run."""
 SEQUENCE_LENGTH = 64
 MAX_RANKS = 2
 """The largest size of a mesh dim."""

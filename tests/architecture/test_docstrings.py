@@ -14,12 +14,13 @@ HEADLESS = ("As", "By", "For", "From", "In", "Of", "That", "Those", "To", "With"
 
 
 def first_words(module: ast.Module) -> Iterator[tuple[int, str]]:
-    """The line of each definition with a docstring, and the docstring's first word."""
+    """The line and the first word of each docstring: those of fields and of constants follow them."""
     for node in ast.walk(module):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            words = (ast.get_docstring(node) or "").split()
-            if words:
-                yield getattr(node, "lineno", 1), words[0]
+        body = getattr(node, "body", None)
+        for statement in body if isinstance(body, list) else ():
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text))) if text.split():
+                    yield statement.lineno, text.split()[0]
 
 
 def headless(module: ast.Module) -> list[int]:
@@ -31,5 +32,8 @@ def test_no_docstring_begins_without_its_head() -> None:
 
 
 @pytest.mark.parametrize(("docstring", "is_headless"), [("Of every layer.", True), ("Often read.", False)])
-def test_a_docstring_without_a_head_is_found(docstring: str, is_headless: bool) -> None:
-    assert bool(headless(ast.parse(f'def f():\n    """{docstring}"""'))) == is_headless
+@pytest.mark.parametrize(
+    "place", ["", "def f():\n    ", "class A:\n    ", "class A:\n    x: int\n    ", "X = 1\n"]
+)
+def test_a_docstring_without_a_head_is_found(place: str, docstring: str, is_headless: bool) -> None:
+    assert bool(headless(ast.parse(f'{place}"""{docstring}"""'))) == is_headless

@@ -20,7 +20,7 @@ class AttentionHolders:
     direct: frozenset[str]
     """They hold their projections themselves."""
     own: frozenset[str]
-    """With their own code: a module inside them may hold the projections."""
+    """The holders with code of their own: a module inside them may hold the projections."""
 
     @classmethod
     def of(cls, inventory: Inventory) -> AttentionHolders:

@@ -319,7 +319,7 @@ _FLAGS = {
     "gpu": "--gpu",
     "source": "--data",
 }
-"""By the key of the plan that a flag sets."""
+"""The flag that sets each key of a plan."""
 
 
 def _refuse(written: Written, brief: Brief, inventory: Inventory) -> int:

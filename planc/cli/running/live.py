@@ -27,7 +27,7 @@ _REFRESHES_PER_SECOND = 4
 _MIN_ROWS = 8
 """A lower terminal shows the first line only."""
 _MAX_CELLS = 120
-"""Of the line of losses."""
+"""The width of the line of losses, at most."""
 _BAR_CELLS = (4, 40)
 _FULL, _EMPTY = ("━", "#"), ("─", "-")
 _HEIGHTS = ("▁▂▃▄▅▆▇█", ".:-=+*#%")

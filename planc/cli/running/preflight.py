@@ -32,7 +32,7 @@ RELEASE_HELP = (
     "run with this installed release of a package though it is unsupported, such as torch==2.11.0; can be "
     "repeated"
 )
-"""Of `--allow-release`."""
+"""The help of `--allow-release`."""
 
 
 def require_packages(allowed: Sequence[str], launch: Launch) -> None:

@@ -38,4 +38,4 @@ OPS: tuple[type[Op], ...] = tuple(
         key=lambda kind: kind.stage,
     )
 )
-"""In the order of setup's stages, and of the files that follow them."""
+"""Every op, in the order of setup's stages, and of the files that follow them."""

@@ -55,7 +55,7 @@ class OpenData(Op):
     packing: Annotated[str, samples("data.packing")]
     """attend, isolate, whole or none."""
     too_long: Annotated[str, samples("data.too_long")] = ""
-    """For whole and none: truncate or skip."""
+    """Truncate or skip, for whole and none."""
     sequence_length: Annotated[int, samples("data.sequence_length")]
     shuffle_seed: Annotated[int, samples("data.shuffle_seed")]
     vocab_size: Annotated[int, DERIVED]

@@ -125,8 +125,8 @@ class Accumulate(Op):
     times: Annotated[int, layout("train.tokens_per_step", "gradient_accumulation", is_in_sums=True)]
     body: tuple[MicroOp, ...]
     orders: Annotated[tuple[OrderAsText, ...], layout("pipeline.schedule", "pipeline")] = ()
-    """In a pipeline, what each pp rank runs, in order: see `planc.pipelining.orders`. Ops up to the loss are
-    a forward, those after it are a backward, but for `backward.weights`."""
+    """What each pp rank of a pipeline runs, in order: see `planc.pipelining.orders`. Ops up to the loss are a
+    forward, those after it are a backward, but for `backward.weights`."""
 
     def effects(self) -> Effects:
         """The body's effects: resources it reads before writing them, all it writes, and its mesh dims."""
@@ -160,7 +160,7 @@ class Evaluate(Op):
     over: Annotated[tuple[MeshDim, ...], DERIVED]
     """The mesh dims whose ranks see different tokens, and pp, whose last rank has the loss."""
     body: tuple[EvaluationOp, ...]
-    """Of one micro-batch; every rank runs it equally often."""
+    """The ops of one micro-batch; every rank runs them equally often."""
 
     def effects(self) -> Effects:
         dims = (dim for op in self.body for dim in op.effects().communicates)

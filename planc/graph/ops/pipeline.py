@@ -22,9 +22,10 @@ class SplitPipeline(Op):
     head: Annotated[str, DERIVED]
     """What computes the logits: the linear layer, or what is around it in the last stage."""
     shape: Annotated[tuple[int, int, int], DERIVED]
-    """Of the hidden states that one stage sends to the next: [micro batch, local sequence, hidden]."""
+    """The shape of the hidden states that one stage sends to the next: [micro batch, local sequence,
+    hidden]."""
     dtype: Annotated[DType, DERIVED]
-    """Of those hidden states, and of their gradients."""
+    """The dtype of those hidden states, and of their gradients."""
     over: Annotated[tuple[MeshDim, ...], DERIVED]
     max_sends: Annotated[int, DERIVED]
     """The most messages of one kind, activations or gradients, that a rank has under way: it waits for the

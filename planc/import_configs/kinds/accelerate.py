@@ -63,7 +63,7 @@ FSDP_ROWS = (
     Row("version", reason=why.FSDP2, harmless=(2,)),
     Row("mixed_precision_policy", facts.PARAM_DTYPE, read=precision),
 )
-"""Of a table of FSDP's options, without the prefix `fsdp_` of accelerate."""
+"""The rows of a table of FSDP's options, without the prefix `fsdp_` of accelerate."""
 
 
 def prefixed(prefix: str) -> tuple[Row, ...]:

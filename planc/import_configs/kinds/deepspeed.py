@@ -37,7 +37,7 @@ _ZERO_KEYS = (
     *("param_persistence_threshold", "model_persistence_threshold", "max_live_parameters"),
     *("max_reuse_distance", "gather_16bit_weights_on_model_save"),
 )
-"""Of ZeRO: when and in which pieces it communicates."""
+"""The keys of ZeRO: when and in which pieces it communicates."""
 _OWN_TRAINING = (
     *("curriculum_learning", "data_efficiency", "progressive_layer_drop", "compression_training"),
     *("quantize_training", "fp8", "hybrid_engine", "eigenvalue"),
@@ -139,7 +139,7 @@ DEEPSPEED_ROWS = (
         )
     ),
 )
-"""By dotted key; TrainingArguments and recipes can hold the same table below `deepspeed`."""
+"""Rows by dotted key; TrainingArguments and recipes can hold the same table below `deepspeed`."""
 
 
 def deepspeed_faults(leaves: Mapping[str, Leaf], *, prefix: str = "") -> Iterator[Note]:

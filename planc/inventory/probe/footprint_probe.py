@@ -22,10 +22,10 @@ from planc.inventory.probe.kinds import Linear, out_features
 from planc.modeling.private import TorchDispatchMode, tree_leaves
 
 _NUM_TOKENS, _FEATURES = (2, 4), 64
-"""Of the tensor that a function is run on. What has fewer elements, as scalars and a number for each vector,
-is ignored, as small."""
+"""The shape of the tensor that a function is run on. What has fewer elements, as scalars and a number for
+each vector, is ignored, as small."""
 _MOST_FEATURES = 2**17
-"""Of a norm that is run; no model is as wide, and a wrong config could take all memory."""
+"""The widest norm that is run; no model is as wide, and a wrong config could take all memory."""
 _MAX_OWN = 16
 """Elements of parameters that an activation function may own, such as its slopes."""
 

@@ -52,7 +52,7 @@ class Arguments:
     positional: tuple[Any, ...]
     keywords: Mapping[str, Any]
     names: tuple[str, ...]
-    """Of the positional ones."""
+    """The names of the positional ones."""
 
     def items(self) -> Iterator[tuple[str, Any]]:
         yield from zip(self.names, self.positional, strict=True)

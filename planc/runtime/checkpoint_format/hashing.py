@@ -12,7 +12,7 @@ from planc.runtime.cpus import num_cpus
 _T = TypeVar("_T")
 
 SMALL_BYTES = 2**18
-"""To hand less than this to a thread takes about as long as to hash it."""
+"""The size below which handing bytes to a thread takes about as long as hashing them."""
 MAX_THREADS = 4
 """More threads read faster than most storage, and other ranks of the machine hash too."""
 _BLOCK_BYTES = 2**20

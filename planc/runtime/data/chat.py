@@ -39,7 +39,8 @@ class ChatTemplate:
 
 
 Templates = Mapping[str, ChatTemplate]
-"""By name: `tool_use` is for conversations with tools if it exists, and `default` for all others."""
+"""Templates by name: `tool_use` is for conversations with tools if it exists, and `default` for all
+others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 SampleIds = npt.NDArray[np.int64]
 
 MAX_IDS_IN_MEMORY = 1 << 20
-"""Of an epoch's order; a larger one is sorted bucket by bucket. A power of 2."""
+"""The longest order of an epoch in memory; a larger one is sorted bucket by bucket. A power of 2."""
 _DRAWN_AT_ONCE = 1 << 20
 
 

@@ -39,7 +39,7 @@ class Encoded:
     origin: str = ""
     """Where the document came from."""
     unread: str = ""
-    """As that of its `Tokens`, and so is `stops`."""
+    """The field of that name of its `Tokens`, and so is `stops`."""
     stops: bool = True
 
     def __len__(self) -> int:

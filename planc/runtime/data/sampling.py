@@ -23,7 +23,7 @@ Item = TypeVar("Item")
 _MAX_FILES = 16
 _END_BYTES = 1 << 14
 _MAX_TEXT_BYTES = 1 << 20
-"""Of a text file, which is one document."""
+"""The size of a text file, which is one document, at most."""
 
 
 @dataclass(slots=True)
@@ -31,9 +31,9 @@ class Sampling:
     """How much of a source is read, and what has been read."""
 
     max_rows: int = 400
-    """From the beginning of all files."""
+    """The number of rows from the beginning of all files."""
     max_bytes: int = 1 << 20
-    """As `max_rows`."""
+    """The number of bytes from the beginning of all files."""
     num_places: int = 10
     rows_at_place: int = 8
     num_read_bytes: float = 0

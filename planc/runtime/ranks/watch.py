@@ -36,7 +36,7 @@ BEAT_SECONDS = 2.0
 """How often a record is published if ranks are on several machines."""
 _SILENT_SECONDS = 2.5 * BEAT_SECONDS
 _MUTE_SECONDS = 3 * _SILENT_SECONDS
-"""As `_SILENT_SECONDS`, if silence is the only sign of a lost rank."""
+"""The limit in place of `_SILENT_SECONDS`, if silence is the only sign of a lost rank."""
 _PARTING_SECONDS = 1.0
 """How long a process that closed its connections may take until the system reports it as ended."""
 _POLL_SECONDS = 0.05

@@ -14,7 +14,7 @@ from planc.strict_json import loads
 _MAX_LINE_BYTES = 16 * 2**20
 """Enough for a million sample ids."""
 _MAX_STEP = 10**18
-"""As for checkpoints."""
+"""The highest step, as for checkpoints."""
 _MAX_FILE_BYTES = 16 * 2**30
 """Enough for ten million fully logged steps; a sparse file of terabytes would take hours."""
 

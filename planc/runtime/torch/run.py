@@ -73,7 +73,7 @@ class Run:
     stop_points: StopPoints | None = None
     """None for a single rank."""
     effort: BestEffort = field(default_factory=BestEffort)
-    """For writes that are not training state."""
+    """The effort for writes that are not training state."""
     reads: Reads = field(default_factory=Reads)
     """What this rank has read since the last agreement of ranks."""
 

@@ -31,7 +31,7 @@ _RANDOM_FILTERS, _RANDOM_GLOBALS = ("random",), ("lipsum",)
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 """The mark of what is trained on, as transformers finds it."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}>")
-"""As Python writes an object without a text of its own, such as a generator."""
+"""The text that Python gives an object without one of its own, such as a generator."""
 
 
 class TemplateFault(ValueError):

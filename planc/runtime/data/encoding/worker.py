@@ -41,7 +41,7 @@ class _Loaded:
     begin: Sequence[int]
     """What a text begins with."""
     templates: dict[str, Compiled] = field(default_factory=dict)
-    """By name, as `chat.Templates`."""
+    """Compiled templates by name, as `chat.Templates`."""
     turns: dict[str, Turn | None] = field(default_factory=dict)
     """What each template writes around answers."""
 

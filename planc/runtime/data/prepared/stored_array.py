@@ -32,7 +32,7 @@ from planc.runtime.data.prepared.layout import (
 from planc.runtime.files.plain_files import open_unbuffered
 
 STARTS_PER_SAMPLE = 2_048
-"""Of this many document starts, the first is also in memory: 4 MB for 10^9 documents."""
+"""The number of document starts of which the first is also in memory: 4 MB for 10^9 documents."""
 _MAX_OPEN = 48
 """Pairs of open files of an array: three arrays stay well below the usual limit of 1_024."""
 

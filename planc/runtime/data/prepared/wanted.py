@@ -22,7 +22,7 @@ from planc.runtime.ranks.reads import Reads
 MAX_BYTES_IN_MEMORY = 1 << 22
 """Text that takes a second or two to tokenize, at every start."""
 MAX_BYTES_OF_BYTES = 1 << 25
-"""As MAX_BYTES_IN_MEMORY, for the bytes tokenizer."""
+"""The limit of MAX_BYTES_IN_MEMORY, for the bytes tokenizer."""
 
 _LAYOUTS: Mapping[Packing, Layout] = {
     "attend": "joined",

@@ -128,7 +128,7 @@ class Outline:
 
 
 Outlines = Mapping[str, Outline]
-"""By name, the tensors that some ranks hold."""
+"""The tensors that some ranks hold, by name."""
 
 
 def outline_of(tensors: Mapping[str, Tensor], packings: Mapping[str, Packing]) -> Outlines:

@@ -40,7 +40,7 @@ class Destination:
     plan: Callable[[Path], str] | None = None
     """The text of the compiled plan for a file in a directory; only rank 0 calls it."""
     effort: BestEffort = field(default_factory=BestEffort)
-    """For deletions, which may fail."""
+    """The effort for deletions, which may fail."""
 
     @property
     def directory(self) -> Path:

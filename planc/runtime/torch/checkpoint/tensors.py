@@ -30,7 +30,8 @@ class TrainingState:
     model: nn.Module
     optimizer: Optimizer
     stages: ProcessGroup | None = None
-    """In a pipeline, this rank and those in its place in the other stages, which hold other tensors."""
+    """The group of this rank and those in its place in a pipeline's other stages, which hold other
+    tensors."""
 
 
 def training_state(weights: Weights, optimizer: Optimizer, pipeline: Pipeline | None) -> TrainingState:

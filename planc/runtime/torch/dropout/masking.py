@@ -33,7 +33,7 @@ class Masking:
     """Whether the device works later than it is asked to."""
     draws: list[AttachedDraw] = field(default_factory=list)
     tokens: Tokens | None = None
-    """Of the current micro-batch, as `seen`."""
+    """The tokens of the current micro-batch, as `seen`."""
     seen: dict[object, Places] = field(default_factory=dict)
     """Most draws have the same."""
     _keys: Tensor | None = None

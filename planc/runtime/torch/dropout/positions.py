@@ -24,7 +24,7 @@ class Tokens:
     positions: Tensor
     """[S]: the same in every sample."""
     sequence_length: int
-    """Of the whole sequence."""
+    """The length of the whole sequence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Hidden:
     loss: Tensor | None = None
     """At the last stage, until its backward."""
     gradient: Tensor | None = None
-    """Of what was sent, until its backward."""
+    """The gradient of what was sent, until its backward."""
     recalls: list[Callable[[], None]] = field(default_factory=list)
     """Give modules back what they knew in the forward: backward may compute them again, after others."""
     weights: list[Tensor] = field(default_factory=list)
@@ -72,11 +72,11 @@ class Pipeline:
     ends: ProcessGroup | None = None
     """The ranks of the first and the last stage, if they share weights and this is one of them."""
     now: Hidden = field(default_factory=lambda: Hidden(0))
-    """Of the forward or backward under way."""
+    """The hidden states of the forward or backward under way."""
     in_flight: dict[tuple[int, int], Hidden] = field(default_factory=dict)
-    """By stage and micro-batch."""
+    """Hidden states by stage and micro-batch."""
     deferred: dict[tuple[int, int], list[Tensor]] = field(default_factory=dict)
-    """By stage and micro-batch: the gradients of weights that its backward has deferred."""
+    """The gradients of weights that a backward has deferred, by stage and micro-batch."""
     sends: Mapping[str, deque[tuple[dist.Work, Tensor]]] = field(
         default_factory=lambda: {"activations": deque(), "gradients": deque()}
     )
@@ -90,7 +90,7 @@ class Pipeline:
     prefetching: set[int] = field(default_factory=set)
     """The stages whose units of FSDP know which to gather ahead in backward."""
     _stages: dict[str, int] = field(init=False)
-    """By module."""
+    """The stage of each module."""
     _deferring: frozenset[str] = field(init=False)
     """The modules that defer gradients."""
 

@@ -30,7 +30,7 @@ class _Message:
 
     parameters: Mapping[str, nn.Parameter]
     missing: set[str] = field(default_factory=set)
-    """Those whose gradient this micro step has not computed yet."""
+    """Parameters whose gradient this micro step has not computed yet."""
     is_gathered: bool = False
     """Every gradient is its part of `flat`, to which later micro steps add in place."""
     flat: Tensor | None = None

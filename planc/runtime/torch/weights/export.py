@@ -128,7 +128,7 @@ class Exported:
     dtype: torch.dtype
     packing: Packing | None
     source: int | None
-    """In a pipeline, the pp rank that has it; None if every one has."""
+    """The pp rank that has it, in a pipeline; None if every one has."""
 
 
 def _exported(
