@@ -293,7 +293,7 @@ def _reached(checked: Checked) -> Phase:
     """The last phase that ran."""
     if checked.bound is not None:
         return Phase.MODEL if has_errors(checked.diagnostics) else Phase.SOUND
-    phases = (phase_of(one.code) for one in checked.diagnostics)
+    phases = (phase_of(diagnostic.code) for diagnostic in checked.diagnostics)
     return max((phase for phase in phases if phase < Phase.MODEL), default=Phase.RESOLVE)
 
 

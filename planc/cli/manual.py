@@ -65,12 +65,12 @@ def _command(command: Command, parser: ArgumentParser) -> Iterator[str]:
 def _section(heading: str, description: str, epilog: str, parser: ArgumentParser | None) -> Iterator[str]:
     """A command's heading, description, arguments and examples; a group of commands has no arguments."""
     # argparse has no public way to its arguments.
-    actions = [one for one in parser._actions if one.dest not in _SHARED] if parser else []
+    actions = [action for action in parser._actions if action.dest not in _SHARED] if parser else []
     yield heading
     yield ""
     yield description.strip()
     yield ""
-    yield from table(("argument", "meaning"), [(f"`{_written(one)}`", _meaning(one)) for one in actions])
+    yield from table(("argument", "meaning"), [(f"`{_written(action)}`", _meaning(action)) for action in actions])
     if actions:
         yield ""
     yield "```text"

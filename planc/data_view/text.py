@@ -62,7 +62,7 @@ def _colored(text: str) -> str:
 
 def look_text(look: Look, *, is_colored: bool) -> str:
     """The first rows of a sample, then its statistics."""
-    rows = [shown_text(one, is_colored=is_colored, is_whole=False) for one in look.rows]
+    rows = [shown_text(row, is_colored=is_colored, is_whole=False) for row in look.rows]
     key = "green is trained on" if is_colored else "[...] is trained on"
     heading = f"{look.part.label}: {look.sampling}; {key}"
     table = render_table(list(statistics(look)), indent="  ")

@@ -55,7 +55,7 @@ def confirmed(
     where the fix is. In files that other plans share, a finding of a phase in `shared_phases` alone has
     a safe fix: the others depend on this plan's model.
     """
-    judged = tuple(_within_reach(one, files, phase_of, shared_phases) for one in before.diagnostics)
+    judged = tuple(_within_reach(diagnostic, files, phase_of, shared_phases) for diagnostic in before.diagnostics)
     safe = [one for one in judged if one.fix is not None and one.fix.is_safe]
     if not safe:
         return judged
@@ -168,7 +168,7 @@ class _Tries:
     def _new(self, trial: Trial, fixed: Sequence[Diagnostic]) -> list[Diagnostic]:
         """The findings of a trial that were not there before, apart from the fixed ones."""
         has_lines = all(_keeps_lines(one) for one in fixed)
-        left = Counter(_key(one, has_lines) for one in self.before.diagnostics)
+        left = Counter(_key(diagnostic, has_lines) for diagnostic in self.before.diagnostics)
         left.subtract(_key(one, has_lines) for one in fixed)
         places = {_line(one) for one in fixed}
         new: list[Diagnostic] = []

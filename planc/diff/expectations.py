@@ -30,7 +30,7 @@ def compare_expectations(old: Side, new: Side) -> Iterator[Change]:
 
 def _only(some: Sequence[Expectation], others: Sequence[Expectation], subject: str) -> list[Expectation]:
     """The expectations on a fact that the other plan does not have."""
-    present = {_meaning(one) for one in others}
+    present = {_meaning(other) for other in others}
     return [one for one in some if one.subject == subject and _meaning(one) not in present]
 
 

@@ -79,7 +79,7 @@ def _counts(before: Estimate, after: Estimate, over: tuple[MeshDim, ...]) -> str
     """`all_gather 36 -> 72`, for the kinds whose number differs."""
     collectives = (*before.collectives, *after.collectives)
     texts = []
-    for kind in dict.fromkeys(one.kind for one in collectives if one.over == over):
+    for kind in dict.fromkeys(collective.kind for collective in collectives if collective.over == over):
         was, now = (needs.collectives_by(side.collectives, over=over, kind=kind) for side in (before, after))
         if was != now:
             texts.append(f"{kind} {was.number} -> {now.number}")

@@ -60,7 +60,7 @@ def sent_by(
 
 def num_collectives(found: Estimate) -> Figure:
     """The number of collectives that a rank calls in a step."""
-    return counted_collectives(sum(one.count for one in found.collectives))
+    return counted_collectives(sum(collective.count for collective in found.collectives))
 
 
 def counted_collectives(number: int) -> Figure:
@@ -81,7 +81,7 @@ def _chosen(
     collectives: Iterable[Collective], *, over: tuple[MeshDim, ...], kind: str, cause: str
 ) -> Iterator[Collective]:
     return (
-        one for one in collectives if one.over == over and kind in ("", one.kind) and cause in ("", one.cause)
+        collective for collective in collectives if collective.over == over and kind in ("", collective.kind) and cause in ("", collective.cause)
     )
 
 

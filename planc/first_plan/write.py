@@ -136,8 +136,8 @@ def _started(brief: Brief, inventory: Inventory, models: KnownModels) -> _Starte
 
 
 def _first_code(started: _Started) -> str:
-    errors = (one for one in started.checked.diagnostics if one.severity is Severity.ERROR)
-    return next((one.code.code for one in errors), "")
+    errors = (diagnostic for diagnostic in started.checked.diagnostics if diagnostic.severity is Severity.ERROR)
+    return next((error.code.code for error in errors), "")
 
 
 def _eager(refused: _Started) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ def _searched(brief: Brief, base: Base, device: Device, inventory: Inventory, mo
             return _plain(brief, base, models, why="planc models no time for this model: all ranks shard it.")
         plain = _plain(brief, base, models, why="")
         # What is wrong on the plainest mesh, its size apart, is wrong on all.
-        codes = {one.code.code for one in plain.checked.diagnostics if one.severity is Severity.ERROR}
+        codes = {diagnostic.code.code for diagnostic in plain.checked.diagnostics if diagnostic.severity is Severity.ERROR}
         refused = Checked({}, ()) if codes <= {_DOES_NOT_FIT} else plain.checked
         return Written("", refused, tuple(reasons(search).items()))
     best = found[0]

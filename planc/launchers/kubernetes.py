@@ -108,7 +108,7 @@ def kubernetes_manifest(job: Job, options: KubernetesOptions) -> str:
         num_nodes=job.nodes.num_nodes,
         image=_text(options.image),
         grace_seconds=job.grace_seconds + KILL_SECONDS,
-        arguments="\n".join(f"            - {_text(one)}" for one in arguments),
+        arguments="\n".join(f"            - {_text(argument)}" for argument in arguments),
         rest="\n".join(_rest(job, options)),
     )
 

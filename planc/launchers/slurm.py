@@ -52,7 +52,7 @@ def slurm_script(job: Job, options: SlurmOptions, *, uses_devices: bool) -> str:
         )
     nodes = job.nodes
     return _SCRIPT.format(
-        directives="\n".join(f"#SBATCH --{one}" for one in _directives(job, options, uses_devices)),
+        directives="\n".join(f"#SBATCH --{directive}" for directive in _directives(job, options, uses_devices)),
         num_threads=max(1, options.cpus_per_node // nodes.ranks_per_node),
         cpus_per_node=options.cpus_per_node,
         num_nodes=nodes.num_nodes,

@@ -71,7 +71,7 @@ class _Setting:
 
     def _of_weights(self, draw: Draw) -> Placement | None:
         """Attention weights: all heads, or a rank's."""
-        known = {one.fqn: one for one in self.bound.inventory.known_heads}
+        known = {head.fqn: head for head in self.bound.inventory.known_heads}
         around = self.fqn if self.fqn in known else attention_around(self.fqn, known)
         if around is None:
             return None

@@ -170,7 +170,7 @@ def _statements(place: _Place, shape: Shape) -> Iterator[Item]:
     for name, call in shape.directives.items():
         yield place.item(name, Kind.KEYWORD, doc=on_one_line(call.__doc__, of=call))
     yield place.item("override", Kind.KEYWORD)
-    if any(isinstance(one, ast.Import) for one in place.tree.statements):
+    if any(isinstance(statement, ast.Import) for statement in place.tree.statements):
         yield place.item("use", Kind.KEYWORD)
 
 
@@ -180,17 +180,17 @@ def _written(place: _Place) -> frozenset[str]:
     for kind, label in place.at.blocks:
         block = next(
             (
-                one
-                for one in statements
-                if isinstance(one, ast.Block)
-                and (one.kind.text, one.label.value if one.label else "") == (kind, label)
+                statement
+                for statement in statements
+                if isinstance(statement, ast.Block)
+                and (statement.kind.text, statement.label.value if statement.label else "") == (kind, label)
             ),
             None,
         )
         if block is None:
             return frozenset()
         statements = block.body
-    return frozenset(one.name.text for one in statements if isinstance(one, ast.Setting))
+    return frozenset(statement.name.text for statement in statements if isinstance(statement, ast.Setting))
 
 
 def _actions(place: _Place, shape: Shape) -> Iterator[Item]:
@@ -236,7 +236,7 @@ def _in_call(place: _Place) -> Iterator[Item]:
     statement = place.at.statement
     if isinstance(wanted, type):
         if not statement:
-            yield from (_key(place, one) for one in keys(wanted))
+            yield from (_key(place, key) for key in keys(wanted))
         elif len(statement) > 1 and statement[1] == "=" and (found := field_of(wanted, statement[0])):
             yield from _values(place, type_of(found), statement[2:])
         first = keys(wanted)[:1]

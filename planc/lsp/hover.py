@@ -129,7 +129,7 @@ def _layout(analysis: Analysis, matched: tuple[str, ...]) -> str:
     if analysis.model is None:
         return ""
     names = frozenset(matched)
-    found = tuple(one for one in analysis.model.layouts if names.intersection(_prefixes(one.fqn)))
+    found = tuple(layout for layout in analysis.model.layouts if names.intersection(_prefixes(layout.fqn)))
     return layout_text(found) if found else ""
 
 

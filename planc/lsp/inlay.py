@@ -43,11 +43,11 @@ def _lines(tree: ast.PlanFile, *ways: tuple[str, ...]) -> Iterator[int]:
     Else the line of `extends`: the block is then in a base.
     """
     for kind, *key in ways:
-        for block in (one for one in tree.statements if isinstance(one, ast.Block)):
+        for block in (statement for statement in tree.statements if isinstance(statement, ast.Block)):
             if block.kind.text != kind:
                 continue
             settings = (one for one in block.body if isinstance(one, ast.Setting) and [one.name.text] == key)
             found = next(settings, None)
             yield found.span.end_line if found else block.kind.span.end_line
             return
-    yield from (one.span.line for one in tree.statements if isinstance(one, ast.Extends))
+    yield from (statement.span.line for statement in tree.statements if isinstance(statement, ast.Extends))

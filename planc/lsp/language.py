@@ -29,7 +29,7 @@ def shape_of(blocks: Sequence[Opened]) -> Shape | None:
 
 def field_of(record: type[Any], name: str) -> Field[Any] | None:
     """A key of a block, or an argument of a call."""
-    return next((one for one in keys(record) if one.name == name), None)
+    return next((key for key in keys(record) if key.name == name), None)
 
 
 def words_of(wanted: ValueType) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ def rename(analysis: Analysis, line: int, column: int, *, name: str) -> tuple[Sp
     found = renamable(analysis, line, column)
     if not _NAME.match(name):
         raise ValueError("write a name of letters, digits and `_`")
-    taken = {one.name.text for one in _params(analysis.tree)}
+    taken = {param.name.text for param in _params(analysis.tree)}
     words = {ref.name.text for statement in analysis.tree.statements for ref in refs(statement)}
     if name in taken | words and name != analysis.text(found[0]):
         raise ValueError(f"`{name}` already means something in this file")
@@ -91,7 +91,7 @@ def rename(analysis: Analysis, line: int, column: int, *, name: str) -> tuple[Sp
 
 
 def _params(tree: ast.PlanFile) -> Iterator[ast.Param]:
-    return (one for one in tree.statements if isinstance(one, ast.Param))
+    return (statement for statement in tree.statements if isinstance(statement, ast.Param))
 
 
 def _param(analysis: Analysis, name: str) -> Target | None:
@@ -103,7 +103,7 @@ def _param(analysis: Analysis, name: str) -> Target | None:
         for one in _params(tree):
             if one.name.text == name:
                 return Target(one.name.span, one.span)
-        base = next((one for one in tree.statements if isinstance(one, ast.Extends)), None)
+        base = next((statement for statement in tree.statements if isinstance(statement, ast.Extends)), None)
         tree = analysis.included_tree(base.path.value, of=tree.file) if base else None
     return None
 

@@ -116,7 +116,7 @@ class PlanServer(LanguageServer):
             return
         self.shown[path] = (analysis, version)
         ruler = self.ruler(path, analysis)
-        found = [protocol.diagnostic(one, ruler) for one in findings.findings(analysis)]
+        found = [protocol.diagnostic(finding, ruler) for finding in findings.findings(analysis)]
         params = types.PublishDiagnosticsParams(self.uris[path], found, version)
         self.text_document_publish_diagnostics(params)
 
@@ -183,7 +183,7 @@ async def code_actions(server: PlanServer, params: types.CodeActionParams) -> li
     ruler = server.ruler(path, analysis)
     first, last = params.range.start.line + 1, params.range.end.line + 1
     fixes = actions.quick_fixes(analysis, first_line=first, last_line=last)
-    found: list[tuple[str, actions.Action]] = [(types.CodeActionKind.QuickFix.value, one) for one in fixes]
+    found: list[tuple[str, actions.Action]] = [(types.CodeActionKind.QuickFix.value, fix) for fix in fixes]
     every = actions.fix_all(analysis)
     if every is not None:
         found.append((_FIX_ALL, every))

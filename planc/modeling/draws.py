@@ -210,7 +210,7 @@ def _log(values: Array) -> Array:
 
 def _polynomial(coefficients: tuple[float, ...], at: Array) -> Array:
     """Evaluate by Horner's rule, in float32; the constant is first."""
-    last, *others = (np.float32(one) for one in reversed(coefficients))
+    last, *others = (np.float32(coefficient) for coefficient in reversed(coefficients))
     value = at * last
     for one in others[:-1]:
         value += one

@@ -183,7 +183,7 @@ class Recording(Draws):  # type: ignore[no-untyped-call]
             source = tensors[0].detach().clone()
             self._keep(name, view, _copying(source.expand(view.shape)), copied=source)
         elif func in _OVERWRITING or (func in _WITH_NUMBERS and self._steps[name]):
-            numbers = [_number(one) for one in others]
+            numbers = [_number(other) for other in others]
             self._keep(name, view, lambda out, box: func(out, *numbers, **kwargs))
         else:
             raise NotInPartsError

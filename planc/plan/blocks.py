@@ -106,7 +106,7 @@ def setting_paths() -> Iterator[str]:
 
 
 def _settings(path: str, shape: Shape) -> Iterator[tuple[str, Field[Any]]]:
-    yield from ((f"{path}.{one.name}", one) for one in keys(shape.record))
+    yield from ((f"{path}.{key.name}", key) for key in keys(shape.record))
     for block, labels in shape.nested.items():
         for label, inner in labels.items() if block not in shape.freely_labelled else ():
             yield from _settings(f"{path}.{block}.{label}", inner)

@@ -81,7 +81,7 @@ def argument_origins(
 def takers(setting: str, argument: str) -> tuple[str, ...]:
     """The calls of a setting that take an argument."""
     return tuple(
-        name for name, case in _cases(setting).items() if argument in {one.name for one in keys(case)}
+        name for name, case in _cases(setting).items() if argument in {key.name for key in keys(case)}
     )
 
 
@@ -138,7 +138,7 @@ def with_argument(
     if call is None or case is None:
         _report_no_call(before, argument, scope, setting=setting)
         return None
-    known = {one.name: one for one in keys(case)}
+    known = {key.name: key for key in keys(case)}
     if argument.text not in known:
         _report_other_call(call, argument, scope, setting=setting, known=tuple(known))
         return None

@@ -177,7 +177,7 @@ def _marked(value: ast.Value, alias: str) -> ast.Value:
         case ast.Ref():
             return replace(value, alias=alias)
         case ast.Call(arguments=arguments):
-            marked = tuple(replace(one, value=_marked(one.value, alias)) for one in arguments)
+            marked = tuple(replace(argument, value=_marked(argument.value, alias)) for argument in arguments)
             return replace(value, arguments=marked)
         case ast.Items(values=items):
             return replace(value, values=tuple(_marked(item, alias) for item in items))

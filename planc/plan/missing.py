@@ -17,7 +17,7 @@ from planc.source import Span
 
 def required(record: type[Any]) -> tuple[Field[Any], ...]:
     """The keys of a block that have no default."""
-    return tuple(one for one in keys(record) if one.metadata["default"] is MISSING)
+    return tuple(key for key in keys(record) if key.metadata["default"] is MISSING)
 
 
 def report_block(kind: str, shape: Shape, scope: Scope, *, file: Span) -> None:

@@ -34,7 +34,7 @@ def findings_of(recovered: Recovered, source: SourceFile) -> tuple[Diagnostic, .
 
     None for a plan of several files: what the others bring is not known here.
     """
-    if any(isinstance(one, ast.Extends | ast.Import) for one in recovered.file.statements):
+    if any(isinstance(statement, ast.Extends | ast.Import) for statement in recovered.file.statements):
         return ()
     _, problems = resolve(recovered.file, is_whole=False)
     return tuple(

@@ -35,7 +35,7 @@ def rope_parameters(plan: Plan, inventory: Inventory) -> tuple[tuple[str, str | 
     stated = plan.model.rope
     if stated is None:
         return ()
-    values = {name: getattr(stated, name) for name in (one.name for one in keys(type(stated)))}
+    values = {name: getattr(stated, name) for name in (key.name for key in keys(type(stated)))}
     if "original_max_position_embeddings" in values:
         values["original_max_position_embeddings"] = _original(stated, inventory)
     return (("rope_type", _name(stated)), *((name, one) for name, one in values.items() if one is not None))

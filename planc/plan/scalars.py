@@ -220,7 +220,7 @@ class Choice:
             scope.unknown(codes.UNKNOWN_NAME, value.name, names, text=text)
 
     def describe(self, *, mark: str = "") -> str:
-        return listed(f"{mark}{one}{mark}" for one in self.choices)
+        return listed(f"{mark}{choice}{mark}" for choice in self.choices)
 
     def render(self, value: StrEnum) -> str:
         return str(value)
@@ -254,7 +254,7 @@ class Quantity:
         return amount
 
     def describe(self, *, mark: str = "") -> str:
-        return f"a number of {listed(f'{mark}{one}{mark}' for one in self._names())}"
+        return f"a number of {listed(f'{mark}{name}{mark}' for name in self._names())}"
 
     def render(self, value: int) -> str:
         unit = max((u for u in self.units if value % self.units[u] == 0), key=lambda u: self.units[u])
@@ -350,8 +350,8 @@ def _in_full(value: ast.Number) -> str | None:
     letter = value.unit.text.upper() if value.unit else ""
     factors = (2 ** (10 * _POWERS[letter]), 10 ** (3 * _POWERS[letter])) if letter in _POWERS else ()
     amounts = [(exact(value) or 0) * factor for factor in factors]
-    counts = [int(one) for one in amounts if 0 < one <= MAX_INTEGER and one.denominator == 1]
-    return " or ".join(f"`{Int().render(one)}`" for one in counts) or None
+    counts = [int(amount) for amount in amounts if 0 < amount <= MAX_INTEGER and amount.denominator == 1]
+    return " or ".join(f"`{Int().render(count)}`" for count in counts) or None
 
 
 def _has_unit(value: ast.Number, scope: Scope, labels: tuple[Label, ...]) -> bool:

@@ -125,7 +125,7 @@ class Scope:
         """
         written = name.text.removeprefix(within)
         # Names with different numbers differ on purpose: `a100_40gb` is not a slip of `h100_80gb`.
-        alike = tuple(one for one in candidates if _digits(one) == _digits(written))
+        alike = tuple(candidate for candidate in candidates if _digits(candidate) == _digits(written))
         near = closest(written, alike)
         if near is not None:
             # `adam` is not a slip of `adamw`: a whole word inside another may be intended.
@@ -135,7 +135,7 @@ class Scope:
             self.report(code, name.span, text, help=f"did you mean `{within}{near}`?", fix=fix)
             return
         if help is None and 0 < len(candidates) <= _MAX_LISTED:
-            *others, last = (f"`{one}`" for one in candidates)
+            *others, last = (f"`{candidate}`" for candidate in candidates)
             help = f"use {', '.join(others)} or {last}" if others else f"use {last}"
         self.report(code, name.span, text, help=help)
 

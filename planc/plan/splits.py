@@ -63,6 +63,6 @@ def split_problem(text: str) -> str | None:
 def _mixed(roundings: list[str | None]) -> str | None:
     """Each part is compared with the first one alone, as `datasets` does."""
     first = roundings[0]
-    if first is not None and any(one not in (None, first) for one in roundings):
+    if first is not None and any(rounding not in (None, first) for rounding in roundings):
         return "its parts have different roundings"
     return None

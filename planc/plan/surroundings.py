@@ -23,7 +23,7 @@ def rules_block(kind: str, action: str, scope: Scope) -> str | None:
     for block in _blocks(kind, scope):
         rules = (one.action.name.text for one in block.body if isinstance(one, ast.Rule))
         uses = (one.name.text for one in block.body if isinstance(one, ast.Use))
-        if action in (*rules, *(one.rpartition(".")[2] for one in uses)):
+        if action in (*rules, *(use.rpartition(".")[2] for use in uses)):
             return block_header(kind, scope)
     return None
 
@@ -58,7 +58,7 @@ def positive_integer(value: ast.Value, scope: Scope) -> int | None:
 
 
 def _blocks(kind: str, scope: Scope) -> Iterator[ast.Block]:
-    return (one for one in scope.statements if isinstance(one, ast.Block) and one.kind.text == kind)
+    return (statement for statement in scope.statements if isinstance(statement, ast.Block) and statement.kind.text == kind)
 
 
 def _settings(block: ast.Block) -> Iterator[ast.Setting]:

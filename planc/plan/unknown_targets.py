@@ -43,7 +43,7 @@ def report_unknown_target(target: ast.Name, written: Mapping[str, Written], scop
     elif foreign := foreign_help(written_key):
         help = foreign
     elif siblings:
-        help = f"use a setting of `{block}`: {listed(f'`{one}`' for one in siblings)}"
+        help = f"use a setting of `{block}`: {listed(f'`{sibling}`' for sibling in siblings)}"
         of_calls = (one for path in siblings for one in arguments(f"{block}.{path}"))
         known = tuple(dict.fromkeys((*siblings, *of_calls)))
         scope.unknown(codes.UNKNOWN_TARGET, target, known, text=_TEXT, help=help, within=f"{block}.")

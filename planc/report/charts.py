@@ -29,7 +29,7 @@ def chart(
     title: str, curves: Sequence[Curve], *, unit: str = "", written: Callable[[float], str], note: str = ""
 ) -> Html:
     """Curves with one axis; `written` formats a value of the table behind them."""
-    thinned = [thin(one) for one in curves]
+    thinned = [thin(curve) for curve in curves]
     steps = sorted({step for one in thinned for step, _ in one.points})
     columns = [dict(one.points) for one in thinned]
     data = {
@@ -37,7 +37,7 @@ def chart(
         "data": [steps, *([_number(column.get(step)) for step in steps] for column in columns)],
         "series": [{"label": one.label, "line": one.is_line} for one in thinned],
     }
-    left_out = sum(len(one.points) for one in curves) - sum(len(one.points) for one in thinned)
+    left_out = sum(len(curve.points) for curve in curves) - sum(len(one.points) for one in thinned)
     fewer = f"; of each few steps the lowest and the highest value, {left_out:_} others omitted"
     keys = "Left and right arrow keys read values; + and - zoom."
     host = element(

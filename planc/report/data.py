@@ -14,7 +14,7 @@ from planc.tables import plural
 
 def data_section(samples: Sequence[Look]) -> Html:
     """The statistics and the first rows of each source."""
-    return markup(*(_sample(one) for one in samples))
+    return markup(*(_sample(sample) for sample in samples))
 
 
 def samples_page(title: str, samples: Sequence[Look]) -> str:

@@ -30,7 +30,7 @@ def difference_section(found: PlanDiff, old: Side, new: Side) -> Html:
 
 def finding_list(findings: Sequence[Diagnostic]) -> Html:
     """Findings, each in one line."""
-    return element("ul", *(element("li", finding_line(one)) for one in findings))
+    return element("ul", *(element("li", finding_line(finding)) for finding in findings))
 
 
 def _groups(found: PlanDiff) -> Iterator[Html]:

@@ -108,7 +108,7 @@ def _folded(modules: list[ModuleLayout]) -> Iterator[ModuleLayout]:
         family = _NUMBER.sub("", module.name)
         groups.setdefault((family, *_meaning(module)[1:]), []).append(module)
     for members in groups.values():
-        names = ", ".join(summarise([one.name for one in members]))
+        names = ", ".join(summarise([member.name for member in members]))
         yield ModuleLayout(names, members[0].op, members[0].parameters)
 
 
@@ -191,7 +191,7 @@ def _treatments(kind: LayerKind, side: Side, estimated: Estimate) -> Iterator[st
 
 
 def _sent(estimated: Estimate, *, cause: str) -> str:
-    found = (one for one in estimated.collectives if one.cause == cause)
+    found = (collective for collective in estimated.collectives if collective.cause == cause)
     return (
         ", ".join(dict.fromkeys(f"{one.kind} over {', '.join(one.over)}" for one in found)) or "sends nothing"
     )

@@ -88,7 +88,7 @@ def communication_section(found: Estimate) -> Html:
     drawn.append(Bar("total", sent.text, (sent.count,), is_total=True))
     rows = [*map(traffic_row, traffic(found))]
     header = ("over", "collective", "number", "group", "sent", "cause")
-    rarely = [f"And {at_interval_text(one)}." for one in found.at_intervals]
+    rarely = [f"And {at_interval_text(interval)}." for interval in found.at_intervals]
     return markup(
         element("figure", bars(drawn, caption=f"Sent per rank and step, in {number.text}")),
         *map(paragraph, rarely),

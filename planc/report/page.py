@@ -22,7 +22,7 @@ class Section:
 
 def page(title: str, *, heading: Html, sections: list[Section]) -> str:
     """A whole HTML document. Without a chart, it has no script."""
-    body = markup(*(_section(one) for one in sections))
+    body = markup(*(_section(section) for section in sections))
     has_charts = f'class="{CHART_CLASS}"' in body
     styles = _asset("page.css") + (_asset("uplot/uPlot.min.css") if has_charts else "")
     # The license must be in every copy of the library.
@@ -38,7 +38,7 @@ def page(title: str, *, heading: Html, sections: list[Section]) -> str:
         element("title", title),
         element("style", Html(styles)),
     )
-    links = (element("li", element("a", one.title, href=f"#{one.anchor}")) for one in sections)
+    links = (element("li", element("a", section.title, href=f"#{section.anchor}")) for section in sections)
     shown = element(
         "body",
         element("a", "Skip to the content", href="#content", class_="skip"),

@@ -67,11 +67,11 @@ class Statement:
     def data(self) -> Mapping[str, Any]:
         """The statement as JSON, in which no number is NaN; what is rarely there is left out."""
         found: dict[str, Any] = {
-            "micro_batches": [asdict(one) | {"loss": number(one.loss)} for one in self.micro_batches],
+            "micro_batches": [asdict(batch) | {"loss": number(batch.loss)} for batch in self.micro_batches],
             "weights": list(self.weights),
         }
         if self.outputs:
-            found["outputs"] = [asdict(one) for one in self.outputs]
+            found["outputs"] = [asdict(output) for output in self.outputs]
         if self.gradient:
             found["gradient"] = asdict(self.gradient)
         return found | ({"device": self.device} if self.outputs or self.gradient else {})

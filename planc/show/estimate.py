@@ -48,7 +48,7 @@ def convention_text() -> str:
 def ranks_text(found: Estimate) -> str:
     """A row for each pp rank. The other sections have, of each figure, that of the rank with the most."""
     header = ("pp rank", "stages", "in flight", "parameters", "peak", "sent")
-    rows = [_rank_row(one) for one in found.ranks]
+    rows = [_rank_row(rank) for rank in found.ranks]
     table = render_table(rows, header=header, right=(0, 2, 3, 4, 5), indent="  ")
     return f"PIPELINE\n{table}  below, each figure is that of the pp rank with the most of it\n"
 
@@ -115,7 +115,7 @@ def verdict(found: Estimate, device: Device) -> str:
 def collectives_text(found: Estimate) -> str:
     """The bytes that a rank sends in a step, by mesh dim, kind and cause."""
     text = "COMMUNICATION PER STEP, PER RANK\n"
-    rarely = "".join(f"  and {at_interval_text(one)}\n" for one in found.at_intervals)
+    rarely = "".join(f"  and {at_interval_text(interval)}\n" for interval in found.at_intervals)
     if not found.collectives:
         return f"{text}  none\n{rarely}"
     sent, number = needs.sent_bytes(found), needs.num_collectives(found)
@@ -183,7 +183,7 @@ def collectives_data(found: Estimate) -> list[dict[str, Any]]:
 
 
 def _listed(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
-    return [{**asdict(one), "over": list(one.over), "sent_bytes": one.sent_bytes} for one in collectives]
+    return [{**asdict(collective), "over": list(collective.over), "sent_bytes": collective.sent_bytes} for collective in collectives]
 
 
 def _rank_data(found: Estimate) -> dict[str, Any]:
@@ -207,8 +207,8 @@ def estimate_data(
         "memory": memory_data(found),
         "collectives": collectives_data(found),
         "at_intervals": [
-            {"op": one.op, "every_steps": one.every_steps, "collectives": _listed(one.collectives)}
-            for one in found.at_intervals
+            {"op": interval.op, "every_steps": interval.every_steps, "collectives": _listed(interval.collectives)}
+            for interval in found.at_intervals
         ],
         "flops": {
             **asdict(found.flops),
@@ -217,7 +217,7 @@ def estimate_data(
         },
     }
     if found.ranks:
-        document["ranks"] = [_rank_data(one) for one in found.ranks]
+        document["ranks"] = [_rank_data(rank) for rank in found.ranks]
     if device is not None:
         document["device"] = asdict(device)
     if times is not None:

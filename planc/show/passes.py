@@ -57,6 +57,6 @@ def passes_text(bound: BoundPlan) -> str:
 def passes_data(bound: BoundPlan) -> list[dict[str, Any]]:
     """The same as plain data."""
     return [
-        {"name": one.name, "reason": one.reason, "removed": [*one.removed], "changed": [*one.changed]}
-        for one in effects(bound)
+        {"name": effect.name, "reason": effect.reason, "removed": [*effect.removed], "changed": [*effect.changed]}
+        for effect in effects(bound)
     ]

@@ -65,7 +65,7 @@ def _block(kind: str, shape: Shape, record: Any, bound: BoundPlan) -> Iterator[s
         if given is not None and is_solved(bound.plan, bound.inventory):
             yield from (f"  {_rule(one, shape)}" for one in _solved(bound))
         elif given is not None:
-            is_plain = all(getattr(given, one.name) == one.metadata["default"] for one in keys(of))
+            is_plain = all(getattr(given, key.name) == key.metadata["default"] for key in keys(of))
             yield f"  {name if is_plain else Variant({name: of}).render(given)}"
             yield from _automatic(bound)
     for one in _flat(record, bound) if shape.actions is not None else ():

@@ -167,6 +167,6 @@ def width_of_input(module: Module) -> int:
 
 def _matrix(module: Module) -> tuple[int, int]:
     """The last two dimensions of a module's first matrix, as [out, in]."""
-    shape = next((one.shape for one in module.parameters if len(one.shape) > 1), (0, 0))
+    shape = next((parameter.shape for parameter in module.parameters if len(parameter.shape) > 1), (0, 0))
     first, last = shape[-2:]
     return (last, first) if module.kind is Kind.CONV1D else (first, last)

@@ -36,7 +36,7 @@ def containers(plan: Plan, inventory: Inventory) -> Iterator[Container]:
     head = inventory.head
     groups = sorted(_connected(inventory, members), key=lambda group: not layer_of(inventory, group[0]))
     for names in groups:
-        group = {one: members[one] for one in names}
+        group = {name: members[name] for name in names}
         if any(module.kind is not Kind.NORM for module in group.values()):
             yield _container(inventory, group, head=head.fqn if head else "")
 
@@ -58,7 +58,7 @@ def _members(plan: Plan, inventory: Inventory) -> dict[str, Module]:
 
 def _connected(inventory: Inventory, members: Collection[str]) -> list[list[str]]:
     """Families that pass values to each other inside a layer; those outside of layers are one group."""
-    group_of = {one: [one] for one in members}
+    group_of = {member: [member] for member in members}
 
     def join(first: str, second: str) -> None:
         if group_of[first] is not group_of[second]:
@@ -80,7 +80,7 @@ def _connected(inventory: Inventory, members: Collection[str]) -> list[list[str]
         for inside in members:
             if inside.startswith(f"{one}."):
                 join(one, inside)
-    outside = [one for one in members if not layer_of(inventory, one)]
+    outside = [member for member in members if not layer_of(inventory, member)]
     for one in outside[1:]:
         join(outside[0], one)
     order = {one: place for place, one in enumerate(members)}
@@ -103,7 +103,7 @@ def _container(inventory: Inventory, members: Mapping[str, Module], *, head: str
         name=name,
         members=members,
         readers=frozenset(readers),
-        writers=frozenset(one for one in members if one not in read),
+        writers=frozenset(member for member in members if member not in read),
         behind_heads=_behind_heads(inventory, members),
         takes_rule=takes_rule,
         head=head,
@@ -113,9 +113,9 @@ def _container(inventory: Inventory, members: Mapping[str, Module], *, head: str
 def _around(families: Sequence[str]) -> str:
     """The innermost module around all of them, which may be one of them."""
     parts = [one.split(".") for one in families]
-    parts = [one[:-1] for one in parts] if len(parts) == 1 else parts
+    parts = [part[:-1] for part in parts] if len(parts) == 1 else parts
     shared = 0
-    while all(len(one) > shared and one[shared] == parts[0][shared] for one in parts):
+    while all(len(part) > shared and part[shared] == parts[0][shared] for part in parts):
         shared += 1
     return ".".join(parts[0][:shared])
 
@@ -142,13 +142,13 @@ def _is_open(inventory: Inventory, module: Module, *, placed: bool) -> bool:
 def _is_beside_linear(inventory: Inventory, fqn: str) -> bool:
     """Whether a module is in an attention, an MLP or the like, and not in the layer around them."""
     parent = fqn.rpartition(".")[0]
-    siblings = (one for one in inventory.modules if one.fqn.rpartition(".")[0] == parent)
-    return parent != layer_of(inventory, fqn) and any(one.is_linear for one in siblings)
+    siblings = (module for module in inventory.modules if module.fqn.rpartition(".")[0] == parent)
+    return parent != layer_of(inventory, fqn) and any(sibling.is_linear for sibling in siblings)
 
 
 def _behind_heads(inventory: Inventory, members: Mapping[str, Module]) -> frozenset[str]:
     """Linear layers inside an attention whose output leaves it."""
-    attentions = {*inventory.own_attentions, *(one.fqn for one in inventory.attentions)}
+    attentions = {*inventory.own_attentions, *(attention.fqn for attention in inventory.attentions)}
     around = {module.fqn: _attention(module.fqn, attentions) for module in inventory.modules}
     read = {
         source

@@ -66,7 +66,7 @@ class Oracle:
         rules = [self._rule(number, *one) for number, one in enumerate(actions.items(), start=1)]
         spec = TensorParallelSpec(self.own.on, None, (*self.own.rules, *rules), self.own.span)
         subject = Subject(bind(replace(self.plan, tensor_parallel=spec), self.inventory))
-        finding = next((one for one in _errors(subject) if self._is_about_rules(one)), None)
+        finding = next((error for error in _errors(subject) if self._is_about_rules(error)), None)
         if finding is None:
             return None
         return Refusal(finding, tuple(dict.fromkeys(self._culprits(subject, finding, actions))))
@@ -78,7 +78,7 @@ class Oracle:
     def _without_rules(self) -> frozenset[Label]:
         """The labels of the errors that the plan has without any rules."""
         bare = Subject(bind(replace(self.plan, tensor_parallel=None), self.inventory))
-        return frozenset(one.primary for one in _errors(bare))
+        return frozenset(error.primary for error in _errors(bare))
 
     def replicates_kv(self, fqn: str) -> bool:
         """Whether a module projects to fewer key/value heads than there are ranks to share them."""
@@ -103,7 +103,7 @@ class Oracle:
             found = frozenset(families[place.line - 1] for place in places if place.file == _FILE)
             # Whether a module's own parameters can be shards depends on the layers inside it.
             owners = tuple(f"{one}." for one in found if actions[one].style.placed_by_model)
-            inside = frozenset(one for one in self.members if one.startswith(owners))
+            inside = frozenset(member for member in self.members if member.startswith(owners))
             yield Culprits(takes=inside, gives=inside, is_exact=found)
 
     def _rule(self, number: int, family: str, action: StyleAction) -> PatternRule[StyleAction]:

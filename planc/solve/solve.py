@@ -148,7 +148,7 @@ class _Solver:
 
     def _prepared(self) -> int:
         """What a rank sends to sum the gradient of the container's input."""
-        widths = {width_of_input(self.container.members[one]) for one in self.container.readers}
+        widths = {width_of_input(self.container.members[reader]) for reader in self.container.readers}
         return sum(sent_at(Edge(At.INPUT, WHOLE, READ_BY_PARTS), width, tp=self.tp) for width in widths)
 
     def _choices(self, *, prepared: bool) -> Mapping[str, tuple[Choice, ...]]:

@@ -36,7 +36,7 @@ def stand_in(inventory: Inventory, *, num_alike: int = NUM_ALIKE) -> Inventory:
     return replace(
         inventory,
         modules=tuple(module(one) for one in inventory.modules if kept(one.fqn)),
-        attentions=tuple(one for one in inventory.attentions if kept(one.fqn)),
+        attentions=tuple(attention for attention in inventory.attentions if kept(attention.fqn)),
         ties=tuple(tie for tie in inventory.ties if all(map(kept, tie))),
         own_attentions=tuple(filter(kept, inventory.own_attentions)),
         written=tuple(filter(kept, inventory.written)),
@@ -59,8 +59,8 @@ def _replaced(inventory: Inventory, num_alike: int) -> Iterator[tuple[str, str]]
 
 def _alike(inventory: Inventory) -> dict[object, list[str]]:
     """The layers of each kind, in order."""
-    attentions = {one.fqn: one for one in inventory.attentions}
-    members = {one.fqn: [one] for one in inventory.modules if one.fqn.rpartition(".")[0] in inventory.blocks}
+    attentions = {attention.fqn: attention for attention in inventory.attentions}
+    members = {module.fqn: [module] for module in inventory.modules if module.fqn.rpartition(".")[0] in inventory.blocks}
     for one in inventory.modules:
         for above in outwards(one.fqn):
             if above in members and above != one.fqn:
@@ -75,7 +75,7 @@ def _alike(inventory: Inventory) -> dict[object, list[str]]:
 def _seen_from(layer: str, module: Module, attentions: dict[str, Attention]) -> object:
     """What decides the rules of a module and what it keeps, whichever layer it is in."""
     attention = attentions.get(module.fqn)
-    inner = tuple(one.removeprefix(layer) for one in module.sources if one.startswith(f"{layer}."))
+    inner = tuple(source.removeprefix(layer) for source in module.sources if source.startswith(f"{layer}."))
     returned = tuple(one.removeprefix(layer) for one in module.returns if one.startswith(f"{layer}."))
     return (
         module.fqn.removeprefix(layer),

@@ -126,9 +126,9 @@ def _blocks(base: Base, choice: Choice, node: int, rules: str) -> Iterator[str]:
         balance = [] if choice.rotate == "ulysses" else [f"load_balancer = {base.balance}"]
         yield block("context_parallel on cp", [f"rotate = {choice.rotate}", *balance])
     if choice.recompute is not Recompute.NONE:
-        yield block("activation_checkpoint", [rule([one], choice.recompute) for one in layers])
+        yield block("activation_checkpoint", [rule([layer], choice.recompute) for layer in layers])
     if choice.is_compiled:
-        yield block("compile", [rule([one], "region") for one in layers])
+        yield block("compile", [rule([layer], "region") for layer in layers])
     for kind, text in kept.items():
         if kind == "data":
             text = re.sub(r"^  micro_batch = .*$", f"  micro_batch = {choice.micro_batch}", text, flags=re.M)
@@ -149,4 +149,4 @@ def _fsdp(base: Base, choice: Choice, layers: Sequence[str]) -> Iterator[str]:
         yield "replicate_on = dp_replicate"
     yield from base.dtypes
     unit = call("unit", [f"reshard_after_forward = {str(choice.reshard).lower()}"])
-    yield from (rule([one], unit) for one in layers)
+    yield from (rule([layer], unit) for layer in layers)

@@ -85,7 +85,7 @@ class Scorer:
             found = tuple(stand_in(self.inventory, num_alike=number) for number in (2, 3))
             self._depths = tuple(_Depth(one, len(layers_of(one))) for one in found)
         self._whole = (_Depth(self.inventory, len(layers_of(self.inventory))),)
-        if len({one.num_layers for one in self._depths}) < 2:
+        if len({depth.num_layers for depth in self._depths}) < 2:
             self._depths = self._whole
 
     def score(self, choice: Choice, text: str) -> Score:
@@ -113,7 +113,7 @@ class Scorer:
         least = step_bound(step, device)
         assert least is not None, "the search requires a device with peaks"
         expected = expected_step(step, device, efficiencies_of(device.name))
-        kept = next(one.num_bytes for one in found.memory.parts if one.name == "activations")
+        kept = next(part.num_bytes for part in found.memory.parts if part.name == "activations")
         outside = expected.replicas_seconds + expected.optimizer_seconds
         return Score(
             peak_bytes=found.memory.peak.num_bytes,
@@ -140,7 +140,7 @@ class Scorer:
             auto = own_rules(self.inventory)
             # Stages differ, and how many layers each has is not a matter of two depths.
             depths = self._depths if mesh.pp == 1 else self._whole
-            self._bound[key] = tuple(bind(plan, one.inventory, auto) for one in depths)
+            self._bound[key] = tuple(bind(plan, depth.inventory, auto) for depth in depths)
         return self._bound[key]
 
 
@@ -151,10 +151,10 @@ def _varied(bound: BoundPlan, choice: Choice) -> BoundPlan:
     recomputed = layers if choice.recompute is not Recompute.NONE else ()
     span = plan.span("model")
     units = tuple(
-        replace(one, unit=replace(one.unit, reshard_after_forward=choice.reshard))
-        if one.fqns and one.fqns[0] in layers
-        else one
-        for one in bound.units
+        replace(unit, unit=replace(unit.unit, reshard_after_forward=choice.reshard))
+        if unit.fqns and unit.fqns[0] in layers
+        else unit
+        for unit in bound.units
     )
     train = replace(plan.train, loss_chunks="auto") if choice.in_chunks else plan.train
     data = replace(plan.data, micro_batch=choice.micro_batch)

@@ -269,7 +269,7 @@ class Search:
         best = sorted(found, key=lambda one: one.score.seconds)[:_WIDENED]
         deferring = {replace(one.choice, stages_per_rank=1, is_zero_bubble=True): None for one in best}
         others = [Scored(choice, self.score(choice)) for choice in deferring]
-        return [*found, *(one for one in others if one.score.peak_bytes <= self.limit)]
+        return [*found, *(other for other in others if other.score.peak_bytes <= self.limit)]
 
     def pipelines(self) -> Pipelines:
         """The pipelines of this search."""
@@ -357,7 +357,7 @@ class Search:
 
 def _first_error(checked: Checked) -> str:
     """`P402: ...` of the first error; empty for a sound plan."""
-    errors = (one for one in checked.diagnostics if one.severity is Severity.ERROR)
+    errors = (diagnostic for diagnostic in checked.diagnostics if diagnostic.severity is Severity.ERROR)
     first = next(errors, None)
     return f"{first.code.code}: {first.code.summary}, {first.primary.text}" if first else ""
 

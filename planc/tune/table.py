@@ -143,7 +143,7 @@ def _data(one: Proposal) -> Mapping[str, Any]:
         "schedule": choice.schedule,
         "loss_in_chunks": choice.in_chunks,
         "compiled": choice.is_compiled,
-        **{one.name: one.value for one in figures},
+        **{figure.name: figure.value for figure in figures},
         "limit": expected.limit,
         "gives_up": [*given_up(one)],
     }

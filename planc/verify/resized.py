@@ -33,7 +33,7 @@ def _resized(op: Any, model: nn.Module, heads: Heads, *, copies: int) -> Any:
             rows = _rows(op.rows, module, heads, copies=copies) if op.rows else None
             return replace(op, parameters=tuple(placed), rows=rows)
         case ops.ShareHeads():
-            arguments = tuple(replace(one, num_heads=heads[0]) for one in op.arguments)
+            arguments = tuple(replace(argument, num_heads=heads[0]) for argument in op.arguments)
             return replace(op, arguments=arguments, copies=copies if op.copies > 1 else 1)
         case _:
             return op

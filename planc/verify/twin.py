@@ -85,7 +85,7 @@ class Renaming:
         return tuple(name for name in found if name is not None)
 
     def _of(self, name: str) -> str | None:
-        layer = min((one for one in outwards(name) if one in self.layers), key=len, default=None)
+        layer = min((around for around in outwards(name) if around in self.layers), key=len, default=None)
         if layer is not None:
             if layer not in self.kept:
                 return None

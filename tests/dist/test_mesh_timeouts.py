@@ -41,9 +41,9 @@ def seconds_until_given_up(rank: int, world_size: int, task: Task) -> float:
         with pytest.raises(RuntimeError):
             dist.all_reduce(torch.zeros(1), group=groups[rank])
         seconds = time.monotonic() - began
-        (task.run_dir / f"given-up-{rank}").touch()
+        (task.run_folder / f"given-up-{rank}").touch()
     # The others stay until all have given up: a closed connection would end a wait at once.
-    wait_until(lambda: len([*task.run_dir.glob("given-up-*")]) == len(WAITING), "every wait ends")
+    wait_until(lambda: len([*task.run_folder.glob("given-up-*")]) == len(WAITING), "every wait ends")
     return seconds
 
 

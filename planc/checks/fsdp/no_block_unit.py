@@ -29,7 +29,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         layers = [name.rpartition(".")[2] for name in names if not _is_in_units(name, sizes, units)]
         if layers and all(layer.isdecimal() for layer in layers):
             numbers = runs([int(layer) for layer in layers])
-            has_some = any(one.startswith(f"{block}.{layers[0]}.") for one in units)
+            has_some = any(unit.startswith(f"{block}.{layers[0]}.") for unit in units)
             most = "most parameters of " if has_some else ""
             missing = f"`{block}.{numbers if len(layers) == 1 else f'{{{numbers}}}'}`"
             yield CODE.at(

@@ -20,10 +20,10 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     cp, compilation = plan.context_parallel, plan.compile
     if cp is None or cp.rotate is not Rotate.RING or compilation is None or not compilation.fullgraph:
         return
-    attentions = [f"{one.fqn}." for one in subject.inventory.attentions]
+    attentions = [f"{attention.fqn}." for attention in subject.inventory.attentions]
     seen: set[Span] = set()
     for fqn, span in subject.bound.compiled.items():
-        if span in seen or not any(one.startswith(f"{fqn}.") for one in attentions):
+        if span in seen or not any(attention.startswith(f"{fqn}.") for attention in attentions):
             continue
         seen.add(span)
         yield CODE.at(

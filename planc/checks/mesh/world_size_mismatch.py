@@ -25,13 +25,13 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         for mesh_dim in (MeshDim.DP_SHARD, MeshDim.DP_REPLICATE, MeshDim.CP, MeshDim.TP, MeshDim.PP)
         if started * mesh.size(mesh_dim) % mesh.world_size == 0 and _can_use(subject.plan, mesh_dim)
     ]
-    smaller = "".join(f" or {one.mesh.world_size}" for one in smaller_plans(subject.plan))
+    smaller = "".join(f" or {plan.mesh.world_size}" for plan in smaller_plans(subject.plan))
     product = f"{' x '.join(factors)} needs" if factors else "a mesh of one rank needs"
     yield CODE.at(
         subject.plan.span("mesh"),
         f"{product} {mesh.world_size} ranks; the world size is {started}",
         help=f"start {mesh.world_size}{smaller} ranks"
-        + (f", or set {' or '.join(f'`{one}`' for one in fits)}" if fits else ""),
+        + (f", or set {' or '.join(f'`{fit}`' for fit in fits)}" if fits else ""),
     )
 
 

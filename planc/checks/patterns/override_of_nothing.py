@@ -52,7 +52,7 @@ def _is_idle(rule: PatternRule[Any], rules: Sequence[PatternRule[Any]], subject:
 
 def _matched(rule: PatternRule[Any], subject: Subject) -> frozenset[str]:
     patterns = {id(pattern) for pattern in rule.patterns}
-    found = (one.matched for one in subject.bound.selections if id(one.pattern) in patterns)
+    found = (selection.matched for selection in subject.bound.selections if id(selection.pattern) in patterns)
     return frozenset(name for matched in found for name in matched)
 
 

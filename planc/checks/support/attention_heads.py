@@ -25,8 +25,8 @@ class AttentionHolders:
     @classmethod
     def of(cls, inventory: Inventory) -> AttentionHolders:
         return cls(
-            frozenset(one.fqn for one in inventory.attentions),
-            frozenset(one.fqn for one in inventory.own_heads),
+            frozenset(attention.fqn for attention in inventory.attentions),
+            frozenset(head.fqn for head in inventory.own_heads),
         )
 
     def attention_of(self, fqn: str) -> str | None:

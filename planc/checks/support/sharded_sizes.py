@@ -58,7 +58,7 @@ def misfits(subject: Subject, *, first: SizeKind) -> tuple[ShardedSize, ...]:
     Projections of attentions whose heads do not fit are left out: heads that fit make them fit.
     """
     tp = subject.plan.mesh.tp
-    found = tuple(one for one in sharded_sizes(subject) if not one.fits(tp))
+    found = tuple(size for size in sharded_sizes(subject) if not size.fits(tp))
     return found if found and found[0].kind is first else ()
 
 
@@ -85,7 +85,7 @@ def fits_nodes(mesh: MeshSpec, *, tp: int) -> bool:
 
 def listed(sizes: Sequence[ShardedSize], *, tp: int) -> str:
     """`tp = 3 does not divide 8 attention heads or 256 tokens`."""
-    texts = [one.text for one in sizes]
+    texts = [size.text for size in sizes]
     joined = texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
     return f"tp = {tp} does not divide {joined}"
 
@@ -101,7 +101,7 @@ def labels(sizes: Sequence[ShardedSize]) -> tuple[Label, ...]:
 
 def sharding_rule(subject: Subject) -> Assignment | None:
     """The first rule that leaves ranks a part of the tokens."""
-    return next((one for one in subject.bound.styles.values() if divides_sequence(one.use)), None)
+    return next((assignment for assignment in subject.bound.styles.values() if divides_sequence(assignment.use)), None)
 
 
 def divides_sequence(use: StyleUse) -> bool:
@@ -201,7 +201,7 @@ def _vocabulary(subject: Subject) -> Iterator[ShardedSize]:
     tables = vocabulary_tables(subject)
     if tables:
         size = subject.inventory.vocab_size
-        sites = tuple((one.span, f"the rows of `{one.fqn}`") for one in tables)
+        sites = tuple((table.span, f"the rows of `{table.fqn}`") for table in tables)
         yield ShardedSize(SizeKind.VOCABULARY, size, f"a vocabulary of only {plural(size, 'row')}", sites)
 
 
@@ -210,7 +210,7 @@ def vocabulary_tables(subject: Subject) -> tuple[Assignment, ...]:
     found: list[Assignment] = []
     for fqn, assignment in subject.bound.styles.items():
         module = subject.inventory.get(fqn)
-        weight = next((one for one in module.parameters if one.name == "weight"), None) if module else None
+        weight = next((parameter for parameter in module.parameters if parameter.name == "weight"), None) if module else None
         by_rows = assignment.placement("weight") == Shard(0)
         if weight and by_rows and weight.shape[0] == subject.inventory.vocab_size:
             found.append(assignment)

@@ -23,8 +23,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         return
     styled, names = subject.bound.styles, subject.inventory.names()
     matched = {
-        one: parse_own(one.pattern, NOWHERE).select(names)
-        for one in dict.fromkeys(subject.bound.unknown_styles)
+        rule: parse_own(rule.pattern, NOWHERE).select(names)
+        for rule in dict.fromkeys(subject.bound.unknown_styles)
     }
     left = [one for one, fqns in matched.items() if not all(fqn in styled for fqn in fqns)]
     if left:

@@ -17,7 +17,7 @@ CODE = Code("P421", "batch-over-tp", "the micro batch is not divisible by tp")
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding at `data.micro_batch` if a boundary shards activations unevenly along the batch."""
     tp, micro_batch = subject.plan.mesh.tp, subject.plan.data.micro_batch
-    uses = ((one, one.use) for one in subject.bound.styles.values())
+    uses = ((assignment, assignment.use) for assignment in subject.bound.styles.values())
     dividing = next(
         (one for one, use in uses if BATCH in map(normal, (use.input, use.computes_on, use.output))),
         None,

@@ -28,9 +28,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     attentions = AttentionHolders.of(subject.inventory)
     for span, assignments in by_rule(subject):
         fused = [
-            one.fqn
-            for one in assignments
-            if _leaves_columns(one) and _is_fused(subject, one.fqn, consumers.get(one.fqn, ()), attentions)
+            assignment.fqn
+            for assignment in assignments
+            if _leaves_columns(assignment) and _is_fused(subject, assignment.fqn, consumers.get(assignment.fqn, ()), attentions)
         ]
         if fused:
             yield CODE.at(

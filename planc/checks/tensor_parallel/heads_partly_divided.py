@@ -57,7 +57,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 def _help(subject: Subject, group: ClashGroup) -> str:
     """The rules that shard the rest too, if the attention can work on some of its heads."""
     parents = {fqn.rpartition(".")[0] for fqn in group.consumers}
-    fixed = [one.fqn for one in subject.inventory.attentions if one.fixed_heads and one.fqn in parents]
+    fixed = [attention.fqn for attention in subject.inventory.attentions if attention.fixed_heads and attention.fqn in parents]
     if fixed:
         return f"this attention needs all heads on every rank: write {gathered(subject, fixed)}"
     partners = behind_norms(subject, group.partners)
@@ -72,8 +72,8 @@ def _help(subject: Subject, group: ClashGroup) -> str:
 
 def _is_latent(subject: Subject, fqn: str, *, parents: Collection[str]) -> bool:
     """Whether some features of a projection go to the heads, and the others into another layer first."""
-    readers = [one for one in subject.inventory.modules if fqn in one.sources]
-    return len([one for one in readers if one.fqn.rpartition(".")[0] in parents]) > 1
+    readers = [module for module in subject.inventory.modules if fqn in module.sources]
+    return len([reader for reader in readers if reader.fqn.rpartition(".")[0] in parents]) > 1
 
 
 RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -44,7 +44,7 @@ def _help(subject: Subject) -> str:
 def _replicated(subject: Subject) -> str:
     """The rules that replicate key/value heads; none if other sizes do not fit, or an attention can't."""
     tp, attentions = subject.plan.mesh.tp, [one for one, _ in divided_attentions(subject)]
-    if any(one.kind is not SizeKind.KV_HEADS for one in misfits(subject, first=SizeKind.KV_HEADS)):
+    if any(misfit.kind is not SizeKind.KV_HEADS for misfit in misfits(subject, first=SizeKind.KV_HEADS)):
         return ""
     few = [one for one in attentions if one.num_kv_heads % tp]
     if any(one.shared_kv is None or tp % one.num_kv_heads for one in few):

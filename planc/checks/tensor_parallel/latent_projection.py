@@ -37,11 +37,11 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 
 def _reason(subject: Subject, fqn: str) -> str | None:
     attention = fqn.rpartition(".")[0]
-    readers = [one for one in subject.inventory.modules if fqn in one.sources]
+    readers = [module for module in subject.inventory.modules if fqn in module.sources]
     is_attention = attention in {one.fqn for one in subject.inventory.attentions}
-    of_heads = [one for one in readers if one.kind is Kind.NORM and _sums(subject, one.fqn)]
-    meeting = [one for one in readers if one.is_linear and len(one.sources) > 1] + of_heads
-    is_normed = any(one.kind is Kind.NORM and one not in of_heads for one in readers)
+    of_heads = [reader for reader in readers if reader.kind is Kind.NORM and _sums(subject, reader.fqn)]
+    meeting = [reader for reader in readers if reader.is_linear and len(reader.sources) > 1] + of_heads
+    is_normed = any(reader.kind is Kind.NORM and reader not in of_heads for reader in readers)
     if not (is_attention and is_normed and meeting):
         return "it does not compute latent keys and values with a rotary part"
     heads = [source for one in meeting for source in one.sources if source != fqn]

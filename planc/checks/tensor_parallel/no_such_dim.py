@@ -21,7 +21,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     for span, assignments in by_rule(subject):
         beyond = next((shard for one in assignments for shard in _beyond(one.use)), None)
         if beyond is not None:
-            names = quoted(patterns(subject, [one.fqn for one in assignments])[:3])
+            names = quoted(patterns(subject, [assignment.fqn for assignment in assignments])[:3])
             yield CODE.at(
                 span,
                 f"{beyond} for an input or output of {names}",

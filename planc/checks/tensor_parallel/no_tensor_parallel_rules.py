@@ -21,7 +21,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         return
     if spec.rules:
         styles = subject.bound.styles.values()
-        if styles and all(one.style.name == "replicate" for one in styles):
+        if styles and all(assignment.style.name == "replicate" for assignment in styles):
             text = f"all rules are `replicate`, so {subject.plan.mesh.tp} ranks would do the same work"
             yield CODE.at(spec.span, text, help=f"{_example(subject)}, or set `tp` to 1")
     elif spec.auto is None:

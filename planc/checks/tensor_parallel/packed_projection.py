@@ -22,7 +22,7 @@ CODE = Code("P431", "packed-projection", "this layer does not hold these project
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each rule with both options, and for each way in which its layers hold others."""
     for span, assignments in by_rule(subject):
-        packed = [one for one in assignments if _is_packed_linear(subject, one)]
+        packed = [assignment for assignment in assignments if _is_packed_linear(subject, assignment)]
         rule = packed[0].rule if packed else None
         if rule is not None and rule.action.boundary.parts and rule.action.boundary.widths:
             yield CODE.at(span, "`parts` and `widths` exclude each other", help="leave out one of them")

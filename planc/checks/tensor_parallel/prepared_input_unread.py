@@ -88,7 +88,7 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
         # Inside, the gradient is held as the value is, so any module can read it.
         is_several = "output" in assignment.style.options and len(_leaving(subject, module.fqn)) > 1
         return (_SEVERAL, _ELSEWHERE) if is_several else None
-    bare = [one for one in readers if not _gives_a_part(subject, one.fqn)]
+    bare = [reader for reader in readers if not _gives_a_part(subject, reader.fqn)]
     if bare:
         names = [one.fqn for one in bare]
         is_plain_linear = all(one.is_linear and one.fqn not in subject.bound.styles for one in bare)

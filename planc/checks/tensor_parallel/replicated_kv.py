@@ -65,7 +65,7 @@ def _reason(subject: Subject, fqn: str, projections: KvProjections) -> str | Non
 def _not_replicated(subject: Subject, attention: Attention | OwnHeads) -> list[str]:
     """The attention's projections to keys and values without the style."""
     layers = attention.shared_kv.projections if attention.shared_kv else ()
-    fqns = (f"{attention.fqn}.{one.layer}" for one in layers)
+    fqns = (f"{attention.fqn}.{layer.layer}" for layer in layers)
     styles = ((fqn, subject.bound.styles.get(fqn)) for fqn in fqns)
     return [fqn for fqn, assignment in styles if assignment is None or not assignment.style.shares_heads]
 

@@ -21,9 +21,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each rule that shards such a table by rows."""
     for span, assignments in by_rule(subject):
         fqns = [
-            one.fqn
-            for one in assignments
-            if one.fqn in subject.inventory.renumbered and one.placement("weight") == Shard(0)
+            assignment.fqn
+            for assignment in assignments
+            if assignment.fqn in subject.inventory.renumbered and assignment.placement("weight") == Shard(0)
         ]
         if fqns:
             yield CODE.at(

@@ -71,9 +71,9 @@ def _without_norms(subject: Subject, assignments: Sequence[Assignment]) -> list[
     """The containers, except weightless norms with a style for norms on all features of a token."""
     norms = weightless_norms(subject.inventory)
     return [
-        one
-        for one in assignments
-        if one.fqn not in norms or Kind.NORM not in one.style.kinds or normal(one.use.computes_on) == FEATURES
+        assignment
+        for assignment in assignments
+        if assignment.fqn not in norms or Kind.NORM not in assignment.style.kinds or normal(assignment.use.computes_on) == FEATURES
     ]
 
 

@@ -33,7 +33,7 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     place = styles[outside[0]].span
     names = quoted(patterns(subject, outside))
     if inventory.needing_all_tokens:
-        code = quoted(one or "the model" for one in inventory.needing_all_tokens)
+        code = quoted(token or "the model" for token in inventory.needing_all_tokens)
         yield CODE.at(
             place,
             f"{names} would have part of the tokens",

@@ -17,10 +17,10 @@ CODE = Code("P404", "vocabulary-below-tp", "the vocabulary has fewer rows than t
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding at `mesh.tp` when a table sharded by vocabulary rows leaves a rank without any."""
     if sizes := misfits(subject, first=SizeKind.VOCABULARY):
-        fqns = [one.fqn for one in vocabulary_tables(subject)]
+        fqns = [table.fqn for table in vocabulary_tables(subject)]
         yield CODE.at(
             subject.plan.span("mesh.tp"),
-            f"tp = {subject.plan.mesh.tp} exceeds {' and does not divide '.join(one.text for one in sizes)}",
+            f"tp = {subject.plan.mesh.tp} exceeds {' and does not divide '.join(size.text for size in sizes)}",
             secondary=labels(sizes),
             notes=("some ranks would hold no rows, and the loss over them would fail",),
             help=f"set `tp` to {legal_sizes(subject) or '1'}, or {changed(subject, fqns, REPLICATE.name)}",

@@ -167,7 +167,7 @@ def _check(path: str, arguments: Namespace, settings: Sequence[SourceFile]) -> _
 
 def _without_parts(files: Sequence[PlanFile], results: Sequence[_Result]) -> tuple[list[_Result], int]:
     """The results without the presets and bases of listed directories, and the number of those."""
-    included = included_by(one.checked for one in results)
+    included = included_by(result.checked for result in results)
     kept = [
         one
         for file, one in zip(files, results, strict=True)
@@ -261,7 +261,7 @@ def _print_summary(result: _Result) -> None:
 
 def _total(results: Sequence[_Result], *, num_parts: int) -> str:
     """`All 43 plans passed`, `41 of 43 plans passed`."""
-    num_plans, num_passed = len(results), sum(one.checked.graph is not None for one in results)
+    num_plans, num_passed = len(results), sum(result.checked.graph is not None for result in results)
     head = "All " if num_passed == num_plans > 1 else "" if num_passed == num_plans else f"{num_passed} of "
     parts = f"; {plural(num_parts, 'file')} skipped as presets and bases" if num_parts else ""
     return f"{head}{plural(num_plans, 'plan')} passed{parts}\n"
@@ -270,6 +270,6 @@ def _total(results: Sequence[_Result], *, num_parts: int) -> str:
 def _report(results: Sequence[_Result], settings: Sequence[SourceFile]) -> Report:
     names = tuple(setting.name for setting in settings)
     return Report(
-        tuple(PlanFindings(one.path, one.checked.diagnostics, one.checked.sources, names) for one in results),
+        tuple(PlanFindings(result.path, result.checked.diagnostics, result.checked.sources, names) for result in results),
         root=os.getcwd(),
     )

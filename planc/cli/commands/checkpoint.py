@@ -242,10 +242,10 @@ def _diff(arguments: Namespace) -> int:
     names = comparable(before, after)
     values = list(_distances(names, (first, before), (second, after))) if arguments.values else None
     if arguments.output_format == "json":
-        found = {"differences": [asdict(one) for one in facts], "values": values}
+        found = {"differences": [asdict(fact) for fact in facts], "values": values}
         print(json.dumps(found, indent=2))
         return CLEAN
-    sys.stdout.write(render_table([(one.name, one.before or "-", "->", one.after or "-") for one in facts]))
+    sys.stdout.write(render_table([(fact.name, fact.before or "-", "->", fact.after or "-") for fact in facts]))
     print(f"{plural(len(names), 'tensor')} in both with the same shape and dtype")
     if values is not None:
         _print_values(values)
@@ -268,7 +268,7 @@ def _distances(
 
 
 def _print_values(values: list[dict[str, Any]]) -> None:
-    apart = sorted((one for one in values if one["largest"]), key=lambda one: -one["largest"])
+    apart = sorted((value for value in values if value["largest"]), key=lambda one: -one["largest"])
     print(f"{len(values) - len(apart)} bitwise equal, {len(apart)} different")
     rows = [(one["name"], f"{one['largest']:.3e}") for one in apart[:_MAX_LISTED]]
     sys.stdout.write(render_table(rows, right=(1,), indent="  "))

@@ -103,7 +103,7 @@ def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
     )
     findings = render_errors(checked, stream=sys.stderr).rstrip("\n")
     if checked.graph is None:
-        errors_found = {one.code for one in checked.diagnostics if one.severity is Severity.ERROR}
+        errors_found = {diagnostic.code for diagnostic in checked.diagnostics if diagnostic.severity is Severity.ERROR}
         # A plan with any other error would still be rejected.
         if checked.plan is not None and errors_found == {WORLD_SIZE_MISMATCH}:
             mesh = checked.plan.mesh

@@ -81,13 +81,13 @@ def source_lines(metrics: StepMetrics) -> list[str]:
     """A line for each source of a mixture: `  web  loss 2.3456  998 labels  1_024 tokens  epoch 0.52`."""
     rows = [
         (
-            one.label,
-            _loss_text(one.loss),
-            plural(one.labels, "label"),
-            plural(one.tokens, "token"),
-            f"epoch {one.epoch:.3g}",
+            source.label,
+            _loss_text(source.loss),
+            plural(source.labels, "label"),
+            plural(source.tokens, "token"),
+            f"epoch {source.epoch:.3g}",
         )
-        for one in metrics.sources
+        for source in metrics.sources
     ]
     return render_table(rows, right=(2, 3), indent="  ").splitlines()
 

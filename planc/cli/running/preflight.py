@@ -157,7 +157,7 @@ def _require(
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     if not errors:
         return
-    message = "\n".join(f"{one.code.summary}: {one.primary.text} [{one.code.code}]" for one in errors)
-    helps = dict.fromkeys(one.help for one in errors if one.help)
+    message = "\n".join(f"{error.code.summary}: {error.primary.text} [{error.code.code}]" for error in errors)
+    helps = dict.fromkeys(error.help for error in errors if error.help)
     span = errors[0].primary.span if code is ExitCode.STORAGE and len(errors) == 1 else None
     raise RunError(message, code=code, help="; ".join(helps), span=span, is_shared=is_shared)

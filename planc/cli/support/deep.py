@@ -95,7 +95,7 @@ def _judged(checked: Checked, deep: Deep) -> Iterator[Diagnostic]:
     if plan is None or measured is None or (plan.fsdp is not None and plan.fsdp.cpu_offload):
         # With offloading, the rehearsal counts host memory too.
         return
-    known = {(one.code, one.primary.span) for one in checked.diagnostics}
+    known = {(diagnostic.code, diagnostic.primary.span) for diagnostic in checked.diagnostics}
     for broken in expectation_broken.rehearsed(plan, {"peak_memory": measured.reserved_bytes}):
         if (broken.code, broken.primary.span) not in known:
             yield broken

@@ -64,7 +64,7 @@ def included_by(checked: Iterable[Checked]) -> frozenset[str]:
 
 def is_part(checked: Checked, path: str, *, included: frozenset[str]) -> bool:
     """Whether a file is a preset, or a base that some plan includes: it is checked as a part of that plan."""
-    errors = {one.code for one in checked.diagnostics if one.severity is Severity.ERROR}
+    errors = {diagnostic.code for diagnostic in checked.diagnostics if diagnostic.severity is Severity.ERROR}
     if not errors:
         return False
     if errors == {PRESET}:

@@ -100,7 +100,7 @@ def require_sound(checked: Checked, *, but: Sequence[Code] = ()) -> int | None:
     Errors go to stderr in full, other findings in one line each; `check` prints those in full.
     """
     sys.stderr.write(render_errors(checked, stream=sys.stderr))
-    return exit_code(one for one in checked.diagnostics if one.code not in but) or None
+    return exit_code(diagnostic for diagnostic in checked.diagnostics if diagnostic.code not in but) or None
 
 
 def require_figures(checked: Checked) -> int | None:
@@ -108,7 +108,7 @@ def require_figures(checked: Checked) -> int | None:
 
     `finish` then prints the findings. Otherwise, as `require_sound`.
     """
-    if exit_code(one for one in checked.diagnostics if one.code not in _OF_FIGURES) == CLEAN:
+    if exit_code(diagnostic for diagnostic in checked.diagnostics if diagnostic.code not in _OF_FIGURES) == CLEAN:
         return None
     return require_sound(checked)
 
@@ -143,8 +143,8 @@ def render_findings(checked: Checked, *, stream: TextIO) -> str:
 
 def render_errors(checked: Checked, *, stream: TextIO) -> str:
     """Render as `render_findings` does, with one line for each finding that is not an error."""
-    errors = tuple(one for one in checked.diagnostics if one.severity is Severity.ERROR)
-    others = [one for one in checked.diagnostics if one.severity is not Severity.ERROR]
+    errors = tuple(diagnostic for diagnostic in checked.diagnostics if diagnostic.severity is Severity.ERROR)
+    others = [diagnostic for diagnostic in checked.diagnostics if diagnostic.severity is not Severity.ERROR]
     text = render_findings(replace(checked, diagnostics=errors), stream=stream) if errors else ""
     return text + render_concise(others)
 

@@ -74,7 +74,7 @@ def changed_plans(revision: str) -> tuple[ChangedPlan, ...]:
     if models := _changed_models(revision):
         for path, tree in trees.items():
             if tree is not None and not is_part(tree):
-                because[path] += tuple(one for one in _model_files(top, path, tree) if one in models)
+                because[path] += tuple(file for file in _model_files(top, path, tree) if file in models)
     found = [
         ChangedPlan(renames.get(path, path), path, because.get(path, ()), path in included)
         for path in present

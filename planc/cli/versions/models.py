@@ -138,7 +138,7 @@ def model_folders(hf: str, *, base: Path, top: Path) -> tuple[str, ...]:
     places = (Path(os.path.normpath(start / hf)), (start / hf).resolve())
     root = top.resolve()
     return tuple(
-        dict.fromkeys(one.relative_to(root).as_posix() for one in places if one.is_relative_to(root))
+        dict.fromkeys(place.relative_to(root).as_posix() for place in places if place.is_relative_to(root))
     )
 
 

@@ -31,7 +31,7 @@ def comparable(before: Manifest, after: Manifest) -> tuple[str, ...]:
 def _of_facts(before: Manifest, after: Manifest) -> Iterator[Difference]:
     facts = [dict(_facts(manifest)) for manifest in (before, after)]
     for name in dict.fromkeys((*facts[0], *facts[1])):
-        first, second = (one.get(name, "") for one in facts)
+        first, second = (fact.get(name, "") for fact in facts)
         if first != second:
             yield Difference(name, first, second)
 

@@ -116,7 +116,7 @@ def write_part(
         # fsync does not write what Python still buffers.
         stream.flush()
         os.fsync(stream.fileno())
-    digests = [one if isinstance(one, str) else one.result() for one in hashes]
+    digests = [digest if isinstance(digest, str) else digest.result() for digest in hashes]
     part = Part(
         step=step,
         rank=rank,

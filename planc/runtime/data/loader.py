@@ -138,7 +138,7 @@ class BatchLoader:
         """The sequences of the rank's next step."""
         source = self.source
         micro_steps = range(source.num_micro_steps)
-        ids = (source.sample_ids_at(self.samples_consumed, micro_step=one) for one in micro_steps)
+        ids = (source.sample_ids_at(self.samples_consumed, micro_step=step) for step in micro_steps)
         return [int(sample_id) for found in ids for sample_id in found]
 
     def load_state(self, samples_consumed: int) -> None:

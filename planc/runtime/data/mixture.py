@@ -91,27 +91,27 @@ class JoinedDatasets:
 
     @property
     def num_sequences(self) -> int:
-        return sum(one.num_sequences for one in self.datasets)
+        return sum(dataset.num_sequences for dataset in self.datasets)
 
     @property
     def num_tokens(self) -> int:
-        return sum(one.num_tokens for one in self.datasets)
+        return sum(dataset.num_tokens for dataset in self.datasets)
 
     @property
     def num_documents(self) -> int:
-        return sum(one.num_documents for one in self.datasets)
+        return sum(dataset.num_documents for dataset in self.datasets)
 
     @property
     def num_text_bytes(self) -> int:
-        return sum(one.num_text_bytes for one in self.datasets)
+        return sum(dataset.num_text_bytes for dataset in self.datasets)
 
     @property
     def num_dropped_tokens(self) -> int:
-        return sum(one.num_dropped_tokens for one in self.datasets)
+        return sum(dataset.num_dropped_tokens for dataset in self.datasets)
 
     @property
     def max_token_id(self) -> int:
-        return max(one.max_token_id for one in self.datasets)
+        return max(dataset.max_token_id for dataset in self.datasets)
 
     def __getitem__(self, index: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         source, within = self.place(index)

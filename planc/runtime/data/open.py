@@ -108,10 +108,10 @@ class MixedData:
 
 def mixed(sources: Sequence[MixedData], *, seed: int) -> OpenData:
     """The sources as one dataset: in the order of their weights, or in that of all of their sequences."""
-    datasets = tuple(one.data.dataset for one in sources)
-    weights = tuple(one.weight for one in sources)
-    joined = JoinedDatasets(tuple(one.label for one in sources), datasets)
-    sizes = tuple(one.num_sequences for one in datasets)
+    datasets = tuple(source.data.dataset for source in sources)
+    weights = tuple(source.weight for source in sources)
+    joined = JoinedDatasets(tuple(source.label for source in sources), datasets)
+    sizes = tuple(dataset.num_sequences for dataset in datasets)
     order: Order = SampleOrder(joined.num_sequences, seed, sizes)
     if all(weights):
         order = MixtureOrder(sizes, Shares.of([Fraction(weight) for weight in weights]), seed)
@@ -120,7 +120,7 @@ def mixed(sources: Sequence[MixedData], *, seed: int) -> OpenData:
         sources[0].data.tokenizer,
         order,
         sources[0].data.end_of_document,
-        mixture_fingerprint([one.data.fingerprint for one in sources], weights=weights),
+        mixture_fingerprint([source.data.fingerprint for source in sources], weights=weights),
         tuple(message for one in sources for message in one.data.left_out),
         _marks(sources),
     )
@@ -128,9 +128,9 @@ def mixed(sources: Sequence[MixedData], *, seed: int) -> OpenData:
 
 def _marks(sources: Sequence[MixedData]) -> str:
     """The marks of all sources at once, or of each: conversations have ends of turns too."""
-    if len({one.data.marks for one in sources}) == 1:
+    if len({source.data.marks for source in sources}) == 1:
         return sources[0].data.marks
-    return "; ".join(f"{one.label}: {one.data.marks}" for one in sources)
+    return "; ".join(f"{source.label}: {source.data.marks}" for source in sources)
 
 
 def _stored(prepared: Prepared, spec: DataSpec) -> Dataset:

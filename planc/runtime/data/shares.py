@@ -37,7 +37,7 @@ class Shares:
         """The sequences of each source in all blocks before `block`: rounded, the rest for the heaviest."""
         positions = block * BLOCK
         found = [
-            (2 * positions * one + self.denominator) // (2 * self.denominator) for one in self.numerators
+            (2 * positions * numerator + self.denominator) // (2 * self.denominator) for numerator in self.numerators
         ]
         heaviest = self.numerators.index(max(self.numerators))
         found[heaviest] = positions - (sum(found) - found[heaviest])

@@ -126,7 +126,7 @@ class Deviation:
 
     def data(self) -> dict[str, Any]:
         """The deviation as JSON."""
-        found = [[one.kind, one.name, one.value, one.expected] for one in self.differences]
+        found = [[difference.kind, difference.name, difference.value, difference.expected] for difference in self.differences]
         return {"rank": self.rank, "host": self.host, "differences": found, "num_more": self.num_more}
 
 
@@ -138,7 +138,7 @@ def deviation_of(data: Mapping[str, Any]) -> Deviation:
 
 def digest(entries: Iterable[Entry]) -> str:
     """A SHA-256 that two ranks share if and only if nothing that must be equal differs."""
-    compared = [[one.kind, one.name, one.value] for one in entries if one.kind not in _EXPLAINS]
+    compared = [[entry.kind, entry.name, entry.value] for entry in entries if entry.kind not in _EXPLAINS]
     return hashlib.sha256(json.dumps(sorted(compared)).encode()).hexdigest()
 
 
@@ -183,7 +183,7 @@ def describe(deviations: Sequence[Deviation], *, world_size: int) -> tuple[str, 
 
 
 def _by_name(entries: Iterable[Entry]) -> dict[tuple[Kind, str], str]:
-    return {(one.kind, one.name): one.value for one in entries}
+    return {(entry.kind, entry.name): entry.value for entry in entries}
 
 
 def _text(difference: Difference, who: Sequence[Deviation], *, num_others: int) -> str:

@@ -138,7 +138,7 @@ class Watch:
         except RuntimeError:
             return _NO_STORE
         # A rank that reached the end of the run is not lost.
-        unfinished = [one if one is None or one.state is not State.DONE else None for one in records]
+        unfinished = [record if record is None or record.state is not State.DONE else None for record in records]
         return self._described(self._ended(unfinished) or self._silent(unfinished))
 
     def close(self) -> None:

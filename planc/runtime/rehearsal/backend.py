@@ -227,7 +227,7 @@ class RehearsalBackend(TorchBackend):
         for group in op.groups:
             members = [(name, local_of(parameters[name])) for name in group.parameters if name in parameters]
             is_loop = op.implementation_on("cuda") == "for_loop"
-            apart = [[one] for one in members] if is_loop else [members]
+            apart = [[member] for member in members] if is_loop else [members]
             for together in apart:
                 copies = [(name, torch.empty_like(one)) for name, one in together * op.num_copies(group)]
                 # One after the other, they take no more memory in a longer stack.

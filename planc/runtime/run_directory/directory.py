@@ -146,7 +146,7 @@ class RunDirectory:
         def truncate() -> str | None:
             if last_step == 0 and any(sound_lines(path)):
                 names = (self.path / f"metrics.{number}.jsonl" for number in itertools.count(1))
-                earlier = next(one for one in names if not os.path.lexists(one))
+                earlier = next(name for name in names if not os.path.lexists(name))
                 path.rename(earlier)
                 return earlier.name
             if path.exists():
@@ -167,7 +167,7 @@ class RunDirectory:
         found = {name: getattr(metrics, name) for name in _METRICS}
         found["evaluations"] = tuple(map(asdict, metrics.evaluations))
         found["sources"] = tuple(
-            {**asdict(one), "loss": None if one.loss is None else number(one.loss)} for one in metrics.sources
+            {**asdict(source), "loss": None if source.loss is None else number(source.loss)} for source in metrics.sources
         )
         values: dict[str, Any] = {
             name: number(value) if isinstance(value, float) else value

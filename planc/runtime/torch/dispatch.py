@@ -175,14 +175,14 @@ def bind(kind: type[Op], handler: Handler, *, is_whole: bool = True) -> Call:
     written = {_RESOURCES[record] for record in gives}
     problems = [
         *(f"{one} is read and not declared" for one in read if one not in (*effects.reads, *effects.finds)),
-        *(f"{one} may be None" for one in effects.finds if not read.get(one, True)),
+        *(f"{resource} may be None" for resource in effects.finds if not read.get(resource, True)),
         *(f"{one} is returned and not declared" for one in written if one not in effects.writes),
     ]
     if is_whole:
         declared = (*effects.reads, *effects.finds)
         problems += (f"{one} is declared and not read" for one in declared if one not in read)
         # What it reads too, it may change in place.
-        left = (one for one in effects.writes if one not in written and one not in read)
+        left = (resource for resource in effects.writes if resource not in written and resource not in read)
         problems += (f"{one} is not returned" for one in left)
     if problems:
         raise TypeError(f"{handler.__name__} is not what {kind.__name__} declares: {'; '.join(problems)}")

@@ -130,7 +130,7 @@ class Gradients:
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [one.grad for one in self.weights.parameters.values() if one.grad is not None]
+        return [parameter.grad for parameter in self.weights.parameters.values() if parameter.grad is not None]
 
 
 class SyncedGradients(Gradients):

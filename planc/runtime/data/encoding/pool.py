@@ -67,7 +67,7 @@ class Encoders:
     @property
     def process_ids(self) -> tuple[int, ...]:
         """The processes that have been started."""
-        return tuple(one.process_id for one in self._encoders)
+        return tuple(encoder.process_id for encoder in self._encoders)
 
     def encode(self, batches: Iterable[Batch]) -> Iterator[Sequence[Tokens | Fault]]:
         """The tokens of each batch, in order. Holds two batches for each process, so none waits for one."""

@@ -93,7 +93,7 @@ def _rendered(talk: Mapping[str, Any], template: Compiled | None, turn: Turn | N
     start = places.start(talk["first"], is_whole=talk["target"] == "all")
     holes = [*places.whole(talk["skipped"])]
     if trains_ends is False and turn is not None:
-        spans = places.answers_of([one for one in places.answers if one >= talk["first"]])
+        spans = places.answers_of([answer for answer in places.answers if answer >= talk["first"]])
         ends = (turn.end_in(places.text, span) for span in spans)
         holes = sorted((*holes, *(end for end in ends if end is not None)))
     return Rendered(places.text, _without((start, len(places.text)), holes))
@@ -165,20 +165,20 @@ def _marked(messages: Sequence[Message], skipped: Sequence[int], render: Render)
 
 def _with_joined_parts(messages: Sequence[Message], render: Render) -> Sequence[Message]:
     """The messages with lists of parts as texts, unless the template writes the texts of such a list."""
-    if not any(isinstance(one.get("content"), list) for one in messages):
+    if not any(isinstance(message.get("content"), list) for message in messages):
         return messages
     joined = [
-        {**one, "content": "".join(part["text"] for part in one["content"])}
-        if isinstance(one.get("content"), list)
-        else one
-        for one in messages
+        {**message, "content": "".join(part["text"] for part in message["content"])}
+        if isinstance(message.get("content"), list)
+        else message
+        for message in messages
     ]
     try:
         text = unmarked("".join(render(messages, False)))[0]
     except TemplateFault:
         # It expects a text.
         return joined
-    lists = [one["content"] for one in messages if isinstance(one.get("content"), list)]
+    lists = [message["content"] for message in messages if isinstance(message.get("content"), list)]
     takes_lists = all(part["text"].strip() in text for parts in lists for part in parts)
     return messages if takes_lists and not _PART.search(text) else joined
 

@@ -146,7 +146,7 @@ def known_states(folder: Path) -> tuple[str, ...]:
         states = loads(read_utf8(folder / KNOWN_NAME, max_bytes=_MAX_KNOWN_BYTES))["states"]
     except (OSError, ValueError, KeyError, TypeError):
         return ()
-    return tuple(one for one in states if isinstance(one, str)) if isinstance(states, list) else ()
+    return tuple(state for state in states if isinstance(state, str)) if isinstance(states, list) else ()
 
 
 def add_known_state(folder: Path, state: str) -> None:

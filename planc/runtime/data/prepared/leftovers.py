@@ -103,7 +103,7 @@ def _signs(directory: Path) -> object:
         with contextlib.suppress(FileNotFoundError):
             beat = read_bytes(directory / PULSE_NAME, max_bytes=_MAX_PULSE_BYTES)
         with os.scandir(directory) as entries:
-            return beat, sorted((one.name, one.stat(follow_symlinks=False).st_size) for one in entries)
+            return beat, sorted((entry.name, entry.stat(follow_symlinks=False).st_size) for entry in entries)
     except OSError as error:
         return error.errno
 

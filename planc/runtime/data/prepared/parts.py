@@ -188,7 +188,7 @@ def _packed(found: Found) -> bytes:
     """The tokens and faults of a batch as bytes."""
     tokens = [one for one in found if isinstance(one, Tokens)]
     arrays = {
-        name: [values for one in tokens if (values := getattr(one, name)) is not None] for name in _ARRAYS
+        name: [values for token in tokens if (values := getattr(token, name)) is not None] for name in _ARRAYS
     }
     stream = io.BytesIO()
     joined = (np.concatenate([np.empty(0, kind), *arrays[name]]) for name, kind in _ARRAYS.items())
@@ -214,7 +214,7 @@ def _unpacked(content: bytes) -> Found:
     documents, values = frame[0]["documents"], frame[1]
     left, start = {}, 0
     for name, kind in _ARRAYS.items():
-        length = sum(one.get(name) or 0 for one in documents)
+        length = sum(document.get(name) or 0 for document in documents)
         left[name] = np.frombuffer(values, dtype=kind, count=length, offset=start)
         start += length * kind.itemsize
     found: list[Tokens | Fault] = []

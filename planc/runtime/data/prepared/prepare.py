@@ -183,7 +183,7 @@ def _write(
         totals = _tokenize(counted, wanted, tokenizer=tokenizer, columns=columns, bad=bad)
         arrays = columns.finish()
     _require_some(arrays, totals)
-    read = {one.name: one.value for one in reads.entries if one.kind == "file"}
+    read = {entry.name: entry.value for entry in reads.entries if entry.kind == "file"}
     files = entries_of(wanted.files, hashes=read)
     _require_unchanged(wanted)
     index = Index(
@@ -245,7 +245,7 @@ def _commit(temporary: Path, folder: Path) -> Prepared:
 
 def _content(index: Index) -> str:
     """Hexadecimal digits that differ for another content of the source."""
-    parts = [[one.name, one.size_bytes, one.sha256] for one in index.files]
+    parts = [[file.name, file.size_bytes, file.sha256] for file in index.files]
     arrays = [[name, array.sha256] for name, array in sorted(index.arrays.items())]
     return hashlib.sha256(json.dumps([parts, arrays]).encode()).hexdigest()[:16]
 
@@ -273,8 +273,8 @@ def _require_some(arrays: Mapping[ArrayName, ArrayEntry], totals: Totals) -> Non
 
 def _require_unchanged(wanted: Wanted) -> None:
     """DataError if a file of the source has changed since `wanted` was made."""
-    now = {one.name: one for one in wanted.now().files}
-    before = {one.name: one for one in wanted.files}
+    now = {file.name: file for file in wanted.now().files}
+    before = {file.name: file for file in wanted.files}
     changed = [name for name in {**before, **now} if now.get(name) != before.get(name)]
     if changed:
         raise DataError(

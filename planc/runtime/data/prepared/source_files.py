@@ -68,7 +68,7 @@ def source_files(source: Source, *, base: Path) -> tuple[FileState, ...]:
 
 def digest_of_states(files: Iterable[FileState]) -> str:
     """A SHA-256 that changes with any file's name, size or times."""
-    states = [[one.name, one.size_bytes, one.modified, one.changed] for one in files]
+    states = [[file.name, file.size_bytes, file.modified, file.changed] for file in files]
     return hashlib.sha256(json.dumps(states).encode()).hexdigest()
 
 
@@ -91,9 +91,9 @@ def entries_of(files: Iterable[FileState], *, hashes: dict[str, str]) -> tuple[S
 
     return tuple(
         SourceEntry(
-            name=one.name, size_bytes=one.size_bytes, sha256=hashes.get(one.name) or content_hash(one)
+            name=file.name, size_bytes=file.size_bytes, sha256=hashes.get(file.name) or content_hash(file)
         )
-        for one in files
+        for file in files
     )
 
 

@@ -54,7 +54,7 @@ class Wanted:
     @property
     def size_bytes(self) -> int:
         """All files of the source; 0 for one that is not in files."""
-        return sum(one.size_bytes for one in self.files)
+        return sum(file.size_bytes for file in self.files)
 
     @property
     def key(self) -> str:
@@ -64,7 +64,7 @@ class Wanted:
     @property
     def state(self) -> str | None:
         """A hash of the state of all files; None if it shows nothing, as times are made up."""
-        return digest_of_states(self.files) if all(one.has_own_times for one in self.files) else None
+        return digest_of_states(self.files) if all(file.has_own_times for file in self.files) else None
 
     def now(self) -> Wanted:
         """The same data with the state of its files as it is now."""

@@ -84,8 +84,8 @@ def _refuse_failures(failure: RunError | None) -> None:
 def _difference(run: Run, entries: Sequence[Entry], *, own: str) -> RunError:
     """The error that every rank raises if records differ."""
     source = majority(gather(own))
-    mine = [[one.kind, one.name, one.value] for one in entries]
-    expected = [Entry(*one) for one in json.loads(broadcast(json.dumps(mine), source=source))]
+    mine = [[entry.kind, entry.name, entry.value] for entry in entries]
+    expected = [Entry(*entry) for entry in json.loads(broadcast(json.dumps(mine), source=source))]
     found = deviation(run.launch.rank, socket.gethostname(), entries, expected)
     gathered = [deviation_of(json.loads(text)) for text in gather(json.dumps(found.data()))]
     return refusal(gathered, world_size=run.launch.world_size)

@@ -111,7 +111,7 @@ def _settings(device: torch.device) -> Iterator[tuple[str, str]]:
     yield "PyTorch's build", hashlib.sha256(torch.__config__.show().encode()).hexdigest()[:12]
     yield "the CPU capability", torch.backends.cpu.get_cpu_capability()
     backends = (torch.backends, torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn)
-    yield "the float32 precision", ", ".join(str(one.fp32_precision) for one in backends)
+    yield "the float32 precision", ", ".join(str(backend.fp32_precision) for backend in backends)
     yield "deterministic algorithms", str(torch.are_deterministic_algorithms_enabled())
     yield "the default dtype", str(torch.get_default_dtype())
     if device.type != "cuda":

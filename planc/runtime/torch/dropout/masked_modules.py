@@ -35,7 +35,7 @@ class Calls:
         """The next draw; RunError if the plan has another."""
         number = self._number
         if number >= len(self._draws) or self._draws[number].draw.probability != probability:
-            known = ", ".join(str(one.draw.probability) for one in self._draws)
+            known = ", ".join(str(draw.draw.probability) for draw in self._draws)
             raise RunError(
                 f"dropout {number} of `{self._fqn}` has probability {probability}; the plan has {known}",
                 help=STALE,

@@ -193,8 +193,8 @@ def _refuse_difference(
 ) -> NoReturn:
     """RunError with what differs, and where: every rank compares its own entries with one rank's."""
     if launch.rank == expected_of:
-        store.set("expected", json.dumps([[one.kind, one.name, one.value] for one in entries]))
-    expected = [Entry(*one) for one in json.loads(store.get("expected"))]
+        store.set("expected", json.dumps([[entry.kind, entry.name, entry.value] for entry in entries]))
+    expected = [Entry(*entry) for entry in json.loads(store.get("expected"))]
     own = deviation(launch.rank, socket.gethostname(), entries, expected)
     store.set(f"deviation/{launch.rank}", json.dumps(own.data()))
     gathered = [json.loads(store.get(f"deviation/{rank}")) for rank in range(launch.world_size)]

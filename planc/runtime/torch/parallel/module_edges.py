@@ -61,7 +61,7 @@ def _prepare_hidden_states(module: nn.Module, move: Callable[[Tensor], Tensor]) 
             raise ValueError("a module finds no hidden states among its arguments to move")
         moved = move(states)
         # CTRL passes them as queries, keys and values.
-        return tuple(moved if one is states else one for one in arguments), {
+        return tuple(moved if argument is states else argument for argument in arguments), {
             name: moved if one is states else one for name, one in keywords.items()
         }
 

@@ -183,7 +183,7 @@ def split_pipeline(run: Run, op: SplitPipeline, mesh: Mesh, model: nn.Module) ->
         order=loop.orders[run.coordinate(pp)],
         activations=activations,
         gradients=gradients,
-        ends=_group([[one[0], one[-1]] for one in columns], timeout=timeout) if op.ties else None,
+        ends=_group([[column[0], column[-1]] for column in columns], timeout=timeout) if op.ties else None,
     )
     if dist.get_backend(activations) == dist.Backend.GLOO:
         # gloo sends a message at once if its receiver has asked for it. Else the two exchange notes first,

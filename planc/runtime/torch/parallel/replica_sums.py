@@ -107,7 +107,7 @@ class ReplicaSums:
         if message.missing:
             # No other message waits for this gradient.
             return
-        if all(one.grad is not None for one in message.parameters.values()):
+        if all(parameter.grad is not None for parameter in message.parameters.values()):
             _gather(message)
         while self._unsent and self._is_complete(self._unsent[0]):
             self._send()
@@ -157,7 +157,7 @@ def begin_sums(sums: ReplicaSums | None, at: Position, pipeline: Pipeline | None
     names: Set[str] = sums.names
     if pipeline is not None:
         names = {
-            one for one in names if pipeline.stage_of(one) == at.stage and pipeline.defers(one) is deferred
+            name for name in names if pipeline.stage_of(name) == at.stage and pipeline.defers(name) is deferred
         }
     sums.begin(names, is_last=at.is_last_micro_step)
 

@@ -25,7 +25,7 @@ def tie(model: nn.Module, ties: Ties) -> None:
     """
     for names in ties:
         parameters = [model.get_parameter(name) for name in names]
-        distributed = [one for one in parameters if isinstance(one, DTensor)]
+        distributed = [parameter for parameter in parameters if isinstance(parameter, DTensor)]
         if any(one.placements != distributed[0].placements for one in distributed):
             raise RunError(
                 f"{' and '.join(names)} are one parameter, and this graph shards them differently",
