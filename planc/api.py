@@ -376,10 +376,10 @@ def _of_smaller(plan: Plan, inventory: Inventory, *, base: Path) -> Iterator[Dia
         bound = bind(smaller, inventory, automatic(smaller, inventory))
         note = shrinking_note(smaller)
         subject = Subject(bound, None, dict, partial(_demand, Draft(bound)), base, meshes)
-        for one in run_checks(subject):
-            if one.severity is Severity.ERROR and (one.code, one.primary.span) not in seen:
-                seen.add((one.code, one.primary.span))
-                yield replace(one, notes=(*one.notes, note), fix=None)
+        for finding in run_checks(subject):
+            if finding.severity is Severity.ERROR and (finding.code, finding.primary.span) not in seen:
+                seen.add((finding.code, finding.primary.span))
+                yield replace(finding, notes=(*finding.notes, note), fix=None)
 
 
 def _estimated(draft: Draft) -> Mapping[str, int]:

@@ -70,7 +70,9 @@ def _section(heading: str, description: str, epilog: str, parser: ArgumentParser
     yield ""
     yield description.strip()
     yield ""
-    yield from table(("argument", "meaning"), [(f"`{_written(action)}`", _meaning(action)) for action in actions])
+    yield from table(
+        ("argument", "meaning"), [(f"`{_written(action)}`", _meaning(action)) for action in actions]
+    )
     if actions:
         yield ""
     yield "```text"

@@ -68,15 +68,15 @@ class Shown:
 def shown_documents(documents: Sequence[Encoded], *, spec: DataSpec, tokenizer: Tokenizer) -> list[Shown]:
     """Tokenized documents, each by itself, as far as a sequence holds them. Raises DataError."""
     found = []
-    for one in documents:
-        notes, length, most = [], len(one), spec.sequence_length + 1
+    for document in documents:
+        notes, length, most = [], len(document), spec.sequence_length + 1
         if spec.packing in WHOLE and length > most:
             what = "skipped" if spec.too_long == "skip" else "truncated"
             notes.append(f"{what}: {plural(length, 'token')}, and a sequence holds {most:_}")
             length = most
-        ids = one.tokens[:length].tolist()
-        trained = [True] * length if one.is_target is None else one.is_target[:length].tolist()
-        found.append((one.origin, ids, trained, [*range(length)], [0], tuple(notes)))
+        ids = document.tokens[:length].tolist()
+        trained = [True] * length if document.is_target is None else document.is_target[:length].tolist()
+        found.append((document.origin, ids, trained, [*range(length)], [0], tuple(notes)))
     return list(_with_texts(found, tokenizer))
 
 

@@ -55,7 +55,9 @@ def confirmed(
     where the fix is. In files that other plans share, a finding of a phase in `shared_phases` alone has
     a safe fix: the others depend on this plan's model.
     """
-    judged = tuple(_within_reach(diagnostic, files, phase_of, shared_phases) for diagnostic in before.diagnostics)
+    judged = tuple(
+        _within_reach(diagnostic, files, phase_of, shared_phases) for diagnostic in before.diagnostics
+    )
     safe = [one for one in judged if one.fix is not None and one.fix.is_safe]
     if not safe:
         return judged

@@ -50,7 +50,9 @@ def unwritable(storage: Storage) -> Check:
 def blocked(storage: Storage, obstacles: Sequence[Obstacle]) -> Check:
     """The check of a directory with entries that would keep a run from saving."""
     observed = SourceFile("saved before", str(storage.path))
-    problems = tuple(codes.BLOCKED.at(observed.whole(), str(obstacle), help=obstacle.help) for obstacle in obstacles)
+    problems = tuple(
+        codes.BLOCKED.at(observed.whole(), str(obstacle), help=obstacle.help) for obstacle in obstacles
+    )
     return Check(Section.STORAGE, observed, "plain directories", problems=problems)
 
 

@@ -174,7 +174,8 @@ def _has_interface(value: str, interfaces: tuple[str, ...]) -> bool:
     is_exact, is_excluded = "=" in value[:2], "^" in value[:2]
     names = value.lstrip("=^").split(",")
     return any(
-        any(interface == name or (not is_exact and interface.startswith(name)) for name in names) != is_excluded
+        any(interface == name or (not is_exact and interface.startswith(name)) for name in names)
+        != is_excluded
         for interface in interfaces
     )
 

@@ -81,7 +81,9 @@ def _chosen(
     collectives: Iterable[Collective], *, over: tuple[MeshDim, ...], kind: str, cause: str
 ) -> Iterator[Collective]:
     return (
-        collective for collective in collectives if collective.over == over and kind in ("", collective.kind) and cause in ("", collective.cause)
+        collective
+        for collective in collectives
+        if collective.over == over and kind in ("", collective.kind) and cause in ("", collective.cause)
     )
 
 

@@ -70,8 +70,8 @@ def first_plan(brief: Brief, inventory: Inventory, models: KnownModels) -> Writt
             brief, base(brief), models, why="planc models no time of CPUs: all ranks shard the model."
         )
     first = None
-    for one in _with_other_tokens(brief, inventory):
-        written = _searched(one, base(one), brief.device, inventory, models)
+    for changed in _with_other_tokens(brief, inventory):
+        written = _searched(changed, base(changed), brief.device, inventory, models)
         if written.ok:
             return written
         first = first or written
@@ -136,7 +136,9 @@ def _started(brief: Brief, inventory: Inventory, models: KnownModels) -> _Starte
 
 
 def _first_code(started: _Started) -> str:
-    errors = (diagnostic for diagnostic in started.checked.diagnostics if diagnostic.severity is Severity.ERROR)
+    errors = (
+        diagnostic for diagnostic in started.checked.diagnostics if diagnostic.severity is Severity.ERROR
+    )
     return next((error.code.code for error in errors), "")
 
 
@@ -164,7 +166,11 @@ def _searched(brief: Brief, base: Base, device: Device, inventory: Inventory, mo
             return _plain(brief, base, models, why="planc models no time for this model: all ranks shard it.")
         plain = _plain(brief, base, models, why="")
         # What is wrong on the plainest mesh, its size apart, is wrong on all.
-        codes = {diagnostic.code.code for diagnostic in plain.checked.diagnostics if diagnostic.severity is Severity.ERROR}
+        codes = {
+            diagnostic.code.code
+            for diagnostic in plain.checked.diagnostics
+            if diagnostic.severity is Severity.ERROR
+        }
         refused = Checked({}, ()) if codes <= {_DOES_NOT_FIT} else plain.checked
         return Written("", refused, tuple(reasons(search).items()))
     best = found[0]

@@ -57,10 +57,10 @@ class Endpoint:
 
 def read_endpoint(text: str) -> Endpoint:
     """HOST:PORT, an IPv6 address in brackets; ValueError for anything else."""
-    found = _ENDPOINT.fullmatch(text)
-    if found is None or int(found["port"]) > 65535:
+    match = _ENDPOINT.fullmatch(text)
+    if match is None or int(match["port"]) > 65535:
         raise ValueError(text)
-    return Endpoint(found["host"], int(found["port"]))
+    return Endpoint(match["host"], int(match["port"]))
 
 
 def job_of(

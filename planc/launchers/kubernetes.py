@@ -79,10 +79,10 @@ class KubernetesOptions:
 
 def read_volume(text: str) -> Volume:
     """Read CLAIM:/PATH; ValueError for anything else."""
-    found = _VOLUME.fullmatch(text)
-    if found is None or not text.isprintable():
+    match = _VOLUME.fullmatch(text)
+    if match is None or not text.isprintable():
         raise ValueError(text)
-    return Volume(found["claim"], found["mount"])
+    return Volume(match["claim"], match["mount"])
 
 
 def read_resource(text: str) -> str:

@@ -52,7 +52,9 @@ def slurm_script(job: Job, options: SlurmOptions, *, uses_devices: bool) -> str:
         )
     nodes = job.nodes
     return _SCRIPT.format(
-        directives="\n".join(f"#SBATCH --{directive}" for directive in _directives(job, options, uses_devices)),
+        directives="\n".join(
+            f"#SBATCH --{directive}" for directive in _directives(job, options, uses_devices)
+        ),
         num_threads=max(1, options.cpus_per_node // nodes.ranks_per_node),
         cpus_per_node=options.cpus_per_node,
         num_nodes=nodes.num_nodes,
@@ -82,12 +84,12 @@ def _directives(job: Job, options: SlurmOptions, uses_devices: bool) -> tuple[st
 
 
 def _directive(text: str) -> str:
-    found = _OPTION.fullmatch(text)
-    if found is None:
+    match = _OPTION.fullmatch(text)
+    if match is None:
         raise LaunchError(
             f"--sbatch {text!r} does not have the form NAME=VALUE",
             help="write it like --sbatch time=24:00:00",
         )
-    if found["name"] in _OWN:
+    if match["name"] in _OWN:
         raise LaunchError(f"--sbatch {text} is set from the plan", help="leave it out")
     return text

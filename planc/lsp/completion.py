@@ -161,9 +161,9 @@ def _in_block(place: _Place, shape: Shape) -> Iterator[Item]:
 def _statements(place: _Place, shape: Shape) -> Iterator[Item]:
     """Keys that the block does not have yet, nested blocks, directives and keywords."""
     written = _written(place)
-    for one in keys(shape.record):
-        if one.name not in written:
-            yield _key(place, one)
+    for key in keys(shape.record):
+        if key.name not in written:
+            yield _key(place, key)
     for name, labels in shape.nested.items():
         for label in labels:
             yield place.item(f'{name} "{label}"', Kind.BLOCK, ends=" {")
@@ -202,12 +202,12 @@ def _actions(place: _Place, shape: Shape) -> Iterator[Item]:
 def _fragments(place: _Place) -> Iterator[Item]:
     """`alias.fragment` of each import for a block of this kind."""
     sources = place.analysis.checked.sources
-    for one in place.tree.statements:
-        if not isinstance(one, ast.Import):
+    for statement in place.tree.statements:
+        if not isinstance(statement, ast.Import):
             continue
-        for block in _imported(one, place.analysis) if sources else ():
+        for block in _imported(statement, place.analysis) if sources else ():
             if block.label is not None and block.kind.text == place.at.blocks[-1][0]:
-                yield place.item(f"{one.alias.text}.{block.label.value}", Kind.WORD)
+                yield place.item(f"{statement.alias.text}.{block.label.value}", Kind.WORD)
 
 
 def _imported(statement: ast.Import, analysis: Analysis) -> Iterable[ast.Block]:

@@ -25,13 +25,13 @@ class Finding:
 
 def findings(analysis: Analysis) -> Iterator[Finding]:
     """All findings; one in an included file is at the statement that includes the file."""
-    for one in analysis.checked.diagnostics:
-        span, related = one.primary.span, one.secondary
+    for diagnostic in analysis.checked.diagnostics:
+        span, related = diagnostic.primary.span, diagnostic.secondary
         if span.file != analysis.source.name:
-            span, related = _include_of(span, analysis), (one.primary, *related)
+            span, related = _include_of(span, analysis), (diagnostic.primary, *related)
         # Whoever opens a preset wants to edit it, and knows that it is not a plan.
-        severity = Severity.NOTE if one.code is PRESET else one.severity
-        yield Finding(span, severity, _message(one), related, one)
+        severity = Severity.NOTE if diagnostic.code is PRESET else diagnostic.severity
+        yield Finding(span, severity, _message(diagnostic), related, diagnostic)
 
 
 def _include_of(span: Span, analysis: Analysis) -> Span:

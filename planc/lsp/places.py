@@ -100,9 +100,9 @@ def _param(analysis: Analysis, name: str) -> Target | None:
     for _ in range(len(analysis.checked.sources) + 1):
         if tree is None:
             break
-        for one in _params(tree):
-            if one.name.text == name:
-                return Target(one.name.span, one.span)
+        for param in _params(tree):
+            if param.name.text == name:
+                return Target(param.name.span, param.span)
         base = next((statement for statement in tree.statements if isinstance(statement, ast.Extends)), None)
         tree = analysis.included_tree(base.path.value, of=tree.file) if base else None
     return None

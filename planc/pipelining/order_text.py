@@ -42,7 +42,7 @@ OrderAsText = Annotated[Order, _AsText()]
 
 
 def _parse_action(text: str) -> Action:
-    found = _ACTION.fullmatch(text)
-    if found is None:
+    match = _ACTION.fullmatch(text)
+    if match is None:
         raise ValueError(f"`{text}` is not a stage, F, B or W, and a micro-batch, such as `0F1`")
-    return Action(int(found[1]), Direction(found[2]), int(found[3]))
+    return Action(int(match[1]), Direction(match[2]), int(match[3]))

@@ -154,11 +154,11 @@ def with_argument(
 def _others(call: ast.Call, changed: Field[Any]) -> Iterator[ast.Argument]:
     """The arguments of a call but one, which may stand without its name."""
     is_positional = changed.metadata["positional"]
-    for one in call.arguments:
-        if one.name is None and is_positional:
+    for argument in call.arguments:
+        if argument.name is None and is_positional:
             is_positional = False
-        elif one.name is None or one.name.text != changed.name:
-            yield one
+        elif argument.name is None or argument.name.text != changed.name:
+            yield argument
 
 
 def _as_call(value: ast.Value | None) -> ast.Call | None:

@@ -129,7 +129,9 @@ def _own_learning_rate(scope: Scope) -> str | None:
     """The learning rate that the plan writes in the optimizer's call, or as a key of the block."""
     kind = setting_value("optimizer", "kind", scope)
     arguments = kind.arguments if isinstance(kind, ast.Call) else ()
-    written = [argument.value for argument in arguments if argument.name is not None and argument.name.text == "lr"]
+    written = [
+        argument.value for argument in arguments if argument.name is not None and argument.name.text == "lr"
+    ]
     for word in ("lr", "learning_rate"):
         written += filter(None, [setting_value("optimizer", word, scope)])
     return _text(written[0]) if written else None

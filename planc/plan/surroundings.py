@@ -58,7 +58,11 @@ def positive_integer(value: ast.Value, scope: Scope) -> int | None:
 
 
 def _blocks(kind: str, scope: Scope) -> Iterator[ast.Block]:
-    return (statement for statement in scope.statements if isinstance(statement, ast.Block) and statement.kind.text == kind)
+    return (
+        statement
+        for statement in scope.statements
+        if isinstance(statement, ast.Block) and statement.kind.text == kind
+    )
 
 
 def _settings(block: ast.Block) -> Iterator[ast.Setting]:

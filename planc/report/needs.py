@@ -63,12 +63,12 @@ def rehearsal_section(deep: Deep, *, graph: Graph) -> Html:
         return words
     drawn: list[Bar] = []
     rows: list[tuple[str, ...]] = []
-    for one in measured.segments:
-        text = num_bytes(f"rehearsed_segment.{one.segment}", one.num_bytes).text
-        drawn.append(Bar(one.segment, text, (one.num_bytes,), is_total=one is measured.peak))
-        parts = sorted(one.parts, key=lambda part: -part[1])
+    for segment in measured.segments:
+        text = num_bytes(f"rehearsed_segment.{segment.segment}", segment.num_bytes).text
+        drawn.append(Bar(segment.segment, text, (segment.num_bytes,), is_total=segment is measured.peak))
+        parts = sorted(segment.parts, key=lambda part: -part[1])
         rows.extend(
-            (one.segment, name, num_bytes(f"{one.segment}.{name}", size).text) for name, size in parts
+            (segment.segment, name, num_bytes(f"{segment.segment}.{name}", size).text) for name, size in parts
         )
     caption = "The most memory allocated at once in each part of a step, in their order"
     behind = table(rows, header=("part of the step", "memory", "bytes"), caption="Rehearsed memory")

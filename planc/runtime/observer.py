@@ -119,28 +119,28 @@ class Together:
             self.noted(text)
 
     def preparing(self, what: str) -> None:
-        for one in self.observers:
-            one.preparing(what)
+        for observer in self.observers:
+            observer.preparing(what)
 
     def started(self, *, first_step: int, num_steps: int) -> None:
-        for one in self.observers:
-            one.started(first_step=first_step, num_steps=num_steps)
+        for observer in self.observers:
+            observer.started(first_step=first_step, num_steps=num_steps)
 
     def stepped(self, metrics: StepMetrics) -> None:
-        for one in self.observers:
-            one.stepped(metrics)
+        for observer in self.observers:
+            observer.stepped(metrics)
 
     def evaluated(self, found: Evaluation, *, step: int) -> None:
-        for one in self.observers:
-            one.evaluated(found, step=step)
+        for observer in self.observers:
+            observer.evaluated(found, step=step)
 
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
-        for one in self.observers:
-            one.saved(directory, behind=behind)
+        for observer in self.observers:
+            observer.saved(directory, behind=behind)
 
     def noted(self, text: str) -> None:
-        for one in self.observers:
-            one.noted(text)
+        for observer in self.observers:
+            observer.noted(text)
 
 
 class Silent:

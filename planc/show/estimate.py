@@ -139,8 +139,8 @@ def _size(amount: Amount) -> str:
 def traffic(found: Estimate) -> Iterator[Traffic]:
     """The groups of a step's collectives of any size, including single numbers."""
     groups: dict[tuple[tuple[MeshDim, ...], str, str], list[Collective]] = {}
-    for one in found.collectives:
-        groups.setdefault((one.over, one.kind, one.cause), []).append(one)
+    for collective in found.collectives:
+        groups.setdefault((collective.over, collective.kind, collective.cause), []).append(collective)
     for (over, kind, cause), members in groups.items():
         count = needs.collectives_by(members, over=over, kind=kind, cause=cause)
         sent = needs.sent_by(members, over=over, kind=kind, cause=cause)
@@ -183,7 +183,10 @@ def collectives_data(found: Estimate) -> list[dict[str, Any]]:
 
 
 def _listed(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
-    return [{**asdict(collective), "over": list(collective.over), "sent_bytes": collective.sent_bytes} for collective in collectives]
+    return [
+        {**asdict(collective), "over": list(collective.over), "sent_bytes": collective.sent_bytes}
+        for collective in collectives
+    ]
 
 
 def _rank_data(found: Estimate) -> dict[str, Any]:
@@ -207,7 +210,11 @@ def estimate_data(
         "memory": memory_data(found),
         "collectives": collectives_data(found),
         "at_intervals": [
-            {"op": interval.op, "every_steps": interval.every_steps, "collectives": _listed(interval.collectives)}
+            {
+                "op": interval.op,
+                "every_steps": interval.every_steps,
+                "collectives": _listed(interval.collectives),
+            }
             for interval in found.at_intervals
         ],
         "flops": {

@@ -57,6 +57,11 @@ def passes_text(bound: BoundPlan) -> str:
 def passes_data(bound: BoundPlan) -> list[dict[str, Any]]:
     """The same as plain data."""
     return [
-        {"name": effect.name, "reason": effect.reason, "removed": [*effect.removed], "changed": [*effect.changed]}
+        {
+            "name": effect.name,
+            "reason": effect.reason,
+            "removed": [*effect.removed],
+            "changed": [*effect.changed],
+        }
         for effect in effects(bound)
     ]

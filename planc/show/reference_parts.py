@@ -36,10 +36,10 @@ def _text(kind: str, lines: list[str]) -> str:
 
 
 def _key(shape: Shape, word: str) -> Iterator[str]:
-    for one in keys(shape.record):
-        if one.name == word:
-            yield _row(one)
-            for name, case in calls_of(type_of(one)).items():
+    for key in keys(shape.record):
+        if key.name == word:
+            yield _row(key)
+            for name, case in calls_of(type_of(key)).items():
                 yield from call_lines(name, case, doc=case.__doc__)
 
 
@@ -79,10 +79,10 @@ def _argument(shape: Shape, word: str) -> Iterator[str]:
 
 def _fields(shape: Shape) -> Iterator[tuple[str, Field[Any]]]:
     """Every key and argument, with what it belongs to; empty for keys of the block itself."""
-    for one in keys(shape.record):
-        yield "", one
-        for name, case in calls_of(type_of(one)).items():
-            yield from ((f"{one.name} = {name}(...)", inner) for inner in keys(case))
+    for key in keys(shape.record):
+        yield "", key
+        for name, case in calls_of(type_of(key)).items():
+            yield from ((f"{key.name} = {name}(...)", inner) for inner in keys(case))
     for name, labels in shape.nested.items():
         for label, nested in labels.items():
             yield from ((f'{name} "{label}" {{ ... }}', inner) for inner in keys(nested.record))

@@ -60,7 +60,11 @@ def _replaced(inventory: Inventory, num_alike: int) -> Iterator[tuple[str, str]]
 def _alike(inventory: Inventory) -> dict[object, list[str]]:
     """The layers of each kind, in order."""
     attentions = {attention.fqn: attention for attention in inventory.attentions}
-    members = {module.fqn: [module] for module in inventory.modules if module.fqn.rpartition(".")[0] in inventory.blocks}
+    members = {
+        module.fqn: [module]
+        for module in inventory.modules
+        if module.fqn.rpartition(".")[0] in inventory.blocks
+    }
     for one in inventory.modules:
         for above in outwards(one.fqn):
             if above in members and above != one.fqn:

@@ -162,10 +162,11 @@ class Search:
             "tokens_per_step": self.base.tokens_per_step,
             "sequences_per_step": sequences,
         }
-        for one in self.base.expectations:
-            if one.subject in known and not holds(one, known[one.subject]):
+        for expectation in self.base.expectations:
+            if expectation.subject in known and not holds(expectation, known[expectation.subject]):
                 if mesh.pp == 1:
-                    self.notes[mesh] = f"{one.subject} would be {known[one.subject]:_}, which breaks `expect`"
+                    value = f"{known[expectation.subject]:_}"
+                    self.notes[mesh] = f"{expectation.subject} would be {value}, which breaks `expect`"
                 return False
         return True
 

@@ -17,7 +17,9 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     spec = subject.plan.context_parallel
     if spec is None or spec.rotate is Rotate.ULYSSES:
         return
-    odd = next((attention for attention in subject.inventory.attentions if attention.value_dim is not None), None)
+    odd = next(
+        (attention for attention in subject.inventory.attentions if attention.value_dim is not None), None
+    )
     if odd is not None:
         yield CODE.at(
             spec.span,

@@ -48,7 +48,9 @@ def _help(subject: Subject, others: Sequence[str]) -> str:
     """Units of their own for modules that hold nothing else."""
     owners = {name.rpartition(".")[0] for name in others}
     modules = [module for module in subject.inventory.modules if module.parameters]
-    inside = [module for module in modules if any(f"{module.fqn}.".startswith(f"{owner}.") for owner in owners)]
+    inside = [
+        module for module in modules if any(f"{module.fqn}.".startswith(f"{owner}.") for owner in owners)
+    ]
     held = {f"{module.fqn}.{parameter.name}" for module in inside for parameter in module.parameters}
     if held <= set(others) and "" not in owners:
         patterns = as_patterns(families(subject.inventory, sorted(owners)))

@@ -60,7 +60,9 @@ def _help(subject: Subject, extra: str) -> str:
         causal = "set `is_causal` to true in config.json" if extra == "is_causal" else "use a causal model"
         return f"{causal}: with any attention, every position would see its own label"
     eager = "write `attention = eager` in `model` for the model's own code, which stores every score"
-    if subject.plan.mesh.cp > 1 or any(divides_sequence(assignment.use) for assignment in subject.bound.styles.values()):
+    if subject.plan.mesh.cp > 1 or any(
+        divides_sequence(assignment.use) for assignment in subject.bound.styles.values()
+    ):
         return f"{eager}, and keep the sequence whole: eager attention can't work on part of it"
     return eager
 

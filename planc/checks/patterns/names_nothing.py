@@ -14,7 +14,9 @@ CODE = Code("P812", "names-nothing", "a block without rules has no effect", Seve
 def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding for each such block."""
     plan = subject.plan
-    layers = next((module.fqn for module in subject.inventory.modules if module.kind is Kind.MODULE_LIST), None)
+    layers = next(
+        (module.fqn for module in subject.inventory.modules if module.kind is Kind.MODULE_LIST), None
+    )
     for block, text, action in (
         (plan.activation_checkpoint, "nothing is recomputed", "full"),
         (plan.compile, "nothing is compiled", "region"),

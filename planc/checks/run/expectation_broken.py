@@ -92,11 +92,12 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 
 def rehearsed(plan: Plan, measured: Mapping[str, int]) -> Iterator[Diagnostic]:
     """The same finding for facts that a rehearsal measured."""
-    for one in plan.expectations:
-        if one.subject in measured and not holds(one, measured[one.subject]):
+    for expectation in plan.expectations:
+        if expectation.subject in measured and not holds(expectation, measured[expectation.subject]):
+            value = _written(expectation.subject, measured[expectation.subject])
             yield CODE.at(
-                one.span,
-                f"{one.subject} is {_written(one.subject, measured[one.subject])} in the rehearsal",
+                expectation.span,
+                f"{expectation.subject} is {value} in the rehearsal",
                 notes=("the rehearsal replays planc's operations on a simulated allocator",),
                 help="change what needs the memory, or the expectation: `planc estimate` lists the parts",
             )

@@ -20,7 +20,8 @@ def held_widths(subject: Subject, fqn: str) -> tuple[int, ...] | None:
     assert module is not None, "styles are of modules of this inventory"
     consumers = [one for one in subject.inventory.modules if one.is_linear and fqn in one.sources]
     holds_two = bool(consumers) and all(
-        consumer.sources == (fqn,) and 2 * consumer.in_features == module.out_features for consumer in consumers
+        consumer.sources == (fqn,) and 2 * consumer.in_features == module.out_features
+        for consumer in consumers
     )
     return (module.out_features // 2,) * 2 if holds_two else None
 

@@ -93,15 +93,17 @@ def listed(sizes: Sequence[ShardedSize], *, tp: int) -> str:
 def labels(sizes: Sequence[ShardedSize]) -> tuple[Label, ...]:
     """One label for each rule, with all that it shards."""
     found: dict[Span, list[str]] = {}
-    for one in sizes:
-        for span, text in one.sites:
+    for size in sizes:
+        for span, text in size.sites:
             found.setdefault(span, []).append(text)
     return tuple(Label(span, f"shards {' and '.join(dict.fromkeys(texts))}") for span, texts in found.items())
 
 
 def sharding_rule(subject: Subject) -> Assignment | None:
     """The first rule that leaves ranks a part of the tokens."""
-    return next((assignment for assignment in subject.bound.styles.values() if divides_sequence(assignment.use)), None)
+    return next(
+        (assignment for assignment in subject.bound.styles.values() if divides_sequence(assignment.use)), None
+    )
 
 
 def divides_sequence(use: StyleUse) -> bool:
@@ -210,7 +212,11 @@ def vocabulary_tables(subject: Subject) -> tuple[Assignment, ...]:
     found: list[Assignment] = []
     for fqn, assignment in subject.bound.styles.items():
         module = subject.inventory.get(fqn)
-        weight = next((parameter for parameter in module.parameters if parameter.name == "weight"), None) if module else None
+        weight = (
+            next((parameter for parameter in module.parameters if parameter.name == "weight"), None)
+            if module
+            else None
+        )
         by_rows = assignment.placement("weight") == Shard(0)
         if weight and by_rows and weight.shape[0] == subject.inventory.vocab_size:
             found.append(assignment)

@@ -30,7 +30,8 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         fused = [
             assignment.fqn
             for assignment in assignments
-            if _leaves_columns(assignment) and _is_fused(subject, assignment.fqn, consumers.get(assignment.fqn, ()), attentions)
+            if _leaves_columns(assignment)
+            and _is_fused(subject, assignment.fqn, consumers.get(assignment.fqn, ()), attentions)
         ]
         if fused:
             yield CODE.at(

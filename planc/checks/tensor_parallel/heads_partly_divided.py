@@ -57,7 +57,11 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 def _help(subject: Subject, group: ClashGroup) -> str:
     """The rules that shard the rest too, if the attention can work on some of its heads."""
     parents = {fqn.rpartition(".")[0] for fqn in group.consumers}
-    fixed = [attention.fqn for attention in subject.inventory.attentions if attention.fixed_heads and attention.fqn in parents]
+    fixed = [
+        attention.fqn
+        for attention in subject.inventory.attentions
+        if attention.fixed_heads and attention.fqn in parents
+    ]
     if fixed:
         return f"this attention needs all heads on every rank: write {gathered(subject, fixed)}"
     partners = behind_norms(subject, group.partners)

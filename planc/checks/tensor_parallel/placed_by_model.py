@@ -46,7 +46,11 @@ def _reason(subject: Subject, assignment: Assignment, divided: set[str]) -> str 
         return f"the model's own plan has no `{style}` for it"
     module = subject.inventory.get(fqn)
     assert module is not None, "styles are of modules of this inventory"
-    whole = [parameter.name for parameter in module.parameters if assignment.placement(parameter.name) == Replicate()]
+    whole = [
+        parameter.name
+        for parameter in module.parameters
+        if assignment.placement(parameter.name) == Replicate()
+    ]
     if whole:
         return f"the model's own plan does not shard {quoted(whole)}"
     if style == "local_params":

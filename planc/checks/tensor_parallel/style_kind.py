@@ -73,7 +73,9 @@ def _without_norms(subject: Subject, assignments: Sequence[Assignment]) -> list[
     return [
         assignment
         for assignment in assignments
-        if assignment.fqn not in norms or Kind.NORM not in assignment.style.kinds or normal(assignment.use.computes_on) == FEATURES
+        if assignment.fqn not in norms
+        or Kind.NORM not in assignment.style.kinds
+        or normal(assignment.use.computes_on) == FEATURES
     ]
 
 

@@ -18,9 +18,10 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     """One finding at `mesh.tp` when a table sharded by vocabulary rows leaves a rank without any."""
     if sizes := misfits(subject, first=SizeKind.VOCABULARY):
         fqns = [table.fqn for table in vocabulary_tables(subject)]
+        texts = " and does not divide ".join(size.text for size in sizes)
         yield CODE.at(
             subject.plan.span("mesh.tp"),
-            f"tp = {subject.plan.mesh.tp} exceeds {' and does not divide '.join(size.text for size in sizes)}",
+            f"tp = {subject.plan.mesh.tp} exceeds {texts}",
             secondary=labels(sizes),
             notes=("some ranks would hold no rows, and the loss over them would fail",),
             help=f"set `tp` to {legal_sizes(subject) or '1'}, or {changed(subject, fqns, REPLICATE.name)}",

@@ -270,6 +270,9 @@ def _total(results: Sequence[_Result], *, num_parts: int) -> str:
 def _report(results: Sequence[_Result], settings: Sequence[SourceFile]) -> Report:
     names = tuple(setting.name for setting in settings)
     return Report(
-        tuple(PlanFindings(result.path, result.checked.diagnostics, result.checked.sources, names) for result in results),
+        tuple(
+            PlanFindings(result.path, result.checked.diagnostics, result.checked.sources, names)
+            for result in results
+        ),
         root=os.getcwd(),
     )

@@ -245,7 +245,9 @@ def _diff(arguments: Namespace) -> int:
         found = {"differences": [asdict(fact) for fact in facts], "values": values}
         print(json.dumps(found, indent=2))
         return CLEAN
-    sys.stdout.write(render_table([(fact.name, fact.before or "-", "->", fact.after or "-") for fact in facts]))
+    sys.stdout.write(
+        render_table([(fact.name, fact.before or "-", "->", fact.after or "-") for fact in facts])
+    )
     print(f"{plural(len(names), 'tensor')} in both with the same shape and dtype")
     if values is not None:
         _print_values(values)

@@ -110,11 +110,11 @@ def run(arguments: Namespace) -> int:
     if arguments.output is not None:
         raise UsageError("--path can't be combined with -o")
     code = CLEAN
-    for one in pairs(arguments.old, arguments.new, path=arguments.path):
-        if isinstance(one, str):
-            print(f"planc diff  {printable(one)}")
+    for pair in pairs(arguments.old, arguments.new, path=arguments.path):
+        if isinstance(pair, str):
+            print(f"planc diff  {printable(pair)}")
         else:
-            code = max(code, _compare(one, arguments))
+            code = max(code, _compare(pair, arguments))
     return code
 
 

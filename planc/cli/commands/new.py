@@ -140,7 +140,10 @@ def run(arguments: Namespace) -> int:
         print(f"planc: wrote {path}", file=sys.stderr)
     print(f"planc: wrote {output}, which passed `check`", file=sys.stderr)
     notes = (*_missing(model, brief, tokenizer, data), *_scarce(written.checked.graph, data))
-    for note in (*notes, *(diagnostic.primary.text for diagnostic in checked.diagnostics if diagnostic.code is QUESTIONABLE)):
+    for note in (
+        *notes,
+        *(diagnostic.primary.text for diagnostic in checked.diagnostics if diagnostic.code is QUESTIONABLE),
+    ):
         print(f"planc: note: {note}", file=sys.stderr)
     lines = next_commands(output, devices=brief.devices, node=brief.node)
     sys.stdout.write("".join(f"  {line}\n" for line in lines))

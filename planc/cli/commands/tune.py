@@ -196,10 +196,12 @@ def _search(bound: BoundPlan, arguments: Namespace, folder: Path) -> Search:
         raise UsageError(f"{arguments.gpus} devices are not whole nodes of {node}: pass --nodes")
     base = _base(bound, arguments)
     asked = {"world_size": arguments.gpus, "tokens_per_step": base.tokens_per_step}
-    for one in plan.expectations:
-        if one.subject in asked and not holds(one, asked[one.subject]):
-            expected = f"`{one.subject} {one.operator} {one.value}`"
-            raise UsageError(f"the plan expects {expected}, not {asked[one.subject]:_}: change that line")
+    for expectation in plan.expectations:
+        if expectation.subject in asked and not holds(expectation, asked[expectation.subject]):
+            expected = f"`{expectation.subject} {expectation.operator} {expectation.value}`"
+            raise UsageError(
+                f"the plan expects {expected}, not {asked[expectation.subject]:_}: change that line"
+            )
     models = KnownModels(folder, cache_dir(), found={plan.model.hf: bound.inventory})
     scorer = Scorer(base, bound.inventory, device, min(node, arguments.gpus))
     search = Search(base, models, folder, scorer, device, min(node, arguments.gpus), arguments.gpus)

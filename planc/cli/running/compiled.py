@@ -103,7 +103,9 @@ def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
     )
     findings = render_errors(checked, stream=sys.stderr).rstrip("\n")
     if checked.graph is None:
-        errors_found = {diagnostic.code for diagnostic in checked.diagnostics if diagnostic.severity is Severity.ERROR}
+        errors_found = {
+            diagnostic.code for diagnostic in checked.diagnostics if diagnostic.severity is Severity.ERROR
+        }
         # A plan with any other error would still be rejected.
         if checked.plan is not None and errors_found == {WORLD_SIZE_MISMATCH}:
             mesh = checked.plan.mesh
@@ -156,8 +158,8 @@ def predictions_of(
     work = part.work if part is not None else rank_work(graph, inventory)
     sends = (part.sends,) if part is not None else ()
     counted = {STEP: as_called((*collectives(work, units=units(work)), *sends))}
-    for one in at_intervals(work, is_cuda=is_cuda, logs_sample_ids=logs_sample_ids):
-        counted[one.op] = as_called(one.collectives)
+    for interval in at_intervals(work, is_cuda=is_cuda, logs_sample_ids=logs_sample_ids):
+        counted[interval.op] = as_called(interval.collectives)
     return {
         op: {(kind, (*over,), num_bytes): count for (kind, over, num_bytes), count in found.items()}
         for op, found in counted.items()

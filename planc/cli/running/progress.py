@@ -59,8 +59,8 @@ class RunDisplay:
     def stepped(self, metrics: StepMetrics) -> None:
         self.directory.append_metrics(metrics)
         self._write_status(metrics.step)
-        for one in metrics.evaluations:
-            self._print(evaluation_line(one, step=metrics.step))
+        for evaluation in metrics.evaluations:
+            self._print(evaluation_line(evaluation, step=metrics.step))
         time_left = self._time_left(metrics.step)
         if self.live is not None:
             self.live.stepped(metrics, time_left=time_left)

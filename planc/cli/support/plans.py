@@ -108,7 +108,10 @@ def require_figures(checked: Checked) -> int | None:
 
     `finish` then prints the findings. Otherwise, as `require_sound`.
     """
-    if exit_code(diagnostic for diagnostic in checked.diagnostics if diagnostic.code not in _OF_FIGURES) == CLEAN:
+    if (
+        exit_code(diagnostic for diagnostic in checked.diagnostics if diagnostic.code not in _OF_FIGURES)
+        == CLEAN
+    ):
         return None
     return require_sound(checked)
 

@@ -84,8 +84,8 @@ def open_prepared(
     """
     index = prepared.index
     if reads is not None:
-        for one in index.reads:
-            reads.add(one.kind, one.name, one.value)
+        for read in index.reads:
+            reads.add(read.kind, read.name, read.value)
     return _opened(
         _stored(prepared, wanted.spec),
         wanted,

@@ -37,7 +37,8 @@ class Shares:
         """The sequences of each source in all blocks before `block`: rounded, the rest for the heaviest."""
         positions = block * BLOCK
         found = [
-            (2 * positions * numerator + self.denominator) // (2 * self.denominator) for numerator in self.numerators
+            (2 * positions * numerator + self.denominator) // (2 * self.denominator)
+            for numerator in self.numerators
         ]
         heaviest = self.numerators.index(max(self.numerators))
         found[heaviest] = positions - (sum(found) - found[heaviest])

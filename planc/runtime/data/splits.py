@@ -59,9 +59,15 @@ def parts_of(
             f"split `{split}` cannot be read: {reason(error)}",
             help="write a name, or a part of it such as `train[:10%]` or `train[100:200]`",
         ) from error
-    for one in instructions:
-        files = _files(patterns, name=one.splitname, subset=subset, base=base)
-        yield Part(files, range(one.from_ or 0, lengths[one.splitname] if one.to is None else one.to))
+    for instruction in instructions:
+        files = _files(patterns, name=instruction.splitname, subset=subset, base=base)
+        yield Part(
+            files,
+            range(
+                instruction.from_ or 0,
+                lengths[instruction.splitname] if instruction.to is None else instruction.to,
+            ),
+        )
 
 
 class _Lengths(dict[str, int]):

@@ -34,9 +34,9 @@ class Tally:
 
     def counted(self, documents: Iterable[Encoded]) -> Iterator[Encoded]:
         """The documents, which are counted."""
-        for one in documents:
-            self.add(one)
-            yield one
+        for document in documents:
+            self.add(document)
+            yield document
 
     def add(self, document: Encoded) -> None:
         length = len(document)

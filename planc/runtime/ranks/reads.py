@@ -96,11 +96,11 @@ class Reads:
         A file that changed between two reads has two entries; the second is marked.
         """
         taken: dict[tuple[Kind, str], Entry] = {}
-        for one in dict.fromkeys(self.entries):
-            name = one.name
-            while (one.kind, name) in taken:
+        for entry in dict.fromkeys(self.entries):
+            name = entry.name
+            while (entry.kind, name) in taken:
                 name += " (read again)"
-            taken[one.kind, name] = Entry(one.kind, name, one.value)
+            taken[entry.kind, name] = Entry(entry.kind, name, entry.value)
         self.entries.clear()
         return tuple(taken.values())
 
@@ -126,7 +126,10 @@ class Deviation:
 
     def data(self) -> dict[str, Any]:
         """The deviation as JSON."""
-        found = [[difference.kind, difference.name, difference.value, difference.expected] for difference in self.differences]
+        found = [
+            [difference.kind, difference.name, difference.value, difference.expected]
+            for difference in self.differences
+        ]
         return {"rank": self.rank, "host": self.host, "differences": found, "num_more": self.num_more}
 
 

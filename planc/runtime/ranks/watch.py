@@ -138,7 +138,9 @@ class Watch:
         except RuntimeError:
             return _NO_STORE
         # A rank that reached the end of the run is not lost.
-        unfinished = [record if record is None or record.state is not State.DONE else None for record in records]
+        unfinished = [
+            record if record is None or record.state is not State.DONE else None for record in records
+        ]
         return self._described(self._ended(unfinished) or self._silent(unfinished))
 
     def close(self) -> None:

@@ -167,7 +167,8 @@ class RunDirectory:
         found = {name: getattr(metrics, name) for name in _METRICS}
         found["evaluations"] = tuple(map(asdict, metrics.evaluations))
         found["sources"] = tuple(
-            {**asdict(source), "loss": None if source.loss is None else number(source.loss)} for source in metrics.sources
+            {**asdict(source), "loss": None if source.loss is None else number(source.loss)}
+            for source in metrics.sources
         )
         values: dict[str, Any] = {
             name: number(value) if isinstance(value, float) else value

@@ -130,7 +130,9 @@ class Gradients:
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [parameter.grad for parameter in self.weights.parameters.values() if parameter.grad is not None]
+        return [
+            parameter.grad for parameter in self.weights.parameters.values() if parameter.grad is not None
+        ]
 
 
 class SyncedGradients(Gradients):

@@ -54,9 +54,14 @@ def values_of(metrics: StepMetrics) -> dict[str, float]:
         "time/step": metrics.seconds,
         **{f"time/{phase}": seconds for phase, seconds in metrics.phase_seconds.items()},
     }
-    for one in metrics.sources:
-        of_source = {"loss": one.loss, "labels": one.labels, "tokens": one.tokens, "epoch": one.epoch}
-        given |= {f"source/{one.label}/{name}": value for name, value in of_source.items()}
+    for source in metrics.sources:
+        of_source = {
+            "loss": source.loss,
+            "labels": source.labels,
+            "tokens": source.tokens,
+            "epoch": source.epoch,
+        }
+        given |= {f"source/{source.label}/{name}": value for name, value in of_source.items()}
     values = {name: float(value) for name, value in given.items() if value is not None}
     for evaluation in metrics.evaluations:
         values |= values_of_evaluation(evaluation)

@@ -122,22 +122,22 @@ def _with_same_content(root: Path, wanted: Wanted, *, compared: set[Path], say: 
     So is data whose source's times show nothing, but without a state. `compared` are the directories that
     have been compared.
     """
-    for one in of_same_sizes(root, wanted):
-        if one.folder in compared:
+    for prepared in of_same_sizes(root, wanted):
+        if prepared.folder in compared:
             continue
-        compared.add(one.folder)
+        compared.add(prepared.folder)
         if wanted.state is None:
             why = "the file system of the source makes up the times of files"
         else:
-            why = f"the files of the source have other times than when {one.folder} was made"
+            why = f"the files of the source have other times than when {prepared.folder} was made"
         say(f"{why}: comparing content")
         await_tick(wanted.files)
-        hashes = zip(wanted.files, one.index.files, strict=True)
+        hashes = zip(wanted.files, prepared.index.files, strict=True)
         if all(content_hash(file) == entry.sha256 for file, entry in hashes):
             _require_unchanged(wanted)
-            require_sizes(one)
-            _remember(one.folder, wanted, say=say)
-            return one
+            require_sizes(prepared)
+            _remember(prepared.folder, wanted, say=say)
+            return prepared
     return None
 
 

@@ -75,8 +75,8 @@ def digest_of_states(files: Iterable[FileState]) -> str:
 def await_tick(files: Sequence[FileState]) -> None:
     """Wait until a change of any file would give it other times than it has now."""
     now = time.time_ns()
-    for one in files:
-        newest = max(one.modified, one.changed)
+    for file in files:
+        newest = max(file.modified, file.changed)
         tick = _TICK_SECONDS if newest % 10**9 else _COARSE_SECONDS
         # A time in the future comes from another machine's clock, which no wait here would reach.
         if 0 <= now - newest < tick * 10**9:

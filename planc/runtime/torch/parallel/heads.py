@@ -26,9 +26,11 @@ def share_heads(run: Run, op: ShareHeads, mesh: Mesh, model: nn.Module, pipeline
                     message = f"`{fqn}.{path}` is {value!r}, which {number} ranks can't share"
                     raise RunError(message, help=STALE)
                 set_at(attention, path, value // number)
-        for one in op.arguments:
-            share = Share(ranks.get_local_rank(), ranks.size(), one.num_heads)
-            cut_arguments(attention, ((one.argument, one.tensor_dim, one.is_per_sample),), share)
+        for argument in op.arguments:
+            share = Share(ranks.get_local_rank(), ranks.size(), argument.num_heads)
+            cut_arguments(
+                attention, ((argument.argument, argument.tensor_dim, argument.is_per_sample),), share
+            )
 
 
 def _divisors(op: ShareHeads, *, num_ranks: int) -> tuple[tuple[tuple[str, ...], int], ...]:

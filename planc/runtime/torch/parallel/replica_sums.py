@@ -157,7 +157,9 @@ def begin_sums(sums: ReplicaSums | None, at: Position, pipeline: Pipeline | None
     names: Set[str] = sums.names
     if pipeline is not None:
         names = {
-            name for name in names if pipeline.stage_of(name) == at.stage and pipeline.defers(name) is deferred
+            name
+            for name in names
+            if pipeline.stage_of(name) == at.stage and pipeline.defers(name) is deferred
         }
     sums.begin(names, is_last=at.is_last_micro_step)
 
