@@ -10,6 +10,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from planc.runtime.interpreter import run
 from planc.runtime.observer import Silent
+from planc.runtime.torch import private
 from planc.runtime.torch.backend import TorchBackend
 from tests.dist.pool import run_ranks
 from tests.parity.cases import Case, compile_case, make_workspace
@@ -26,7 +27,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def is_gathered(layer: nn.Module) -> bool:
     """Whether FSDP has asked for a unit's parameters."""
     assert isinstance(layer, FSDPModule)
-    (group,) = layer._get_fsdp_state()._fsdp_param_groups
+    (group,) = private.parameter_groups(layer)
     return group.is_unsharded or group._all_gather_result is not None
 
 

@@ -13,6 +13,7 @@ from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.pipelining.orders import Action, Direction
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent
+from planc.runtime.torch import private
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel import pipeline as pipelines
 from tests.dist.pool import run_ranks
@@ -53,7 +54,7 @@ def gathered_after_actions(rank: int, world_size: int, task: Task) -> Gathered:
 
 
 def _is_gathered(unit: FSDPModule) -> bool:
-    (group,) = unit._get_fsdp_state()._fsdp_param_groups
+    (group,) = private.parameter_groups(unit)
     return bool(group.is_unsharded or group._all_gather_result is not None)
 
 

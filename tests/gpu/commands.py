@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
@@ -64,6 +64,8 @@ class Command:
     argv: tuple[str, ...]
     device: str | None = None
     """`cuda` or `cpu`, if it is for one of them only."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of its environment; `{out}` in a value is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,10 @@ def run_commands(
         if command.device in (None, site.device):
             argv = expanded(command, site, folder)
             log = folder / str(len(codes))
-            code = _run(argv, _environment(site, threads), log, deadline=deadline, cancelled=cancelled)
+            environment = _environment(site, threads)
+            for name, value in command.variables.items():
+                environment[name] = value.replace("{out}", str(folder))
+            code = _run(argv, environment, log, deadline=deadline, cancelled=cancelled)
             codes.append(code if code is not None else -1)
             if code is None:
                 return Ran(site, folder, tuple(codes), is_timeout=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -204,18 +205,19 @@ def main(argv: Sequence[str] | None = None, *, steps: Sequence[Step] = STEPS) ->
 
 
 def _program(arguments: Sequence[str]) -> Step:
-    """A program of the user's own as a step, which runs beside the others."""
-    path, seconds, gib = Path(arguments[0]), float(arguments[1]), float(arguments[2])
-    command = Command(("{python}", str(path.resolve()), "{out}"))
-    shows = f"{path.name}, a program of the user's own"
+    """A program of the user's own as a step: beside the others, or alone after them."""
+    file, *words = shlex.split(arguments[0])
+    path, seconds, is_alone = Path(file), float(arguments[1]), arguments[2] == "alone"
     return Step(
-        f"program-{path.stem}",
-        shows,
-        (command,),
+        "-".join(("program", path.stem, *words)),
+        f"{arguments[0]}, a program of the user's own",
+        (Command(("{python}", str(path.resolve()), *words), variables={"OUT": "{out}"}),),
         program_ended,
         seconds=seconds,
         cpu_seconds=seconds,
-        gib=gib,
+        gib=0.0 if is_alone else float(arguments[2]),
+        cores=8 if is_alone else 1,
+        is_alone=is_alone,
     )
 
 
@@ -265,8 +267,9 @@ def _parser(steps: Sequence[Step]) -> argparse.ArgumentParser:
         action="append",
         nargs=3,
         default=[],
-        metavar=("FILE", "SECONDS", "GIB"),
-        help="also run this Python program beside the steps, before all others; can be repeated",
+        metavar=("PROGRAM", "SECONDS", "GIB"),
+        help="also run this Python program with its arguments, beside steps with so much memory or `alone`; "
+        "its $OUT is a folder of its own; can be repeated",
     )
     return parser
 

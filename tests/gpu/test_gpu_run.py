@@ -251,10 +251,11 @@ def test_a_step_that_the_end_of_the_session_cuts_has_no_result(tmp_path: Path) -
 
 def test_a_program_of_the_users_runs_beside_the_steps(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
-    path.write_text("import sys; print('measured', sys.argv[1])")
-    one = _program([str(path), "5", "0"])
+    path.write_text("import os, sys; print('measured', sys.argv[1], os.environ['OUT'])")
+    one = _program([f"{path} phases", "5", "0"])
     outcome = run_step(one, CPUS, places(tmp_path)).outcome
-    assert outcome.verdict is Verdict.OK and outcome.figures.endswith("work/program-mine")
+    assert outcome.verdict is Verdict.OK and outcome.figures.endswith("work/program-mine-phases")
+    assert not one.is_alone and _program([str(path), "5", "alone"]).is_alone
 
 
 def test_every_branch_for_cuda_is_claimed_by_a_step() -> None:

@@ -104,12 +104,22 @@ def last_compilations() -> Sequence[Any]:
     return get_compilation_metrics()
 
 
+def parameter_groups(unit: FSDPModule) -> Sequence[Any]:
+    """The groups of parameters that a unit of FSDP gathers and reduces, each at once."""
+    state: Any = fully_shard.state(unit)  # type: ignore[attr-defined]
+    if hasattr(state, "_fsdp_param_groups"):
+        groups: Sequence[Any] = state._fsdp_param_groups
+        return groups
+    # Before 2.13 a unit had one group, or none.
+    return [state._fsdp_param_group] if state._fsdp_param_group else []
+
+
 def end_backward_of(unit: FSDPModule) -> None:
     """Let a unit take in the gradients of its weights, and reduce them if it is to.
 
     FSDP reduces gradients of one dtype: those that backward has left were put in the dtype of reduction.
     """
-    for group in fully_shard.state(unit)._fsdp_param_groups:  # type: ignore[attr-defined]
+    for group in parameter_groups(unit):
         reduces = group.reduce_grads
         for group.reduce_grads in (False, True) if reduces else (False,):
             group.post_backward()

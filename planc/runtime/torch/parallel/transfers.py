@@ -9,6 +9,7 @@ can trace.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -146,8 +147,14 @@ def _moved(value: Tensor, move: Move, ranks: Ranks, length: int, to_length: int)
 
 def _all_gather(value: Tensor, dim: int, ranks: Ranks, length: int) -> Tensor:
     value = _padded(value, dim, after=ranks.chunk(length) - value.size(dim))
-    gathered = _wait(private.all_gather(value.contiguous(), gather_dim=dim % value.ndim, group=ranks.group))
-    return _cut(gathered, dim, length)
+    # Along the first dimension: before 2.13, torch.compile can't trace how PyTorch puts others together.
+    gathered = _wait(private.all_gather(value.contiguous(), gather_dim=0, group=ranks.group))
+    before, after = value.shape[: dim % value.ndim], value.shape[dim % value.ndim + 1 :]
+    if math.prod(before) == 1:
+        whole = gathered.view(*before, -1, *after)
+    else:
+        whole = torch.cat(gathered.chunk(ranks.size), dim)
+    return _cut(whole, dim, length)
 
 
 def _reduce_scatter(value: Tensor, dim: int, ranks: Ranks, length: int) -> Tensor:
