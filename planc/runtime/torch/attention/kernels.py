@@ -47,7 +47,7 @@ class BlockGradients:
 class _Operands:
     """Query, key and value as a kernel takes them: head dims padded, heads repeated, the bias expanded."""
 
-    kernel: Kernel
+    kernel: str
     query: Tensor
     key: Tensor
     value: Tensor
@@ -63,12 +63,23 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def block_kernel(query: Tensor, *, value: Tensor, has_mask: bool) -> Kernel:
+def block_kernel(query: Tensor, *, value: Tensor, has_mask: bool) -> str:
     """The kernel that computes `query` over blocks of keys whose values are like `value`."""
-    call = AttentionCall(
-        query.device.type, _name(query.dtype), query.shape[-1], value.shape[-1], has_mask=has_mask
-    )
-    return kernel_of(call)
+    return _choice(query, value, has_mask)[0]
+
+
+def _choice(query: Tensor, value: Tensor, has_mask: bool) -> tuple[str, int]:
+    """The kernel, and what its head dims are multiples of."""
+    device, dtype = query.device.type, str(query.dtype).removeprefix("torch.")
+    found: tuple[str, int] = _chosen(device, dtype, query.shape[-1], value.shape[-1], has_mask)
+    return found
+
+
+# torch.compile evaluates it, and does not trace the table.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _chosen(device: str, dtype: str, head_dim: int, value_dim: int, has_mask: bool) -> tuple[str, int]:
+    kernel = kernel_of(AttentionCall(device, dtype, head_dim, value_dim, has_mask=has_mask))
+    return kernel.value, head_dim_multiple(kernel, device=device, dtype=dtype)
 
 
 def block_forward(
@@ -80,9 +91,9 @@ def block_forward(
     """
     given = _operands(query, key=key, value=value, bias=bias)
     state: Sequence[Tensor] = ()
-    if given.kernel is Kernel.MATH:
+    if given.kernel == Kernel.MATH:
         out, lse = _math_forward(given, causal=causal, scale=scale)
-    elif given.kernel is Kernel.EFFICIENT:
+    elif given.kernel == Kernel.EFFICIENT:
         out, lse, *state = private.efficient_attention(
             *given.inputs, given.bias, True, 0.0, causal, scale=scale
         )
@@ -115,9 +126,9 @@ def block_backward(
     given = _operands(query, key=key, value=value, bias=bias)
     more = given.value.shape[-1] - value.shape[-1]
     grad_out, out, lse = _widened(grad_out, more), _widened(merged.out, more), merged.lse
-    if given.kernel is Kernel.MATH:
+    if given.kernel == Kernel.MATH:
         gradients = _math_backward(grad_out, given, out=out, lse=lse, causal=causal, scale=scale)
-    elif given.kernel is Kernel.EFFICIENT:
+    elif given.kernel == Kernel.EFFICIENT:
         lse = pad(lse, (0, -lse.shape[2] % LSE_MULTIPLE), value=torch.inf)
         needed = [True, True, True, False]
         gradients = private.efficient_attention_backward(
@@ -148,19 +159,17 @@ def merge(out: Tensor, lse: Tensor, *, block: BlockOutput) -> tuple[Tensor, Tens
 
 
 def _operands(query: Tensor, *, key: Tensor, value: Tensor, bias: Tensor | None) -> _Operands:
-    kernel = block_kernel(query, value=value, has_mask=bias is not None)
-    device, dtype = query.device.type, _name(query.dtype)
+    kernel, multiple = _choice(query, value, bias is not None)
     width, value_width = query.shape[-1], value.shape[-1]
-    if kernel is Kernel.FLASH:
+    if kernel == Kernel.FLASH:
         width = value_width = max(width, value_width)
-    multiple = head_dim_multiple(kernel, device=device, dtype=dtype)
     query, key = (_widened(one, width + -width % multiple - one.shape[-1]) for one in (query, key))
     value = _widened(value, value_width + -value_width % multiple - value.shape[-1])
-    if kernel is not Kernel.FLASH:
+    if kernel != Kernel.FLASH:
         num_groups = query.shape[1] // key.shape[1]
         if num_groups > 1:
             key, value = (one.repeat_interleave(num_groups, 1) for one in (key, value))
-        if bias is not None and kernel is Kernel.EFFICIENT:
+        if bias is not None and kernel == Kernel.EFFICIENT:
             num_keys = bias.shape[-1]
             aligned = _widened(bias, -num_keys % BIAS_MULTIPLE)[..., :num_keys]
             bias = aligned.expand(*query.shape[:3], num_keys)
@@ -208,7 +217,3 @@ def _scores(given: _Operands, *, causal: bool, scale: float) -> Tensor:
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(hidden, -torch.inf)
     return scores if given.bias is None else scores + given.bias
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

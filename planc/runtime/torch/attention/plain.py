@@ -47,7 +47,7 @@ def plain_attention(
 
 def _causal(query: Tensor, *, key: Tensor, value: Tensor, scale: float) -> Tensor:
     """Without a mask: by PyTorch's own dispatch where it takes a flash kernel, else by the table's kernel."""
-    if block_kernel(query, value=value, has_mask=False) is not Kernel.FLASH:
+    if block_kernel(query, value=value, has_mask=False) != Kernel.FLASH:
         return lower_right_attention(query, key=key, value=value, scale=scale)
     width, more = value.shape[-1], query.shape[-1] - value.shape[-1]
     if more > 0:
