@@ -131,7 +131,7 @@ def _bare(plan: Plan) -> Plan:
 def _errors(subject: Subject) -> Iterator[Diagnostic]:
     """The errors in order; findings that follow from others are left out."""
     found: set[str] = set()
-    for rule in (*RULES, eager_in_parts.RULE):
+    for rule in (*RULES, eager_in_parts.check):
         if any(code.code in found for code in rule.unless):
             continue
         for one in rule.check(subject):

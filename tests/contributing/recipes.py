@@ -53,16 +53,15 @@ RULE = Recipe(
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.plan.optimizer import AdamW
 
 CODE = Code("P799", "momentum-low", "the first moment is hardly one")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding at a first beta below 0.5."""
     kind = subject.plan.optimizer.kind
     if isinstance(kind, AdamW) and kind.betas[0] < 0.5:
@@ -71,9 +70,6 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             f"beta1 = {kind.betas[0]:g}",
             help="set the first of `betas` to about 0.9",
         )
-
-
-RULE = Rule((CODE,), check)
 ''',
         "planc/diagnostics/explain/P799.md": "# P799: momentum-low\n\nAdam's first moment averages few steps."
         f"\n\nThis plan fails:\n\n```plan fails\n{_EXAMPLE % '0.1'}```\n\n"
@@ -82,7 +78,7 @@ RULE = Rule((CODE,), check)
     edits={
         "planc/checks/optimizer/__init__.py": (
             ("    nesterov_without_momentum,\n", "    momentum_low,\n    nesterov_without_momentum,\n"),
-            ("    epsilon_vanishes.RULE,\n", "    epsilon_vanishes.RULE,\n    momentum_low.RULE,\n"),
+            ("    epsilon_vanishes.check,\n", "    epsilon_vanishes.check,\n    momentum_low.check,\n"),
         ),
     },
 )

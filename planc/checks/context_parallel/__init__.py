@@ -16,13 +16,13 @@ from planc.checks.context_parallel import (
 from planc.checks.support.rule import Rule
 
 RULES: tuple[Rule, ...] = (
-    buffer_dim.RULE,
-    sequence_over_cp.RULE,
-    window_under_cp.RULE,
-    ulysses_heads.RULE,
-    recurrent_under_cp.RULE,
-    value_dim_under_cp.RULE,
-    eager_in_parts.RULE,
-    positions_apart.RULE,
-    positions_by_model.RULE,
+    buffer_dim.check,
+    sequence_over_cp.check,
+    window_under_cp.check,
+    ulysses_heads.check,
+    recurrent_under_cp.check,
+    value_dim_under_cp.check,
+    eager_in_parts.check,
+    positions_apart.check,
+    positions_by_model.check,
 )

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import divides_sequence
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.diagnostics import Code, Label
 from planc.layouts.families import layer_of
 from planc.plan.spec import AttentionKernel
 
 CODE = Code("P609", "eager-in-parts", "the model's own attention needs whole sequences")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding at `model.attention` for each block that would give it part of a sequence."""
     plan, bound = subject.plan, subject.bound
     if plan.model.attention is not AttentionKernel.EAGER:
@@ -38,6 +37,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         secondary=(Label(span, "requested here"),),
         help=f"{help}, or write `attention = sdpa` where the model allows it",
     )
-
-
-RULE = Rule((CODE,), check)

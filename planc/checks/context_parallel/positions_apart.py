@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.plan.positions import grows
 from planc.plan.spec import LoadBalancer
 
 CODE = Code("P610", "positions-apart", "forwards would use different rotary embeddings")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding at `data.sequence_length` for LongRoPE or dynamic scaling, where some rank or some batch
     sees short positions alone and others do not."""
     plan, inventory = subject.plan, subject.inventory
@@ -44,6 +43,3 @@ def _fewest_positions(subject: Subject) -> int:
         # Of 2 cp chunks the last rank has the two in the middle.
         return length * (cp + 1) // (2 * cp)
     return length // cp
-
-
-RULE = Rule((CODE,), check)

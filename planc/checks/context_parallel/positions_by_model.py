@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 
 CODE = Code("P611", "positions-by-model", "the model ignores `position_ids`")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for context parallelism, one for isolated documents, where the model counts tokens itself.
 
     None for attention in code of the model's own, which other rules refuse for both.
@@ -34,6 +33,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             help="write `packing = none` for one document per sequence, or `packing = attend` to let them "
             "attend to each other",
         )
-
-
-RULE = Rule((CODE,), check)

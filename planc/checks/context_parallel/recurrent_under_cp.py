@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.inventory.schema import Inventory
 from planc.layouts.families import runs
 from planc.vocab import MeshDim
@@ -13,7 +13,8 @@ from planc.vocab import MeshDim
 CODE = Code("P605", "recurrent-under-cp", "context parallelism does not support recurrent layers")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.CP)
+def check(subject: Subject) -> Findings:
     """One finding at the block when members of a repeated block mix tokens otherwise than by attention."""
     spec = subject.plan.context_parallel
     if spec is None:
@@ -49,6 +50,3 @@ def without_attention(inventory: Inventory) -> Iterator[str]:
 def _convolutions(inventory: Inventory) -> Iterator[str]:
     """Convolutions, which over tokens carry the last few along; GPT-2's `Conv1D` is a linear layer."""
     return (module.fqn for module in inventory.modules if module.class_name == "Conv1d")
-
-
-RULE = Rule((CODE,), check, over=MeshDim.CP)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel.sequence_indivisible import lengths_for, num_chunks
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.diagnostics import Code, Label
 from planc.vocab import MeshDim
 
 CODE = Code("P601", "sequence-over-cp", "the sequence is not divisible by cp")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.CP)
+def check(subject: Subject) -> Findings:
     """One finding at `data.sequence_length`: headtail cuts it into 2 x cp chunks, none into cp."""
     spec, length, cp = subject.plan.context_parallel, subject.plan.data.sequence_length, subject.plan.mesh.cp
     if spec is None:
@@ -27,6 +26,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         secondary=(Label(spec.span, f"{spec.load_balancer} over cp = {cp} needs {chunks} equal chunks"),),
         help=f"set `sequence_length` to {lengths_for(subject)}{without}",
     )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.CP)

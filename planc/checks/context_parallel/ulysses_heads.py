@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.attention_heads import divided_attentions
 from planc.checks.support.legal_values import choices, divisors
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.plan.divided_heads import attentions_with_replicated_kv
 from planc.plan.spec import Rotate
 from planc.tables import plural
@@ -16,7 +14,8 @@ from planc.vocab import MeshDim
 CODE = Code("P604", "ulysses-heads", "Ulysses can't shard these heads over cp")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.CP)
+def check(subject: Subject) -> Findings:
     """One finding at `mesh.cp`: a rank's heads must divide by cp, and its KV heads too, or cp by them."""
     spec, mesh = subject.plan.context_parallel, subject.plan.mesh
     if spec is None or spec.rotate is not Rotate.ULYSSES:
@@ -47,6 +46,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
 
 def _fits(cp: int, heads: int, kv_heads: int) -> bool:
     return heads % cp == 0 and (kv_heads % cp == 0 or cp % kv_heads == 0)
-
-
-RULE = Rule((CODE,), check, over=MeshDim.CP)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.plan.spec import Rotate
 from planc.vocab import MeshDim
 
 CODE = Code("P606", "value-dim-under-cp", "keys and values of different sizes share messages")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.CP)
+def check(subject: Subject) -> Findings:
     """One finding at the block for ring and allgather, which send keys and values in one tensor."""
     spec = subject.plan.context_parallel
     if spec is None or spec.rotate is Rotate.ULYSSES:
@@ -31,6 +30,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             ),
             help="write `rotate = ulysses`",
         )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.CP)

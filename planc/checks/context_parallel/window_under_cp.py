@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.plan.spec import Rotate
 from planc.vocab import MeshDim
 
 CODE = Code("P602", "window-under-cp", "ring attention does not support sliding windows")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.CP)
+def check(subject: Subject) -> Findings:
     """One finding at the block for ring, which masks no blocks, if some layer has a window."""
     spec, length = subject.plan.context_parallel, subject.plan.data.sequence_length
     narrow = [a for a in subject.inventory.attentions if a.window is not None and a.window < length]
@@ -26,6 +25,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         notes=(f"the first of them is `{narrow[0].fqn}`",),
         help=f"write `rotate = {'allgather' if narrow[0].value_dim is None else 'ulysses'}`",
     )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.CP)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import lcm
 
 from planc.checks.context_parallel.sequence_over_cp import CODE as SEQUENCE_OVER_CP
 from planc.checks.support.legal_values import choices, divisors, multiples_around
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel.sequence_indivisible import CODE as SEQUENCE_INDIVISIBLE
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.diagnostics import Code, Label
 from planc.plan.elastic_meshes import smaller_plans
 from planc.plan.facts import tokens_per_micro_step
 from planc.tables import plural
@@ -17,7 +16,8 @@ from planc.tables import plural
 CODE = Code("P701", "batch-indivisible", "`tokens_per_step` is not a multiple of a micro step")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, unless=(SEQUENCE_INDIVISIBLE, SEQUENCE_OVER_CP))
+def check(subject: Subject) -> Findings:
     """One finding at `train.tokens_per_step` if gradient accumulation would be fractional.
 
     For an elastic plan, the help lists values for all its meshes.
@@ -54,4 +54,3 @@ def _micro_batches(subject: Subject, wanted: int) -> str:
 
 
 # A new sequence length would change the micro steps.
-RULE = Rule((CODE,), check, unless=(SEQUENCE_INDIVISIBLE, SEQUENCE_OVER_CP))

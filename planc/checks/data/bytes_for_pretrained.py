@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label, Severity
 from planc.plan.data import ByteTokenizer
 from planc.plan.spec import Weights
 
@@ -15,7 +13,8 @@ _MAX_BYTE_ROWS = 512
 """A byte-level model has 256 rows, some for special tokens, and some of padding."""
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One warning at the tokenizer if a model with a large vocabulary would be trained on bytes."""
     plan, rows = subject.plan, subject.inventory.vocab_size
     is_of_tokens = plan.model.weights is Weights.PRETRAINED and rows > _MAX_BYTE_ROWS
@@ -30,6 +29,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             ),
             help='write `tokenizer = file("...")`, with the tokenizer.json next to the weights',
         )
-
-
-RULE = Rule((CODE,), check)

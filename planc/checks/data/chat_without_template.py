@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.data.tokenizer_file import chat_templates
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.hub.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 from planc.plan.data import ByteTokenizer, Chat
 from planc.plan.scalars import listed
@@ -14,7 +12,8 @@ from planc.plan.scalars import listed
 CODE = Code("P731", "chat-without-template", "the tokenizer has no chat template")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each source of conversations without an own template, if the tokenizer has none."""
     data = subject.plan.data
     own = ""
@@ -41,6 +40,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 help=f"{write} a directory that has a chat_template.jinja, or a chat_template in its "
                 f"tokenizer_config.json{own}",
             )
-
-
-RULE = Rule((CODE,), check)

@@ -6,8 +6,8 @@ import posixpath
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label, Severity
 from planc.plan.data import AnySource, Chat, HfDataset, JsonLines, TextFiles
 
 CODE = Code("P734", "evaluated-on-training", "an evaluation reads training data", Severity.WARNING)
@@ -15,7 +15,8 @@ CODE = Code("P734", "evaluated-on-training", "an evaluation reads training data"
 _OF_FILES = (TextFiles, JsonLines, Chat, HfDataset)
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each `eval` block whose source, or a pattern of it, is the data's own.
 
     Only the patterns are compared: a check does not walk the dataset's directories.
@@ -59,6 +60,3 @@ def _covers(pattern: Sequence[str], name: Sequence[str]) -> bool:
         else:
             reached = {at + 1 for at in reached if at < len(name) and fnmatchcase(name[at], part)}
     return len(name) in reached
-
-
-RULE = Rule((CODE,), check)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from planc.checks.data.tokenizer_file import chat_templates
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.data_sources.globs import NoFile, without_file
 from planc.data_sources.hub_datasets import HubDataset
 from planc.diagnostics import Code, Diagnostic, Severity
@@ -21,7 +21,8 @@ _OF_FILES = (TextFiles, JsonLines, Chat, HfDataset)
 _ELSEWHERE = "unless the file is on the run's machines"
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each pattern without a file in a directory that exists, and for each file by name.
 
     A plan may be checked where its data is not. Nothing is reported if the directory is missing too.
@@ -82,6 +83,3 @@ def _file(plan: Plan, setting: str, name: str, *, base: Path) -> Iterator[Diagno
 def _is_configuration(folder: Path) -> bool:
     """Whether a model's directory has only its configuration: the rest is on the run's machines."""
     return (folder / "config.json").is_file() and not any(folder.glob("*.safetensors"))
-
-
-RULE = Rule((CODE,), check)

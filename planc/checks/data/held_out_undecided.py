@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 
 CODE = Code("P753", "held-out-undecided", "an evaluation needs either a `source` or a `share`")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for an evaluation with both or neither, and one for each share after the first."""
     plan, first = subject.plan, ""
     for label, evaluation in plan.data.eval.items():
@@ -35,6 +34,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             )
         elif evaluation.share is not None:
             first = f"{path}.share"
-
-
-RULE = Rule((CODE,), check)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.plan.loss_chunks import local_tokens, obstacles
 
 CODE = Code("P726", "loss-in-chunks", "the loss can't be computed in chunks")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each obstacle to the number of chunks that a plan asks for."""
     plan, chunks = subject.plan, subject.plan.train.loss_chunks
     if chunks in (1, "auto"):
@@ -29,6 +28,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             notes=("micro_batch x sequence_length / cp tokens",),
             help=f"write `loss_chunks = {lower}`, or `auto`",
         )
-
-
-RULE = Rule((CODE,), check)

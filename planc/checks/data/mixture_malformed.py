@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 
 CODE = Code("P751", "mixture-malformed", "the sources do not form a mixture")
 MAX_SOURCES = 64
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """Findings for a single source next to others, for weights that only some have, and for too many."""
     plan = subject.plan
     mixture = plan.data.mixture
@@ -39,6 +38,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             f"{len(mixture)} sources; a mixture has at most {MAX_SOURCES}",
             help="give several sources one block: a source takes any number of patterns",
         )
-
-
-RULE = Rule((CODE,), check)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.context_parallel.recurrent_under_cp import without_attention
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 
 CODE = Code("P730", "recurrent-isolated", "recurrent layers can't isolate documents")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding at `data.packing` for each repeated block with members that have no attention."""
     if not subject.plan.data.packing.isolates:
         return
@@ -23,6 +22,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             help="write `packing = none` for one document per sequence, or `packing = attend` to let them "
             "attend to each other",
         )
-
-
-RULE = Rule((CODE,), check)

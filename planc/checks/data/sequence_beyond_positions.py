@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.plan.positions import reached_positions, rope_of
 
 CODE = Code("P704", "sequence-beyond-positions", "the sequence is longer than the model's positions")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding at `data.sequence_length` when it exceeds the positions that the model reaches."""
     plan, inventory = subject.plan, subject.inventory
     positions, length = reached_positions(plan, inventory), plan.data.sequence_length
@@ -31,6 +30,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         f"{length} tokens exceed {limit}{start}",
         help=f"set `sequence_length` to at most {positions - first}, or {other}",
     )
-
-
-RULE = Rule((CODE,), check)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import assert_never
 
 from planc.checks.data.tokenizer_file import num_token_ids
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.plan.data import ByteTokenizer, FileTokenizer
 
 CODE = Code("P705", "tokenizer-beyond-vocabulary", "the tokenizer has more ids than the model")
@@ -16,7 +15,8 @@ _BYTE_IDS = 257
 """256 bytes and the end of a document."""
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for the bytes tokenizer, or for a tokenizer file that is where the plan says."""
     rows, tokenizer = subject.inventory.vocab_size, subject.plan.data.tokenizer
     ids: int | None
@@ -32,6 +32,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     if ids is not None and rows < ids:
         text = f"{name} has {ids} ids; the model has vocab_size = {rows}"
         yield CODE.at(subject.plan.span("data.tokenizer"), text, help=help)
-
-
-RULE = Rule((CODE,), check)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 
 CODE = Code("P750", "too-long-undecided", "`too_long` does not fit the packing")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding at `data.too_long`: unread if documents may be split, missing if they may not."""
     plan = subject.plan
     packing, too_long = plan.data.packing, plan.data.too_long
@@ -28,6 +27,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         secondary=(Label(plan.span("data.packing"), "requested here"),),
         help=help,
     )
-
-
-RULE = Rule((CODE,), check)

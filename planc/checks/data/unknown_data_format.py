@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.data_sources.formats import DATASET_SUFFIXES, without_compression
 from planc.data_sources.hub_datasets import HubDataset
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.families import quoted
 from planc.plan.data import HfDataset
 
 CODE = Code("P733", "unknown-data-format", "unknown dataset file format")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each source with patterns for files with an unknown suffix."""
     for path, source in subject.plan.data.sources():
         if not isinstance(source, HfDataset):
@@ -35,6 +35,3 @@ def _is_known(pattern: str) -> bool:
     name = PurePosixPath(without_compression(pattern))
     is_open = any(character in name.suffix for character in "*?[")
     return name.suffix in ("", *DATASET_SUFFIXES) or is_open or HubDataset.of((pattern,)) is not None
-
-
-RULE = Rule((CODE,), check)

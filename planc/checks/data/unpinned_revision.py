@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.data_sources.hub_datasets import HubDataset
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.plan.data import Chat, HfDataset, HfHub
 
 CODE = Code("P732", "unpinned-revision", "the dataset is not pinned to a commit")
@@ -15,7 +14,8 @@ CODE = Code("P732", "unpinned-revision", "the dataset is not pinned to a commit"
 _COMMIT = re.compile("[0-9a-f]{40}")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each Hub repository whose revision is not a commit."""
     for path, source in subject.plan.data.sources():
         hub = HubDataset.of(source.patterns) if isinstance(source, (Chat, HfDataset)) else None
@@ -27,6 +27,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 is_moving if revision else "the newest commit of the main branch is read, which can move",
                 help="write the commit's 40 hexadecimal digits, as the repository's commit page shows them",
             )
-
-
-RULE = Rule((CODE,), check)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label, Severity
 from planc.vocab import DType
 
 CODE = Code("P507", "computed-above-stored", "compute dtype is wider than the stored dtype", Severity.WARNING)
@@ -13,7 +11,8 @@ CODE = Code("P507", "computed-above-stored", "compute dtype is wider than the st
 _NARROW = (DType.BFLOAT16, DType.FLOAT16)
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One warning when `fsdp.param_dtype` widens what `model.dtype` has already rounded."""
     fsdp, stored = subject.plan.fsdp, subject.plan.model.dtype
     if fsdp is None or fsdp.param_dtype is None:
@@ -26,6 +25,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             notes=("updates below 1/256 of a weight would be lost, and gathers would send twice the bytes",),
             help=f"swap the two: `dtype = {fsdp.param_dtype}` in `model`, `param_dtype = {stored}` in `fsdp`",
         )
-
-
-RULE = Rule((CODE,), check)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.layouts.families import as_patterns, families, quoted
 from planc.plan.tensor_dtypes import other_dtypes
 from planc.plan.unit_dtypes import parameters_by_unit
@@ -17,7 +17,8 @@ CODE = Code("P736", "dtypes-in-unit", "an FSDP unit mixes dtypes")
 _MAX_LISTED = 3
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, block="fsdp")
+def check(subject: Subject) -> Findings:
     """One finding for each rule whose units hold parameters of more than one dtype."""
     plan, bound = subject.plan, subject.bound
     if plan.fsdp is None:
@@ -57,6 +58,3 @@ def _help(subject: Subject, others: Sequence[str]) -> str:
         rules = ", ".join(f'"{pattern}" -> unit' for pattern in patterns)
         return f"add `{rules}` to `fsdp`, which makes them units of their own"
     return "write `dtype = float32` in `model`"
-
-
-RULE = Rule((CODE,), check, block="fsdp")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import prod
 
 from planc.checks.support.legal_values import divisors
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Severity
 from planc.inventory.schema import Module, Parameter
 from planc.layouts.families import as_patterns, families, quoted
 from planc.record import record
@@ -29,7 +28,8 @@ class _Divided:
     num_elements: int
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One note at `fsdp` for each number of rows, if rank 0 holds far more than an even share."""
     fsdp = subject.plan.fsdp
     if fsdp is None:
@@ -80,6 +80,3 @@ def _help(num_rows: int, num_ranks: int) -> str:
     if size == 1:
         return "use `dp_replicate` instead of `dp_shard`"
     return f"set `dp_shard` to {size}, and `dp_replicate` to the remaining factor"
-
-
-RULE = Rule((CODE,), check)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 
 CODE = Code("P509", "freed-after-forward", "units free parameters that should stay whole")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, block="fsdp")
+def check(subject: Subject) -> Findings:
     """One finding at the first unit that is resharded after forward, if backward should not reshard it."""
     fsdp = subject.plan.fsdp
     if fsdp is None or fsdp.reshard_after_backward:
@@ -24,6 +23,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             notes=("the unit would be gathered again in every backward, and freed in the next forward",),
             help="write `unit(reshard_after_forward = false)`",
         )
-
-
-RULE = Rule((CODE,), check, block="fsdp")

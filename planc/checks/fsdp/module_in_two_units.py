@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Diagnostic, Label
 from planc.layouts.families import families, quoted
 from planc.plan.spec import PatternRule, Unit
@@ -13,7 +13,8 @@ from planc.vocab import ancestors
 CODE = Code("P504", "module-in-two-units", "a module is in two FSDP units")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each rule that repeats modules of an earlier unit, or lists a module and its parent."""
     fsdp = subject.plan.fsdp
     if fsdp is None:
@@ -48,6 +49,3 @@ def _nested(rule: PatternRule[Unit], matched: list[str]) -> Iterator[Diagnostic]
             help = f"leave `{name}` out of the list, or give it a unit of its own"
             yield CODE.at(rule.span, f"`{name}` is part of `{parent}`", help=help)
             return
-
-
-RULE = Rule((CODE,), check)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from planc.checks.patterns.pattern_unmatched import CODE as PATTERN_UNMATCHED
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Severity
 from planc.inventory.schema import Inventory
 from planc.layouts.families import runs
 from planc.vocab import outwards
@@ -14,7 +14,8 @@ from planc.vocab import outwards
 CODE = Code("P502", "no-block-unit", "layers are not separate FSDP units", Severity.WARNING)
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, block="fsdp", unless=(PATTERN_UNMATCHED,))
+def check(subject: Subject) -> Findings:
     """One warning for each repeated block with a member mostly outside of units."""
     fsdp, mesh = subject.plan.fsdp, subject.plan.mesh
     if fsdp is None or all(mesh.size(mesh_dim) == 1 for mesh_dim in fsdp.on):
@@ -57,6 +58,3 @@ def _sizes(inventory: Inventory, units: frozenset[str]) -> Mapping[str, tuple[in
                 is_below = any(one in units for one in names if len(one) > len(name))
                 found[name] = inside + is_below * parameter.num_elements, whole + parameter.num_elements
     return found
-
-
-RULE = Rule((CODE,), check, block="fsdp", unless=(PATTERN_UNMATCHED,))

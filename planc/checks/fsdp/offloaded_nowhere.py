@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label, Severity
 from planc.plan.mesh import Backend
 
 CODE = Code("P522", "offloaded-nowhere", "`cpu_offload` has no effect on CPUs", Severity.WARNING)
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One warning at `fsdp.cpu_offload` if the plan is for CPUs: `backend = gloo`."""
     plan = subject.plan
     if plan.fsdp is None or not plan.fsdp.cpu_offload or plan.mesh.backend is not Backend.GLOO:
@@ -22,6 +21,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         secondary=(Label(plan.span("mesh.backend"), "gloo runs on CPUs"),),
         help="leave out `cpu_offload`, or write `backend = auto`",
     )
-
-
-RULE = Rule((CODE,), check)

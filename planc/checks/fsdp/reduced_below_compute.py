@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Severity
 from planc.vocab import DType
 
 CODE = Code(
@@ -15,7 +13,8 @@ CODE = Code(
 _MANTISSA_BITS = {DType.FLOAT64: 52, DType.FLOAT32: 23, DType.FLOAT16: 10, DType.BFLOAT16: 7}
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One warning if `fsdp.reduce_dtype` is coarser than the compute dtype."""
     fsdp = subject.plan.fsdp
     if fsdp is None or fsdp.reduce_dtype is None:
@@ -28,6 +27,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             help=f"write `reduce_dtype = {computed}`, or compute in {fsdp.reduce_dtype} with "
             f"`param_dtype = {fsdp.reduce_dtype}`",
         )
-
-
-RULE = Rule((CODE,), check)

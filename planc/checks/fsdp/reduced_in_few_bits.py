@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import prod
 
 from planc.checks.fsdp.reduced_below_compute import CODE as REDUCED_BELOW_COMPUTE
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Severity
 from planc.plan.spec import FsdpSpec, Plan
 from planc.source import Span
 from planc.vocab import DType, MeshDim
@@ -23,7 +22,8 @@ _Sum = tuple[DType, tuple[MeshDim, ...], Span, str]
 """A reduction: its dtype, its mesh dims, its place in the plan, and the edit that fixes it."""
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, block="fsdp", unless=(REDUCED_BELOW_COMPUTE,))
+def check(subject: Subject) -> Findings:
     """One warning for each reduction over ranks that may be off by an eighth.
 
     A sum of n numbers of one sign, rounded after each addition, is off by up to n - 1 roundings (Higham,
@@ -65,6 +65,3 @@ def _span(plan: Plan, fsdp: FsdpSpec) -> Span:
     if fsdp.reduce_dtype is not None:
         return plan.span("fsdp.reduce_dtype")
     return plan.span("fsdp.param_dtype") if fsdp.param_dtype is not None else fsdp.span
-
-
-RULE = Rule((CODE,), check, block="fsdp", unless=(REDUCED_BELOW_COMPUTE,))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.vocab import MeshDim
 
 CODE = Code("P307", "replicate-dim", "FSDP can only replicate over `dp_replicate`")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding at `fsdp.replicate_on` if it names a mesh dim without replicas."""
     fsdp = subject.plan.fsdp
     if fsdp is not None and fsdp.replicate_on not in (None, MeshDim.DP_REPLICATE):
@@ -20,6 +19,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             f"`{fsdp.replicate_on}` shards the model or the data and has no replicas",
             help="write `replicate_on = dp_replicate`, or leave out `replicate_on`",
         )
-
-
-RULE = Rule((CODE,), check)

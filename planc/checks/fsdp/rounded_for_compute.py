@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.fsdp.dtypes_in_unit import CODE as DTYPES_IN_UNIT
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Severity
 from planc.layouts.families import families, quoted
 from planc.plan.unit_dtypes import kept_from, parameters_by_unit
 
@@ -20,7 +18,8 @@ CODE = Code(
 _MAX_LISTED = 3
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, block="fsdp", unless=(DTYPES_IN_UNIT,))
+def check(subject: Subject) -> Findings:
     """One warning for all parameters in units with others. A unit of only such parameters is not cast."""
     fsdp, model = subject.plan.fsdp, subject.plan.model
     if fsdp is None or fsdp.param_dtype is None or fsdp.param_dtype is model.dtype:
@@ -40,6 +39,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             help="make modules with only such parameters units of their own, which planc does not cast, or "
             "leave out `param_dtype`",
         )
-
-
-RULE = Rule((CODE,), check, block="fsdp", unless=(DTYPES_IN_UNIT,))

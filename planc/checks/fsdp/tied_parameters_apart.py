@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.fsdp.fsdp_groups import group_by_module, owner
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.layouts.families import quoted
 from planc.plan.stages import ties_of_ends
 from planc.vocab import MeshDim
@@ -14,7 +12,8 @@ from planc.vocab import MeshDim
 CODE = Code("P503", "tied-parameters-apart", "tied parameters are in different FSDP units")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each tie that is in two units, at the unit to change."""
     fsdp, mesh = subject.plan.fsdp, subject.plan.mesh
     if fsdp is None or all(mesh.size(mesh_dim) == 1 for mesh_dim in (*fsdp.on, MeshDim.DP_REPLICATE)):
@@ -40,6 +39,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             notes=(f"{quoted(tie)} are one parameter, and only one unit can shard it",),
             help=f"put {quoted(modules)} into one unit, or neither of them into a unit",
         )
-
-
-RULE = Rule((CODE,), check)

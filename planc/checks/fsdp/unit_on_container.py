@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.inventory.schema import Kind
 from planc.layouts.families import families, quoted
 
 CODE = Code("P501", "unit-on-container", "an FSDP unit needs a module with a forward")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each rule that makes a unit of a module list."""
     lists = {module.fqn for module in subject.inventory.modules if module.kind is Kind.MODULE_LIST}
     for group in subject.bound.units:
@@ -25,6 +24,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 notes=("a unit gathers its parameters in its forward, and a list has none",),
                 help=f'name its members: `"{names[0]}.*"`',
             )
-
-
-RULE = Rule((CODE,), check)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.fsdp.fsdp_groups import group_by_module, owner
 from planc.checks.fsdp.unit_on_container import CODE as UNIT_ON_CONTAINER
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Severity
 from planc.layouts.families import families, quoted
 from planc.source import Span
 
 CODE = Code("P505", "unit-without-parameters", "this FSDP unit has no parameters", Severity.WARNING)
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, block="fsdp", unless=(UNIT_ON_CONTAINER,))
+def check(subject: Subject) -> Findings:
     """One warning for each rule whose units have no parameters outside of other units."""
     groups = group_by_module(subject.bound.units)
     owners = (module.fqn for module in subject.inventory.modules if module.parameters)
@@ -29,6 +28,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             f"{quoted(families(subject.inventory, fqns)[:3])} has no parameters outside of other units",
             help="remove this rule, or the units inside these modules",
         )
-
-
-RULE = Rule((CODE,), check, block="fsdp", unless=(UNIT_ON_CONTAINER,))

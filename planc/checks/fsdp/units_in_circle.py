@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.plan.units import cycles
 
 CODE = Code("P309", "units-in-circle", "FSDP units contain each other's modules")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each cycle of units, at the unit whose rule comes last."""
     for circle in cycles(subject.bound.units):
         held = {group.span: fqn for group, fqn in circle}
@@ -23,6 +22,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             notes=("a unit is sharded after the units inside it, so none of these could be first",),
             help="make units of modules at one depth, or remove modules of other units from the list",
         )
-
-
-RULE = Rule((CODE,), check)

@@ -14,11 +14,11 @@ from planc.checks.layers import (
 from planc.checks.support.rule import Rule
 
 RULES: tuple[Rule, ...] = (
-    checkpointing_on_list.RULE,
-    nested_checkpointing.RULE,
-    recomputed_in_pieces.RULE,
-    compiled_list.RULE,
-    compiled_ring.RULE,
-    compiled_around_unit.RULE,
-    float16_unscaled.RULE,
+    checkpointing_on_list.check,
+    nested_checkpointing.check,
+    recomputed_in_pieces.check,
+    compiled_list.check,
+    compiled_ring.check,
+    compiled_around_unit.check,
+    float16_unscaled.check,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label, Severity
 from planc.inventory.schema import Inventory
 from planc.layouts.families import family
 from planc.source import Span
@@ -15,7 +15,8 @@ UNIT = Code("P808", "compiled-around-unit", "a compiled module contains an FSDP 
 NESTED = Code("P809", "nested-regions", "a module is compiled inside another", Severity.WARNING)
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(UNIT, NESTED)
+def check(subject: Subject) -> Findings:
     """One finding for each pair of rules, one of which names modules inside those that the other compiles."""
     bound, inventory = subject.bound, subject.inventory
     units = {fqn: group.span for group in bound.units for fqn in group.fqns}
@@ -48,6 +49,3 @@ def _pairs(outside: Mapping[str, Span], inside: Mapping[str, Span]) -> Iterator[
 
 def _help(inventory: Inventory, unit: str) -> str:
     return f'compile the unit\'s modules instead: `"{family(inventory, unit)}" -> region`'
-
-
-RULE = Rule((UNIT, NESTED), check)

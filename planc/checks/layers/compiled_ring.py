@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.layouts.families import family
 from planc.plan.spec import Rotate
 from planc.source import Span
@@ -14,7 +12,8 @@ from planc.vocab import MeshDim
 CODE = Code("P806", "compiled-ring", "ring attention can't be traced as one graph")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.CP)
+def check(subject: Subject) -> Findings:
     """One finding for each rule that compiles modules with attention under `rotate = ring`."""
     plan = subject.plan
     cp, compilation = plan.context_parallel, plan.compile
@@ -34,6 +33,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             help="write `rotate = allgather` or `rotate = ulysses`, or compile only the `mlp`, or "
             "`fullgraph = false` to compile the code around the ring",
         )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.CP)

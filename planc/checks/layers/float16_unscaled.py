@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Severity
 from planc.vocab import DType
 
 CODE = Code("P803", "float16-unscaled", "float16 training without loss scaling", Severity.WARNING)
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One warning for each setting that gives gradients the dtype float16."""
     plan = subject.plan
     settings = {"model.dtype": plan.model.dtype}
@@ -25,6 +24,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         if dtype is DType.FLOAT16:
             text = "gradients below 6e-8 would become zero, since planc does not scale the loss"
             yield CODE.at(plan.span(path), text, help="write `bfloat16`, which has the range of float32")
-
-
-RULE = Rule((CODE,), check)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label, Severity
 from planc.layouts.families import family
 from planc.source import Span
 from planc.vocab import ancestors
@@ -13,7 +11,8 @@ from planc.vocab import ancestors
 CODE = Code("P802", "nested-checkpointing", "a module is recomputed inside another", Severity.WARNING)
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One warning for each pair of rules, of which one names modules inside the other's."""
     checkpointed = subject.bound.checkpointed
     seen: set[tuple[Span, Span]] = set()
@@ -32,6 +31,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             notes=("the inner module's forward would run three times in total",),
             help="remove one of the two rules",
         )
-
-
-RULE = Rule((CODE,), check)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label, Severity
 from planc.source import Span
 
 CODE = Code("P508", "recomputed-in-pieces", "a layer is recomputed in parts", Severity.WARNING)
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One warning for each set of rules that recompute all large parts of a layer, but not the layer."""
     bound, inventory = subject.bound, subject.inventory
     checkpointed = {fqn: span for fqn, span in bound.checkpointed.items() if fqn not in bound.selective}
@@ -41,6 +40,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 notes=("recomputing the whole layer would take the same time and store one input",),
                 help=f'write `"{block}.*" -> full`',
             )
-
-
-RULE = Rule((CODE,), check)

@@ -14,11 +14,11 @@ from planc.checks.mesh import (
 from planc.checks.support.rule import Rule
 
 RULES: tuple[Rule, ...] = (
-    world_size_mismatch.RULE,
-    tp_crosses_node.RULE,
-    ragged_nodes.RULE,
-    unused_mesh_dim.RULE,
-    gradients_unsummed.RULE,
-    elastic_sizes.RULE,
-    elastic_without_resume.RULE,
+    world_size_mismatch.check,
+    tp_crosses_node.check,
+    ragged_nodes.check,
+    unused_mesh_dim.check,
+    gradients_unsummed.check,
+    elastic_sizes.check,
+    elastic_without_resume.check,
 )

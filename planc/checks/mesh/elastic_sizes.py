@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 
 CODE = Code("P310", "elastic-sizes", "invalid `elastic` sizes")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One error for several mesh dims, for an empty list, and for each size too large or repeated."""
     plan = subject.plan
     if (elastic := plan.elastic) is None:
@@ -35,6 +34,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             yield CODE.at(span, f"{size} is not smaller than the mesh's own", secondary=(label,), help=help)
         elif elastic.sizes.count(size) > 1:
             yield CODE.at(span, f"{size} is listed twice", help="write each size once")
-
-
-RULE = Rule((CODE,), check)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.plan.spec import Resume
 from planc.tables import plural
 
 CODE = Code("P311", "elastic-without-resume", "an elastic run has no checkpoint to resume")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One error if the plan never saves before its last step, or does not resume."""
     plan = subject.plan
     if plan.elastic is None:
@@ -32,6 +31,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     else:
         return
     yield CODE.at(plan.span(path), text, help=help)
-
-
-RULE = Rule((CODE,), check)

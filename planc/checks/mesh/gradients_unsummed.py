@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.fsdp.fsdp_groups import covering_block
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.plan.spec import Plan
 from planc.vocab import TOKEN_DIMS, MeshDim
 
 CODE = Code("P308", "gradients-unsummed", "gradients are never summed over this mesh dim")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each mesh dim that shards the data and that `fsdp` does not cover."""
     plan = subject.plan
     for mesh_dim in TOKEN_DIMS:
@@ -34,6 +33,3 @@ def _is_covered(plan: Plan, mesh_dim: MeshDim) -> bool:
         return mesh_dim is MeshDim.DP_REPLICATE
     # Any other value of replicate_on has a rule of its own.
     return mesh_dim in fsdp.on or (mesh_dim is MeshDim.DP_REPLICATE and fsdp.replicate_on is not None)
-
-
-RULE = Rule((CODE,), check)

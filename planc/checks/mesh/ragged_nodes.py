@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.legal_values import choices, multiples_around
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 
 CODE = Code("P305", "ragged-nodes", "the ranks do not fill whole nodes")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding when several nodes are needed and the last one is not filled."""
     mesh = subject.plan.mesh
     per_node, world_size = mesh.devices_per_node, mesh.world_size
@@ -24,6 +23,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         notes=("torch requires every node of a device mesh to have equally many ranks",),
         help=f"set the mesh to {choices(whole, near=world_size)} ranks, or correct `devices_per_node`",
     )
-
-
-RULE = Rule((CODE,), check)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import fits_nodes, legal_sizes
-from planc.diagnostics import Code, Diagnostic, Label, Severity
+from planc.diagnostics import Code, Label, Severity
 from planc.vocab import MeshDim
 
 CODE = Code("P304", "tp-crosses-node", "tensor parallelism crosses nodes", Severity.WARNING)
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP)
+def check(subject: Subject) -> Findings:
     """One warning at `mesh.tp` when some tp group has ranks of two nodes."""
     mesh = subject.plan.mesh
     if fits_nodes(mesh, tp=mesh.tp):
@@ -24,6 +23,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         notes=("every layer would wait on inter-node collectives, in forward and backward",),
         help=f"set `tp` to {legal_sizes(subject) or '1'}",
     )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP)

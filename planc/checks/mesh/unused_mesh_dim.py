@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.fsdp.fsdp_groups import covering_block
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.vocab import MeshDim
 
 CODE = Code("P306", "unused-mesh-dim", "no block uses this mesh dim")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for pp, cp and tp, if several ranks would do the same work."""
     plan = subject.plan
     blocks = {
@@ -41,6 +40,3 @@ def _tensor_parallel(subject: Subject) -> str:
     if subject.inventory.tp_plan:
         return "add `tensor_parallel on tp { auto }`"
     return "add a `tensor_parallel on tp` block with rules; the model has no tensor-parallel plan for `auto`"
-
-
-RULE = Rule((CODE,), check)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import assert_never
 
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.plan.elastic_meshes import smaller_plans
 from planc.plan.spec import Plan
 from planc.vocab import MeshDim
@@ -14,7 +13,8 @@ from planc.vocab import MeshDim
 CODE = Code("P301", "world-size-mismatch", "the mesh does not match the world size")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding at the mesh if the world size is known and is not the product of the dims."""
     mesh, started = subject.plan.mesh, subject.world_size
     if started is None or started == mesh.world_size:
@@ -52,6 +52,3 @@ def _can_use(plan: Plan, mesh_dim: MeshDim) -> bool:
             return plan.tensor_parallel is not None
         case _:
             assert_never(mesh_dim)
-
-
-RULE = Rule((CODE,), check)

@@ -13,10 +13,10 @@ from planc.checks.model import (
 from planc.checks.support.rule import Rule
 
 RULES: tuple[Rule, ...] = (
-    weights_unset.RULE,
-    random_training.RULE,
-    experts_unbalanced.RULE,
-    attention_unsupported.RULE,
-    strip_of_random.RULE,
-    rope_unscalable.RULE,
+    weights_unset.check,
+    random_training.check,
+    experts_unbalanced.check,
+    attention_unsupported.check,
+    strip_of_random.check,
+    rope_unscalable.check,
 )

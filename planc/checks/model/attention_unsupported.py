@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import divides_sequence
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.families import as_patterns, families, quoted
 from planc.plan.spec import AttentionKernel
 from planc.vocab import SEES_LATER_TOKENS
@@ -23,7 +23,8 @@ _MEANINGS: Mapping[str, str] = {
 }
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding at the model for each feature that attention modules use beyond causal attention."""
     is_eager = subject.plan.model.attention is AttentionKernel.EAGER
     found = _extras(subject)
@@ -65,6 +66,3 @@ def _help(subject: Subject, extra: str) -> str:
     ):
         return f"{eager}, and keep the sequence whole: eager attention can't work on part of it"
     return eager
-
-
-RULE = Rule((CODE,), check)

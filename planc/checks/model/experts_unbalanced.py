@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Severity
 from planc.inventory.routers import Router, routers
 from planc.layouts.families import as_patterns, families, quoted
 
 CODE = Code("P725", "experts-unbalanced", "nothing balances the load of experts", Severity.WARNING)
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One warning at the model for all routers that are trained."""
     trained = [router for router in routers(subject.inventory) if _is_trained(subject, router)]
     if not trained:
@@ -46,6 +47,3 @@ def _is_trained(subject: Subject, router: Router) -> bool:
     rates = subject.bound.learning_rates
     own = [f"{module.fqn}.{parameter.name}" for parameter in module.parameters]
     return any(fqn not in rates or rates[fqn][0] != 0 for fqn in own)
-
-
-RULE = Rule((CODE,), check)

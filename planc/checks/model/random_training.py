@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Diagnostic
 from planc.layouts.draws import placed_draws
 from planc.layouts.families import as_patterns, families, quoted
@@ -15,7 +15,8 @@ CODE = Code("P724", "random-training", "the model draws random numbers in traini
 _NONE = "write `dropout = false` in `model`, which sets them to 0"
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each kind of draw that planc can't repeat, unless the plan sets the rates to 0."""
     if not subject.inventory.random or not subject.plan.model.dropout:
         return
@@ -75,6 +76,3 @@ def _unplaced(subject: Subject) -> Iterator[Diagnostic]:
 
 def _are_not_zero(fields: tuple[str, ...]) -> str:
     return f"{quoted(fields)} of its config.json {'is' if len(fields) == 1 else 'are'} not 0"
-
-
-RULE = Rule((CODE,), check)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 
 CODE = Code("P744", "rope-unscalable", "the model's positions can't be scaled")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding at `model.rope`."""
     rope, inventory = subject.inventory.rope, subject.inventory
     if subject.plan.model.rope is None:
@@ -26,6 +25,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     yield CODE.at(
         subject.plan.span("model.rope"), text, help="remove `rope`, or change rope_parameters in config.json"
     )
-
-
-RULE = Rule((CODE,), check)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.plan.spec import Weights
 
 CODE = Code("P739", "strip-of-random", "no tensors are read whose names could change")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding at `model.strip` if weights are random."""
     model = subject.plan.model
     if model.strip is not None and model.weights is Weights.RANDOM:
@@ -20,6 +19,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             "weights are random, so no file is read",
             help="write `weights = pretrained`, or remove `strip`",
         )
-
-
-RULE = Rule((CODE,), check)

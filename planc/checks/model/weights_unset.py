@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.inventory.schema import Inventory
 from planc.layouts.families import as_patterns, families, quoted
 from planc.plan.spec import Weights
@@ -13,7 +11,8 @@ from planc.plan.spec import Weights
 CODE = Code("P720", "weights-unset", "uninitialized parameters or buffers")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding at the model for its uninitialized tensors; pretrained weights set all but buffers."""
     parameters, buffers = _unset(subject.inventory)
     is_random = subject.plan.model.weights is Weights.RANDOM
@@ -40,6 +39,3 @@ def _unset(inventory: Inventory) -> tuple[list[str], list[str]]:
             fqn = f"{module.fqn}.{name}" if module.fqn else name
             (parameters if name in own else buffers).append(fqn)
     return parameters, buffers
-
-
-RULE = Rule((CODE,), check)

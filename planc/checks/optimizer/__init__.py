@@ -18,15 +18,15 @@ from planc.checks.optimizer import (
 from planc.checks.support.rule import Rule
 
 RULES: tuple[Rule, ...] = (
-    epsilon_vanishes.RULE,
-    learning_rate_zero.RULE,
-    betas_exchanged.RULE,
-    decay_beyond_one.RULE,
-    implausible_values.RULE,
-    norms_decayed.RULE,
-    updates_rounded_away.RULE,
-    warmup_beyond_training.RULE,
-    schedule_beyond_training.RULE,
-    nesterov_without_momentum.RULE,
-    group_sets_nothing.RULE,
+    epsilon_vanishes.check,
+    learning_rate_zero.check,
+    betas_exchanged.check,
+    decay_beyond_one.check,
+    implausible_values.check,
+    norms_decayed.check,
+    updates_rounded_away.check,
+    warmup_beyond_training.check,
+    schedule_beyond_training.check,
+    nesterov_without_momentum.check,
+    group_sets_nothing.check,
 )

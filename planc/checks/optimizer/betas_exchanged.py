@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Severity
 from planc.plan.optimizer import AdamW
 
 CODE = Code("P712", "betas-exchanged", "beta1 is larger than beta2", Severity.WARNING)
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One warning at the optimizer if beta1 is above beta2, for which AdamW is not known to converge."""
     kind = subject.plan.optimizer.kind
     if not isinstance(kind, AdamW):
@@ -24,6 +23,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             notes=("the mean of gradients would react more slowly than the variance that divides it",),
             help=f"write `betas = [{second:g}, {first:g}]`",
         )
-
-
-RULE = Rule((CODE,), check)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.source import Span
 
 CODE = Code("P713", "decay-beyond-one", "weight decay overshoots zero")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each weight decay whose product with its peak learning rate is at least 1.
 
     For a learning rate of at least 1, one finding only: that is the likelier slip.
@@ -38,6 +37,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 ),
                 help="set `lr` between 1e-5 and 1e-2" if lr >= 1 else "set `weight_decay` to about 0.1",
             )
-
-
-RULE = Rule((CODE,), check)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.fsdp.fsdp_groups import stored_in_float32
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.plan.optimizer import AdamW
 from planc.vocab import DType
 
@@ -16,7 +14,8 @@ _SMALLEST = {DType.FLOAT64: 4.9e-324, DType.FLOAT32: 1.4e-45, DType.BFLOAT16: 9.
 """The smallest positive number in each dtype."""
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding at the optimizer if a gradient of zero would be divided by zero."""
     plan, kind = subject.plan, subject.plan.optimizer.kind
     if not isinstance(kind, AdamW):
@@ -35,6 +34,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         ),
         help=stored_in_float32(subject) if eps else "write `eps = 1e-8`",
     )
-
-
-RULE = Rule((CODE,), check)

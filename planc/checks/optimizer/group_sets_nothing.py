@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 
 CODE = Code("P722", "group-sets-nothing", "a parameter group sets nothing")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each group without options. An `override` may use one to undo another rule."""
     for rule in subject.plan.optimizer.rules:
         if not rule.override and rule.action.weight_decay is None and rule.action.lr is None:
@@ -19,6 +18,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 "sets neither `weight_decay` nor `lr`",
                 help="set one, as in `group(weight_decay = 0.0)`, or remove the rule",
             )
-
-
-RULE = Rule((CODE,), check)

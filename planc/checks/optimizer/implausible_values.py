@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Severity
 from planc.plan.optimizer import AdamW, kind_of
 
 CODE = Code("P723", "implausible-value", "a setting is far from usual", Severity.WARNING)
@@ -16,7 +14,8 @@ _LEAST_CLIP = 1e-4
 _LEAST_TIMEOUT_SECONDS = 10
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each setting beyond the values published for training language models."""
     plan, kind = subject.plan, subject.plan.optimizer.kind
     groups = [rule.action for rule in plan.optimizer.rules if rule.action.lr is None]
@@ -52,6 +51,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             notes=("at the start, ranks wait until the slowest has loaded its weights and data",),
             help="set `timeout` between 1 min and 1 h",
         )
-
-
-RULE = Rule((CODE,), check)

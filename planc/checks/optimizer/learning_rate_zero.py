@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 
 CODE = Code("P711", "learning-rate-zero", "the learning rate is always zero")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding if no step could change a weight: at the optimizer, or at the group for all parameters."""
     optimizer, own = subject.plan.optimizer, subject.bound.learning_rates
     names = [fqn for fqn, _, _ in subject.inventory.parameters()]
@@ -28,6 +27,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         secondary=tuple(Label(span, "and here, for all other parameters") for span in others),
         help="remove `lr = 0` from the groups of parameters to train",
     )
-
-
-RULE = Rule((CODE,), check)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.plan.optimizer import Sgd
 
 CODE = Code("P716", "nesterov-without-momentum", "`nesterov` needs momentum")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding at an SGD with `nesterov` and no momentum."""
     kind = subject.plan.optimizer.kind
     if isinstance(kind, Sgd) and kind.nesterov and not kind.momentum:
@@ -20,6 +19,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             "momentum = 0",
             help="write `momentum = 0.9`, or `nesterov = false`",
         )
-
-
-RULE = Rule((CODE,), check)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Severity
 from planc.inventory.schema import Kind
 from planc.layouts.families import as_patterns, families, quoted
 
 CODE = Code("P721", "norms-decayed", "weight decay is disabled for some norms but not others", Severity.NOTE)
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One note at the first group without decay for a norm, with the norms that no group names.
 
     Groups of biases tell nothing about norms, and a decay that is written is intended.
@@ -36,6 +35,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         help=f"add `{listed if len(patterns) == 1 else f'[{listed}]'} -> group(weight_decay = 0.0)`, "
         f"or `weight_decay = {decay:g}` if that is intended",
     )
-
-
-RULE = Rule((CODE,), check)

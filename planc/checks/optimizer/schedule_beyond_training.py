@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.plan.optimizer import WarmupStableDecay
 from planc.plan.settle import in_steps
 from planc.tables import plural
@@ -13,7 +11,8 @@ from planc.tables import plural
 CODE = Code("P715", "schedule-beyond-training", "warmup and decay exceed the training steps")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding at a `wsd` whose decay would begin before its warmup ends."""
     plan, schedule = subject.plan, subject.plan.optimizer.schedule
     steps = plan.train.steps
@@ -31,6 +30,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             if left
             else "shorten `warmup`, or train longer",
         )
-
-
-RULE = Rule((CODE,), check)

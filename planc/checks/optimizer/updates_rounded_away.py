@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.fsdp.fsdp_groups import stored_in_float32
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label, Severity
 from planc.plan.optimizer import AdamW
 from planc.vocab import DType
 
@@ -16,7 +14,8 @@ _BELOW_ONE = {DType.BFLOAT16: 2.0**-8, DType.FLOAT16: 2.0**-11}
 """The distance from 1 down to the next number in each dtype."""
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One warning at `model.dtype` if rounding would discard a norm's update of about lr.
 
     AdamW's updates are at most that large; SGD's are larger only for gradients above 1, which don't last.
@@ -34,6 +33,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         notes=("norm weights start at 1 and would never change, nor would many other large weights",),
         help=stored_in_float32(subject),
     )
-
-
-RULE = Rule((CODE,), check)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.plan.optimizer import Constant, WarmupStableDecay
 from planc.plan.settle import in_steps
 from planc.tables import plural
@@ -13,7 +11,8 @@ from planc.tables import plural
 CODE = Code("P706", "warmup-beyond-training", "the warmup takes the whole training")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding at the schedule if the learning rate never reaches its peak, or never leaves it.
 
     A constant schedule may reach it in the last step. The decay of a `wsd` has a rule of its own.
@@ -35,6 +34,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             else ("the learning rate would never reach its peak or decay",),
             help=f"write `warmup = {plural(tenth, 'step')}`{share}, or train longer",
         )
-
-
-RULE = Rule((CODE,), check)

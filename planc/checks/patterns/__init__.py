@@ -13,9 +13,9 @@ from planc.checks.support.rule import Rule
 
 RULES: tuple[Rule, ...] = (
     # Unmatched patterns first: later rules skip mere consequences of their findings.
-    pattern_unmatched.RULE,
-    overlapping_rules.RULE,
-    override_of_nothing.RULE,
-    pattern_partial.RULE,
-    names_nothing.RULE,
+    pattern_unmatched.check,
+    overlapping_rules.check,
+    override_of_nothing.check,
+    pattern_partial.check,
+    names_nothing.check,
 )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Severity
 from planc.inventory.schema import Kind
 
 CODE = Code("P812", "names-nothing", "a block without rules has no effect", Severity.WARNING)
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each such block."""
     plan = subject.plan
     layers = next(
@@ -28,6 +27,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 else f'add a rule, such as `"PATTERN" -> {action}`'
             )
             yield CODE.at(block.span, text, help=f"{rule}, or remove the block")
-
-
-RULE = Rule((CODE,), check)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.layouts.families import exact_families, quoted
 from planc.source import Span
 
@@ -14,7 +12,8 @@ CODE = Code("P221", "overlapping-rules", "two rules conflict on the same name")
 _MAX_NAMES = 4
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each pair of rules, at the later one."""
     spec = subject.plan.tensor_parallel
     auto = spec.auto.span if spec and spec.auto else None
@@ -30,6 +29,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             secondary=(Label(first, "`auto` also covers it" if first == auto else "the earlier rule"),),
             help="write `override` before the rule that must win, or narrow one of the patterns",
         )
-
-
-RULE = Rule((CODE,), check)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Applicability, Code, Diagnostic, Fix, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Applicability, Code, Fix, Severity
 from planc.plan.bind import parse_own
 from planc.plan.spec import PatternRule
 
@@ -16,7 +16,8 @@ CODE = Code("P218", "override-of-nothing", "this rule overrides nothing", Severi
 _WORD = "override "
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each `override` rule in the plan's own file that overlaps with no other rule.
 
     In an included file, `override` may be needed by another plan or another model.
@@ -63,6 +64,3 @@ def _automatic(rule: PatternRule[Any], subject: Subject) -> frozenset[str]:
         return frozenset()
     own = [parse_own(one.pattern, spec.auto.span) for one in subject.bound.auto.rules]
     return frozenset(name for pattern in own for name in pattern.select(subject.inventory.names()))
-
-
-RULE = Rule((CODE,), check)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.layouts.families import as_patterns, family, quoted, runs
 from planc.source import Span
 from planc.vocab import MeshDim
@@ -13,7 +13,8 @@ from planc.vocab import MeshDim
 CODE = Code("P220", "pattern-partial", "a rule covers only some layers of a repeated block")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP)
+def check(subject: Subject) -> Findings:
     """One finding for all modules without a rule in the same layers, at their first rule."""
     found: dict[tuple[int, ...], list[tuple[str, Span]]] = {}
     for name, layers in _families(subject).items():
@@ -57,6 +58,3 @@ def _families(subject: Subject) -> Mapping[str, Mapping[int, Span | None]]:
                 layers = found.setdefault(name, {})
                 layers[int(layer)] = assignment.span if assignment else None
     return found
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP)

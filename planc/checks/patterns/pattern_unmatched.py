@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from planc.checks.patterns.pattern_slips import Beside, rewritten, widens
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Applicability, Code, Diagnostic, Fix
 from planc.diagnostics.suggest import closest, is_slip
 from planc.layouts.families import runs
@@ -44,7 +44,8 @@ class Gap:
     is_container: bool = False
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each pattern without a match, or for each alternative in braces without a match."""
     own_file = subject.plan.span("").file
     beside: Beside | None = None
@@ -340,6 +341,3 @@ def _by_parent(prefixes: tuple[str, ...]) -> dict[str, list[tuple[int, str]]]:
         parent, _, last = name.rpartition(".")
         found.setdefault(parent, []).append((place, last))
     return found
-
-
-RULE = Rule((CODE,), check)

@@ -16,15 +16,15 @@ from planc.checks.pipeline import (
 from planc.checks.support.rule import Rule
 
 RULES: tuple[Rule, ...] = (
-    beyond_pipelines.RULE,
-    more_stages_than_layers.RULE,
-    stage_of_other_module.RULE,
-    layers_without_stages.RULE,
-    stages_out_of_order.RULE,
-    value_crosses_stages.RULE,
-    model_not_shown.RULE,
-    unit_across_stages.RULE,
-    few_micro_batches.RULE,
-    uneven_stages.RULE,
-    gathered_each_micro_batch.RULE,
+    beyond_pipelines.check,
+    more_stages_than_layers.check,
+    stage_of_other_module.check,
+    layers_without_stages.check,
+    stages_out_of_order.check,
+    value_crosses_stages.check,
+    model_not_shown.check,
+    unit_across_stages.check,
+    few_micro_batches.check,
+    uneven_stages.check,
+    gathered_each_micro_batch.check,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.checks.pipeline.support import split_pipeline
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.layouts.handed_on import handed_on
 from planc.plan.pipeline_schedule import ZeroBubble
 from planc.plan.stages import sending_layers
@@ -17,7 +17,8 @@ from planc.vocab import MeshDim, Replicate
 CODE = Code("P320", "beyond-pipelines", "planc does not combine this with pipelines")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.PP)
+def check(subject: Subject) -> Findings:
     """One error for each setting."""
     plan = subject.plan
     if plan.pipeline is None:
@@ -85,6 +86,3 @@ def _of_a_run(subject: Subject) -> Found:
         yield "elastic", "an elastic run changes its mesh", "remove this block"
     if plan.profile is not None:
         yield "profile", "a profile is of one process", "remove this block"
-
-
-RULE = Rule((CODE,), check, over=MeshDim.PP)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label, Severity
 from planc.pipelining.simulate import simulate
 from planc.plan.facts import gradient_accumulation, tokens_per_micro_step
 from planc.plan.spec import PipelineSpec
@@ -21,7 +19,8 @@ CODE = Code(
 )
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.PP)
+def check(subject: Subject) -> Findings:
     """One warning at `train.tokens_per_step`, with the share of a step that ranks wait."""
     plan, pp = subject.plan, subject.plan.mesh.pp
     times = gradient_accumulation(plan)
@@ -43,6 +42,3 @@ def _idle_share(subject: Subject, pipeline: PipelineSpec, times: int) -> float:
     found = orders(pipeline, num_ranks=pp, num_micro_batches=times)
     step = simulate(found, num_stages=number, forward=[1] * number, backward=[2] * number)
     return sum(step.bubble) / pp
-
-
-RULE = Rule((CODE,), check, over=MeshDim.PP)

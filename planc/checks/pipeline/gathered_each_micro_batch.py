@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Severity
 from planc.plan.facts import gradient_accumulation
 from planc.vocab import MeshDim
 
@@ -17,7 +15,8 @@ CODE = Code(
 )
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.PP)
+def check(subject: Subject) -> Findings:
     """One note at the first unit that is resharded after forward."""
     plan = subject.plan
     if plan.fsdp is None or plan.pipeline is None or all(plan.mesh.size(dim) == 1 for dim in plan.fsdp.on):
@@ -31,6 +30,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             help=f"`unit(reshard_after_forward = false)` gathers {times} times, "
             "and keeps parameters gathered between forward and backward",
         )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.PP)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.pipeline.support import balanced_help, split_pipeline
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.layouts.families import exact_families, quoted, runs
 from planc.plan.stages import layers, num_stages
 from planc.source import Span
@@ -16,7 +14,8 @@ from planc.vocab import MeshDim
 CODE = Code("P323", "layers-without-stages", "every layer needs a stage, and every stage a layer")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.PP)
+def check(subject: Subject) -> Findings:
     """One error for each rule with an unknown stage, else one for the layers and stages that are left."""
     pipeline = split_pipeline(subject)
     if pipeline is None or not pipeline.rules:
@@ -34,6 +33,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     found = [f"no rule gives {quoted(exact_families(subject.inventory, without))} a stage"] if without else []
     found += [f"no layer is in {'stages' if len(empty) > 1 else 'stage'} {runs(empty)}"] if empty else []
     yield CODE.at(subject.plan.span("pipeline"), ", and ".join(found), help=balanced_help(subject, pipeline))
-
-
-RULE = Rule((CODE,), check, over=MeshDim.PP)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.pipeline.beyond_pipelines import CODE
 from planc.checks.pipeline.support import split_pipeline
 from planc.checks.pipeline.value_crosses_stages import CODE as VALUE_CROSSES
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.vocab import MeshDim
 
 SHOWN: frozenset[str] = frozenset(
@@ -137,7 +134,8 @@ Other models' layers may return more than hidden states, or read modules of othe
 """
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.PP, unless=(CODE, VALUE_CROSSES))
+def check(subject: Subject) -> Findings:
     """One error at `model`."""
     name = subject.inventory.architecture
     if split_pipeline(subject) is not None and name not in SHOWN:
@@ -146,6 +144,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             f"{name} has not been compared with one process in stages",
             help="set `pp` to 1, or choose a model that was: `planc explain P320` says where they are",
         )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.PP, unless=(CODE, VALUE_CROSSES))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.plan.stages import layers, num_stages
 from planc.vocab import MeshDim
 
 CODE = Code("P321", "more-stages-than-layers", "there are more stages than layers")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.PP)
+def check(subject: Subject) -> Findings:
     """One error at `mesh.pp`."""
     pipeline = subject.plan.pipeline
     if pipeline is None:
@@ -31,6 +30,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             notes=("every stage needs a layer",),
             help=f"set `pp` to {f'at most {most}' if most > 1 else '1'}",
         )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.PP)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.pipeline.support import balanced_help, split_pipeline
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.layouts.families import exact_families, quoted
 from planc.plan.stages import layers
 from planc.source import Span
@@ -15,7 +13,8 @@ from planc.vocab import MeshDim
 CODE = Code("P322", "stage-of-other-module", "only layers have a stage")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.PP)
+def check(subject: Subject) -> Findings:
     """One error for each rule that names other modules."""
     pipeline, inventory = split_pipeline(subject), subject.inventory
     if pipeline is None:
@@ -33,6 +32,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             notes=("modules before the layers are in the first stage, modules after them in the last",),
             help=f"name members of `{inventory.blocks[0]}` only; or {balanced_help(subject, pipeline)}",
         )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.PP)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 from planc.checks.pipeline.layers_without_stages import CODE as WITHOUT_STAGES
 from planc.checks.pipeline.support import balanced_help, split_pipeline
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.plan.stages import layers
 from planc.vocab import MeshDim
 
 CODE = Code("P324", "stages-out-of-order", "stages must follow the order of the layers")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.PP, unless=(WITHOUT_STAGES,))
+def check(subject: Subject) -> Findings:
     """One error at the rule of the first layer that goes back."""
     pipeline, stage_of = split_pipeline(subject), subject.bound.stage_of
     if pipeline is None or not pipeline.rules:
@@ -30,6 +30,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 help=balanced_help(subject, pipeline),
             )
             return
-
-
-RULE = Rule((CODE,), check, over=MeshDim.PP, unless=(WITHOUT_STAGES,))

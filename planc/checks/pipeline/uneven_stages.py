@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.pipeline.layers_without_stages import CODE as WITHOUT_STAGES
 from planc.checks.pipeline.stages_out_of_order import CODE as OUT_OF_ORDER
 from planc.checks.pipeline.support import balanced_help, split_pipeline
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Severity
 from planc.plan.stages import balanced_stages, stage_costs, stages
 from planc.vocab import MeshDim
 
@@ -20,7 +18,8 @@ _LIMIT = 1.1
 """Stages may cost this much more than balanced ones."""
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.PP, unless=(WITHOUT_STAGES, OUT_OF_ORDER))
+def check(subject: Subject) -> Findings:
     """One warning at `pipeline` if its rules cost a tenth more than balanced stages."""
     pipeline, bound = split_pipeline(subject), subject.bound
     if pipeline is None or not pipeline.rules:
@@ -35,6 +34,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             notes=("every micro-batch waits for the slowest stage",),
             help=balanced_help(subject, pipeline),
         )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.PP, unless=(WITHOUT_STAGES, OUT_OF_ORDER))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from planc.checks.pipeline.layers_without_stages import CODE as WITHOUT_STAGES
 from planc.checks.pipeline.support import split_pipeline
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.layouts.families import quoted, runs
 from planc.plan.stages import stage_by_name, stage_of, stages
 from planc.vocab import MeshDim
@@ -15,7 +15,8 @@ from planc.vocab import MeshDim
 CODE = Code("P326", "unit-across-stages", "this rule joins modules of several stages")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.PP, unless=(WITHOUT_STAGES,))
+def check(subject: Subject) -> Findings:
     """One error for each unit, and for each recomputed module."""
     pipeline, bound = split_pipeline(subject), subject.bound
     if pipeline is None:
@@ -39,6 +40,3 @@ def _stages(fqn: str, by_name: Mapping[str, int]) -> Iterable[int]:
     if stage is not None:
         return (stage,)
     return {stage for name, stage in by_name.items() if name.startswith(f"{fqn}.")}
-
-
-RULE = Rule((CODE,), check, over=MeshDim.PP, unless=(WITHOUT_STAGES,))

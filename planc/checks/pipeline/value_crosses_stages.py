@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from planc.checks.pipeline.layers_without_stages import CODE as WITHOUT_STAGES
 from planc.checks.pipeline.stages_out_of_order import CODE as OUT_OF_ORDER
 from planc.checks.pipeline.support import split_pipeline
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.layouts.families import families, quoted
 from planc.plan.stages import layers, stage_by_name, stage_of, stages, ties_of_ends
 from planc.vocab import MeshDim
@@ -18,7 +18,8 @@ CODE = Code("P325", "value-crosses-stages", "a stage needs more than the output 
 _MAX_SHOWN = 3
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.PP, unless=(WITHOUT_STAGES, OUT_OF_ORDER))
+def check(subject: Subject) -> Findings:
     """One error at `pipeline` for all values and parameters that several stages need."""
     pipeline = split_pipeline(subject)
     if pipeline is not None and (found := (*_found(subject, stages(subject.bound, pipeline)),)):
@@ -59,6 +60,3 @@ def _crossing(subject: Subject, found: tuple[tuple[str, ...], ...]) -> Iterator[
 
 def _shown(names: tuple[str, ...]) -> str:
     return f"{quoted(names[:_MAX_SHOWN])}{' and others' if len(names) > _MAX_SHOWN else ''}"
-
-
-RULE = Rule((CODE,), check, over=MeshDim.PP, unless=(WITHOUT_STAGES, OUT_OF_ORDER))

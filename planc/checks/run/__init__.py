@@ -16,14 +16,14 @@ from planc.checks.run import (
 from planc.checks.support.rule import Rule
 
 RULES: tuple[Rule, ...] = (
-    length_undecided.RULE,
-    expectation_broken.RULE,
-    nothing_saved.RULE,
-    policy_beyond_training.RULE,
-    profile_beyond_training.RULE,
-    guard_beyond_training.RULE,
-    no_replicas.RULE,
-    snapshot_on_cpu.RULE,
+    length_undecided.check,
+    expectation_broken.check,
+    nothing_saved.check,
+    policy_beyond_training.check,
+    profile_beyond_training.check,
+    guard_beyond_training.check,
+    no_replicas.check,
+    snapshot_on_cpu.check,
     # Last: it needs an estimate, and several when the plan does not fit.
-    does_not_fit.RULE,
+    does_not_fit.check,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.devices.hardware import FITS, RISKY, Change, Demand
 from planc.diagnostics import Code, Diagnostic, Severity
 from planc.source import Span
@@ -16,7 +16,8 @@ TIGHT = Code("P811", "fits-barely", "the plan may run out of memory", Severity.W
 _NUM_PARTS = 4
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, TIGHT, of_sound=True)
+def check(subject: Subject) -> Findings:
     """One finding at `hardware.gpu` if the estimated peak leaves too little of the device's memory."""
     if subject.plan.hardware is None:
         return
@@ -66,4 +67,3 @@ def _change(one: Change) -> str:
 
 
 # An indivisible batch has no step to estimate.
-RULE = Rule((CODE, TIGHT), check, of_sound=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from planc.checks.data.batch_indivisible import CODE as BATCH_INDIVISIBLE
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel import (
     heads_indivisible,
     kv_heads_indivisible,
@@ -59,7 +59,8 @@ _SHAPING = (
 """The same of the settings that an estimate depends on."""
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, UNKNOWN, unless=(BATCH_INDIVISIBLE, *_WITHOUT_LEGAL_TP))
+def check(subject: Subject) -> Findings:
     """One finding for each line of `expect` that is false, or that names no fact."""
     known, own_file = subject.facts, subject.plan.span("").file
     for expectation in subject.plan.expectations:
@@ -136,6 +137,3 @@ def _written(name: str, value: int) -> str:
     if name in FLAGS:
         return str(bool(value)).lower()
     return format_number(value) if name in COUNTS else f"{format_bytes(value)} ({format_number(value)} B)"
-
-
-RULE = Rule((CODE, UNKNOWN), check, unless=(BATCH_INDIVISIBLE, *_WITHOUT_LEGAL_TP))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.tables import plural
 
 CODE = Code("P742", "guard-beyond-training", "training ends before the guard's first check")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One error for a window as long as the training, and one for a comparison that never happens."""
     plan = subject.plan
     if plan.guard is None or plan.train.steps is None:
@@ -26,6 +25,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         help = f"set `replicas_every` to at most {plural(plan.train.steps, 'step')}"
         text = f"compares replicas every {every} steps"
         yield CODE.at(plan.span("guard.replicas_every"), text, secondary=(steps,), help=help)
-
-
-RULE = Rule((CODE,), check)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 
 CODE = Code("P752", "length-undecided", "`train` needs either `steps` or `epochs`")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding if both are given, or if both are none."""
     plan = subject.plan
     steps, epochs = plan.train.steps, plan.train.epochs
@@ -23,6 +22,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             secondary=(Label(plan.span("train.steps"), "the first"),),
             help="remove one of them",
         )
-
-
-RULE = Rule((CODE,), check)

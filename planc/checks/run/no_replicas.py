@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 
 CODE = Code("P743", "no-replicas", "no replicas to compare")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One error if every mesh dim shards every parameter; under tp, norms at least are replicated."""
     plan = subject.plan
     if plan.guard is None or plan.guard.replicas_every is None:
@@ -24,6 +23,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             text,
             help="remove `replicas_every`, or write `replicas_every = none`",
         )
-
-
-RULE = Rule((CODE,), check)

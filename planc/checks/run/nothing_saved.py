@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Severity
 from planc.tables import plural
 
 CODE = Code("P707", "nothing-saved", "the run saves nothing", Severity.WARNING)
@@ -15,7 +13,8 @@ _MANY_STEPS = 1000
 """A run of more steps is hardly a trial."""
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One warning if no step of the run is saved; without a checkpoint block, if the run is long.
 
     An elastic run must save more often, which is another rule's finding.
@@ -43,6 +42,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             f"no save at the end, and {every}",
             help=f"write `save_last = true`, or set `save_every` to at most {plural(steps, 'step')}",
         )
-
-
-RULE = Rule((CODE,), check)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.run.nothing_saved import CODE as NOTHING_SAVED
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label, Severity
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label, Severity
 from planc.tables import plural
 
 CODE = Code("P710", "policy-beyond-training", "interval longer than the training", Severity.WARNING)
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, block="checkpoint", unless=(NOTHING_SAVED,))
+def check(subject: Subject) -> Findings:
     """One warning for each interval that is longer than the training.
 
     The saves of an elastic run have a rule of their own.
@@ -33,6 +32,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 ),
                 help=f"set `{path.rpartition('.')[2]}` to at most {plural(plan.train.steps, 'step')}",
             )
-
-
-RULE = Rule((CODE,), check, block="checkpoint", unless=(NOTHING_SAVED,))

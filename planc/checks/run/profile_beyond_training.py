@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.tables import plural
 
 CODE = Code("P740", "profile-beyond-training", "no such steps to profile")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One error if the last step is before the first one, or after the end."""
     plan = subject.plan
     if (profile := plan.profile) is None:
@@ -26,6 +25,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         help = f"set `last_step` to at most {plan.train.steps}"
         text = f"step {profile.last_step} is after the end"
         yield CODE.at(plan.span("profile.last_step"), text, secondary=(steps,), help=help)
-
-
-RULE = Rule((CODE,), check)

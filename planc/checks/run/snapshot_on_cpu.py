@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.plan.mesh import Backend
 
 CODE = Code("P741", "snapshot-on-cpu", "memory snapshots require CUDA")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One error if the plan is for CPUs: `backend = gloo`."""
     plan = subject.plan
     if plan.profile is None or not plan.profile.memory or plan.mesh.backend is not Backend.GLOO:
@@ -19,6 +18,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
     gloo = Label(plan.span("mesh.backend"), "gloo runs on CPUs")
     help = "leave out `memory`, or write `backend = auto` in `mesh`"
     yield CODE.at(plan.span("profile.memory"), "a snapshot records CUDA memory", secondary=(gloo,), help=help)
-
-
-RULE = Rule((CODE,), check)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -57,18 +57,33 @@ class Subject:
         return layout_flow(self.bound)
 
 
+Findings = Iterator[Diagnostic]
+"""The findings of a rule, in the order of the plan."""
+
+
 @record
 class Rule:
-    """A check: the codes that it can report, and the function that reports them.
+    """A check: the function that finds something, and the codes that it can report. `reports` makes one.
 
     The rule is skipped if the mesh dim `over` has size 1. Codes of `unless`, found in `block` (anywhere if it
     is empty), make this rule's findings mere consequences. With `of_sound`, the rule is skipped if another
     one found an error, because the fix would change its input.
     """
 
+    check: Callable[[Subject], Findings]
     codes: tuple[Code, ...]
-    check: Callable[[Subject], Iterable[Diagnostic]]
     over: MeshDim | None = None
     block: str = ""
     unless: tuple[Code, ...] = ()
     of_sound: bool = False
+
+
+def reports(
+    *codes: Code,
+    over: MeshDim | None = None,
+    block: str = "",
+    unless: tuple[Code, ...] = (),
+    of_sound: bool = False,
+) -> Callable[[Callable[[Subject], Findings]], Rule]:
+    """Makes the function below it a `Rule`, as whose `check` it is registered."""
+    return lambda check: Rule(check, codes, over, block, unless, of_sound)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.clash_report import rules_to_add
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.layouts.families import quoted
 from planc.plan.bind import parse_own
 from planc.source import NOWHERE
@@ -16,7 +14,8 @@ from planc.vocab import MeshDim
 CODE = Code("P412", "auto-style-unknown", "unknown style in the model's own plan")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP)
+def check(subject: Subject) -> Findings:
     """One finding at `auto` for all patterns that no rule of the plan replaces."""
     spec = subject.plan.tensor_parallel
     if spec is None or spec.auto is None:
@@ -37,6 +36,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             if all(module and module.parameters for module in map(subject.inventory.get, bare))
             else "write rules for all modules to shard, and leave out `auto`",
         )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP)

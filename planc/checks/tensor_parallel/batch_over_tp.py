@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.legal_values import choices, multiples_around
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
 from planc.styles.edges import BATCH, normal
 from planc.tables import plural
 from planc.vocab import MeshDim
@@ -14,7 +12,8 @@ from planc.vocab import MeshDim
 CODE = Code("P421", "batch-over-tp", "the micro batch is not divisible by tp")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP)
+def check(subject: Subject) -> Findings:
     """One finding at `data.micro_batch` if a boundary shards activations unevenly along the batch."""
     tp, micro_batch = subject.plan.mesh.tp, subject.plan.data.micro_batch
     uses = ((assignment, assignment.use) for assignment in subject.bound.styles.values())
@@ -33,6 +32,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
         help=f"set `micro_batch` to {choices(near, near=micro_batch)}, "
         "or shard the sequence instead: `Shard(1)`",
     )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP)

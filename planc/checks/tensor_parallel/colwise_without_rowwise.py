@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.clash_report import (
     ClashGroup,
     block_span,
@@ -17,9 +15,9 @@ from planc.checks.support.clash_report import (
     size_note,
 )
 from planc.checks.support.remedies import changed, exchanged, gathered
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
@@ -27,7 +25,8 @@ from planc.vocab import MeshDim
 CODE = Code("P406", "colwise-without-rowwise", "sharded features are never gathered or reduced")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding, at the rule that shards, for all layers and producers of one kind of consumer."""
     elsewhere = exchanged(subject)
     for group in clash_groups(subject, ClashKind.FEATURES_STAY_DIVIDED):
@@ -78,6 +77,3 @@ def _are_siblings(subject: Subject, group: ClashGroup) -> bool:
     modules = [subject.inventory.get(fqn) for fqn in met]
     parents = {fqn.rpartition(".")[0] for fqn in (group.producers[0], group.partners[0], group.consumers[0])}
     return len(parents) == 1 and all(module and module.is_linear for module in modules)
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.clash_report import (
     clash_groups,
     labels_at,
@@ -13,9 +11,9 @@ from planc.checks.support.clash_report import (
     rules_to_add,
     size_note,
 )
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
@@ -25,7 +23,8 @@ CODE = Code("P414", "divided-norm-gradient", "a head norm's gradient is not redu
 _STYLE = "replicated_with_grad_allreduce"
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding at the block for all norms without a rule, and one at each rule with a wrong style."""
     for group in clash_groups(subject, ClashKind.NORM_ON_HEADS):
         spans = rule_spans(subject, group.consumers)
@@ -43,6 +42,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             ),
             help=f"use `{_STYLE}` for {names}" if spans else rules_to_add(subject, group.consumers, _STYLE),
         )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

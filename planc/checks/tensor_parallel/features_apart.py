@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.clash_report import (
     clash_groups,
     labels_at,
@@ -13,16 +11,17 @@ from planc.checks.support.clash_report import (
     rule_spans,
     size_note,
 )
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
 
 CODE = Code("P482", "features-apart", "the model needs all features of a token")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding, at the rule that shards the features, for all layers."""
     for group in clash_groups(subject, ClashKind.FEATURES_APART):
         spans = rule_spans(subject, group.producers)
@@ -46,6 +45,3 @@ def _reason(subject: Subject, consumer: str) -> str:
     if module is not None and not module.parameters:
         return f"`{name}` adds to its output and normalizes it over all features of a token"
     return f"before `{name}`, the code normalizes all features together or combines them with others"
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

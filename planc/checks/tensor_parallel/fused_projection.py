@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from planc.checks.support.attention_heads import AttentionHolders
 from planc.checks.support.clash_report import patterns
 from planc.checks.support.packed_layers import held_widths, packing_style
 from planc.checks.support.remedies import changed, gathered
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.rule_groups import by_rule
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.inventory.schema import Module
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
@@ -22,7 +22,8 @@ from planc.vocab import MeshDim, Shard
 CODE = Code("P417", "fused-projection", "a fused projection is sharded across its parts")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding for each rule that shards the output of a fused projection."""
     consumers = _consumers(subject)
     attentions = AttentionHolders.of(subject.inventory)
@@ -89,6 +90,3 @@ def _is_fused(
         return False
     alone = all(consumer.sources == (fqn,) for consumer in consumers)
     return alone and all(module.out_features > consumer.in_features for consumer in consumers)
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

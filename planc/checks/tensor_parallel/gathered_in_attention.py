@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container
 
 from planc.checks.support.clash_report import patterns, size_note
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.rule_groups import by_rule
 from planc.checks.tensor_parallel.layouts_disagree import CODE as LAYOUTS_DISAGREE
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.families import quoted
 from planc.layouts.types import WHOLE
 from planc.plan.bind import Assignment
@@ -19,7 +19,8 @@ from planc.vocab import MeshDim
 CODE = Code("P460", "gathered-in-attention", "attention gets the sizes of a shard")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=(*TENSOR_PARALLEL_FAULTS, LAYOUTS_DISAGREE))
+def check(subject: Subject) -> Findings:
     """One finding for each rule by which projections gather the tokens that an attention has a shard of."""
     attentions = dict.fromkeys(attention.fqn for attention in subject.inventory.known_heads)
     for span, assignments in by_rule(subject):
@@ -60,12 +61,3 @@ def _reads_from_outside(subject: Subject, fqn: str, attentions: Container[str]) 
         name in attentions and any(not source.startswith(f"{name}.") for source in module.sources)
         for name in around
     )
-
-
-RULE = Rule(
-    (CODE,),
-    check,
-    over=MeshDim.TP,
-    block="tensor_parallel",
-    unless=(*TENSOR_PARALLEL_FAULTS, LAYOUTS_DISAGREE),
-)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.types import WHOLE
 from planc.styles.edges import FEATURES
 from planc.vocab import MeshDim
@@ -14,7 +12,8 @@ from planc.vocab import MeshDim
 CODE = Code("P410", "head-output", "the loss does not support this layout of logits")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding at the rule of the head if its logits are neither whole nor sharded by vocabulary.
 
     Only a head with a row for every token can be sharded by vocabulary.
@@ -35,6 +34,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 if module == head
                 else "write `output = Replicate()`",
             )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.attention_heads import divided_attentions
 from planc.checks.support.remedies import gathered
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel.heads_partly_divided import CODE as HEADS_PARTLY_DIVIDED
 from planc.checks.tensor_parallel.layouts_disagree import CODE as LAYOUTS_DISAGREE
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.families import as_patterns, families, quoted
 from planc.plan.divided_heads import attention_around, divided_heads
 from planc.source import Span
@@ -20,7 +18,13 @@ from planc.vocab import MeshDim
 CODE = Code("P418", "heads-fixed", "this attention needs all of its heads")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(
+    CODE,
+    over=MeshDim.TP,
+    block="tensor_parallel",
+    unless=(*TENSOR_PARALLEL_FAULTS, HEADS_PARTLY_DIVIDED, LAYOUTS_DISAGREE),
+)
+def check(subject: Subject) -> Findings:
     """One finding for each rule that shards projections of an attention that needs all heads."""
     found: dict[Span, list[str]] = {}
     inventory = subject.inventory
@@ -46,12 +50,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             ),
             help=f"keep all heads on every rank: write {gathered(subject, fqns)}",
         )
-
-
-RULE = Rule(
-    (CODE,),
-    check,
-    over=MeshDim.TP,
-    block="tensor_parallel",
-    unless=(*TENSOR_PARALLEL_FAULTS, HEADS_PARTLY_DIVIDED, LAYOUTS_DISAGREE),
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from planc.checks.support.clash_report import (
     ClashGroup,
@@ -15,9 +15,9 @@ from planc.checks.support.clash_report import (
     size_note,
 )
 from planc.checks.support.remedies import behind_norms, changed, gathered
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
@@ -25,7 +25,8 @@ from planc.vocab import MeshDim
 CODE = Code("P411", "heads-partly-divided", "queries, keys and values are sharded differently")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding for each projection that shards heads while another does not, at its rule."""
     for group in clash_groups(subject, ClashKind.HEADS_PARTLY):
         spans = rule_spans(subject, group.producers)
@@ -78,6 +79,3 @@ def _is_latent(subject: Subject, fqn: str, *, parents: Collection[str]) -> bool:
     """Whether some features of a projection go to the heads, and the others into another layer first."""
     readers = [module for module in subject.inventory.modules if fqn in module.sources]
     return len([reader for reader in readers if reader.fqn.rpartition(".")[0] in parents]) > 1
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.attention_heads import divided_attentions, num_heads
 from planc.checks.support.remedies import changed, gathered
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import SizeKind, labels, legal_sizes, listed, misfits
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.styles.replicated_kv import REPLICATED_KV
 from planc.vocab import MeshDim
 
 CODE = Code("P402", "kv-heads-indivisible", "key/value heads are not divisible by tp")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP)
+def check(subject: Subject) -> Findings:
     """One finding at `mesh.tp` when tp divides the heads of attention, but not its key/value heads."""
     if sizes := misfits(subject, first=SizeKind.KV_HEADS):
         yield CODE.at(
@@ -53,6 +52,3 @@ def _replicated(subject: Subject) -> str:
     projections = subject.inventory.kv_projections()
     fqns = [fqn for fqn, (attention, _) in projections.items() if attention.fqn in held]
     return changed(subject, fqns, REPLICATED_KV.name)
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP)

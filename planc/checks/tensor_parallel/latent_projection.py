@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.clash_report import patterns
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.rule_groups import by_reason
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.inventory.schema import Kind
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
@@ -18,7 +16,8 @@ from planc.vocab import MeshDim
 CODE = Code("P432", "latent-projection", "`mla_kv_a_proj` needs latent attention with sharded heads")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding for each rule and reason."""
 
     def reason(assignment: Assignment) -> str | None:
@@ -55,6 +54,3 @@ def _sums(subject: Subject, fqn: str) -> bool:
     """Whether a norm's style is for sharded heads."""
     assignment = subject.bound.styles.get(fqn)
     return assignment is not None and assignment.style.reduces_parameter_gradients
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

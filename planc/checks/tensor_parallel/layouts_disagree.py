@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import assert_never
 
 from planc.checks.support.clash_report import (
@@ -16,7 +15,7 @@ from planc.checks.support.clash_report import (
     size_note,
 )
 from planc.checks.support.remedies import norms_heads
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel.layout_remedies import combined_help, declared_help, is_exchanged
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
@@ -29,7 +28,8 @@ from planc.vocab import MeshDim
 CODE = Code("P415", "layouts-disagree", "activation layout mismatch")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding for each pair of layouts that differ, at the rule to change."""
     # P407 reports the rule that shards heads which norms await.
     groups = [
@@ -116,6 +116,3 @@ def _gradient(fault: GradientFault | None) -> tuple[str, ...]:
             return ()
         case _:
             assert_never(fault)
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Code, Diagnostic
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code
 from planc.inventory.schema import Kind
 from planc.layouts.families import families, quoted
 from planc.source import Span
@@ -13,7 +11,8 @@ from planc.source import Span
 CODE = Code("P420", "module-not-called", "the model never calls this module")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE)
+def check(subject: Subject) -> Findings:
     """One finding for each rule on modules whose parameters the model uses without calling them.
 
     Styles and units take effect when their module is called; without a call, the model would see a shard.
@@ -52,6 +51,3 @@ def _never_called(subject: Subject) -> frozenset[str]:
         and module.fqn not in used
         and (head is None or module.fqn != head.fqn)
     )
-
-
-RULE = Rule((CODE,), check)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.checks.support.clash_report import patterns
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.rule_groups import by_rule
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.families import quoted
 from planc.styles import StyleUse
 from planc.styles.edges import NUM_DIMS
@@ -16,7 +16,8 @@ from planc.vocab import MeshDim, Placement, Shard
 CODE = Code("P483", "no-such-dim", "activations have no such dimension")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel")
+def check(subject: Subject) -> Findings:
     """One finding for each rule that shards activations along a dimension they don't have."""
     for span, assignments in by_rule(subject):
         beyond = next((shard for one in assignments for shard in _beyond(one.use)), None)
@@ -34,6 +35,3 @@ def _beyond(use: StyleUse) -> Iterator[Placement]:
     for placement in (use.input, use.computes_on, use.output):
         if isinstance(placement, Shard) and not -NUM_DIMS <= placement.tensor_dim < NUM_DIMS:
             yield placement
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.checks.support.clash_report import rules_to_add
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Module
 from planc.plan.auto import Auto
@@ -14,7 +14,8 @@ from planc.vocab import MeshDim
 CODE = Code("P413", "no-tensor-parallel-rules", "nothing is sharded over tp")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP)
+def check(subject: Subject) -> Findings:
     """One finding if the block has neither rules nor a plan for `auto`, or only `replicate` rules."""
     spec = subject.plan.tensor_parallel
     if spec is None:
@@ -72,6 +73,3 @@ def _feeds(source: Module, module: Module) -> bool:
     if not source.is_linear or source.fqn.rpartition(".")[0] != module.fqn.rpartition(".")[0]:
         return False
     return module.is_linear and source.out_features == module.in_features
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP)

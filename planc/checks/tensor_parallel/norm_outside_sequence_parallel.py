@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.clash_report import (
     clash_groups,
     labels_at,
@@ -13,9 +11,9 @@ from planc.checks.support.clash_report import (
     rules_to_add,
     size_note,
 )
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
@@ -23,7 +21,8 @@ from planc.vocab import MeshDim
 CODE = Code("P408", "norm-outside-sequence-parallel", "a norm's gradient is not reduced over tp")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding at the block for all norms without a rule, and one at each rule with a wrong style."""
     for group in clash_groups(subject, ClashKind.NORM_ON_SEQUENCE):
         spans = rule_spans(subject, group.consumers)
@@ -45,6 +44,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             if spans
             else rules_to_add(subject, group.consumers, "sequence_parallel"),
         )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.remedies import changed
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.inventory.schema import Kind
 from planc.layouts.families import as_patterns, families, quoted
 from planc.plan.bind import Assignment
@@ -19,7 +17,8 @@ REDUCED = Code("P433", "features-reduced", "a reduction over features would see 
 WRITTEN = Code("P434", "output-written", "the model modifies a redistributed output in place")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(REDUCED, WRITTEN, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding at each rule that shards features that the code reduces, or writes into."""
     inventory = subject.inventory
     # The rules on heads cover the code of attention.
@@ -66,8 +65,3 @@ def _whole(subject: Subject, fqns: list[str]) -> str:
     around = {fqn.rpartition(".")[0] for fqn in fqns}
     styled = [fqn for fqn in subject.bound.styles if fqn.rpartition(".")[0] in around]
     return changed(subject, styled, "replicate")
-
-
-RULE = Rule(
-    (REDUCED, WRITTEN), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS
-)

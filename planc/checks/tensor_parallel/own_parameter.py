@@ -14,7 +14,7 @@ from planc.checks.support.clash_report import (
     size_note,
 )
 from planc.checks.support.remedies import gathered
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code, Diagnostic
@@ -27,7 +27,8 @@ CODE = Code("P480", "own-parameter", "a parameter's gradient is not reduced over
 _UNSUMMED = "each rank would have part of the gradient, and nothing would sum the parts over tp"
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding, at the rule that shards, for all modules of one kind."""
     for group in clash_groups(subject, ClashKind.OWN_PARAMETER):
         spans = rule_spans(subject, group.producers)
@@ -71,6 +72,3 @@ def _owned(subject: Subject, owner: str) -> str:
     module = subject.inventory.get(owner)
     assert module is not None, "clashes are of modules of this inventory"
     return quoted(parameter.name for parameter in module.parameters)
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

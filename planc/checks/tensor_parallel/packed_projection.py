@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.clash_report import patterns
 from planc.checks.support.packed_layers import held_widths, packing_style
 from planc.checks.support.remedies import changed
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.rule_groups import by_rule
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
 from planc.styles.colwise import COLWISE
@@ -19,7 +17,8 @@ from planc.vocab import MeshDim, PackedShard, StridedShard
 CODE = Code("P431", "packed-projection", "this layer does not hold these projections")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding for each rule with both options, and for each way in which its layers hold others."""
     for span, assignments in by_rule(subject):
         packed = [assignment for assignment in assignments if _is_packed_linear(subject, assignment)]
@@ -66,6 +65,3 @@ def _described(subject: Subject, assignment: Assignment) -> str:
         return f"projections of the widths {list(placement.widths)}"
     number = len(_widths(subject, assignment))
     return f"{'two' if number == 2 else number} projections of one width"
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.attention_heads import divided_attentions
 from planc.checks.support.clash_report import patterns
 from planc.checks.support.remedies import changed
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.rule_groups import by_rule
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.inventory.schema import Module
 from planc.layouts.data_order import module_of
 from planc.layouts.families import quoted
@@ -21,7 +19,8 @@ from planc.vocab import MeshDim, Replicate, sharded_lengths
 CODE = Code("P430", "placed-by-model", "this style can't shard this module's parameters")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding for each rule and reason."""
     divided = {attention.fqn for attention, _ in divided_attentions(subject)}
     for span, assignments in by_rule(subject):
@@ -90,6 +89,3 @@ def _own_styles(subject: Subject, fqn: str) -> frozenset[str]:
     return frozenset(
         style for text, style in subject.inventory.tp_plan if parse_own(text, spec.span).select((fqn,))
     )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from planc.checks.support.clash_report import patterns
 from planc.checks.support.remedies import changed
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.rule_groups import by_rule
 from planc.checks.tensor_parallel.colwise_without_rowwise import CODE as COLWISE_WITHOUT_ROWWISE
 from planc.checks.tensor_parallel.heads_partly_divided import CODE as HEADS_PARTLY_DIVIDED
 from planc.checks.tensor_parallel.layouts_disagree import CODE as LAYOUTS_DISAGREE
 from planc.checks.tensor_parallel.rowwise_without_colwise import CODE as ROWWISE_WITHOUT_COLWISE
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.inventory.schema import Module
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
@@ -29,7 +29,19 @@ _SEVERAL = "which returns more than one value to redistribute"
 _ELSEWHERE = "leave this rule out: a prepared input is for attention or the MLP"
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(
+    CODE,
+    over=MeshDim.TP,
+    block="tensor_parallel",
+    unless=(
+        *TENSOR_PARALLEL_FAULTS,
+        COLWISE_WITHOUT_ROWWISE,
+        ROWWISE_WITHOUT_COLWISE,
+        HEADS_PARTLY_DIVIDED,
+        LAYOUTS_DISAGREE,
+    ),
+)
+def check(subject: Subject) -> Findings:
     """One finding for each `prepare_` rule and reason."""
     inside = _inside(subject)
     for span, assignments in by_rule(subject):
@@ -144,18 +156,3 @@ def _sums_gradients(assignment: Assignment) -> bool:
     style = assignment.style
     is_input = style.prepares and "output" not in style.options
     return is_input and normal(assignment.use.computes_on) != SEQUENCE
-
-
-RULE = Rule(
-    (CODE,),
-    check,
-    over=MeshDim.TP,
-    block="tensor_parallel",
-    unless=(
-        *TENSOR_PARALLEL_FAULTS,
-        COLWISE_WITHOUT_ROWWISE,
-        ROWWISE_WITHOUT_COLWISE,
-        HEADS_PARTLY_DIVIDED,
-        LAYOUTS_DISAGREE,
-    ),
-)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from planc.checks.support.clash_report import labels_at, patterns, rule_spans, rules_to_add
 from planc.checks.support.legal_values import choices, divisors
 from planc.checks.support.remedies import changed
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.rule_groups import by_reason
 from planc.checks.tensor_parallel.heads_indivisible import CODE as HEADS_INDIVISIBLE
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.inventory.schema import Attention, KvProjection, OwnHeads
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
@@ -28,7 +28,8 @@ CODE = Code("P437", "replicated-kv", "these key/value heads can't be replicated"
 _NOT_BOTH = "keys and values are not both replicated"
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=(*TENSOR_PARALLEL_FAULTS, HEADS_INDIVISIBLE))
+def check(subject: Subject) -> Findings:
     """One finding for each rule and reason."""
     projections = subject.inventory.kv_projections()
 
@@ -88,12 +89,3 @@ def _help(subject: Subject, fqns: Sequence[str], attentions: Iterable[Attention 
     sizes = [size for size in divisors(num_heads) if size > num_kv_heads and size % num_kv_heads == 0]
     legal = choices(sizes, near=tp) if sizes else "1"
     return f"leave out the rule for `{patterns(subject, fqns)[0]}`, or set `tp` to {legal}"
-
-
-RULE = Rule(
-    (CODE,),
-    check,
-    over=MeshDim.TP,
-    block="tensor_parallel",
-    unless=(*TENSOR_PARALLEL_FAULTS, HEADS_INDIVISIBLE),
-)

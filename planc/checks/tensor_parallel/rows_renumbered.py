@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.clash_report import patterns
 from planc.checks.support.remedies import changed
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.rule_groups import by_rule
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.families import quoted
 from planc.styles.embedding import EMBEDDING_COLWISE
 from planc.vocab import MeshDim, Shard
@@ -17,7 +15,8 @@ from planc.vocab import MeshDim, Shard
 CODE = Code("P436", "rows-renumbered", "ranks would miss the rows that this module looks up")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding for each rule that shards such a table by rows."""
     for span, assignments in by_rule(subject):
         fqns = [
@@ -33,6 +32,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
                 help=f"shard its features: write {changed(subject, fqns, EMBEDDING_COLWISE.name)}, "
                 "or leave this rule out",
             )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

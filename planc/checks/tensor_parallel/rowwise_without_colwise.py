@@ -23,9 +23,9 @@ from planc.checks.support.remedies import (
     followers,
     norms_heads,
 )
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
@@ -33,7 +33,8 @@ from planc.vocab import MeshDim
 CODE = Code("P407", "rowwise-without-colwise", "a `rowwise` layer's input is not sharded")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding, at the first `rowwise` rule, for all layers and rules with the same cause."""
     for group in clash_groups(subject, ClashKind.FEATURES_NOT_DIVIDED):
         spans = rule_spans(subject, group.consumers)
@@ -81,6 +82,3 @@ def _help(subject: Subject, group: ClashGroup) -> str:
     if not last:
         return f"write {text}, since the next layer takes sharded features"
     return f"swap the styles: write {text}, and {changed(subject, last, rowwise_for(subject, last[0]))}"
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

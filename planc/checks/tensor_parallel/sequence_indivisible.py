@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import lcm
 
 from planc.checks.support.legal_values import choices, multiples_around
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import (
     SizeKind,
     labels,
@@ -15,14 +14,15 @@ from planc.checks.support.sharded_sizes import (
     misfits,
     sharding_rule,
 )
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.plan.spec import LoadBalancer, Plan
 from planc.vocab import MeshDim
 
 CODE = Code("P409", "sequence-indivisible", "the sequence is not divisible by tp")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP)
+def check(subject: Subject) -> Findings:
     """One finding at `data.sequence_length` when sequence parallelism would leave unequal shards.
 
     A rank of context parallelism holds `sequence_length / cp` tokens, which tp shards further.
@@ -55,6 +55,3 @@ def num_chunks(plan: Plan) -> int:
     if plan.context_parallel is None:
         return 1
     return plan.mesh.cp * (2 if plan.context_parallel.load_balancer is LoadBalancer.HEADTAIL else 1)
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP)

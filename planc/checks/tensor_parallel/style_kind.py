@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from planc.checks.support.clash_report import patterns
 from planc.checks.support.remedies import changed, followers, is_sequence_divided
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.rule_groups import by_rule
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.inventory.schema import LINEAR_KINDS, Kind
 from planc.layouts.families import families, quoted
 from planc.layouts.places import weightless_norms
@@ -36,7 +36,8 @@ _KINDS = {
 """Each kind as one module, and as several."""
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP)
+def check(subject: Subject) -> Findings:
     """One finding for each rule and wrong kind of module."""
     for span, assignments in by_rule(subject):
         by_kind: dict[Kind, list[Assignment]] = {}
@@ -116,6 +117,3 @@ def _inside(subject: Subject, fqns: Sequence[str]) -> str:
     return ", ".join(f"`{pattern}`" for pattern in shown[:_MAX_PATTERNS]) + (
         ", ..." if len(shown) > _MAX_PATTERNS else ""
     )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.clash_report import block_span, labels_at, rule_spans
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.inventory.schema import Kind
 from planc.vocab import MeshDim, Replicate
 
 CODE = Code("P416", "tied-placements", "tied parameters are sharded differently")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding for each tie whose names get the parameter, or its gradient, different placements."""
     if subject.plan.tensor_parallel is None:
         return
@@ -54,6 +53,3 @@ def _placement(subject: Subject, parameter: str) -> str:
         return str(Replicate())
     is_summed = assignment.style.reduces_parameter_gradients
     return f"{assignment.placement(name)}{', its gradient summed over tp' * is_summed}"
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

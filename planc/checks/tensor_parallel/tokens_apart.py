@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.clash_report import (
     clash_groups,
     labels_at,
@@ -12,9 +10,9 @@ from planc.checks.support.clash_report import (
     rule_spans,
     size_note,
 )
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
@@ -22,7 +20,8 @@ from planc.vocab import MeshDim
 CODE = Code("P481", "tokens-apart", "attention needs all tokens of a sequence")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding, at the rule that shards the sequence, for all layers and projections."""
     for group in clash_groups(subject, ClashKind.TOKENS_APART):
         spans = rule_spans(subject, group.producers)
@@ -45,6 +44,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             ),
             help="leave out `output`, so each rank gets whole sequences and a shard of the features",
         )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

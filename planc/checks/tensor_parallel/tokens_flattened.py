@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.clash_report import labels_at, patterns, rule_spans, size_note
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel.gathered_in_attention import CODE as GATHERED_IN_ATTENTION
 from planc.checks.tensor_parallel.layouts_disagree import CODE as LAYOUTS_DISAGREE
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
 from planc.styles.edges import SEQUENCE, At
@@ -19,7 +17,13 @@ from planc.vocab import MeshDim
 CODE = Code("P435", "tokens-flattened", "the model has flattened the tokens here")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(
+    CODE,
+    over=MeshDim.TP,
+    block="tensor_parallel",
+    unless=(*TENSOR_PARALLEL_FAULTS, LAYOUTS_DISAGREE, GATHERED_IN_ATTENTION),
+)
+def check(subject: Subject) -> Findings:
     """One finding for all rules that redistribute a sequence where the tokens are one dimension."""
     flattened = {module.fqn for module in subject.inventory.modules if module.flattened}
     styles = subject.bound.styles
@@ -47,12 +51,3 @@ def _moves_sequence(assignment: Assignment) -> bool:
         SEQUENCE in (edge.arriving.value, edge.leaving.value) and edge.at in (At.INPUT, At.OUTPUT)
         for edge in found
     )
-
-
-RULE = Rule(
-    (CODE,),
-    check,
-    over=MeshDim.TP,
-    block="tensor_parallel",
-    unless=(*TENSOR_PARALLEL_FAULTS, LAYOUTS_DISAGREE, GATHERED_IN_ATTENTION),
-)

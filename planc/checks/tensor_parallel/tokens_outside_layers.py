@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.clash_report import labels_at, patterns, rule_spans
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.families import layer_of, quoted
 from planc.plan.bind import Assignment
 from planc.styles.edges import SEQUENCE, normal
@@ -22,7 +20,8 @@ _HELP = (
 )
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+def check(subject: Subject) -> Findings:
     """One finding, at the first rule that gives part of the tokens to code outside of the layers."""
     inventory, styles = subject.inventory, subject.bound.styles
     outside = [
@@ -58,6 +57,3 @@ def _changes(assignment: Assignment) -> bool:
     held = {normal(use.input), normal(use.computes_on)}
     held |= {normal(use.output)} if "output" in assignment.style.options else set()
     return assignment.style.prepares and SEQUENCE in held and len(held) > 1
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)

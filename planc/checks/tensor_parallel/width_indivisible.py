@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.checks.support.rule import Rule, Subject
+from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import SizeKind, labels, legal_sizes, listed, misfits
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.vocab import MeshDim
 
 CODE = Code("P403", "width-indivisible", "a sharded parameter's size is not divisible by tp")
 
 
-def check(subject: Subject) -> Iterator[Diagnostic]:
+@reports(CODE, over=MeshDim.TP)
+def check(subject: Subject) -> Findings:
     """One finding at `mesh.tp` for all sizes. Projections of indivisible heads are left to P401."""
     if sizes := misfits(subject, first=SizeKind.WIDTH):
         tp = subject.plan.mesh.tp
@@ -25,6 +24,3 @@ def check(subject: Subject) -> Iterator[Diagnostic]:
             ),
             help=f"set `tp` to {legal_sizes(subject) or '1'}",
         )
-
-
-RULE = Rule((CODE,), check, over=MeshDim.TP)
