@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TypeAlias
 
 from planc.record import record
+from planc.syntax.write import number
 
 Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
 
@@ -39,7 +41,7 @@ class Leaf:
 
 
 def written(value: Value) -> str:
-    """A value for a message, cut where it is long."""
+    """A value for a message, as a plan would write it, cut where it is long."""
     match value:
         case None:
             return "null"
@@ -47,6 +49,8 @@ def written(value: Value) -> str:
             return "true" if value else "false"
         case tuple():
             text = f"[{', '.join(map(written, value))}]"
+        case float() if isfinite(value):
+            text = number(value)
         case _:
             text = str(value)
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planc.inventory.schema import Inventory
+from planc.syntax.write import block, rule
 
 
 def model_plan(model: str, inventory: Inventory, *, sequence_length: int, tokenizer: str) -> str:
@@ -10,28 +11,15 @@ def model_plan(model: str, inventory: Inventory, *, sequence_length: int, tokeni
 
     `model` and `tokenizer` are as a plan writes them: a path in quotes, a call.
     """
-    units = "".join(f'  "{block}.*" -> unit\n' for block in inventory.blocks)
-    return f"""model {{
-  hf = {model}
-}}
-mesh {{
-  dp_shard = 2
-}}
-fsdp on dp_shard {{
-  param_dtype = bfloat16
-  reduce_dtype = float32
-{units}}}
-data {{
-  source = text("data/*.txt")
-  tokenizer = {tokenizer}
-  sequence_length = {sequence_length}
-  micro_batch = 1
-}}
-optimizer {{
-  kind = adamw(lr = 3e-4, betas = [0.9, 0.95], weight_decay = 0.1)
-  clip_grad_norm = 1.0
-}}
-train {{
-  steps = 1000
-}}
-"""
+    units = (rule([f"{layers}.*"], "unit") for layers in inventory.blocks)
+    tokens = (f"tokenizer = {tokenizer}", f"sequence_length = {sequence_length}")
+    kind = "kind = adamw(lr = 3e-4, betas = [0.9, 0.95], weight_decay = 0.1)"
+    blocks = {
+        "model": (f"hf = {model}",),
+        "mesh": ("dp_shard = 2",),
+        "fsdp on dp_shard": ("param_dtype = bfloat16", "reduce_dtype = float32", *units),
+        "data": ('source = text("data/*.txt")', *tokens, "micro_batch = 1"),
+        "optimizer": (kind, "clip_grad_norm = 1.0"),
+        "train": ("steps = 1000",),
+    }
+    return "".join(block(header, lines) for header, lines in blocks.items())

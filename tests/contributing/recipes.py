@@ -318,3 +318,45 @@ class Constant:''',
         ),
     },
 )
+
+IMPORTER = Recipe(
+    "an importer",
+    files={
+        "planc/import_configs/kinds/picotron.py": '''"""picotron's JSON."""
+
+from __future__ import annotations
+
+from planc.import_configs import facts
+from planc.import_configs.kind import Kind, Row
+from planc.import_configs.kinds import reasons as why
+
+PICOTRON = Kind(
+    name="picotron",
+    title="picotron",
+    formats=("json",),
+    marks=("distributed.tp_size", "training.total_train_steps"),
+    rows=(
+        Row("model.name", facts.MODEL),
+        Row("distributed.tp_size", facts.TP),
+        Row("distributed.dp_size", facts.DP_SIZE),
+        Row("training.learning_rate", facts.LR),
+        Row("training.total_train_steps", facts.STEPS),
+        Row("training.seq_length", facts.SEQUENCE_LENGTH),
+        Row("training.micro_batch_size", facts.MICRO_BATCH),
+        Row("logging.**", reason=why.LOGS),
+    ),
+    defaults=((facts.OPTIMIZER, "adamw"),),
+)
+'''
+    },
+    edits={
+        "planc/import_configs/registry.py": (
+            (
+                "from planc.import_configs.kinds.torchtitan",
+                "from planc.import_configs.kinds.picotron import PICOTRON\n"
+                "from planc.import_configs.kinds.torchtitan",
+            ),
+            ("KINDS: tuple[Kind, ...] = (TORCHTITAN,", "KINDS: tuple[Kind, ...] = (PICOTRON, TORCHTITAN,"),
+        ),
+    },
+)

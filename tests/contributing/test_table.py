@@ -95,3 +95,25 @@ def test_a_schedule_sets_every_steps_rate(scratch: Scratch) -> None:
     scratch.apply(recipes.SCHEDULE)
     plan = scratch.write("halving.plan", ("lr = 1e-3)", "lr = 1e-3)\n  schedule = halving()"))
     assert scratch.losses(plan, name="learning_rate") == [1e-3, 5e-4, 2.5e-4]
+
+
+def test_an_importer_writes_a_plan_that_trains_as_the_config_says(scratch: Scratch) -> None:
+    scratch.apply(recipes.IMPORTER)
+    config = {
+        "model": {"name": "models/tiny-llama"},
+        "distributed": {"tp_size": 1, "dp_size": 1},
+        "training": {
+            "learning_rate": 1e-5,
+            "total_train_steps": 3,
+            "seq_length": 64,
+            "micro_batch_size": 2,
+        },
+        "logging": {"use_wandb": False},
+    }
+    (scratch.plans / "config.json").write_text(json.dumps(config))
+    notes = scratch.planc(
+        "import", "config.json", "-o", "imported.plan", "--data", "data/*.txt", "--lr", "1e-3"
+    )
+    assert "config.json: picotron, 6 of 8 keys in the plan" in notes
+    assert "`--lr` gives 0.001 instead of 1e-5" in notes
+    assert scratch.losses("imported.plan") == scratch.losses(scratch.write("plain.plan"))
