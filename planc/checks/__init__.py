@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks import (
     context_parallel,
     data,
@@ -17,8 +15,8 @@ from planc.checks import (
     run,
     tensor_parallel,
 )
-from planc.checks.support.rule import Rule, Subject
-from planc.diagnostics import Diagnostic, Severity
+from planc.checks.support.rule import Findings, Rule, Subject
+from planc.diagnostics import Severity
 from planc.plan.spec import Plan
 from planc.source import Span
 
@@ -38,7 +36,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def run_checks(subject: Subject) -> Iterator[Diagnostic]:
+def run_checks(subject: Subject) -> Findings:
     """The findings of all rules, in registration order, without mere consequences of others."""
     found: set[tuple[str, str]] = set()
     has_error = False

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from planc.checks.data.tokenizer_file import chat_templates
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.data_sources.globs import NoFile, without_file
 from planc.data_sources.hub_datasets import HubDataset
-from planc.diagnostics import Code, Diagnostic, Severity
+from planc.diagnostics import Code, Severity
 from planc.diagnostics.suggest import closest
 from planc.plan.data import AnySource, Chat, FileTokenizer, HfDataset, JsonLines, TextFiles
 from planc.plan.spec import Plan
@@ -63,7 +63,7 @@ def absent_files(source: AnySource, *, base: Path) -> Sequence[NoFile]:
     return tuple(one for one in found if one is not None)
 
 
-def _file(plan: Plan, setting: str, name: str, *, base: Path) -> Iterator[Diagnostic]:
+def _file(plan: Plan, setting: str, name: str, *, base: Path) -> Findings:
     """A finding for a file that a setting names, if it is missing in a directory that exists."""
     if (base / name).exists():
         return

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.rule import Findings, Subject, reports
-from planc.diagnostics import Code, Diagnostic, Label
+from planc.diagnostics import Code, Label
 from planc.layouts.families import families, quoted
 from planc.plan.spec import PatternRule, Unit
 from planc.vocab import ancestors
@@ -40,7 +38,7 @@ def check(subject: Subject) -> Findings:
             seen.setdefault(name, rule)
 
 
-def _nested(rule: PatternRule[Unit], matched: list[str]) -> Iterator[Diagnostic]:
+def _nested(rule: PatternRule[Unit], matched: list[str]) -> Findings:
     """A unit of several modules, one of which contains another: torch drops the inner one."""
     members = set(matched)
     for name in matched:

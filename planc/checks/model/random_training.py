@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.rule import Findings, Subject, reports
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.draws import placed_draws
 from planc.layouts.families import as_patterns, families, quoted
 from planc.plan.spec import AttentionKernel
@@ -25,7 +23,7 @@ def check(subject: Subject) -> Findings:
     yield from _unplaced(subject)
 
 
-def _others(subject: Subject) -> Iterator[Diagnostic]:
+def _others(subject: Subject) -> Findings:
     """Layer drop and jitter."""
     if fields := subject.inventory.random_others:
         yield CODE.at(
@@ -38,7 +36,7 @@ def _others(subject: Subject) -> Iterator[Diagnostic]:
         )
 
 
-def _weights(subject: Subject) -> Iterator[Diagnostic]:
+def _weights(subject: Subject) -> Findings:
     """Attention weights that never are in memory."""
     plan, fields = subject.plan, subject.inventory.random_weights
     if not fields or plan.model.attention is AttentionKernel.EAGER:
@@ -52,7 +50,7 @@ def _weights(subject: Subject) -> Iterator[Diagnostic]:
     )
 
 
-def _unplaced(subject: Subject) -> Iterator[Diagnostic]:
+def _unplaced(subject: Subject) -> Findings:
     """Dropouts of tensors in which planc can't tell an element's place."""
     unknown: list[str] = []
     divided: list[str] = []

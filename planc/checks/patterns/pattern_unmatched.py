@@ -76,9 +76,7 @@ def _tied(subject: Subject, selection: Selection) -> Diagnostic | None:
     return None
 
 
-def _reports(
-    beside: Beside, selection: Selection, gaps: Sequence[Gap], *, is_own: bool
-) -> Iterator[Diagnostic]:
+def _reports(beside: Beside, selection: Selection, gaps: Sequence[Gap], *, is_own: bool) -> Findings:
     """A finding for each gap; only one if all alternatives in braces seem to be slips of one name."""
     near = [_near(gap) for gap in gaps]
     if len(gaps) > 1 and near[0] is not None and len(set(near)) == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from planc.checks.data.batch_indivisible import CODE as BATCH_INDIVISIBLE
 from planc.checks.support.rule import Findings, Subject, reports
@@ -13,7 +13,7 @@ from planc.checks.tensor_parallel import (
     vocabulary_below_tp,
     width_indivisible,
 )
-from planc.diagnostics import Applicability, Code, Diagnostic, Fix, Label
+from planc.diagnostics import Applicability, Code, Fix, Label
 from planc.diagnostics.suggest import closest, is_slip
 from planc.layouts.families import quoted
 from planc.plan.expectations import holds
@@ -91,7 +91,7 @@ def check(subject: Subject) -> Findings:
             )
 
 
-def rehearsed(plan: Plan, measured: Mapping[str, int]) -> Iterator[Diagnostic]:
+def rehearsed(plan: Plan, measured: Mapping[str, int]) -> Findings:
     """The same finding for facts that a rehearsal measured."""
     for expectation in plan.expectations:
         if expectation.subject in measured and not holds(expectation, measured[expectation.subject]):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.clash_report import rules_to_add
 from planc.checks.support.rule import Findings, Subject, reports
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.inventory.schema import Module
 from planc.plan.auto import Auto
 from planc.vocab import MeshDim
@@ -32,7 +30,7 @@ def check(subject: Subject) -> Findings:
         yield from _none_found(subject, spec.auto)
 
 
-def _none_found(subject: Subject, auto: Auto) -> Iterator[Diagnostic]:
+def _none_found(subject: Subject, auto: Auto) -> Findings:
     """The finding at an `auto` without rules, with the finding about the last that planc tried."""
     architecture, reason = subject.inventory.architecture, subject.bound.auto.reason
     if not reason:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.checks.support.clash_report import (
     clash_groups,
     labels_at,
@@ -17,7 +15,7 @@ from planc.checks.support.remedies import gathered
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
-from planc.diagnostics import Code, Diagnostic
+from planc.diagnostics import Code
 from planc.layouts.families import exact_families, layer_of, quoted
 from planc.layouts.flow import ClashKind
 from planc.vocab import MeshDim
@@ -49,7 +47,7 @@ def check(subject: Subject) -> Findings:
     yield from _read_by_layers(subject)
 
 
-def _read_by_layers(subject: Subject) -> Iterator[Diagnostic]:
+def _read_by_layers(subject: Subject) -> Findings:
     """One finding for parameters that the code of layers uses on part of the tokens."""
     inventory, styles = subject.inventory, subject.bound.styles
     dividing = {layer_of(inventory, fqn): one for fqn, one in styles.items() if divides_sequence(one.use)}
