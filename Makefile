@@ -3,17 +3,19 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 VENV_NEWEST ?= .venv-newest
+VENV_OLDEST ?= .venv-oldest
 GPU_PACKAGES ?= .gpu-packages
 GPU_WHEELS ?=
 RUN_DIR ?= runs/quickstart
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install quickstart test test-newest test-slow pages parity lattice catalogue bench gpu bad-inputs estimate-accuracy mutants soundness fuzz models faults soak verify-all lint goldens reference docs clean
+.PHONY: help install quickstart test test-newest test-oldest test-slow pages parity lattice catalogue bench gpu bad-inputs estimate-accuracy mutants soundness fuzz models faults soak verify-all lint goldens reference docs clean
 
 help:
 	@echo "make quickstart  install, check, train on 4 CPU ranks, resume, show where everything is"
 	@echo "make test        lint, types and tests"
 	@echo "make test-newest quickstart, parity and tests with the newest releases of all libraries"
+	@echo "make test-oldest quickstart, parity and tests with the oldest PyTorch that planc supports"
 	@echo "make test-slow   the long suites"
 	@echo "make pages       the tests of HTML pages, in Chromium"
 	@echo "make parity      every launch shape against one process, as a table"
@@ -54,6 +56,7 @@ quickstart: install
 # These are of deadlines and of memory, which tests beside them would spend: they stay in one line, of one worker:
 # a test that ends it fails alone.
 ALONE := $(addprefix tests/,bench faults launch)
+WITH_TORCH := $(addprefix tests/,checkpoints dist dropout gpu inventory launch pipelining positions rehearsal runtime verify)
 
 test: install lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
@@ -70,6 +73,19 @@ $(VENV_NEWEST)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV_NEWEST)
 	$(VENV_NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
 		--upgrade --upgrade-strategy eager -e '.[test]'
+	touch $@
+
+# The floor of PyTorch is what passes here: everything else is the tested set.
+test-oldest: $(VENV_OLDEST)/.installed
+	$(MAKE) quickstart parity VENV=$(VENV_OLDEST) VENV_NEWEST=none RUN_DIR=runs/oldest
+	$(VENV_OLDEST)/bin/python -m pytest -n 2 --dist loadfile $(WITH_TORCH)
+
+$(VENV_OLDEST)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV_OLDEST)
+	grep -v '^torch==' constraints.txt > $(VENV_OLDEST)/constraints.txt
+	$(VENV_OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c $(VENV_OLDEST)/constraints.txt -e '.[test]' \
+		"$$(sed -n 's/.*"torch>=\(.*\)",/torch==\1.*/p' pyproject.toml)"
 	touch $@
 
 test-slow: install
@@ -167,4 +183,4 @@ docs: install
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 
 clean:
-	rm -rf $(VENV) $(VENV_NEWEST) $(GPU_PACKAGES) runs build dist
+	rm -rf $(VENV) $(VENV_NEWEST) $(VENV_OLDEST) $(GPU_PACKAGES) runs build dist

@@ -52,9 +52,9 @@ PACKAGES: tuple[Package, ...] = (
     Package("rich", "13.7", "15.0.0", "shows a run's progress", is_for_runs=False),
     Package(
         "torch",
-        "2.13",
+        "2.11",
         "2.13.0",
-        "FSDP2, DeviceMesh, context parallelism; below 2.13 threads crash process groups",
+        "FSDP2, DeviceMesh, autograd through collectives; planc is not tested with older releases",
     ),
     Package(
         "transformers",

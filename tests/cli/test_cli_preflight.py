@@ -18,7 +18,7 @@ from planc.runtime.process import Launch
 @pytest.fixture
 def old_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every package as it is installed, except torch, which is below the floor."""
-    monkeypatch.setattr(preflight, "installed_versions", lambda: installed_versions() | {"torch": "2.11.0"})
+    monkeypatch.setattr(preflight, "installed_versions", lambda: installed_versions() | {"torch": "2.10.0"})
 
 
 def netrc(folder: Path, text: str) -> dict[str, str]:
@@ -51,19 +51,19 @@ def test_without_a_file_or_with_a_broken_one_there_is_no_key(tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("old_torch")
 def test_an_unsupported_release_is_refused() -> None:
-    with pytest.raises(RunError, match=r"planc needs torch 2.13 or newer, found 2.11.0"):
+    with pytest.raises(RunError, match=r"planc needs torch 2.11 or newer, found 2.10.0"):
         require_packages([], Launch())
 
 
 @pytest.mark.usefixtures("old_torch")
 def test_an_allowed_release_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    require_packages(["torch==2.11.0"], Launch())
-    assert capsys.readouterr().err.startswith("planc: unsupported, but allowed: planc needs torch 2.13")
+    require_packages(["torch==2.10.0"], Launch())
+    assert capsys.readouterr().err.startswith("planc: unsupported, but allowed: planc needs torch 2.11")
 
 
 @pytest.mark.usefixtures("old_torch")
 def test_only_rank_0_prints_an_allowed_release(capsys: pytest.CaptureFixture[str]) -> None:
-    require_packages(["torch==2.11.0"], Launch(rank=1, world_size=2))
+    require_packages(["torch==2.10.0"], Launch(rank=1, world_size=2))
     assert capsys.readouterr().err == ""
 
 
@@ -75,8 +75,8 @@ def test_a_permission_for_another_release_allows_nothing(pin: str) -> None:
 
 
 def test_a_permission_that_no_package_needs_is_an_error() -> None:
-    with pytest.raises(RunError, match=r"--allow-release torch==2.11.0: no unsupported release"):
-        require_packages(["torch==2.11.0"], Launch())
+    with pytest.raises(RunError, match=r"--allow-release torch==2.10.0: no unsupported release"):
+        require_packages(["torch==2.10.0"], Launch())
 
 
 def test_the_command_to_start_with_keeps_allowed_releases() -> None:
@@ -86,9 +86,9 @@ def test_the_command_to_start_with_keeps_allowed_releases() -> None:
         run_dir=None,
         stop_after=None,
         allow_change=[],
-        allow_release=["torch==2.11.0"],
+        allow_release=["torch==2.10.0"],
         sample_ids=False,
         skip_collectives_check=False,
     )
     line = start_with(arguments, world_size=2, devices_per_node=None)
-    assert line.endswith("a.plan --allow-release torch==2.11.0")
+    assert line.endswith("a.plan --allow-release torch==2.10.0")

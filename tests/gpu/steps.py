@@ -40,7 +40,7 @@ class Step:
     commands: tuple[Command, ...]
     judge: Judge
     seconds: float = 40.0
-    cpu_seconds: float = 15.0
+    cpu_seconds: float = 10.0
     gib: float = 2.0
     cores: int = 1
     is_alone: bool = False
@@ -110,7 +110,7 @@ def _case(case: Case) -> Step:
         (_ranks("small", "run", case.num_ranks, *case.words),),
         judge=judge,
         seconds=35 if case.num_ranks == 2 else 50,
-        cpu_seconds=20 if case.num_ranks == 2 else 35,
+        cpu_seconds=10 if case.num_ranks == 2 else 18,
         gib=_RANK_GIB * case.num_ranks,
         cores=case.num_ranks,
         needs=(case.reference,),
@@ -138,7 +138,7 @@ def _resharded() -> Step:
         tuple(commands),
         judge=judges.equal_to_one_rank("one-rank"),
         seconds=90,
-        cpu_seconds=60,
+        cpu_seconds=30,
         gib=2 * _RANK_GIB,
         cores=2,
         needs=("one-rank",),
@@ -169,7 +169,7 @@ def _prediction(name: str, plan: str, shows: str, *before: Command) -> Step:
         (*before, *_predictions(plan, "large")),
         judge=judges.predicted,
         seconds=30,
-        cpu_seconds=15,
+        cpu_seconds=8,
         gib=0.0,
         is_preparation=True,
     )
@@ -183,7 +183,7 @@ def _speed(name: str, plan: str, shows: str, *, loop: str | None, goal: float, s
         ((by_hand,) if loop else ()) + (_run(plan, "run", size="large"),),
         judge=judges.beside_by_hand(f"predict-{name}", None if loop else "speed-compiled", goal=goal),
         seconds=seconds,
-        cpu_seconds=40,
+        cpu_seconds=30,
         gib=_LARGE_GIB,
         cores=8,
         is_alone=True,
@@ -220,14 +220,14 @@ STEPS: tuple[Step, ...] = (
         "killed",
         "the other rank of a killed one ends with exit code 6, and how soon",
         seconds=60,
-        cpu_seconds=60,
+        cpu_seconds=15,
         judge=judges.noticed,
     ),
     _drill(
         "stopped",
         "ranks that get SIGTERM save and exit with 75; resumed, they are equal to one rank",
         seconds=90,
-        cpu_seconds=90,
+        cpu_seconds=25,
         judge=judges.stopped,
     ),
     _resharded(),
@@ -241,7 +241,7 @@ STEPS: tuple[Step, ...] = (
         ),
         judge=judges.verified,
         seconds=120,
-        cpu_seconds=60,
+        cpu_seconds=45,
         gib=4.0,
         cores=2,
     ),
@@ -278,7 +278,7 @@ STEPS: tuple[Step, ...] = (
         ),
         judge=judges.near_plain,
         seconds=60,
-        cpu_seconds=25,
+        cpu_seconds=12,
     ),
     Step(
         "memory",
@@ -297,7 +297,7 @@ STEPS: tuple[Step, ...] = (
         ),
         judge=judges.stages_remembered,
         seconds=90,
-        cpu_seconds=35,
+        cpu_seconds=22,
         gib=24.0,
         cores=2,
     ),
@@ -318,7 +318,7 @@ STEPS: tuple[Step, ...] = (
         ),
         judge=judges.saved,
         seconds=150,
-        cpu_seconds=40,
+        cpu_seconds=20,
         gib=_ONE_GIB,
     ),
     Step(
@@ -336,8 +336,8 @@ STEPS: tuple[Step, ...] = (
         (_run("one", "plain"), _run("offload", "run")),
         judge=judges.near_plain,
         seconds=90,
+        cpu_seconds=20,
         gib=_ONE_GIB,
-        cores=2,
     ),
     Step(
         "compile",
@@ -347,7 +347,6 @@ STEPS: tuple[Step, ...] = (
         seconds=110,
         cpu_seconds=50,
         gib=_ONE_GIB,
-        cores=2,
     ),
     Step(
         "profile",
@@ -396,7 +395,7 @@ STEPS: tuple[Step, ...] = (
         ),
         judge=judges.raced,
         seconds=60,
-        cpu_seconds=60,
+        cpu_seconds=40,
         gib=8.0,
         cores=8,
         is_alone=True,
@@ -411,7 +410,7 @@ STEPS: tuple[Step, ...] = (
         ),
         judge=judges.verified,
         seconds=120,
-        cpu_seconds=90,
+        cpu_seconds=40,
         gib=4.0,
         cores=2,
         least_devices=2,
