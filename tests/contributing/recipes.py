@@ -360,3 +360,24 @@ PICOTRON = Kind(
         ),
     },
 )
+
+INVENTORY_FACT = Recipe(
+    "an inventory fact",
+    edits={
+        "planc/inventory/schema.py": (
+            (
+                "    positions: Positions = Positions()\n",
+                "    positions: Positions = Positions()\n    layer_types: tuple[str, ...] = ()\n"
+                '    """The kind of each layer\'s attention, by config.json\'s names."""\n',
+            ),
+        ),
+        "planc/inventory/probe/probe.py": (
+            (
+                "        positions=positions,\n    )\n",
+                "        positions=positions,\n"
+                "        layer_types=tuple(config.to_dict().get('layer_types') or ()),\n    )\n",
+            ),
+        ),
+        "planc/inventory/codec.py": (("FORMAT_VERSION = 14\n", "FORMAT_VERSION = 15\n"),),
+    },
+)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from planc.inventory.load import save_inventory
 from tests.contributing import recipes
 from tests.contributing.scratch import MAX_PLACES, TEXT, Recipe, Scratch, row_of, scratch_copy, unnamed
 
@@ -117,3 +118,39 @@ def test_an_importer_writes_a_plan_that_trains_as_the_config_says(scratch: Scrat
     assert "config.json: picotron, 6 of 8 keys in the plan" in notes
     assert "`--lr` gives 0.001 instead of 1e-5" in notes
     assert scratch.losses("imported.plan") == scratch.losses(scratch.write("plain.plan"))
+
+
+def test_an_inventory_fact_is_probed_saved_and_read_back(scratch: Scratch) -> None:
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "vocab_size": 288,
+    }
+    types = ["full_attention", "sliding_attention", "full_attention"]
+    config = {
+        "model_type": "qwen3",
+        "architectures": ["Qwen3ForCausalLM"],
+        "num_hidden_layers": 3,
+        "layer_types": types,
+        "sliding_window": 16,
+        "use_sliding_window": True,
+        **sizes,
+    }
+    folder = scratch.plans / "windows"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    save_inventory(folder)
+    before = json.loads((folder / "inventory.json").read_text())
+    assert "layer_types" not in before
+    scratch.apply(recipes.INVENTORY_FACT)
+    # What the release before has saved lacks the fact.
+    assert "this planc reads version 15" in scratch.planc("inventory", "windows", code=2)
+    scratch.planc("inventory", "windows", "--save")
+    read = json.loads((folder / "inventory.json").read_text())
+    assert read.pop("layer_types") == types
+    assert read == {**before, "format_version": 15}
+    plan = scratch.write("windows.plan", ("models/tiny-llama", "windows"))
+    scratch.planc("check", plan)
