@@ -112,7 +112,7 @@ def norm_bytes(work: RankWork, module: Module) -> int:
         width = weight_width(module)
     # One reciprocal root, in float32, for each normalized vector.
     num_vectors = width // max(1, weight_width(module))
-    kept = 0 if module.fqn in work.read_before else work.by_size(module.footprint.kept)
+    kept = 0 if module.fqn in work.read_before else work.by_size(work.footprint(module).kept)
     return tokens * (width * kept + 4 * num_vectors)
 
 
@@ -146,16 +146,27 @@ def input_bytes(work: RankWork, module: Module) -> int:
 def between_bytes(work: RankWork, module: Module) -> int:
     """Bytes that elementwise operations between linear layers save: a gate, its activation, its factor.
 
-    Nothing where code around the layer is counted as a whole.
+    Fused code computes the activated gate again. Where code around the layer is counted as a whole, it is
+    that much less, and nothing else.
     """
+    fused = _between_bytes(work, module, is_fused=True) if module.fqn in work.fused else None
     parent = work.cores.get(module.fqn.rpartition(".")[0])
-    if cores_around(work, module) or (parent is not None and parent.code is not None):
-        return 0
+    around = cores_around(work, module)
+    if around or (parent is not None and parent.code is not None):
+        has_scores = any(core.mixes_tokens for core in around)
+        return 0 if fused is None or has_scores else fused - _between_bytes(work, module, is_fused=False)
+    return _between_bytes(work, module, is_fused=False) if fused is None else fused
+
+
+def _between_bytes(work: RankWork, module: Module, *, is_fused: bool) -> int:
     feeding, columns = _feeding(work, module), _local_width(work, module, 1)
-    num_bytes = _between_width(work, module, feeding) * work.compute_dtype.size_bytes
+    element = work.compute_dtype.size_bytes
+    if is_fused:
+        return work.num_tokens * element * sum(_local_width(work, source, 0) for source in feeding)
+    num_bytes = _between_width(work, module, feeding) * element
     for source in feeding:
         if source.activation != ONE_OPERATION:
-            more = work.by_size(source.activation.kept) - work.compute_dtype.size_bytes
+            more = work.by_size(source.activation.kept) - element
             num_bytes += more * min(columns, _local_width(work, source, 0))
     return work.num_tokens * num_bytes
 
@@ -171,7 +182,7 @@ def between_passing_bytes(work: RankWork, module: Module) -> int:
     if not feeding:
         return 0
     width = _local_width(work, module, 1)
-    within = max(work.by_size(source.activation.passing) for source in feeding)
+    within = max(work.by_size(work.activation(source).passing) for source in feeding)
     if _is_gated(module, feeding):
         within -= element
     return work.num_tokens * max(_between_width(work, module, feeding) * element, within * width)
@@ -210,7 +221,11 @@ def core_bytes(work: RankWork, core: Core) -> int:
     # Over cp the kernel's keys and values are copies, and the memory of what they were made from is freed.
     if core.code is None or (core.has_kernel and core.is_part and work.attention.over):
         return kernel
-    by_token = work.by_size(core.code.by_token) + work.sequence_length * work.by_size(core.code.by_pair)
+    by_pair = work.by_size(core.code.by_pair)
+    if core.module.fqn in work.fused and core.attention is not None:
+        # Fused code keeps scores as their product makes them and as the next one reads them.
+        by_pair = min(by_pair, 2 * core.attention.num_heads * work.compute_dtype.size_bytes)
+    by_token = work.by_size(core.code.by_token) + work.sequence_length * by_pair
     is_divided = core.module.fqn in work.with_columns if core.is_part else work.divides_sequence
     return kernel + work.num_tokens * -(-by_token // (work.tp if is_divided else 1))
 

@@ -184,7 +184,7 @@ class _Walk:
                 yield from self._linear(module)
             case Kind.NORM:
                 width = norm_tokens(self._work, module) * weight_width(module)
-                yield self._now(self._work.by_size(module.footprint.passing) * width)
+                yield self._now(self._work.by_size(self._work.footprint(module).passing) * width)
                 self._live -= norm_bytes(self._work, module)
                 self._weigh(module)
             case Kind.EMBEDDING:

@@ -42,12 +42,13 @@ def experts_saved(work: RankWork) -> Mapping[str, Saved]:
         hidden, element = work.inventory.hidden_size, work.compute_dtype.size_bytes
         num_rows = work.num_tokens * module.routing.experts_per_token
         weight_bytes = _FLOAT32_BYTES if module.routing.in_float32 else element
-        between = up * work.by_size(module.activation.kept)
-        if module.activation == ONE_OPERATION and up == 2 * down:
+        activation = work.activation(module)
+        between = up * work.by_size(activation.kept)
+        if module.activation == ONE_OPERATION and up == 2 * down and module.fqn not in work.fused:
             # No gate that was measured keeps less than its input and one factor.
             between += down * element
         # The inputs and outputs of down are freed when backward passes the function between.
-        passing = up * work.by_size(module.activation.passing) - (hidden + down) * element
+        passing = up * work.by_size(activation.passing) - (hidden + down) * element
         found[module.fqn] = Saved(
             num_rows * ((2 * hidden + down) * element + between + weight_bytes),
             num_rows * max(2 * hidden * element, (up + hidden) * element, passing),

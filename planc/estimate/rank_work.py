@@ -24,7 +24,7 @@ from planc.graph.ops import (
     ShardTensorParallel,
     SplitPipeline,
 )
-from planc.inventory.footprint import ONE_OPERATION, OwnCode
+from planc.inventory.footprint import NOTHING, ONE_OPERATION, Footprint, OwnCode
 from planc.inventory.schema import Attention, Inventory, Kind, Module
 from planc.record import record
 from planc.styles import BY_NAME, StyleUse
@@ -97,6 +97,8 @@ class RankWork:
     attention: AttachAttention
     is_compiled: bool
     """Whether any module is compiled."""
+    fused: frozenset[str]
+    """The modules that inductor compiles, and those inside."""
     optimizer: BuildOptimizer
     vocab_over: tuple[MeshDim, ...]
     loss_chunks: int
@@ -137,6 +139,17 @@ class RankWork:
     @property
     def has_fsdp(self) -> bool:
         return any(isinstance(op, FullyShard) for op in self.graph.setup)
+
+    def footprint(self, norm: Module) -> Footprint:
+        """What a norm takes for backward. Fused, it keeps its input alone."""
+        return norm.footprint if self._is_apart(norm, norm.footprint) else ONE_OPERATION
+
+    def activation(self, source: Module) -> Footprint:
+        """What the activation function that reads a linear layer's output takes for backward."""
+        return source.activation if self._is_apart(source, source.activation) else ONE_OPERATION
+
+    def _is_apart(self, module: Module, footprint: Footprint) -> bool:
+        return module.fqn not in self.fused or footprint == NOTHING
 
     def module(self, fqn: str) -> Module:
         found = self.inventory.get(fqn)
@@ -229,6 +242,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         vocab_over=loss.vocab_over if inventory.vocab_size else (),
         loss_chunks=loss.chunks if inventory.vocab_size else 1,
         is_compiled=any(isinstance(op, CompileModules) for op in ops),
+        fused=_fused(ops, inventory),
         tp=graph.size(MeshDim.TP),
         cp=graph.size(MeshDim.CP),
         around={
@@ -243,6 +257,14 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         read_before=frozenset(_read_before(inventory)),
         draws={fqn: op.draws for op in ops if isinstance(op, AttachDropout) for fqn in op.modules},
     )
+
+
+def _fused(ops: tuple[Op, ...], inventory: Inventory) -> frozenset[str]:
+    compiling = (op for op in ops if isinstance(op, CompileModules) and op.fuses)
+    compiled = {fqn for op in compiling for fqn in op.modules}
+    if not compiled:
+        return frozenset()
+    return frozenset(fqn for fqn in inventory.names() if not compiled.isdisjoint(outwards(fqn)))
 
 
 def _cores(inventory: Inventory, kind: str) -> Iterator[Core]:

@@ -30,12 +30,14 @@ def kept_results_bytes(work: RankWork) -> Mapping[str, int]:
     found: Counter[str] = Counter()
     if not work.selective:
         return found
-    kept = kept_results(work)
+    kept, read = kept_results(work), results_read(work)
     for module in work.inventory.modules:
         region, shape = work.region(module.fqn), work.tp_shape(module)
         if region in work.selective and shape is not None:
             whole = work.num_tokens * shape[0] * work.compute_dtype.size_bytes
-            found[region] += whole if module.fqn in kept else 0
+            # Compiled code keeps nothing that its backward does not read.
+            is_kept = module.fqn in kept and (region not in work.fused or (module.fqn, region) in read)
+            found[region] += whole if is_kept else 0
             found[region] += whole // work.tp if keeps_scattered(work, module.fqn) else 0
     for attention in work.inventory.attentions:
         region = work.region(attention.fqn)
@@ -60,6 +62,13 @@ def kept_results(work: RankWork) -> frozenset[str]:
         attentions = (attention.fqn for attention in work.inventory.attentions)
         found.update(fqn for fqn in attentions if work.region(fqn) in work.selective)
     return frozenset(found)
+
+
+def results_read(work: RankWork) -> frozenset[tuple[str, str | None]]:
+    """(module, region): the modules whose results others read in the same recomputed module, or outside of
+    all."""
+    modules = work.inventory.modules
+    return frozenset((source, work.region(module.fqn)) for module in modules for source in module.sources)
 
 
 def keeps_scattered(work: RankWork, fqn: str) -> bool:

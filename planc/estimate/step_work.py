@@ -15,7 +15,7 @@ from planc.estimate.collectives import collectives, last_sums
 from planc.estimate.parts import message, parts, stage_works
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Collective, Estimate
-from planc.estimate.selective import kept_results
+from planc.estimate.selective import kept_results, results_read
 from planc.estimate.traffic import Traffic, traffic
 from planc.estimate.units import units
 from planc.graph.graph import Graph
@@ -206,10 +206,7 @@ def _gathered_in_forward(work: RankWork) -> float:
 
 
 def _matmuls(work: RankWork) -> tuple[Matmul, ...]:
-    kept = kept_results(work)
-    read = {
-        (source, work.region(module.fqn)) for module in work.inventory.modules for source in module.sources
-    }
+    kept, read = kept_results(work), results_read(work)
     found: Counter[tuple[int, int, int, bool, bool]] = Counter()
     for module in work.inventory.modules:
         # Recomputation stops at the last tensor that backward reads (torch/utils/checkpoint.py, early stop).

@@ -21,7 +21,6 @@ from collections.abc import Iterator
 
 from planc.estimate.rank_work import RankWork
 from planc.estimate.units import Unit, units
-from planc.graph.ops import CompileModules
 from planc.inventory.schema import Kind, Module
 from planc.record import record
 from planc.vocab import MeshDim, ancestors
@@ -59,13 +58,10 @@ _COUNTED_BYTES = 2
 
 def traffic(work: RankWork) -> Traffic:
     """The bytes of a rank in a step, recomputation in backward."""
-    compiled = frozenset(
-        fqn for op in work.graph.setup if isinstance(op, CompileModules) for fqn in op.modules
-    )
     wide = work.compute_dtype.size_bytes / _COUNTED_BYTES
     forward = backward = 0.0
     kernels = 0
-    for fqn, features, cost in _costs(work, compiled):
+    for fqn, features, cost in _costs(work):
         is_again = work.region(fqn) is not None
         forward += features * cost.forward * wide
         backward += features * (cost.backward + is_again * cost.forward) * wide
@@ -78,12 +74,12 @@ def traffic(work: RankWork) -> Traffic:
     )
 
 
-def _costs(work: RankWork, compiled: frozenset[str]) -> Iterator[tuple[str, int, _Cost]]:
+def _costs(work: RankWork) -> Iterator[tuple[str, int, _Cost]]:
     """(module, its features of all tokens, their cost) of one micro step."""
     tokens, stream = work.num_tokens, _stream_tokens(work)
     attentions = {attention.fqn: attention for attention in work.inventory.attentions}
     for module in work.inventory.modules:
-        is_compiled = module.fqn in compiled or any(name in compiled for name in ancestors(module.fqn))
+        is_compiled = module.fqn in work.fused
         if module.kind is Kind.NORM:
             is_fused = is_compiled or module.class_name in ("LayerNorm", "RMSNorm")
             yield module.fqn, stream * _width(module), _FUSED_NORM if is_fused else _NORM

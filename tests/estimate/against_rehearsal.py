@@ -57,6 +57,8 @@ class Variant:
     is_whole_in_step: bool = False
     """Whether parameters are gathered once a step, as in ZeRO-1 and ZeRO-2."""
     reduce_every: str = "step"
+    is_compiled: bool = False
+    """Whether layers are."""
     schedule: str = ""
     """Of a pipeline in four stages, of which `stage` is measured. It has `steps` micro-batches."""
     stage: int = 0
@@ -84,7 +86,8 @@ class Variant:
             assert old in text, f"nothing to edit: {old}"
             text = text.replace(old, new)
         rule = f'"model.layers.*" -> {self.recomputation}' if self.recomputes else ""
-        return f"{text}activation_checkpoint {{\n  {rule}\n}}\n"
+        compilation = 'compile { "model.layers.*" -> region }\n' if self.is_compiled else ""
+        return f"{text}activation_checkpoint {{\n  {rule}\n}}\n{compilation}"
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -167,6 +170,16 @@ SHARDINGS = (
     Variant("FSDP 8, TP 4, ZeRO-2, 4 micro steps", tp=4, steps=4, **{**_EACH, **_KEPT}),
 )
 """What is sharded between uses: ZeRO's stages, and gradients as shards with parameters as shards."""
+_COMPILED: Mapping[str, Any] = {"is_compiled": True, "recomputes": False}
+COMPILED = (
+    Variant("FSDP 8, compiled", dp_shard=8, **_COMPILED),
+    Variant("FSDP 8, float32, compiled", dp_shard=8, is_narrow=False, **_COMPILED),
+    Variant("FSDP 8, TP 4, compiled", dp_shard=8, tp=4, **_COMPILED),
+    Variant("FSDP 8, CP 4 allgather, compiled", dp_shard=8, cp=4, sequence=32768, **_COMPILED),
+    Variant("FSDP 8, 2 micro steps, compiled", dp_shard=8, steps=2, **_COMPILED),
+    Variant("FSDP 8, recomputed, compiled", dp_shard=8, is_compiled=True),
+    Variant("FSDP 8, selective, compiled", dp_shard=8, is_compiled=True, **_SELECTIVE),
+)
 PP = 4
 _INTERLEAVED = "interleaved(stages_per_rank = 2)"
 _MICRO_BATCHES: Mapping[str, Any] = {"sequence": 4096, "steps": 8}
@@ -267,7 +280,7 @@ def compare_text(
 
 def _rows() -> Iterator[str]:
     yield f"{'':<46}{'held, GiB':>12}{'closed form':>13}{'reserved':>11}{'closed form':>13}"
-    for variant in (*QUICK, *SLOW, *SHARDINGS, *PIPELINES):
+    for variant in (*QUICK, *SLOW, *SHARDINGS, *COMPILED, *PIPELINES):
         yield _row(compare(variant))
     for name in PLAN_NAMES:
         yield _row(compare_plan(name))

@@ -42,7 +42,7 @@ fsdp on dp_shard {{
   {units}
 }}
 
-data {{
+{compilation}data {{
   source = text("data/*.txt")
   sequence_length = {length}
   micro_batch = {micro_batch}
@@ -80,25 +80,34 @@ class Row:
         return f"{self.model_type:<24}{self.measured:>14_}{100 * self.error:>+9.2f} %{verdict}"
 
 
-def row(model_type: str, architecture: str, folder: Path) -> Row:
+def row(model_type: str, architecture: str, folder: Path, *, is_compiled: bool = False) -> Row:
     """On the longest sequences that the model takes, with its own attention if planc's is refused."""
     *others, last = LENGTHS
     for length in others:
-        if not (found := _row(model_type, architecture, folder, length)).refusal:
+        if not (found := _row(model_type, architecture, folder, length, is_compiled=is_compiled)).refusal:
             return found
-    return _row(model_type, architecture, folder, last)
+    return _row(model_type, architecture, folder, last, is_compiled=is_compiled)
 
 
-def _row(model_type: str, architecture: str, folder: Path, length: int, *, attention: str = "") -> Row:
+def _row(
+    model_type: str,
+    architecture: str,
+    folder: Path,
+    length: int,
+    *,
+    is_compiled: bool,
+    attention: str = "",
+) -> Row:
     (folder / "model").mkdir(exist_ok=True)
     config = tiny_config(model_type, architecture) | {"dropout": 0.0}
     (folder / "model" / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    units = '"lm_head" -> unit'
+    units, compilation = '"lm_head" -> unit', ""
     for _ in range(2):
         text = _PLAN.format(
             attention=attention and f"\n  attention = {attention}",
             ranks=NUM_RANKS,
             units=units,
+            compilation=compilation,
             length=length,
             micro_batch=TOKENS // length,
             tokens=NUM_RANKS * TOKENS,
@@ -107,9 +116,12 @@ def _row(model_type: str, architecture: str, folder: Path, length: int, *, atten
         if checked.inventory is None:
             break
         units = "\n  ".join(f'"{block}.*" -> unit' for block in checked.inventory.blocks)
+        if is_compiled:
+            regions = "\n  ".join(f'"{block}.*" -> region' for block in checked.inventory.blocks)
+            compilation = f"compile {{\n  fullgraph = false\n  {regions}\n}}\n\n"
     errors = [one.code.code for one in checked.diagnostics if one.code.severity is Severity.ERROR]
     if "P708" in errors and not attention:
-        return _row(model_type, architecture, folder, length, attention="eager")
+        return _row(model_type, architecture, folder, length, is_compiled=is_compiled, attention="eager")
     if checked.graph is None or checked.inventory is None:
         return Row(model_type, refusal=f"refused: {', '.join(errors)}")
     rehearsal = rehearse(checked.graph, base=folder)
@@ -126,10 +138,12 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tests.estimate.architectures", description=__doc__)
     known = architectures()
     parser.add_argument("--only", nargs="+", default=list(known), choices=list(known), metavar="MODEL_TYPE")
+    parser.add_argument("--compiled", action="store_true", help="compile the layers")
     rows = []
-    for model_type in parser.parse_args(arguments).only:
+    options = parser.parse_args(arguments)
+    for model_type in options.only:
         with TemporaryDirectory(prefix="planc-small-") as folder:
-            rows.append(row(model_type, known[model_type], Path(folder)))
+            rows.append(row(model_type, known[model_type], Path(folder), is_compiled=options.compiled))
         print(rows[-1].text, flush=True)
     errors = sorted(abs(one.error) for one in rows if not one.refusal)
     within = sum(error <= LIMIT for error in errors)

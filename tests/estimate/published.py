@@ -4,9 +4,9 @@ The rows are torchtitan's, dense models without pipeline or expert parallelism, 
 expandable segments, from its benchmarks and its commits' messages. They were run by torchtitan and not by
 planc, so each row has two estimates:
 
-    as printed   what `planc estimate` prints for a plan of the row; `compile` is not modeled
-    adjusted     for what the run was: a compiled layer keeps no output that backward does not read and
-                 writes no squares of a norm, and FSDP2 never resharded the root then
+    as printed   what `planc estimate` prints for a plan of the row
+    adjusted     for what the run was: compiled code writes no squares of a norm, and FSDP2 never resharded
+                 the root then
 
 float8 enters as bfloat16 in both. Every coefficient is a count of live tensors, none a fit; but the rows
 were in view while the tensors were counted, so rows that are not here judge better.
@@ -115,8 +115,6 @@ def _pieces(row: Row) -> Pieces:
     work = _work(row)
     pieces = pieces_of(work, tuple(map(_root_stays, units(work))))
     if row["compiled"] == "1":
-        if row["recompute"] == "selective-op":
-            pieces = _unread(pieces, row, work)
         # The compiler fuses a norm, and never writes its squares.
         pieces = replace(pieces, gaps=tuple(gap for gap in pieces.gaps if gap.name != SQUARES))
     return pieces
@@ -257,16 +255,6 @@ def _sized(module: Module, row: Mapping[str, str]) -> Module:
     parameters = tuple(Parameter(one.name, shape) for one in module.parameters)
     # What its code keeps at another size was not measured: the rules by widths count it.
     return replace(module, parameters=parameters, own_code=None, eager_code=None)
-
-
-def _unread(pieces: Pieces, row: Row, work: RankWork) -> Pieces:
-    """Selective recomputation keeps the output of a layer's last matmul, which backward does not read: the
-    compiler keeps none. It is there until the layer is computed again, so the last one's not at the end."""
-    output = work.compute_dtype.size_bytes * work.num_tokens * int(row["hidden"])
-    backward = replace(
-        pieces.backward, activations=pieces.backward.activations - (int(row["layers"]) - 1) * output
-    )
-    return replace(pieces, activations=pieces.activations - int(row["layers"]) * output, backward=backward)
 
 
 def parameters_alone(row: Row) -> float:

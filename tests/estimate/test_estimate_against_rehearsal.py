@@ -7,6 +7,7 @@ import functools
 import pytest
 
 from tests.estimate.against_rehearsal import (
+    COMPILED,
     PIPELINES,
     PLAN_NAMES,
     QUICK,
@@ -44,6 +45,14 @@ def test_whole_parameters_and_gradients_hold_what_is_estimated(variant: Variant)
     found = compare(variant)
     assert abs(found.held_error) <= HELD
     assert abs(found.error) <= KEPT
+
+
+@pytest.mark.parametrize(
+    "variant", named(COMPILED, "FSDP 8, TP 4, compiled"), ids=lambda variant: variant.name
+)
+def test_compiled_layers_keep_what_the_partitioner_leaves(variant: Variant) -> None:
+    """The rehearsal runs the graphs that torch's own partitioner makes of each layer."""
+    assert_agrees(compare(variant))
 
 
 FEW_TOKENS = (

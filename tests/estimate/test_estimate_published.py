@@ -37,7 +37,6 @@ def test_published_peaks_are_met() -> None:
 
 
 def test_published_peaks_are_met_by_what_estimate_prints() -> None:
-    """Rows that were compiled too, which the estimate does not model; docs/concepts/memory.md has them."""
     errors = errors_of(printed())
     assert len(errors) == 25
     assert mean(map(abs, errors)) <= 0.03

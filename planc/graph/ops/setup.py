@@ -155,6 +155,11 @@ class CompileModules(Op):
     dynamic: Annotated[bool, _COMPILE]
     modules: Annotated[tuple[str, ...], _COMPILE]
 
+    @property
+    def fuses(self) -> bool:
+        """Whether neighboring operations become one kernel: other backends run them one by one."""
+        return self.backend == "inductor"
+
     def effects(self) -> Effects:
         return Effects(
             reads=(Resource.MODEL,),

@@ -23,6 +23,7 @@ from planc.runtime.data.loader import BatchLoader, BatchSource
 from planc.runtime.data.order import SampleOrder
 from planc.runtime.data.packing import PackedDataset
 from planc.runtime.interpreter import Position
+from planc.runtime.rehearsal.compiled import NameOnlyCompiler
 from planc.runtime.rehearsal.grouped_mm import teach_grouped_mm
 from planc.runtime.rehearsal.memory import BEFORE, MemoryTracer
 from planc.runtime.rehearsal.private import FakeTensor, FakeTensorMode
@@ -54,6 +55,7 @@ from planc.runtime.torch.training.step_loss import StepLoss
 from planc.runtime.torch.training.step_read import summed
 from planc.runtime.torch.weights.export import without_gather_warnings
 from planc.runtime.torch.weights.weights import unset_error
+from planc.vocab import outwards
 
 MEASURED_STEP = 2
 """The first step creates the optimizer's state; the second is like all later ones."""
@@ -107,6 +109,8 @@ class RehearsalBackend(TorchBackend):
         """The kind of micro step: gradients accumulate until the last one reduces them."""
         self.collectives: dict[tuple[str, int], CollectiveRecorder] = {}
         """The collectives of the measured step, by op and micro step."""
+        compiling = (op for op in run.graph.setup if isinstance(op, ops.CompileModules) and op.fuses)
+        self._fused = frozenset(fqn for op in compiling for fqn in op.modules)
         self._layers: tuple[str, ...] = ()
         self._step = 0
 
@@ -124,10 +128,14 @@ class RehearsalBackend(TorchBackend):
                 self._draw(op, position)
             case ops.StepOptimizer():
                 self._step_optimizer(op, position)
+            case ops.CompileModules():
+                self._compile(op)
             case _ if not isinstance(op, PASSED_OVER):
                 if isinstance(op, ops.CheckpointActivations):
+                    # Compiled code is traced without values.
                     for fqn in held(self.state.get(Pipeline), op.modules):
-                        _answer_positions(self.model.get_submodule(fqn))
+                        if self._fused.isdisjoint(outwards(fqn)):
+                            _answer_positions(self.model.get_submodule(fqn))
                 with self._modes(op, position):
                     self._handle(op, position)
         self._name_storages(op)
@@ -198,6 +206,12 @@ class RehearsalBackend(TorchBackend):
             # A block's offset needs values to compute; its shape was settled when it was sharded.
             draw(self._pristine(), seed=op.seed, keep=lambda *_: None, of=_has_parameters_or_children)
         self.state.put(Weights.of(self.model))
+
+    def _compile(self, op: ops.CompileModules) -> None:
+        if op.fuses:
+            compiler = NameOnlyCompiler(self.fake_mode, self.memory.looking_away)
+            for fqn in held(self.state.get(Pipeline), op.modules):
+                compiler.compile(self.model.get_submodule(fqn), op)
 
     def _pristine(self) -> nn.Module:
         """The rehearsed layers of the model as they were built."""
@@ -352,10 +366,8 @@ _TAKEN = Verdict(loss=0.0, gradient_norm=0.0, num_labels=0, is_skipped=False)
 PASSED_OVER = (
     *(ops.OpenLog, ops.OpenSource, ops.OpenEvaluation, ops.CountExperts, ops.ResumeCheckpoint),
     *(ops.StartProfile, ops.CompareReplicas, ops.Evaluate, ops.StopProfile, ops.SettleSave),
-    ops.CompileModules,
 )
-"""Ops that a rehearsal leaves out. An evaluation computes the forward of a step, and keeps less of it; of
-compiled modules, shapes, layouts and collectives are those of the module, which keeps at least as much.
+"""Ops that a rehearsal leaves out. An evaluation computes the forward of a step, and keeps less of it.
 Neither reports nor the comparison of weights are part of a rehearsal, and there is nothing to resume from."""
 PLAYED: Mapping[type[Op], Handler] = {
     ops.OpenData: open_data,

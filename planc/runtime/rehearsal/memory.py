@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 from planc.modeling.private import TorchDispatchMode, tree_leaves
 from planc.runtime.rehearsal.lives import Life, Lives, Moment, Visit
 from planc.runtime.rehearsal.private import FakeTensor, FakeTensorMode, ShardingPropagator
+from planc.runtime.torch.private import OpOverload
 
 BLOCK_BYTES = 512
 """CUDA's allocator rounds every allocation up to this."""
@@ -74,6 +75,9 @@ class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Enter it inside the fake mode that it is given, and all of it inside `watching`; storages can be freed
     between entries.
     """
+
+    supports_higher_order_operators = True
+    """They pass: graphs of compiled modules call some."""
 
     def __init__(self, fake_mode: FakeTensorMode) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -263,7 +267,12 @@ class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @cache
 def _reads_no_values(func: Any) -> bool:
-    """Whether an op works on tensors without memory: it makes views of them, or others of the same shape."""
+    """Whether an op works on tensors without memory: it makes views of them, or others of the same shape.
+
+    Higher-order ops have no schema.
+    """
+    if not isinstance(func, OpOverload):
+        return False
     name = func._schema.name.partition("::")[2]
     return func.is_view or name in _ONLY_SHAPES
 

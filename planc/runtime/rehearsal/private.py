@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 import torch._subclasses.fake_impls as fake_impls
 import torch.distributed.tensor._redistribute as dtensor_redistribute
 import torch.distributed.tensor._sharding_prop as dtensor_sharding_prop
 import torch.distributed.tensor.debug as dtensor_debug
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import get_default_op_list, min_cut_rematerialization_partition
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 # Importing it registers the "fake" backend: collectives that return at once, for a world of any size.
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import _disable_current_modes
 
 # What fake tensors do in place of an op whose own shape function is wrong or missing.
 fake_implementations: Final[dict[Any, Any]] = fake_impls.op_implementations_dict
@@ -24,12 +28,33 @@ ShardingPropagator: Final[Any] = dtensor_sharding_prop.ShardingPropagator
 clear_sharding_cache: Final[Any] = dtensor_debug._clear_sharding_prop_cache
 clear_redistribute_cache: Final[Any] = dtensor_redistribute.clear_redistribute_planner_cache
 
+# Dynamo traces nothing while a mode follows what is dispatched.
+disable_current_modes: Final[Any] = _disable_current_modes
+
+# How torch.compile divides a module into forward and backward before inductor gets them, and which of their
+# ops inductor fuses.
+min_cut_partition: Final[Any] = functools.partial(min_cut_rematerialization_partition, compiler="inductor")
+partitioner_ops: Final[Any] = get_default_op_list
+
+
+def inductor_decompositions() -> Any:
+    """The ops that inductor takes apart. Imports inductor, which takes a second."""
+    from torch._inductor.compile_fx import select_decomp_table
+
+    return select_decomp_table()
+
+
 __all__ = [
     "FakeStore",
     "FakeTensor",
     "FakeTensorMode",
     "ShardingPropagator",
+    "aot_autograd",
     "clear_redistribute_cache",
     "clear_sharding_cache",
+    "disable_current_modes",
     "fake_implementations",
+    "inductor_decompositions",
+    "min_cut_partition",
+    "partitioner_ops",
 ]

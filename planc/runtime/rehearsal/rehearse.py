@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 from planc.graph.graph import Graph
-from planc.graph.ops import BuildModel, FullyShard, ShardTensorParallel
+from planc.graph.ops import BuildModel, CompileModules, FullyShard, ShardTensorParallel
 from planc.graph.pipeline import pipeline_of
 from planc.runtime.errors import RunError
 from planc.runtime.rehearsal.findings import Failure, Measured, Rehearsal
@@ -40,6 +41,8 @@ def rehearse(
     measured_rank = measured_stage * graph.world_size // graph.size(MeshDim.PP)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     ranks = rehearsed_ranks(graph, _divided(graph, shapes))
+    # Of compiled modules, shapes, layouts and collectives are those of the module.
+    plain = replace(graph, setup=tuple(op for op in graph.setup if not isinstance(op, CompileModules)))
     failures: list[Failure] = []
     measured: Measured | None = None
     with warnings.catch_warnings():
@@ -50,15 +53,29 @@ def rehearse(
             try:
                 if rank == measured_rank:
                     run = stack if pipeline is None else Stack(())
-                    measured = measure(graph, run, base=base, rank=rank)
+                    measured = _measure(graph, plain, run, base=base, rank=rank, report=report)
                 else:
-                    rehearse_rank(graph, rank, base=base, dropped=stack.all_but_one_of_each())
+                    rehearse_rank(plain, rank, base=base, dropped=stack.all_but_one_of_each())
             except RunError as error:
                 failures.append(Failure(rank, error.message, error.span))
     num_layers = sum(len(kind.layers) for kind in stack.kinds)
     left_out = stack.dropped() if pipeline is None else stack.all_but_one_of_each() - whole
     num_rehearsed = num_layers - len(left_out)
     return Rehearsal(ranks, num_layers, num_rehearsed, tuple(failures), measured)
+
+
+def _measure(
+    graph: Graph, plain: Graph, stack: Stack, *, base: Path, rank: int, report: Callable[[str], None]
+) -> Measured:
+    """What a rank sends and holds; not compiled, where compiled code can't be traced on fake tensors."""
+    try:
+        return measure(graph, stack, base=base, rank=rank)
+    except RunError as error:
+        if plain == graph:
+            raise
+        found = measure(plain, stack, base=base, rank=rank)
+        report(f"measured as if nothing were compiled: {error.message.splitlines()[0]}")
+        return found
 
 
 def _divided(graph: Graph, shapes: dict[str, tuple[int, ...]]) -> dict[MeshDim, tuple[int, ...]]:

@@ -20,6 +20,7 @@ from planc.graph.ops import (
     AttachDropout,
     BuildOptimizer,
     CheckpointActivations,
+    CompileModules,
     FullyShard,
     OpenData,
     PrefetchUnits,
@@ -105,9 +106,9 @@ def _treatment(graph: Graph) -> dict[str, list[object]]:
             case ShareHeads():
                 for fqn in op.modules:
                     found[fqn].append((op.name, op.counts, op.arguments))
-            case CheckpointActivations():
+            case CheckpointActivations(mode=mode) | CompileModules(mode=mode):
                 for fqn in op.modules:
-                    found[fqn].append((op.name, op.mode))
+                    found[fqn].append((op.name, mode))
             case FullyShard(groups=groups):
                 for (fqn,) in (group for group in groups if len(group) == 1):
                     found[fqn].append((op.name, index))
@@ -159,7 +160,13 @@ def _fewer(op: Accumulate, times: int) -> Accumulate:
 def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
     """The op without dropped names; None if nothing is left to do."""
     match op:
-        case AttachDropout() | ShardTensorParallel() | ShareHeads() | CheckpointActivations():
+        case (
+            AttachDropout()
+            | ShardTensorParallel()
+            | ShareHeads()
+            | CheckpointActivations()
+            | CompileModules()
+        ):
             modules = _names(op.modules, dropped)
             return replace(op, modules=modules) if modules else None
         case FullyShard():

@@ -1,0 +1,95 @@
+"""What compiled modules keep and make, without a compiler: the partitioner's graphs, run node by node.
+
+Inductor gets the graphs that AOTAutograd's partitioner makes of a module: a forward, what it saves, and a
+backward that computes the rest again. It writes one kernel for neighboring pointwise ops and reductions, so
+that only the last of their results ever exist.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from planc.graph.ops import CompileModules
+from planc.runtime.rehearsal.private import (
+    FakeTensorMode,
+    aot_autograd,
+    disable_current_modes,
+    inductor_decompositions,
+    min_cut_partition,
+    partitioner_ops,
+)
+from planc.runtime.torch.parallel.sharded_modules import local_parameters
+
+Away = Callable[[], AbstractContextManager[None]]
+"""Inside, no new tensor counts."""
+
+
+class NameOnlyCompiler:
+    """Replaces forwards by their partitioned graphs, which modules with equal code share."""
+
+    def __init__(self, fake_mode: FakeTensorMode, away: Away) -> None:
+        # Graphs of another world know other process groups.
+        torch.compiler.reset()
+        compiler = functools.partial(_interpreted, away=away)
+        self._fake_mode = fake_mode
+        self._backend = aot_autograd(
+            fw_compiler=compiler,
+            bw_compiler=compiler,
+            decompositions=inductor_decompositions,
+            partition_fn=min_cut_partition,
+        )
+
+    def compile(self, module: nn.Module, op: CompileModules) -> None:
+        inner = torch.compile(
+            module.forward, backend=self._backend, fullgraph=op.fullgraph, dynamic=op.dynamic
+        )
+        is_traced = False
+
+        @functools.wraps(module.forward)
+        def forward(*arguments: Any, **keywords: Any) -> Any:
+            nonlocal is_traced
+            with local_parameters(module):
+                if not is_traced:
+                    # Dynamo traces nothing under the modes that follow a step's tensors.
+                    is_traced = True
+                    with disable_current_modes(), self._fake_mode:
+                        inner(*arguments, **keywords)
+                return inner(*arguments, **keywords)
+
+        module.forward = forward
+
+
+def _interpreted(graph: fx.GraphModule, _: Any, *, away: Away) -> Callable[[list[Any]], Any]:
+    interpreter = _Fused(graph, away)
+
+    def run(arguments: list[Any]) -> Any:
+        results = interpreter.boxed_run(arguments)
+        # It would hold them until its next run.
+        interpreter.env.clear()
+        return results
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+class _Fused(fx.Interpreter):
+    """Runs a graph, in which what kernels keep in registers takes no memory."""
+
+    def __init__(self, graph: fx.GraphModule, away: Away) -> None:
+        super().__init__(graph)
+        self._away = away
+        known = partitioner_ops()
+        fused = {node for node in graph.graph.nodes if known.is_fusible(node) or known.is_view(node)}
+        self._within = {node for node in fused if node.users and all(user in fused for user in node.users)}
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n not in self._within:
+            return super().run_node(n)
+        with self._away():
+            return super().run_node(n)
