@@ -17,7 +17,8 @@ class Device:
 
     `memory_bytes` is what CUDA or ROCm reports as the device's total, which is less than the label says.
     `peak_flops` are dense bfloat16 FLOP a second. Bandwidths are bytes a second and, for links, in one
-    direction: `link_bandwidth` to the devices of the same node, `nic_bandwidth` over the network, a device.
+    direction: `link_bandwidth` to the devices of the same node, `nic_bandwidth` over the network, a device,
+    `host_bandwidth` to the host's memory.
     """
 
     name: str
@@ -27,14 +28,22 @@ class Device:
     link_bandwidth: int | None = None
     nic_bandwidth: int | None = None
     devices_per_node: int | None = None
+    host_bandwidth: int | None = None
 
 
 def _device(
-    name: str, *, gib: float, tera_flops: int, memory: float, link: int, nic: int, node: int
+    name: str, *, gib: float, tera_flops: int, memory: float, link: int, nic: int, node: int, host: int
 ) -> Device:
     """A device from GiB, TFLOP/s, TB/s, and GB/s of links."""
     return Device(
-        name, int(gib * _GIB), tera_flops * _TERA, int(memory * _TERA), link * _GIGA, nic * _GIGA, node
+        name,
+        int(gib * _GIB),
+        tera_flops * _TERA,
+        int(memory * _TERA),
+        link * _GIGA,
+        nic * _GIGA,
+        node,
+        host * _GIGA,
     )
 
 
@@ -42,16 +51,17 @@ def _device(
 # bandwidth: the vendors' data sheets, dense bfloat16, without sparsity; B200, GB200 and MI355X as torchtitan
 # has them (tools/utils.py, get_peak_flops). Links: NVLink 3, 4 and 5 (600, 900 and 1800 GB/s both ways),
 # Infinity Fabric (7 x 128 and 7 x 153 GB/s both ways). Network: an adapter for each device, as systems of
-# that generation have it: 200 Gb/s with A100, 400 Gb/s with the others.
+# that generation have it: 200 Gb/s with A100, 400 Gb/s with the others. Host: PCIe 4 and 5 with 16 lanes, and
+# half of a Grace's NVLink-C2C, which two devices share.
 _TABLE = (
-    _device("a100_40gb", gib=39.39, tera_flops=312, memory=1.555, link=300, nic=25, node=8),
-    _device("a100", gib=79.15, tera_flops=312, memory=2.039, link=300, nic=25, node=8),
-    _device("h100", gib=79.10, tera_flops=989, memory=3.35, link=450, nic=50, node=8),
-    _device("h200", gib=139.72, tera_flops=989, memory=4.8, link=450, nic=50, node=8),
-    _device("b200", gib=178.35, tera_flops=2250, memory=7.7, link=900, nic=50, node=8),
-    _device("gb200", gib=184.0, tera_flops=2500, memory=8.0, link=900, nic=50, node=4),
-    _device("mi300x", gib=191.98, tera_flops=1307, memory=5.3, link=448, nic=50, node=8),
-    _device("mi355x", gib=287.98, tera_flops=2517, memory=8.0, link=537, nic=50, node=8),
+    _device("a100_40gb", gib=39.39, tera_flops=312, memory=1.555, link=300, nic=25, node=8, host=32),
+    _device("a100", gib=79.15, tera_flops=312, memory=2.039, link=300, nic=25, node=8, host=32),
+    _device("h100", gib=79.10, tera_flops=989, memory=3.35, link=450, nic=50, node=8, host=64),
+    _device("h200", gib=139.72, tera_flops=989, memory=4.8, link=450, nic=50, node=8, host=64),
+    _device("b200", gib=178.35, tera_flops=2250, memory=7.7, link=900, nic=50, node=8, host=64),
+    _device("gb200", gib=184.0, tera_flops=2500, memory=8.0, link=900, nic=50, node=4, host=225),
+    _device("mi300x", gib=191.98, tera_flops=1307, memory=5.3, link=448, nic=50, node=8, host=64),
+    _device("mi355x", gib=287.98, tera_flops=2517, memory=8.0, link=537, nic=50, node=8, host=64),
 )
 
 DEVICES: Mapping[str, Device] = {device.name: device for device in _TABLE}

@@ -60,7 +60,7 @@ def activations(work: RankWork) -> Activations:
             kept += num_bytes
         else:
             saved[region] = saved.get(region, 0) + num_bytes
-    kept += sum(region_input_bytes(work, fqn) for fqn in saved)
+    kept += sum(region_input_bytes(work, fqn) for fqn in saved if fqn not in work.offloaded)
     results = kept_results_bytes(work)
     kept += sum(results.values())
     # Results that backward does not read are freed when the module has been recomputed.
@@ -74,6 +74,18 @@ def region_input_bytes(work: RankWork, fqn: str) -> int:
     is_whole = use is not None and use.computes_on == Replicate()
     tokens = _tokens(work, is_divided=work.divides_sequence and not is_whole)
     return tokens * work.inventory.hidden_size * work.compute_dtype.size_bytes
+
+
+def offloaded_bytes(work: RankWork) -> int:
+    """The inputs of one micro step that wait in the host's memory."""
+    own = (fqn for fqn in work.offloaded if work.inventory.get(fqn) is not None)
+    return sum(region_input_bytes(work, fqn) for fqn in own)
+
+
+def last_input_bytes(work: RankWork) -> int:
+    """Of these, the one that is still on the device: that of the module that ran last."""
+    own = [fqn for fqn in work.offloaded if work.inventory.get(fqn) is not None]
+    return region_input_bytes(work, own[-1]) if own else 0
 
 
 def _saved(work: RankWork) -> Iterator[tuple[str, int]]:

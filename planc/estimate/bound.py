@@ -58,6 +58,7 @@ def knows_peaks(step: StepWork, device: Device, *, node: int | None) -> bool:
     routes = [route(one, members_of(one, step.mesh, node)) for one in (*step.collectives, *step.behind)]
     needed = [device.peak_flops, device.memory_bandwidth]
     needed += [device.link_bandwidth] if any(one.link_bytes for one in routes) else []
+    needed += [device.host_bandwidth] if step.offloaded_bytes else []
     needed += [device.nic_bandwidth] if any(one.nic_bytes for one in routes) else []
     return None not in needed
 

@@ -39,6 +39,8 @@ class Efficiencies:
     """Share of a link's bandwidth that collectives inside a node reach."""
     network: Efficiency
     """Share of an adapter's bandwidth that collectives between nodes reach."""
+    host_link: Efficiency
+    """Share of the bandwidth to the host's memory that copies of pinned memory reach."""
     narrow_features: Efficiency
     """Features at which a matmul reaches half of `matmul`: narrow ones leave a part of the device idle."""
     exposed: Efficiency
@@ -67,6 +69,7 @@ _AMPERE = Efficiencies(
     # slowest of them, and layouts are copied around the collective.
     links=Efficiency(0.25, 0.50, 0.77, "nccl-tests, less; set in view of the four published runs with tp"),
     network=Efficiency(0.50, 0.80, 0.95, "nccl-tests between nodes; congestion lowers it"),
+    host_link=Efficiency(0.60, 0.80, 0.90, "copies of pinned memory: 24 to 27 of 32 GB/s, 50 to 57 of 64"),
     narrow_features=Efficiency(500, 267, 80, _FITTED),
     exposed=Efficiency(0.30, 0.112, 0.0, _FITTED),
     link_step_seconds=Efficiency(7e-6, 3.4e-6, 2e-6, _NCCL),

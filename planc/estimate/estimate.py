@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -11,7 +11,9 @@ from planc.estimate.activations import (
     activations,
     context_bytes,
     document_bias_bytes,
+    last_input_bytes,
     loss,
+    offloaded_bytes,
     window_bias_bytes,
 )
 from planc.estimate.at_intervals import at_intervals
@@ -33,7 +35,7 @@ from planc.estimate.peak import (
 )
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Amount, Collective, Estimate, Memory, Place
-from planc.estimate.states import num_local_parameters, states, update_bytes
+from planc.estimate.states import ON_HOST, num_local_parameters, states, update_bytes
 from planc.estimate.units import Unit, units
 from planc.graph.graph import Graph
 from planc.graph.ops import PrefetchUnits
@@ -113,7 +115,7 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
     """The parts of the peak; `part` if the work is that of a pp rank."""
     parameters, optimizer, gradients = states(work)
     kept, entropy = activations(work), loss(work)
-    kept_bytes = kept.kept + document_bias_bytes(work) + window_bias_bytes(work)
+    kept_bytes = kept.kept + document_bias_bytes(work) + window_bias_bytes(work) + last_input_bytes(work)
     left_bytes, later = 0, gathered
     if part is not None:
         kept_bytes, left_bytes = part.kept_bytes, part.deferred_bytes
@@ -170,6 +172,7 @@ def _gathered_at_loss(work: RankWork, gathered: tuple[Unit, ...]) -> int:
 def _memory(work: RankWork, gathered: tuple[Unit, ...], staged: Amount, part: Part | None) -> Memory:
     pieces = pieces_of(work, gathered, part)
     rules = "planc/estimate/activations.py"
+    waiting = tuple(_waiting(work, part))
     in_flight = "" if part is None else f": {part.in_flight} micro batches in flight, and messages"
     parts = (
         *states(work),
@@ -203,6 +206,7 @@ def _memory(work: RankWork, gathered: tuple[Unit, ...], staged: Amount, part: Pa
             "FSDP2: reduce stream",
         ),
         staged,
+        *waiting,
     )
     peak = _closed(
         "peak",
@@ -212,7 +216,16 @@ def _memory(work: RankWork, gathered: tuple[Unit, ...], staged: Amount, part: Pa
     )
     of_phases = tuple((phase.name, phase.num_bytes) for phase in phases(pieces))
     host = staged.num_bytes + (sum(part.num_bytes for part in states(work)) if work.offloads else 0)
+    host += sum(one.num_bytes for one in waiting)
     return Memory(parts, peak, of_phases, held_bytes(pieces), peak_parts(pieces), host)
+
+
+def _waiting(work: RankWork, part: Part | None) -> Iterator[Amount]:
+    """What offloaded modules keep in the host's memory."""
+    if num_bytes := offloaded_bytes(work) if part is None else part.offloaded_bytes:
+        formula = f"inputs of offloaded modules{ON_HOST}"
+        source = "planc/runtime/torch/training/offloading.py"
+        yield Amount("offloaded activations", num_bytes, True, formula, source)
 
 
 def _closed(name: str, num_bytes: int, formula: str, source: str) -> Amount:

@@ -4,11 +4,12 @@
     attention      executed FLOPs / (peak x attention)
     elementwise    the bytes in planc/estimate/traffic.py / memory
     host           kernels x launch; compute takes at least as long
+    offloading     bytes of modules' inputs / host link, each way
     collective     call + steps of its ring x latency + max(links' bytes / links, adapter's bytes / network)
 
-FSDP's messages, and a ring's, overlap with the compute of forward or of backward: the slower counts, and a
-share of the faster. Collectives of tensor parallelism, of other attentions and of single numbers overlap with
-nothing. Last come sums over replicas without FSDP, and the optimizer.
+Copies to the host and back, FSDP's messages and a ring's overlap with the compute of forward or of backward:
+the slower counts, and a share of the faster. Collectives of tensor parallelism, of other attentions and of
+single numbers overlap with nothing. Last come sums over replicas without FSDP, and the optimizer.
 
 The interval takes each coefficient to either end of its own, by itself, and adds the squares. Most of it is
 that of `whole`, by which trainers and clusters differ that no fit has seen; a calibration leaves it out.
@@ -103,6 +104,10 @@ class _Machine:
         assert self.device.peak_flops and self.device.memory_bandwidth, "both are known"
         peak = self.device.peak_flops * _SHARE.get(step.dtype, 1)
         return peak, self.device.memory_bandwidth * self.values["memory"]
+
+    def copy_seconds(self, step: StepWork) -> float:
+        """What forwards take to copy inputs of modules to the host, and backwards to copy them back."""
+        return step.offloaded_bytes / ((self.device.host_bandwidth or 1) * self.values["host_link"])
 
     def seconds_of(self, one: Collective, step: StepWork) -> float:
         """All of equal collectives."""
@@ -218,6 +223,8 @@ def _expected_rank(step: StepWork, machine: _Machine) -> tuple[StepExpectation, 
     total = sum(phases) or 1.0
     phases = [one + waiting * one / total for one in phases]
     hidden, alone = _communication(step, machine)
+    copied = machine.copy_seconds(step)
+    hidden = (max(hidden[0], copied), max(hidden[1], copied))
     exposed = [
         alone / 2 + max(0.0, sent - compute) + values["exposed"] * min(sent, compute)
         for compute, sent in zip(phases, hidden, strict=True)

@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from planc.estimate.activations import activations, document_bias_bytes, loss, window_bias_bytes
+from planc.estimate.activations import (
+    activations,
+    document_bias_bytes,
+    last_input_bytes,
+    loss,
+    offloaded_bytes,
+    window_bias_bytes,
+)
 from planc.estimate.deferred import deferred_bytes
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Collective, Kind
@@ -38,6 +45,8 @@ class Part:
     kept_bytes: int
     """The most that they keep for their backwards, together with messages under way, without the loss of one
     of them."""
+    offloaded_bytes: int
+    """The most of their inputs that wait in the host's memory."""
     spared_bytes: int
     """How much less that is from the first backward on, when there are gradients to hold."""
     deferred_bytes: int
@@ -104,7 +113,10 @@ def _part(
         stages=own,
         work=work,
         in_flight=in_flight,
-        kept_bytes=held.most - max(of_loss.values()) + window_bias_bytes(work),
+        kept_bytes=held.most - max(of_loss.values()) + window_bias_bytes(work) + last_input_bytes(work),
+        offloaded_bytes=_most_waiting(
+            pipeline.orders[rank], {stage: offloaded_bytes(works[stage]) for stage in own}
+        ),
         spared_bytes=held.most - held.with_gradients,
         deferred_bytes=held.at_weights,
         alternates=_alternates(pipeline.orders[rank]),
@@ -126,9 +138,11 @@ def _loss_bytes(work: RankWork) -> int:
 def _received_bytes(pipeline: Pipeline, work: RankWork, stage: int) -> int:
     """Hidden states that a stage holds only because it owes their gradient.
 
-    A norm saves them in float32, a copy if they are narrower; a checkpointed layer saves them as they are.
+    A norm saves them in float32, a copy if they are narrower; a checkpointed layer saves them as they are,
+    or in the host's memory.
     """
-    is_saved = work.compute_dtype.size_bytes >= 4 or work.region(pipeline.split.stages[stage][0]) is not None
+    region = work.region(pipeline.split.stages[stage][0])
+    is_saved = (work.compute_dtype.size_bytes >= 4 or region is not None) and region not in work.offloaded
     return 0 if stage == 0 or is_saved else message(pipeline, 1).input_bytes
 
 
@@ -169,6 +183,18 @@ def _held(pipeline: Pipeline, rank: int, sizes: Mapping[int, tuple[int, int]]) -
             now += a_message
     backwards = found[Direction.BACKWARD]
     return _Held(max(backwards), max(backwards[1:], default=0), max(found[Direction.WEIGHTS], default=0))
+
+
+def _most_waiting(order: Order, sizes: Mapping[int, int]) -> int:
+    """The most that a rank's micro batches in flight have in the host's memory, by their stages' sizes."""
+    most = now = 0
+    for action in order:
+        if action.direction is Direction.FORWARD:
+            now += sizes[action.stage]
+        elif action.direction is Direction.BACKWARD:
+            now -= sizes[action.stage]
+        most = max(most, now)
+    return most
 
 
 def _restricted(inventory: Inventory, pipeline: Pipeline, own: set[int]) -> Inventory:

@@ -82,6 +82,8 @@ class RankWork:
     checkpointed: frozenset[str]
     selective: frozenset[str]
     """The checkpointed modules that keep results which are expensive to compute."""
+    offloaded: tuple[str, ...]
+    """The checkpointed modules whose input waits in the host's memory."""
     num_tokens: int
     sequence_length: int
     tokens_per_step: int
@@ -229,6 +231,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         divides_sequence=any(_shards_stream(op.use) for op in of_all.values()),
         checkpointed=checkpointed,
         selective=frozenset(fqn for op in recomputed if op.mode == "selective" for fqn in op.modules),
+        offloaded=tuple(fqn for op in recomputed if op.mode == "offload" for fqn in op.modules),
         num_tokens=data.micro_batch * data.sequence_length // graph.size(MeshDim.CP),
         sequence_length=data.sequence_length,
         tokens_per_step=data.global_batch * data.sequence_length,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
+from planc.estimate.activations import offloaded_bytes
 from planc.estimate.collectives import collectives, last_sums
 from planc.estimate.parts import message, parts, stage_works
 from planc.estimate.rank_work import RankWork, rank_work
@@ -91,6 +92,8 @@ class StepWork:
     optimizer_elements: int
     optimizer_bytes: int
     """Bytes that the optimizer moves for each element."""
+    offloaded_bytes: int
+    """Inputs of modules that forwards copy to the host, and backwards back."""
     kernels: int
     """Kernels that the host launches."""
     tokens: int
@@ -168,6 +171,7 @@ def _step_work(work: RankWork, sent: tuple[Collective, ...], *, num_elements: in
         mesh=work.graph.mesh,
         optimizer_elements=0 if work.offloads else num_elements,
         optimizer_bytes=work.model_dtype.size_bytes * (1 + 2 * (1 + len(work.optimizer.state_names))),
+        offloaded_bytes=work.times * offloaded_bytes(work),
         kernels=moved.kernels,
         tokens=work.tokens_per_step,
         world_size=work.graph.world_size,

@@ -12,6 +12,7 @@ from planc.graph.ops import (
     Backward,
     BuildModel,
     CheckpointActivations,
+    CheckpointMode,
     ClipGradients,
     CompileBackend,
     CompileMode,
@@ -146,14 +147,14 @@ def _attention(plan: spec.Plan) -> AttachAttention:
 
 
 def _recomputation(bound: BoundPlan) -> Iterator[AnyOp]:
-    """One op for each of the two modes in use."""
-    selective = tuple(fqn for fqn in bound.checkpointed if fqn in bound.selective)
-    full = tuple(fqn for fqn in bound.checkpointed if fqn not in bound.selective)
-    if full:
-        yield CheckpointActivations(mode="full", modules=full, span=bound.checkpointed[full[0]])
-    if selective:
-        span = bound.checkpointed[selective[0]]
-        yield CheckpointActivations(mode="selective", modules=selective, span=span)
+    """One op for each of the modes in use."""
+    modes: dict[CheckpointMode, list[str]] = {"full": [], "selective": [], "offload": []}
+    for fqn in bound.checkpointed:
+        special: CheckpointMode = "selective" if fqn in bound.selective else "offload"
+        modes[special if fqn in bound.selective | bound.offloaded else "full"].append(fqn)
+    for mode, fqns in modes.items():
+        if fqns:
+            yield CheckpointActivations(mode=mode, modules=tuple(fqns), span=bound.checkpointed[fqns[0]])
 
 
 def _compilation(bound: BoundPlan, compilation: spec.CompileSpec) -> Iterator[AnyOp]:

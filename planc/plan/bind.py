@@ -9,7 +9,15 @@ from planc.inventory.schema import Inventory, Kind, Parameter
 from planc.plan.auto import Automatic, AutoRule, AutoRules, own_rules
 from planc.plan.optimizer import Group
 from planc.plan.pattern import Pattern, parse_pattern
-from planc.plan.spec import NoCheckpointing, PatternRule, Plan, Region, SelectiveCheckpointing, Unit
+from planc.plan.spec import (
+    NoCheckpointing,
+    OffloadCheckpointing,
+    PatternRule,
+    Plan,
+    Region,
+    SelectiveCheckpointing,
+    Unit,
+)
 from planc.plan.style_actions import StyleAction
 from planc.plan.units import UnitGroup, in_waves
 from planc.record import record
@@ -79,6 +87,8 @@ class BoundPlan:
     """Modules that are recomputed in backward, in whole or in part."""
     selective: frozenset[str]
     """The modules among them that keep what is expensive to compute."""
+    offloaded: frozenset[str]
+    """Those whose input waits in the host's memory."""
     compiled: Mapping[str, Span]
     """Modules that torch.compile compiles."""
     weight_decay: Mapping[str, tuple[float, Span]]
@@ -122,6 +132,9 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
         },
         selective=frozenset(
             fqn for fqn, rule in wrapped.items() if isinstance(rule.action, SelectiveCheckpointing)
+        ),
+        offloaded=frozenset(
+            fqn for fqn, rule in wrapped.items() if isinstance(rule.action, OffloadCheckpointing)
         ),
         compiled={fqn: rule.span for fqn, rule in regions.items() if isinstance(rule.action, Region)},
         weight_decay={

@@ -78,6 +78,7 @@ BLOCKS: Mapping[str, Shape] = {
         actions={
             "full": spec.FullCheckpointing,
             "selective": spec.SelectiveCheckpointing,
+            "offload": spec.OffloadCheckpointing,
             "none": spec.NoCheckpointing,
         },
     ),

@@ -34,6 +34,9 @@ class OwnDevice:
         Optional(Quantity(BYTES, low=1)), default=None, doc="bytes per second over the network, one way"
     )
     devices_per_node: int | None = key(Optional(Int(1)), default=None, doc="devices connected by links")
+    host_bandwidth: int | None = key(
+        Optional(Quantity(BYTES, low=1)), default=None, doc="bytes per second to the host's memory, one way"
+    )
 
 
 @record
@@ -82,6 +85,7 @@ def _device(own: OwnDevice) -> Device:
         link_bandwidth=own.link_bandwidth,
         nic_bandwidth=own.nic_bandwidth,
         devices_per_node=own.devices_per_node,
+        host_bandwidth=own.host_bandwidth,
     )
 
 
@@ -93,6 +97,7 @@ def _own(device: Device) -> OwnDevice:
         link_bandwidth=device.link_bandwidth,
         nic_bandwidth=device.nic_bandwidth,
         devices_per_node=device.devices_per_node,
+        host_bandwidth=device.host_bandwidth,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from planc.plan.auto import Auto
 from planc.plan.compile_backends import COMPILE_BACKENDS, AotEager, Eager, Inductor, InductorMode
@@ -208,15 +208,23 @@ class SelectiveCheckpointing:
 
 
 @record
+class OffloadCheckpointing:
+    """Recompute the whole module in backward, from an input that waits in the host's memory."""
+
+
+@record
 class NoCheckpointing:
     """Keep every activation."""
+
+
+Checkpointing: TypeAlias = FullCheckpointing | SelectiveCheckpointing | OffloadCheckpointing | NoCheckpointing
 
 
 @record
 class ActivationCheckpointSpec:
     """Which modules recompute their activations in backward."""
 
-    rules: tuple[PatternRule[FullCheckpointing | SelectiveCheckpointing | NoCheckpointing], ...]
+    rules: tuple[PatternRule[Checkpointing], ...]
     span: Span
 
 

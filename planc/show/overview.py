@@ -92,6 +92,7 @@ def overview(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Ro
         yield "context parallel", f"{cp.rotate} over {', '.join(cp.on)}, load balancer {cp.load_balancer}"
     if bound.checkpointed:
         some = f", of which {len(bound.selective)} selectively" if bound.selective else ""
+        some += f", {len(bound.offloaded)} from inputs in host memory" if bound.offloaded else ""
         yield "recomputed", f"{of_plan.recomputed_modules(graph).text}{some}"
     if plan.compile and bound.compiled:
         how = _written(plan.compile, ("backend",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,8 +75,10 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def cases(shape: str, mesh: dict[str, int]) -> tuple[Case, ...]:
     """A mesh that keeps everything, that recomputes everything, and that recomputes selectively."""
-    others = (Case(shape, mode, mesh, recomputes=True, recomputation=mode) for mode in RECOMPUTATIONS)
-    return (Case(shape, "none", mesh), *others)
+    model, size = ("llama-deep", 2) if "pp" in mesh else ("llama", None)
+    modes = (*RECOMPUTATIONS, "offload") if "pp" not in mesh else ("full", "offload")
+    plain = Case(shape, "none", mesh, model=model, micro_batch=size)
+    return (plain, *(replace(plain, variant=mode, recomputes=True, recomputation=mode) for mode in modes))
 
 
 def trained(case: Case, *, workspace: Path, folder: Path) -> Record:
@@ -84,8 +87,15 @@ def trained(case: Case, *, workspace: Path, folder: Path) -> Record:
     return run_ranks(train_rank, case.world_size, task, init=False)[0]
 
 
+SHAPES: tuple[tuple[str, dict[str, int]], ...] = (
+    ("1", {}),
+    ("CP2·TP2", {"cp": 2, "tp": 2}),
+    ("PP2·DP2", {"pp": 2, "dp_shard": 2}),
+)
+
+
 @pytest.mark.sampled(every=2)
-@pytest.mark.parametrize(("shape", "mesh"), [("1", {}), ("CP2·TP2", {"cp": 2, "tp": 2})])
+@pytest.mark.parametrize(("shape", "mesh"), SHAPES)
 def test_gradients_and_weights_are_the_same_bits(
     shape: str, mesh: dict[str, int], workspace: Path, tmp_path: Path
 ) -> None:
@@ -96,7 +106,7 @@ def test_gradients_and_weights_are_the_same_bits(
 
 
 def test_the_less_is_recomputed_the_more_is_held(workspace: Path, tmp_path: Path) -> None:
-    plain, full, selective = (
+    plain, full, selective, offload = (
         run_ranks(
             peak_growth,
             1,
@@ -106,3 +116,4 @@ def test_the_less_is_recomputed_the_more_is_held(workspace: Path, tmp_path: Path
         for case in cases("1", {})
     )
     assert full < selective < plain
+    assert offload < plain

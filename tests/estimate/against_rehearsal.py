@@ -180,6 +180,13 @@ COMPILED = (
     Variant("FSDP 8, recomputed, compiled", dp_shard=8, is_compiled=True),
     Variant("FSDP 8, selective, compiled", dp_shard=8, is_compiled=True, **_SELECTIVE),
 )
+_OFFLOADED: Mapping[str, Any] = {"recomputation": "offload"}
+OFFLOADED = (
+    Variant("FSDP 8, TP 4, offloaded", dp_shard=8, tp=4, **_OFFLOADED),
+    Variant("FSDP 8, offloaded", dp_shard=8, **_OFFLOADED),
+    Variant("FSDP 8, offloaded, compiled", dp_shard=8, is_compiled=True, **_OFFLOADED),
+    Variant("FSDP 8, CP 4 ring, offloaded", dp_shard=8, cp=4, sequence=32768, rotate="ring", **_OFFLOADED),
+)
 PP = 4
 _INTERLEAVED = "interleaved(stages_per_rank = 2)"
 _MICRO_BATCHES: Mapping[str, Any] = {"sequence": 4096, "steps": 8}
@@ -280,7 +287,7 @@ def compare_text(
 
 def _rows() -> Iterator[str]:
     yield f"{'':<46}{'held, GiB':>12}{'closed form':>13}{'reserved':>11}{'closed form':>13}"
-    for variant in (*QUICK, *SLOW, *SHARDINGS, *COMPILED, *PIPELINES):
+    for variant in (*QUICK, *SLOW, *SHARDINGS, *COMPILED, *OFFLOADED, *PIPELINES):
         yield _row(compare(variant))
     for name in PLAN_NAMES:
         yield _row(compare_plan(name))

@@ -8,6 +8,7 @@ import pytest
 
 from tests.estimate.against_rehearsal import (
     COMPILED,
+    OFFLOADED,
     PIPELINES,
     PLAN_NAMES,
     QUICK,
@@ -52,6 +53,13 @@ def test_whole_parameters_and_gradients_hold_what_is_estimated(variant: Variant)
 )
 def test_compiled_layers_keep_what_the_partitioner_leaves(variant: Variant) -> None:
     """The rehearsal runs the graphs that torch's own partitioner makes of each layer."""
+    assert_agrees(compare(variant))
+
+
+@pytest.mark.parametrize(
+    "variant", named(OFFLOADED, "FSDP 8, TP 4, offloaded"), ids=lambda variant: variant.name
+)
+def test_offloaded_inputs_take_no_memory_of_the_device(variant: Variant) -> None:
     assert_agrees(compare(variant))
 
 

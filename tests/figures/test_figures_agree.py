@@ -56,6 +56,7 @@ def test_parts_add_up(path: Path, recorder: Recorder) -> None:
 
 COMPILE = """\
 compile {
+  backend = aot_eager
   "model.layers.*" -> region
 }
 """

@@ -94,7 +94,7 @@ class Case:
     balance: Literal["headtail", "none"] = "headtail"
     tensor_parallel: Literal["sequence", "auto"] = "sequence"
     recomputes: bool = False
-    recomputation: Literal["full", "selective"] = "full"
+    recomputation: Literal["full", "selective", "offload"] = "full"
     micro_batch: int | None = None
     """None takes the whole global batch at once."""
     replicas: Literal["fsdp", "whole"] = "fsdp"

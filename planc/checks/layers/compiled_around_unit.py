@@ -1,4 +1,4 @@
-"""Compiled modules that contain FSDP units or other compiled modules."""
+"""Compiled modules that contain FSDP units, offloaded modules or other compiled modules."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from planc.vocab import ancestors
 
 UNIT = Code("P808", "compiled-around-unit", "a compiled module contains an FSDP unit")
 NESTED = Code("P809", "nested-regions", "a module is compiled inside another", Severity.WARNING)
+OFFLOADED = Code("P813", "compiled-around-offload", "a compiled module contains an offloaded one")
 
 
-@reports(UNIT, NESTED)
+@reports(UNIT, NESTED, OFFLOADED)
 def check(subject: Subject) -> Findings:
     """One finding for each pair of rules, one of which names modules inside those that the other compiles."""
     bound, inventory = subject.bound, subject.inventory
@@ -27,6 +28,15 @@ def check(subject: Subject) -> Findings:
             secondary=(Label(units[unit], f"`{family(inventory, unit)}` is gathered here"),),
             notes=("FSDP gathers between modules, which is impossible inside a traced graph",),
             help=_help(inventory, unit),
+        )
+    offloaded = {fqn: span for fqn, span in bound.checkpointed.items() if fqn in bound.offloaded}
+    for outer, inner in _pairs(bound.compiled, offloaded):
+        yield OFFLOADED.at(
+            bound.compiled[outer],
+            f"`{family(inventory, outer)}` is compiled as one graph",
+            secondary=(Label(offloaded[inner], f"`{family(inventory, inner)}` is offloaded here"),),
+            notes=("torch.compile can't trace copies to the host's memory, so the first step would fail",),
+            help=f'offload what is compiled: `"{family(inventory, outer)}" -> offload`',
         )
     for outer, inner in _pairs(bound.compiled, bound.compiled):
         yield NESTED.at(

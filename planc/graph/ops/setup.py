@@ -124,12 +124,15 @@ class AttachDropout(Op):
         )
 
 
+CheckpointMode: TypeAlias = Literal["full", "selective", "offload"]
+
+
 @record(kw_only=True)
 class CheckpointActivations(Op):
     op: Literal["activation_checkpoint.wrap"] = "activation_checkpoint.wrap"
     stage: ClassVar[Stage] = Stage.ACTIVATION_CHECKPOINT
     summary: ClassVar[str] = "Makes modules recompute all or most of their activations in backward."
-    mode: Annotated[Literal["full", "selective"], layout("activation_checkpoint")]
+    mode: Annotated[CheckpointMode, layout("activation_checkpoint")]
     modules: Annotated[tuple[str, ...], layout("activation_checkpoint")]
 
     def effects(self) -> Effects:

@@ -50,6 +50,7 @@ from planc.runtime.torch.state import (
     Verdict,
     Weights,
 )
+from planc.runtime.torch.training import offloading
 from planc.runtime.torch.training.guarding import agree_on_worst
 from planc.runtime.torch.training.step_loss import StepLoss
 from planc.runtime.torch.training.step_read import summed
@@ -183,6 +184,7 @@ class RehearsalBackend(TorchBackend):
     def _modes(self, op: Op, position: Position) -> Iterator[None]:
         with contextlib.ExitStack() as modes:
             modes.enter_context(self.memory.watching())
+            modes.enter_context(_host_memory_apart(self.memory))
             if not isinstance(op, _OUTSIDE):
                 modes.enter_context(self.fake_mode)
                 modes.enter_context(self.memory)
@@ -284,6 +286,17 @@ class RehearsalBackend(TorchBackend):
         if isinstance(op, ops.Backward | ops.ComputeWeightGradients):
             found = (parameter.grad for parameter in self.model.parameters())
             self.memory.relabel((local_of(one) for one in found if one is not None), purpose="gradients")
+
+
+@contextlib.contextmanager
+def _host_memory_apart(memory: MemoryTracer) -> Iterator[None]:
+    """Inputs of modules that wait in the host's memory take none of a device."""
+    before = offloading.host_memory
+    offloading.host_memory = memory.looking_away
+    try:
+        yield
+    finally:
+        offloading.host_memory = before
 
 
 def _is_fake(tensor: Tensor) -> bool:

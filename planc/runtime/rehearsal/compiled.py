@@ -25,6 +25,7 @@ from planc.runtime.rehearsal.private import (
     partitioner_ops,
 )
 from planc.runtime.torch.parallel.sharded_modules import local_parameters
+from planc.runtime.torch.training.offloading import inner_forward, replace_inner_forward
 
 Away = Callable[[], AbstractContextManager[None]]
 """Inside, no new tensor counts."""
@@ -47,11 +48,11 @@ class NameOnlyCompiler:
 
     def compile(self, module: nn.Module, op: CompileModules) -> None:
         inner = torch.compile(
-            module.forward, backend=self._backend, fullgraph=op.fullgraph, dynamic=op.dynamic
+            inner_forward(module), backend=self._backend, fullgraph=op.fullgraph, dynamic=op.dynamic
         )
         is_traced = False
 
-        @functools.wraps(module.forward)
+        @functools.wraps(inner_forward(module))
         def forward(*arguments: Any, **keywords: Any) -> Any:
             nonlocal is_traced
             with local_parameters(module):
@@ -62,7 +63,7 @@ class NameOnlyCompiler:
                         inner(*arguments, **keywords)
                 return inner(*arguments, **keywords)
 
-        module.forward = forward
+        replace_inner_forward(module, forward)
 
 
 def _interpreted(graph: fx.GraphModule, _: Any, *, away: Away) -> Callable[[list[Any]], Any]:

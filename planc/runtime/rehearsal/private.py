@@ -39,7 +39,7 @@ partitioner_ops: Final[Any] = get_default_op_list
 
 def inductor_decompositions() -> Any:
     """The ops that inductor takes apart. Imports inductor, which takes a second."""
-    from torch._inductor.compile_fx import select_decomp_table
+    from torch._inductor.decomposition import select_decomp_table
 
     return select_decomp_table()
 

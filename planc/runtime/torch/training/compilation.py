@@ -19,6 +19,7 @@ from planc.runtime.torch.parallel.sharded_modules import local_parameters
 from planc.runtime.torch.private import numbering_in_recomputed_code
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
+from planc.runtime.torch.training.offloading import inner_forward, replace_inner_forward
 
 
 def compile_modules(
@@ -43,12 +44,12 @@ def compile_modules(
 def _compile(module: nn.Module, op: CompileModules, *, drops: bool) -> None:
     # Only `forward`: hooks of FSDP and of the module's own edges run around it as they are.
     inner = torch.compile(
-        module.forward, backend=op.backend, mode=op.mode, fullgraph=op.fullgraph, dynamic=op.dynamic
+        inner_forward(module), backend=op.backend, mode=op.mode, fullgraph=op.fullgraph, dynamic=op.dynamic
     )
 
-    @functools.wraps(module.forward)
+    @functools.wraps(inner_forward(module))
     def forward(*arguments: Any, **keywords: Any) -> Any:
         with local_parameters(module), numbering_in_recomputed_code() if drops else nullcontext():
             return inner(*arguments, **keywords)
 
-    module.forward = forward
+    replace_inner_forward(module, forward)

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import (
 from planc.graph.ops import CheckpointActivations
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.run import Run
+from planc.runtime.torch.training.offloading import Offloader
 
 _aten: Any = torch.ops.aten
 MATMULS = frozenset((_aten.mm.default, _aten.addmm.default))
@@ -47,8 +48,13 @@ def checkpoint_activations(
     run: Run, op: CheckpointActivations, model: nn.Module, pipeline: Pipeline | None
 ) -> None:
     """Make each module recompute its forward in backward. Names of modules do not change."""
+    offloader = Offloader(run.device)
     for fqn in held(pipeline, op.modules):
-        recompute(model.get_submodule(fqn), mode=op.mode)
+        module = model.get_submodule(fqn)
+        if op.mode == "offload":
+            module.forward = offloader.wrap(module.forward)
+        else:
+            recompute(module, mode=op.mode)
 
 
 def recompute(module: nn.Module, *, mode: Literal["full", "selective"]) -> None:
