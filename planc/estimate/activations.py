@@ -83,7 +83,7 @@ def offloaded_bytes(work: RankWork) -> int:
 
 
 def last_input_bytes(work: RankWork) -> int:
-    """Of these, the one that is still on the device: that of the module that ran last."""
+    """The offloaded input that is still on the device: that of the module that ran last."""
     own = [fqn for fqn in work.offloaded if work.inventory.get(fqn) is not None]
     return region_input_bytes(work, own[-1]) if own else 0
 
