@@ -88,7 +88,7 @@ class BoundPlan:
     selective: frozenset[str]
     """The modules among them that keep what is expensive to compute."""
     offloaded: frozenset[str]
-    """Those whose input waits in the host's memory."""
+    """The checkpointed modules whose input waits in the host's memory."""
     compiled: Mapping[str, Span]
     """Modules that torch.compile compiles."""
     weight_decay: Mapping[str, tuple[float, Span]]
