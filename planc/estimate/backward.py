@@ -168,7 +168,7 @@ class _Walk:
         for module in self._order:
             region = self._regions.get(module.fqn)
             if region is not None and region not in entered:
-                # The first that backward enters has its input still; others' come back beside the next's.
+                # The first that backward enters still has its input; the others' inputs come back.
                 is_back = region in self._work.offloaded and bool(entered & {*self._work.offloaded})
                 entered.add(region)
                 self._live += self._again[region] + is_back * region_input_bytes(self._work, region)
