@@ -331,21 +331,21 @@ def _check(source: SourceFile, launch: _Launch, *, load: Load) -> Checked:
 
 
 def _with_files(
-    found: Checked, source: SourceFile, linked: Linked, problems: Sequence[Diagnostic]
+    checked: Checked, source: SourceFile, linked: Linked, problems: Sequence[Diagnostic]
 ) -> Checked:
     included = linked.sources
     texts = {Path(source.name).name: source.text, **{path: one.text for path, one in included.items()}}
     digests = tuple((path, hashlib.sha256(text.encode()).hexdigest()) for path, text in texts.items())
     return replace(
-        found,
-        sources={**found.sources, **{one.name: one for one in included.values()}},
-        diagnostics=(*found.diagnostics, *problems),
+        checked,
+        sources={**checked.sources, **{one.name: one for one in included.values()}},
+        diagnostics=(*checked.diagnostics, *problems),
         included=linked.included,
         source_digests=digests,
     )
 
 
-def _against_model(found: Checked, plan: Plan, launch: _Launch) -> Checked:
+def _against_model(checked: Checked, plan: Plan, launch: _Launch) -> Checked:
     """A plan without fault in itself, held against its model."""
     base, world_size = launch.base, launch.world_size
     try:
@@ -353,7 +353,7 @@ def _against_model(found: Checked, plan: Plan, launch: _Launch) -> Checked:
     except InventoryError as error:
         help = other_source(plan.model.hf, base=base) or error.help
         problem = NO_MODEL.at(plan.span("model.hf"), error.message, help=help)
-        return replace(found, diagnostics=(*found.diagnostics, problem))
+        return replace(checked, diagnostics=(*checked.diagnostics, problem))
     plan = settled(plan, launch.count(data_ops(plan), base) if launch.count and is_counted(plan) else None)
     smaller_or_same = started_on(plan, world_size)
     # A launch that fills one of the smaller meshes has as many ranks as it takes.
@@ -364,8 +364,8 @@ def _against_model(found: Checked, plan: Plan, launch: _Launch) -> Checked:
     subject = Subject(bound, started, partial(_estimated, draft), partial(_demand, draft), base)
     problems = tuple(run_checks(subject))
     smaller = () if has_errors(problems) else _of_smaller(plan, inventory, base=base)
-    diagnostics = (*found.diagnostics, *problems, *smaller)
-    return replace(found, plan=plan, diagnostics=diagnostics, inventory=inventory, bound=bound, draft=draft)
+    diagnostics = (*checked.diagnostics, *problems, *smaller)
+    return replace(checked, plan=plan, diagnostics=diagnostics, inventory=inventory, bound=bound, draft=draft)
 
 
 def _of_smaller(plan: Plan, inventory: Inventory, *, base: Path) -> Iterator[Diagnostic]:

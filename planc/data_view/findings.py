@@ -155,17 +155,17 @@ def _rows(number: int) -> str:
     return plural(number, "row")
 
 
-def _share(found: Sequence[Encoded], seen: Look) -> str:
+def _share(encoded: Sequence[Encoded], seen: Look) -> str:
     """`3 of 400 documents in the sample are`."""
-    verb = "is" if len(found) == 1 else "are"
+    verb = "is" if len(encoded) == 1 else "are"
     where = "" if seen.sampling.is_whole else " in the sample"
-    return f"{len(found):_} of {plural(len(seen.encoded), 'document')}{where} {verb}"
+    return f"{len(encoded):_} of {plural(len(seen.encoded), 'document')}{where} {verb}"
 
 
-def _places(seen: Look, found: Sequence[Encoded]) -> str:
+def _places(seen: Look, encoded: Sequence[Encoded]) -> str:
     base = seen.part.wanted.base
-    named = ", ".join(_located(one.origin, base=base) for one in found[:_MAX_PLACES])
-    return f"{named} and {len(found) - _MAX_PLACES} more" if len(found) > _MAX_PLACES else named
+    named = ", ".join(_located(one.origin, base=base) for one in encoded[:_MAX_PLACES])
+    return f"{named} and {len(encoded) - _MAX_PLACES} more" if len(encoded) > _MAX_PLACES else named
 
 
 def _located(text: str, *, base: Path) -> str:

@@ -67,25 +67,27 @@ def confirmed(
 
 
 def _within_reach(
-    found: Diagnostic,
+    diagnostic: Diagnostic,
     files: Files,
     phase_of: Callable[[Diagnostic], int],
     shared_phases: frozenset[int],
 ) -> Diagnostic:
     """The finding, with a fix that is not safe if it is in no file, or if other plans may need another."""
-    fix = found.fix
+    fix = diagnostic.fix
     if fix is None or not fix.is_safe or fix.span.file == files.plan:
-        return found
+        return diagnostic
     if fix.span.file not in files.sources:
-        return replace(found, fix=replace(fix, applicability=Applicability.DISPLAY_ONLY))
-    is_shared = phase_of(found) in shared_phases
-    return found if is_shared else replace(found, fix=replace(fix, applicability=Applicability.UNSAFE))
+        return replace(diagnostic, fix=replace(fix, applicability=Applicability.DISPLAY_ONLY))
+    is_shared = phase_of(diagnostic) in shared_phases
+    return (
+        diagnostic if is_shared else replace(diagnostic, fix=replace(fix, applicability=Applicability.UNSAFE))
+    )
 
 
-def _line(found: Diagnostic) -> tuple[str, int]:
+def _line(diagnostic: Diagnostic) -> tuple[str, int]:
     """Fixes in one line are tried together: often they repair one statement."""
-    assert found.fix is not None, "only findings with a fix are tried"
-    return found.fix.span.file, found.fix.span.line
+    assert diagnostic.fix is not None, "only findings with a fix are tried"
+    return diagnostic.fix.span.file, diagnostic.fix.span.line
 
 
 Unit = tuple[Diagnostic, ...]
@@ -184,21 +186,21 @@ class _Tries:
         return new
 
 
-def is_undone(found: Diagnostic) -> bool:
+def is_undone(diagnostic: Diagnostic) -> bool:
     """Whether a finding's fix was tried and found unsafe."""
-    return any(note.startswith((_UNDONE, _IN_VAIN)) for note in found.notes)
+    return any(note.startswith((_UNDONE, _IN_VAIN)) for note in diagnostic.notes)
 
 
-def _keeps_lines(found: Diagnostic) -> bool:
-    fix = found.fix
+def _keeps_lines(diagnostic: Diagnostic) -> bool:
+    fix = diagnostic.fix
     return fix is None or fix.replacement.count("\n") == fix.span.end_line - fix.span.line
 
 
-def _key(found: Diagnostic, has_lines: bool) -> tuple[str, str, int]:
-    span = found.primary.span
-    return found.code.code, span.file, span.line if has_lines else 0
+def _key(diagnostic: Diagnostic, has_lines: bool) -> tuple[str, str, int]:
+    span = diagnostic.primary.span
+    return diagnostic.code.code, span.file, span.line if has_lines else 0
 
 
-def _lines(found: Diagnostic) -> Iterable[tuple[str, int]]:
+def _lines(diagnostic: Diagnostic) -> Iterable[tuple[str, int]]:
     """The lines that a finding names."""
-    return {(label.span.file, label.span.line) for label in (found.primary, *found.secondary)}
+    return {(label.span.file, label.span.line) for label in (diagnostic.primary, *diagnostic.secondary)}

@@ -11,16 +11,18 @@ from planc.diff.difference import PlanDiff
 FORMAT_VERSION = 1
 
 
-def render_diff_json(found: PlanDiff) -> str:
+def render_diff_json(difference: PlanDiff) -> str:
     """One JSON document. `diagnostics` are the new plan's, as in `check --output-format json`."""
     document = {
         "format_version": FORMAT_VERSION,
-        "same_meaning": found.same_meaning,
-        "resume": asdict(found.resume) if found.resume else None,
-        "old": asdict(found.old),
-        "new": asdict(found.new),
-        "changes": [{**asdict(change), "action": change.action.name.lower()} for change in found.changes],
-        "summary": {"changed": found.num_changed, "unchanged": found.num_unchanged},
-        "diagnostics": json.loads(render_json(found.diagnostics))["diagnostics"],
+        "same_meaning": difference.same_meaning,
+        "resume": asdict(difference.resume) if difference.resume else None,
+        "old": asdict(difference.old),
+        "new": asdict(difference.new),
+        "changes": [
+            {**asdict(change), "action": change.action.name.lower()} for change in difference.changes
+        ],
+        "summary": {"changed": difference.num_changed, "unchanged": difference.num_unchanged},
+        "diagnostics": json.loads(render_json(difference.diagnostics))["diagnostics"],
     }
     return json.dumps(document, indent=2) + "\n"

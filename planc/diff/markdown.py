@@ -13,20 +13,20 @@ _LIVE = re.compile(r"(?i)@(?=\w)|#(?=\d)|\bwww(?=\.)|\b[a-z][a-z0-9+.-]*:(?=//)"
 """What a forge turns into a mention, a reference or a link. A space of no width after it prevents that."""
 
 
-def render_markdown(found: PlanDiff) -> str:
+def render_markdown(difference: PlanDiff) -> str:
     """The heading as a title, a table for each group that changed, the count."""
-    lines = [f"### {escape(heading(found))}", ""]
-    if resume := [*resume_lines(found)]:
+    lines = [f"### {escape(heading(difference))}", ""]
+    if resume := [*resume_lines(difference)]:
         lines.extend([*(f"{escape(line)}  " for line in resume), ""])
-    if found.same_meaning:
+    if difference.same_meaning:
         lines.extend(["No semantic change.", ""])
     else:
         for group in Group:
-            lines.extend(_group(group, [change for change in found.changes if change.group is group]))
-    for title, findings in remaining(found):
+            lines.extend(_group(group, [change for change in difference.changes if change.group is group]))
+    for title, findings in remaining(difference):
         listed = (f"- {escape(finding_line(finding))}" for finding in findings)
         lines.extend([f"**{title.capitalize()}**", "", *listed, ""])
-    lines.append(count(found))
+    lines.append(count(difference))
     return "\n".join(lines) + "\n"
 
 

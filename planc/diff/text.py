@@ -12,23 +12,23 @@ _COLOURS = {Action.ADD: "32", Action.CHANGE: "33", Action.REMOVE: "31", Action.R
 _MAX_NAME_WIDTH = 44
 
 
-def render_text(found: PlanDiff, *, colour: bool) -> str:
+def render_text(difference: PlanDiff, *, colour: bool) -> str:
     """A heading, the groups that changed, the new plan's other errors, its new warnings, and the count."""
-    lines = [heading(found), *(printable(line) for line in resume_lines(found)), ""]
-    if found.same_meaning:
+    lines = [heading(difference), *(printable(line) for line in resume_lines(difference)), ""]
+    if difference.same_meaning:
         lines.append("no semantic change")
     else:
         for group in Group:
-            lines.extend(_group(group, [c for c in found.changes if c.group is group], colour=colour))
-    for title, findings in remaining(found):
+            lines.extend(_group(group, [c for c in difference.changes if c.group is group], colour=colour))
+    for title, findings in remaining(difference):
         lines.extend([title.upper(), *(f"    {finding_line(finding)}" for finding in findings)])
-    lines.append(count(found))
+    lines.append(count(difference))
     return "\n".join(lines) + "\n"
 
 
-def heading(found: PlanDiff) -> str:
+def heading(difference: PlanDiff) -> str:
     """`planc diff  llama.plan  3f9c1a2 -> 8be07d4   world size 64 (unchanged)`."""
-    old, new = found.old, found.new
+    old, new = difference.old, difference.new
     names = new.name if old.name == new.name else f"{old.name} -> {new.name}"
     sizes = (
         f"{new.world_size:_} (unchanged)"
@@ -41,9 +41,9 @@ def heading(found: PlanDiff) -> str:
     return printable(f"planc diff  {names}  {hashes}   world size {sizes}{broken}{notes}")
 
 
-def resume_lines(found: PlanDiff) -> Iterator[str]:
+def resume_lines(difference: PlanDiff) -> Iterator[str]:
     """What a run of the new plan does with the checkpoint, the reason, and the help."""
-    if (verdict := found.resume) is None:
+    if (verdict := difference.resume) is None:
         return
     yield f"resume: {verdict.state}{f': {verdict.reason}' if verdict.reason else ''}"
     if verdict.help:
@@ -94,20 +94,22 @@ def consequence(finding: Finding) -> str:
     return f"breaks `expect`, {finding.place} {code}" if finding.breaks else code
 
 
-def remaining(found: PlanDiff) -> Iterator[tuple[str, list[Diagnostic]]]:
+def remaining(difference: PlanDiff) -> Iterator[tuple[str, list[Diagnostic]]]:
     """The new plan's errors that no change above shows, and its new warnings, each under a title."""
-    mentioned = {(finding.code, finding.place) for change in found.changes for finding in change.findings}
+    mentioned = {
+        (finding.code, finding.place) for change in difference.changes for finding in change.findings
+    }
     rest = [
         finding
-        for finding in errors(found)
+        for finding in errors(difference)
         if (finding.code.code, f"{finding.primary.span.file}:{finding.primary.span.line}") not in mentioned
     ]
     if rest:
         yield "errors", rest
     # A change shows only the code of a warning.
-    if found.new_warnings:
-        is_all = len(found.new_warnings) == _number(found, Severity.WARNING)
-        yield "warnings" if is_all else "new warnings", list(found.new_warnings)
+    if difference.new_warnings:
+        is_all = len(difference.new_warnings) == _number(difference, Severity.WARNING)
+        yield "warnings" if is_all else "new warnings", list(difference.new_warnings)
 
 
 def finding_line(finding: Diagnostic) -> str:
@@ -116,21 +118,21 @@ def finding_line(finding: Diagnostic) -> str:
     return f"{finding.primary.span} [{finding.code.code}] {finding.code.summary}{text}"
 
 
-def errors(found: PlanDiff) -> tuple[Diagnostic, ...]:
-    return tuple(finding for finding in found.diagnostics if finding.severity is Severity.ERROR)
+def errors(difference: PlanDiff) -> tuple[Diagnostic, ...]:
+    return tuple(finding for finding in difference.diagnostics if finding.severity is Severity.ERROR)
 
 
-def count(found: PlanDiff) -> str:
+def count(difference: PlanDiff) -> str:
     """`Diff: 5 changed, 30 unchanged. 1 error, 2 warnings (1 new).`"""
     parts = []
     for severity in Severity:
-        if number := _number(found, severity):
+        if number := _number(difference, severity):
             parts.append(plural(number, str(severity)))
-            if severity is Severity.WARNING and len(found.new_warnings) < number:
-                parts[-1] += f" ({len(found.new_warnings) or 'none'} new)"
+            if severity is Severity.WARNING and len(difference.new_warnings) < number:
+                parts[-1] += f" ({len(difference.new_warnings) or 'none'} new)"
     ending = f" {', '.join(parts)}." if parts else ""
-    return f"Diff: {found.num_changed} changed, {found.num_unchanged} unchanged.{ending}"
+    return f"Diff: {difference.num_changed} changed, {difference.num_unchanged} unchanged.{ending}"
 
 
-def _number(found: PlanDiff, severity: Severity) -> int:
-    return sum(finding.severity is severity for finding in found.diagnostics)
+def _number(difference: PlanDiff, severity: Severity) -> int:
+    return sum(finding.severity is severity for finding in difference.diagnostics)

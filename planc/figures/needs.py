@@ -14,39 +14,39 @@ from planc.figures.figure import Figure, Unit, num_bytes
 from planc.vocab import MeshDim
 
 
-def parameters_per_rank(found: Estimate) -> Figure:
+def parameters_per_rank(estimated: Estimate) -> Figure:
     """Elements of the shards of rank 0, which holds the most."""
-    return of_plan.parameters_per_rank(found.num_local_parameters)
+    return of_plan.parameters_per_rank(estimated.num_local_parameters)
 
 
-def peak_memory(found: Estimate) -> Figure:
+def peak_memory(estimated: Estimate) -> Figure:
     """The memory that a rank reserves at the peak of a step."""
-    return num_bytes("peak_memory", found.memory.peak.num_bytes)
+    return num_bytes("peak_memory", estimated.memory.peak.num_bytes)
 
 
-def peak_phase(found: Estimate) -> Figure:
+def peak_phase(estimated: Estimate) -> Figure:
     """The part of a step in which `peak_memory` is reached."""
-    return Figure("peak_phase", found.memory.peak_phase, Unit.PHASE)
+    return Figure("peak_phase", estimated.memory.peak_phase, Unit.PHASE)
 
 
-def peak_part(found: Estimate, name: str) -> Figure:
+def peak_part(estimated: Estimate, name: str) -> Figure:
     """One part of `peak_memory`; the parts add up to it."""
-    return num_bytes(f"peak_memory.{name}", dict(found.memory.peak_parts).get(name, 0))
+    return num_bytes(f"peak_memory.{name}", dict(estimated.memory.peak_parts).get(name, 0))
 
 
-def own_most(found: Estimate, name: str) -> Figure:
+def own_most(estimated: Estimate, name: str) -> Figure:
     """The maximum of a part over a step, in device or host memory."""
-    return num_bytes(f"memory.{name}", found.memory.part(name).num_bytes)
+    return num_bytes(f"memory.{name}", estimated.memory.part(name).num_bytes)
 
 
-def host_memory(found: Estimate) -> Figure:
+def host_memory(estimated: Estimate) -> Figure:
     """The host memory that a rank permanently holds, without the process itself."""
-    return num_bytes("host_memory", found.memory.host_bytes)
+    return num_bytes("host_memory", estimated.memory.host_bytes)
 
 
-def sent_bytes(found: Estimate) -> Figure:
+def sent_bytes(estimated: Estimate) -> Figure:
     """The bytes that a rank sends in a step."""
-    return num_bytes("sent_bytes_per_step", found.sent_bytes())
+    return num_bytes("sent_bytes_per_step", estimated.sent_bytes())
 
 
 def sent_by(
@@ -58,9 +58,9 @@ def sent_by(
     return num_bytes(name, sum(one.sent_bytes for one in chosen))
 
 
-def num_collectives(found: Estimate) -> Figure:
+def num_collectives(estimated: Estimate) -> Figure:
     """The number of collectives that a rank calls in a step."""
-    return counted_collectives(sum(collective.count for collective in found.collectives))
+    return counted_collectives(sum(collective.count for collective in estimated.collectives))
 
 
 def counted_collectives(number: int) -> Figure:
@@ -102,19 +102,19 @@ def interval_steps(one: AtInterval) -> Figure:
     return Figure(f"steps_between.{one.op}", one.every_steps, Unit.STEPS)
 
 
-def tokens_per_step(found: Estimate) -> Figure:
-    return of_plan.num_tokens(found.flops.tokens_per_step)
+def tokens_per_step(estimated: Estimate) -> Figure:
+    return of_plan.num_tokens(estimated.flops.tokens_per_step)
 
 
-def flops_per_token(found: Estimate) -> Figure:
-    return Figure("flops_per_token", found.flops.per_token, Unit.FLOP)
+def flops_per_token(estimated: Estimate) -> Figure:
+    return Figure("flops_per_token", estimated.flops.per_token, Unit.FLOP)
 
 
-def flops_per_step(found: Estimate) -> Figure:
+def flops_per_step(estimated: Estimate) -> Figure:
     """The FLOPs of all ranks, without recomputation."""
-    return Figure("flops_per_step", found.flops.per_step, Unit.FLOP)
+    return Figure("flops_per_step", estimated.flops.per_step, Unit.FLOP)
 
 
-def flops_per_rank(found: Estimate) -> Figure:
+def flops_per_rank(estimated: Estimate) -> Figure:
     """The FLOPs that one rank executes in a step, with recomputation."""
-    return Figure("executed_flops_per_rank", found.flops.executed_per_rank, Unit.FLOP)
+    return Figure("executed_flops_per_rank", estimated.flops.executed_per_rank, Unit.FLOP)

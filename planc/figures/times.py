@@ -23,29 +23,29 @@ def most_tokens_per_second_per_device(step: StepWork, bound: StepBound) -> Figur
     return _rate_per_device("most_tokens_per_second_per_device", step, bound.step_seconds)
 
 
-def expected_step_seconds(found: StepExpectation) -> Figure:
+def expected_step_seconds(expectation: StepExpectation) -> Figure:
     """What a run of the plan is expected to take."""
-    return Figure("expected_step_seconds", found.step_seconds, Unit.SECONDS)
+    return Figure("expected_step_seconds", expectation.step_seconds, Unit.SECONDS)
 
 
-def expected_tokens_per_second(step: StepWork, found: StepExpectation) -> Figure:
+def expected_tokens_per_second(step: StepWork, expectation: StepExpectation) -> Figure:
     """The expectation for the whole run."""
-    return _rate("expected_tokens_per_second", step, found.step_seconds)
+    return _rate("expected_tokens_per_second", step, expectation.step_seconds)
 
 
-def expected_tokens_per_second_per_device(step: StepWork, found: StepExpectation) -> Figure:
+def expected_tokens_per_second_per_device(step: StepWork, expectation: StepExpectation) -> Figure:
     """The expectation for one of the run's devices."""
-    return _rate_per_device("expected_tokens_per_second_per_device", step, found.step_seconds)
+    return _rate_per_device("expected_tokens_per_second_per_device", step, expectation.step_seconds)
 
 
-def slow_tokens_per_second(step: StepWork, found: StepExpectation) -> Figure:
+def slow_tokens_per_second(step: StepWork, expectation: StepExpectation) -> Figure:
     """The low end of the expected interval, for the whole run."""
-    return _rate("slow_tokens_per_second", step, found.slow_seconds)
+    return _rate("slow_tokens_per_second", step, expectation.slow_seconds)
 
 
-def fast_tokens_per_second(step: StepWork, found: StepExpectation) -> Figure:
+def fast_tokens_per_second(step: StepWork, expectation: StepExpectation) -> Figure:
     """The high end of the expected interval, for the whole run."""
-    return _rate("fast_tokens_per_second", step, found.fast_seconds)
+    return _rate("fast_tokens_per_second", step, expectation.fast_seconds)
 
 
 def _rate(name: str, step: StepWork, seconds: float) -> Figure:

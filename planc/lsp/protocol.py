@@ -153,13 +153,13 @@ def completion_item(item: completion.Item, ruler: Ruler, *, order: int) -> types
     )
 
 
-def hover_text(found: hover.Hover, ruler: Ruler, *, client: Client) -> types.Hover:
+def hover_text(shown: hover.Hover, ruler: Ruler, *, client: Client) -> types.Hover:
     """Plain text, or the same in fences of Markdown, where nothing is markup and columns stay aligned."""
-    blocks = [block for block in ("\n".join(found.paragraphs), found.table.rstrip("\n")) if block]
+    blocks = [block for block in ("\n".join(shown.paragraphs), shown.table.rstrip("\n")) if block]
     kind = types.MarkupKind.Markdown if client.takes_markdown else types.MarkupKind.PlainText
     if client.takes_markdown:
         blocks = [f"```text\n{block}\n```" for block in blocks]
-    return types.Hover(types.MarkupContent(kind, "\n\n".join(blocks)), ruler.range(found.span))
+    return types.Hover(types.MarkupContent(kind, "\n\n".join(blocks)), ruler.range(shown.span))
 
 
 _SYMBOL_KINDS = {
@@ -183,10 +183,10 @@ def symbol(found: outline.Symbol, ruler: Ruler) -> types.DocumentSymbol:
 
 
 def flat_symbols(
-    found: Sequence[outline.Symbol], ruler: Ruler, *, inside: str | None = None
+    symbols: Sequence[outline.Symbol], ruler: Ruler, *, inside: str | None = None
 ) -> Iterator[types.SymbolInformation]:
     """The outline without nesting: each entry names what it is in."""
-    for one in found:
+    for one in symbols:
         place = ruler.location(one.name_span)
         yield types.SymbolInformation(place, one.name, _SYMBOL_KINDS[one.kind], container_name=inside)
         yield from flat_symbols(one.children, ruler, inside=one.name)

@@ -18,14 +18,16 @@ from planc.tables import plural
 from planc.vocab import MeshDim
 
 
-def difference_section(found: PlanDiff, old: Side, new: Side) -> Html:
+def difference_section(difference: PlanDiff, old: Side, new: Side) -> Html:
     """The heading, memory and layout before and after, and a table for each group that changed."""
-    lines = [paragraph(line) for line in (heading(found), *resume_lines(found))]
-    groups = [] if found.same_meaning else [*_groups(found)]
-    pictures = [] if found.same_meaning else [_memory(old, new), _layout(old, new)]
-    nothing = [paragraph("no semantic change")] if found.same_meaning else []
-    others = (markup(element("h3", title), finding_list(findings)) for title, findings in remaining(found))
-    return markup(*lines, *nothing, *pictures, *groups, *others, paragraph(count(found)))
+    lines = [paragraph(line) for line in (heading(difference), *resume_lines(difference))]
+    groups = [] if difference.same_meaning else [*_groups(difference)]
+    pictures = [] if difference.same_meaning else [_memory(old, new), _layout(old, new)]
+    nothing = [paragraph("no semantic change")] if difference.same_meaning else []
+    others = (
+        markup(element("h3", title), finding_list(findings)) for title, findings in remaining(difference)
+    )
+    return markup(*lines, *nothing, *pictures, *groups, *others, paragraph(count(difference)))
 
 
 def finding_list(findings: Sequence[Diagnostic]) -> Html:
@@ -33,9 +35,9 @@ def finding_list(findings: Sequence[Diagnostic]) -> Html:
     return element("ul", *(element("li", finding_line(finding)) for finding in findings))
 
 
-def _groups(found: PlanDiff) -> Iterator[Html]:
+def _groups(difference: PlanDiff) -> Iterator[Html]:
     for group in Group:
-        changes = [change for change in found.changes if change.group is group]
+        changes = [change for change in difference.changes if change.group is group]
         if changes:
             body = element("tbody", *map(_row, changes))
             head = element("thead", element("tr", *(element("th", name, scope="col") for name in _COLUMNS)))

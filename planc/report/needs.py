@@ -26,22 +26,22 @@ from planc.show.estimate import (
 from planc.show.times import Times, bound_parts, bound_rows, expected_parts, expected_rows, no_time
 
 
-def memory_section(found: Estimate, *, device: Device | None) -> Html:
+def memory_section(estimated: Estimate, *, device: Device | None) -> Html:
     """The parts of the peak, the peak itself, and whether it fits."""
-    peak = needs.peak_memory(found)
-    drawn = [_part(found, name) for name, _ in found.memory.peak_parts]
+    peak = needs.peak_memory(estimated)
+    drawn = [_part(estimated, name) for name, _ in estimated.memory.peak_parts]
     drawn.append(Bar("peak", peak.text, (peak.count,), is_total=True))
     limit = device.memory_bytes if device else None
-    words = [f"on {device.name}: {verdict(found, device)}"] if device else []
-    rows = [*peak_rows(found), *elsewhere_rows(found)]
+    words = [f"on {device.name}: {verdict(estimated, device)}"] if device else []
+    rows = [*peak_rows(estimated), *elsewhere_rows(estimated)]
     header = ("part", "bytes", "", "formula")
-    caption = f"Memory per rank at the peak, in {needs.peak_phase(found).text}"
+    caption = f"Memory per rank at the peak, in {needs.peak_phase(estimated).text}"
     if device:
         caption += f"; the line is {device.name}'s memory"
     return markup(
         *map(paragraph, words),
         element("figure", bars(drawn, caption=caption, mark=limit)),
-        *map(paragraph, caveats(found)),
+        *map(paragraph, caveats(estimated)),
         details(
             "How each part is computed, and parts outside of the peak",
             table(rows, header=header, caption="Memory"),
@@ -50,8 +50,8 @@ def memory_section(found: Estimate, *, device: Device | None) -> Html:
     )
 
 
-def _part(found: Estimate, name: str) -> Bar:
-    part = needs.peak_part(found, name)
+def _part(estimated: Estimate, name: str) -> Bar:
+    part = needs.peak_part(estimated, name)
     return Bar(name, part.text, (part.count,))
 
 
@@ -77,33 +77,34 @@ def rehearsal_section(deep: Deep, *, graph: Graph) -> Html:
     )
 
 
-def communication_section(found: Estimate) -> Html:
+def communication_section(estimated: Estimate) -> Html:
     """The bytes that a rank sends in a step, by mesh dims, kind and cause."""
-    sent, number = needs.sent_bytes(found), needs.num_collectives(found)
-    if not found.collectives:
+    sent, number = needs.sent_bytes(estimated), needs.num_collectives(estimated)
+    if not estimated.collectives:
         return paragraph("A step sends nothing.")
     drawn = [
-        Bar(f"{one.over} {one.kind}, {one.cause}", one.sent.text, (one.sent.count,)) for one in traffic(found)
+        Bar(f"{one.over} {one.kind}, {one.cause}", one.sent.text, (one.sent.count,))
+        for one in traffic(estimated)
     ]
     drawn.append(Bar("total", sent.text, (sent.count,), is_total=True))
-    rows = [*map(traffic_row, traffic(found))]
+    rows = [*map(traffic_row, traffic(estimated))]
     header = ("over", "collective", "number", "group", "sent", "cause")
-    rarely = [f"And {at_interval_text(interval)}." for interval in found.at_intervals]
+    rarely = [f"And {at_interval_text(interval)}." for interval in estimated.at_intervals]
     return markup(
         element("figure", bars(drawn, caption=f"Sent per rank and step, in {number.text}")),
         *map(paragraph, rarely),
         details("As a table", table(rows, header=header, caption="Communication per step, per rank")),
-        details("Work per step", table([*work_rows(found)], caption="Work per step")),
+        details("Work per step", table([*work_rows(estimated)], caption="Work per step")),
     )
 
 
-def times_section(found: Times) -> Html:
+def times_section(times: Times) -> Html:
     """The expected time by part, and the bound: two figures, drawn to one scale."""
-    step, expected, bound = found.step, found.expected, found.bound
+    step, expected, bound = times.step, times.expected, times.bound
     scale = max(expected.step_seconds if expected else 0.0, bound.step_seconds if bound else 0.0)
     parts = []
     if expected is None:
-        parts.append(paragraph(f"The expected time is unknown: {no_time(step, found.device)}."))
+        parts.append(paragraph(f"The expected time is unknown: {no_time(step, times.device)}."))
     else:
         drawn = _bars(
             [*expected_parts(step, expected)], [*expected_rows(step, expected)], expected.step_seconds
@@ -112,7 +113,7 @@ def times_section(found: Times) -> Html:
         parts += _figure(drawn, [*expected_rows(step, expected)], caption=caption, scale=scale)
     if bound is not None:
         drawn = _bars([*bound_parts(step, bound)], [*bound_rows(step, bound)], bound.step_seconds)
-        caption = f"A bound, from {found.device.name}'s peaks: no run takes less. It is not an expectation"
+        caption = f"A bound, from {times.device.name}'s peaks: no run takes less. It is not an expectation"
         parts += _figure(drawn, [*bound_rows(step, bound)], caption=caption, scale=scale)
     return markup(*parts)
 

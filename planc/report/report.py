@@ -54,22 +54,22 @@ def plan_page(
 
 
 def run_page(
-    side: Side, found: RunRecord, *, deep: Deep | None = None, against: Compared | None = None
+    side: Side, logged: RunRecord, *, deep: Deep | None = None, against: Compared | None = None
 ) -> str:
     """The page of a run, with its plan below."""
     sections = [
-        Section("status", "Status", status_section(found, side)),
-        Section("training", "Training", curves_section(found)),
+        Section("status", "Status", status_section(logged, side)),
+        Section("training", "Training", curves_section(logged)),
         *_plan_sections(side, deep=deep),
     ]
     title = f"{side.graph.name}, a run"
     return page(title, heading=_heading(side), sections=[*sections, *_differences(against)])
 
 
-def difference_page(found: PlanDiff, old: Side, new: Side) -> str:
+def difference_page(difference: PlanDiff, old: Side, new: Side) -> str:
     """The page of one difference."""
-    section = Section("difference", "What changes", difference_section(found, old, new))
-    return page(found.new.name, heading=Html(""), sections=[section])
+    section = Section("difference", "What changes", difference_section(difference, old, new))
+    return page(difference.new.name, heading=Html(""), sections=[section])
 
 
 def review_page(reviewed: Sequence[Reviewed], *, revision: str) -> str:

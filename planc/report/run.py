@@ -19,28 +19,28 @@ _MAX_RANKS = 64
 """The most ranks whose memory is drawn."""
 
 
-def status_section(found: RunRecord, side: Side) -> Html:
+def status_section(logged: RunRecord, side: Side) -> Html:
     """How the run ended, or how far it is, with its last logged values."""
-    status = {name: value for name, value in found.status.items() if value not in (None, [], "")}
+    status = {name: value for name, value in logged.status.items() if value not in (None, [], "")}
     rows = [(name.replace("_", " "), str(value)) for name, value in status.items() if name != "plan_hash"]
     num_steps = of_plan.num_steps(side.graph).number
-    for name, points in found.logged.items():
+    for name, points in logged.logged.items():
         step, value = points[-1]
-        text = _written(name, value, found)
+        text = _written(name, value, logged)
         label = name.removesuffix("_bytes").replace("_", " ")
         rows.append((label, f"{text} at step {step:_} of {num_steps}"))
     damaged = []
-    if found.num_damaged:
-        lines = plural(found.num_damaged, "line")
+    if logged.num_damaged:
+        lines = plural(logged.num_damaged, "line")
         damaged.append(f"{METRICS_NAME} has {lines} that can't be read; the curves leave them out.")
-    missing = [] if found.status else ["status.json is missing or invalid."]
-    return markup(table([*rows], caption="Status"), *_sources(found), *map(paragraph, (*missing, *damaged)))
+    missing = [] if logged.status else ["status.json is missing or invalid."]
+    return markup(table([*rows], caption="Status"), *_sources(logged), *map(paragraph, (*missing, *damaged)))
 
 
-def _sources(found: RunRecord) -> Iterator[Html]:
+def _sources(logged: RunRecord) -> Iterator[Html]:
     """The last values of each source of a mixture."""
     rows = []
-    for label, numbers in found.sources.items():
+    for label, numbers in logged.sources.items():
         last = {name: points[-1] for name, points in numbers.items()}
         step, loss = last.get("loss", (0, 0.0))
         counts = (f"{round(last[name][1]):_}" if name in last else "" for name in ("labels", "tokens"))
@@ -51,66 +51,68 @@ def _sources(found: RunRecord) -> Iterator[Html]:
         yield table(rows, header=header, caption="Sources, with their last logged values")
 
 
-def curves_section(found: RunRecord) -> Html:
+def curves_section(logged: RunRecord) -> Html:
     """The curves of all logged steps."""
-    if not found.logged:
+    if not logged.logged:
         return paragraph(f"{METRICS_NAME} has no steps yet.")
-    return markup(*_charts(found), _by_rank(found))
+    return markup(*_charts(logged), _by_rank(logged))
 
 
-def _charts(found: RunRecord) -> Iterator[Html]:
-    losses = [Curve(name, points) for name, points in _one(found, "loss")]
+def _charts(logged: RunRecord) -> Iterator[Html]:
+    losses = [Curve(name, points) for name, points in _one(logged, "loss")]
     losses += [
         Curve(f"evaluation {name}", points, is_line=len(points) > 1)
-        for name, points in found.evaluations.items()
+        for name, points in logged.evaluations.items()
     ]
     if losses:
         yield chart("Loss", losses, written=_short)
-    of_sources = [Curve(label, points) for label, one in found.sources.items() if (points := one.get("loss"))]
+    of_sources = [
+        Curve(label, points) for label, one in logged.sources.items() if (points := one.get("loss"))
+    ]
     if of_sources:
         yield chart("Loss by source", of_sources, written=_short)
     for name, title in (("grad_norm", "Gradient norm"), ("learning_rate", "Learning rate")):
-        if curves := [Curve(title.lower(), points) for _, points in _one(found, name)]:
+        if curves := [Curve(title.lower(), points) for _, points in _one(logged, name)]:
             yield chart(title, curves, written=_short)
-    if curves := [Curve("tokens/s", points) for _, points in _one(found, "tokens_per_second")]:
+    if curves := [Curve("tokens/s", points) for _, points in _one(logged, "tokens_per_second")]:
         yield chart(
             "Speed", curves, unit="tokens/s", written=lambda value: speed.tokens_per_second(value).number
         )
-    if curves := [Curve("memory", _in_gib(points)) for _, points in _one(found, "memory_bytes")]:
-        note = f": the most that any rank held so far, {found.memory_kind}"
+    if curves := [Curve("memory", _in_gib(points)) for _, points in _one(logged, "memory_bytes")]:
+        note = f": the most that any rank held so far, {logged.memory_kind}"
         yield chart(
-            "Memory", curves, unit="GiB", note=note, written=lambda value: _bytes(value * _GIB, found)
+            "Memory", curves, unit="GiB", note=note, written=lambda value: _bytes(value * _GIB, logged)
         )
 
 
-def _by_rank(found: RunRecord) -> Html:
-    if not found.rank_memory:
+def _by_rank(logged: RunRecord) -> Html:
+    if not logged.rank_memory:
         text = "The run kept no logs by rank, so the memory of single ranks is not known: see "
         return paragraph(text, element("code", "logging { per_rank = true }"), ".", kind="note")
-    most = sorted(found.rank_memory, key=lambda rank: -found.rank_memory[rank])[:_MAX_RANKS]
-    sizes = [(rank, found.rank_memory[rank]) for rank in sorted(most)]
-    drawn = [Bar(f"rank {rank}", _bytes(size, found), (size,)) for rank, size in sizes]
-    left_out = len(found.rank_memory) - len(drawn)
+    most = sorted(logged.rank_memory, key=lambda rank: -logged.rank_memory[rank])[:_MAX_RANKS]
+    sizes = [(rank, logged.rank_memory[rank]) for rank in sorted(most)]
+    drawn = [Bar(f"rank {rank}", _bytes(size, logged), (size,)) for rank, size in sizes]
+    left_out = len(logged.rank_memory) - len(drawn)
     others = f"; the {plural(left_out, 'rank')} with less omitted" if left_out else ""
-    return element("figure", bars(drawn, caption=f"Peak memory by rank, {found.memory_kind}{others}"))
+    return element("figure", bars(drawn, caption=f"Peak memory by rank, {logged.memory_kind}{others}"))
 
 
-def _one(found: RunRecord, name: str) -> Iterator[tuple[str, Points]]:
-    if name in found.logged:
-        yield name, found.logged[name]
+def _one(logged: RunRecord, name: str) -> Iterator[tuple[str, Points]]:
+    if name in logged.logged:
+        yield name, logged.logged[name]
 
 
 def _in_gib(points: Points) -> Points:
     return tuple((step, value / _GIB) for step, value in points)
 
 
-def _bytes(value: float, found: RunRecord) -> str:
-    return speed.measured_memory(round(value), kind=found.memory_kind).text
+def _bytes(value: float, logged: RunRecord) -> str:
+    return speed.measured_memory(round(value), kind=logged.memory_kind).text
 
 
-def _written(name: str, value: float, found: RunRecord) -> str:
+def _written(name: str, value: float, logged: RunRecord) -> str:
     if name == "memory_bytes":
-        return _bytes(value, found)
+        return _bytes(value, logged)
     return speed.tokens_per_second(value).number if name == "tokens_per_second" else _short(value)
 
 

@@ -95,7 +95,7 @@ class Observer(Protocol):
     def stepped(self, metrics: StepMetrics) -> None:
         """A step is done and due to be reported."""
 
-    def evaluated(self, found: Evaluation, *, step: int) -> None:
+    def evaluated(self, evaluation: Evaluation, *, step: int) -> None:
         """An evaluation after an earlier `step` is done, which the run before had postponed."""
 
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
@@ -130,9 +130,9 @@ class Together:
         for observer in self.observers:
             observer.stepped(metrics)
 
-    def evaluated(self, found: Evaluation, *, step: int) -> None:
+    def evaluated(self, evaluation: Evaluation, *, step: int) -> None:
         for observer in self.observers:
-            observer.evaluated(found, step=step)
+            observer.evaluated(evaluation, step=step)
 
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
         for observer in self.observers:
@@ -152,7 +152,7 @@ class Silent:
 
     def stepped(self, metrics: StepMetrics) -> None: ...
 
-    def evaluated(self, found: Evaluation, *, step: int) -> None: ...
+    def evaluated(self, evaluation: Evaluation, *, step: int) -> None: ...
 
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None: ...
 

@@ -29,12 +29,12 @@ class Traffic:
     sent: Figure
 
 
-def estimate_text(found: Estimate, *, device: Device | None = None, times: Times | None = None) -> str:
+def estimate_text(estimated: Estimate, *, device: Device | None = None, times: Times | None = None) -> str:
     """The convention, memory by part, communication by mesh dim, work, and time if a device is known."""
-    sections = [convention_text(), memory_text(found, device=device), collectives_text(found)]
-    if found.ranks:
-        sections.insert(1, ranks_text(found))
-    sections.append(f"WORK PER STEP\n{render_table([*work_rows(found)], indent='  ')}")
+    sections = [convention_text(), memory_text(estimated, device=device), collectives_text(estimated)]
+    if estimated.ranks:
+        sections.insert(1, ranks_text(estimated))
+    sections.append(f"WORK PER STEP\n{render_table([*work_rows(estimated)], indent='  ')}")
     if times is not None:
         sections.append(times_text(times))
     return "\n".join(sections)
@@ -45,81 +45,83 @@ def convention_text() -> str:
     return "".join(f"{line}\n" for line in CONVENTION)
 
 
-def ranks_text(found: Estimate) -> str:
+def ranks_text(estimated: Estimate) -> str:
     """A row for each pp rank. The other sections have, of each figure, that of the rank with the most."""
     header = ("pp rank", "stages", "in flight", "parameters", "peak", "sent")
-    rows = [_rank_row(rank) for rank in found.ranks]
+    rows = [_rank_row(rank) for rank in estimated.ranks]
     table = render_table(rows, header=header, right=(0, 2, 3, 4, 5), indent="  ")
     return f"PIPELINE\n{table}  below, each figure is that of the pp rank with the most of it\n"
 
 
-def _rank_row(found: Estimate) -> tuple[str, ...]:
-    assert found.place is not None, "it is of a pipeline"
+def _rank_row(estimated: Estimate) -> tuple[str, ...]:
+    assert estimated.place is not None, "it is of a pipeline"
     return (
-        str(found.place.pp_rank),
-        ", ".join(map(str, found.place.stages)),
-        str(found.place.in_flight),
-        needs.parameters_per_rank(found).number,
-        needs.peak_memory(found).text,
-        needs.sent_bytes(found).text,
+        str(estimated.place.pp_rank),
+        ", ".join(map(str, estimated.place.stages)),
+        str(estimated.place.in_flight),
+        needs.parameters_per_rank(estimated).number,
+        needs.peak_memory(estimated).text,
+        needs.sent_bytes(estimated).text,
     )
 
 
-def memory_text(found: Estimate, *, device: Device | None = None) -> str:
+def memory_text(estimated: Estimate, *, device: Device | None = None) -> str:
     """Memory by part, the peak, its phase and, for a device, whether it fits."""
-    whose = "PER RANK" if found.place is None else f"OF PP RANK {found.place.pp_rank}"
-    text = f"MEMORY {whose}, at the peak, in {needs.peak_phase(found).text}\n"
-    text += render_table([*peak_rows(found)], right=(1,), indent="  ")
-    if elsewhere := [*elsewhere_rows(found)]:
+    whose = "PER RANK" if estimated.place is None else f"OF PP RANK {estimated.place.pp_rank}"
+    text = f"MEMORY {whose}, at the peak, in {needs.peak_phase(estimated).text}\n"
+    text += render_table([*peak_rows(estimated)], right=(1,), indent="  ")
+    if elsewhere := [*elsewhere_rows(estimated)]:
         text += "  not in the peak (other phases, or host memory), each at its own maximum:\n"
         text += render_table(elsewhere, right=(1,), indent="  ")
-    if found.memory.host_bytes:
-        text += f"  in host memory, in addition to the process: {needs.host_memory(found).text} per rank\n"
-    text += "".join(f"  {line}\n" for line in caveats(found))
-    return text if device is None else f"{text}  on {device.name}: {verdict(found, device)}\n"
+    if estimated.memory.host_bytes:
+        text += (
+            f"  in host memory, in addition to the process: {needs.host_memory(estimated).text} per rank\n"
+        )
+    text += "".join(f"  {line}\n" for line in caveats(estimated))
+    return text if device is None else f"{text}  on {device.name}: {verdict(estimated, device)}\n"
 
 
-def caveats(found: Estimate) -> Iterator[str]:
+def caveats(estimated: Estimate) -> Iterator[str]:
     """The parts of the plan that the memory estimate does not model."""
-    if "compile" in found.not_modeled:
+    if "compile" in estimated.not_modeled:
         yield "compile is not modeled: compiled modules keep other tensors, and their peak is often lower"
-    if found.place is not None:
+    if estimated.place is not None:
         yield "gaps between several micro-batches are not modeled: `planc check --deep` measures them"
 
 
-def peak_rows(found: Estimate) -> Iterator[tuple[str, ...]]:
+def peak_rows(estimated: Estimate) -> Iterator[tuple[str, ...]]:
     """The parts of the peak, then the peak: name, bytes, whether they are exact, and the formula."""
-    for name, _ in found.memory.peak_parts:
-        explained = found.memory.explained(name)
-        yield name, needs.peak_part(found, name).text, _size(explained), explained.formula
-    peak = found.memory.peak
-    yield peak.name, needs.peak_memory(found).text, _size(peak), peak.formula
+    for name, _ in estimated.memory.peak_parts:
+        explained = estimated.memory.explained(name)
+        yield name, needs.peak_part(estimated, name).text, _size(explained), explained.formula
+    peak = estimated.memory.peak
+    yield peak.name, needs.peak_memory(estimated).text, _size(peak), peak.formula
 
 
-def elsewhere_rows(found: Estimate) -> Iterator[tuple[str, ...]]:
+def elsewhere_rows(estimated: Estimate) -> Iterator[tuple[str, ...]]:
     """The parts that are larger at another time than at the peak."""
-    at_peak = dict(found.memory.peak_parts)
-    for part in found.memory.parts:
+    at_peak = dict(estimated.memory.peak_parts)
+    for part in estimated.memory.parts:
         if part.num_bytes and at_peak.get(part.name) != part.num_bytes:
-            yield part.name, needs.own_most(found, part.name).text, _size(part), part.formula
+            yield part.name, needs.own_most(estimated, part.name).text, _size(part), part.formula
 
 
-def verdict(found: Estimate, device: Device) -> str:
+def verdict(estimated: Estimate, device: Device) -> str:
     """Whether the peak fits a device, and its share of the device's memory."""
-    share = found.memory.peak.num_bytes / device.memory_bytes
+    share = estimated.memory.peak.num_bytes / device.memory_bytes
     word = "fits" if share <= FITS else "may run out" if share <= RISKY else "does not fit"
     room = f"{100 * share:.0f} % of {format_bytes(device.memory_bytes)}"
     return f"{word}: {room}, and up to {100 * FITS:.0f} % counts as fitting"
 
 
-def collectives_text(found: Estimate) -> str:
+def collectives_text(estimated: Estimate) -> str:
     """The bytes that a rank sends in a step, by mesh dim, kind and cause."""
     text = "COMMUNICATION PER STEP, PER RANK\n"
-    rarely = "".join(f"  and {at_interval_text(interval)}\n" for interval in found.at_intervals)
-    if not found.collectives:
+    rarely = "".join(f"  and {at_interval_text(interval)}\n" for interval in estimated.at_intervals)
+    if not estimated.collectives:
         return f"{text}  none\n{rarely}"
-    sent, number = needs.sent_bytes(found), needs.num_collectives(found)
-    table = render_table([*map(traffic_row, traffic(found))], right=(2, 4), indent="  ")
+    sent, number = needs.sent_bytes(estimated), needs.num_collectives(estimated)
+    table = render_table([*map(traffic_row, traffic(estimated))], right=(2, 4), indent="  ")
     return f"{text}{table}  {sent.text} in total, in {number.text}\n{rarely}"
 
 
@@ -136,10 +138,10 @@ def _size(amount: Amount) -> str:
     return "exact" if amount.is_exact else "estimated"
 
 
-def traffic(found: Estimate) -> Iterator[Traffic]:
+def traffic(estimated: Estimate) -> Iterator[Traffic]:
     """The groups of a step's collectives of any size, including single numbers."""
     groups: dict[tuple[tuple[MeshDim, ...], str, str], list[Collective]] = {}
-    for collective in found.collectives:
+    for collective in estimated.collectives:
         groups.setdefault((collective.over, collective.kind, collective.cause), []).append(collective)
     for (over, kind, cause), members in groups.items():
         count = needs.collectives_by(members, over=over, kind=kind, cause=cause)
@@ -153,33 +155,37 @@ def traffic_row(one: Traffic) -> tuple[str, ...]:
     return one.over, one.kind, one.count.number, f"over {ranks}", one.sent.text, one.cause
 
 
-def work_rows(found: Estimate) -> Iterator[tuple[str, str, str]]:
+def work_rows(estimated: Estimate) -> Iterator[tuple[str, str, str]]:
     """FLOPs of the model per token, of a step, and of one rank."""
-    work = found.flops
+    work = estimated.flops
     formula = "6 x matmul weights + 6 x heads x (d_qk + d_v) x sequence; no causal halving"
     if work.counts_all_experts:
         formula += "; every expert counts"
-    yield "model", f"{needs.flops_per_token(found).text} per token", formula
-    yield "step", needs.flops_per_step(found).text, f"for all ranks, {needs.tokens_per_step(found).text}"
+    yield "model", f"{needs.flops_per_token(estimated).text} per token", formula
+    yield (
+        "step",
+        needs.flops_per_step(estimated).text,
+        f"for all ranks, {needs.tokens_per_step(estimated).text}",
+    )
     again = work.executed_per_token / work.per_token if work.per_token else 1.0
-    executed = needs.flops_per_rank(found).text
+    executed = needs.flops_per_rank(estimated).text
     yield "rank", executed, f"executed, {again:.3f} x the model's: recomputation"
 
 
-def memory_data(found: Estimate) -> dict[str, Any]:
+def memory_data(estimated: Estimate) -> dict[str, Any]:
     """Every part of memory, and the peak with its parts."""
-    made_of = [{"name": name, "num_bytes": size} for name, size in found.memory.peak_parts]
+    made_of = [{"name": name, "num_bytes": size} for name, size in estimated.memory.peak_parts]
     return {
-        "parts": [asdict(part) for part in found.memory.parts],
-        "peak": {**asdict(found.memory.peak), "phase": found.memory.peak_phase, "parts": made_of},
-        "phases": dict(found.memory.phases),
-        "host_bytes": found.memory.host_bytes,
+        "parts": [asdict(part) for part in estimated.memory.parts],
+        "peak": {**asdict(estimated.memory.peak), "phase": estimated.memory.peak_phase, "parts": made_of},
+        "phases": dict(estimated.memory.phases),
+        "host_bytes": estimated.memory.host_bytes,
     }
 
 
-def collectives_data(found: Estimate) -> list[dict[str, Any]]:
+def collectives_data(estimated: Estimate) -> list[dict[str, Any]]:
     """Every collective of a step, without sums."""
-    return _listed(found.collectives)
+    return _listed(estimated.collectives)
 
 
 def _listed(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
@@ -189,42 +195,42 @@ def _listed(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
     ]
 
 
-def _rank_data(found: Estimate) -> dict[str, Any]:
-    assert found.place is not None, "it is of a pipeline"
+def _rank_data(estimated: Estimate) -> dict[str, Any]:
+    assert estimated.place is not None, "it is of a pipeline"
     return {
-        **asdict(found.place),
-        "num_parameters": found.num_local_parameters,
-        "memory": memory_data(found),
-        "collectives": collectives_data(found),
+        **asdict(estimated.place),
+        "num_parameters": estimated.num_local_parameters,
+        "memory": memory_data(estimated),
+        "collectives": collectives_data(estimated),
     }
 
 
 def estimate_data(
-    found: Estimate, *, device: Device | None = None, times: Times | None = None
+    estimated: Estimate, *, device: Device | None = None, times: Times | None = None
 ) -> dict[str, Any]:
     """Everything, with sums only in the facts; `device` and `time` only if a device is known."""
     document: dict[str, Any] = {
         "convention": " ".join(CONVENTION),
-        "not_modeled": list(found.not_modeled),
-        "facts": dict(estimated_facts(found, device=device)),
-        "memory": memory_data(found),
-        "collectives": collectives_data(found),
+        "not_modeled": list(estimated.not_modeled),
+        "facts": dict(estimated_facts(estimated, device=device)),
+        "memory": memory_data(estimated),
+        "collectives": collectives_data(estimated),
         "at_intervals": [
             {
                 "op": interval.op,
                 "every_steps": interval.every_steps,
                 "collectives": _listed(interval.collectives),
             }
-            for interval in found.at_intervals
+            for interval in estimated.at_intervals
         ],
         "flops": {
-            **asdict(found.flops),
-            "per_step": found.flops.per_step,
-            "executed_per_rank": found.flops.executed_per_rank,
+            **asdict(estimated.flops),
+            "per_step": estimated.flops.per_step,
+            "executed_per_rank": estimated.flops.executed_per_rank,
         },
     }
-    if found.ranks:
-        document["ranks"] = [_rank_data(rank) for rank in found.ranks]
+    if estimated.ranks:
+        document["ranks"] = [_rank_data(rank) for rank in estimated.ranks]
     if device is not None:
         document["device"] = asdict(device)
     if times is not None:

@@ -64,30 +64,37 @@ Part = tuple[str, float, str]
 """A part of a step: its name, its seconds, and a note."""
 
 
-def expected_parts(step: StepWork, found: StepExpectation) -> Iterator[Part]:
+def expected_parts(step: StepWork, expectation: StepExpectation) -> Iterator[Part]:
     """The parts of the expected time, which add up to it."""
-    yield "matmuls", found.matmul_seconds, "forward, backward and recomputation"
-    yield "attention", found.attention_seconds, ""
-    yield "elementwise", found.elementwise_seconds, "norms, activations, loss, FSDP's copies"
-    if found.host_seconds:
-        yield "host", found.host_seconds, "launches of kernels, which the device waits for"
-    hidden = format_seconds(found.hidden_seconds)
-    yield "communication", found.exposed_seconds, f"not hidden by compute; {hidden} is"
-    if found.replicas_seconds:
-        yield "replicas", found.replicas_seconds, "gradients sent after backward"
-    yield "optimizer", found.optimizer_seconds, _optimizer(step)
+    yield "matmuls", expectation.matmul_seconds, "forward, backward and recomputation"
+    yield "attention", expectation.attention_seconds, ""
+    yield "elementwise", expectation.elementwise_seconds, "norms, activations, loss, FSDP's copies"
+    if expectation.host_seconds:
+        yield "host", expectation.host_seconds, "launches of kernels, which the device waits for"
+    hidden = format_seconds(expectation.hidden_seconds)
+    yield "communication", expectation.exposed_seconds, f"not hidden by compute; {hidden} is"
+    if expectation.replicas_seconds:
+        yield "replicas", expectation.replicas_seconds, "gradients sent after backward"
+    yield "optimizer", expectation.optimizer_seconds, _optimizer(step)
     if step.pipeline is not None:
-        yield "bubble", found.bubble_seconds, "the busiest pp rank waits for others"
+        yield "bubble", expectation.bubble_seconds, "the busiest pp rank waits for others"
 
 
-def expected_rows(step: StepWork, found: StepExpectation) -> Iterator[tuple[str, str, str]]:
+def expected_rows(step: StepWork, expectation: StepExpectation) -> Iterator[tuple[str, str, str]]:
     """The expectation by part, then in total with its interval, then in tokens."""
-    yield from map(_row, expected_parts(step, found))
-    interval = f"{format_seconds(found.fast_seconds)} to {format_seconds(found.slow_seconds)}"
-    yield "step", times.expected_step_seconds(found).text, f"{interval}; the largest part is {found.limit}"
-    slow, fast = times.slow_tokens_per_second(step, found), times.fast_tokens_per_second(step, found)
-    each = times.expected_tokens_per_second_per_device(step, found).text
-    rate = times.expected_tokens_per_second(step, found).text
+    yield from map(_row, expected_parts(step, expectation))
+    interval = f"{format_seconds(expectation.fast_seconds)} to {format_seconds(expectation.slow_seconds)}"
+    yield (
+        "step",
+        times.expected_step_seconds(expectation).text,
+        f"{interval}; the largest part is {expectation.limit}",
+    )
+    slow, fast = (
+        times.slow_tokens_per_second(step, expectation),
+        times.fast_tokens_per_second(step, expectation),
+    )
+    each = times.expected_tokens_per_second_per_device(step, expectation).text
+    rate = times.expected_tokens_per_second(step, expectation).text
     yield "tokens", rate, f"{slow.number} to {fast.number}; {each}"
 
 
@@ -151,9 +158,9 @@ def _bound_figures(step: StepWork, bound: StepBound) -> Iterator[Figure]:
     yield times.most_tokens_per_second_per_device(step, bound)
 
 
-def _expected_figures(step: StepWork, found: StepExpectation) -> Iterator[Figure]:
-    yield times.expected_step_seconds(found)
-    yield times.expected_tokens_per_second(step, found)
-    yield times.expected_tokens_per_second_per_device(step, found)
-    yield times.slow_tokens_per_second(step, found)
-    yield times.fast_tokens_per_second(step, found)
+def _expected_figures(step: StepWork, expectation: StepExpectation) -> Iterator[Figure]:
+    yield times.expected_step_seconds(expectation)
+    yield times.expected_tokens_per_second(step, expectation)
+    yield times.expected_tokens_per_second_per_device(step, expectation)
+    yield times.slow_tokens_per_second(step, expectation)
+    yield times.fast_tokens_per_second(step, expectation)

@@ -131,15 +131,15 @@ class Search:
         scored.extend(self._compiled(scored))
         return tuple(sorted(scored, key=lambda one: (*_place(one), one.score.peak_bytes)))
 
-    def _ranked(self, found: Sequence[AnyPlan]) -> tuple[AnyPlan, ...]:
+    def _ranked(self, plans: Sequence[AnyPlan]) -> tuple[AnyPlan, ...]:
         """The fastest first; of those that tie with it, the one whose mesh has the fewest dims."""
-        fastest = min((one.seconds for one in found), default=0.0)
+        fastest = min((one.seconds for one in plans), default=0.0)
 
         def place(one: AnyPlan) -> tuple[float, ...]:
             is_tied = one.seconds <= (1 + self.tie) * fastest
             return len(one.choice.mesh.sizes) if is_tied and self.tie else _MOST_DIMS, *_place(one)
 
-        return tuple(sorted(found, key=place))
+        return tuple(sorted(plans, key=place))
 
     def text(self, choice: Choice) -> str:
         """A choice's whole plan."""

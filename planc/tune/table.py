@@ -28,20 +28,20 @@ _HEADER = (
 )
 
 
-def result_text(search: Search, found: tuple[Proposal, ...]) -> str:
+def result_text(search: Search, proposals: tuple[Proposal, ...]) -> str:
     """The best plans, the fastest first, and how many were looked at."""
     heading = (
         f"{search.base.name}: {plural(search.num_devices, 'device')} ({search.device.name}), "
         f"{search.base.tokens_per_step:_} tokens per step"
     )
     looked = f"{search.num_meshes:_} meshes, {plural(search.scorer.num_scored, 'plan')} scored"
-    if not found:
+    if not proposals:
         every = set(reasons(search).values())
         why = every.pop() if len(every) == 1 else "--explain prints why"
         return f"{heading}\n{looked}; none fits and passes the check: {why}\n"
-    rows = [_row(number, one, search) for number, one in enumerate(found, 1)]
+    rows = [_row(number, one, search) for number, one in enumerate(proposals, 1)]
     table = render_table(rows, header=_HEADER, right=(0, 2, 4, 5, 6, 7), indent="  ")
-    source = found[0].times.expected
+    source = proposals[0].times.expected
     assert source is not None, "the search requires an expectation"
     return f"{heading}\n{table}{looked}; speeds by {source.source}\n"
 
@@ -106,7 +106,7 @@ def reasons_text(search: Search) -> str:
     return f"\nNOT AMONG THEM\n{render_table(rows, indent='  ')}" if rows else ""
 
 
-def result_data(search: Search, found: tuple[Proposal, ...], *, explain: bool) -> dict[str, Any]:
+def result_data(search: Search, proposals: tuple[Proposal, ...], *, explain: bool) -> dict[str, Any]:
     """Everything that the table shows, in full precision."""
     document: dict[str, Any] = {
         "format_version": 1,
@@ -116,7 +116,7 @@ def result_data(search: Search, found: tuple[Proposal, ...], *, explain: bool) -
         "tokens_per_step": search.base.tokens_per_step,
         "num_meshes": search.num_meshes,
         "num_scored": search.scorer.num_scored,
-        "proposals": [_data(one) for one in found],
+        "proposals": [_data(one) for one in proposals],
     }
     return document | ({"reasons": dict(reasons(search))} if explain else {})
 

@@ -27,37 +27,35 @@ def check(subject: Subject) -> Findings:
     yield _finding(found, subject.plan.span("hardware.gpu"), notes=tuple(_notes(found)), help=_help(found))
 
 
-def rehearsed(found: Demand, span: Span) -> Diagnostic | None:
+def rehearsed(demand: Demand, span: Span) -> Diagnostic | None:
     """The same finding for a peak that a rehearsal measured; None if it fits."""
-    if found.fits:
+    if demand.fits:
         return None
     source = "the rehearsal measured this: it replays planc's operations on a simulated allocator"
     help = "run `planc estimate` for a breakdown of the memory"
-    return _finding(found, span, notes=(source, *_notes(found)), help=help)
+    return _finding(demand, span, notes=(source, *_notes(demand)), help=help)
 
 
-def _finding(found: Demand, span: Span, *, notes: tuple[str, ...], help: str) -> Diagnostic:
-    code = CODE if found.share > RISKY else TIGHT
-    device = found.device
-    text = (
-        f"{format_bytes(found.peak_bytes)} of {format_bytes(device.memory_bytes)}, {100 * found.share:.0f} %"
-    )
+def _finding(demand: Demand, span: Span, *, notes: tuple[str, ...], help: str) -> Diagnostic:
+    code = CODE if demand.share > RISKY else TIGHT
+    peak, memory = format_bytes(demand.peak_bytes), format_bytes(demand.device.memory_bytes)
+    text = f"{peak} of {memory}, {100 * demand.share:.0f} %"
     return code.at(span, text, notes=notes, help=help)
 
 
-def _notes(found: Demand) -> Iterator[str]:
-    parts = ", ".join(f"{name} {format_bytes(num_bytes)}" for name, num_bytes in found.parts[:_NUM_PARTS])
-    yield f"the peak is in {found.phase}: {parts}"
+def _notes(demand: Demand) -> Iterator[str]:
+    parts = ", ".join(f"{name} {format_bytes(num_bytes)}" for name, num_bytes in demand.parts[:_NUM_PARTS])
+    yield f"the peak is in {demand.phase}: {parts}"
     yield (
         f"up to {100 * FITS:.0f} % counts as fitting, since the CUDA context and NCCL need memory outside "
         "PyTorch's allocator, and the estimate is not calibrated to a machine"
     )
 
 
-def _help(found: Demand) -> str:
-    if not found.changes:
+def _help(demand: Demand) -> str:
+    if not demand.changes:
         return "no two changes make it fit; run `planc estimate` for a breakdown of the memory"
-    return f"to fit, set {'; or '.join(map(_change, found.changes))}"
+    return f"to fit, set {'; or '.join(map(_change, demand.changes))}"
 
 
 def _change(one: Change) -> str:

@@ -143,40 +143,40 @@ def _compare(pair: Pair, arguments: Namespace) -> int:
     return FINDINGS if is_failure or fails(found, arguments.fail_on) else CLEAN
 
 
-def fails(found: PlanDiff, groups: Sequence[str]) -> bool:
+def fails(difference: PlanDiff, groups: Sequence[str]) -> bool:
     """Whether any of the groups differs; `expect` if an expectation is broken, removed or changed.
 
     UsageError for a group that could not be compared, since it may have changed.
     """
-    if Group.EXPECT in groups and _weakens(found):
+    if Group.EXPECT in groups and _weakens(difference):
         return True
-    unknown = [change for change in found.changes if change.note == UNKNOWN]
+    unknown = [change for change in difference.changes if change.note == UNKNOWN]
     for group in (Group.MEMORY, Group.COMMUNICATION):
         if unknown and group in groups:
             raise UsageError(f"--fail-on {group}: {UNKNOWN}")
     watched = [group for group in Group if group in groups and group is not Group.EXPECT]
-    return any(map(found.differs_in, watched))
+    return any(map(difference.differs_in, watched))
 
 
-def _weakens(found: PlanDiff) -> bool:
+def _weakens(difference: PlanDiff) -> bool:
     """Whether an expectation does not hold, or no longer stands as it was."""
-    if any(finding.code.code == BROKEN.code for finding in found.diagnostics):
+    if any(finding.code.code == BROKEN.code for finding in difference.diagnostics):
         return True
-    actions = {change.action for change in found.changes if change.group is Group.EXPECT}
+    actions = {change.action for change in difference.changes if change.group is Group.EXPECT}
     return bool(actions & {Action.REMOVE, Action.CHANGE})
 
 
-def _write(found: PlanDiff, output_format: str) -> None:
+def _write(difference: PlanDiff, output_format: str) -> None:
     match output_format:
         case "markdown":
-            sys.stdout.write(render_markdown(found))
+            sys.stdout.write(render_markdown(difference))
         case "json":
-            sys.stdout.write(render_diff_json(found))
+            sys.stdout.write(render_diff_json(difference))
         case _:
-            write_fitted(render_text(found, colour=wants_color(sys.stdout)), stream=sys.stdout)
+            write_fitted(render_text(difference, colour=wants_color(sys.stdout)), stream=sys.stdout)
 
 
-def _write_page(found: PlanDiff, old: Side, new: Side, path: Path) -> None:
+def _write_page(difference: PlanDiff, old: Side, new: Side, path: Path) -> None:
     from planc.report.report import difference_page  # text should not wait for the import
 
-    write_page(path, difference_page(found, old, new))
+    write_page(path, difference_page(difference, old, new))

@@ -89,14 +89,14 @@ def _calibration(path: Path | None) -> Calibration | None:
 
 
 def _times(
-    found: Estimate, graph: Graph, plan: Plan, inventory: Inventory, calibration: Calibration | None
+    estimated: Estimate, graph: Graph, plan: Plan, inventory: Inventory, calibration: Calibration | None
 ) -> Times | None:
     """The step's times on the plan's device; None without one. UsageError for another's calibration."""
     if plan.hardware is None:
         if calibration is not None:
             raise UsageError("--calibration needs a device: set it with --gpu, or in a `hardware` block")
         return None
-    step, node = step_work(graph, inventory, found), plan.mesh.devices_per_node
+    step, node = step_work(graph, inventory, estimated), plan.mesh.devices_per_node
     try:
         return times_of(step, plan.hardware.gpu, devices_per_node=node, calibration=calibration)
     except ValueError as error:

@@ -226,11 +226,11 @@ def _has_layers(inventory: Inventory) -> bool:
     return bool(inventory.blocks)
 
 
-def _write(found: tuple[Proposal, ...], search: Search, arguments: Namespace) -> int:
+def _write(proposals: tuple[Proposal, ...], search: Search, arguments: Namespace) -> int:
     """Write the chosen plan once a rehearsal finds nothing wrong."""
-    if arguments.pick > len(found):
-        raise UsageError(f"--pick {arguments.pick}: there are {len(found)} plans")
-    text = written_plan(found[arguments.pick - 1], search)
+    if arguments.pick > len(proposals):
+        raise UsageError(f"--pick {arguments.pick}: there are {len(proposals)} plans")
+    text = written_plan(proposals[arguments.pick - 1], search)
     name = str(arguments.output)
     checked = check_source(SourceFile(name, text), base=search.folder, models=search.models)
     with spinner(f"rehearsing {name}", stream=sys.stderr):

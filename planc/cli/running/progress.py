@@ -68,9 +68,9 @@ class RunDisplay:
             line = "  ".join(part.text for part in step_parts(metrics, num_steps=self.num_steps))
             self._print("\n".join((f"{line}  left {time_left}", *source_lines(metrics))))
 
-    def evaluated(self, found: Evaluation, *, step: int) -> None:
-        self.directory.add_evaluation(found, step=step)
-        self._print(evaluation_line(found, step=step))
+    def evaluated(self, evaluation: Evaluation, *, step: int) -> None:
+        self.directory.add_evaluation(evaluation, step=step)
+        self._print(evaluation_line(evaluation, step=step))
 
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
         self.checkpoint = directory
@@ -106,6 +106,8 @@ class RunDisplay:
         return clock(seconds_a_step * (self.last_step - step))
 
 
-def evaluation_line(found: Evaluation, *, step: int) -> str:
+def evaluation_line(evaluation: Evaluation, *, step: int) -> str:
     """`step 12  held_out loss 2.3456  (2_048 labels)`."""
-    return f"step {step}  {found.label} loss {found.loss:.4f}  ({plural(found.labels, 'label')})"
+    return (
+        f"step {step}  {evaluation.label} loss {evaluation.loss:.4f}  ({plural(evaluation.labels, 'label')})"
+    )

@@ -63,7 +63,7 @@ def ranks_behind(records: Records, graph: Graph, *, own_rank: int) -> tuple[Lost
 
 
 def _awaited(
-    found: Sequence[Lost],
+    lost: Sequence[Lost],
     running: Mapping[int, Whereabouts],
     graph: Graph,
     *,
@@ -73,7 +73,7 @@ def _awaited(
     """The live ranks on which this one's message, or else those of the ranks found, depend in the end."""
     own = records[own_rank]
     assert own is not None
-    starts = (own_rank,) if _sender(own_rank, records, graph) is not None else [one.rank for one in found]
+    starts = (own_rank,) if _sender(own_rank, records, graph) is not None else [one.rank for one in lost]
     ends = sorted({_last_sender(rank, records, graph) for rank in starts} & running.keys())
     return tuple(
         Lost(rank, "is behind" if running[rank].count < own.count else "does not take part", running[rank])

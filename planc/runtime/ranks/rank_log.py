@@ -41,7 +41,7 @@ class RankLog:
     def stepped(self, metrics: StepMetrics) -> None:
         """Write nothing: these are the numbers of all ranks. This rank's own come by `write`."""
 
-    def evaluated(self, found: Evaluation, *, step: int) -> None:
+    def evaluated(self, evaluation: Evaluation, *, step: int) -> None:
         """Write nothing: the mean is over all ranks."""
 
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:

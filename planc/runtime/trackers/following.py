@@ -134,9 +134,9 @@ class Following:
             follower.log(values_of(metrics), step=metrics.step)
             self._report(follower.warning())
 
-    def evaluated(self, found: Evaluation, *, step: int) -> None:
+    def evaluated(self, evaluation: Evaluation, *, step: int) -> None:
         for follower in self.followers:
-            follower.log(values_of_evaluation(found), step=step)
+            follower.log(values_of_evaluation(evaluation), step=step)
             self._report(follower.warning())
 
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None: ...
