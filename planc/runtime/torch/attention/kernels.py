@@ -16,6 +16,8 @@ from torch.nn.functional import pad
 from planc.devices.attention_kernels import AttentionCall, Kernel, head_dim_multiple, kernel_of
 from planc.runtime.torch import private
 
+# Plain strings: before 2.13, torch.compile can't compare with members of an enum.
+FLASH, EFFICIENT, MATH = (kernel.value for kernel in (Kernel.FLASH, Kernel.EFFICIENT, Kernel.MATH))
 LSE_MULTIPLE = 32
 """The memory-efficient backward reads log-sum-exps of this many queries at a time, infinite past the last."""
 BIAS_MULTIPLE = 16
@@ -91,9 +93,9 @@ def block_forward(
     """
     given = _operands(query, key=key, value=value, bias=bias)
     state: Sequence[Tensor] = ()
-    if given.kernel == Kernel.MATH:
+    if given.kernel == MATH:
         out, lse = _math_forward(given, causal=causal, scale=scale)
-    elif given.kernel == Kernel.EFFICIENT:
+    elif given.kernel == EFFICIENT:
         out, lse, *state = private.efficient_attention(
             *given.inputs, given.bias, True, 0.0, causal, scale=scale
         )
@@ -126,9 +128,9 @@ def block_backward(
     given = _operands(query, key=key, value=value, bias=bias)
     more = given.value.shape[-1] - value.shape[-1]
     grad_out, out, lse = _widened(grad_out, more), _widened(merged.out, more), merged.lse
-    if given.kernel == Kernel.MATH:
+    if given.kernel == MATH:
         gradients = _math_backward(grad_out, given, out=out, lse=lse, causal=causal, scale=scale)
-    elif given.kernel == Kernel.EFFICIENT:
+    elif given.kernel == EFFICIENT:
         lse = pad(lse, (0, -lse.shape[2] % LSE_MULTIPLE), value=torch.inf)
         needed = [True, True, True, False]
         gradients = private.efficient_attention_backward(
@@ -161,15 +163,15 @@ def merge(out: Tensor, lse: Tensor, *, block: BlockOutput) -> tuple[Tensor, Tens
 def _operands(query: Tensor, *, key: Tensor, value: Tensor, bias: Tensor | None) -> _Operands:
     kernel, multiple = _choice(query, value, bias is not None)
     width, value_width = query.shape[-1], value.shape[-1]
-    if kernel == Kernel.FLASH:
+    if kernel == FLASH:
         width = value_width = max(width, value_width)
     query, key = (_widened(one, width + -width % multiple - one.shape[-1]) for one in (query, key))
     value = _widened(value, value_width + -value_width % multiple - value.shape[-1])
-    if kernel != Kernel.FLASH:
+    if kernel != FLASH:
         num_groups = query.shape[1] // key.shape[1]
         if num_groups > 1:
             key, value = (one.repeat_interleave(num_groups, 1) for one in (key, value))
-        if bias is not None and kernel == Kernel.EFFICIENT:
+        if bias is not None and kernel == EFFICIENT:
             num_keys = bias.shape[-1]
             aligned = _widened(bias, -num_keys % BIAS_MULTIPLE)[..., :num_keys]
             bias = aligned.expand(*query.shape[:3], num_keys)

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from planc.devices.attention_kernels import Kernel
 from planc.runtime.torch.attention.blocks import lower_right_attention
 from planc.runtime.torch.attention.documents import Documents
-from planc.runtime.torch.attention.kernels import block_kernel
+from planc.runtime.torch.attention.kernels import FLASH, block_kernel
 from planc.runtime.torch.attention.windows import Windows
 
 
@@ -47,7 +46,7 @@ def plain_attention(
 
 def _causal(query: Tensor, *, key: Tensor, value: Tensor, scale: float) -> Tensor:
     """Without a mask: by PyTorch's own dispatch where it takes a flash kernel, else by the table's kernel."""
-    if block_kernel(query, value=value, has_mask=False) != Kernel.FLASH:
+    if block_kernel(query, value=value, has_mask=False) != FLASH:
         return lower_right_attention(query, key=key, value=value, scale=scale)
     width, more = value.shape[-1], query.shape[-1] - value.shape[-1]
     if more > 0:
