@@ -131,9 +131,9 @@ def _gathered(pieces: Pieces) -> tuple[tuple[int, int], ...]:
 def reducing_pool(pieces: Pieces) -> int:
     """Sharded gradients, and temporarily the largest unit's shard if it is reduced in another dtype.
 
-    With offloaded gradients, only the largest unit's shard. Reduction over replicas
-    then holds two units' shards; one rank, which has nothing to scatter, divides its gradients into a new
-    tensor (foreach_reduce in torch's _fsdp_collectives.py).
+    With offloaded gradients, only the largest unit's shard. Reduction over replicas then holds two units'
+    shards; without shards, a replica divides its gradients into a new tensor (foreach_reduce in torch's
+    _fsdp_collectives.py).
     """
     passing = [_passing_bytes(pieces, unit) for unit in pieces.units]
     return pieces.gradients + max(passing) if passing else 0
@@ -149,7 +149,8 @@ def _passing_bytes(pieces: Pieces, unit: Unit) -> int:
 def _passing_shares(pieces: Pieces, unit: Unit) -> int:
     """The number of copies of a unit's shard in addition to its gradients."""
     cast = (2 if unit.replicate_over else 1) if pieces.casts_gradients else 0
-    return max(cast, 0 if unit.shard_over and not pieces.brought else 1)
+    is_divided = unit.replicate_over and not unit.shard_over
+    return max(cast, 1 if is_divided or pieces.brought else 0)
 
 
 def phases(pieces: Pieces) -> tuple[Phase, ...]:

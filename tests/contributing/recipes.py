@@ -16,15 +16,15 @@ TRAIN_KEY = Recipe(
         ),
         "planc/graph/ops/optimizer.py": (
             (
-                '    summary: ClassVar[str] = "Updates the parameters and clears the gradients."\n',
-                '    summary: ClassVar[str] = "Updates the parameters and clears the gradients."\n'
+                '    summary: ClassVar[str] = "Updates parameters by clipped gradients, and clears these."\n',
+                '    summary: ClassVar[str] = "Updates parameters by clipped gradients, and clears these."\n'
                 '    frozen_steps: Annotated[int, numerics("train.frozen_steps")] = 0\n',
             ),
         ),
         "planc/runtime/torch/training/optimizer.py": (
             (
-                "        optimizer.step()\n",
-                "        if at.step > op.frozen_steps:\n            optimizer.step()\n",
+                "    if not verdict.is_skipped:\n",
+                "    if at.step > op.frozen_steps and not verdict.is_skipped:\n",
             ),
         ),
     },

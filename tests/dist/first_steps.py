@@ -69,7 +69,7 @@ class Faulty(TorchBackend):
             # Others read what it leaves.
             weights = self.state[Weights]
             self.state.put(SyncedGradients(weights))
-            self.state.put(ClippedGradients(weights))
+            self.state.put(ClippedGradients(weights, None))
             self.state.put(Norm(torch.zeros((), dtype=torch.float64)))
             return
         if isinstance(op, ClipGradients) and self.fault == "huge gradients" and position.step < self.since:

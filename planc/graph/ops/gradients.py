@@ -100,7 +100,8 @@ class ClipGradients(Op):
     stage: ClassVar[Stage] = Stage.STEP
     phase: ClassVar[Phase] = Phase.OPTIMIZER
     summary: ClassVar[str] = (
-        "Computes the global gradient norm, each distinct element once, and clips it to `max_norm`."
+        "Computes the global gradient norm, each distinct element once. The optimizer's step scales the "
+        "gradients to a norm of at most `max_norm`."
     )
     max_norm: Annotated[float | None, numerics("optimizer.clip_grad_norm")]
     """None to compute the norm without clipping."""

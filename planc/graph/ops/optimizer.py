@@ -83,7 +83,7 @@ class StepOptimizer(Op):
     op: Literal["optimizer.step"] = "optimizer.step"
     stage: ClassVar[Stage] = Stage.STEP
     phase: ClassVar[Phase] = Phase.OPTIMIZER
-    summary: ClassVar[str] = "Updates the parameters and clears the gradients."
+    summary: ClassVar[str] = "Updates parameters by clipped gradients, and clears these."
 
     def effects(self) -> Effects:
         return Effects(

@@ -34,18 +34,14 @@ from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors
 from planc.runtime.torch.dispatch import Handler, bind_all
 from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.parallel.collectives import CollectiveRecorder
-from planc.runtime.torch.parallel.gradients import norm_of_step, scale
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.packing import gathered, packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import (
-    ClippedGradients,
     Data,
     Metrics,
-    Norm,
-    SyncedGradients,
     Update,
     Verdict,
     Weights,
@@ -335,16 +331,6 @@ def open_data(run: Run, op: ops.OpenData) -> Data:
     return Data(op, BatchLoader(source), "", None)
 
 
-def clip_gradients(
-    run: Run, op: ops.ClipGradients, mesh: Mesh, gradients: SyncedGradients, pipeline: Pipeline | None
-) -> tuple[ClippedGradients, Norm]:
-    """Measure and scale: only values decide whether a run's norm is over the limit."""
-    squared = norm_of_step(run, mesh, gradients, pipeline)
-    if op.max_norm is not None:
-        scale(gradients.tensors, factor=torch.tensor(0.5, dtype=torch.float64))
-    return ClippedGradients(gradients.weights), Norm(squared)
-
-
 def reduce_metrics(
     run: Run, op: ops.ReduceMetrics, mesh: Mesh, step_loss: StepLoss
 ) -> tuple[Metrics, Verdict]:
@@ -384,7 +370,6 @@ PASSED_OVER = (
 Neither reports nor the comparison of weights are part of a rehearsal, and there is nothing to resume from."""
 PLAYED: Mapping[type[Op], Handler] = {
     ops.OpenData: open_data,
-    ops.ClipGradients: clip_gradients,
     ops.ReduceMetrics: reduce_metrics,
     ops.GuardStep: guard_step,
     ops.SaveCheckpoint: save_checkpoint,

@@ -141,10 +141,12 @@ class SyncedGradients(Gradients):
     __slots__ = ()
 
 
+@dataclass(frozen=True, slots=True)
 class ClippedGradients(Gradients):
-    """Scaled to a norm of at most the plan's."""
+    """Gradients that the optimizer scales, as it takes them, to a norm of at most `max_norm`."""
 
-    __slots__ = ()
+    max_norm: float | None
+    """None to take them as they are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,8 @@ def shard_fully(
     """Shard each group of modules; gradients are summed over the ranks, never averaged.
 
     The loss is already divided by the step's global token count, so a sum is right for every mesh. Factor 1
-    with forced sums also avoids a reduction that gloo lacks and a double division on groups of one rank.
+    with forced sums also avoids a reduction that gloo lacks, and a double division on groups of one rank.
+    A single rank has nothing to sum: any factor would have it divide all gradients into new tensors.
     """
     own_mesh = fsdp_mesh(run, mesh, shard_over=op.shard_over, replicate_over=op.replicate_over)
     policy = MixedPrecisionPolicy(
@@ -76,7 +77,7 @@ def shard_fully(
         found.append(RankUnit(first, op, pipeline.stage_of(group[0]) if pipeline is not None else None))
     every = Units(tuple(found))
     _keep_whole(every)
-    for module in model.modules():
+    for module in model.modules() if own_mesh.size() > 1 else ():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)

@@ -1,4 +1,4 @@
-"""Gradients: reduced, measured and clipped, on any meshes of their parameters."""
+"""Gradients: reduced, measured and scaled, on any meshes of their parameters."""
 
 from __future__ import annotations
 
@@ -97,23 +97,17 @@ def sum_ties(run: Run, op: SumTies, pipeline: Pipeline, gradients: SyncedGradien
 def clip_gradients(
     run: Run, op: ClipGradients, mesh: Mesh, gradients: SyncedGradients, pipeline: Pipeline | None
 ) -> tuple[ClippedGradients, Norm]:
-    """Scale all gradients so their global norm is at most `max_norm`, unless it is not finite."""
+    """Measure all gradients. The optimizer clips, by the norm that the host has read by then."""
     squared = norm_of_step(run, mesh, gradients, pipeline)
-    if op.max_norm is not None:
-        _clip(run, gradients, squared=squared, max_norm=op.max_norm)
-    return ClippedGradients(gradients.weights), Norm(squared)
+    return ClippedGradients(gradients.weights, op.max_norm), Norm(squared)
 
 
 def measure_again(run: Run, mesh: Mesh, gradients: Gradients, pipeline: Pipeline | None) -> float:
-    """The norm of gradients whose squares overflow float32, which are then clipped; else NaN or inf.
+    """The norm of gradients whose squares overflow float32; else NaN or inf.
 
     All ranks have the same sum of squares, so all of them measure again.
     """
-    squared = norm_of_step(run, mesh, gradients, pipeline, dtype=torch.float64)
-    op = next(op for op in run.graph.step if isinstance(op, ClipGradients))
-    if op.max_norm is not None:
-        _clip(run, gradients, squared=squared, max_norm=op.max_norm)
-    return norm_of(squared.item())
+    return norm_of(norm_of_step(run, mesh, gradients, pipeline, dtype=torch.float64).item())
 
 
 def norm_of_step(
@@ -133,28 +127,22 @@ def norm_of_step(
     return mesh.sum_over(squared, pipeline.op.over)
 
 
-def _clip(run: Run, gradients: Gradients, *, squared: Tensor, max_norm: float) -> None:
-    factor = clip_factor(squared, max_norm=max_norm)
-    # With a queue, reading the factor would cost more than to multiply by 1.
-    if run.has_queue or factor.item() != 1.0:
-        scale(gradients.tensors, factor=factor)
+def clip_factor(norm: float, *, max_norm: float | None) -> float:
+    """The factor that clips gradients of this norm; 1 if the norm is not finite."""
+    if max_norm is None or not max_norm < norm < math.inf:
+        return 1.0
+    return max_norm / (norm + 1e-6)
 
 
-def clip_factor(squared: Tensor, *, max_norm: float) -> Tensor:
-    """The factor that clips gradients of this squared norm, in float64; 1 if the norm is not finite."""
-    norm = squared.sqrt()
-    factor = torch.full_like(norm, max_norm) / (norm + 1e-6)
-    return torch.where(norm.isfinite() & (norm > max_norm), factor, 1.0)
-
-
-def scale(gradients: Iterable[Tensor], *, factor: Tensor) -> None:
+@torch.no_grad()
+def scale(gradients: Iterable[Tensor], *, factor: float) -> None:
     """Multiply every gradient in place, in float32 at least."""
     alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for gradient in gradients:
         local = local_of(gradient)
         alike.setdefault((local.device, local.dtype), []).append(local)
     for (device, dtype), members in alike.items():
-        own = factor.to(device, torch.promote_types(dtype, torch.float32))
+        own = torch.full((), factor, dtype=torch.promote_types(dtype, torch.float32), device=device)
         if own.dtype == dtype:
             private.foreach_mul(members, own)
             continue

@@ -6,13 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from planc.graph.ops import BuildOptimizer, BuildSchedule, StepOptimizer, StepSchedule
 from planc.runtime.interpreter import Position
 from planc.runtime.schedule import set_learning_rate
+from planc.runtime.torch import private
+from planc.runtime.torch.parallel.gradients import clip_factor, scale
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import ClippedGradients, Schedule, Update, Verdict, Weights
@@ -40,14 +42,13 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 def _optimizer(op: BuildOptimizer, groups: list[dict[str, Any]], *, device: torch.device) -> Optimizer:
     torch_class: type[Optimizer] = getattr(torch.optim, op.settings.torch_class)
-    options: dict[str, Any] = {"lr": op.lr, **op.settings.arguments, **_flags(op, device=device)}
-    return torch_class(groups, **options)
-
-
-def _flags(op: BuildOptimizer, *, device: torch.device) -> dict[str, bool]:
-    """torch's flags for the op's implementation. Some of its classes have no `fused`."""
     chosen = op.implementation_on(device.type)
-    return {"foreach": chosen == "foreach", **({"fused": True} if chosen == "fused" else {})}
+    options: dict[str, Any] = {"lr": op.lr, "foreach": chosen == "foreach", **op.settings.arguments}
+    if chosen == "fused":
+        # Some of torch's classes have no such option.
+        options["fused"] = True
+        torch_class = private.on_local_parts(torch_class)
+    return torch_class(groups, **options)
 
 
 def build_schedule(run: Run, op: BuildSchedule, optimizer: Optimizer) -> Schedule:
@@ -66,9 +67,27 @@ def step_optimizer(
 ) -> Update:
     run.notice.has_trained = True
     if not verdict.is_skipped:
-        optimizer.step()
+        factor = clip_factor(verdict.gradient_norm, max_norm=gradients.max_norm)
+        step_by(optimizer, gradients.tensors, factor=factor, device=run.weights_device)
     optimizer.zero_grad(set_to_none=True)
     return Update(at.step)
+
+
+def step_by(optimizer: Optimizer, gradients: list[Tensor], *, factor: float, device: torch.device) -> None:
+    """Step by gradients times a factor, which a fused kernel divides by as it reads them.
+
+    Other implementations get gradients that were scaled in a pass of their own, as do all where the divisor
+    overflows the kernel's float32.
+    """
+    if factor == 1.0:
+        optimizer.step()
+    elif optimizer.defaults.get("fused") and 1 / factor < torch.finfo(torch.float32).max:
+        divisor = torch.full((), 1 / factor, dtype=torch.float32, device=device)
+        with private.dividing_gradients(optimizer, divisor):
+            optimizer.step()
+    else:
+        scale(gradients, factor=factor)
+        optimizer.step()
 
 
 def step_schedule(
