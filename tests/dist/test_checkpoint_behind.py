@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import committed_steps, step_directory
 from planc.runtime.checkpoint_format.verify import read_manifest, verify
 from planc.runtime.torch.checkpoint import BackgroundSaves, TrainingState, save
+from planc.runtime.torch.checkpoint.staging import Stage
 from tests.dist.checkpoint_state import (
     FSDP2_TP2,
     HSDP,
@@ -38,11 +41,11 @@ def save_both_ways(rank: int, world_size: int, root: Path, layout: Layout) -> tu
         train_step(state, seed=step)
         save(state, to=destination(root / "waited", step=step, layout=layout))
         saves.start(state, to=destination(root / "behind", step=step, layout=layout))
-        staged.append(saves.staged_bytes)
         train_step(state, seed=99)
         while not saves.has_ended():
             time.sleep(0.001)
         saves.join()
+        staged.append(saves.staged_bytes)
     return staged[0], staged[1]
 
 
@@ -90,6 +93,57 @@ def test_the_times_of_a_save_are_told(single: TrainingState, tmp_path: Path) -> 
     saved = saves.join()
     assert saved.directory == step_directory(tmp_path, step=1)
     assert 0 < saved.blocked_seconds <= saved.seconds
+
+
+class Held:
+    """Holds the copies of a save back until it is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> None:
+        self.go, self.num_calls, copy = threading.Event(), 0, Stage._copy
+
+        def held(stage: Stage, sources: Sequence[tuple[int, torch.Tensor]]) -> None:
+            self.num_calls += 1
+            if self.num_calls % 2 == 0:
+                assert self.go.wait(TIMEOUT_SECONDS)
+                if fails:
+                    raise CheckpointError("the copy failed", help="")
+            copy(stage, sources)
+
+        monkeypatch.setattr(Stage, "_copy", held)
+
+
+def test_the_optimizer_alone_waits_for_copies(
+    single: TrainingState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    single.model.register_buffer("count", torch.zeros(2))
+    save(single, to=destination(tmp_path / "waited", step=1))
+    held, saves = Held(monkeypatch), background()
+    saves.start(single, to=destination(tmp_path / "behind", step=1))
+    # The next forward changes buffers, and backward gradients.
+    single.model.get_buffer("count").fill_(7)
+    stepping = threading.Thread(target=train_step, args=(single,), kwargs={"seed": 1})
+    stepping.start()
+    stepping.join(0.2)
+    assert stepping.is_alive(), "the step did not wait for the copies"
+    held.go.set()
+    stepping.join()
+    assert saves.join().blocked_seconds >= 0.1
+    behind, waited = (step_directory(tmp_path / name, step=1) for name in ("behind", "waited"))
+    assert read_manifest(behind) == read_manifest(waited)
+    # No hook is left.
+    train_step(single, seed=2)
+
+
+def test_a_copy_that_fails_lets_training_learn_of_it(
+    single: TrainingState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, saves = Held(monkeypatch, fails=True), background()
+    saves.start(single, to=destination(tmp_path, step=1))
+    held.go.set()
+    train_step(single, seed=1)
+    with pytest.raises(CheckpointError, match="the copy failed"):
+        saves.join()
+    assert committed_steps(tmp_path) == ()
 
 
 def test_a_step_that_is_there_already_is_refused_when_the_save_is_joined(

@@ -1,10 +1,11 @@
 """Saves that a thread writes while training continues.
 
-Training waits while each rank copies what it writes. Then a thread of each rank does the rest of a save on
-the copies: the same code writes, hashes, syncs, commits, and deletes what is
-not kept. Its collectives are in a gloo group of its own, which nothing else uses: in the group of training,
-the order of the two threads' collectives would differ between ranks. While no thread works, training's own
-thread may use the group, and plans the first save there.
+A thread of each rank copies what the rank writes while the next step computes, on a device's stream of its
+own. The optimizer waits before it changes what is not copied yet. Then the thread does the rest of a save on
+the copies: the same code writes, hashes, syncs, commits, and deletes what is not kept. Its collectives are in
+a gloo group of its own, which nothing else uses: in the group of training, the order of the two threads'
+collectives would differ between ranks. While no thread works, training's own thread may use the group, and
+plans the first save there.
 
 One save at a time is under way. `has_ended` asks all ranks, so they learn of its end, and of its error, after
 the same step; every rank must call it after the same steps. `join` asks nobody: the threads of all ranks end
@@ -16,13 +17,18 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.hooks import RemovableHandle
 
 from planc.runtime.torch.checkpoint.planning import SavePlan, plan_save
 from planc.runtime.torch.checkpoint.saving import Destination, write
@@ -44,8 +50,24 @@ class _UnderWay:
     """A save in a thread: its directory, and the end of its work in seconds of `perf_counter`."""
 
     began: float
-    done: Future[tuple[Path, float]]
+    done: Future[tuple[Path, float]] = field(default_factory=Future)
+    copied: threading.Event = field(default_factory=threading.Event)
+    """Set once the tensors may change, even if their copy has failed."""
+    hook: RemovableHandle | None = None
+    """Of the optimizer, which waits for the copies."""
     blocked_seconds: float = 0.0
+
+    @contextmanager
+    def blocking(self) -> Iterator[None]:
+        """Count the time inside as time that training waited."""
+        began = time.perf_counter()
+        yield
+        self.blocked_seconds += time.perf_counter() - began
+
+    def wait_for_copies(self, *_: Any) -> None:
+        """Wait until the tensors may change: a hook of the optimizer, before its step."""
+        with self.blocking():
+            self.copied.wait()
 
 
 class BackgroundSaves:
@@ -72,51 +94,59 @@ class BackgroundSaves:
         return self._stage.num_bytes if self._stage is not None else 0
 
     def start(self, state: TrainingState, *, to: Destination, plan: SavePlan | None = None) -> None:
-        """Copy what this rank writes, and begin to write it. Every rank must call it, with no save under way.
+        """Begin to copy and write this rank's part. Every rank must call it, with no save under way.
 
+        Of the state, only the optimizer's step may change parameters and moments until the save is joined.
         `plan` is that of an earlier save; without one the first save makes it. If a tensor can't be saved,
         every rank raises a CheckpointError at once.
         """
         assert self._under_way is None, "one save at a time: `join` the one before"
-        began = time.perf_counter()
-        tensors = named_tensors(state)
-        if self._stage is None:
-            plan = plan or plan_save(
-                tensors, packings=named_packings(state), group=self._group, stages=state.stages
-            )
-            self._stage = Stage(plan, device=self._device)
-        self._stage.copy(tensors)
-        self._under_way = _UnderWay(began, Future())
-        threading.Thread(
-            target=self._write, args=(self._stage, to, self._under_way.done), name="planc-save", daemon=True
-        ).start()
-        self._under_way.blocked_seconds = time.perf_counter() - began
+        under_way = _UnderWay(time.perf_counter())
+        with under_way.blocking():
+            tensors = named_tensors(state)
+            if self._stage is None:
+                plan = plan or plan_save(
+                    tensors, packings=named_packings(state), group=self._group, stages=state.stages
+                )
+                self._stage = Stage(plan, device=self._device)
+            # A forward may change buffers.
+            buffers = {f"model.{name}" for name, _ in state.model.named_buffers()}
+            copy = self._stage.begin(tensors, at_once=buffers)
+            under_way.hook = state.optimizer.register_step_pre_hook(under_way.wait_for_copies)
+            self._under_way = under_way
+            work = partial(self._write, self._stage, copy, to, under_way)
+            threading.Thread(target=work, name="planc-save", daemon=True).start()
 
     def has_ended(self) -> bool:
         """Whether the save under way has ended on every rank, even with an error. Every rank must call it."""
         assert self._under_way is not None, "there is a save to ask about"
-        began = time.perf_counter()
-        ended = torch.tensor(int(self._under_way.done.done()))
-        if self._group is not None and dist.get_world_size() > 1:
-            # In training's group, because the thread may be using its own. On the host, so it waits for the
-            # CPU only.
-            dist.all_reduce(ended, op=dist.ReduceOp.MIN)
-        self._under_way.blocked_seconds += time.perf_counter() - began
-        return bool(ended)
+        with self._under_way.blocking():
+            ended = torch.tensor(int(self._under_way.done.done()))
+            if self._group is not None and dist.get_world_size() > 1:
+                # In training's group, because the thread may be using its own. On the host, so it waits for
+                # the CPU only.
+                dist.all_reduce(ended, op=dist.ReduceOp.MIN)
+            return bool(ended)
 
     def join(self) -> Saved:
         """Wait for the save under way; every rank raises its CheckpointError."""
         assert self._under_way is not None, "there is a save to wait for"
         under_way, self._under_way = self._under_way, None
-        began = time.perf_counter()
-        directory, ended = under_way.done.result()
-        blocked_seconds = under_way.blocked_seconds + time.perf_counter() - began
+        with under_way.blocking():
+            assert under_way.hook is not None, "it is set before the thread starts"
+            under_way.hook.remove()
+            directory, ended = under_way.done.result()
+        blocked_seconds = under_way.blocked_seconds
         return Saved(directory, max(ended - under_way.began, blocked_seconds), blocked_seconds)
 
-    def _write(self, stage: Stage, to: Destination, done: Future[tuple[Path, float]]) -> None:
+    def _write(self, stage: Stage, copy: Callable[[], None], to: Destination, under_way: _UnderWay) -> None:
         try:
+            try:
+                copy()
+            finally:
+                under_way.copied.set()
             directory = write(stage.copies, plan=stage.plan, to=to, group=self._group)
-            done.set_result((directory, time.perf_counter()))
+            under_way.done.set_result((directory, time.perf_counter()))
         except BaseException as error:
             # `join` raises it, with the thread's traceback.
-            done.set_exception(error)
+            under_way.done.set_exception(error)
