@@ -282,7 +282,7 @@ class SyncSave:
 
 @record
 class AsyncSave:
-    """A thread copies the state beside the next step, whose optimizer waits for it, and writes the copy."""
+    """A thread copies the state during the next step, whose optimizer waits for it, and writes the copy."""
 
     when_busy: WhenBusy = key(
         Choice(WhenBusy), default=WhenBusy.WAIT, doc="what to do if the previous save is still running"

@@ -1,4 +1,4 @@
-"""Copies in host memory of what a rank writes, made beside the next forward and reused by later saves.
+"""Copies in host memory of what a rank writes, made during the next forward and reused by later saves.
 
 A rank copies only its own chunks, so all ranks together hold one checkpoint, however many replicas train.
 """
