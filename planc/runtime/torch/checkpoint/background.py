@@ -1,11 +1,11 @@
 """Saves that a thread writes while training continues.
 
 A thread of each rank copies the tensors that the rank writes while the next step computes, on a device's
-stream of its own. The optimizer waits before it changes a tensor whose copy is not made yet. Then the thread
-does the rest of a save on the copies: the same code writes, hashes, syncs, commits, and deletes old steps. Its
-collectives are in a gloo group of its own, which nothing else uses: in the group of training, the order of the two threads'
-collectives would differ between ranks. While no thread works, training's own thread may use the group, and
-plans the first save there.
+stream of its own. The optimizer waits before it changes a tensor whose copy is not made yet. Then the
+thread does the rest of a save on the copies: the same code writes, hashes, syncs, commits, and deletes old
+steps. Its collectives are in a gloo group of its own, which nothing else uses: in the group of training,
+the order of the two threads' collectives would differ between ranks. While no thread works, training's own
+thread may use the group, and plans the first save there.
 
 One save at a time is under way. `has_ended` asks all ranks, so they learn of its end, and of its error, after
 the same step; every rank must call it after the same steps. `join` asks nobody: the threads of all ranks end
