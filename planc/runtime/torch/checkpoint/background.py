@@ -54,7 +54,7 @@ class _UnderWay:
     copied: threading.Event = field(default_factory=threading.Event)
     """Set once the tensors may change, even if their copy has failed."""
     hook: RemovableHandle | None = None
-    """Of the optimizer, which waits for the copies."""
+    """The hook of the optimizer, which waits for the copies."""
     blocked_seconds: float = 0.0
 
     @contextmanager
