@@ -1,4 +1,4 @@
-"""The calibration of a machine from measured runs: two scales in a small JSON file."""
+"""The calibration of a machine from measured runs: two scales and a launch's time in a small JSON file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Any
 from planc.record import record
 from planc.strict_json import loads as loads_json
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 WARMUP_STEPS = 3
 """Steps to ignore: they compile, allocate and fill caches."""
 SMALLEST_SCALE, LARGEST_SCALE = 0.01, 100.0
+SLOWEST_LAUNCH, FASTEST_LAUNCH = 1e-4, 1e-6
+"""Seconds that a host takes to launch one kernel."""
 
 
 @record
@@ -30,6 +32,8 @@ class Calibration:
     date: str
     compute_scale: float | None
     communication_scale: float | None
+    launch_seconds: float | None = None
+    """The host's time to launch one kernel, of a run whose device waited for it."""
 
     @property
     def source(self) -> str:
@@ -39,6 +43,8 @@ class Calibration:
             f"{name} {'not measured' if value is None else f'{value:.3f} x the expected'}"
             for name, value in scales
         ]
+        if self.launch_seconds is not None:
+            texts.append(f"launches {1e6 * self.launch_seconds:.1f} us each")
         return f"{self.machine}, {self.device}, {self.date}: {', '.join(texts)}"
 
 
@@ -53,7 +59,8 @@ def loads(text: str) -> Calibration:
         document = loads_json(text)
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
-    names = ("format_version", "machine", "device", "date", "compute_scale", "communication_scale")
+    measured = "compute_scale", "communication_scale", "launch_seconds"
+    names = ("format_version", "machine", "device", "date", *measured)
     if not isinstance(document, dict) or sorted(document) != sorted(names):
         raise ValueError(f"expected an object with {', '.join(names)}")
     if document["format_version"] != FORMAT_VERSION:
@@ -65,18 +72,19 @@ def loads(text: str) -> Calibration:
         machine=document["machine"],
         device=document["device"],
         date=document["date"],
-        compute_scale=_scale(document, "compute_scale"),
-        communication_scale=_scale(document, "communication_scale"),
+        compute_scale=_number(document, "compute_scale", SMALLEST_SCALE, LARGEST_SCALE),
+        communication_scale=_number(document, "communication_scale", SMALLEST_SCALE, LARGEST_SCALE),
+        launch_seconds=_number(document, "launch_seconds", FASTEST_LAUNCH, SLOWEST_LAUNCH),
     )
 
 
-def _scale(document: dict[str, Any], name: str) -> float | None:
+def _number(document: dict[str, Any], name: str, low: float, high: float) -> float | None:
     value = document[name]
     if value is None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not SMALLEST_SCALE <= value <= LARGEST_SCALE:
-        raise ValueError(f"`{name}` must be a number from {SMALLEST_SCALE} to {LARGEST_SCALE:g}, or null")
+    if not is_number or not low <= value <= high:
+        raise ValueError(f"`{name}` must be a number from {low:g} to {high:g}, or null")
     return float(value)
 
 

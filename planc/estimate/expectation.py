@@ -18,7 +18,7 @@ that of `whole`, by which trainers and clusters differ that no fit has seen; a c
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from math import sqrt
+from math import inf, sqrt
 
 from planc.devices.hardware import Device
 from planc.estimate.bound import knows_peaks, step_bound
@@ -70,6 +70,11 @@ class StepExpectation:
     @property
     def compute_seconds(self) -> float:
         return self.matmul_seconds + self.attention_seconds + self.elementwise_seconds + self.host_seconds
+
+    def seconds_per_launch(self, step: StepWork) -> float:
+        """The device's work for each kernel: slower launches than this leave the device waiting."""
+        device = self.matmul_seconds + self.attention_seconds + self.elementwise_seconds
+        return device / step.kernels if step.kernels else inf
 
     @property
     def step_seconds(self) -> float:
@@ -180,6 +185,9 @@ def _calibrated(known: Efficiencies, calibration: Calibration | None) -> Efficie
     measured = {
         name: _measured(one, scale) for name, one in _named(known) if (scale := scales.get(name)) is not None
     }
+    if (launch := calibration.launch_seconds) is not None:
+        spread = _CALIBRATED_SPREAD * launch
+        measured["kernel_seconds"] = Efficiency(launch + spread, launch, launch - spread, "planc calibrate")
     return replace(known, **measured)
 
 

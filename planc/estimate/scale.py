@@ -6,11 +6,19 @@ from dataclasses import replace
 
 from planc.devices.hardware import Device
 from planc.estimate.bound import step_bound
-from planc.estimate.calibration import LARGEST_SCALE, SMALLEST_SCALE, Calibration
+from planc.estimate.calibration import (
+    FASTEST_LAUNCH,
+    LARGEST_SCALE,
+    SLOWEST_LAUNCH,
+    SMALLEST_SCALE,
+    Calibration,
+)
 from planc.estimate.expectation import StepExpectation, step_expectation
 from planc.estimate.step_work import StepWork
 
 _HALVINGS = 60
+_SLOW_DEVICE = 0.6
+"""The least share of what is expected of a device that any has reached."""
 
 
 def calibrate(
@@ -25,8 +33,9 @@ def calibrate(
     """The scale with which a step, for which there is an expectation, is expected to take `seconds`.
 
     It is the scale of compute, or of communication if that takes more time. The other stays unmeasured: a run
-    that computes all the time does not show how fast it could send. Raises ValueError for a run that was
-    faster than the device allows, or slower than any scale explains.
+    that computes all the time does not show how fast it could send. Of a run that takes far longer than its
+    device needs, and whose kernels explain it, it is the time of a launch instead. Raises ValueError for a
+    run that was faster than the device allows, or slower than any scale explains.
     """
     unit = Calibration(machine, device.name, date, compute_scale=None, communication_scale=None)
     plain = step_expectation(step, device, devices_per_node=devices_per_node)
@@ -37,6 +46,10 @@ def calibrate(
             f"a step of {seconds:.4g} s is faster than {device.name} allows, {least.step_seconds:.4g} s: "
             "check that the run had this device and this plan"
         )
+    launch = (seconds - plain.step_seconds + plain.compute_seconds) / max(1, step.kernels)
+    device_seconds = plain.compute_seconds - plain.host_seconds
+    if FASTEST_LAUNCH <= launch <= SLOWEST_LAUNCH and launch * step.kernels > device_seconds / _SLOW_DEVICE:
+        return replace(unit, launch_seconds=launch)
     sending = plain.exposed_seconds + plain.hidden_seconds + plain.replicas_seconds
     computes = plain.compute_seconds >= sending
 

@@ -9,6 +9,7 @@ from typing import Any
 from planc.devices.hardware import Device
 from planc.estimate.bound import StepBound, step_bound
 from planc.estimate.calibration import Calibration
+from planc.estimate.efficiency import SLOWEST_LAUNCH
 from planc.estimate.expectation import StepExpectation, step_expectation
 from planc.estimate.step_work import StepWork
 from planc.figures import times
@@ -69,8 +70,10 @@ def expected_parts(step: StepWork, expectation: StepExpectation) -> Iterator[Par
     yield "matmuls", expectation.matmul_seconds, "forward, backward and recomputation"
     yield "attention", expectation.attention_seconds, ""
     yield "elementwise", expectation.elementwise_seconds, "norms, activations, loss, FSDP's copies"
-    if expectation.host_seconds:
-        yield "host", expectation.host_seconds, "launches of kernels, which the device waits for"
+    limit = expectation.seconds_per_launch(step)
+    if limit < SLOWEST_LAUNCH or expectation.host_seconds:
+        note = f"{step.kernels:_} launches: bound by the host above {1e6 * limit:.1f} us each"
+        yield "host", expectation.host_seconds, note
     hidden = format_seconds(expectation.hidden_seconds)
     yield "communication", expectation.exposed_seconds, f"not hidden by compute; {hidden} is"
     if expectation.replicas_seconds:

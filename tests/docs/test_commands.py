@@ -93,12 +93,13 @@ learning_rate: 1.0e-04
 
 CALIBRATION = """\
 {
-  "format_version": 2,
+  "format_version": 3,
   "machine": "cluster a",
   "device": "h100",
   "date": "2026-11-22",
   "compute_scale": 1.5,
-  "communication_scale": null
+  "communication_scale": null,
+  "launch_seconds": null
 }
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from planc.estimate.routes import members_in_node, route
 from planc.estimate.scale import calibrate
 from planc.estimate.step_work import StepWork, step_work
 from planc.graph.ops import AllReduceGradients
+from planc.show.times import expected_rows
 from planc.source import SourceFile
 from planc.vocab import MeshDim
 from tests.plans import PLANS
@@ -265,6 +267,55 @@ def test_a_run_that_no_scale_explains_is_refused() -> None:
         calibrated(llama(), seconds=1e6)
 
 
+def host_bound() -> StepWork:
+    """Qwen3-0.6B in bfloat16, four micro-batches of 2,048 tokens, as it ran on one H100."""
+    text = (PLANS / "qwen3-0.6b.plan").read_text(encoding="utf-8")
+    for block in ("expect", "activation_checkpoint", "context_parallel on cp"):
+        text = re.sub(rf"^{block} \{{.*?^\}}\n", "", text, flags=re.DOTALL | re.MULTILINE)
+    edits = {
+        "dp_shard = 2\n  cp = 4": "dp_shard = 1",
+        "dp_shard, cp": "dp_shard",
+        "32_768": "2048",
+        "262_144": "8192",
+    }
+    for old, new in edits.items():
+        assert old in text
+        text = text.replace(old, new)
+    found = check_source(SourceFile("host.plan", text), base=PLANS)
+    assert found.graph is not None and found.inventory is not None, found.diagnostics
+    return step_work(found.graph, found.inventory, estimate(found.graph, found.inventory))
+
+
+def test_the_interval_has_a_step_that_waits_for_a_slow_host() -> None:
+    """522 ms were measured, of which the device needs less than a third."""
+    step = host_bound()
+    found = step_expectation(step, H100)
+    assert found is not None
+    assert found.step_seconds < 0.2 < 0.522 < found.slow_seconds
+    rows = {name: note for name, _, note in expected_rows(step, found)}
+    assert rows["host"].startswith(f"{step.kernels:_} launches: bound by the host above 1")
+    assert found.seconds_per_launch(step) * step.kernels == pytest.approx(
+        found.matmul_seconds + found.attention_seconds + found.elementwise_seconds
+    )
+
+
+def test_one_run_gives_the_time_of_a_launch() -> None:
+    step = host_bound()
+    measured = calibrated(step, seconds=0.522)
+    assert (measured.compute_scale, measured.communication_scale) == (None, None)
+    assert measured.launch_seconds is not None and 30e-6 < measured.launch_seconds < 36e-6
+    again = step_expectation(step, H100, calibration=measured)
+    assert again is not None and again.step_seconds == pytest.approx(0.522, rel=0.01)
+    assert again.limit == "the host" and again.fast_seconds < 0.522 < again.slow_seconds < 0.6
+    assert loads(dumps(measured)) == measured
+
+
+def test_large_models_say_nothing_of_launches() -> None:
+    found = step_expectation(llama(), H100)
+    assert found is not None
+    assert "host" not in {name for name, *_ in expected_rows(llama(), found)}
+
+
 def test_a_file_comes_back_as_it_was() -> None:
     assert loads(dumps(MEASURED)) == MEASURED
 
@@ -273,9 +324,10 @@ def test_a_file_comes_back_as_it_was() -> None:
     ("edit", "message"),
     [
         ({"compute_scale": 150}, "`compute_scale` must be a number from 0.01 to 100, or null"),
+        ({"launch_seconds": 1.0}, "`launch_seconds` must be a number from 1e-06 to 0.0001, or null"),
         ({"communication_scale": True}, "`communication_scale` must be a number"),
         ({"machine": " "}, "`machine` must be a string"),
-        ({"format_version": 1}, "format_version 1 is not 2"),
+        ({"format_version": 1}, "format_version 1 is not 3"),
         ({"extra": 1}, "expected an object with"),
         ({"gemm_efficiency": float("nan")}, "NaN is not a JSON number"),
     ],

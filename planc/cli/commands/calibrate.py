@@ -128,4 +128,5 @@ def _with_earlier(measured: Calibration, path: Path) -> Calibration:
         measured,
         compute_scale=measured.compute_scale or earlier.compute_scale,
         communication_scale=measured.communication_scale or earlier.communication_scale,
+        launch_seconds=measured.launch_seconds or earlier.launch_seconds,
     )
