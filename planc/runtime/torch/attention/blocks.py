@@ -56,7 +56,9 @@ class BlockAttention(torch.autograd.Function):
             out, lse = out.to(dtype), lse.to(dtype)
             for result in others:
                 out, lse = merge(out, lse, block=result)
-            out = out.to(query.dtype)
+            if out.dtype != query.dtype:
+                # A cast that changes nothing has no gradient when PyTorch 2.11 compiles it.
+                out = out.to(query.dtype)
         states = [one for result in results for one in result.state]
         ctx.save_for_backward(query, key, value, bias, out, lse, *states)
         ctx.scale = scale

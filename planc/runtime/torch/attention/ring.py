@@ -178,7 +178,8 @@ class RingAttention(torch.autograd.Function):
             out[rows], lse[rows] = merge(out[rows], lse[rows], block=result)
             states.append(result.state)
             biases.append(bias)
-        out = out.to(query.dtype)
+        if out.dtype != query.dtype:
+            out = out.to(query.dtype)
         ctx.save_for_backward(query, key_value, out, lse)
         # All layers share the biases, so keeping them takes no memory.
         ctx.scale, ctx.ring, ctx.states, ctx.biases = scale, ring, states, biases

@@ -108,7 +108,9 @@ class _Crossing(torch.autograd.Function):
         if there.transfer is Transfer.KEEP:
             # What autograd returns unchanged must be another tensor object than the input.
             return value.view_as(value)
-        return _moved(value, there, ranks, length, to_length)
+        moved = _moved(value, there, ranks, length, to_length)
+        # A call that changes nothing, such as `contiguous`, has no gradient when PyTorch 2.11 compiles it.
+        return moved.view_as(moved)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None, None]:
