@@ -207,6 +207,17 @@ def test_the_norm_of_gradients_in_one_memory_counts_each_element_once() -> None:
     assert norm_of_all(gradients) == pytest.approx(math.sqrt(expected), rel=1e-6)
 
 
+def test_a_norm_in_one_pass_is_that_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device one pass sums the squares of all gradients. Here it does so one tensor after the other."""
+    shapes = ((64, 32), (32,), (0,), (5, 7, 3))
+    gradients = [torch.full(shape, 0.5 + index, dtype=torch.float32) for index, shape in enumerate(shapes)]
+    expected = math.sqrt(sum(one.double().square().sum().item() for one in gradients))
+    monkeypatch.setattr("planc.runtime.torch.parallel.gradients.sums_in_blocks", lambda device: True)
+    assert norm_of_all(gradients) == pytest.approx(expected, rel=1e-6)
+    wide = [one.double() for one in gradients]
+    assert norm_of_all(wide) == pytest.approx(expected, rel=1e-12)
+
+
 def test_a_norm_of_large_float32_gradients_does_not_overflow_in_float64() -> None:
     gradients = [torch.full((10,), 1e30)]
     assert norm_of_all(gradients) == math.inf

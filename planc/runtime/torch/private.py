@@ -37,6 +37,7 @@ all_to_all: Final[Any] = functional_collectives.all_to_all_single
 # Treat many tensors in one call: a call for each takes as long as the work on a small one.
 foreach_copy: Final[Any] = torch._foreach_copy_
 foreach_mul: Final[Any] = torch._foreach_mul_
+foreach_norm: Final[Any] = torch._foreach_norm
 
 # Sees every op that is called below autograd, DTensor and FSDP, and by compiled modules: counts collectives.
 TorchDispatchMode = python_dispatch.TorchDispatchMode

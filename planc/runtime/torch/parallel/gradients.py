@@ -173,9 +173,7 @@ def squared_norm(
     groups: dict[str, ProcessGroup] = {}
     members: dict[tuple[str, ...], list[Tensor]] = {(): []}
     for some in alike.values():
-        norms = [
-            norm for local in _joined(map(local_of, some)) for norm in _partial_norms(local, dtype=dtype)
-        ]
+        norms = _norms([local_of(one) for one in some], dtype=dtype)
         divided = {str(group.group_name): group for group in _sharding_groups(some[0])}
         groups |= divided
         members.setdefault(tuple(divided), []).append(torch.cat(norms).double().square().sum())
@@ -185,6 +183,19 @@ def squared_norm(
         members.setdefault(lacking[:-1], []).append(total)
     nothing = torch.zeros((), dtype=torch.float64, device=device)
     return torch.stack([total.to(device) for total in members[()]] or [nothing]).sum()
+
+
+def _norms(gradients: Sequence[Tensor], *, dtype: torch.dtype) -> list[Tensor]:
+    """1-D tensors of 2-norms of disjoint parts of all gradients."""
+    is_float32 = all(torch.promote_types(gradient.dtype, dtype) == torch.float32 for gradient in gradients)
+    if is_float32 and sums_in_blocks(gradients[0].device):
+        return [torch.stack(private.foreach_norm(gradients, 2, dtype))]
+    return [norm for local in _joined(gradients) for norm in _partial_norms(local, dtype=dtype)]
+
+
+def sums_in_blocks(device: torch.device) -> bool:
+    """Whether many threads sum the squares of a large tensor, so float32 is exact enough."""
+    return device.type == "cuda"
 
 
 def _joined(gradients: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -59,7 +59,7 @@ class Instruments:
             # It is complete, and is written before a save in any case.
             self.write_line()
         self.clock.enter(op.phase)
-        if isinstance(op, NextBatch):
+        if type(op) is NextBatch:
             self.clock.begin_step()
         if self.own_time is not None:
             self.own_time.enter(op)
