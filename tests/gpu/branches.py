@@ -42,7 +42,7 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
             "runtime/torch/backend.py::started",
             "runtime/torch/copies.py::to_device",
             "runtime/torch/copies.py::__init__",
-            "runtime/torch/parallel/gradients.py::_clip",
+            "runtime/torch/parallel/gradients.py::sums_in_blocks",
             "runtime/torch/parallel/mesh.py::choose_device",
             "runtime/torch/parallel/mesh.py::connect",
             "runtime/torch/reporting/metrics.py::log",
@@ -95,7 +95,19 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "async-save",
-        ("runtime/torch/checkpoint/staging.py::copy",),
+        (
+            "runtime/torch/checkpoint/staging.py::__init__",
+            "runtime/torch/checkpoint/staging.py::_copy",
+            "runtime/torch/checkpoint/staging.py::begin",
+        ),
+    ),
+    (
+        "offload-activations",
+        (
+            "runtime/torch/training/offloading.py::__init__",
+            "runtime/torch/training/offloading.py::_copied",
+            "runtime/torch/training/offloading.py::_wait",
+        ),
     ),
     (
         "dropout",

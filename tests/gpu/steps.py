@@ -340,6 +340,15 @@ STEPS: tuple[Step, ...] = (
         gib=_ONE_GIB,
     ),
     Step(
+        "offload-activations",
+        "what layers keep for backward in pinned host memory: the same losses, in less device memory",
+        (_run("one", "plain"), _run("offloaded", "run")),
+        judge=judges.near_plain,
+        seconds=90,
+        cpu_seconds=20,
+        gib=_ONE_GIB,
+    ),
+    Step(
         "compile",
         "compiled layers train as plain ones",
         (_run("one", "plain"), _run("compiled", "run")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -32,17 +33,21 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_a_save_copies_without_waiting_for_each_tensor() -> None:
     device, synchronized = FakeDevice(), []
-    stream = SimpleNamespace(synchronize=lambda: synchronized.append(len(device.waits)))
-    with patch.object(torch.cuda, "current_stream", lambda _: stream), device.entered():
+    stream = SimpleNamespace(
+        synchronize=lambda: synchronized.append(len(device.waits)), wait_stream=lambda _: None
+    )
+    streams = {"current_stream": lambda _: stream, "Stream": lambda _: stream, "stream": nullcontext}
+    with patch.multiple(torch.cuda, **streams), device.entered():
         sources = [torch.full((3,), float(value), device=DEVICE) for value in (1, 2)]
-        plan: Any = SimpleNamespace(sources=lambda _: sources)
+        chunks = [SimpleNamespace(tensor=name) for name in ("now", "later")]
+        plan: Any = SimpleNamespace(sources=lambda _: sources, chunks=chunks)
         stage = Stage(plan, device=CUDA)
         device.is_listing = True
-        stage.copy({})
-        stage.copy({})
+        for _ in range(2):
+            stage.begin({}, at_once={"now"})()
         device.is_listing = False
         assert all(device.is_pinned(copy) and not device.has(copy) for copy in stage.copies)
-    assert device.waits == [] and synchronized == [0, 0]
+    assert device.waits == [] and synchronized == [0] * 4
     assert [copy.tolist() for copy in stage.copies] == [[1.0] * 3, [2.0] * 3]
 
 
