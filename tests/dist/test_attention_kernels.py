@@ -7,6 +7,7 @@ repeated heads and the merged log-sum-exps around it run here. tests/gpu/kernels
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import product
 
 import pytest
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from planc.devices.attention_kernels import AttentionCall, Kernel, kernel_of
 from planc.runtime.torch import private
-from planc.runtime.torch.attention import kernels
+from planc.runtime.torch.attention import cudnn, kernels, plain
 from planc.runtime.torch.attention.blocks import lower_right_attention
 from planc.runtime.torch.attention.plain import plain_attention
 from planc.runtime.torch.attention.register import Kind, register_attention
@@ -165,6 +166,28 @@ def test_grouped_heads_are_repeated_while_the_kernel_runs_and_not_kept(
     assert kernel.calls == [torch.Size([1, 8, KEYS, 16])]
     shapes = [tuple(one.shape) for one in kept if one.dim() > 2]
     assert shapes == [(1, 8, KEYS, 16), (1, 2, KEYS, 16), (1, 2, KEYS, 16), (1, 8, KEYS, 16), (1, 8, KEYS)]
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "window", "taken"), [(4, None, [False]), (4, 3, [True]), (2, None, []), (2, 3, [])]
+)
+def test_cudnn_takes_heads_that_are_not_grouped(
+    kv_heads: int, window: int | None, taken: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def prefers(query: Tensor, *, value: Tensor, has_mask: bool) -> bool:
+        with monkeypatch.context() as patches:
+            patches.setattr(cudnn, "_choice", lambda *arguments: asked.append(arguments[-1]) or True)
+            return cudnn.prefers_cudnn(query.to("meta"), value=value.to("meta"), has_mask=has_mask)
+
+    efficient(monkeypatch)
+    monkeypatch.setattr(plain, "prefers_cudnn", prefers)
+    monkeypatch.setattr(cudnn, "sdpa_kernel", lambda _: nullcontext())
+    query, key, value = (torch.randn(2, heads, KEYS, 16) for heads in (4, kv_heads, kv_heads))
+    out = plain_attention(query, key=key, value=value, scale=SCALE, windows=Windows(), window=window)
+    assert asked == taken
+    assert relative_error(out, expected(query, key, value, window=window)) < 1e-5
 
 
 def errors_over_cp(rank: int, cp: int, kernel: str) -> float:

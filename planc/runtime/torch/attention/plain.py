@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from planc.runtime.torch.attention.blocks import lower_right_attention
+from planc.runtime.torch.attention.cudnn import cudnn_attention, prefers_cudnn
 from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.attention.kernels import FLASH, block_kernel
 from planc.runtime.torch.attention.windows import Windows
@@ -41,13 +42,20 @@ def plain_attention(
         # A compiled graph is the same for all documents: they are in the values of a mask alone.
         places = torch.arange(length, device=query.device)
         bias = documents.bias("plain", queries=places, keys=places, dtype=query.dtype, window=window)
+    return _unscored(query, key=key, value=value, scale=scale, bias=bias)
+
+
+def _unscored(query: Tensor, *, key: Tensor, value: Tensor, scale: float, bias: Tensor | None) -> Tensor:
+    """Attend by a kernel that keeps no scores, where PyTorch's own dispatch might."""
+    if prefers_cudnn(query, value=value, has_mask=bias is not None):
+        return cudnn_attention(query, key=key, value=value, scale=scale, bias=bias)
     return lower_right_attention(query, key=key, value=value, scale=scale, bias=bias)
 
 
 def _causal(query: Tensor, *, key: Tensor, value: Tensor, scale: float) -> Tensor:
     """Without a mask: by PyTorch's own dispatch where it takes a flash kernel, else by the table's kernel."""
     if block_kernel(query, value=value, has_mask=False) != FLASH:
-        return lower_right_attention(query, key=key, value=value, scale=scale)
+        return _unscored(query, key=key, value=value, scale=scale, bias=None)
     width, more = value.shape[-1], query.shape[-1] - value.shape[-1]
     if more > 0:
         value = pad(value, (0, more))
