@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from planc.record import record
+from planc.vocab import DType
 
 
 class Kernel(StrEnum):
@@ -22,20 +23,23 @@ class Kernel(StrEnum):
 
 @record
 class AttentionCall:
-    """What the choice of a kernel depends on. `device` is PyTorch's name of the kind, `dtype` planc's."""
+    """What the choice of a kernel depends on, apart from the device."""
 
-    device: str
-    dtype: str
+    dtype: DType
     head_dim: int
     value_dim: int
     has_mask: bool = False
     """A window shorter than the sequence, or documents in one sequence. Causality alone is not a mask."""
 
+    def __str__(self) -> str:
+        value = "" if self.value_dim == self.head_dim else f"/{self.value_dim}"
+        return f"{self.dtype} {self.head_dim}{value}{' masked' if self.has_mask else ''}"
+
 
 @record
 class _Row:
     kernel: Kernel
-    dtypes: tuple[str, ...]
+    dtypes: tuple[DType, ...]
     max_head_dim: int | None = None
     equal_dims: bool = False
     masks: bool = True
@@ -49,27 +53,27 @@ class _Row:
         )
 
 
-_HALF = ("bfloat16", "float16")
+_HALF = (DType.BFLOAT16, DType.FLOAT16)
 
 # From aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, of devices from compute capability 8.0 on. CPUs'
 # flash kernel takes values of the queries' width, which planc pads them to.
 TABLE: dict[str, tuple[_Row, ...]] = {
-    "cpu": (_Row(Kernel.FLASH, (*_HALF, "float32", "float64")),),
+    "cpu": (_Row(Kernel.FLASH, (*_HALF, DType.FLOAT32, DType.FLOAT64)),),
     "cuda": (
         _Row(Kernel.FLASH, _HALF, max_head_dim=256, equal_dims=True, masks=False),
-        _Row(Kernel.EFFICIENT, (*_HALF, "float32")),
+        _Row(Kernel.EFFICIENT, (*_HALF, DType.FLOAT32)),
     ),
 }
 """The rows of each device, in order of preference. What no row takes is `math`."""
 
 
-def kernel_of(call: AttentionCall) -> Kernel:
-    """The kernel that planc computes a call with."""
-    rows = TABLE.get(call.device, ())
+def kernel_of(call: AttentionCall, *, device: str) -> Kernel:
+    """The kernel that planc computes a call with. `device` is PyTorch's name of the kind."""
+    rows = TABLE.get(device, ())
     return next((row.kernel for row in rows if row.takes(call)), Kernel.MATH)
 
 
-def head_dim_multiple(kernel: Kernel, *, device: str, dtype: str) -> int:
+def head_dim_multiple(kernel: Kernel, *, device: str, dtype: DType) -> int:
     """The kernel takes head dims that are divisible by this; planc pads others with zeros."""
     if device != "cuda" or kernel is Kernel.MATH:
         return 1

@@ -39,6 +39,7 @@ from planc.estimate.deferred import output_bytes, products
 from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
 from planc.estimate.gaps import last_units
+from planc.estimate.kernels import kernel_bytes_in_backward
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork
 from planc.estimate.units import Unit
@@ -249,7 +250,8 @@ class _Walk:
                 self._left.add(core.module.fqn)
                 num_bytes = core_bytes(work, core)
                 if core.mixes_tokens or not passing:
-                    passing = input_bytes(work, module) + num_bytes + self._context
+                    kernel = kernel_bytes_in_backward(work, core.attention) if core.attention else 0
+                    passing = input_bytes(work, module) + num_bytes + self._context + kernel
                 yield self._now(passing)
                 self._live -= num_bytes
 

@@ -55,6 +55,7 @@ from planc.lower.stages import (
 from planc.lower.stated import stated
 from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
+from planc.plan.attention_calls import attention_calls
 from planc.plan.bind import BoundPlan
 from planc.plan.compile_backends import AotEager, Eager, Inductor, InductorMode
 from planc.plan.facts import gradient_accumulation
@@ -105,7 +106,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         rope_positions=plan.data.sequence_length if grows(plan, inventory) else None,
         span=plan.span("model.hf"),
     )
-    yield _attention(plan)
+    yield _attention(bound)
     yield from attach_dropout(bound)
     yield from split_pipeline(bound)
     yield from shard_tensor_parallel(bound)
@@ -135,14 +136,16 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         yield ResumeCheckpoint(policy="latest", span=plan.span("checkpoint.resume"))
 
 
-def _attention(plan: spec.Plan) -> AttachAttention:
+def _attention(bound: BoundPlan) -> AttachAttention:
+    plan = bound.plan
     cp, isolates = plan.context_parallel, plan.data.packing.isolates
+    calls = attention_calls(plan, bound.inventory)
     if cp is None:
         kind = "eager" if plan.model.attention is spec.AttentionKernel.EAGER else "plain"
         span = plan.span("model.attention")
-        return AttachAttention(kind=kind, balance="none", over=(), isolates=isolates, span=span)
+        return AttachAttention(kind=kind, balance="none", over=(), isolates=isolates, calls=calls, span=span)
     return AttachAttention(
-        kind=cp.rotate, balance=cp.load_balancer, over=cp.on, isolates=isolates, span=cp.span
+        kind=cp.rotate, balance=cp.load_balancer, over=cp.on, isolates=isolates, calls=calls, span=cp.span
     )
 
 

@@ -12,7 +12,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "source": (),
     "vocab": (),
     "tables": (),
-    "devices": (),
+    "devices": ("vocab",),
     "hub": (),
     "highlight": (),
     "launchers": ("tables", "devices"),
@@ -34,7 +34,9 @@ LAW: dict[str, tuple[str, ...]] = {
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "styles", "plan", "layouts"),
         *("inventory.schema", "inventory.routers", "data_sources", "pipelining", "hub.tokenizer_files"),
     ),
-    "graph": ("source", "vocab", "strict_json", "styles", "optimizers", "data_sources", "pipelining"),
+    "graph": (
+        *("source", "vocab", "strict_json", "devices", "styles", "optimizers", "data_sources", "pipelining"),
+    ),
     "lower": (
         *("vocab", "styles", "optimizers", "plan", "layouts", "graph", "inventory.schema"),
         *("inventory.routers", "pipelining", "data_sources"),

@@ -23,6 +23,7 @@ from planc.runtime.torch.attention.plain import plain_attention
 from planc.runtime.torch.attention.register import Kind, register_attention
 from planc.runtime.torch.attention.sharding import Balance, shard
 from planc.runtime.torch.attention.windows import Windows
+from planc.vocab import DType
 from tests.dist.pool import run_ranks
 from tests.dist.test_attention import attend, leaves, random_inputs, reference_attention, relative_error
 
@@ -105,7 +106,7 @@ class EfficientKernel:
 def efficient(monkeypatch: pytest.MonkeyPatch) -> EfficientKernel:
     """Let every call be one of a CUDA device in float32."""
     kernel = EfficientKernel()
-    monkeypatch.setattr(kernels, "kernel_of", lambda _: Kernel.EFFICIENT)
+    monkeypatch.setattr(kernels, "kernel_of", lambda _, **__: Kernel.EFFICIENT)
     monkeypatch.setattr(kernels, "head_dim_multiple", lambda *_, **__: 4)
     monkeypatch.setattr(private, "efficient_attention", kernel.forward)
     monkeypatch.setattr(private, "efficient_attention_backward", kernel.backward)
@@ -118,7 +119,7 @@ def flash(_: pytest.MonkeyPatch) -> None:
 
 def math(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every call be one that no fused kernel takes."""
-    monkeypatch.setattr(kernels, "kernel_of", lambda _: Kernel.MATH)
+    monkeypatch.setattr(kernels, "kernel_of", lambda _, **__: Kernel.MATH)
 
 
 def seen(num_queries: int, *, window: int | None) -> Tensor:
@@ -220,19 +221,19 @@ def test_context_parallelism_by_every_kernel_is_one_process(kernel: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("call", "kernel"),
+    ("device", "call", "kernel"),
     [
-        (AttentionCall("cpu", "float32", 64, 64), Kernel.FLASH),
-        (AttentionCall("cpu", "float64", 192, 128, has_mask=True), Kernel.FLASH),
-        (AttentionCall("cuda", "bfloat16", 128, 128), Kernel.FLASH),
-        (AttentionCall("cuda", "bfloat16", 100, 100), Kernel.FLASH),
-        (AttentionCall("cuda", "bfloat16", 128, 128, has_mask=True), Kernel.EFFICIENT),
-        (AttentionCall("cuda", "float16", 512, 512), Kernel.EFFICIENT),
-        (AttentionCall("cuda", "bfloat16", 192, 128), Kernel.EFFICIENT),
-        (AttentionCall("cuda", "float32", 128, 128), Kernel.EFFICIENT),
-        (AttentionCall("cuda", "float64", 128, 128), Kernel.MATH),
-        (AttentionCall("mps", "float32", 64, 64), Kernel.MATH),
+        ("cpu", AttentionCall(DType("float32"), 64, 64), Kernel.FLASH),
+        ("cpu", AttentionCall(DType("float64"), 192, 128, has_mask=True), Kernel.FLASH),
+        ("cuda", AttentionCall(DType("bfloat16"), 128, 128), Kernel.FLASH),
+        ("cuda", AttentionCall(DType("bfloat16"), 100, 100), Kernel.FLASH),
+        ("cuda", AttentionCall(DType("bfloat16"), 128, 128, has_mask=True), Kernel.EFFICIENT),
+        ("cuda", AttentionCall(DType("float16"), 512, 512), Kernel.EFFICIENT),
+        ("cuda", AttentionCall(DType("bfloat16"), 192, 128), Kernel.EFFICIENT),
+        ("cuda", AttentionCall(DType("float32"), 128, 128), Kernel.EFFICIENT),
+        ("cuda", AttentionCall(DType("float64"), 128, 128), Kernel.MATH),
+        ("mps", AttentionCall(DType("float32"), 64, 64), Kernel.MATH),
     ],
 )
-def test_the_table_names_the_kernel_of_a_call(call: AttentionCall, kernel: Kernel) -> None:
-    assert kernel_of(call) is kernel
+def test_the_table_names_the_kernel_of_a_call(device: str, call: AttentionCall, kernel: Kernel) -> None:
+    assert kernel_of(call, device=device) is kernel

@@ -27,6 +27,7 @@ from planc.runtime.torch.attention.blocks import lower_right_attention
 from planc.runtime.torch.attention.kernels import BlockOutput, block_backward, block_forward, merge
 from planc.runtime.torch.attention.plain import plain_attention
 from planc.runtime.torch.attention.windows import Windows
+from planc.vocab import DType
 from tests.gpu.architecture_shapes import Shape, shapes
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
@@ -51,10 +52,6 @@ class Case:
     value_dim: int
     before: int = 0
     window: int | None = None
-
-    def call(self, device: str) -> AttentionCall:
-        dims = (self.head_dim, self.value_dim)
-        return AttentionCall(device, self.dtype, *dims, has_mask=self.window is not None)
 
 
 CASES = (
@@ -89,8 +86,9 @@ def answers(device: str) -> Iterator[dict[str, Any]]:
 def _answer(
     shape: Shape, names: tuple[str, ...], *, device: str, dtype: str, has_mask: bool
 ) -> dict[str, Any]:
-    kernel = kernel_of(AttentionCall(device, dtype, shape.head_dim, shape.value_dim, has_mask=has_mask))
-    multiple = head_dim_multiple(kernel, device=device, dtype=dtype)
+    call = AttentionCall(DType(dtype), shape.head_dim, shape.value_dim, has_mask=has_mask)
+    kernel = kernel_of(call, device=device)
+    multiple = head_dim_multiple(kernel, device=device, dtype=call.dtype)
     kv_heads = shape.kv_heads if kernel is Kernel.FLASH else shape.heads
     value_dim = shape.head_dim if kernel is Kernel.FLASH else shape.value_dim
     asked = _ask(shape.heads, kv_heads, shape.head_dim, value_dim, multiple, device, dtype, has_mask)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
+from planc.devices.attention_kernels import AttentionCall
 from planc.graph.consequence import DERIVED, identity, layout, numerics, output, start
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
@@ -19,6 +20,11 @@ class InitMesh(Op):
     """Every mesh dim with its size, outermost first."""
     backend: Annotated[str, output("mesh.backend")]
     timeout_seconds: Annotated[int, output("mesh.timeout", "mesh.timeout (s)")]
+
+    @property
+    def device(self) -> str:
+        """The kind of device that the plan is for, by PyTorch's name: `auto` means one with CUDA."""
+        return "cpu" if self.backend == "gloo" else "cuda"
 
     def effects(self) -> Effects:
         return Effects(writes=(Resource.MESH,), communicates=tuple(dim for dim, _ in self.sizes))
@@ -73,6 +79,8 @@ class AttachAttention(Op):
     over: Annotated[tuple[MeshDim, ...], _CONTEXT]
     isolates: Annotated[bool, numerics("data.packing", "documents isolated")] = False
     """Whether tokens attend only to their own document."""
+    calls: Annotated[tuple[AttentionCall, ...], DERIVED] = ()
+    """Each kind of call that the model's attention makes of a kernel; none of its own code."""
 
     @property
     def unstable(self) -> str:

@@ -28,6 +28,7 @@ from planc.runtime.rehearsal.grouped_mm import teach_grouped_mm
 from planc.runtime.rehearsal.memory import BEFORE, MemoryTracer
 from planc.runtime.rehearsal.private import FakeTensor, FakeTensorMode
 from planc.runtime.rehearsal.stack import drop_layers
+from planc.runtime.torch.attention.kernels import as_on
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.checkpoint.planning import holdings_of
 from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors, training_state
@@ -185,6 +186,7 @@ class RehearsalBackend(TorchBackend):
                 modes.enter_context(self.fake_mode)
                 modes.enter_context(self.memory)
                 modes.enter_context(FirstPositions(_is_fake))
+                modes.enter_context(as_on(self.run.graph.init_mesh.device))
             # Neither logging nor saving is part of every step.
             if position.step == MEASURED_STEP and not isinstance(
                 op, ops.Log | ops.SaveCheckpoint | ops.ExportHf

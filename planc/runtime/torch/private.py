@@ -54,7 +54,7 @@ flash_attention_cuda: Final[Any] = torch.ops.aten._scaled_dot_product_flash_atte
 flash_attention_cuda_backward: Final[Any] = torch.ops.aten._scaled_dot_product_flash_attention_backward
 efficient_attention: Final[Any] = torch.ops.aten._scaled_dot_product_efficient_attention
 efficient_attention_backward: Final[Any] = torch.ops.aten._scaled_dot_product_efficient_attention_backward
-# Which of its kernels the public function takes: nothing public tells before it runs.
+# Which of its kernels the public function takes: asked before step 1, not found out in it.
 fused_sdp_choice: Final[Any] = torch._fused_sdp_choice
 
 # The position of a rank's block in the whole DTensor, including strided shards of FSDP over TP.

@@ -6,7 +6,8 @@ in planc/devices/attention_kernels.py chooses the kernel. tests/gpu/kernels.py c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn.functional import pad
 
 from planc.devices.attention_kernels import AttentionCall, Kernel, head_dim_multiple, kernel_of
 from planc.runtime.torch import private
+from planc.vocab import DType
 
 # Plain strings: before 2.13, torch.compile can't compare with members of an enum.
 FLASH, EFFICIENT, MATH = (kernel.value for kernel in (Kernel.FLASH, Kernel.EFFICIENT, Kernel.MATH))
@@ -72,7 +74,7 @@ def block_kernel(query: Tensor, *, value: Tensor, has_mask: bool) -> str:
 
 def _choice(query: Tensor, value: Tensor, has_mask: bool) -> tuple[str, int]:
     """The kernel, and what its head dims are multiples of."""
-    device, dtype = query.device.type, str(query.dtype).removeprefix("torch.")
+    device, dtype = _as_on or query.device.type, str(query.dtype).removeprefix("torch.")
     found: tuple[str, int] = _chosen(device, dtype, query.shape[-1], value.shape[-1], has_mask)
     return found
 
@@ -80,8 +82,23 @@ def _choice(query: Tensor, value: Tensor, has_mask: bool) -> tuple[str, int]:
 # torch.compile evaluates it, and does not trace the table.
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _chosen(device: str, dtype: str, head_dim: int, value_dim: int, has_mask: bool) -> tuple[str, int]:
-    kernel = kernel_of(AttentionCall(device, dtype, head_dim, value_dim, has_mask=has_mask))
-    return kernel.value, head_dim_multiple(kernel, device=device, dtype=dtype)
+    call = AttentionCall(DType(dtype), head_dim, value_dim, has_mask=has_mask)
+    kernel = kernel_of(call, device=device)
+    return kernel.value, head_dim_multiple(kernel, device=device, dtype=call.dtype)
+
+
+_as_on = ""
+
+
+@contextmanager
+def as_on(device: str) -> Iterator[None]:
+    """Choose kernels as on a device of this kind, for tensors that are fake."""
+    global _as_on
+    before, _as_on = _as_on, device
+    try:
+        yield
+    finally:
+        _as_on = before
 
 
 def block_forward(

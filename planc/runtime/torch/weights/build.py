@@ -20,6 +20,7 @@ from planc.modeling.tensor_dtypes import floating_tensors, kept_in_float32, set_
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import STALE, config_digest, refuse_remote_code
 from planc.runtime.torch.agreement.agree import agreed
+from planc.runtime.torch.attention.asking import missing_kernels
 from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.attention.register import register_attention
 from planc.runtime.torch.dtypes import TORCH_DTYPES
@@ -129,6 +130,7 @@ def attach_attention(run: Run, op: AttachAttention, mesh: Mesh, model: nn.Module
     """Register attention for this run's cp group and make the model use it instead of eager."""
     if op.kind == "eager":
         return None
+    _require_kernels(op, device=run.device)
     group = mesh.group(op.over[0]) if op.over else None
     documents = Documents() if op.isolates else None
     kind: Any = op.kind
@@ -138,3 +140,12 @@ def attach_attention(run: Run, op: AttachAttention, mesh: Mesh, model: nn.Module
     config: Any = model.config
     config._attn_implementation = name
     return documents
+
+
+def _require_kernels(op: AttachAttention, *, device: torch.device) -> None:
+    """RunError if PyTorch would compute attention by another kernel than the plan counts on."""
+    for text, reasons in missing_kernels(op.calls, device=device):
+        raise RunError(
+            f"PyTorch {text}, on this device{f': {reasons}' if reasons else ''}",
+            help="write `attention = eager` in `model` for the model's own code, which stores every score",
+        )
