@@ -107,7 +107,9 @@ def _checkpointing(bound: BoundPlan) -> Iterator[_Change]:
     rules = ", ".join(f'"{name}.*" -> full' for name in blocks)
     yield _Change(
         f"activation_checkpoint {{ {rules} }}",
-        lambda before: replace(before, checkpointed=dict.fromkeys(members, span), selective=frozenset()),
+        lambda before: replace(
+            before, checkpointed=dict.fromkeys(members, span), selective=frozenset(), offloaded=frozenset()
+        ),
     )
 
 

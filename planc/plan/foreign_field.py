@@ -40,8 +40,8 @@ FIELD: Mapping[str, Foreign] = {
     ),
     "activation_offload activation_offloading offload_activations cpu_activation_offload": Foreign(
         "",
-        'activation_checkpoint { "model.layers.*" -> full }',
-        why="activations stay on the device or are recomputed",
+        'activation_checkpoint { "model.layers.*" -> offload }',
+        why="the input of each layer waits in the host's memory, and backward recomputes the rest",
     ),
     "chat_template chat_format prompt_template": Foreign(
         "data",

@@ -183,11 +183,16 @@ def _treatments(kind: LayerKind, side: Side, estimated: Estimate) -> Iterator[st
         if kind.fqns and attention.over:
             yield f"attention {attention.kind}: {_sent(estimated, cause='attention')}"
     for how, modules in (
-        *((f"recomputed in backward ({op.mode})", op.modules) for op in side.ops(CheckpointActivations)),
+        *((_recomputed(op), op.modules) for op in side.ops(CheckpointActivations)),
         *((f"compiled by {op.backend}", op.modules) for op in side.ops(CompileModules)),
     ):
         if names := summarise([fqn for fqn in modules if _layer_of(fqn) in layers]):
             yield f"{how}: {', '.join(names)}"
+
+
+def _recomputed(op: CheckpointActivations) -> str:
+    how = "from inputs in host memory" if op.mode == "offload" else f"({op.mode})"
+    return f"recomputed in backward {how}"
 
 
 def _sent(estimated: Estimate, *, cause: str) -> str:

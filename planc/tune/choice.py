@@ -10,11 +10,12 @@ from planc.vocab import MeshDim
 
 
 class Recompute(StrEnum):
-    """Recomputation of layers; the value is the plan's word."""
+    """Recomputation of layers, from the most memory to the least; the value is the plan's word."""
 
     NONE = "none"
     SELECTIVE = "selective"
     FULL = "full"
+    OFFLOAD = "offload"
 
 
 class Rules(StrEnum):
@@ -109,6 +110,8 @@ class Space:
     rules: dict[int, tuple[Rules, ...]]
     """Rules by the size of tp."""
     rotations: tuple[str, ...]
+    recompute: tuple[Recompute, ...] = tuple(Recompute)
+    """Without `offload` where nothing is known of the link to the host's memory."""
 
     def meshes(self) -> Iterator[Mesh]:
         """Every mesh whose batch closes, with the first of its rules."""

@@ -18,7 +18,7 @@ from planc.pipelining.balance import balance
 from planc.plan.stages import layers, stage_by_name, stage_of
 from planc.record import record
 from planc.tables import format_bytes, format_seconds
-from planc.tune.choice import Choice, Mesh, Recompute, Space
+from planc.tune.choice import Choice, Mesh, Space
 from planc.tune.score import Score, Scored
 
 _STAGES = (1, 2, 4, 8)
@@ -174,7 +174,9 @@ class Pipelines:
             return
         rotate = self.space.rotations[0] if mesh.cp > 1 else ""
         stages = [number for number in _STAGES if mesh.pp * number <= len(self.work.costs)]
-        for size, recompute, reshard in product(self.space.micro_batches(mesh), Recompute, (False, True)):
+        for size, recompute, reshard in product(
+            self.space.micro_batches(mesh), self.space.recompute, (False, True)
+        ):
             choice = Choice(mesh, size, recompute, reshard, rotate)
             is_sharded = mesh.dp_shard * mesh.cp > 1
             if (reshard and not is_sharded) or not self.is_expected(choice):

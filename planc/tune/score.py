@@ -168,5 +168,6 @@ def _varied(bound: BoundPlan, choice: Choice) -> BoundPlan:
         plan=replace(plan, mesh=replace(plan.mesh, **sizes), pipeline=pipeline, data=data, train=train),
         checkpointed=dict.fromkeys(recomputed, span),
         selective=frozenset(recomputed if choice.recompute is Recompute.SELECTIVE else ()),
+        offloaded=frozenset(recomputed if choice.recompute is Recompute.OFFLOAD else ()),
         units=units,
     )

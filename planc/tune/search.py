@@ -42,7 +42,6 @@ UNTIMED = "the time of this model's steps is not modeled"
 _OF_A_SIZE = ("expect", "hardware")
 _OF_A_MESH = (*_OF_A_SIZE, "elastic")
 """Blocks that would refuse a small mesh for another reason than its rules."""
-_RECOMPUTE = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 
 
 @record
@@ -195,7 +194,7 @@ class Search:
     def _fitting(self, mesh: Mesh, space: Space, rotate: str, worst: float) -> Iterator[Scored]:
         """The choices on a mesh that fit, from the one that recomputes least."""
         most = space.micro_batches(mesh)[-1]
-        for in_chunks, recompute in product((False, True)[: 1 + self.base.may_chunk], _RECOMPUTE):
+        for in_chunks, recompute in product((False, True)[: 1 + self.base.may_chunk], space.recompute):
             first = Choice(mesh, 1, recompute, reshard=True, rotate=rotate, in_chunks=in_chunks)
             found = [*self._growing(first, space, worst)]
             yield from found
@@ -309,6 +308,7 @@ class Search:
             self.base.tokens_per_step,
             rules,
             rotations if self.num_devices % 2 == 0 else (),
+            tuple(way for way in Recompute if way is not Recompute.OFFLOAD or self.device.host_bandwidth),
         )
 
     def _is_legal(self, mesh: Mesh, rotate: str, *, is_compiled: bool = False) -> bool:

@@ -78,6 +78,8 @@ def given_up(one: Proposal) -> Iterator[str]:
     if choice.recompute is not Recompute.NONE:
         executed = one.found.flops.executed_per_token / one.found.flops.per_token - 1
         yield f"{100 * executed:.0f} % more FLOPs"
+    if choice.recompute is Recompute.OFFLOAD:
+        yield "host memory for the inputs of layers"
     if not choice.reshard:
         yield "memory for gathered layers"
     if choice.in_chunks:
@@ -193,7 +195,8 @@ def _comments(one: Proposal, search: Search) -> Iterator[tuple[str, str]]:
     if choice.recompute is not Recompute.NONE:
         executed = one.found.flops.executed_per_token / one.found.flops.per_token - 1
         why = f"{100 * executed:.0f} % more FLOPs make room for a micro batch of {choice.micro_batch}"
-        yield "activation_checkpoint", f"Recomputation: {why}."
+        place = " Inputs of layers wait in host memory." if choice.recompute is Recompute.OFFLOAD else ""
+        yield "activation_checkpoint", f"Recomputation: {why}.{place}"
     if choice.is_compiled:
         yield "compile", "Layers are compiled. The peak is that of eager ones, which keep as much or more."
     if choice.rotate:

@@ -439,3 +439,37 @@ def test_odd_values_are_accounted_for_too(seed: int) -> None:
     accounted = {one.key for one in draft.imported} | {note.key for note in draft.notes if note.line}
     assert accounted == {leaf.key for leaf in leaves}
     assert not isinstance(made, str) or parse(SourceFile("odd.plan", made))[0] is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "action"),
+    [
+        ("trl/recipe.yaml", {"activation_offloading": True}, "offload"),
+        ("trl/recipe.yaml", {"activation_offloading": True, "gradient_checkpointing": None}, "offload"),
+        ("trl/recipe.yaml", {"activation_offloading": True, "gradient_checkpointing": False}, None),
+        ("trl/recipe.yaml", {"activation_offloading": False}, "full"),
+        ("axolotl/tuned.yaml", {"activation_offloading": True}, "offload"),
+        ("axolotl/tuned.yaml", {"activation_offloading": "legacy"}, "offload"),
+        ("axolotl/tuned.yaml", {"activation_offloading": "disk"}, "full"),
+        ("axolotl/tuned.yaml", {"activation_offloading": True, "gradient_checkpointing": None}, None),
+        ("axolotl/tuned.yaml", {"gradient_checkpointing": "offload"}, "offload"),
+        ("axolotl/tuned.yaml", {"gradient_checkpointing": "offload_disk"}, None),
+    ],
+)
+def test_inputs_of_recomputed_layers_wait_on_the_host_where_the_tool_moves_them(
+    name: str, keys: dict[str, Any], action: str | None, tmp_path: Path
+) -> None:
+    """A key that is None is not in the file. Without recomputation tools move all that backward needs."""
+    folder = tmp_path / name.partition("/")[0]
+    folder.mkdir()
+    file = folder / "config.yaml"
+    config = yaml.safe_load((CONFIGS / name).read_text(encoding="utf-8")) | keys
+    written = {key: value for key, value in config.items() if value is not None}
+    file.write_text(yaml.safe_dump(written), encoding="utf-8")
+    result = imported(file)
+    assert result.text is not None
+    rule = f'"model.layers.*" -> {action}'
+    assert (rule in result.text) if action else ("activation_checkpoint" not in result.text)
+    noted = {note.key for note in result.notes if note.kind is NoteKind.SET_ASIDE}
+    moved = keys.get("activation_offloading")
+    assert ("activation_offloading" in noted) == (moved is not None and action != "offload")

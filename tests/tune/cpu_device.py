@@ -58,6 +58,7 @@ class Peaks:
             attention=_exactly(self.values["attention"] / self.values["matmul"]),
             memory=whole,
             links=whole,
+            host_link=whole,
             network=whole,
             narrow_features=nothing,
             exposed=whole,

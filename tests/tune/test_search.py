@@ -78,6 +78,7 @@ CHOICES = (
     Choice(Mesh(1, 4, 2, 1, Rules.NONE), 1, Recompute.SELECTIVE, reshard=True, rotate="ring"),
     Choice(Mesh(1, 4, 1, 2, Rules.SEQUENCE), 4, Recompute.NONE, reshard=True, rotate="", in_chunks=True),
     Choice(Mesh(1, 8, 1, 1, Rules.NONE), 2, Recompute.SELECTIVE, reshard=True, rotate="", is_compiled=True),
+    Choice(Mesh(1, 8, 1, 1, Rules.NONE), 2, Recompute.OFFLOAD, reshard=True, rotate=""),
 )
 
 
@@ -123,6 +124,25 @@ def test_less_memory_is_used_where_there_is_less() -> None:
     )
     assert ample.recompute is Recompute.NONE
     assert scarce.recompute is not Recompute.NONE or scarce.in_chunks
+
+
+def test_inputs_in_host_memory_are_weighed_against_recomputation() -> None:
+    search = search_of("llama-3.1-8b-8-gpus.plan", gpus=8, gib=60)
+    found = {one.choice: one for one in search.scored()}
+    moved = [one for one in found if one.recompute is Recompute.OFFLOAD and not one.is_compiled]
+    pairs = [(one, replace(one, recompute=Recompute.FULL)) for one in moved]
+    assert any(full in found for _, full in pairs)
+    for one, full in pairs:
+        assert 'activation_checkpoint {\n  "model.layers.*" -> offload\n}\n' in search.text(one)
+        if full in found:
+            assert found[one].score.peak_bytes < found[full].score.peak_bytes
+            assert found[one].seconds >= found[full].seconds
+
+
+def test_inputs_stay_on_a_device_whose_link_to_the_host_is_unknown() -> None:
+    search = search_of("llama-3.1-8b-8-gpus.plan", gpus=8, gib=60)
+    search.device = replace(search.device, host_bandwidth=None)
+    assert {one.choice.recompute for one in search.scored()} == {*Recompute} - {Recompute.OFFLOAD}
 
 
 def test_the_best_plans_are_tried_compiled_where_that_is_legal() -> None:

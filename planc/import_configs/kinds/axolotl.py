@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from planc.import_configs import facts, readers
 from planc.import_configs.kind import Kind, Note, Row, wrong
 from planc.import_configs.kinds import reasons as why
-from planc.import_configs.kinds.training_arguments import ARGUMENT_ROWS, argument_faults
+from planc.import_configs.kinds.training_arguments import ARGUMENT_ROWS, argument_faults, offloading_rows
 from planc.import_configs.leaf import Leaf, Value, written
 from planc.import_configs.readers import Idle, Unread
 
@@ -41,8 +42,10 @@ def _shards(value: Value) -> bool:
 
 
 def _recompute(value: Value) -> str:
-    if value in ("offload", "offload_disk", "unsloth"):
-        raise Unread(f'{written(value)} moves activations to the host; write `"model.layers.*" -> full`')
+    if value in ("offload", "unsloth"):
+        return "offload"
+    if value == "offload_disk":
+        raise Unread('a plan moves activations to the host only: write `"model.layers.*" -> offload`')
     return readers.recompute(value)
 
 
@@ -174,7 +177,7 @@ _OWN = (
     Row("qat.**", change=why.FLOAT8),
     Row("quantization.**", reason=why.FLOAT8),
     Row("gradient_checkpointing", facts.RECOMPUTE, read=_recompute),
-    Row("activation_offloading", reason="planc keeps or recomputes activations, without moving them"),
+    Row("activation_offloading", reason=why.OFFLOADS, harmless=(False,)),
     Row("flash_attention", reason=_kernel("flash_attention"), harmless=(False,)),
     Row("xformers_attention", reason=_kernel("xformers"), harmless=(False,)),
     Row("flex_attention", reason=_kernel("flex attention"), harmless=(False,)),
@@ -277,5 +280,6 @@ AXOLOTL = Kind(
     ),
     warmup=(0.03, 100),
     spares_norms=True,
+    own_rows=partial(offloading_rows, recomputes=False),
     faults=_faults,
 )

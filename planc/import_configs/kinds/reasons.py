@@ -64,3 +64,7 @@ PACKS = "`packing` in `data` is attend, isolate, whole or none"
 REENTRANT = "recomputation in a plan has no options; it is never reentrant"
 REMOTE_CODE = "planc never runs code of a model repository"
 TOKEN_MEAN = "a plan averages the loss over all tokens of a step"
+OFFLOADS = (
+    'planc moves the inputs of recomputed layers, not all that backward needs: `"model.layers.*" -> offload` '
+    "in `activation_checkpoint`"
+)

@@ -179,6 +179,24 @@ def argument_faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
     yield from deepspeed_faults(leaves, prefix="deepspeed.")
 
 
+def offloading_rows(leaves: Mapping[str, Leaf], *, recomputes: bool) -> tuple[Row, ...]:
+    """Rows of a file whose recomputed layers keep their inputs in host memory.
+
+    Where nothing is recomputed, tools move everything that backward needs, which no plan does.
+    """
+    moved = leaves.get("activation_offloading")
+    if moved is None or moved.value not in (True, "legacy"):
+        return ()
+    keys = [key for key in ("gradient_checkpointing", "activation_checkpointing") if key in leaves]
+    if not all(leaves[key].value is True for key in keys) or not (keys or recomputes):
+        return ()
+    return tuple(Row(key, facts.RECOMPUTE, read=_offload) for key in (*keys, moved.key))
+
+
+def _offload(value: Value) -> str:
+    return "offload"
+
+
 ARGUMENT_DEFAULTS = (
     (facts.MICRO_BATCH, 8),
     (facts.WEIGHT_DECAY, 0.0),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from planc.import_configs import facts
 from planc.import_configs.kind import Kind, Row
 from planc.import_configs.kinds import reasons as why
@@ -10,6 +12,7 @@ from planc.import_configs.kinds.training_arguments import (
     ARGUMENT_ROWS,
     TRAINING_ARGUMENTS,
     argument_faults,
+    offloading_rows,
 )
 
 _ADAPTER = ("use_peft", "load_in_4bit", "load_in_8bit")
@@ -52,7 +55,7 @@ _OWN = (
     Row("preprocessing_num_workers", reason=why.LOADER),
     Row("loss_type", change=why.LOSS, harmless=("nll", "chunked_nll")),
     Row("router_aux_loss_coef", change=why.BALANCE, harmless=(0, 0.0)),
-    Row("activation_offloading", reason="planc keeps or recomputes activations, without moving them"),
+    Row("activation_offloading", reason=why.OFFLOADS, harmless=(False,)),
     Row("model_init_kwargs.**", change=why.OWN_MODEL),
     *(Row(key, change=why.LORA, harmless=(False,)) for key in _ADAPTER),
     *(Row(key, reason=why.LORA) for key in _ADAPTER_OPTIONS),
@@ -77,5 +80,6 @@ TRL = Kind(
     ),
     spares_norms=True,
     tells_chats_by_columns=True,
+    own_rows=partial(offloading_rows, recomputes=True),
     faults=argument_faults,
 )
