@@ -72,8 +72,12 @@ SHARDING: Mapping[str, Foreign] = {
         "fsdp", '"model.layers.*" -> unit(reshard_after_forward = <true>)'
     ),
     "hsdp hybrid_shard": Foreign("fsdp", "replicate_on = dp_replicate"),
-    "cpu_offload enable_cpu_offload offload "
-    "offload_policy offload_optimizer offload_param optimizer_offload "
+    "offload": Foreign(
+        "fsdp",
+        "cpu_offload = true",
+        also='; for activations only, `activation_checkpoint { "model.layers.*" -> offload }`',
+    ),
+    "cpu_offload enable_cpu_offload offload_policy offload_optimizer offload_param optimizer_offload "
     "fsdp_offload_params": Foreign("fsdp", "cpu_offload = true"),
     "grad_reduce_dtype gradient_reduce_dtype grad_dtype accumulate_allreduce_grads_in_fp32": Foreign(
         "fsdp", "reduce_dtype = float32"

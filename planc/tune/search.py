@@ -246,7 +246,7 @@ class Search:
                     yield Scored(other, score)
 
     def _compiled(self, scored: list[Scored]) -> Iterator[Scored]:
-        """The best choices with compiled layers, whose estimate is that of eager ones: they may keep less."""
+        """The best choices with compiled layers."""
         if not self.base.may_compile:
             return
         for one in sorted(scored, key=lambda one: one.score.seconds)[:_WIDENED]:

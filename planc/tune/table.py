@@ -198,6 +198,6 @@ def _comments(one: Proposal, search: Search) -> Iterator[tuple[str, str]]:
         place = " Inputs of layers wait in host memory." if choice.recompute is Recompute.OFFLOAD else ""
         yield "activation_checkpoint", f"Recomputation: {why}.{place}"
     if choice.is_compiled:
-        yield "compile", "Layers are compiled. The peak is that of eager ones, which keep as much or more."
+        yield "compile", "Layers are compiled, which takes time at each start."
     if choice.rotate:
         yield "context_parallel", f"Sequences over {mesh.cp} ranks, by {choice.rotate}."
