@@ -39,6 +39,7 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "cli/running/banner.py::banner",
             "graph/ops/optimizer.py::implementation_on",
+            "runtime/torch/attention/asking.py::missing_kernels",
             "runtime/torch/backend.py::started",
             "runtime/torch/copies.py::to_device",
             "runtime/torch/copies.py::__init__",
@@ -88,6 +89,7 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
         "ring-kernel",
         (
             "devices/attention_kernels.py::head_dim_multiple",
+            "runtime/torch/attention/asking.py::reasons",
             "runtime/torch/attention/kernels.py::block_forward",
             "runtime/torch/attention/kernels.py::block_backward",
             "runtime/torch/private.py::module",

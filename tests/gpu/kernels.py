@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from planc.devices.attention_kernels import AttentionCall, Kernel, head_dim_multiple, kernel_of
+from planc.runtime.torch.attention.asking import reasons
 from planc.runtime.torch.attention.blocks import lower_right_attention
 from planc.runtime.torch.attention.kernels import BlockOutput, block_backward, block_forward, merge
 from planc.runtime.torch.attention.plain import plain_attention
@@ -347,6 +348,8 @@ def main(argv: list[str] | None = None) -> int:
         found["costs"] = [*costs()]
         for one in found["costs"]:
             print(json.dumps(one))
+        wide = torch.zeros(1, 2, 32, 64, dtype=torch.float64, device="cuda")
+        print("no kernel in float64:", reasons(wide, wide, wide, device=wide.device))
     if arguments.output:
         arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     wrong = [one for one in found["results"] if not one["error"] <= one["limit"]]

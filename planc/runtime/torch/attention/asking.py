@@ -29,12 +29,12 @@ def missing_kernels(calls: Sequence[AttentionCall], *, device: torch.device) -> 
             chosen = SDPBackend(private.fused_sdp_choice(query, key, value, None, 0.0, True, enable_gqa=True))
             if chosen not in _FLASH:
                 taken = chosen.name.lower().removesuffix("_attention")
-                yield f"takes {taken} for {call}, not {kernel}", _reasons(query, key, value, device=device)
+                yield f"takes {taken} for {call}, not {kernel}", reasons(query, key, value, device=device)
         elif kernel is Kernel.EFFICIENT and device.type == "cuda":
             query, key, value = _tensors(call, kernel, device=device)
             parameters = torch.backends.cuda.SDPAParams(query, key, value, None, 0.0, True, False)
             if not torch.backends.cuda.can_use_efficient_attention(parameters):
-                yield f"has no {kernel} kernel for {call}", _reasons(query, key, value, device=device)
+                yield f"has no {kernel} kernel for {call}", reasons(query, key, value, device=device)
 
 
 def _tensors(call: AttentionCall, kernel: Kernel, *, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -51,7 +51,7 @@ def _tensors(call: AttentionCall, kernel: Kernel, *, device: torch.device) -> tu
     return zeros(2, call.head_dim), zeros(kv_heads, call.head_dim), zeros(kv_heads, value_dim)
 
 
-def _reasons(query: Tensor, key: Tensor, value: Tensor, *, device: torch.device) -> str:
+def reasons(query: Tensor, key: Tensor, value: Tensor, *, device: torch.device) -> str:
     """Collect the warnings by which PyTorch explains its choice; CUDA alone gives any."""
     if device.type != "cuda":
         return ""

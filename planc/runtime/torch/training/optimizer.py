@@ -76,18 +76,23 @@ def step_optimizer(
 def step_by(optimizer: Optimizer, gradients: list[Tensor], *, factor: float, device: torch.device) -> None:
     """Step by gradients times a factor, which a fused kernel divides by as it reads them.
 
-    Other implementations get gradients that were scaled in a pass of their own, as do all where the divisor
-    overflows the kernel's float32.
+    Other implementations get gradients that were scaled in a pass of their own, as do all that need a divisor
+    beyond the kernel's float32: of gradients in float64, or one that overflows.
     """
     if factor == 1.0:
         optimizer.step()
-    elif optimizer.defaults.get("fused") and 1 / factor < torch.finfo(torch.float32).max:
+    elif optimizer.defaults.get("fused") and _fits_float32(1 / factor, gradients):
         divisor = torch.full((), 1 / factor, dtype=torch.float32, device=device)
         with private.dividing_gradients(optimizer, divisor):
             optimizer.step()
     else:
         scale(gradients, factor=factor)
         optimizer.step()
+
+
+def _fits_float32(divisor: float, gradients: Iterable[Tensor]) -> bool:
+    is_narrow = all(gradient.dtype != torch.float64 for gradient in gradients)
+    return is_narrow and divisor < torch.finfo(torch.float32).max
 
 
 def step_schedule(
