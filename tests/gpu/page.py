@@ -85,7 +85,9 @@ def status(results: Mapping[str, Result]) -> str:
             "  there. `make gpu` does both, and writes `tests/gpu/GPU.md`; its steps have run on CPUs only."
         )
     bad = [one.step for one in counted if one.outcome.verdict is not Verdict.OK]
-    text = f"On {_devices(counted)}: {_score(counted)}.\n  `tests/gpu/GPU.md` has each step's figures."
+    # The documentation's site has no page of GPU.md.
+    score = _score(counted).replace("[`make gpu`](tests/gpu/GPU.md)", "`make gpu`")
+    text = f"On {_devices(counted)}: {score}.\n  `tests/gpu/GPU.md` has each step's figures."
     return f"{text}\n  Not as promised: {', '.join(bad)}." if bad else text
 
 
