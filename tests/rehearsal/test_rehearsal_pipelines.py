@@ -70,8 +70,8 @@ IN_FSDP = {
 }
 MOST = {"zero_bubble": 1.10, "interleaved(stages_per_rank = 2)": 1.09}
 """Reserved, as a multiple of the estimate. A backward frees blocks between those that wait for gradients of
-weights, and an attention kernel frees its own between those of several stages. What the allocator can't use of
-them is not in the estimate; what blocks hold is."""
+weights, and an attention kernel frees its own between those of several stages. What the allocator can't use
+of them is not in the estimate; what blocks hold is."""
 
 
 def graph_of(name: str, workspace: Path, *, tokens: str = "") -> Graph:
