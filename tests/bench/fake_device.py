@@ -232,7 +232,8 @@ class _Methods(TorchFunctionMode):
         is_here = bool(args) and isinstance(args[0], Tensor) and self.device.has(args[0])
         if func in (Tensor.tolist, Tensor.numpy, Tensor.cpu) and is_here:
             self.device.wait(f"a copy to the host ({func.__name__})")
-        if func is Tensor.to and is_here and _host(args, kwargs):
+        # The fused optimizers ask for a tensor where it is, without blocking.
+        if func is Tensor.to and is_here and _host(args, kwargs) and not kwargs.get("non_blocking"):
             self.device.wait("a copy to the host (to)")
         results = func(*args, **kwargs)
         if func in (torch.tensor, torch.as_tensor) and kwargs.get("device") == DEVICE:
