@@ -81,7 +81,7 @@ class Look:
     end_of_document: str
     special_ids: frozenset[int]
     marks: str
-    """What the tokenizer puts around documents and turns, in words."""
+    """The words for what the tokenizer puts around documents and turns."""
 
     @cached_property
     def tally(self) -> Tally:

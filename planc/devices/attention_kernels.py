@@ -23,7 +23,7 @@ class Kernel(StrEnum):
 
 @record
 class AttentionCall:
-    """What the choice of a kernel depends on, apart from the device."""
+    """A call of attention, by all that its kernel depends on apart from the device."""
 
     dtype: DType
     head_dim: int

@@ -221,7 +221,7 @@ def _memory(work: RankWork, gathered: tuple[Unit, ...], staged: Amount, part: Pa
 
 
 def _waiting(work: RankWork, part: Part | None) -> Iterator[Amount]:
-    """What offloaded modules keep in the host's memory."""
+    """The inputs that offloaded modules keep in the host's memory."""
     if num_bytes := offloaded_bytes(work) if part is None else part.offloaded_bytes:
         formula = f"inputs of offloaded modules{ON_HOST}"
         source = "planc/runtime/torch/training/offloading.py"

@@ -111,7 +111,7 @@ class _Machine:
         return peak, self.device.memory_bandwidth * self.values["memory"]
 
     def copy_seconds(self, step: StepWork) -> float:
-        """What forwards take to copy inputs of modules to the host, and backwards to copy them back."""
+        """The seconds in which forwards copy inputs of modules to the host, and backwards copy them back."""
         return step.offloaded_bytes / ((self.device.host_bandwidth or 1) * self.values["host_link"])
 
     def seconds_of(self, one: Collective, step: StepWork) -> float:

@@ -143,11 +143,11 @@ class RankWork:
         return any(isinstance(op, FullyShard) for op in self.graph.setup)
 
     def footprint(self, norm: Module) -> Footprint:
-        """What a norm takes for backward. Fused, it keeps its input alone."""
+        """The tensors that a norm keeps for backward: its input alone, if it is fused."""
         return norm.footprint if self._is_apart(norm, norm.footprint) else ONE_OPERATION
 
     def activation(self, source: Module) -> Footprint:
-        """What the activation function that reads a linear layer's output takes for backward."""
+        """The tensors that the activation function after a linear layer keeps for backward."""
         return source.activation if self._is_apart(source, source.activation) else ONE_OPERATION
 
     def _is_apart(self, module: Module, footprint: Footprint) -> bool:

@@ -22,7 +22,7 @@ from planc.modeling.private import tree_leaves, tree_map_only
 
 
 def host_memory() -> AbstractContextManager[object]:
-    """Where copies in host memory are made: a rehearsal does not count them."""
+    """The context in which copies in host memory are made: a rehearsal does not count them."""
     return nullcontext()
 
 
@@ -38,12 +38,12 @@ class _Parked:
     copied: Any
     """The event of the last copy, in either direction."""
     before: _Parked | None = field(default=None, repr=False)
-    """What backward needs next."""
+    """The inputs that backward needs next."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an input was among a module's arguments."""
+    """The place of an input among a module's arguments."""
 
     index: int
 
