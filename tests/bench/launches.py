@@ -30,6 +30,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW, Optimizer
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -300,7 +301,7 @@ def by_hand(case: Case) -> Counts:
         with no_mask, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model, launches = _model_by_hand(case), Launches()
-            with FakeTensorMode(allow_non_fake_inputs=True):
+            with FakeTensorMode(allow_non_fake_inputs=True), _kernel_by_hand(case):
                 step = _step_by_hand(model)
                 step()
                 with launches:
@@ -308,6 +309,12 @@ def by_hand(case: Case) -> Counts:
     finally:
         dist.destroy_process_group()
     return launches.counts
+
+
+def _kernel_by_hand(case: Case) -> contextlib.AbstractContextManager[None]:
+    """The kernel that CUDA takes: `math` for grouped heads in float32, the dtype of the case with tp."""
+    is_float32 = case.tp > 1
+    return sdpa_kernel(SDPBackend.MATH) if is_float32 else contextlib.nullcontext()
 
 
 def _model_by_hand(case: Case) -> Any:
