@@ -82,6 +82,8 @@ def save_behind_traced(
     fill(state, step=NEW)
     injector = inject(watched or root, rank=rank, fault=fault)
     saves.start(state, to=destination(root, step=NEW, world_size=world_size, keep_last=1))
+    # The optimizer's step waits for the copies, and then may change what they are of.
+    state.optimizer.step()
     fill(state, step=TRAINED_ON)
     while not saves.has_ended():
         time.sleep(0.001)
