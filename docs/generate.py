@@ -16,7 +16,7 @@ from pathlib import Path
 from planc.cli.main import command_parsers, main
 from planc.cli.manual import reference
 from planc.diagnostics.pages import page, pages
-from planc.import_configs.table import keys_page
+from planc.import_configs.report import keys_page
 
 ROOT = Path(__file__).parents[1]
 

@@ -1,13 +1,22 @@
-"""Which kind a config is of, by the keys that only one kind has."""
+"""The kinds of configs, and which one a file is of: by the keys that only one kind has."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from planc.import_configs.kind import Kind
-from planc.import_configs.leaf import Leaf
-from planc.import_configs.registry import KINDS
+from planc.import_configs.kinds.accelerate import ACCELERATE
+from planc.import_configs.kinds.automodel import AUTOMODEL
+from planc.import_configs.kinds.axolotl import AXOLOTL
+from planc.import_configs.kinds.deepspeed import DEEPSPEED
+from planc.import_configs.kinds.torchtitan import TORCHTITAN
+from planc.import_configs.kinds.training_arguments import TRAINING_ARGUMENTS
+from planc.import_configs.kinds.trl import TRL
+from planc.import_configs.leaves import Leaf
 from planc.record import record
+
+KINDS: tuple[Kind, ...] = (TORCHTITAN, ACCELERATE, DEEPSPEED, AUTOMODEL, AXOLOTL, TRAINING_ARGUMENTS, TRL)
+BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 @record

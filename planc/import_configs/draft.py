@@ -9,7 +9,7 @@ from planc.diagnostics.suggest import closest
 from planc.import_configs import facts
 from planc.import_configs.facts import Fact
 from planc.import_configs.kind import Kind, Note, NoteKind, Row, find_row, wrong
-from planc.import_configs.leaf import Leaf, written
+from planc.import_configs.leaves import Leaf, written
 from planc.import_configs.readers import Automatic, Idle, Unread
 from planc.plan.foreign_help import foreign_help
 from planc.record import record

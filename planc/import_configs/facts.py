@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from planc.import_configs import readers
-from planc.import_configs.leaf import Value, written
+from planc.import_configs.leaves import Value, written
 from planc.record import record
 
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from planc.import_configs.detect import Undetected, detect
+from planc.import_configs.detect import BY_NAME, Undetected, detect
 from planc.import_configs.draft import Imported, draft_of
 from planc.import_configs.facts import Fact
-from planc.import_configs.json_leaves import json_leaves
 from planc.import_configs.kind import Kind, Note, NoteKind
-from planc.import_configs.leaf import MAX_BYTES, Leaf, SourceError
+from planc.import_configs.leaves import MAX_BYTES, Leaf, SourceError, json_leaves, toml_leaves, yaml_leaves
 from planc.import_configs.lowering import Target, plan_text
-from planc.import_configs.registry import BY_NAME
 from planc.import_configs.sizes import Missing
-from planc.import_configs.toml_leaves import toml_leaves
-from planc.import_configs.yaml_leaves import yaml_leaves
 from planc.record import record
 
 READERS: Mapping[str, Callable[[str], tuple[Leaf, ...]]] = {

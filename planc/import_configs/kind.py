@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from planc.import_configs.facts import Fact
-from planc.import_configs.leaf import Leaf, Value
+from planc.import_configs.leaves import Leaf, Value
 from planc.record import record
 
 

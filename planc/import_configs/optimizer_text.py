@@ -1,17 +1,18 @@
-"""The optimizer's block: arguments, clipping and the schedule."""
+"""The optimizer's block: arguments, clipping, the schedule, and what does not decay."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 
 from planc.import_configs import facts
-from planc.import_configs.decay import spared_patterns
 from planc.import_configs.draft import Draft
 from planc.import_configs.facts import Fact
 from planc.import_configs.kind import NoteKind
 from planc.inventory.schema import Inventory
+from planc.layouts.families import as_patterns, exact_families
 from planc.syntax.write import call, number, rule
 
 
@@ -189,3 +190,24 @@ def _min_factor(draft: Draft, *, lr: float) -> float:
         # A quotient of decimals: digits beyond these are the division's.
         factor = float(f"{draft.take(facts.MIN_LR) / lr:.9g}")
     return float(factor or 0.0)
+
+
+# Trainer.get_decay_parameter_names, transformers 5: these names, and all that torch's LayerNorm owns.
+_SPARED = re.compile(r"bias|layernorm|rmsnorm|(^|\.)norm(\.|$)|_norm(\.|$)")
+_SPARED_CLASS = "LayerNorm"
+
+
+def spared_patterns(inventory: Inventory) -> tuple[str, ...]:
+    """Patterns for the norms and biases of a model: of modules where all that they own is spared."""
+    return as_patterns(exact_families(inventory, _spared_names(inventory)))
+
+
+def _spared_names(inventory: Inventory) -> Iterator[str]:
+    for module in inventory.modules:
+        own = [parameter.name for parameter in module.parameters]
+        spared = [name for name in own if _is_spared(module.class_name, f"{module.fqn}.{name}")]
+        yield from [module.fqn] if spared == own and own else [f"{module.fqn}.{name}" for name in spared]
+
+
+def _is_spared(class_name: str, fqn: str) -> bool:
+    return class_name == _SPARED_CLASS or _SPARED.search(fqn.lower()) is not None

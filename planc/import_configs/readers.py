@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from planc.hub.names import is_repository
-from planc.import_configs.leaf import Value, written
+from planc.import_configs.leaves import Value, written
 
 FSDP_WORDS = (
     *("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload"),

@@ -211,7 +211,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "lsprotocol": ("planc/lsp/server.py", "planc/lsp/protocol.py", "planc/lsp/client.py"),
     "cattrs": ("planc/lsp/client.py",),
     "pygments": ("planc/highlight/",),
-    "yaml": ("planc/import_configs/yaml_leaves.py",),
+    "yaml": ("planc/import_configs/leaves.py",),
     "tensorboard": ("planc/runtime/trackers/tensorboard.py",),
     "wandb": ("planc/runtime/trackers/wandb.py",),
     "pydantic": (

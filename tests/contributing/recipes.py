@@ -350,7 +350,7 @@ PICOTRON = Kind(
 '''
     },
     edits={
-        "planc/import_configs/registry.py": (
+        "planc/import_configs/detect.py": (
             (
                 "from planc.import_configs.kinds.torchtitan",
                 "from planc.import_configs.kinds.picotron import PICOTRON\n"

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from planc.cli.main import main
-from planc.import_configs.detect import detect
+from planc.import_configs.detect import KINDS, detect
 from planc.import_configs.importing import READERS, read_leaves
 from planc.import_configs.kind import Kind
-from planc.import_configs.leaf import MAX_BYTES, MAX_LEAVES, SourceError
-from planc.import_configs.registry import KINDS
-from planc.import_configs.table import keys_page
+from planc.import_configs.leaves import MAX_BYTES, MAX_LEAVES, SourceError
+from planc.import_configs.report import keys_page
 from planc.plan.spec import Plan
 from tests.plans import PLANS
 

@@ -16,14 +16,13 @@ import yaml
 from planc.api import check_source
 from planc.hub.user_dirs import cache_dir
 from planc.import_configs import facts
-from planc.import_configs.detect import Undetected
+from planc.import_configs.detect import BY_NAME, KINDS, Undetected
 from planc.import_configs.draft import draft_of
 from planc.import_configs.facts import Fact
 from planc.import_configs.importing import READERS, Result, import_config
 from planc.import_configs.kind import NoteKind
-from planc.import_configs.leaf import Leaf
+from planc.import_configs.leaves import Leaf
 from planc.import_configs.lowering import Target, plan_text
-from planc.import_configs.registry import BY_NAME, KINDS
 from planc.inventory.known import KnownModels
 from planc.inventory.schema import Inventory
 from planc.source import SourceFile

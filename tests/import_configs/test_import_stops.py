@@ -14,12 +14,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, Trainer
 from planc.cli.main import main
 from planc.hub.user_dirs import cache_dir
 from planc.import_configs import facts
-from planc.import_configs.decay import spared_patterns
+from planc.import_configs.detect import BY_NAME
 from planc.import_configs.draft import draft_of
 from planc.import_configs.importing import READERS
 from planc.import_configs.kind import NoteKind
-from planc.import_configs.leaf import Leaf
-from planc.import_configs.registry import BY_NAME
+from planc.import_configs.leaves import Leaf
+from planc.import_configs.optimizer_text import spared_patterns
 from planc.inventory.known import KnownModels
 from planc.plan.bind import parse_own
 from planc.source import NOWHERE

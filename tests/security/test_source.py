@@ -13,7 +13,7 @@ UNPICKLERS = {"marshal", "pickle", "shelve", "dill", "cloudpickle", "yaml", "job
 MAY_UNPICKLE = {
     "planc/runtime/checkpoint_format/unpickle_dcp.py": "the confined process of `checkpoint convert`",
     "planc/runtime/torch/checkpoint/dcp_files.py": "names the error of weights_only loads",
-    "planc/import_configs/yaml_leaves.py": "composes nodes, of which it constructs no object",
+    "planc/import_configs/leaves.py": "composes nodes, of which it constructs no object",
     "planc/verify/pool.py": "between `verify` and the ranks that it has forked",
 }
 MAY_EXECUTE = {"planc/record.py": "makes the methods of records from their own fields"}

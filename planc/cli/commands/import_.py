@@ -16,12 +16,11 @@ from planc.cli.support.views import write_view
 from planc.hub.names import is_hub
 from planc.hub.user_dirs import cache_dir
 from planc.import_configs import facts
-from planc.import_configs.detect import Undetected
+from planc.import_configs.detect import BY_NAME, Undetected
 from planc.import_configs.facts import Fact
 from planc.import_configs.importing import Result, UnusedAcceptance, import_config
-from planc.import_configs.leaf import MAX_BYTES, SourceError
+from planc.import_configs.leaves import MAX_BYTES, SourceError
 from planc.import_configs.lowering import Target
-from planc.import_configs.registry import BY_NAME
 from planc.import_configs.report import errors_text, notes_text, result_data
 from planc.inventory.files import InventoryError
 from planc.inventory.known import KnownModels

@@ -9,7 +9,7 @@ from planc.import_configs import facts, readers
 from planc.import_configs.kind import Kind, Note, Row, under, wrong
 from planc.import_configs.kinds import reasons as why
 from planc.import_configs.kinds.deepspeed import AUTOMATIC
-from planc.import_configs.leaf import Leaf, Value, written
+from planc.import_configs.leaves import Leaf, Value, written
 from planc.import_configs.readers import Idle, Unread
 
 

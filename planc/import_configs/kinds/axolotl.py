@@ -9,7 +9,7 @@ from planc.import_configs import facts, readers
 from planc.import_configs.kind import Kind, Note, Row, wrong
 from planc.import_configs.kinds import reasons as why
 from planc.import_configs.kinds.training_arguments import ARGUMENT_ROWS, argument_faults, offloading_rows
-from planc.import_configs.leaf import Leaf, Value, written
+from planc.import_configs.leaves import Leaf, Value, written
 from planc.import_configs.readers import Idle, Unread
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from planc.import_configs import facts, readers
 from planc.import_configs.kind import Kind, Note, Row, wrong
 from planc.import_configs.kinds import reasons as why
-from planc.import_configs.leaf import Leaf, Value
+from planc.import_configs.leaves import Leaf, Value
 from planc.import_configs.readers import Idle
 
 

@@ -9,7 +9,7 @@ from planc.import_configs.kind import Kind, Note, Row, under, wrong
 from planc.import_configs.kinds import reasons as why
 from planc.import_configs.kinds.accelerate import DEGREES, HANDLERS, fsdp_faults, prefixed
 from planc.import_configs.kinds.deepspeed import DEEPSPEED_ROWS, deepspeed_faults
-from planc.import_configs.leaf import Leaf, Value, written
+from planc.import_configs.leaves import Leaf, Value, written
 from planc.import_configs.readers import Idle, Unread
 
 
