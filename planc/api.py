@@ -192,7 +192,7 @@ def _with_tried_fixes(
     if not any(one.fix is not None and one.fix.is_safe for one in found):
         return found
     # Most plans have nothing to fix, and checking them should not pay for this import.
-    from planc.diagnostics.confirm import Files, Trial, confirmed
+    from planc.diagnostics.fixes import Files, Trial, confirmed
 
     def again(texts: Mapping[str, SourceFile]) -> Trial:
         changed = texts[source.name]

@@ -181,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _report_missing(error: BaseException, arguments: Sequence[str]) -> int:
     """COULD_NOT_RUN after naming the library of the extra `run` that a command needs; 0 for other errors."""
-    from planc.cli.support.libraries import missing_library, needs  # no command that works needs it
+    from planc.cli.support.exits import missing_library, needs  # no command that works needs it
 
     name = missing_library(error)
     if name is None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import get_args
 
-from planc.data_sources.kinds import Source
-from planc.data_sources.source import SourceKind
+from planc.data_sources.kinds import Source, SourceKind
 
 SOURCES: tuple[type[SourceKind], ...] = get_args(Source)
 BY_NAME: Mapping[str, type[SourceKind]] = {

@@ -1,15 +1,48 @@
-"""Globs of a data source that match no file, and what their directory has instead."""
+"""Files that data sources name: their suffixes, the names of Hub datasets, and globs that match none."""
 
 from __future__ import annotations
 
 import glob
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 from planc.record import record
+
+DATASET_SUFFIXES = (".parquet", ".arrow", ".json", ".jsonl")
+COMPRESSED_SUFFIXES = (".gz", ".zst", ".xz", ".bz2")
+
+
+def without_compression(name: str) -> str:
+    """A file's name without the suffix of a compression: `a.jsonl` for `a.jsonl.gz`."""
+    return next((name.removesuffix(one) for one in COMPRESSED_SUFFIXES if name.endswith(one)), name)
+
+
+PREFIX = "hf://datasets/"
+
+
+@record
+class HubDataset:
+    """A dataset of the Hub at one commit."""
+
+    repository: str
+    revision: str
+
+    @property
+    def name(self) -> str:
+        """The dataset in messages."""
+        return f"{self.repository}@{self.revision[:12]}"
+
+    @staticmethod
+    def of(patterns: Sequence[str]) -> HubDataset | None:
+        """The dataset that a source's only pattern names, as `hf://datasets/org/name@commit`."""
+        if len(patterns) != 1 or not patterns[0].startswith(PREFIX):
+            return None
+        repository, _, revision = patterns[0].removeprefix(PREFIX).partition("@")
+        return HubDataset(repository, revision)
+
 
 _MAX_LISTED = 10_000
 """Files that are counted to name a near match: a dataset may have many more."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from planc.diagnostics.diagnostic import Diagnostic, Severity
 from planc.diagnostics.report import PlanFindings, Report, explanation, message
-from planc.diagnostics.visible import visible
+from planc.diagnostics.wrap import visible
 from planc.source import Span
 
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from planc.diagnostics.diagnostic import Applicability, Diagnostic, Fix, Label, Severity
-from planc.diagnostics.visible import encodable, num_cells, visible
-from planc.diagnostics.window import window
-from planc.diagnostics.wrap import wrap
+from planc.diagnostics.wrap import encodable, num_cells, visible, window, wrap
 from planc.record import record
 from planc.source import SourceFile, Span
 

@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from planc.diagnostics.diagnostic import Diagnostic, Severity
 from planc.diagnostics.report import PlanFindings, Report, explanation, message
-from planc.diagnostics.visible import visible
+from planc.diagnostics.wrap import visible
 
 
 def render_junit(report: Report) -> str:

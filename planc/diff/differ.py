@@ -12,10 +12,9 @@ from planc.diff.difference import Action, Change, Group, PlanDiff, Verdict
 from planc.diff.expectations import compare_expectations
 from planc.diff.lines import KEY_LINES, compare_line, compare_unlined, lines
 from planc.diff.reductions import compare_reduction_order, reduction_note
-from planc.diff.resources import PEAK, PHASE, TOTAL, UNKNOWN, compare_resources
+from planc.diff.resources import PEAK, PHASE, TOTAL, UNKNOWN, compare_resources, compare_times
 from planc.diff.sample_order import SAMPLE_ORDER, compare_sample_order
 from planc.diff.side import Side
-from planc.diff.times import compare_times
 from planc.diff.verdict import between
 from planc.graph.consequence import Consequence
 

@@ -1,21 +1,24 @@
-"""Combine all checks of a machine and a launch into one report."""
+"""All checks of a machine and a launch as one report, for people and for programs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from planc.diagnostics import Severity
+from planc.diagnostics.machine import DIALECT, closed, diagnostic_schema, render_json
 from planc.doctor.devices import device_checks, num_here, uses_cuda
-from planc.doctor.examination import Check, Report
-from planc.doctor.inputs import Input, input_checks
-from planc.doctor.launching import launch_checks
+from planc.doctor.examination import Check, Report, Section, Status
 from planc.doctor.machine import Machine, Storage
 from planc.doctor.needs import Needs
 from planc.doctor.packages import package_checks
-from planc.doctor.storage import storage_checks
+from planc.doctor.storage import Input, input_checks, storage_checks
 from planc.doctor.system import system_checks
-from planc.doctor.variables import Surroundings, malformed, unread, variable_checks
+from planc.doctor.variables import Surroundings, launch_checks, malformed, unread, variable_checks
 from planc.runtime.run_directory.obstacles import Obstacle
+from planc.tables import render_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +74,76 @@ def _checks(found: Found, needs: Needs | None) -> Iterator[Check]:
             obstacles=found.obstacles,
         )
     yield from system_checks(machine, environment, needs=needs, has_devices=has_devices)
+
+
+FORMAT_VERSION = 1
+
+
+def report_text(report: Report) -> str:
+    """One table: status, name, what was found, what is required, and why."""
+    return render_table([row for section in Section for row in _rows(report, section)])
+
+
+def report_data(report: Report, machine: Machine) -> dict[str, Any]:
+    """The report as JSON data."""
+    usable = machine.torch.backends if machine.torch else ()
+    findings = json.loads(render_json(report.diagnostics))
+    return {
+        "format_version": FORMAT_VERSION,
+        "os": machine.os,
+        "backends": {name: name in usable for name in ("gloo", "nccl")},
+        "checks": [_check(check) for check in report.checks],
+        "diagnostics": findings["diagnostics"],
+        "summary": findings["summary"],
+    }
+
+
+def report_schema() -> dict[str, Any]:
+    """The JSON Schema of `report_data`."""
+    text = {"type": "string"}
+    count = {"type": "integer", "minimum": 0}
+    check = closed(
+        section={"enum": [str(section) for section in Section]},
+        name=text,
+        found=text,
+        required=text,
+        reason=text,
+        status={"enum": [str(status) for status in Status]},
+        ok={"type": "boolean"},
+        codes={"type": "array", "items": {"type": "string", "pattern": "^P[0-9]{3}$"}},
+    )
+    document = closed(
+        format_version={"const": FORMAT_VERSION},
+        os=text,
+        backends=closed(gloo={"type": "boolean"}, nccl={"type": "boolean"}),
+        checks={"type": "array", "items": check},
+        diagnostics={"type": "array", "items": {"$ref": "#/$defs/diagnostic"}},
+        summary=closed(**{str(severity): count for severity in Severity}),
+    )
+    return {
+        "$schema": DIALECT,
+        "title": "A report of planc doctor",
+        **document,
+        "$defs": {"diagnostic": diagnostic_schema()},
+    }
+
+
+def _rows(report: Report, section: Section) -> Iterator[tuple[str, ...]]:
+    for check in report.checks:
+        if check.section is section:
+            required = f"needs {check.required}" if check.required else ""
+            found = ", ".join(check.observed.lines)
+            yield str(check.status), check.observed.name, found, required, check.reason
+
+
+def _check(check: Check) -> dict[str, Any]:
+    return {
+        "section": str(check.section),
+        "name": check.observed.name,
+        "found": check.observed.text,
+        "required": check.required,
+        "reason": check.reason,
+        "status": str(check.status),
+        "ok": check.status is not Status.ERROR,
+        "codes": [problem.code.code for problem in check.problems],
+    }

@@ -9,8 +9,8 @@ from planc.fmt.build import build
 from planc.fmt.document import render
 from planc.source import SourceFile, Span
 from planc.syntax.codes import TOO_LARGE
-from planc.syntax.comments import comments as comments_of
 from planc.syntax.parse import MAX_CHARACTERS, parse
+from planc.syntax.tokens import comments as comments_of
 
 WIDTH = 100
 """Columns of a line; what has no place to break may be longer."""

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from planc.launchers.errors import LaunchError
-from planc.launchers.job import KILL_SECONDS, Job
+from planc.launchers.job import KILL_SECONDS, Job, LaunchError
 from planc.record import record
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from planc.launchers.errors import LaunchError
-from planc.launchers.job import KILL_SECONDS, Job
+from planc.launchers.job import KILL_SECONDS, Job, LaunchError
 from planc.record import record
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)

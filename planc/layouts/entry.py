@@ -1,4 +1,4 @@
-"""Where the residual stream enters a model's layers, and where it leaves them."""
+"""Where the residual stream enters and leaves a model's layers, and how modules hand on outputs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Iterator
 
 from planc.inventory.schema import Inventory
 from planc.layouts.families import layer_of
+from planc.layouts.flow import Flow
+from planc.plan.bind import BoundPlan
+from planc.styles.edges import normal
+from planc.vocab import Placement
 
 
 def entered_layers(inventory: Inventory) -> tuple[str, ...]:
@@ -26,3 +30,12 @@ def _entries(inventory: Inventory) -> Iterator[tuple[str, str]]:
             read = layer_of(inventory, source)
             if bool(layer) != bool(read):
                 yield layer, read
+
+
+def handed_on(bound: BoundPlan, flow: Flow, fqn: str) -> Placement | None:
+    """The layout that a style redistributes the output to, or that the flow finds; None if unknown."""
+    assignment = bound.styles.get(fqn)
+    if assignment is not None and assignment.style.prepares:
+        return normal(assignment.use.output)
+    value = flow.leaving.get(fqn)
+    return normal(value.layout) if value is not None and value.layout is not None else None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from planc.layouts.entry import handed_on
 from planc.layouts.flow import layout_flow
-from planc.layouts.handed_on import handed_on
 from planc.plan.bind import BoundPlan
 from planc.plan.spec import PipelineSpec
 from planc.plan.stages import layers, sending_layers, stages

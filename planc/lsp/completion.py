@@ -8,8 +8,16 @@ from enum import StrEnum
 from typing import Any
 
 from planc.lsp.cursor import Cursor, cursor
-from planc.lsp.language import calls_in, field_of, shape_of, takes_params, units_of, words_of
-from planc.lsp.names import names_for, next_parts
+from planc.lsp.language import (
+    calls_in,
+    field_of,
+    names_for,
+    next_parts,
+    shape_of,
+    takes_params,
+    units_of,
+    words_of,
+)
 from planc.lsp.session import Analysis
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.facts import COUNTS, FLAGS

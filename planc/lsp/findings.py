@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.diagnostics import Diagnostic, Label, Severity
-from planc.diagnostics.visible import visible
+from planc.diagnostics.wrap import visible
 from planc.lsp.session import Analysis
 from planc.plan.codes import PRESET
 from planc.record import record

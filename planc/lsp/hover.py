@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planc.graph.text import summarise
-from planc.lsp.language import calls_in, field_of, shape_of
-from planc.lsp.names import names_for
-from planc.lsp.nodes import blocks_of, path_to
+from planc.lsp.cursor import blocks_of, path_to
+from planc.lsp.language import calls_in, field_of, names_for, shape_of
 from planc.lsp.places import definition
 from planc.lsp.session import Analysis
 from planc.plan.pattern import parse_pattern

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from planc.lsp.cursor import path_to, refs
 from planc.lsp.language import Opened, field_of, shape_of, takes_params
-from planc.lsp.nodes import path_to, refs
 from planc.lsp.session import Analysis
 from planc.plan.types import type_of
 from planc.record import record

@@ -19,9 +19,18 @@ from planc import __version__
 from planc.fmt.format import format_source
 from planc.lsp import actions, completion, findings, inlay, outline, places, protocol
 from planc.lsp import hover as hovering
-from planc.lsp.bounded import OVERSIZED, BoundedReader
-from planc.lsp.client import MALFORMED, Client, Protocol, client_of, converter, refuse, refuse_oversized
-from planc.lsp.line_edits import line_edits
+from planc.lsp.actions import line_edits
+from planc.lsp.client import (
+    MALFORMED,
+    OVERSIZED,
+    BoundedReader,
+    Client,
+    Protocol,
+    client_of,
+    converter,
+    refuse,
+    refuse_oversized,
+)
 from planc.lsp.protocol import Ruler, path_of
 from planc.lsp.session import Analysis, Session
 

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from planc.data_sources import BY_NAME, SourceKind
-from planc.data_sources.formats import without_compression
+from planc.data_sources.globs import without_compression
 from planc.plan.dates import Date
 from planc.plan.nested import nested
 from planc.plan.scalars import STEPS, Bool, Choice, Int, Path, Quantity, Text

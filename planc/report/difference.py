@@ -11,7 +11,7 @@ from planc.diff.text import consequence, count, finding_line, heading, middle, r
 from planc.estimate.layout import ParameterLayout
 from planc.figures import needs
 from planc.graph.text import fold
-from planc.report.bars import Bar, bars
+from planc.report.charts import Bar, bars
 from planc.report.html import Html, details, element, markup, paragraph
 from planc.report.layers import parameter_layout
 from planc.tables import plural

@@ -11,7 +11,7 @@ from planc.estimate.result import CONVENTION, Estimate
 from planc.figures import needs
 from planc.figures.figure import num_bytes
 from planc.graph.graph import Graph
-from planc.report.bars import Bar, bars
+from planc.report.charts import Bar, bars
 from planc.report.html import Html, details, element, markup, paragraph, table
 from planc.show.estimate import (
     at_interval_text,

@@ -20,8 +20,7 @@ from planc.report.mesh import mesh_picture
 from planc.report.needs import communication_section, memory_section, rehearsal_section, times_section
 from planc.report.page import Section, page
 from planc.report.pipeline import pipeline_section
-from planc.report.run import curves_section, status_section
-from planc.report.run_record import RunRecord
+from planc.report.run import RunRecord, curves_section, status_section
 from planc.report.schedule import schedule_section
 from planc.show.overview import overview
 from planc.show.times import times_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from planc.plan.style_actions import StyleAction
 from planc.solve.choices import Cost
-from planc.solve.solution import Solution, Solved
+from planc.solve.search import Solution, Solved
 from planc.tables import render_table
 
 _HEADER = ("modules", "rules", "whole", "sent", "tried")

@@ -1,20 +1,42 @@
-"""What the rules of a module could be, and what each costs."""
+"""What the rules of a module could be, by which patterns, and what each costs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from planc.estimate.result import Collective
 from planc.estimate.result import Kind as CollectiveKind
-from planc.inventory.schema import Kind, Module
+from planc.inventory.schema import Inventory, Kind, Module
+from planc.layouts.families import exact_families, family
 from planc.plan.style_actions import StyleAction
 from planc.record import record
-from planc.styles import BY_NAME, Boundary
+from planc.styles import BY_NAME, Boundary, Style
 from planc.styles.edges import FEATURES, At, Edge, normal
 from planc.styles.packed_colwise import PACKED_COLWISE, packing_options
 from planc.styles.replicated_kv import REPLICATED_KV
 from planc.styles.style import edges, use
 from planc.vocab import MeshDim, Placement, Replicate
+
+Members = Mapping[str, Sequence[Module]]
+"""The modules of each family."""
+
+
+def members_of(inventory: Inventory) -> Members:
+    """All modules by their families."""
+    found: dict[str, list[Module]] = {}
+    for module in inventory.modules:
+        found.setdefault(family(inventory, module.fqn), []).append(module)
+    return found
+
+
+def patterns_for(name: str, members: Members, style: Style, inventory: Inventory) -> Sequence[str]:
+    """The name of a family or of one module, or patterns for the members with parameters: a norm can be an
+    identity in some layers."""
+    if name not in members:
+        return (name,)
+    fitting = [one.fqn for one in members[name] if style.prepares or one.parameters]
+    return (name,) if len(fitting) == len(members[name]) else exact_families(inventory, fitting)
+
 
 _SCALE = 1 << 10
 """Values of so many tokens with an element of one byte are compared: whole bytes, on any number of ranks."""

@@ -14,14 +14,20 @@ from planc.layouts.families import as_patterns
 from planc.plan.auto import Automatic, AutoRule
 from planc.plan.spec import Plan
 from planc.plan.style_actions import StyleAction
-from planc.solve.choices import Choice, Cost, choices, sent_at, small_elements, width_of_input
+from planc.solve.choices import (
+    Choice,
+    Cost,
+    choices,
+    members_of,
+    patterns_for,
+    sent_at,
+    small_elements,
+    width_of_input,
+)
 from planc.solve.containers import Container, containers
-from planc.solve.names import members_of, patterns_for
-from planc.solve.oracle import Culprits, Oracle, Refusal
-from planc.solve.search import Combination, Search
+from planc.solve.oracle import Culprits, Oracle, Refusal, stand_in
+from planc.solve.search import Combination, Search, Solution, Solved
 from planc.solve.sequence import with_sequence_parallel
-from planc.solve.solution import Solution, Solved
-from planc.solve.stand_in import stand_in
 from planc.styles import BY_NAME, Boundary
 from planc.styles.edges import READ_BY_PARTS, WHOLE, At, Edge
 

@@ -1,4 +1,4 @@
-"""The tokens of a text that may not parse, line by line."""
+"""The tokens and the comments of a text that may not parse."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from planc.record import record
+from planc.source import SourceFile, Span
 
 # Strings come first, because brackets and `#` in them do not count. Quotes of other languages make strings
 # too: their intent is plain. `//` starts a comment after a space only: paths hold it.
@@ -81,3 +82,29 @@ def _comment_end(text: str, start: int, *, is_closed: bool) -> int:
         return text.index("*/", start + 2) + 2
     end = text.find("\n", start)
     return end if end >= 0 else len(text)
+
+
+# Strings come first, because a `#` in one does not start a comment. A string must end on its line.
+_STRING_OR_COMMENT = re.compile(r'"[^"\n]*"|#[^\n]*')
+
+
+@record
+class Comment:
+    """`text` starts with `#` and has no space at its end. `is_alone` when the line has nothing else."""
+
+    text: str
+    span: Span
+    is_alone: bool
+
+
+def comments(source: SourceFile) -> tuple[Comment, ...]:
+    """Every comment in the order of the text, whether or not the rest of it parses."""
+    found: list[Comment] = []
+    for number, line in enumerate(source.lines, 1):
+        for match in _STRING_OR_COMMENT.finditer(line):
+            if match.group().startswith("#"):
+                text = match.group().rstrip()
+                start = match.start() + 1
+                span = Span(source.name, number, start, number, start + len(text))
+                found.append(Comment(text, span, not line[: match.start()].strip()))
+    return tuple(found)

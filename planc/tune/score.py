@@ -23,7 +23,7 @@ from planc.plan.bind import BoundPlan, bind
 from planc.plan.pipeline_schedule import Interleaved, OneFOneB, ZeroBubble
 from planc.plan.resolve import resolve
 from planc.record import record
-from planc.solve.stand_in import num_kinds, stand_in
+from planc.solve.oracle import num_kinds, stand_in
 from planc.source import SourceFile
 from planc.syntax.parse import parse
 from planc.tune.base import Base, layers_of

@@ -4,29 +4,159 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from math import gcd
-from typing import Any
+from typing import Any, cast
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from planc.data_sources.kinds import JsonLinesSource
 from planc.graph import ops
 from planc.graph.graph import AnyOp, Graph
+from planc.graph.ops import (
+    Accumulate,
+    ComputeWeightGradients,
+    OpenData,
+    ReceiveHidden,
+    Rows,
+    SendHidden,
+    SplitPipeline,
+    SumTies,
+)
+from planc.graph.pipeline import pipeline_of
 from planc.graph.verify import verify as violations
 from planc.lower.passes.drop_trivial_dims import drop_trivial_dims
+from planc.modeling.head_counts import Heads, widths_by_heads
+from planc.pipelining.simulate import equal_step
+from planc.plan.spec import PipelineSpec
+from planc.plan.stages import orders
 from planc.verify.recipe import (
     CORPUS,
     DECAY_STEPS,
     LOWEST_EPS,
     MAX_MICRO_BATCH,
     MAX_MICRO_STEPS,
+    MAX_RANKS,
     MAX_WARMUP_STEPS,
     SCHEDULE_STEPS,
     SEQUENCE_LENGTH,
     Recipe,
     raised_rate,
 )
-from planc.verify.stages import without_pipeline
 from planc.verify.twin import Renaming
-from planc.vocab import MeshDim
+from planc.vocab import DType, MeshDim, PackedShard, Placement
+
+
+def resized(graph: Graph, model: Any) -> Graph:
+    """The graph with the widths of a model's fused projections, and its number of heads."""
+    num_heads = getattr(model.config, "num_attention_heads", None) or 1
+    heads = num_heads, getattr(model.config, "num_key_value_heads", None) or num_heads
+    # A small model whose ranks replicate key/value heads has one of them.
+    copies = graph.size(MeshDim.TP)
+    return replace(graph, setup=tuple(_resized(op, model, heads, copies=copies) for op in graph.setup))
+
+
+def _resized(op: Any, model: nn.Module, heads: Heads, *, copies: int) -> Any:
+    match op:
+        case ops.ShardTensorParallel():
+            module = model.get_submodule(op.modules[0])
+            shapes = {name: parameter.shape for name, parameter in module.named_parameters(recurse=False)}
+            placed = ((name, _repacked(one, shapes.get(name), heads)) for name, one in op.parameters)
+            rows = _rows(op.rows, module, heads, copies=copies) if op.rows else None
+            return replace(op, parameters=tuple(placed), rows=rows)
+        case ops.ShareHeads():
+            arguments = tuple(replace(argument, num_heads=heads[0]) for argument in op.arguments)
+            return replace(op, arguments=arguments, copies=copies if op.copies > 1 else 1)
+        case _:
+            return op
+
+
+def _rows(rows: Rows, module: nn.Module, heads: Heads, *, copies: int) -> Rows:
+    """A rank's part of a smaller layer's keys and values, and of queries before them."""
+    features = module.nf if isinstance(module, Conv1D) else cast(nn.Linear, module).out_features
+    widths = widths_by_heads(features, (heads[0], 1)) if len(rows.parts) > 1 else (features,)
+    assert widths is not None, "the small model has the large one's parts"
+    repeats = (1 if number == 1 else copies for _, number in rows.parts)
+    return Rows(tuple(zip(widths, repeats, strict=True)))
+
+
+def _repacked(placement: Placement, shape: tuple[int, ...] | None, heads: Heads) -> Placement:
+    """A placement with the widths of queries, keys and values: planc knows of no others that differ."""
+    if not isinstance(placement, PackedShard) or shape is None:
+        return placement
+    widths = widths_by_heads(shape[placement.tensor_dim], heads)
+    return replace(placement, widths=widths) if widths is not None else placement
+
+
+def num_small_stages(graph: Graph) -> int:
+    """Stages on few ranks of pp, as many on each as in the graph; 1 without a pipeline."""
+    found = pipeline_of(graph)
+    if found is None:
+        return 1
+    return found.num_stages // found.num_ranks * min(found.num_ranks, MAX_RANKS)
+
+
+def in_small_stages(
+    graph: Graph,
+    pipeline: PipelineSpec | None,
+    layers: tuple[str, ...],
+    *,
+    sizes: Mapping[MeshDim, int],
+    hidden_size: int,
+    dtype: DType,
+) -> Graph:
+    """The graph with even stages of these layers, and the order of few micro-batches."""
+    data = next(op for op in graph.setup if isinstance(op, OpenData))
+    number = num_small_stages(graph)
+    times = min(next(op.times for op in graph.step if isinstance(op, Accumulate)), MAX_MICRO_STEPS)
+    found = () if pipeline is None else orders(pipeline, num_ranks=sizes[MeshDim.PP], num_micro_batches=times)
+
+    def small(op: Any) -> Any:
+        match op:
+            case SplitPipeline():
+                length = min(SEQUENCE_LENGTH, data.sequence_length) // sizes[MeshDim.CP]
+                if op.shape[1] < data.sequence_length // graph.size(MeshDim.CP):
+                    length //= sizes[MeshDim.TP]
+                shape = min(op.shape[0], MAX_MICRO_BATCH), length, hidden_size
+                stages = _even_stages(op, layers, number=number)
+                max_sends = equal_step(found, num_stages=number).max_sends
+                return replace(op, stages=stages, shape=shape, dtype=dtype, max_sends=max_sends)
+            case Accumulate() if op.orders:
+                return replace(op, orders=found)
+            case _:
+                return op
+
+    return replace(graph, setup=tuple(map(small, graph.setup)), step=tuple(map(small, graph.step)))
+
+
+def _even_stages(op: SplitPipeline, layers: tuple[str, ...], *, number: int) -> tuple[tuple[str, ...], ...]:
+    """Stages of these layers; what precedes and follows all layers stays where it is."""
+    before, after = (
+        tuple(name for name in stage if not name.startswith(f"{op.blocks}."))
+        for stage in (op.stages[0], op.stages[-1])
+    )
+    ends = [len(layers) * stage // number for stage in range(number + 1)]
+    first, *inner, last = (layers[start:end] for start, end in pairwise(ends))
+    return ((*before, *first), *inner, (*last, *after))
+
+
+def without_pipeline(graph: Graph) -> Graph:
+    """The graph whose one rank of pp has all layers."""
+    return replace(
+        graph,
+        setup=tuple(op for op in graph.setup if not isinstance(op, SplitPipeline)),
+        step=tuple(_without_messages(op) for op in graph.step if not isinstance(op, SumTies)),
+    )
+
+
+def _without_messages(op: Any) -> Any:
+    if not isinstance(op, Accumulate):
+        return op
+    only_staged = ReceiveHidden | SendHidden | ComputeWeightGradients
+    body = tuple(one for one in op.body if not isinstance(one, only_staged))
+    return replace(op, body=body, orders=())
+
 
 SAVE_STEP = 2
 """The step of the save, of the three that are run: the step after it runs again on another mesh."""

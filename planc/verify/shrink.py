@@ -28,9 +28,7 @@ from planc.runtime.rehearsal.stack import Stack, stack_of
 from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.weights.build import bare_model, meta_model, own_dtypes
 from planc.verify.recipe import CORPUS, MAX_RANKS, MODEL, SEQUENCE_LENGTH, Recipe, recipe_of
-from planc.verify.resized import resized
-from planc.verify.rewrite import shrunk_graph
-from planc.verify.stages import in_small_stages, num_small_stages
+from planc.verify.rewrite import in_small_stages, num_small_stages, resized, shrunk_graph
 from planc.verify.twin import CannotShrink, Renaming, names_of, require_twin
 from planc.vocab import DType
 

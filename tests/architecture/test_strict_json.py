@@ -19,7 +19,7 @@ OTHERS = {
     "planc/runtime/model_files.py": "a model's own files",
     "planc/runtime/run_directory/export_folder.py": "a model's config.json, which an export copies",
     "planc/diff/machine.py": "what this process has rendered",
-    "planc/doctor/render.py": "what this process has rendered",
+    "planc/doctor/examine.py": "what this process has rendered",
     "planc/doctor/machine.py": "what a child process prints",
     "planc/runtime/ranks/statements.py": "what other ranks say",
     "planc/runtime/torch/agreement/agree.py": "what other ranks say",

@@ -10,8 +10,7 @@ from planc.api import Checked, check_source
 from planc.cli.main import main
 from planc.diff.side import Side
 from planc.graph.ops import Accumulate
-from planc.launchers.job import Endpoint, Shrinking, job_of
-from planc.launchers.nodes import Nodes
+from planc.launchers.job import Endpoint, Nodes, Shrinking, job_of
 from planc.launchers.torchrun import torchrun_lines
 from planc.source import SourceFile
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.cli.support.views import fitted
+from planc.cli.support.terminal import fitted
 from tests.cli.terminal import at_terminal, plain
 from tests.plans import PLANS, TINY, write_plan
 

@@ -9,7 +9,7 @@ from planc.api import Checked
 from planc.diagnostics import Severity
 from planc.diagnostics.fixes import apply_fixes
 from planc.source import SourceFile
-from planc.syntax.comments import comments
+from planc.syntax.tokens import comments
 
 PLAN = """\
 model {

@@ -7,8 +7,7 @@ from findings import ERROR
 
 from planc.diagnostics import Label
 from planc.diagnostics.human import HumanRenderer
-from planc.diagnostics.visible import num_cells
-from planc.diagnostics.window import window
+from planc.diagnostics.wrap import num_cells, window
 from planc.source import SourceFile, Span
 
 

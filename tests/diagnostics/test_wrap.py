@@ -7,8 +7,7 @@ from findings import ERROR, NOTE, span
 
 from planc.diagnostics import Diagnostic, Label
 from planc.diagnostics.human import HumanRenderer
-from planc.diagnostics.visible import num_cells
-from planc.diagnostics.wrap import wrap
+from planc.diagnostics.wrap import num_cells, wrap
 from planc.source import SourceFile
 
 PROSE = "one of these words is meant: " + ", ".join(f"word_{number}" for number in range(40))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planc.api import check_source
-from planc.diff.resume import ResumeChanges, changes_to_allow, resume_changes
 from planc.diff.side import Side, side_of
+from planc.diff.verdict import ResumeChanges, changes_to_allow, resume_changes
 from planc.source import SourceFile
 from tests.plans import FULL, PLANS
 

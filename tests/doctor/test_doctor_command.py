@@ -11,9 +11,9 @@ import jsonschema
 import pytest
 
 from planc.api import check_plan
+from planc.doctor.examine import report_schema
 from planc.doctor.machine import read_storage
 from planc.doctor.packages import PACKAGES
-from planc.doctor.render import report_schema
 from planc.doctor.storage import storage_checks
 from planc.outgoing import SECRET_VARIABLES
 from planc.runtime.run_directory.obstacles import obstacles

@@ -8,7 +8,7 @@ import pytest
 
 from planc.api import check_plan
 from planc.diagnostics import Diagnostic
-from planc.doctor.inputs import input_checks, read_inputs
+from planc.doctor.storage import input_checks, read_inputs
 from tests.plans import write_plan
 
 SOURCE = "source = python_stdlib()"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lark.lexer import PatternStr, TerminalDef
 from pygments.token import Error, Keyword, Name, Number, Operator, Punctuation, String, Token, Whitespace
 
-from planc.highlight import textmate
+from planc.highlight import rules
 from planc.highlight.pygments import TOKENS, PlanLexer
 from planc.highlight.rules import CONSTANTS, OPENING_KEYWORDS, Kind
 from planc.syntax.grammar import parser
@@ -152,7 +152,7 @@ def scopes(line: str, patterns: list[dict[str, object]]) -> Iterator[tuple[str, 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_editors_see_what_pygments_sees(name: str) -> None:
-    patterns = json.loads(textmate.FILE.read_text())["patterns"]
+    patterns = json.loads(rules.FILE.read_text())["patterns"]
     by_scope = {f"{kind}.plan": TOKENS[kind] for kind in Kind}
     seen = [
         (by_scope[scope], text) for line in TEXTS[name].split("\n") for scope, text in scopes(line, patterns)
@@ -163,7 +163,7 @@ def test_editors_see_what_pygments_sees(name: str) -> None:
 def test_the_textmate_grammar_is_the_one_made_from_the_rules(
     match_golden: Callable[[Path, str], None],
 ) -> None:
-    match_golden(textmate.FILE, textmate.grammar_json())
+    match_golden(rules.FILE, rules.grammar_json())
 
 
 def test_the_package_announces_the_lexer() -> None:

@@ -13,10 +13,8 @@ import pytest
 import yaml
 
 from planc.cli.main import main
-from planc.launchers.errors import LaunchError
-from planc.launchers.job import Job, job_of
+from planc.launchers.job import Job, LaunchError, Nodes, job_of
 from planc.launchers.kubernetes import KubernetesOptions, kubernetes_manifest
-from planc.launchers.nodes import Nodes
 from planc.launchers.slurm import SlurmOptions, slurm_script
 from tests.launch.processes import ROOT, start
 from tests.parity.cases import Case, make_workspace, plan_text

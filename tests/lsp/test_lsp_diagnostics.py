@@ -9,7 +9,7 @@ import pytest
 from lsprotocol import types
 
 from planc.cli.main import main
-from planc.cli.support import libraries
+from planc.cli.support import exits
 from tests.lsp.editor import Editor, edited, editing, edits_of, uri_of
 
 PLANS = Path(__file__).parents[2] / "plans"
@@ -132,6 +132,6 @@ def test_the_server_ends_cleanly_when_it_is_asked_to() -> None:
 def test_without_pygls_the_command_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(libraries, "find_spec", lambda name: None)
+    monkeypatch.setattr(exits, "find_spec", lambda name: None)
     assert main(["lsp"]) == 2
     assert capsys.readouterr().err == "planc: error: planc lsp needs pygls: pip install 'planc[lsp]'\n"

@@ -7,7 +7,7 @@ import re
 import tomllib
 
 from planc.cli.main import COMMANDS
-from planc.highlight.textmate import FILE
+from planc.highlight.rules import FILE
 from tests.lsp.neovim import PAGE
 from tests.plans import QUICKSTART
 

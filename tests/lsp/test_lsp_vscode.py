@@ -7,7 +7,7 @@ from pathlib import Path
 
 from planc import __version__
 from planc.cli.main import COMMANDS
-from planc.highlight.textmate import FILE
+from planc.highlight.rules import FILE
 
 FOLDER = Path(__file__).parents[2] / "examples" / "editors" / "vscode"
 PACKAGE = json.loads((FOLDER / "package.json").read_text(encoding="utf-8"))

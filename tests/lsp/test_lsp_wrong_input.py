@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from planc.lsp.bounded import MAX_MESSAGE_BYTES, OVERSIZED
+from planc.lsp.client import MAX_MESSAGE_BYTES, OVERSIZED
 from tests.bench.long_plan import long_plan
 from tests.lsp.wire import Message, Wire, wired
 from tests.plans import PLANS, QUICKSTART

@@ -11,9 +11,8 @@ import pytest
 from planc.api import check_plan
 from planc.diff.side import side_of
 from planc.estimate.layout import ParameterLayout
-from planc.report.layers import layer_kinds
+from planc.report.layers import layer_kinds, shard_picture
 from planc.report.mesh import mesh_picture
-from planc.report.shards import shard_picture
 from planc.vocab import DType, MeshDim, PackedShard, Placement, Replicate, Shard, StridedShard
 from tests.plans import PLANS
 from tests.report.reading import read

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from planc.report.run_record import read_run
+from planc.report.run import read_run
 from tests.report.conftest import Write
 from tests.report.reading import read
 

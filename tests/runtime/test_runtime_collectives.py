@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from planc.cli.running.compiled import Compiled, predictions_of
-from planc.cli.running.counting import count_first_step
+from planc.cli.running.opening import count_first_step
 from planc.runtime.collectives import Differences, describe, differences, differences_of
 from tests.plans import PLANS, checked
 

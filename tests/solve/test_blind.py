@@ -14,9 +14,8 @@ from planc.plan.style_actions import StyleAction
 from planc.solve import solve as solving
 from planc.solve.choices import Choice, Cost, choices, small_elements
 from planc.solve.containers import Container, containers
-from planc.solve.oracle import Oracle
+from planc.solve.oracle import Oracle, stand_in
 from planc.solve.solve import solve
-from planc.solve.stand_in import stand_in
 from planc.source import SourceFile
 from planc.styles import Boundary
 from planc.styles.edges import SEQUENCE

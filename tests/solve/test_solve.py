@@ -18,7 +18,7 @@ from planc.estimate.estimate import estimate
 from planc.graph.graph import plan_hash
 from planc.plan.style_actions import StyleAction
 from planc.show.resolved import resolved_text
-from planc.solve.solution import Solution
+from planc.solve.search import Solution
 from planc.solve.solve import as_rules, solve
 from planc.styles import BY_NAME, Boundary
 from planc.styles.edges import FEATURES, SEQUENCE

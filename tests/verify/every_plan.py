@@ -16,8 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from planc.api import check_plan
-from planc.verify.outcome import Item, Report
-from planc.verify.text import mesh_text
+from planc.verify.outcome import Item, Report, mesh_text
 from planc.verify.twin import CannotShrink
 from planc.verify.verify import LIMITS, verify
 from planc.vocab import DType

@@ -13,8 +13,7 @@ from planc.graph import ops
 from planc.graph.op import Op
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.dispatch import State
-from planc.verify.outcome import Item, Report, Verdict
-from planc.verify.text import report_text
+from planc.verify.outcome import Item, Report, Verdict, report_text
 from planc.verify.verify import verify
 from planc.vocab import MeshDim
 from tests.plans import PLANS, TINY, write_plan

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from planc.checks.data.tokenizer_file import chat_templates
 from planc.checks.support.rule import Findings, Subject, reports
-from planc.data_sources.globs import NoFile, without_file
-from planc.data_sources.hub_datasets import HubDataset
+from planc.data_sources.globs import HubDataset, NoFile, without_file
 from planc.diagnostics import Code, Severity
 from planc.diagnostics.suggest import closest
 from planc.plan.data import AnySource, Chat, FileTokenizer, HfDataset, JsonLines, TextFiles

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from planc.checks.support.rule import Findings, Subject, reports
-from planc.data_sources.formats import DATASET_SUFFIXES, without_compression
-from planc.data_sources.hub_datasets import HubDataset
+from planc.data_sources.globs import DATASET_SUFFIXES, HubDataset, without_compression
 from planc.diagnostics import Code
 from planc.layouts.families import quoted
 from planc.plan.data import HfDataset

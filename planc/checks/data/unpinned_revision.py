@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from planc.checks.support.rule import Findings, Subject, reports
-from planc.data_sources.hub_datasets import HubDataset
+from planc.data_sources.globs import HubDataset
 from planc.diagnostics import Code
 from planc.plan.data import Chat, HfDataset, HfHub
 

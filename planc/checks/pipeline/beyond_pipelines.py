@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from planc.checks.pipeline.support import split_pipeline
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
-from planc.layouts.handed_on import handed_on
+from planc.layouts.entry import handed_on
 from planc.plan.pipeline_schedule import ZeroBubble
 from planc.plan.stages import sending_layers
 from planc.plan.unit_dtypes import kept_from

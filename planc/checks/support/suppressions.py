@@ -9,7 +9,7 @@ from planc.diagnostics import Applicability, Code, Diagnostic, Fix, Severity, ha
 from planc.diagnostics.suggest import did_you_mean
 from planc.record import record
 from planc.source import SourceFile, Span
-from planc.syntax.comments import Comment, comments
+from planc.syntax.tokens import Comment, comments
 
 MALFORMED = Code("P901", "malformed-suppression", "malformed suppression comment")
 SUPPRESSED_ERROR = Code("P902", "suppressed-error", "an error cannot be suppressed")

@@ -25,8 +25,7 @@ from planc.cli.support.arguments import (
 from planc.cli.support.check_scope import documents, unread
 from planc.cli.support.exits import FINDINGS, UsageError
 from planc.cli.support.plan_files import PlanFile, included_by, is_part, plan_files
-from planc.cli.support.terminal import wants_color
-from planc.cli.support.views import write_fitted, write_view
+from planc.cli.support.terminal import wants_color, write_fitted, write_view
 from planc.diagnostics.formats import FORMATS
 from planc.diagnostics.report import PlanFindings, Report
 from planc.graph.graph import plan_hash
@@ -195,7 +194,7 @@ def _rehearsed(result: _Result, arguments: Namespace, settings: Sequence[SourceF
 def _with_data(result: _Result, arguments: Namespace) -> _Result:
     if not (arguments.data or arguments.deep):
         return result
-    from planc.cli.support.checked_data import read_data  # as above
+    from planc.cli.support.deep import read_data  # as above
 
     started = time.perf_counter()
     checked, rows = read_data(result.path, result.checked, is_asked=arguments.data)

@@ -12,11 +12,10 @@ from typing import Any
 
 from planc.cli.support import converting
 from planc.cli.support.arguments import add_output_format_argument, add_quiet_argument
-from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
+from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, require_libraries
 from planc.cli.support.export import export
-from planc.cli.support.libraries import require_libraries
 from planc.cli.support.parser import add_subcommand
-from planc.cli.support.views import write_view
+from planc.cli.support.terminal import write_view
 from planc.runtime.checkpoint_format.compare import comparable, differences
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import (

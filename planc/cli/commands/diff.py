@@ -14,8 +14,7 @@ from planc.cli.support.arguments import add_output_format_argument, add_set_argu
 from planc.cli.support.exits import CLEAN, COULD_NOT_RUN, FINDINGS, UsageError
 from planc.cli.support.pages import page_path, write_page
 from planc.cli.support.settings import settings_from
-from planc.cli.support.terminal import wants_color
-from planc.cli.support.views import write_fitted
+from planc.cli.support.terminal import wants_color, write_fitted
 from planc.cli.versions.difftool import Pair, pairs
 from planc.cli.versions.revisions import checkpoint_in, committed, read_side, resuming
 from planc.diagnostics import has_errors

@@ -18,16 +18,14 @@ from planc.cli.support.arguments import (
 )
 from planc.cli.support.exits import CLEAN, FINDINGS
 from planc.cli.support.settings import settings_from, unknown_variables
-from planc.cli.support.terminal import terminal_width, wants_color
-from planc.cli.support.views import write_view
+from planc.cli.support.terminal import terminal_width, wants_color, write_view
 from planc.diagnostics.human import HumanRenderer
 from planc.doctor.examination import Report
-from planc.doctor.examine import Found, examine
-from planc.doctor.inputs import Input, read_inputs
+from planc.doctor.examine import Found, examine, report_data, report_text
 from planc.doctor.machine import Storage, read_machine, read_storage
 from planc.doctor.needs import MeantFor, Needs, needs_of
 from planc.doctor.packages import installed_versions
-from planc.doctor.render import report_data, report_text
+from planc.doctor.storage import Input, read_inputs
 from planc.runtime.errors import RunError
 from planc.runtime.process import read_launch
 from planc.runtime.run_directory.obstacles import Obstacle, num_kept, obstacles

@@ -15,7 +15,7 @@ from planc.cli.support.arguments import (
     add_set_argument,
 )
 from planc.cli.support.exits import UsageError
-from planc.cli.support.views import write_view
+from planc.cli.support.terminal import write_view
 from planc.estimate.calibration import Calibration, loads
 from planc.estimate.result import Estimate
 from planc.estimate.step_work import step_work

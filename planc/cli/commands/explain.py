@@ -10,8 +10,7 @@ from typing import TextIO
 from planc.cli.main import COMMANDS
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.support.purposes import purpose_page
-from planc.cli.support.terminal import terminal_width, wants_color
-from planc.cli.support.views import write_view
+from planc.cli.support.terminal import terminal_width, wants_color, write_view
 from planc.diagnostics import pages
 from planc.diagnostics.suggest import nearest
 from planc.first_plan.practice import Purpose
@@ -19,7 +18,7 @@ from planc.plan.blocks import BLOCKS
 from planc.plan.foreign_help import foreign_page
 from planc.plan.foreign_words import foreign_words
 from planc.plan.scalars import listed
-from planc.show import reference, reference_parts
+from planc.show import reference
 
 DESCRIPTION = """\
 Explain an error code (P402, or by name: kv-heads-indivisible), a block (tensor_parallel), a key or value of
@@ -107,7 +106,7 @@ def _home(topic: str) -> str | None:
     named, _, key = topic.rpartition(".")
     if not key:
         return None
-    if found := reference_parts.parts(key, block=named):
+    if found := reference.parts(key, block=named):
         return found
     blocks = [block for block in reference.blocks_that_mention(key) if named in ("", block)]
     return reference.page(blocks[0]) if len(blocks) == 1 else None

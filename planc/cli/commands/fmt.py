@@ -16,7 +16,7 @@ from planc.cli.support.arguments import STDIN, add_plans_argument, add_quiet_arg
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
 from planc.cli.support.plan_files import plan_files
 from planc.diagnostics import Diagnostic
-from planc.diagnostics.visible import visible
+from planc.diagnostics.wrap import visible
 from planc.fmt.format import format_source
 from planc.source import SourceFile
 from planc.syntax.codes import NOT_TEXT

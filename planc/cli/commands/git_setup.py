@@ -10,7 +10,7 @@ from pathlib import Path
 
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.versions.git import git, git_config, top_folder
-from planc.diagnostics.visible import visible
+from planc.diagnostics.wrap import visible
 
 DESCRIPTION = """\
 Set up git for plans: `git diff` shows the block that contains a hunk, and `git difftool -t planc` shows what

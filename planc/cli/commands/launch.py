@@ -22,9 +22,18 @@ from planc.cli.support.exits import CLEAN, UsageError
 from planc.devices.hardware import Device
 from planc.graph.artifact import ArtifactError, graph_of, load
 from planc.graph.graph import Graph
-from planc.launchers.accelerate import accelerate_lines
-from planc.launchers.errors import LaunchError
-from planc.launchers.job import GRACE_SECONDS, Endpoint, Job, Shrinking, job_of, read_endpoint, run_arguments
+from planc.launchers.job import (
+    GRACE_SECONDS,
+    Endpoint,
+    Job,
+    LaunchError,
+    Nodes,
+    Shrinking,
+    job_of,
+    place,
+    read_endpoint,
+    run_arguments,
+)
 from planc.launchers.kubernetes import (
     KubernetesOptions,
     kubernetes_manifest,
@@ -32,9 +41,8 @@ from planc.launchers.kubernetes import (
     read_volume,
     require_kept,
 )
-from planc.launchers.nodes import Nodes, place
 from planc.launchers.slurm import SlurmOptions, slurm_script
-from planc.launchers.torchrun import torchrun_lines
+from planc.launchers.torchrun import accelerate_lines, torchrun_lines
 from planc.plan.elastic_meshes import smaller_plans
 from planc.plan.spec import Plan
 from planc.runtime.process import needs_shared_folder

@@ -7,8 +7,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 
-from planc.cli.support.exits import CLEAN
-from planc.cli.support.libraries import require_libraries
+from planc.cli.support.exits import CLEAN, require_libraries
 
 DESCRIPTION = """\
 Start the language server for editors: findings as you type with their fixes, hover, completion, go to

@@ -11,18 +11,24 @@ from pathlib import Path
 
 from planc.api import Checked
 from planc.cli.support.arguments import unknown_device
-from planc.cli.support.checked_data import read_data
 from planc.cli.support.data_files import DataFiles, data_files, default_data
-from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
-from planc.cli.support.libraries import needs
-from planc.cli.support.named_model import NamedModel, named_model
+from planc.cli.support.deep import read_data
+from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, needs
 from planc.cli.support.next_commands import next_commands
+from planc.cli.support.progress import spinner
 from planc.cli.support.purposes import LISTED, purpose_of
 from planc.cli.support.questions import ask, can_ask
-from planc.cli.support.shipped import TASKS, copy_shipped, example, examples, needed_files
-from planc.cli.support.spinner import spinner
+from planc.cli.support.shipped import (
+    TASKS,
+    NamedModel,
+    copy_shipped,
+    example,
+    examples,
+    named_model,
+    needed_files,
+)
+from planc.cli.support.terminal import write_view
 from planc.cli.support.unwritten import findings_by_flag
-from planc.cli.support.views import write_view
 from planc.data_view.codes import QUESTIONABLE
 from planc.devices.hardware import DEVICES, Device, in_lower_case
 from planc.figures.plan import tokens_per_step

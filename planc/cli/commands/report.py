@@ -14,8 +14,7 @@ from planc.cli.support.arguments import (
     add_set_argument,
 )
 from planc.cli.support.deep import rehearsal, with_findings
-from planc.cli.support.exits import CLEAN, UsageError
-from planc.cli.support.libraries import require_libraries
+from planc.cli.support.exits import CLEAN, UsageError, require_libraries
 from planc.cli.support.pages import page_path, write_page
 from planc.cli.support.settings import settings_from
 from planc.cli.versions.revisions import checkpoint_in, read_side, resuming
@@ -25,7 +24,7 @@ from planc.diff.side import Side, side_of
 from planc.hub.user_dirs import cache_dir
 from planc.report.html import Html
 from planc.report.report import Compared, plan_page, run_page
-from planc.report.run_record import RunRecord, read_run
+from planc.report.run import RunRecord, read_run
 from planc.runtime.checkpoint_format.layout import step_of
 from planc.runtime.data.errors import DataError
 from planc.source import SourceFile

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from planc.cli.support.exits import CLEAN
-from planc.diagnostics.schema import diagnostics_schema
-from planc.diff.schema import diff_schema
-from planc.doctor.render import report_schema
+from planc.diagnostics.machine import diagnostics_schema
+from planc.diff.machine import diff_schema
+from planc.doctor.examine import report_schema
 from planc.graph.artifact import artifact_schema
 
 DESCRIPTION = """\

@@ -16,7 +16,7 @@ from planc.cli.support.arguments import (
     add_set_argument,
 )
 from planc.cli.support.exits import UsageError
-from planc.cli.support.views import write_view
+from planc.cli.support.terminal import write_view
 from planc.estimate.layout import layouts
 from planc.graph.graph import Graph, plain, plan_hash
 from planc.graph.ops import BuildModel
@@ -32,7 +32,7 @@ from planc.show.overview import overview
 from planc.show.passes import passes_data, passes_text
 from planc.show.pipeline import pipeline_data, pipeline_text
 from planc.show.resolved import resolved_text
-from planc.solve.solution import Solution
+from planc.solve.search import Solution
 from planc.solve.solve import solve
 from planc.tables import render_table
 

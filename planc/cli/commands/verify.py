@@ -11,8 +11,7 @@ from pathlib import Path
 
 from planc.cli.support import plans
 from planc.cli.support.arguments import add_output_format_argument, add_plan_argument, add_set_argument
-from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
-from planc.cli.support.libraries import require_libraries
+from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, require_libraries
 from planc.runtime.cpus import unsupported_system
 from planc.runtime.data.errors import DataError
 from planc.runtime.errors import RunError
@@ -77,7 +76,7 @@ def run(arguments: Namespace) -> int:
     # Off for short commands (planc.cli.main); training needs it.
     gc.enable()
     # Imported here because torch takes seconds; errors that need no torch have been raised.
-    from planc.verify.text import report_text
+    from planc.verify.outcome import report_text
     from planc.verify.twin import CannotShrink
     from planc.verify.verify import verify
 

@@ -1,17 +1,16 @@
-"""The input of `planc run`: a plan compiled here, or an artifact."""
+"""The input of `planc run`: a plan compiled here, or an artifact, with its models of the Hub."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.cli.running.fetching import with_model
 from planc.cli.running.run_errors import PlanRefused
 from planc.cli.running.starting import start_with
 from planc.estimate.at_intervals import at_intervals
@@ -22,17 +21,21 @@ from planc.estimate.rank_work import rank_work
 from planc.estimate.units import units
 from planc.graph.artifact import ArtifactError, base_between, dump, graph_of, load
 from planc.graph.graph import Graph, plan_hash
-from planc.graph.ops import BuildModel
+from planc.graph.ops import BuildModel, LoadWeights
 from planc.graph.sources import training_data
+from planc.hub.names import is_hub, parse_hub
 from planc.inventory.schema import Inventory
 from planc.runtime.collectives import STEP, Predictions
 from planc.runtime.errors import RunError
+from planc.runtime.fetch import require_model
 from planc.runtime.process import Launch
 from planc.runtime.ranks.reads import Reads
 from planc.runtime.throughput import Work
 
 if TYPE_CHECKING:
     # The front end, which a compiled artifact runs without.
+    # A compiled plan runs without the front end.
+    from planc.api import Checked
     from planc.plan.spec import Plan
 
 
@@ -177,3 +180,27 @@ def load_compiled(path: Path, settings: Sequence[str]) -> Compiled:
     except ArtifactError as error:
         raise RunError(f"{path}: {error}", help="compile the plan again") from error
     return Compiled(graph_of(artifact), path.parent / artifact.base, artifact.sources, artifact.overrides)
+
+
+def with_model(check: Callable[[], Checked]) -> Checked:
+    """Run `check`, and again after downloading a Hub model's config.json if that was missing.
+
+    RunError if the download fails.
+    """
+    checked = check()
+    if checked.plan is None or checked.inventory is not None or not is_hub(checked.plan.model.hf):
+        return checked
+    require_model(parse_hub(checked.plan.model.hf), with_weights=False, say=print_progress)
+    return check()
+
+
+def require_models(graph: Graph) -> None:
+    """Download the missing files of a Hub model that a run reads. RunError if that fails."""
+    paths = {op.path for op in graph.setup if isinstance(op, BuildModel | LoadWeights) and is_hub(op.path)}
+    with_weights = any(isinstance(op, LoadWeights) for op in graph.setup)
+    for path in sorted(paths):
+        require_model(parse_hub(path), with_weights=with_weights, say=print_progress)
+
+
+def print_progress(text: str) -> None:
+    print(f"planc: {text}", file=sys.stderr, flush=True)

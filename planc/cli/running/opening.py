@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from planc.cli.running.compiled import Compiled, work_of
+from planc.cli.running.compiled import Compiled, predictions_of, work_of
 from planc.cli.running.resuming import refuse_old_checkpoints
 from planc.cli.running.run_errors import report
 from planc.cli.running.watching import Listener
 from planc.graph.graph import Graph
 from planc.hub.user_dirs import data_dir
+from planc.runtime.collectives import SKIP_CHECK
 from planc.runtime.observer import Together
 from planc.runtime.process import Launch
 from planc.runtime.ranks.rank_claims import Claim
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed import Store  # type: ignore[attr-defined]
 
+    from planc.runtime.torch.backend import TorchBackend
     from planc.runtime.torch.run import Run
 
 
@@ -93,3 +95,21 @@ def _watch_others(
     report_error = partial(report, launch=launch, directory=directory)
     listener.keep_watch(watch, points, init, report=report_error, has_nccl=has_nccl)
     return {"store": store, "watch": watch, "stop_points": points}
+
+
+def count_first_step(backend: TorchBackend, compiled: Compiled, *, is_skipped: bool) -> None:
+    """Compare the first step's collectives, or note why that can't be."""
+    # Imported lazily, as all of torch is.
+    from planc.runtime.torch.reporting.first_step import FirstStep
+
+    run = backend.run
+    rank, is_cuda = run.launch.rank, run.device.type == "cuda"
+    predicted = None
+    if not is_skipped:
+        logs_ids = run.reports_sample_ids
+        predicted = predictions_of(compiled, rank=rank, is_cuda=is_cuda, logs_sample_ids=logs_ids)
+    backend.instruments.first_step = FirstStep(run.graph, predicted)
+    if predicted is not None:
+        return
+    reason = SKIP_CHECK if is_skipped else "a compiled plan has no inventory to predict them from"
+    run.observer.noted(f"the collectives of the first step are not checked: {reason}")

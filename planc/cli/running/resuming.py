@@ -63,7 +63,7 @@ def _require_names(allowed: Collection[str]) -> None:
     if not allowed:
         return
     # Imported lazily: without --allow-change a run needs no front end to resume.
-    from planc.diff.resume import changes_to_allow
+    from planc.diff.verdict import changes_to_allow
 
     for name in allowed:
         if name not in changes_to_allow():

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from planc.launchers.job import run_arguments
-from planc.launchers.nodes import Nodes
+from planc.launchers.job import Nodes, run_arguments
 from planc.launchers.torchrun import on_every_node, on_one_node
 from planc.runtime.collectives import SKIP_CHECK
 

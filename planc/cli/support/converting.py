@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import planc
-from planc.cli.support.exits import UsageError
-from planc.cli.support.libraries import require_libraries
+from planc.cli.support.exits import UsageError, require_libraries
 from planc.hub.names import model_folder
 from planc.runtime.checkpoint_format.manifest import Contents, Manifest, Progress
 from planc.runtime.errors import RunError

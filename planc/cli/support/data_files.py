@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from planc.cli.support.exits import UsageError
-from planc.data_sources.formats import without_compression
+from planc.data_sources.globs import without_compression
 from planc.record import record
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.records import file_records

@@ -1,4 +1,4 @@
-"""The rehearsal of `planc check --deep`."""
+"""What `planc check` reads beyond the plan: a sample of the data, and the rehearsal of --deep."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TextIO
 
 from planc.api import Checked
 from planc.checks.run import does_not_fit, expectation_broken
-from planc.cli.support.exits import UsageError
-from planc.cli.support.libraries import require_libraries
-from planc.cli.support.spinner import spinner
+from planc.cli.support.exits import UsageError, require_libraries
+from planc.cli.support.progress import spinner
 from planc.deep_check.check import Deep, check_deep
 from planc.deep_check.summary import rehearsed_rows
 from planc.devices.hardware import Demand
 from planc.diagnostics import Diagnostic, Severity, has_errors, in_order
 from planc.hub.user_dirs import cache_dir
 from planc.plan.elastic_meshes import shrinking_note
+from planc.runtime.data.errors import DataError
 from planc.runtime.errors import RunError
 from planc.tables import Row
 
@@ -107,3 +107,39 @@ def _judged(checked: Checked, deep: Deep) -> Iterator[Diagnostic]:
     finding = does_not_fit.rehearsed(found, plan.span("hardware.gpu"))
     if finding is not None:
         yield finding
+
+
+def read_data(path: str, checked: Checked, *, is_asked: bool) -> tuple[Checked, tuple[Row, ...]]:
+    """The plan with what a sample of its data shows, and the rows that `check` prints about it.
+
+    A plan with errors is returned unchanged, because it has no graph. If data was not asked for, missing
+    files are not an error: they may be on the machines of the run. UsageError without a library.
+    """
+    if checked.graph is None:
+        return checked, ()
+    require_libraries("--data", "numpy")
+    # Lazy: they import numpy.
+    from planc.data_view.codes import UNUSABLE
+    from planc.data_view.findings import findings
+    from planc.data_view.parts import openings
+    from planc.data_view.text import summary_row
+
+    nowhere = checked.sources[path].start()
+    found: list[Diagnostic] = []
+    rows: list[Row] = []
+    for span, opened in openings(checked.graph, base=Path(path).parent):
+        try:
+            part = opened()
+        except DataError as error:
+            if is_asked:
+                found.append(UNUSABLE.at(span or nowhere, error.message, help=error.help))
+            else:
+                rows.append(("data", f"not read: {error.message}"))
+            continue
+        seen, more = findings(part, nowhere=nowhere)
+        found += more
+        if seen is not None:
+            rows.append(summary_row(seen))
+    diagnostics = in_order((*checked.diagnostics, *found))
+    graph = None if has_errors(diagnostics) else checked.graph
+    return replace(checked, diagnostics=diagnostics, graph=graph), tuple(rows)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planc.cli.support.exits import UsageError
-from planc.cli.support.libraries import require_libraries
+from planc.cli.support.exits import UsageError, require_libraries
 from planc.cli.versions.saved_plans import NoSavedPlanError, SavedPlan, saved_plan
 from planc.graph.artifact import graph_of
 from planc.graph.ops import BuildModel, OpenData

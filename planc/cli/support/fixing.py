@@ -13,9 +13,8 @@ from planc.api import Checked, check_source, local_files, read_source
 from planc.cli.support.exits import UsageError
 from planc.cli.support.plans import announce_probe
 from planc.diagnostics import Applicability, Diagnostic
-from planc.diagnostics.confirm import is_undone
-from planc.diagnostics.fixes import apply_fixes
-from planc.diagnostics.visible import visible
+from planc.diagnostics.fixes import apply_fixes, is_undone
+from planc.diagnostics.wrap import visible
 from planc.inventory.files import write_atomically
 from planc.plan.include import Load
 from planc.source import SourceFile, Span

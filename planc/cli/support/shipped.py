@@ -1,4 +1,4 @@
-"""The plans and models that ship with planc."""
+"""The plans and models that ship with planc, and models as the command line names them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import planc
+from planc.cli.support import plans
 from planc.cli.support.exits import UsageError
 from planc.diagnostics.suggest import nearest
+from planc.hub.names import HubModel, hub_cache, is_commit, is_hub, is_repository, parse_hub
+from planc.hub.user_dirs import cache_dir
+from planc.inventory.files import CONFIG_NAME, INVENTORY_NAME, InventoryError
+from planc.inventory.load import inventory_of
+from planc.inventory.schema import Inventory
 from planc.record import record
 
 _FOLDER = "plans"
@@ -125,3 +131,140 @@ def _summary(text: str) -> str:
             break
         lines.append(line.removeprefix("#").strip())
     return re.split(r"(?<=[a-z0-9)])[.:](?: |$)", " ".join(lines), maxsplit=1)[0]
+
+
+_BYTES_VOCABULARY = 300
+"""A smaller vocabulary is one of bytes."""
+
+
+@record
+class NamedModel:
+    """A model, and how a plan in `folder` writes it and its tokenizer."""
+
+    name: str
+    """A short one, for file names."""
+    written: str
+    key: str
+    """How an inventory is asked for."""
+    files: Path
+    """Where its files are, or would be."""
+    inventory: Inventory
+    shipped: bool = False
+
+    def tokenizer(self, folder: Path, *, is_chat: bool) -> tuple[str, Path | None]:
+        """The call that a plan in `folder` writes, and the file that must exist for it; None for bytes."""
+        file = self.files / "tokenizer.json"
+        if self.inventory.vocab_size < _BYTES_VOCABULARY and not is_chat and not file.exists():
+            return "bytes", None
+        home = folder / "tokenizers" / self.name if is_hub(self.key) else self.files
+        path = home if is_chat else home / "tokenizer.json"
+        return f'file("{_relative(path, folder)}")', home / "tokenizer.json"
+
+    def has_weights(self) -> bool:
+        """Whether safetensors are there; those of a Hub model are fetched when a run starts."""
+        return is_hub(self.key) or any(self.files.glob("*.safetensors"))
+
+    def write(self, folder: Path) -> tuple[Path, ...]:
+        """Copy a model that ships next to the plan; its path there is what the plan names."""
+        return copy_shipped(model_files(self.name), to=folder) if self.shipped else ()
+
+
+def named_model(name: str, *, folder: Path) -> NamedModel:
+    """The model of a name, for a plan in `folder`. UsageError for a name of none, or without an inventory."""
+    path = Path(name)
+    if path.is_dir():
+        return _local(path, folder)
+    if path.is_file():
+        raise UsageError(_file(path))
+    if is_hub(name) or is_repository(name):
+        return _of_hub(name)
+    short = name.removeprefix("plans/models/").removeprefix("models/")
+    if short in shipped_models():
+        inventory = _inventory(str(shipped_folder() / "models" / short))
+        files = folder / "models" / short
+        return NamedModel(short, f'"models/{short}"', f"models/{short}", files, inventory, shipped=True)
+    raise UsageError(_unknown(name, path))
+
+
+def _file(path: Path) -> str:
+    """The error for a file that is given as a model."""
+    folder = path.parent
+    if not _is_model(folder):
+        return f"{path} is a file: name the directory of a model's {CONFIG_NAME}"
+    return f"{path} is a file: name its directory, `{folder}`"
+
+
+def _is_model(folder: Path) -> bool:
+    return any((folder / one).is_file() for one in (CONFIG_NAME, INVENTORY_NAME))
+
+
+def _unknown(name: str, path: Path) -> str:
+    near = (*_near_folders(path), *nearest(name, shipped_models(), limit=3))
+    if near:
+        return f"no model `{name}`; did you mean {' or '.join(f'`{one}`' for one in near[:3])}?"
+    return (
+        f"no model `{name}`: name a directory with a {CONFIG_NAME}, a Hub model as hf://org/name@COMMIT, "
+        f"or one that ships with planc: {', '.join(_large())}"
+    )
+
+
+def _near_folders(path: Path) -> tuple[str, ...]:
+    """The models with a name like this one's, in the same directory."""
+    try:
+        folders = {one.name: one for one in sorted(path.parent.iterdir()) if _is_model(one)}
+    except OSError:
+        return ()
+    return tuple(str(folders[one]) for one in nearest(path.name, folders, limit=3))
+
+
+def _large() -> tuple[str, ...]:
+    """The shipped models that are not made for tests."""
+    return tuple(name for name in shipped_models() if not name.startswith("tiny-") or name == "tiny-llama")
+
+
+def _local(path: Path, folder: Path) -> NamedModel:
+    if not _is_model(path):
+        raise UsageError(f"{path} has no {CONFIG_NAME}: name the directory that a model was saved to")
+    written = _relative(path, folder)
+    return NamedModel(path.resolve().name, f'"{written}"', written, path, _inventory(str(path)))
+
+
+def _relative(path: Path, folder: Path) -> str:
+    return Path(os.path.relpath(path, folder)).as_posix()
+
+
+def _of_hub(name: str) -> NamedModel:
+    try:
+        model = parse_hub(name) if "@" in name or is_hub(name) else _cached(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    inventory = _inventory(str(model))
+    written = f'hub("{model.repository}", revision = "{model.revision}")'
+    short = model.repository.rpartition("/")[2].lower()
+    return NamedModel(short, written, str(model), model.folder, inventory)
+
+
+def _cached(repository: str) -> HubModel:
+    """The commit of a repository's main branch as the Hub's cache on this machine has it."""
+    ref = hub_cache() / f"models--{repository.replace('/', '--')}" / "refs" / "main"
+    try:
+        commit = ref.read_text(encoding="utf-8").strip()
+    except OSError:
+        commit = ""
+    if not is_commit(commit):
+        near = _near_folders(Path(repository))
+        if near:
+            meant = " or ".join(f"`{one}`" for one in near)
+            raise UsageError(f"no directory `{repository}`; did you mean {meant}?")
+        raise UsageError(
+            f"`{repository}` is not a directory here, and for a Hub model planc needs its commit: "
+            f"write hf://{repository}@COMMIT, with the 40 hexadecimal digits from its page of commits"
+        )
+    return HubModel(repository, commit)
+
+
+def _inventory(name: str) -> Inventory:
+    try:
+        return inventory_of(name, base=Path(), cache_dir=cache_dir(), on_probe=plans.announce_probe).inventory
+    except InventoryError as error:
+        raise UsageError(f"{error.message}\n{error.help}") from None

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from planc.api import local_files, read_source
 from planc.cli.support.exits import UsageError
+from planc.cli.versions.difftool import PLANS, includes_of, is_part
 from planc.cli.versions.git import git, git_paths, top_folder
 from planc.cli.versions.models import MODEL_FILES, model_files, model_of
-from planc.cli.versions.trees import PLANS, includes_of, is_part
 from planc.source import SourceFile
 from planc.syntax import ast
 from planc.syntax.parse import parse

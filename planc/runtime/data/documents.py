@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from planc.data_sources import Source
-from planc.data_sources.hub_datasets import HubDataset
+from planc.data_sources.globs import HubDataset
 from planc.data_sources.kinds import ChatSource, HfDatasetSource, HfHubSource
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat import AnyDocument, Conversation, conversations

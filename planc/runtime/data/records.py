@@ -8,7 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from planc.data_sources.hub_datasets import HubDataset
+from planc.data_sources.globs import HubDataset
 from planc.runtime.data.arrow_rows import arrow_rows, library, num_rows, reason
 from planc.runtime.data.bad_documents import BadDocuments, Faults
 from planc.runtime.data.content import open_content
