@@ -20,9 +20,9 @@ from planc.cli.support.arguments import (
     add_quiet_argument,
     add_set_argument,
 )
+from planc.cli.support.byte_progress import ByteProgress
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, require_libraries
 from planc.cli.support.parser import add_subcommand
-from planc.cli.support.progress import ByteProgress
 from planc.cli.support.terminal import write_view
 from planc.graph.graph import Graph
 from planc.hub.user_dirs import data_dir

@@ -10,7 +10,7 @@ from planc.cli.running.compiled import print_progress
 from planc.cli.support.arguments import add_output_format_argument
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.support.plans import announce_probe
-from planc.cli.support.progress import spinner
+from planc.cli.support.spinner import spinner
 from planc.cli.support.terminal import write_view
 from planc.hub.names import is_hub, parse_hub
 from planc.hub.user_dirs import cache_dir

@@ -15,7 +15,6 @@ from planc.cli.support.data_files import DataFiles, data_files, default_data
 from planc.cli.support.deep import read_data
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, needs
 from planc.cli.support.next_commands import next_commands
-from planc.cli.support.progress import spinner
 from planc.cli.support.purposes import LISTED, purpose_of
 from planc.cli.support.questions import ask, can_ask
 from planc.cli.support.shipped import (
@@ -27,6 +26,7 @@ from planc.cli.support.shipped import (
     named_model,
     needed_files,
 )
+from planc.cli.support.spinner import spinner
 from planc.cli.support.terminal import write_view
 from planc.cli.support.unwritten import findings_by_flag
 from planc.data_view.codes import QUESTIONABLE

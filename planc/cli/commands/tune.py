@@ -14,7 +14,7 @@ from planc.cli.support import plans
 from planc.cli.support.arguments import add_gpu_argument, add_output_format_argument, add_set_argument
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
 from planc.cli.support.next_commands import next_commands
-from planc.cli.support.progress import spinner
+from planc.cli.support.spinner import spinner
 from planc.cli.support.terminal import write_view
 from planc.diagnostics import has_errors
 from planc.fmt.format import format_source

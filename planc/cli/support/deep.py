@@ -11,7 +11,7 @@ from typing import TextIO
 from planc.api import Checked
 from planc.checks.run import does_not_fit, expectation_broken
 from planc.cli.support.exits import UsageError, require_libraries
-from planc.cli.support.progress import spinner
+from planc.cli.support.spinner import spinner
 from planc.deep_check.check import Deep, check_deep
 from planc.deep_check.summary import rehearsed_rows
 from planc.devices.hardware import Demand

@@ -16,8 +16,8 @@ from planc.checks.run.does_not_fit import CODE as DOES_NOT_FIT
 from planc.checks.run.expectation_broken import CODE as BROKEN
 from planc.cli.support.count_sequences import count_known
 from planc.cli.support.exits import CLEAN, COULD_NOT_RUN, FINDINGS, UsageError
-from planc.cli.support.progress import can_animate, spinner
 from planc.cli.support.settings import SIZE_VARIABLES, settings_from, unknown_variables
+from planc.cli.support.spinner import can_animate, spinner
 from planc.cli.support.terminal import terminal_width, wants_color
 from planc.diagnostics import Code, Diagnostic, Severity
 from planc.diagnostics.human import HumanRenderer
