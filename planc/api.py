@@ -180,7 +180,7 @@ def check_source(
     checked = _check(source, launch, load=load)
     found = _capped(_with_tried_fixes(source, checked, launch, load=load))
     diagnostics = in_order(_with_way(one, checked.included) for one in found)
-    graph = None if checked.draft is None or has_errors(diagnostics) else checked.draft.compiled()
+    graph = None if checked.draft is None or has_errors(diagnostics) else checked.draft.compiled
     return replace(checked, diagnostics=diagnostics, graph=graph)
 
 

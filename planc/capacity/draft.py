@@ -33,6 +33,7 @@ class Draft:
         """Unverified: to compare with and to estimate, never to run."""
         return self.passes[-1].graph
 
+    @cached_property
     def compiled(self) -> Graph:
         """The same graph, verified after every pass, of a plan that passed its checks."""
         return verified(self.passes)

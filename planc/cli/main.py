@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import NoReturn, TextIO
 
 from planc import __version__
-from planc.cli.support.exits import COULD_NOT_RUN, INTERRUPTED, READER_GONE, UsageError
+from planc.cli.support.exits import COULD_NOT_RUN, INTERRUPTED, READER_GONE, FaultyPlan, UsageError
 from planc.cli.support.parser import Parser, shared_options
 from planc.cli.support.terminal import color_choice
 from planc.outgoing import guard, message_text
@@ -214,6 +214,8 @@ def _run(argv: Sequence[str]) -> int:
     except UsageError as error:
         print(f"planc: error: {error}", file=sys.stderr)
         return COULD_NOT_RUN
+    except FaultyPlan as plan:
+        return plan.code
     return code
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +33,7 @@ from planc.lsp.client import (
 )
 from planc.lsp.protocol import Ruler, path_of
 from planc.lsp.session import Analysis, Session
+from planc.record import record
 
 _FIX_ALL = f"{types.CodeActionKind.SourceFixAll.value}.planc"
 
@@ -116,9 +117,8 @@ class PlanServer(LanguageServer):
         line_end = self.session.texts[path].line_end
         return Ruler(analysis, self.workspace.position_codec, self.uris[path], line_end)
 
-    def place(self, analysis: Analysis, position: types.Position) -> tuple[int, int]:
-        """The line and the column of a position, from 1."""
-        return protocol.place_of(analysis.source, position, self.workspace.position_codec)
+    def answer(self, answer: Answer, path: Path, analysis: Analysis | None, params: Any) -> Any:
+        return answer(Asked(self, analysis, self.ruler(path, analysis)), params) if analysis else None
 
     def _publish(self, path: Path, analysis: Analysis, *, version: int | None) -> None:
         if path not in self.session.texts or self.shown.get(path) == (analysis, version):
@@ -184,21 +184,34 @@ SYNCHRONIZATION = (
 )
 
 
-async def code_actions(server: PlanServer, params: types.CodeActionParams) -> list[types.CodeAction]:
-    path = path_of(params.text_document.uri)
-    analysis = await server.fresh(path)
-    if analysis is None or not server.client.takes_actions:
+@record
+class Asked:
+    """A question about an open text, what is known of the text, and its places as the client measures them."""
+
+    server: PlanServer
+    analysis: Analysis
+    ruler: Ruler
+
+    def place(self, position: types.Position) -> tuple[int, int]:
+        """The line and the column of a position, from 1."""
+        return protocol.place_of(self.analysis.source, position, self.ruler.codec)
+
+
+def code_actions(asked: Asked, params: types.CodeActionParams) -> list[types.CodeAction]:
+    server, ruler = asked.server, asked.ruler
+    if not server.client.takes_actions:
         return []
-    ruler = server.ruler(path, analysis)
     first, last = params.range.start.line + 1, params.range.end.line + 1
-    fixes = actions.quick_fixes(analysis, first_line=first, last_line=last)
-    found: list[tuple[str, actions.Action]] = [(types.CodeActionKind.QuickFix.value, fix) for fix in fixes]
-    every = actions.fix_all(analysis)
+    fixes = actions.quick_fixes(asked.analysis, first_line=first, last_line=last)
+    offered: list[tuple[str, actions.Action]] = [(types.CodeActionKind.QuickFix.value, fix) for fix in fixes]
+    every = actions.fix_all(asked.analysis)
     if every is not None:
-        found.append((_FIX_ALL, every))
+        offered.append((_FIX_ALL, every))
     return [
-        protocol.code_action(one, ruler, kind=kind, edit=server.edit_of(protocol.changes_of(one, ruler)))
-        for kind, one in found
+        protocol.code_action(
+            action, ruler, kind=kind, edit=server.edit_of(protocol.changes_of(action, ruler))
+        )
+        for kind, action in offered
         if _is_wanted(kind, params.context.only)
     ]
 
@@ -211,71 +224,41 @@ def _is_wanted(kind: str, only: Sequence[types.CodeActionKind | str] | None) -> 
     return any(f"{kind}.".startswith(f"{one}.") for one in wanted)
 
 
-async def hover(server: PlanServer, params: types.HoverParams) -> types.Hover | None:
-    path = path_of(params.text_document.uri)
-    analysis = await server.fresh(path)
-    if analysis is None:
-        return None
-    found = hovering.hover(analysis, *server.place(analysis, params.position))
-    if found is None:
-        return None
-    return protocol.hover_text(found, server.ruler(path, analysis), client=server.client)
+def hover(asked: Asked, params: types.HoverParams) -> types.Hover | None:
+    shown = hovering.hover(asked.analysis, *asked.place(params.position))
+    return None if shown is None else protocol.hover_text(shown, asked.ruler, client=asked.server.client)
 
 
-def complete(server: PlanServer, params: types.CompletionParams) -> list[types.CompletionItem]:
+def complete(asked: Asked, params: types.CompletionParams) -> list[types.CompletionItem]:
     """Answer without waiting for a check, because a text with half a name is rarely a plan yet."""
-    path = path_of(params.text_document.uri)
-    analysis = server.session.now(path)
-    if analysis is None:
-        return []
-    found = completion.complete(analysis, *server.place(analysis, params.position))
-    ruler = server.ruler(path, analysis)
-    return [protocol.completion_item(item, ruler, order=order) for order, item in enumerate(found)]
+    items = completion.complete(asked.analysis, *asked.place(params.position))
+    return [protocol.completion_item(item, asked.ruler, order=order) for order, item in enumerate(items)]
 
 
-async def go_to_definition(server: PlanServer, params: types.DefinitionParams) -> types.Location | None:
-    path = path_of(params.text_document.uri)
-    analysis = await server.fresh(path)
-    if analysis is None:
-        return None
-    found = places.definition(analysis, *server.place(analysis, params.position))
-    return server.ruler(path, analysis).location(found.name) if found else None
+def go_to_definition(asked: Asked, params: types.DefinitionParams) -> types.Location | None:
+    target = places.definition(asked.analysis, *asked.place(params.position))
+    return asked.ruler.location(target.name) if target else None
 
 
-async def references(server: PlanServer, params: types.ReferenceParams) -> list[types.Location]:
-    path = path_of(params.text_document.uri)
-    analysis = await server.fresh(path)
-    if analysis is None:
-        return []
-    found = places.uses(analysis, *server.place(analysis, params.position))
-    ruler = server.ruler(path, analysis)
-    return [ruler.location(span) for span in found[0 if params.context.include_declaration else 1 :]]
+def references(asked: Asked, params: types.ReferenceParams) -> list[types.Location]:
+    uses = places.uses(asked.analysis, *asked.place(params.position))
+    return [asked.ruler.location(span) for span in uses[0 if params.context.include_declaration else 1 :]]
 
 
-async def prepare_rename(
-    server: PlanServer, params: types.PrepareRenameParams
-) -> types.PrepareRenamePlaceholder | None:
+def prepare_rename(asked: Asked, params: types.PrepareRenameParams) -> types.PrepareRenamePlaceholder:
     """The name under the cursor, which an editor shows before it asks for the new one."""
-    path = path_of(params.text_document.uri)
-    analysis = await server.fresh(path)
-    if analysis is None:
-        return None
-    line, column = server.place(analysis, params.position)
+    line, column = asked.place(params.position)
     with refusals():
-        found = places.renamable(analysis, line, column)
-    touched = next(span for span in found if span.line == line and span.column <= column <= span.end_column)
-    return types.PrepareRenamePlaceholder(server.ruler(path, analysis).range(touched), analysis.text(touched))
+        uses = places.renamable(asked.analysis, line, column)
+    touched = next(span for span in uses if span.line == line and span.column <= column <= span.end_column)
+    return types.PrepareRenamePlaceholder(asked.ruler.range(touched), asked.analysis.text(touched))
 
 
-async def rename(server: PlanServer, params: types.RenameParams) -> types.WorkspaceEdit | None:
-    path = path_of(params.text_document.uri)
-    analysis = await server.fresh(path)
-    if analysis is None:
-        return None
+def rename(asked: Asked, params: types.RenameParams) -> types.WorkspaceEdit:
     with refusals():
-        found = places.rename(analysis, *server.place(analysis, params.position), name=params.new_name)
-    ruler = server.ruler(path, analysis)
-    return server.edit_of({params.text_document.uri: [ruler.edit(span, params.new_name) for span in found]})
+        uses = places.rename(asked.analysis, *asked.place(params.position), name=params.new_name)
+    edits = [asked.ruler.edit(span, params.new_name) for span in uses]
+    return asked.server.edit_of({params.text_document.uri: edits})
 
 
 @contextmanager
@@ -287,56 +270,65 @@ def refusals() -> Iterator[None]:
         raise JsonRpcInvalidParams(str(error)) from error
 
 
-def format_text(server: PlanServer, params: types.DocumentFormattingParams) -> list[types.TextEdit]:
+def format_text(asked: Asked, params: types.DocumentFormattingParams) -> list[types.TextEdit]:
     """Edits of lines, so cursors stay in place; none of a text that does not parse: its findings are why."""
-    path = path_of(params.text_document.uri)
-    analysis = server.session.now(path)
-    if analysis is None:
-        return []
-    text, _ = format_source(analysis.source)
-    if text is None:
-        return []
-    ruler = server.ruler(path, analysis)
-    return [ruler.edit(span, lines) for span, lines in line_edits(analysis.source, text)]
+    source = asked.analysis.source
+    text, _ = format_source(source)
+    return [asked.ruler.edit(*edit) for edit in line_edits(source, text)] if text is not None else []
 
 
 def symbols(
-    server: PlanServer, params: types.DocumentSymbolParams
+    asked: Asked, params: types.DocumentSymbolParams
 ) -> list[types.DocumentSymbol] | list[types.SymbolInformation]:
-    path = path_of(params.text_document.uri)
-    analysis = server.session.now(path)
-    if analysis is None:
-        return []
-    found, ruler = outline.outline(analysis.tree, analysis.source), server.ruler(path, analysis)
-    if not server.client.takes_nested_symbols:
-        return list(protocol.flat_symbols(found, ruler))
-    return [protocol.symbol(one, ruler) for one in found]
+    entries = outline.outline(asked.analysis.tree, asked.analysis.source)
+    if not asked.server.client.takes_nested_symbols:
+        return list(protocol.flat_symbols(entries, asked.ruler))
+    return [protocol.symbol(entry, asked.ruler) for entry in entries]
 
 
-async def inlay_hints(server: PlanServer, params: types.InlayHintParams) -> list[types.InlayHint]:
-    path = path_of(params.text_document.uri)
-    analysis = await server.fresh(path)
-    if analysis is None:
-        return []
+def inlay_hints(asked: Asked, params: types.InlayHintParams) -> list[types.InlayHint]:
     first, last = params.range.start.line + 1, params.range.end.line + 1
-    found = (hint for hint in inlay.hints(analysis) if first <= hint.line <= last)
-    return [protocol.inlay_hint(hint, server.ruler(path, analysis)) for hint in found]
+    hints = (hint for hint in inlay.hints(asked.analysis) if first <= hint.line <= last)
+    return [protocol.inlay_hint(hint, asked.ruler) for hint in hints]
+
+
+Answer = Callable[[Asked, Any], Any]
+
+
+def once_checked(answer: Answer) -> Any:
+    """The handler of a question that waits for the check of its text, which may be closed meanwhile."""
+
+    async def handler(server: PlanServer, params: Any) -> Any:
+        path = path_of(params.text_document.uri)
+        return server.answer(answer, path, await server.fresh(path), params)
+
+    return handler
+
+
+def at_once(answer: Answer) -> Any:
+    """The handler of a question that is answered by the last check, maybe of some key strokes ago."""
+
+    def handler(server: PlanServer, params: Any) -> Any:
+        path = path_of(params.text_document.uri)
+        return server.answer(answer, path, server.session.now(path), params)
+
+    return handler
 
 
 QUESTIONS: tuple[tuple[str, Any, Any], ...] = (
     (
         types.TEXT_DOCUMENT_CODE_ACTION,
         types.CodeActionOptions([types.CodeActionKind.QuickFix, _FIX_ALL]),
-        code_actions,
+        once_checked(code_actions),
     ),
-    (types.TEXT_DOCUMENT_HOVER, None, hover),
-    (types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(['"', ".", "{", ",", "="]), complete),
-    (types.TEXT_DOCUMENT_DEFINITION, None, go_to_definition),
-    (types.TEXT_DOCUMENT_REFERENCES, None, references),
-    (types.TEXT_DOCUMENT_PREPARE_RENAME, None, prepare_rename),
-    (types.TEXT_DOCUMENT_RENAME, None, rename),
-    (types.TEXT_DOCUMENT_FORMATTING, None, format_text),
-    (types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, None, symbols),
-    (types.TEXT_DOCUMENT_INLAY_HINT, None, inlay_hints),
+    (types.TEXT_DOCUMENT_HOVER, None, once_checked(hover)),
+    (types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(['"', ".", "{", ",", "="]), at_once(complete)),
+    (types.TEXT_DOCUMENT_DEFINITION, None, once_checked(go_to_definition)),
+    (types.TEXT_DOCUMENT_REFERENCES, None, once_checked(references)),
+    (types.TEXT_DOCUMENT_PREPARE_RENAME, None, once_checked(prepare_rename)),
+    (types.TEXT_DOCUMENT_RENAME, None, once_checked(rename)),
+    (types.TEXT_DOCUMENT_FORMATTING, None, at_once(format_text)),
+    (types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, None, at_once(symbols)),
+    (types.TEXT_DOCUMENT_INLAY_HINT, None, once_checked(inlay_hints)),
 )
 """What an editor may ask, with its options and its answer."""

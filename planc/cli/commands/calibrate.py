@@ -54,11 +54,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """0 once written; UsageError for a run of another plan or device; as `check` for a plan with errors."""
     checked = plans.check(arguments.plan, settings=plans.settings(arguments))
-    failure = plans.require_sound(checked, but=[DOES_NOT_FIT])
-    if failure is not None:
-        return failure
-    draft = checked.draft
-    assert draft is not None, "a sound plan has a draft"
+    draft = plans.require_sound(checked, but=[DOES_NOT_FIT])
     graph, plan, inventory = draft.graph, draft.bound.plan, draft.bound.inventory
     if plan.hardware is None:
         raise UsageError("set the run's device with --gpu, or in a `hardware` block")

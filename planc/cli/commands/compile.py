@@ -43,23 +43,20 @@ def run(arguments: Namespace) -> int:
     """0 once written; as `check` for a plan with errors, which go to stderr, and nothing is written."""
     settings = plans.settings(arguments)
     checked = plans.check(arguments.plan, settings=settings, world_size=arguments.world_size)
-    failure = plans.require_sound(checked)
-    if failure is not None:
-        return failure
-    assert checked.graph is not None, "a plan without errors has a graph"
-    if checked.graph.num_steps == UNKNOWN_STEPS:
+    graph = plans.require_sound(checked).compiled
+    if graph.num_steps == UNKNOWN_STEPS:
         raise UsageError(
             f"the steps of its epochs are known after `planc data prepare {arguments.plan}`: run that first"
         )
     output = _output(arguments.output, plan=Path(arguments.plan))
     base = base_between(output.parent, plan_folder=Path(arguments.plan).parent)
-    text = dump(checked.graph, sources=checked.source_digests, overrides=checked.overrides, base=base)
+    text = dump(graph, sources=checked.source_digests, overrides=checked.overrides, base=base)
     try:
         write_atomically(output, text=text)
     except OSError as error:
         raise UsageError(f"{arguments.output} cannot be written: {error.strerror}") from error
     if not arguments.quiet:
-        print(f"{arguments.output}: plan_hash {plan_hash(checked.graph)[:12]}", file=sys.stderr)
+        print(f"{arguments.output}: plan_hash {plan_hash(graph)[:12]}", file=sys.stderr)
     return CLEAN
 
 

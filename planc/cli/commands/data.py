@@ -122,10 +122,7 @@ def _prepare(arguments: Namespace) -> int:
     from planc.runtime.data.prepared.folder import find
     from planc.runtime.data.prepared.prepare import Progress, prepare, remove_finished_parts
 
-    opened = _opened(arguments.plan, arguments)
-    if isinstance(opened, int):
-        return opened
-    graph, base = opened
+    graph, base = _opened(arguments.plan, arguments)
     root = arguments.to or data_dir()
     for part in parts(graph, base=base):
         wanted, began = part.wanted, time.monotonic()
@@ -153,8 +150,7 @@ def _prepare(arguments: Namespace) -> int:
 
 
 def _show(arguments: Namespace) -> int:
-    opened = _opened(arguments.plan, arguments)
-    return opened if isinstance(opened, int) else showing_data.show(*opened, arguments)
+    return showing_data.show(*_opened(arguments.plan, arguments), arguments)
 
 
 def _ls(arguments: Namespace) -> int:
@@ -241,10 +237,7 @@ def _verify_plan(plan: Path, arguments: Namespace) -> int:
     from planc.runtime.data.prepared.folder import find, of_same_sizes
     from planc.runtime.data.prepared.verify import source_problems
 
-    opened = _opened(plan, arguments)
-    if isinstance(opened, int):
-        return opened
-    graph, base = opened
+    graph, base = _opened(plan, arguments)
     num_problems = 0
     for part in parts(graph, base=base):
         if part.wanted.stays_in_memory:
@@ -281,17 +274,13 @@ def _report(what: str, problems: list[str], arguments: Namespace) -> int:
     return len(problems)
 
 
-def _opened(path: Path, arguments: Namespace) -> tuple[Graph, Path] | int:
-    """The graph of a plan or an artifact, and where its paths start; else the exit code of a faulty plan."""
+def _opened(path: Path, arguments: Namespace) -> tuple[Graph, Path]:
+    """The graph of a plan or an artifact, and where its paths start. FaultyPlan for one with errors."""
     if path.suffix == ".json":
         compiled = load_compiled(path, arguments.set)
         return compiled.graph, compiled.base
     checked = plans.check(str(path), settings=plans.settings(arguments))
-    failure = plans.require_sound(checked)
-    if failure is not None:
-        return failure
-    assert checked.graph is not None, "a plan without errors has a graph"
-    return checked.graph, path.parent
+    return plans.require_sound(checked).compiled, path.parent
 
 
 def _summary(prepared: Prepared) -> str:

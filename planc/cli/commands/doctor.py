@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from planc.api import Checked
+from planc.capacity.draft import Draft
 from planc.cli.support import plans
 from planc.cli.support.arguments import (
     add_output_format_argument,
@@ -22,13 +23,14 @@ from planc.cli.support.terminal import terminal_width, wants_color, write_view
 from planc.diagnostics.human import HumanRenderer
 from planc.doctor.examination import Report
 from planc.doctor.examine import Found, examine, report_data, report_text
-from planc.doctor.machine import Storage, read_machine, read_storage
+from planc.doctor.machine import read_machine, read_storage
 from planc.doctor.needs import MeantFor, Needs, needs_of
 from planc.doctor.packages import installed_versions
-from planc.doctor.storage import Input, read_inputs
+from planc.doctor.storage import read_inputs
+from planc.graph.graph import Graph
 from planc.runtime.errors import RunError
 from planc.runtime.process import read_launch
-from planc.runtime.run_directory.obstacles import Obstacle, num_kept, obstacles
+from planc.runtime.run_directory.obstacles import num_kept, obstacles
 
 DESCRIPTION = """\
 Report this machine's hardware and software, and problems with them: versions, devices and backends, the
@@ -58,12 +60,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """0 without errors, 1 for an error that would stop a run; as `check` for a plan with errors."""
     checked = _checked(arguments)
-    if checked is not None:
-        failure = plans.require_sound(checked)
-        if failure is not None:
-            return failure
-    found = _found(arguments, checked)
-    report = examine(found, needs=_needs(checked))
+    draft = plans.require_sound(checked) if checked is not None else None
+    found = _found(arguments, draft.compiled if draft else None)
+    report = examine(found, needs=_needs(draft) if draft else None)
     if arguments.output_format == "json":
         sys.stdout.write(json.dumps(report_data(report, found.machine), indent=2) + "\n")
     else:
@@ -93,56 +92,33 @@ def _launched_ranks() -> int | None:
     return world_size if world_size > 1 else None
 
 
-def _needs(checked: Checked | None) -> Needs | None:
-    if checked is None:
-        return None
-    plan, graph, inventory = checked.plan, checked.graph, checked.inventory
-    assert plan is not None and graph is not None and inventory is not None, "the plan is sound"
-    device = None
+def _needs(draft: Draft) -> Needs:
+    plan, device = draft.bound.plan, None
     if plan.hardware is not None:
         gpu = plan.hardware.gpu
         device = MeantFor(gpu.name, gpu.memory_bytes, plan.span("hardware.gpu"))
-    return needs_of(graph, inventory, devices_per_node=plan.mesh.devices_per_node, device=device)
+    return needs_of(
+        draft.compiled, draft.bound.inventory, devices_per_node=plan.mesh.devices_per_node, device=device
+    )
 
 
-def _found(arguments: Namespace, checked: Checked | None) -> Found:
+def _found(arguments: Namespace, graph: Graph | None) -> Found:
+    """What this machine has, and what it has of a run of the graph: its directory and the files it reads."""
     versions = installed_versions()
-    folder = arguments.run_dir
-    if folder is None and checked is not None and checked.graph is not None:
-        folder = Path("runs") / checked.graph.name
+    folder = arguments.run_dir or (Path("runs") / graph.name if graph else None)
     storage = read_storage(folder) if folder is not None else None
+    kept = storage.path if storage is not None and storage.refusal is None else None
     return Found(
         environment=os.environ,
         versions=versions,
         machine=read_machine(os.environ, has_torch=versions["torch"] is not None),
         storage=storage,
-        num_kept=_num_kept(storage),
-        obstacles=_obstacles(storage, checked),
-        inputs=_inputs(arguments, checked),
+        num_kept=num_kept(kept) if kept else 0,
+        obstacles=obstacles(kept, graph) if kept and graph else (),
+        inputs=read_inputs(graph, base=Path(arguments.plan).parent) if graph else (),
         malformed=settings_from((), os.environ)[1],
         unread=unknown_variables(os.environ),
     )
-
-
-def _inputs(arguments: Namespace, checked: Checked | None) -> tuple[Input, ...]:
-    """The files on this machine that a run of the plan reads."""
-    if checked is None or checked.graph is None:
-        return ()
-    return read_inputs(checked.graph, base=Path(arguments.plan).parent)
-
-
-def _num_kept(storage: Storage | None) -> int:
-    """The number of checkpoints in the run directory."""
-    if storage is None or storage.refusal is not None:
-        return 0
-    return num_kept(storage.path)
-
-
-def _obstacles(storage: Storage | None, checked: Checked | None) -> tuple[Obstacle, ...]:
-    """Entries that would keep a run of the plan from saving in its directory."""
-    if storage is None or storage.refusal is not None or checked is None or checked.graph is None:
-        return ()
-    return obstacles(storage.path, checked.graph)
 
 
 def _write(report: Report, checked: Checked | None) -> None:

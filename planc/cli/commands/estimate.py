@@ -60,11 +60,7 @@ def run(arguments: Namespace) -> int:
     """Exits as `check` does. A plan that only does not fit, or breaks `expect`, is estimated all the same."""
     calibration = _calibration(arguments.calibration)
     checked = plans.check(arguments.plan, settings=plans.settings(arguments))
-    failure = plans.require_figures(checked)
-    if failure is not None:
-        return failure
-    draft = checked.draft
-    assert draft is not None, "a plan with figures has a draft"
+    draft = plans.require_figures(checked)
     graph, plan, inventory, found = draft.graph, draft.bound.plan, draft.bound.inventory, draft.estimate
     times = _times(found, graph, plan, inventory, calibration)
     device = plan.hardware.gpu if plan.hardware else None

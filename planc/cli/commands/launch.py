@@ -182,17 +182,10 @@ def run(arguments: Namespace) -> int:
         planned = _Planned(_compiled(arguments.plan, settings))
     else:
         checked = plans.check(arguments.plan, settings=settings)
-        failure = plans.require_sound(checked)
-        if failure is not None:
-            return failure
-        assert checked.graph is not None and checked.plan is not None, "a plan without errors has both"
-        hardware = checked.plan.hardware
-        planned = _Planned(
-            checked.graph,
-            checked.plan,
-            checked.plan.mesh.devices_per_node,
-            hardware.gpu if hardware else None,
-        )
+        draft = plans.require_sound(checked)
+        plan = draft.bound.plan
+        device = plan.hardware.gpu if plan.hardware else None
+        planned = _Planned(draft.compiled, plan, plan.mesh.devices_per_node, device)
     try:
         text = _text(form, arguments, planned=planned, settings=settings)
     except LaunchError as error:

@@ -78,11 +78,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Exits as `check` does. A plan that only does not fit, or breaks `expect`, is shown all the same."""
     checked = plans.check(arguments.plan, settings=plans.settings(arguments))
-    failure = plans.require_figures(checked)
-    if failure is not None:
-        return failure
-    assert checked.draft is not None, "a plan with figures has a draft"
-    draft = checked.draft
+    draft = plans.require_figures(checked)
     bound, graph = draft.bound, draft.graph
     if arguments.graph is not None:
         sys.stdout.write(_graph(graph, arguments.graph))

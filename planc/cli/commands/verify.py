@@ -69,10 +69,7 @@ def run(arguments: Namespace) -> int:
     if refusal:
         raise UsageError(refusal)
     checked = plans.check(arguments.plan, settings=plans.settings(arguments))
-    failure = plans.require_sound(checked)
-    if failure is not None:
-        return failure
-    assert checked.bound is not None and checked.graph is not None, "a sound plan has both"
+    draft = plans.require_sound(checked)
     # Off for short commands (planc.cli.main); training needs it.
     gc.enable()
     # Imported here because torch takes seconds; errors that need no torch have been raised.
@@ -83,8 +80,8 @@ def run(arguments: Namespace) -> int:
     began = time.monotonic()
     try:
         report = verify(
-            checked.bound,
-            checked.graph,
+            draft.bound,
+            draft.compiled,
             base=Path(arguments.plan).parent,
             dtype=arguments.dtype,
             backend=arguments.backend,

@@ -16,6 +16,14 @@ READER_GONE = 141
 INTERRUPTED = 130
 
 
+class FaultyPlan(Exception):
+    """The end of a command by a plan with errors, which have been printed; `code` is the exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
 class UsageError(ValueError):
     """An error that the user can correct. `main` prints it and exits with 2."""
 

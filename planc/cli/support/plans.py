@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TextIO
 
 from planc.api import NO_FILE, Checked, check_plan, check_source
+from planc.capacity.draft import Draft
 from planc.checks.run.does_not_fit import CODE as DOES_NOT_FIT
 from planc.checks.run.expectation_broken import CODE as BROKEN
 from planc.cli.support.count_sequences import count_known
-from planc.cli.support.exits import CLEAN, COULD_NOT_RUN, FINDINGS, UsageError
+from planc.cli.support.exits import CLEAN, COULD_NOT_RUN, FINDINGS, FaultyPlan, UsageError
 from planc.cli.support.settings import SIZE_VARIABLES, settings_from, unknown_variables
 from planc.cli.support.spinner import can_animate, spinner
 from planc.cli.support.terminal import terminal_width, wants_color
@@ -94,26 +95,32 @@ def announce_probe(model_dir: Path) -> Iterator[None]:
         yield
 
 
-def require_sound(checked: Checked, *, but: Sequence[Code] = ()) -> int | None:
-    """None for a plan without errors other than `but`; else the exit code.
+def require_sound(checked: Checked, *, but: Sequence[Code] = ()) -> Draft:
+    """What a plan lowers to. FaultyPlan for one with errors other than `but`.
 
     Errors go to stderr in full, other findings in one line each; `check` prints those in full.
     """
     sys.stderr.write(render_errors(checked, stream=sys.stderr))
-    return exit_code(diagnostic for diagnostic in checked.diagnostics if diagnostic.code not in but) or None
+    return _draft(checked, but=but)
 
 
-def require_figures(checked: Checked) -> int | None:
-    """None for a plan that has figures to show: its only errors are of what it needs or expects.
+def require_figures(checked: Checked) -> Draft:
+    """What a plan lowers to that has figures to show: its only errors are of what it needs or expects.
 
     `finish` then prints the findings. Otherwise, as `require_sound`.
     """
-    if (
-        exit_code(diagnostic for diagnostic in checked.diagnostics if diagnostic.code not in _OF_FIGURES)
-        == CLEAN
-    ):
-        return None
-    return require_sound(checked)
+    try:
+        return _draft(checked, but=_OF_FIGURES)
+    except FaultyPlan:
+        return require_sound(checked)
+
+
+def _draft(checked: Checked, *, but: Sequence[Code]) -> Draft:
+    code = exit_code(diagnostic for diagnostic in checked.diagnostics if diagnostic.code not in but)
+    if code != CLEAN:
+        raise FaultyPlan(code)
+    assert checked.draft is not None, "only errors keep a plan from its draft"
+    return checked.draft
 
 
 def finish(checked: Checked) -> int:
