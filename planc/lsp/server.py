@@ -186,7 +186,7 @@ SYNCHRONIZATION = (
 
 @record
 class Asked:
-    """A question about an open text, what is known of the text, and its places as the client measures them."""
+    """A question about an open text, what is known of the text, and the client's way to measure places."""
 
     server: PlanServer
     analysis: Analysis
