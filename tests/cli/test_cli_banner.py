@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planc.cli.running.progress import banner
+from planc.cli.running.banner import banner
 from planc.graph.graph import Graph
 from planc.runtime.process import Launch
 from tests.plans import PLANS, QUICKSTART, checked

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from planc.cli.main import main
-from planc.cli.running.progress import banner
+from planc.cli.running.banner import banner
 from planc.figures.figure import Figure
 from planc.graph.graph import Graph
 from planc.runtime.process import Launch

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from planc.cli.running.banner import TORCHRUN_TRACEBACK, banner, closing, mesh_text, preempted
 from planc.cli.running.compiled import Compiled, compiled_for, require_models
 from planc.cli.running.opening import count_first_step, meet, run_of
 from planc.cli.running.preflight import (
@@ -25,7 +26,6 @@ from planc.cli.running.preflight import (
     require_threads,
     require_trackers,
 )
-from planc.cli.running.progress import TORCHRUN_TRACEBACK, banner, closing, mesh_text, preempted
 from planc.cli.running.resuming import changes_since_saved
 from planc.cli.running.run_errors import record, report, report_unforeseen, run_directory
 from planc.cli.running.starting import start_with
