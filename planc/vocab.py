@@ -186,6 +186,8 @@ class DropoutDim(StrEnum):
     """Batch and sequence as one dimension, one sample after the other."""
 
 
+SINKS = "s_aux"
+"""How attentions are given a learned score for each head, of a key without a value."""
 SEES_LATER_TOKENS = frozenset(("bidirectional", "is_causal"))
 """Features of attention to later tokens: of the module itself, and of `is_causal = False` in a call."""
 

@@ -9,6 +9,7 @@ from planc.inventory.schema import Inventory, Kind, Parameter
 from planc.plan.auto import Automatic, AutoRule, AutoRules, own_rules
 from planc.plan.optimizer import Group
 from planc.plan.pattern import Pattern, parse_pattern
+from planc.plan.sinks import sinks_of
 from planc.plan.spec import (
     NoCheckpointing,
     OffloadCheckpointing,
@@ -25,7 +26,7 @@ from planc.source import NOWHERE, Span
 from planc.styles import BY_NAME, Boundary, Style, StyleUse
 from planc.styles.style import own_placement, use
 from planc.syntax import ast
-from planc.vocab import Placement, Replicate
+from planc.vocab import Placement, Replicate, Shard
 
 T = TypeVar("T")
 
@@ -305,7 +306,8 @@ def _auto(
 def own_placements(inventory: Inventory) -> Mapping[str, Mapping[str, Placement]]:
     """Parameters that the model's own plan places by their names: by module, then by local name.
 
-    These modules are not layers: stacked experts, or what an attention module stores for each head.
+    These modules are not layers: stacked experts, or what an attention module stores for each head. Sinks, of
+    which planc's attention takes one for each head, need no plan.
     """
     owned: dict[str, tuple[str, Parameter]] = {
         f"{module.fqn}.{parameter.name}": (module.fqn, parameter)
@@ -321,6 +323,8 @@ def own_placements(inventory: Inventory) -> Mapping[str, Mapping[str, Placement]
             placement = own_placement(style, parameter.shape)
             if placement is not None:
                 found.setdefault(owner, {})[parameter.name] = placement
+    for fqn, name in sinks_of(inventory).items():
+        found.setdefault(fqn, {})[name] = Shard(0)
     return found
 
 

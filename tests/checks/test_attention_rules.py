@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from variants import MODELS, Check, tiny_llama
@@ -12,6 +13,7 @@ from planc.api import Checked
 from planc.inventory.codec import dumps, loads
 from tests.plans import TINY
 
+CATALOGUE = Path(__file__).parents[1] / "catalogue"
 EAGER = ("model.attention=eager",)
 CP = TINY.replace("tp = 2", "cp = 2").replace("fsdp on dp_shard", "fsdp on dp_shard, cp")
 CP = CP.replace(
@@ -36,6 +38,16 @@ def own(plan_base: Path) -> str:
     return "models/tiny-llama-own"
 
 
+def tiny_with(extra: str, base: Path) -> str:
+    """The name of a model whose attentions use a feature more."""
+    tiny = tiny_llama()
+    folder = base / "models" / f"tiny-llama-{extra}"
+    folder.mkdir()
+    attentions = tuple(replace(one, extras=(extra,)) for one in tiny.attentions)
+    (folder / "inventory.json").write_text(dumps(replace(tiny, attentions=attentions)))
+    return f"models/{folder.name}"
+
+
 def test_attention_of_the_models_own_asks_for_eager(own: str, check: Check) -> None:
     (found,) = check(WHOLE.replace("models/tiny-llama", own)).diagnostics
     assert found.code.code == "P708"
@@ -55,6 +67,31 @@ def test_eager_computes_capped_scores(check: Check) -> None:
     text = WHOLE.replace("models/tiny-llama", "models/tiny-gemma2")
     assert codes(check(text)) == {"P708"}
     assert codes(check(text, settings=EAGER)) == set()
+
+
+def test_sinks_are_computed_with_every_attention(check: Check, plan_base: Path) -> None:
+    sinks = tiny_with("s_aux", plan_base)
+    for settings in (), EAGER:
+        assert codes(check(WHOLE.replace("models/tiny-llama", sinks), settings=settings)) == set()
+
+
+def test_sinks_beside_sharded_heads_are_sharded_by_the_rule_that_a_help_writes(
+    check: Check, plan_base: Path
+) -> None:
+    copytree(CATALOGUE / "models" / "tiny-gpt-oss", plan_base / "models" / "tiny-gpt-oss")
+    text = (CATALOGUE / "wild" / "gpt-oss-sinks.plan").read_text(encoding="utf-8")
+    (found,) = check(text).diagnostics
+    assert found.help == 'shard it with the heads: write `"model.layers.*.self_attn" -> local_params`'
+    rule = '"model.layers.*.self_attn" -> local_params'
+    assert (
+        codes(check(text.replace("tensor_parallel on tp {", f"tensor_parallel on tp {{\n  {rule}"))) == set()
+    )
+
+
+def test_keys_that_are_not_those_of_the_tokens_are_not(check: Check, plan_base: Path) -> None:
+    compressed = tiny_with("compressed_keys", plan_base)
+    (found,) = check(WHOLE.replace("models/tiny-llama", compressed)).diagnostics
+    assert "`compressed_keys`, keys that are not those of its tokens" in found.primary.text
 
 
 def test_eager_lowers_to_no_attention_of_planc(check: Check) -> None:

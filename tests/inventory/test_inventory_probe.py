@@ -334,6 +334,14 @@ def test_a_mask_that_the_model_cannot_do_without_is_an_extra(write_config: Confi
     assert "attention_mask" in extras
 
 
+def test_keys_that_are_not_those_of_the_tokens_are_an_extra(tmp_path: Path) -> None:
+    config = tiny_config("deepseek_v4", "DeepseekV4ForCausalLM")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    extras = dict(zip(config["layer_types"], (one.extras for one in probe(tmp_path).attentions), strict=True))
+    assert extras.pop("sliding_attention") == ("s_aux",)
+    assert set(extras.values()) == {("s_aux", "compressed_keys")}
+
+
 def test_model_that_branches_on_values_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(tiny_config("jetmoe", "JetMoeForCausalLM")))
     with pytest.raises(InventoryError, match="does not run on the meta device"):

@@ -9,7 +9,7 @@ from planc.checks.support.sharded_sizes import divides_sequence
 from planc.diagnostics import Code
 from planc.layouts.families import as_patterns, families, quoted
 from planc.plan.spec import AttentionKernel
-from planc.vocab import SEES_LATER_TOKENS
+from planc.vocab import SEES_LATER_TOKENS, SINKS
 
 CODE = Code("P708", "attention-unsupported", "unsupported attention feature")
 
@@ -17,8 +17,8 @@ _MEANINGS: Mapping[str, str] = {
     "attention_mask": "a mask of its own",
     "bidirectional": "attention to later tokens",
     "chunked_attention": "attention in chunks",
+    "compressed_keys": "keys that are not those of its tokens",
     "is_causal": "attention to later tokens",
-    "s_aux": "learned attention sinks",
     "softcap": "capped attention scores",
 }
 
@@ -39,18 +39,20 @@ def check(subject: Subject) -> Findings:
             subject.plan.span("model.hf"),
             f"{quoted(as_patterns(families(subject.inventory, fqns)))} {asks}{meaning}",
             notes=(
-                "planc computes causal attention over a whole sequence or a sliding window, and nothing else",
+                "planc computes causal attention over a whole sequence or a sliding window, with sinks or "
+                "without, and nothing else",
             ),
             help=_help(subject, extra),
         )
 
 
 def _extras(subject: Subject) -> Mapping[str, list[str]]:
-    """Attention modules by the feature they use; the empty name is for code of their own."""
+    """Attention modules by the unsupported feature they use; the empty name is for code of their own."""
     found: dict[str, list[str]] = {}
     for attention in subject.inventory.attentions:
         for extra in attention.extras:
-            found.setdefault(extra, []).append(attention.fqn)
+            if extra != SINKS:
+                found.setdefault(extra, []).append(attention.fqn)
     if subject.inventory.own_attentions:
         found[""] = list(subject.inventory.own_attentions)
     return found

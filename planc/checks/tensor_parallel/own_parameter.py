@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planc.checks.support.clash_report import (
     clash_groups,
     labels_at,
@@ -11,13 +13,15 @@ from planc.checks.support.clash_report import (
     rule_spans,
     size_note,
 )
-from planc.checks.support.remedies import gathered
+from planc.checks.support.remedies import changed, gathered
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code
 from planc.layouts.families import exact_families, layer_of, quoted
 from planc.layouts.flow import ClashKind
+from planc.plan.sinks import sinks_of
+from planc.styles.local_params import LOCAL_PARAMS
 from planc.vocab import MeshDim
 
 CODE = Code("P480", "own-parameter", "a parameter's gradient is not reduced over tp")
@@ -42,9 +46,15 @@ def check(subject: Subject) -> Findings:
                 _UNSUMMED,
                 *size_note(subject, group.consumers),
             ),
-            help=f"gather the outputs of its layers: write {gathered(subject, group.consumers)}",
+            help=_help(subject, group.consumers),
         )
     yield from _read_by_layers(subject)
+
+
+def _help(subject: Subject, owners: Sequence[str]) -> str:
+    if sinks_of(subject.inventory).keys() >= {*owners}:
+        return f"shard it with the heads: write {changed(subject, owners, LOCAL_PARAMS.name)}"
+    return f"gather the outputs of its layers: write {gathered(subject, owners)}"
 
 
 def _read_by_layers(subject: Subject) -> Findings:

@@ -13,6 +13,7 @@ from planc.inventory.schema import Module
 from planc.layouts.data_order import module_of
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment, parse_own
+from planc.plan.sinks import sinks_of
 from planc.styles.replicate import REPLICATE
 from planc.vocab import MeshDim, Replicate, sharded_lengths
 
@@ -41,7 +42,8 @@ def check(subject: Subject) -> Findings:
 def _reason(subject: Subject, assignment: Assignment, divided: set[str]) -> str | None:
     """Why a style that follows the model's own plan does not apply to a module."""
     fqn, style = assignment.fqn, assignment.style.name
-    if style not in _own_styles(subject, fqn):
+    has_sinks = style == "local_params" and fqn in sinks_of(subject.inventory)
+    if not has_sinks and style not in _own_styles(subject, fqn):
         return f"the model's own plan has no `{style}` for it"
     module = subject.inventory.get(fqn)
     assert module is not None, "styles are of modules of this inventory"

@@ -45,13 +45,14 @@ def attention_calls() -> Iterator[dict[nn.Module, AttentionCall]]:
         num_heads, num_kv_heads = query.shape[1], key.shape[1]
         head_dim, value_dim = query.shape[-1], value.shape[-1]
         masked = () if attention_mask is None else ("attention_mask",)
+        compressed = () if query.shape[2] == key.shape[2] else ("compressed_keys",)
         calls[module] = AttentionCall(
             num_heads,
             num_kv_heads,
             head_dim,
             options.get("sliding_window"),
             None if value_dim == head_dim else value_dim,
-            (*attention_extras(module, options), *masked),
+            (*attention_extras(module, options), *masked, *compressed),
             (query, key, value),
         )
         groups = num_heads // num_kv_heads

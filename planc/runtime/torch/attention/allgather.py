@@ -25,12 +25,14 @@ def allgather_attention(
     windows: Windows,
     window: int | None = None,
     documents: Documents | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Causal attention over the sequence sharded on `group`, as [B, H, S_local, D].
 
     `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents`, tokens attend
-    within their own only; with a `window` a position sees itself and the window - 1 before it. ValueError if
-    a headtail shard is odd or if key and value differ in shape.
+    within their own only; with a `window` a position sees itself and the window - 1 before it; `sinks` [H]
+    score one more key, whose value is 0. ValueError if a headtail shard is odd or if key and value differ in
+    shape.
     """
     if key.shape != value.shape:
         raise ValueError(f"key {tuple(key.shape)} and value {tuple(value.shape)} must have one shape")
@@ -46,6 +48,7 @@ def allgather_attention(
             windows=windows,
             window=window,
             documents=documents,
+            sinks=sinks,
         )
         for chunk, end in chunks
     ]
@@ -77,6 +80,7 @@ def attend_to_end(
     windows: Windows,
     window: int | None = None,
     documents: Documents | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Causal attention with the last query at the last key, [B, H, Sq, D]."""
     num_keys, bias = key.shape[2], None
@@ -84,7 +88,7 @@ def attend_to_end(
         bias = _documents_bias(query, num_keys=num_keys, window=window, documents=documents)
     elif window is not None:
         bias = windows.bias(query, num_keys=num_keys, window=window)
-    return lower_right_attention(query, key=key, value=value, scale=scale, bias=bias)
+    return lower_right_attention(query, key=key, value=value, scale=scale, bias=bias, sinks=sinks)
 
 
 def _documents_bias(query: Tensor, *, num_keys: int, window: int | None, documents: Documents) -> Tensor:

@@ -177,6 +177,20 @@ def merge(out: Tensor, lse: Tensor, *, block: BlockOutput) -> tuple[Tensor, Tens
     return out + share * (block.out.to(out.dtype) - out), torch.logaddexp(lse, block_lse)
 
 
+def with_sinks(out: Tensor, lse: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
+    """The output and log-sum-exp with one more key: its score is the head's sink, and its value is 0."""
+    sinks = sinks.to(lse.dtype)[:, None]
+    seen = torch.sigmoid(lse - sinks).unsqueeze(-1)
+    return (out * seen).to(out.dtype), torch.logaddexp(lse, sinks)
+
+
+def sinks_gradient(grad_out: Tensor, *, out: Tensor, lse: Tensor, sinks: Tensor) -> Tensor:
+    """The gradient of the sinks [H], given the output and log-sum-exp with them."""
+    weights = (sinks.to(lse.dtype)[:, None] - lse).exp()
+    products = (grad_out.to(lse.dtype) * out).sum(-1)
+    return -(weights * products).sum((0, 2)).to(sinks.dtype)
+
+
 def _operands(query: Tensor, *, key: Tensor, value: Tensor, bias: Tensor | None) -> _Operands:
     kernel, multiple = _choice(query, value, bias is not None)
     width, value_width = query.shape[-1], value.shape[-1]

@@ -22,19 +22,22 @@ def plain_attention(
     windows: Windows,
     window: int | None = None,
     documents: Documents | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of `query` [B, H, S, D] over `key` and `value` [B, Hkv, S, D], as [B, H, S, D].
 
     With a `window` a position sees itself and the window - 1 positions before it, as in transformers;
-    with `documents`, only its own document.
+    with `documents`, only its own document. `sinks` [H] score one more key, whose value is 0.
     """
     if documents is not None and not torch.compiler.is_compiling():
-        return _apart(query, key=key, value=value, scale=scale, window=window, documents=documents)
+        return _apart(
+            query, key=key, value=value, scale=scale, window=window, documents=documents, sinks=sinks
+        )
     length = query.shape[2]
     if window is not None and window >= length:
         window = None
     if window is None and documents is None:
-        return _causal(query, key=key, value=value, scale=scale)
+        return _causal(query, key=key, value=value, scale=scale, sinks=sinks)
     if documents is None:
         assert window is not None, "else nothing would be masked"
         bias = windows.bias(query, num_keys=length, window=window)
@@ -42,20 +45,25 @@ def plain_attention(
         # A compiled graph is the same for all documents: they are in the values of a mask alone.
         places = torch.arange(length, device=query.device)
         bias = documents.bias("plain", queries=places, keys=places, dtype=query.dtype, window=window)
-    return _unscored(query, key=key, value=value, scale=scale, bias=bias)
+    return _unscored(query, key=key, value=value, scale=scale, bias=bias, sinks=sinks)
 
 
-def _unscored(query: Tensor, *, key: Tensor, value: Tensor, scale: float, bias: Tensor | None) -> Tensor:
+def _unscored(
+    query: Tensor, *, key: Tensor, value: Tensor, scale: float, bias: Tensor | None, sinks: Tensor | None
+) -> Tensor:
     """Attend by a kernel that keeps no scores, where PyTorch's own dispatch might."""
-    if prefers_cudnn(query, value=value, has_mask=bias is not None):
+    if sinks is None and prefers_cudnn(query, value=value, has_mask=bias is not None):
         return cudnn_attention(query, key=key, value=value, scale=scale, bias=bias)
-    return lower_right_attention(query, key=key, value=value, scale=scale, bias=bias)
+    return lower_right_attention(query, key=key, value=value, scale=scale, bias=bias, sinks=sinks)
 
 
-def _causal(query: Tensor, *, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """Without a mask: by PyTorch's own dispatch where it takes a flash kernel, else by the table's kernel."""
-    if block_kernel(query, value=value, has_mask=False) != FLASH:
-        return _unscored(query, key=key, value=value, scale=scale, bias=None)
+def _causal(query: Tensor, *, key: Tensor, value: Tensor, scale: float, sinks: Tensor | None) -> Tensor:
+    """Without a mask: by PyTorch's own dispatch where it takes a flash kernel, else by the table's kernel.
+
+    PyTorch's own returns no log-sum-exp, by which sinks are added.
+    """
+    if sinks is not None or block_kernel(query, value=value, has_mask=False) != FLASH:
+        return _unscored(query, key=key, value=value, scale=scale, bias=None, sinks=sinks)
     width, more = value.shape[-1], query.shape[-1] - value.shape[-1]
     if more > 0:
         value = pad(value, (0, more))
@@ -65,7 +73,14 @@ def _causal(query: Tensor, *, key: Tensor, value: Tensor, scale: float) -> Tenso
 
 
 def _apart(
-    query: Tensor, *, key: Tensor, value: Tensor, scale: float, window: int | None, documents: Documents
+    query: Tensor,
+    *,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    window: int | None,
+    documents: Documents,
+    sinks: Tensor | None,
 ) -> Tensor:
     """The attention of every document by itself: no score between two of them exists."""
     samples = []
@@ -83,6 +98,7 @@ def _apart(
                     # Documents of all lengths would fill the memory with masks.
                     windows=Windows(),
                     window=window,
+                    sinks=sinks,
                 )
             )
         samples.append(torch.cat(found, 2) if len(found) > 1 else found[0])

@@ -43,7 +43,9 @@ def require_supported(
             raise ValueError(f"{name} is not supported by this attention")
 
 
-def require_shapes(module: object, *, query: Tensor, key: Tensor, value: Tensor) -> None:
+def require_shapes(
+    module: object, *, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None
+) -> None:
     """ValueError if there are keys from a cache, or if the heads are not those of the model.
 
     Heads that are sharded for the queries and whole for the keys would still group, but with other keys than
@@ -56,6 +58,8 @@ def require_shapes(module: object, *, query: Tensor, key: Tensor, value: Tensor)
         raise ValueError(f"keys {list(key.shape[:3])} and values {list(value.shape[:3])} differ in number")
     if query.shape[1] % key.shape[1]:
         raise ValueError(f"{query.shape[1]} heads are not divisible by {key.shape[1]} key-value heads")
+    if sinks is not None and sinks.shape != query.shape[1:2]:
+        raise ValueError(f"sinks {list(sinks.shape)} are not one for each of {query.shape[1]} heads")
     groups = getattr(module, "num_key_value_groups", None)
     if groups is not None and query.shape[1] != groups * key.shape[1]:
         raise ValueError(

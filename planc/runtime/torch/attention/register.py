@@ -51,19 +51,18 @@ def register_attention(
         dropout: float = 0.0,
         scaling: float | None = None,
         sliding_window: int | None = None,
+        s_aux: Tensor | None = None,
         **keywords: object,
     ) -> tuple[Tensor, None]:
         """Attention [B, S_local, H, D], and no weights, as transformers' interface has it."""
         require_supported(module=module, attention_mask=attention_mask, dropout=dropout, keywords=keywords)
-        require_shapes(module, query=query, key=key, value=value)
+        require_shapes(module, query=query, key=key, value=value, sinks=s_aux)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         window = effective_window(sliding_window, sequence_length=cp * query.shape[2])
-        if window is None:
-            out = compute(query, key=key, value=value, scale=scale)
-        elif kind == "ring":
+        options = {} if window is None else {"window": window}
+        if window is not None and kind == "ring":
             raise ValueError(f"sliding_window = {window} is not supported by ring attention")
-        else:
-            out = compute(query, key=key, value=value, scale=scale, window=window)
+        out = compute(query, key=key, value=value, scale=scale, sinks=s_aux, **options)
         return out.transpose(1, 2).contiguous(), None
 
     # Threads of one process may each register their own group, so a counter would race.
@@ -75,7 +74,10 @@ def register_attention(
 def attention_for(
     kind: Kind, *, group: ProcessGroup | None, balance: Balance, documents: Documents | None = None
 ) -> Callable[..., Tensor]:
-    """The attention of this kind, as a function of (query, *, key, value, scale); ValueError as above."""
+    """The attention of this kind, as a function of (query, *, key, value, scale, sinks).
+
+    ValueError as above.
+    """
     windows = Windows()
     if kind == "plain":
         if group is not None or balance != "none":

@@ -23,6 +23,8 @@ from planc.runtime.torch.attention.kernels import (
     block_backward,
     block_forward,
     merge,
+    sinks_gradient,
+    with_sinks,
 )
 from planc.runtime.torch.attention.sharding import Balance, local_positions
 
@@ -88,18 +90,20 @@ def ring_attention(
     group: ProcessGroup,
     balance: Balance,
     documents: Documents | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Causal attention over the sequence sharded on `group`, as [B, H, S_local, D].
 
     `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents`, tokens attend
-    within their own only. ValueError if a headtail shard is odd or if key and value differ in shape.
+    within their own only; `sinks` [H] score one more key, whose value is 0. ValueError if a
+    headtail shard is odd or if key and value differ in shape.
     """
     if key.shape != value.shape:
         raise ValueError(f"key {tuple(key.shape)} and value {tuple(value.shape)} must have one shape")
     if balance == "headtail" and query.shape[2] % 2:
         raise ValueError(f"a headtail shard has two equal chunks, but its length is {query.shape[2]}")
     ring = Ring(group, dist.get_world_size(group), dist.get_rank(group), balance, documents)
-    out: Tensor = RingAttention.apply(query, key, value, scale, ring)  # type: ignore[no-untyped-call]
+    out: Tensor = RingAttention.apply(query, key, value, sinks, scale, ring)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -155,7 +159,15 @@ class RingAttention(torch.autograd.Function):
     """Forward and backward each pass the keys and values once around the ring."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, ring: Ring) -> Tensor:
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        sinks: Tensor | None,
+        scale: float,
+        ring: Ring,
+    ) -> Tensor:
         query, key_value = query.contiguous(), torch.stack((key, value))
         dtype = accumulation_dtype(query.dtype)
         out = torch.zeros_like(query, dtype=dtype)
@@ -178,9 +190,11 @@ class RingAttention(torch.autograd.Function):
             out[rows], lse[rows] = merge(out[rows], lse[rows], block=result)
             states.append(result.state)
             biases.append(bias)
+        if sinks is not None:
+            out, lse = with_sinks(out, lse, sinks)
         if out.dtype != query.dtype:
             out = out.to(query.dtype)
-        ctx.save_for_backward(query, key_value, out, lse)
+        ctx.save_for_backward(query, key_value, sinks, out, lse)
         # All layers share the biases, so keeping them takes no memory.
         ctx.scale, ctx.ring, ctx.states, ctx.biases = scale, ring, states, biases
         return out
@@ -188,7 +202,7 @@ class RingAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        query, key_value, out, lse = ctx.saved_tensors
+        query, key_value, sinks, out, lse = ctx.saved_tensors
         grad_out, states, biases = grad_out.contiguous(), iter(ctx.states), iter(ctx.biases)
         grad_query = torch.zeros_like(query, dtype=lse.dtype)
         grad_key_value = torch.zeros_like(key_value, dtype=lse.dtype)
@@ -215,4 +229,5 @@ class RingAttention(torch.autograd.Function):
             arrival = rotate(grad_key_value, ring=ctx.ring)
         assert arrival is not None, "a ring has at least one rank"
         grad_key, grad_value = arrival.wait().to(key_value.dtype)
-        return grad_query.to(query.dtype), grad_key, grad_value, None, None
+        grad_sinks = None if sinks is None else sinks_gradient(grad_out, out=out, lse=lse, sinks=sinks)
+        return grad_query.to(query.dtype), grad_key, grad_value, grad_sinks, None, None

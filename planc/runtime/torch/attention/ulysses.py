@@ -25,20 +25,31 @@ def ulysses_attention(
     windows: Windows,
     window: int | None = None,
     documents: Documents | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Causal attention over the sequence sharded on `group`, as [B, H, S_local, D].
 
     `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents`, tokens attend
-    within their own only; with a `window` a position sees itself and the window - 1 before it. ValueError if
-    the heads do not divide over the ranks (see `kv_repeats`) or a headtail shard is odd.
+    within their own only; with a `window` a position sees itself and the window - 1 before it; `sinks` [H]
+    score one more key, whose value is 0. ValueError if the heads do not divide over the ranks (see
+    `kv_repeats`) or a headtail shard is odd.
     """
     size = dist.get_world_size(group)
     repeats = kv_repeats(query.shape[1], num_kv_heads=key.shape[1], cp=size)
     if repeats > 1:
         key, value = (tensor.repeat_interleave(repeats, 1) for tensor in (key, value))
     query, key, value = (to_heads(tensor, group=group, balance=balance) for tensor in (query, key, value))
+    if sinks is not None:
+        sinks = sinks.chunk(size)[dist.get_rank(group)]
     out = plain_attention(
-        query, key=key, value=value, scale=scale, windows=windows, window=window, documents=documents
+        query,
+        key=key,
+        value=value,
+        scale=scale,
+        windows=windows,
+        window=window,
+        documents=documents,
+        sinks=sinks,
     )
     return to_sequence(out, group=group, balance=balance)
 
