@@ -21,6 +21,18 @@ class MeshDim(StrEnum):
     TP = "tp"
 
 
+class ExpertDim(StrEnum):
+    """A factor of the mesh dim that experts are sharded over, outermost first: ranks of `ep` are adjacent."""
+
+    EFSDP = "efsdp"
+    """Ranks that hold shards of the same experts."""
+    EP = "ep"
+    """Ranks that hold different experts."""
+
+
+GroupDim = MeshDim | ExpertDim
+"""What forms a group of ranks."""
+
 MESH_DIMS: tuple[MeshDim, ...] = tuple(MeshDim)
 SAMPLE_DIMS = (MeshDim.DP_REPLICATE, MeshDim.DP_SHARD)
 """Mesh dims over which ranks see different samples."""

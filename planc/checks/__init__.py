@@ -5,6 +5,7 @@ from __future__ import annotations
 from planc.checks import (
     context_parallel,
     data,
+    expert_parallel,
     fsdp,
     layers,
     mesh,
@@ -26,6 +27,7 @@ RULES: tuple[Rule, ...] = (
     *mesh.RULES,
     *pipeline.RULES,
     *tensor_parallel.RULES,
+    *expert_parallel.RULES,
     *fsdp.RULES,
     *context_parallel.RULES,
     *data.RULES,

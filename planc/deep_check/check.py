@@ -16,12 +16,12 @@ from planc.record import record
 from planc.runtime.rehearsal.findings import Failure, Measured, Rehearsal
 from planc.source import Span
 from planc.tables import plural
-from planc.vocab import MeshDim
+from planc.vocab import GroupDim
 
 _MAX_MESSAGE_LINES = 6
 _MAX_DIFFERENCES = 5
 
-Counted = Counter[tuple[str, tuple[MeshDim, ...], int]]
+Counted = Counter[tuple[str, tuple[GroupDim, ...], int | None]]
 """Numbers of collectives by (kind, mesh dims, bytes of the input)."""
 
 
@@ -109,7 +109,7 @@ def _differences(measured: Measured, estimate: Estimate, nowhere: Span) -> Itera
         return
     keys = [key for key in {**predicted, **counted} if predicted[key] != counted[key]]
     notes = tuple(
-        f"{kind} over {', '.join(over)}, {plural(num_bytes, 'byte')} each: "
+        f"{kind} over {', '.join(over)}, {plural(num_bytes or 0, 'byte')} each: "
         f"estimated {predicted[kind, over, num_bytes]}, rehearsed {counted[kind, over, num_bytes]}"
         for kind, over, num_bytes in keys[:_MAX_DIFFERENCES]
     )
@@ -121,7 +121,7 @@ def _differences(measured: Measured, estimate: Estimate, nowhere: Span) -> Itera
 
 def predicted_collectives(estimate: Estimate) -> Counted:
     """The estimate's collectives of a step."""
-    return as_called(estimate.collectives)
+    return as_called(estimate.collectives, knows_routing=True)
 
 
 def counted_collectives(measured: Measured) -> Counted:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from planc.diff.difference import Action, Change, Group
 from planc.diff.sample_order import SOURCES, data_state, has_same_sources
 from planc.diff.side import Side
-from planc.graph.ops import BuildOptimizer, FullyShard, ShardTensorParallel
+from planc.graph.ops import BuildOptimizer, FullyShard, ShardExperts, ShardTensorParallel
 from planc.tables import plural
 
 
@@ -57,7 +57,8 @@ def _parameters(side: Side) -> dict[str, tuple[int, ...] | None]:
 def _placement(side: Side) -> object:
     """The values that decide which rank holds which shard of a tensor."""
     divided = {(fqn, op.parameters) for op in side.ops(ShardTensorParallel) for fqn in op.modules}
-    return side.graph.mesh, divided, {op.shard_over for op in side.ops(FullyShard)}
+    experts = [(op.modules, op.size) for op in side.ops(ShardExperts)]
+    return side.graph.mesh, divided, experts, {op.shard_over for op in side.ops(FullyShard)}
 
 
 def _data_loader(old: Side, new: Side, *, facts: Sequence[Change]) -> Change:

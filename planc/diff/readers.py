@@ -23,6 +23,7 @@ from planc.graph.ops import (
     OpenSource,
     SaveCheckpoint,
     ShardContext,
+    ShardExperts,
     StartProfile,
 )
 from planc.graph.text import summarise
@@ -90,6 +91,11 @@ def _dropout(side: Side) -> tuple[str, ...] | None:
             found.setdefault(draw.probability, []).extend(op.modules)
     texts = (f"{one} in {', '.join(summarise(tuple(dict.fromkeys(names))))}" for one, names in found.items())
     return tuple(texts) or None
+
+
+def _expert_parallel(side: Side) -> str | None:
+    op = side.op(ShardExperts)
+    return f"{', '.join(summarise(op.modules))} on {op.size} ranks of {', '.join(op.over)}" if op else None
 
 
 def _fsdp(side: Side) -> str | None:
@@ -184,6 +190,7 @@ READERS: Mapping[str, Reader] = {
     "sequence tensors": _sequence_tensors,
     "first position": _positions,
     "dropout": _dropout,
+    "expert_parallel": _expert_parallel,
     "fsdp": _fsdp,
     "fsdp.cpu_offload": _unless(False, "cpu_offload"),
     "fsdp.reshard_after_backward": _unless(True, "reshard_after_backward"),

@@ -14,7 +14,7 @@ from planc.figures import needs, times
 from planc.figures.figure import Figure
 from planc.plan.spec import Plan
 from planc.record import record
-from planc.vocab import MeshDim
+from planc.vocab import GroupDim, MeshDim
 
 PEAK = "peak"
 PHASE = "peak phase"
@@ -74,13 +74,13 @@ def _communication(before: Estimate, after: Estimate, new: Side) -> Iterator[Cha
     yield _bytes_change(Group.COMMUNICATION, TOTAL, *total, findings=new.broken("sent_bytes_per_step"))
 
 
-def _findings(new: Side, over: tuple[MeshDim, ...]) -> tuple[Finding, ...]:
+def _findings(new: Side, over: tuple[GroupDim, ...]) -> tuple[Finding, ...]:
     if over == (MeshDim.TP,):
         return (*new.broken("tp_bytes_per_step"), *new.found(_CROSSES_NODES))
     return new.broken("cp_bytes_per_step") if over == (MeshDim.CP,) else new.broken("fsdp_bytes_per_step")
 
 
-def _counts(before: Estimate, after: Estimate, over: tuple[MeshDim, ...]) -> str:
+def _counts(before: Estimate, after: Estimate, over: tuple[GroupDim, ...]) -> str:
     """`all_gather 36 -> 72`, for the kinds whose number differs."""
     collectives = (*before.collectives, *after.collectives)
     texts = []

@@ -6,17 +6,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from math import prod
 
+from planc.estimate.experts import dispatch_collectives
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import Collective, Kind
 from planc.estimate.tensor_parallel import tensor_parallel_collectives
 from planc.estimate.units import Unit
 from planc.graph.gathers import StageUnit
+from planc.graph.groups import group_name
 from planc.graph.ops import AllReduceGradients, ClipGradients, GuardStep, NextBatch, ReduceMetrics, SumTies
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.graph.sources import mixture_labels
 from planc.inventory.schema import Attention
-from planc.vocab import DType, MeshDim, is_sharded
+from planc.vocab import DType, GroupDim, MeshDim, is_sharded
 
 _SCALAR_BYTES = 8
 """Counts, losses and norms are sent as int64 or float64."""
@@ -24,9 +26,10 @@ _SCALAR_BYTES = 8
 
 def collectives(work: RankWork, *, units: tuple[Unit, ...]) -> tuple[Collective, ...]:
     """Every collective of a step, with equal ones combined; `at_intervals` has those of some steps only."""
-    found: Counter[tuple[tuple[MeshDim, ...], int, Kind, str, int]] = Counter()
+    found: Counter[tuple[tuple[GroupDim, ...], int, Kind, str, int, bool]] = Counter()
     for one in (
         *tensor_parallel_collectives(work),
+        *dispatch_collectives(work),
         *_fully_sharded(work, units),
         *_replicated(work),
         *_tied(work),
@@ -34,23 +37,29 @@ def collectives(work: RankWork, *, units: tuple[Unit, ...]) -> tuple[Collective,
         *_scalars(work),
     ):
         if one.group_size > 1 and one.count > 0 and one.input_bytes > 0:
-            found[one.over, one.group_size, one.kind, one.cause, one.input_bytes] += one.count
+            over = group_name(work.graph, one.over)
+            found[over, one.group_size, one.kind, one.cause, one.input_bytes, one.is_routed] += one.count
     return tuple(
-        Collective(over, size, kind, cause, count, input_bytes)
-        for (over, size, kind, cause, input_bytes), count in found.items()
+        Collective(over, size, kind, cause, count, input_bytes, is_routed)
+        for (over, size, kind, cause, input_bytes, is_routed), count in found.items()
     )
 
 
-def as_called(collectives: Iterable[Collective]) -> Counter[tuple[str, tuple[MeshDim, ...], int]]:
-    """How many a rank calls, by (PyTorch's name, mesh dims, bytes of the input).
+Called = Counter[tuple[str, tuple[GroupDim, ...], int | None]]
+"""Collectives by (PyTorch's name, dims of the group, bytes of the input)."""
+
+
+def as_called(collectives: Iterable[Collective], *, knows_routing: bool) -> Called:
+    """How many a rank calls. Unless it knows the routing, bytes that follow from it are None.
 
     A ring sends with all-to-alls to one partner each way; a pipeline's messages are sends.
     """
-    found: Counter[tuple[str, tuple[MeshDim, ...], int]] = Counter()
+    found: Called = Counter()
     for one in collectives:
         is_ring = one.kind is Kind.SEND and one.over != (MeshDim.PP,)
         kind = Kind.ALL_TO_ALL if is_ring else one.kind
-        found[kind.value, one.over, one.input_bytes] += one.count
+        is_known = knows_routing or not one.is_routed
+        found[kind.value, one.over, one.input_bytes if is_known else None] += one.count
     return found
 
 
@@ -151,8 +160,8 @@ def _num_bytes(work: RankWork, parameters: Iterable[str]) -> int:
     return sum(one.local_bytes for one in layouts if one.has_gradient)
 
 
-def _group_size(work: RankWork, mesh_dims: Iterable[MeshDim]) -> int:
-    return prod(work.graph.size(mesh_dim) for mesh_dim in mesh_dims)
+def _group_size(work: RankWork, dims: Iterable[GroupDim]) -> int:
+    return prod(map(work.graph.size, dims))
 
 
 def _context(work: RankWork) -> Iterator[Collective]:
@@ -211,7 +220,7 @@ def _scalars(work: RankWork) -> Iterator[Collective]:
                 yield from (_scalar(work, over, op.name) for over in (*_norms(work), *stages))
 
 
-def _norms(work: RankWork) -> Iterator[tuple[MeshDim, ...]]:
+def _norms(work: RankWork) -> Iterator[tuple[GroupDim, ...]]:
     """The groups over which equally sharded gradients sum their squares, innermost first.
 
     What then lacks the same sums takes part in them.
@@ -223,8 +232,8 @@ def _norms(work: RankWork) -> Iterator[tuple[MeshDim, ...]]:
     yield from (groups[-1] for groups in lacking)
 
 
-def _dividing(work: RankWork, layout: ParameterLayout) -> tuple[tuple[MeshDim, ...], ...]:
-    """The mesh dims that shard a parameter's gradient, grouped as its DTensor's mesh flattens them."""
+def _dividing(work: RankWork, layout: ParameterLayout) -> tuple[tuple[GroupDim, ...], ...]:
+    """The dims that shard a parameter's gradient, grouped as its DTensor's mesh flattens them."""
     return tuple(
         mesh_dims
         for mesh_dims, placement in layout.placements
@@ -232,6 +241,6 @@ def _dividing(work: RankWork, layout: ParameterLayout) -> tuple[tuple[MeshDim, .
     )
 
 
-def _scalar(work: RankWork, over: tuple[MeshDim, ...], cause: str, *, num_values: int = 1) -> Collective:
+def _scalar(work: RankWork, over: tuple[GroupDim, ...], cause: str, *, num_values: int = 1) -> Collective:
     num_bytes = num_values * _SCALAR_BYTES
     return Collective(over, _group_size(work, over), Kind.ALL_REDUCE, cause, 1, num_bytes)

@@ -1,4 +1,4 @@
-"""The activations that stacked experts and their routers keep for backward.
+"""The activations that stacked experts and their routers keep for backward, and the messages between experts.
 
 With R = T k rows, a token for each of its k experts, of width h, and experts of inner width f:
 
@@ -14,14 +14,19 @@ loops over experts keep as many.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from planc.estimate.rank_work import RankWork
+from planc.estimate.result import Collective, Kind
 from planc.inventory.footprint import ONE_OPERATION
+from planc.inventory.routers import num_stacked
 from planc.inventory.schema import Module
 from planc.record import record
+from planc.vocab import ExpertDim
 
 _FLOAT32_BYTES = 4
+_COUNT_BYTES = 8
+"""Numbers of rows are int64."""
 
 
 @record
@@ -57,6 +62,31 @@ def experts_saved(work: RankWork) -> Mapping[str, Saved]:
             if _is_router(router, module):
                 found[router.fqn] = _router(work, router, input_bytes=weight_bytes)
     return found
+
+
+def dispatch_collectives(work: RankWork) -> Iterator[Collective]:
+    """Tokens sent to the ranks of their experts, and results sent back, in forward, again where backward
+    recomputes it, and mirrored in backward. Each rank sends a row for each of its tokens and their experts.
+
+    Loads only decide what comes back: the results of what a rank receives, and in backward the gradients.
+    """
+    op = work.graph.experts
+    if op is None:
+        return
+    cause, size = op.name, op.size
+
+    def over_ep(count: int, input_bytes: int, *, is_routed: bool = False) -> Collective:
+        return Collective((ExpertDim.EP,), size, Kind.ALL_TO_ALL, cause, count, input_bytes, is_routed)
+
+    for module in map(work.inventory.get, op.modules):
+        # Another stage of a pipeline has some of them.
+        if module is not None and module.routing is not None:
+            forwards = work.times * (1 + (work.region(module.fqn) is not None))
+            rows = work.num_tokens * module.routing.experts_per_token
+            num_bytes = rows * work.inventory.hidden_size * work.compute_dtype.size_bytes
+            yield over_ep(forwards, _COUNT_BYTES * num_stacked(module))
+            yield over_ep(forwards + work.times, num_bytes)
+            yield over_ep(forwards + work.times, num_bytes, is_routed=True)
 
 
 def _widths(work: RankWork, module: Module) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Each rank's shard of every parameter: tensor parallelism first, then FSDP on its shards."""
+"""Each rank's shard of every parameter: tensor or expert parallelism first, then FSDP on its shards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from planc.graph.graph import Graph
 from planc.graph.ops import BuildModel, FullyShard, ShardTensorParallel
 from planc.inventory.schema import Inventory
 from planc.record import record
-from planc.vocab import DType, MeshDim, Placement, Replicate, Shard, local_shape
+from planc.vocab import (
+    DType,
+    ExpertDim,
+    GroupDim,
+    MeshDim,
+    Placement,
+    Replicate,
+    Shard,
+    local_shape,
+)
 
 Shape = tuple[int, ...]
 
@@ -20,14 +29,14 @@ class ParameterLayout:
     """One parameter's placements and shapes.
 
     `placements` lists the mesh dims of more than one rank; FSDP's dims are one entry, since it shards over
-    all of them at once. `tp_shape` is the shard of the first rank of tp, `local_shape` rank 0's shard of it,
-    `last_shape` the last rank's: smaller if the sharding is uneven.
+    all of them at once. `tp_shape` is the shard of the first rank of tp, or of ep; `local_shape` rank 0's
+    shard of it, `last_shape` the last rank's: smaller if the sharding is uneven.
     """
 
     fqn: str
     module: str
     shape: Shape
-    placements: tuple[tuple[tuple[MeshDim, ...], Placement], ...]
+    placements: tuple[tuple[tuple[GroupDim, ...], Placement], ...]
     tp_shape: Shape
     local_shape: Shape
     last_shape: Shape
@@ -48,11 +57,11 @@ class ParameterLayout:
 
 @record
 class _Division:
-    """The sharding of all parameters by the graph's ops."""
+    """The sharding of a parameter before FSDP's, over `dim`, and the dims of FSDP's."""
 
-    tensor_parallel: Mapping[tuple[str, str], tuple[MeshDim, Placement]]
-    """Placements by module and local parameter name."""
-    shard_over: tuple[MeshDim, ...]
+    dim: GroupDim
+    placement: Placement
+    shard_over: tuple[GroupDim, ...]
 
 
 def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
@@ -61,20 +70,18 @@ def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
     The arithmetic is DTensor's and FSDP2's: `fully_shard` chunks tensor dim 0 of the tensor that tensor
     parallelism leaves on the rank, not of the whole one.
     """
-    division = _division(graph)
+    divisions, of_others = _divisions(graph, inventory)
     build = next(op for op in graph.setup if isinstance(op, BuildModel))
     others = build.other_dtypes
     # Layers repeat, so most parameters have the layout of an earlier one.
     alike: dict[object, ParameterLayout] = {}
     found = []
     for fqn, module, parameter in inventory.parameters():
-        divided = division.tensor_parallel.get((module.fqn, parameter.name), (MeshDim.TP, Replicate()))
+        division = divisions.get((module.fqn, parameter.name), of_others)
         dtype = others.get(fqn, build.dtype)
-        key = (parameter.shape, divided, dtype)
+        key = (parameter.shape, division, dtype)
         if key not in alike:
-            alike[key] = _layout(
-                graph, division.shard_over, divided=divided, shape=parameter.shape, dtype=dtype
-            )
+            alike[key] = _layout(graph, division, shape=parameter.shape, dtype=dtype)
         is_frozen = parameter.name in module.frozen
         found.append(
             replace(
@@ -88,38 +95,36 @@ def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
     return tuple(found)
 
 
-def _division(graph: Graph) -> _Division:
-    tensor_parallel = {
-        (module, name): (mesh_dim, placement)
+def _divisions(graph: Graph, inventory: Inventory) -> tuple[Mapping[tuple[str, str], _Division], _Division]:
+    """The divisions by module and local parameter name, and that of all other parameters."""
+    units = [op for op in graph.setup if isinstance(op, FullyShard)]
+    over = next((op.shard_over for op in reversed(units)), ())
+    found = {
+        (module, name): _Division(mesh_dim, placement, over)
         for op in graph.setup
         if isinstance(op, ShardTensorParallel)
         for module in op.modules
         for name, placement in op.parameters
         for mesh_dim in op.over
     }
-    shard_over = next((op.shard_over for op in graph.setup if isinstance(op, FullyShard)), ())
-    return _Division(tensor_parallel, shard_over)
+    of_experts = _Division(ExpertDim.EP, Shard(0), (ExpertDim.EFSDP,))
+    for module in map(inventory.get, graph.experts.modules if graph.experts else ()):
+        # A part of a model lacks some.
+        found |= {(module.fqn, own.name): of_experts for own in module.parameters} if module else {}
+    return found, _Division(MeshDim.TP, Replicate(), over)
 
 
-def _layout(
-    graph: Graph,
-    shard_over: tuple[MeshDim, ...],
-    *,
-    divided: tuple[MeshDim, Placement],
-    shape: Shape,
-    dtype: DType,
-) -> ParameterLayout:
+def _layout(graph: Graph, division: _Division, *, shape: Shape, dtype: DType) -> ParameterLayout:
     """The layout of every parameter with this shape and sharding, without a name."""
-    tp_dim, tp_placement = divided
-    tp_size = graph.size(tp_dim)
-    fsdp_size = prod(graph.size(mesh_dim) for mesh_dim in shard_over)
-    first = local_shape(shape, tp_placement, parts=tp_size, index=0)
-    last = local_shape(shape, tp_placement, parts=tp_size, index=tp_size - 1)
+    size = graph.size(division.dim)
+    fsdp_size = prod(map(graph.size, division.shard_over))
+    first = local_shape(shape, division.placement, parts=size, index=0)
+    last = local_shape(shape, division.placement, parts=size, index=size - 1)
     return ParameterLayout(
         fqn="",
         module="",
         shape=shape,
-        placements=tuple(_placements(graph, shard_over, tp_placement)),
+        placements=tuple(_placements(graph, division)),
         tp_shape=first,
         local_shape=local_shape(first, Shard(0), parts=fsdp_size, index=0),
         last_shape=local_shape(last, Shard(0), parts=fsdp_size, index=fsdp_size - 1),
@@ -127,16 +132,21 @@ def _layout(
     )
 
 
-def _placements(
-    graph: Graph, shard_over: tuple[MeshDim, ...], tp_placement: Placement
-) -> Iterator[tuple[tuple[MeshDim, ...], Placement]]:
-    sharding = tuple(mesh_dim for mesh_dim in shard_over if graph.size(mesh_dim) > 1)
-    for mesh_dim, size in graph.mesh:
-        if size == 1:
+def _placements(graph: Graph, division: _Division) -> Iterator[tuple[tuple[GroupDim, ...], Placement]]:
+    sharding = tuple(dim for dim in division.shard_over if graph.size(dim) > 1)
+    for dim in _dims(graph, division):
+        if graph.size(dim) == 1:
             continue
-        if mesh_dim is MeshDim.TP:
-            yield (mesh_dim,), tp_placement
-        elif mesh_dim not in sharding:
-            yield (mesh_dim,), Replicate()
-        elif mesh_dim is sharding[0]:
+        if dim is division.dim:
+            yield (dim,), division.placement
+        elif dim not in sharding:
+            yield (dim,), Replicate()
+        elif dim is sharding[0]:
             yield sharding, Shard(0)
+
+
+def _dims(graph: Graph, division: _Division) -> Iterator[GroupDim]:
+    """The graph's mesh dims; for experts, the factors of theirs in its place."""
+    split = graph.experts.over if graph.experts and division.dim is ExpertDim.EP else ()
+    for mesh_dim, _ in graph.mesh:
+        yield from tuple(ExpertDim) if mesh_dim in split else (mesh_dim,)

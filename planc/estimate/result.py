@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from planc.estimate.flops import Flops
 from planc.record import record
-from planc.vocab import MeshDim
+from planc.vocab import GroupDim
 
 CONVENTION = (
     "Closed-form estimate, uncalibrated. Figures are for rank 0, which holds and sends the most.",
@@ -55,13 +55,15 @@ class Collective:
     `input_bytes` is the tensor that this rank passes to one of them.
     """
 
-    over: tuple[MeshDim, ...]
+    over: tuple[GroupDim, ...]
     group_size: int
     kind: Kind
     cause: str
     """Its cause: `tp.shard`, `fsdp.shard`, `attention`, ..."""
     count: int
     input_bytes: int
+    is_routed: bool = False
+    """Whether the bytes follow from where routers send tokens: `input_bytes` is for experts of equal load."""
 
     @property
     def sent_bytes(self) -> int:

@@ -21,7 +21,7 @@ from math import prod
 
 from planc.estimate.result import Collective, Kind
 from planc.record import record
-from planc.vocab import MeshDim
+from planc.vocab import ExpertDim, GroupDim, MeshDim
 
 
 @record
@@ -40,12 +40,12 @@ class Route:
 
 
 def members_in_node(
-    mesh: tuple[tuple[MeshDim, int], ...], over: tuple[MeshDim, ...], node: int | None
+    mesh: tuple[tuple[GroupDim, int], ...], over: tuple[GroupDim, ...], node: int | None
 ) -> int:
     """The ranks of a group in the node of its first rank, itself included."""
     offsets, stride = [0], 1
-    for mesh_dim, size in reversed(mesh):
-        if mesh_dim in over:
+    for dim, size in reversed(mesh):
+        if _forms(dim, over):
             inside = size if node is None else min(size, -(-node // stride))
             offsets = [first + stride * index for index in range(inside) for first in offsets]
             offsets = [one for one in offsets if node is None or one < node]
@@ -53,11 +53,16 @@ def members_in_node(
     return len(offsets)
 
 
-def members_of(one: Collective, mesh: tuple[tuple[MeshDim, int], ...], node: int | None) -> int:
+def members_of(one: Collective, mesh: tuple[tuple[GroupDim, int], ...], node: int | None) -> int:
     """The ranks of a collective's group in the node of its first rank; a pipeline's two ends may be apart."""
     found = members_in_node(mesh, one.over, node)
-    size = prod(size for mesh_dim, size in mesh if mesh_dim in one.over)
+    size = prod(size for dim, size in mesh if _forms(dim, one.over))
     return found if one.group_size == size else one.group_size if found == size else 1
+
+
+def _forms(dim: GroupDim, over: tuple[GroupDim, ...]) -> bool:
+    """Whether a group has ranks along a dim, or along the mesh dim that it is a factor of."""
+    return dim in over or (isinstance(dim, ExpertDim) and MeshDim.DP_SHARD in over)
 
 
 def route(one: Collective, members: int) -> Route:

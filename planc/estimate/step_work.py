@@ -20,12 +20,13 @@ from planc.estimate.selective import kept_results, results_read
 from planc.estimate.traffic import Traffic, traffic
 from planc.estimate.units import units
 from planc.graph.graph import Graph
+from planc.graph.groups import split_mesh
 from planc.graph.pipeline import pipeline_of
 from planc.inventory.schema import Attention, Inventory, Module
 from planc.inventory.schema import Kind as ModuleKind
 from planc.pipelining.orders import Order
 from planc.record import record
-from planc.vocab import DType, MeshDim
+from planc.vocab import DType, GroupDim
 
 _SMALL = 0.02
 """A share of the model's weights that changes no time by more."""
@@ -88,7 +89,7 @@ class StepWork:
     """Sums of gradients over replicas that start when backward ends, and overlap with nothing."""
     gathered_in_forward: float
     """The share of FSDP's gathered bytes that forward gathers."""
-    mesh: tuple[tuple[MeshDim, int], ...]
+    mesh: tuple[tuple[GroupDim, int], ...]
     optimizer_elements: int
     optimizer_bytes: int
     """Bytes that the optimizer moves for each element."""
@@ -168,7 +169,7 @@ def _step_work(work: RankWork, sent: tuple[Collective, ...], *, num_elements: in
         collectives=tuple(_without(sent, behind)),
         behind=behind,
         gathered_in_forward=_gathered_in_forward(work),
-        mesh=work.graph.mesh,
+        mesh=split_mesh(work.graph),
         optimizer_elements=0 if work.offloads else num_elements,
         optimizer_bytes=work.model_dtype.size_bytes * (1 + 2 * (1 + len(work.optimizer.state_names))),
         offloaded_bytes=work.times * offloaded_bytes(work),

@@ -18,12 +18,13 @@ output. A fused kernel, or a compiled module, reads and writes once.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from planc.estimate.rank_work import RankWork
 from planc.estimate.units import Unit, units
 from planc.inventory.schema import Kind, Module
 from planc.record import record
-from planc.vocab import MeshDim, ancestors
+from planc.vocab import ancestors
 
 
 @record
@@ -142,7 +143,4 @@ def _fsdp(work: RankWork) -> tuple[tuple[float, float], float, int]:
 
 
 def _size(work: RankWork, unit: Unit) -> int:
-    found = 1
-    for mesh_dim in unit.shard_over:
-        found *= work.graph.size(MeshDim(mesh_dim))
-    return found
+    return prod(map(work.graph.size, unit.shard_over))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import TypeVar
 
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork
 from planc.graph.ops import FullyShard
 from planc.record import record
-from planc.vocab import DType, MeshDim, outwards
+from planc.vocab import DType, GroupDim, MeshDim, outwards
+
+Dim = TypeVar("Dim", bound=GroupDim)
 
 
 @record
@@ -32,7 +35,7 @@ class Unit:
     reshard_after_backward: bool
     reduces_each: bool
     """Whether every micro step's backward reduces its gradients, not only the last one's."""
-    shard_over: tuple[MeshDim, ...]
+    shard_over: tuple[GroupDim, ...]
     replicate_over: tuple[MeshDim, ...]
     compute_dtype: DType
     """The dtype in which it is gathered."""
@@ -105,5 +108,5 @@ def _compute_dtype(op: FullyShard, held: list[ParameterLayout]) -> DType:
     return op.param_dtype or held[0].dtype
 
 
-def _more_than_one(work: RankWork, mesh_dims: tuple[MeshDim, ...]) -> tuple[MeshDim, ...]:
-    return tuple(mesh_dim for mesh_dim in mesh_dims if work.graph.size(mesh_dim) > 1)
+def _more_than_one(work: RankWork, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    return tuple(dim for dim in dims if work.graph.size(dim) > 1)

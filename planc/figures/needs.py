@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from planc.estimate.result import AtInterval, Collective, Estimate
 from planc.figures import plan as of_plan
 from planc.figures.figure import Figure, Unit, num_bytes
-from planc.vocab import MeshDim
+from planc.vocab import GroupDim
 
 
 def parameters_per_rank(estimated: Estimate) -> Figure:
@@ -50,7 +50,7 @@ def sent_bytes(estimated: Estimate) -> Figure:
 
 
 def sent_by(
-    collectives: Iterable[Collective], *, over: tuple[MeshDim, ...], kind: str = "", cause: str = ""
+    collectives: Iterable[Collective], *, over: tuple[GroupDim, ...], kind: str = "", cause: str = ""
 ) -> Figure:
     """The bytes that a rank sends in a step in one group of ranks: in total, or of one kind and cause."""
     chosen = _chosen(collectives, over=over, kind=kind, cause=cause)
@@ -69,7 +69,7 @@ def counted_collectives(number: int) -> Figure:
 
 
 def collectives_by(
-    collectives: Iterable[Collective], *, over: tuple[MeshDim, ...], kind: str, cause: str = ""
+    collectives: Iterable[Collective], *, over: tuple[GroupDim, ...], kind: str, cause: str = ""
 ) -> Figure:
     """The number of one kind that a rank calls in a step in one group of ranks, for every cause or one."""
     chosen = _chosen(collectives, over=over, kind=kind, cause=cause)
@@ -78,7 +78,7 @@ def collectives_by(
 
 
 def _chosen(
-    collectives: Iterable[Collective], *, over: tuple[MeshDim, ...], kind: str, cause: str
+    collectives: Iterable[Collective], *, over: tuple[GroupDim, ...], kind: str, cause: str
 ) -> Iterator[Collective]:
     return (
         collective
@@ -87,7 +87,7 @@ def _chosen(
     )
 
 
-def _path(over: tuple[MeshDim, ...], kind: str, cause: str) -> Iterator[str]:
+def _path(over: tuple[GroupDim, ...], kind: str, cause: str) -> Iterator[str]:
     """The name for all causes is a prefix of the name for each cause."""
     return filter(None, ("+".join(over), kind, cause))
 

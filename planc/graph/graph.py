@@ -6,14 +6,15 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from planc.graph.op import Op
-from planc.graph.ops import OPS, Accumulate, InitMesh
+from planc.graph.ops import OPS, Accumulate, InitMesh, ShardExperts
 from planc.pipelining.order_text import order_text
 from planc.pipelining.orders import Action
 from planc.record import record
-from planc.vocab import MeshDim
+from planc.vocab import ExpertDim, GroupDim, MeshDim
 
 if TYPE_CHECKING:
     AnyOp: TypeAlias = Op
@@ -56,8 +57,18 @@ class Graph:
         """Ranks that see different samples."""
         return self.size(MeshDim.DP_REPLICATE) * self.size(MeshDim.DP_SHARD)
 
-    def size(self, mesh_dim: MeshDim) -> int:
-        return dict(self.mesh)[mesh_dim]
+    def size(self, dim: GroupDim) -> int:
+        """The ranks of a mesh dim, or of a factor of one."""
+        if isinstance(dim, MeshDim):
+            return dict(self.mesh)[dim]
+        experts = self.experts
+        assert experts is not None, "only a graph with experts.shard has factors of a mesh dim"
+        return experts.size if dim is ExpertDim.EP else prod(map(self.size, experts.over)) // experts.size
+
+    @property
+    def experts(self) -> ShardExperts | None:
+        """The op that gives ranks different experts; None if all ranks hold all of them."""
+        return next((op for op in self.setup if isinstance(op, ShardExperts)), None)
 
     def ops(self) -> Iterator[Op]:
         """Every op in order, with bodies after the ops that contain them."""

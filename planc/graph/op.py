@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from planc.record import record
 from planc.source import Span
-from planc.vocab import MeshDim
+from planc.vocab import GroupDim
 
 
 class Stage(IntEnum):
@@ -139,7 +139,7 @@ class Effects:
     reads: tuple[Resource, ...] = ()
     finds: tuple[Resource, ...] = ()
     writes: tuple[Resource, ...] = ()
-    communicates: tuple[MeshDim, ...] = ()
+    communicates: tuple[GroupDim, ...] = ()
 
 
 @record(kw_only=True)

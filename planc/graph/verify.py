@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
 from planc.graph.graph import Graph
 from planc.graph.op import CHANGING, CONSUMED, GIVEN, Op, Resource, Stage
@@ -37,7 +38,7 @@ from planc.graph.ops import (
 from planc.graph.sources import mixture_labels
 from planc.graph.verify_pipeline import pipeline_violations
 from planc.graph.violation import Violation
-from planc.vocab import TOKEN_DIMS, MeshDim
+from planc.vocab import TOKEN_DIMS, ExpertDim, GroupDim, MeshDim
 
 _EACH_STEP = (
     Resource.BATCH,
@@ -88,7 +89,7 @@ def verify(graph: Graph) -> tuple[Violation, ...]:
     saves = (*_saves(graph), *_agreement(graph))
     found = (
         *(*_once(graph), *_stages(graph), *_units(graph)),
-        *(*_effects(graph), *_sums(graph), *_mixture(graph)),
+        *(*_effects(graph), *_sums(graph), *_mixture(graph), *_experts(graph)),
     )
     pipeline = () if mesh else tuple(pipeline_violations(graph))
     return (*mesh, *found, *pipeline, *saves, *batch)
@@ -113,7 +114,9 @@ def _mesh(graph: Graph) -> Iterator[Violation]:
         yield Violation("graph", "the mesh must name every dim once, outermost first")
     if any(size < 1 for _, size in graph.mesh):
         yield Violation("graph", "a mesh dim must have at least one rank")
-    known = {dim for dim, _ in graph.mesh}
+    known: set[GroupDim] = {dim for dim, _ in graph.mesh}
+    if graph.experts is not None:
+        known.update(ExpertDim)
     for op in graph.ops():
         for dim in op.effects().communicates:
             if dim not in known:
@@ -185,11 +188,33 @@ def _sums(graph: Graph) -> Iterator[Violation]:
     has_root = any("" in group for op in units for group in op.groups)
     sums = [op for op in graph.step if isinstance(op, AllReduceGradients)]
     for dim in (dim for dim, size in graph.mesh if size > 1 and dim in TOKEN_DIMS):
-        by_units = has_root and all(dim in (*op.replicate_over, *op.shard_over) for op in units)
+        by_units = has_root and all(dim in _summed_over(graph, op) for op in units)
         if by_units + sum(dim in op.over for op in sums) != 1:
             yield Violation("graph", f"does not sum gradients over {dim} once")
     if len(sums) > 1:
         yield Violation("graph", f"has grads.all_reduce {len(sums)} times")
+
+
+def _summed_over(graph: Graph, op: FullyShard) -> tuple[GroupDim, ...]:
+    """Where a unit's gradients are summed: those of experts over `ep` too, whose ranks send them tokens."""
+    of_experts = graph.experts.over if graph.experts and ExpertDim.EFSDP in op.shard_over else ()
+    return (*op.replicate_over, *op.shard_over, *of_experts)
+
+
+def _experts(graph: Graph) -> Iterator[Violation]:
+    """Experts of one rank are units of their own, over the ranks that hold the same ones."""
+    held = set(graph.experts.modules) if graph.experts else set()
+    for op in graph.setup:
+        if isinstance(op, FullyShard):
+            is_of_experts = op.shard_over == (ExpertDim.EFSDP,)
+            for group in op.groups:
+                if is_of_experts != held.issuperset(group) or (len(group) > 1 and not held.isdisjoint(group)):
+                    yield Violation(op.name, f"`{group[0]}` is sharded over {', '.join(op.shard_over)}")
+    units = {fqn for op in graph.setup if isinstance(op, FullyShard) for group in op.groups for fqn in group}
+    if held - units:
+        yield Violation("experts.shard", f"`{min(held - units)}` is not a unit of its own")
+    if graph.experts and prod(map(graph.size, graph.experts.over)) % graph.experts.size:
+        yield Violation("experts.shard", f"ep = {graph.experts.size} does not divide its mesh dims")
 
 
 def _mixture(graph: Graph) -> Iterator[Violation]:

@@ -28,6 +28,25 @@ def routers(inventory: Inventory) -> Iterator[Router]:
             yield Router(found.fqn, module.fqn, num_experts)
 
 
+def dispatchable(inventory: Inventory) -> Iterator[Module]:
+    """The modules of experts that tokens can be dispatched to, in the model's order."""
+    return (module for module in inventory.modules if is_dispatchable(inventory, module))
+
+
+def is_dispatchable(inventory: Inventory, module: Module) -> bool:
+    """Whether a module takes the numbers and weights of each token's experts, and stacks all their weights.
+
+    The first dimension of every parameter is then that of experts.
+    """
+    number = num_stacked(module) if module.routing is not None else 0
+    inside = (inner for inner in inventory.modules if inner.fqn.startswith(f"{module.fqn}."))
+    return (
+        number > 0
+        and all(parameter.shape[:1] == (number,) for parameter in module.parameters)
+        and not any(inner.parameters for inner in inside)
+    )
+
+
 def num_stacked(module: Module) -> int:
     """The experts whose weights a module stacks along the first dimension; 0 for another module."""
     stacks = {parameter.shape[0] for parameter in module.parameters if len(parameter.shape) == 3}

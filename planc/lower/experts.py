@@ -1,12 +1,19 @@
-"""The lowering of what is counted of experts."""
+"""The lowering of experts: on which ranks they are, and what is counted of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.graph.ops import CountExperts
+from planc.graph.ops import CountExperts, ShardExperts
 from planc.inventory.routers import routers
 from planc.plan.bind import BoundPlan
+
+
+def shard_experts(bound: BoundPlan) -> Iterator[ShardExperts]:
+    """One op for all experts that tokens are dispatched to."""
+    spec = bound.plan.expert_parallel
+    if spec is not None and bound.experts:
+        yield ShardExperts(modules=tuple(bound.experts), size=spec.size, over=spec.on, span=spec.span)
 
 
 def count_experts(bound: BoundPlan) -> Iterator[CountExperts]:

@@ -39,7 +39,7 @@ from planc.graph.ops import (
 )
 from planc.lower.data import evaluations, next_batch, open_data, open_evaluations, open_sources
 from planc.lower.dropout import attach_dropout
-from planc.lower.experts import count_experts
+from planc.lower.experts import count_experts, shard_experts
 from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule
@@ -63,7 +63,7 @@ from planc.plan.loss_chunks import num_chunks, vocab_over
 from planc.plan.positions import grows, rope_parameters
 from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
-from planc.vocab import TOKEN_DIMS, DType, MeshDim
+from planc.vocab import TOKEN_DIMS, DType, ExpertDim, GroupDim, MeshDim
 
 _WHOLE_REPLICAS = (MeshDim.DP_REPLICATE,)
 """The dims over which gradients are summed without FSDP."""
@@ -111,6 +111,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from split_pipeline(bound)
     yield from shard_tensor_parallel(bound)
     yield from share_heads(bound)
+    yield from shard_experts(bound)
     yield from _recomputation(bound)
     if plan.compile is not None:
         yield from _compilation(bound, plan.compile)
@@ -195,14 +196,18 @@ def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
     # The root frees after forward what its units would gather again in backward, unless they stay whole.
     root = UnitGroup(("",), spec.Unit(reshard_after_forward=fsdp.reshard_after_backward), fsdp.span)
     dtypes = compute_dtypes(bound)
-    alike: dict[tuple[spec.Unit, int, DType | None], list[UnitGroup]] = {}
+    alike: dict[tuple[spec.Unit, int, DType | None, tuple[GroupDim, ...]], list[UnitGroup]] = {}
     for group in bound.units:
-        alike.setdefault((group.unit, group.wave, dtypes[group.fqns]), []).append(group)
-    last = (root.unit, 0, dtypes[root.fqns])
-    for (unit, _, param_dtype), groups in (*alike.items(), (last, [*units_of_stages(bound, root), root])):
+        over: tuple[GroupDim, ...] = (ExpertDim.EFSDP,) if group.fqns[0] in bound.experts else fsdp.on
+        alike.setdefault((group.unit, group.wave, dtypes[group.fqns], over), []).append(group)
+    last = (root.unit, 0, dtypes[root.fqns], fsdp.on)
+    for (unit, _, param_dtype, over), groups in (
+        *alike.items(),
+        (last, [*units_of_stages(bound, root), root]),
+    ):
         yield FullyShard(
             groups=tuple(group.fqns for group in groups),
-            shard_over=fsdp.on,
+            shard_over=over,
             replicate_over=(fsdp.replicate_on,) if fsdp.replicate_on else (),
             reshard_after_forward=unit.reshard_after_forward,
             reshard_after_backward=fsdp.reshard_after_backward,

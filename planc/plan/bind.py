@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from planc.inventory.routers import dispatchable
 from planc.inventory.schema import Inventory, Kind, Parameter
 from planc.plan.auto import Automatic, AutoRule, AutoRules, own_rules
 from planc.plan.optimizer import Group
@@ -20,7 +21,7 @@ from planc.plan.spec import (
     Unit,
 )
 from planc.plan.style_actions import StyleAction
-from planc.plan.units import UnitGroup, in_waves
+from planc.plan.units import UnitGroup, in_waves, with_experts
 from planc.record import record
 from planc.source import NOWHERE, Span
 from planc.styles import BY_NAME, Boundary, Style, StyleUse
@@ -81,6 +82,8 @@ class BoundPlan:
     auto: Automatic
     unknown_styles: tuple[AutoRule, ...]
     """The rules of the model's own plan that planc has no style for."""
+    experts: Mapping[str, Span]
+    """The modules of experts that tokens are dispatched to; empty where all ranks hold all experts."""
     stage_of: Mapping[str, tuple[int, Span]]
     """The stage of each layer, where the plan says it."""
     units: tuple[UnitGroup, ...]
@@ -118,6 +121,7 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
     staged = _choose(pipeline.rules if pipeline else (), modules, conflicts, selections)
     ruled = _choose(cp.rules if cp else (), BUFFERS, conflicts, selections)
     buffers = dict.fromkeys(BUFFERS, (SEQUENCE_DIM, cp.span)) if cp else {}
+    experts = _experts(plan, inventory, conflicts, selections)
     units = _units(fsdp.rules if fsdp else (), modules, conflicts, selections)
     groups = _parameter_groups(plan, inventory, conflicts, selections)
     return BoundPlan(
@@ -126,8 +130,9 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
         styles=styles,
         auto=auto,
         unknown_styles=unknown,
+        experts=experts,
         stage_of={fqn: (rule.action.index, rule.span) for fqn, rule in staged.items()},
-        units=units,
+        units=in_waves(with_experts(units, experts)),
         checkpointed={
             fqn: rule.span for fqn, rule in wrapped.items() if not isinstance(rule.action, NoCheckpointing)
         },
@@ -353,7 +358,19 @@ def _units(
             groups.extend(UnitGroup((name,), rule.action, rule.span) for name in members)
     # The model's order, not the rules': the order in which a plan lists its rules never matters.
     order = {name: index for index, name in enumerate(names)}
-    return in_waves(sorted(groups, key=lambda group: order[group.fqns[0]]))
+    return tuple(sorted(groups, key=lambda group: order[group.fqns[0]]))
+
+
+def _experts(
+    plan: Plan, inventory: Inventory, conflicts: list[Conflict], selections: list[Selection]
+) -> Mapping[str, Span]:
+    """The modules that `expert_parallel` dispatches to, in the model's order."""
+    spec, names = plan.expert_parallel, inventory.names()
+    if spec is None:
+        return {}
+    chosen = {module.fqn: spec.auto.span for module in dispatchable(inventory)} if spec.auto else {}
+    chosen |= {fqn: rule.span for fqn, rule in _choose(spec.rules, names, conflicts, selections).items()}
+    return {fqn: chosen[fqn] for fqn in names if fqn in chosen} if spec.size > 1 else {}
 
 
 def _grouping(rule: PatternRule[Unit]) -> object:

@@ -9,6 +9,7 @@ from typing import Any
 from planc.plan import spec
 from planc.plan.auto import Auto
 from planc.plan.data import DataSpec
+from planc.plan.dispatch import AllExperts, Dispatch
 from planc.plan.elastic import ElasticSpec
 from planc.plan.guard import GuardSpec
 from planc.plan.hardware import HardwareSpec
@@ -68,6 +69,12 @@ BLOCKS: Mapping[str, Shape] = {
     "pipeline": Shape(spec.PipelineSpec, actions={"stage": StageOf}, on=(MeshDim.PP,)),
     "tensor_parallel": Shape(
         spec.TensorParallelSpec, actions=STYLE_ACTIONS, directives={"auto": Auto}, on=(MeshDim.TP,)
+    ),
+    "expert_parallel": Shape(
+        spec.ExpertParallelSpec,
+        actions={"dispatch": Dispatch},
+        directives={"auto": AllExperts},
+        on=(MeshDim.DP_SHARD,),
     ),
     "fsdp": Shape(spec.FsdpSpec, actions={"unit": spec.Unit}, on=SHARD_DIMS),
     "context_parallel": Shape(

@@ -11,7 +11,7 @@ _WHOLE = '"model.layers.*" -> unit(reshard_after_forward = false)'
 FIELD: Mapping[str, Foreign] = {
     "moe mixture_of_experts num_experts experts_per_token top_k_experts": absent(
         "the experts come from the model's config.json; `fsdp` shards them by number, "
-        "and `tensor_parallel on tp { auto }` shards each of them"
+        "`tensor_parallel on tp { auto }` shards each, and `expert_parallel` gives ranks different ones"
     ),
     "zero1 zero_1": Foreign(
         "",

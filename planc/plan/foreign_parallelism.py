@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from planc.plan.foreign import NONE, Foreign, absent
 
 _SHARDED = 'fsdp on dp_shard { "model.layers.*" -> unit }'
-_DIMS = "mesh dims are `pp`, `dp_replicate`, `dp_shard`, `cp` and `tp`"
 _SELECTIVE = 'activation_checkpoint { "model.layers.*" -> selective }'
 _RECOMPUTED = Foreign("", 'activation_checkpoint { "model.layers.*" -> full }')
 
@@ -40,9 +39,11 @@ MESH: Mapping[str, Foreign] = {
         why="there are `pp` x `stages_per_rank` stages",
         also="; `gpipe`, `one_f_one_b` and `zero_bubble` have one stage a rank",
     ),
-    "ep ep_size ep_degree expert expert_parallel expert_parallel_size expert_parallel_degree "
-    "expert_model_parallel_size": absent(
-        f"planc does not have expert parallelism: `tensor_parallel` shards each expert; {_DIMS}",
+    "ep ep_size ep_degree expert expert_parallel_size expert_parallel_degree "
+    "expert_model_parallel_size": Foreign(
+        "",
+        "expert_parallel on dp_shard { size = <8>, auto }",
+        why="experts are on ranks of a factor of `dp_shard`",
         off=("1", *NONE),
     ),
     "world_size nnodes num_nodes n_nodes num_gpus n_gpus gpus devices num_devices num_processes": absent(

@@ -13,6 +13,7 @@ from typing import Generic, TypeAlias, TypeVar
 from planc.plan.auto import Auto
 from planc.plan.compile_backends import COMPILE_BACKENDS, AotEager, Eager, Inductor, InductorMode
 from planc.plan.data import DataSpec
+from planc.plan.dispatch import AllExperts, Dispatch
 from planc.plan.elastic import ElasticSpec
 from planc.plan.guard import GuardSpec
 from planc.plan.hardware import HardwareSpec
@@ -125,6 +126,21 @@ class TensorParallelSpec:
     auto: Auto | None
     rules: tuple[PatternRule[StyleAction], ...]
     span: Span
+
+
+@record
+class ExpertParallelSpec:
+    """Experts on different ranks, which send each other tokens; FSDP shards each rank's own over the rest."""
+
+    on: tuple[MeshDim, ...]
+    auto: AllExperts | None
+    rules: tuple[PatternRule[Dispatch], ...]
+    span: Span
+    size: int = key(
+        Int(1),
+        doc="neighboring ranks that hold different experts: a factor of the mesh dim",
+        example="8",
+    )
 
 
 @record
@@ -353,6 +369,7 @@ class Plan:
     train: TrainSpec
     pipeline: PipelineSpec | None
     tensor_parallel: TensorParallelSpec | None
+    expert_parallel: ExpertParallelSpec | None
     fsdp: FsdpSpec | None
     context_parallel: ContextParallelSpec | None
     activation_checkpoint: ActivationCheckpointSpec | None

@@ -8,6 +8,7 @@ from dataclasses import replace
 from planc.plan.spec import Unit
 from planc.record import record
 from planc.source import Span
+from planc.vocab import outwards
 
 
 @record
@@ -21,6 +22,22 @@ class UnitGroup:
     unit: Unit
     span: Span
     wave: int = 0
+
+
+def with_experts(groups: Sequence[UnitGroup], experts: Mapping[str, Span]) -> tuple[UnitGroup, ...]:
+    """The groups, and one for each module of experts that ranks share, which FSDP shards over fewer ranks.
+
+    It has the options of the unit around it, unless a rule names it.
+    """
+    # The root resharded after forward, too.
+    root = Unit(reshard_after_forward=True)
+    unit_of = {fqn: group.unit for group in groups for fqn in group.fqns}
+    own = (
+        UnitGroup((fqn,), next((unit_of[name] for name in outwards(fqn) if name in unit_of), root), span)
+        for fqn, span in experts.items()
+        if fqn not in unit_of
+    )
+    return (*groups, *own)
 
 
 def in_waves(groups: Sequence[UnitGroup]) -> tuple[UnitGroup, ...]:

@@ -38,7 +38,7 @@ def report_unknown_target(target: ast.Name, written: Mapping[str, Written], scop
         help = f"use an argument of `{block}`: {listed(f'`{one}`' for one in taken)}"
         scope.unknown(codes.UNKNOWN_TARGET, target, taken, text=_TEXT, help=help, within=f"{block}.")
         return
-    elif same_key:
+    elif same_key and block not in paths:
         help = f"did you mean {listed(same_key)}?"
     elif foreign := foreign_help(written_key):
         help = foreign

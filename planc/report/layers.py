@@ -16,6 +16,7 @@ from planc.graph.ops import (
     CheckpointActivations,
     CompileModules,
     FullyShard,
+    ShardExperts,
     ShardTensorParallel,
 )
 from planc.graph.text import summarise
@@ -262,6 +263,9 @@ def _treatments(kind: LayerKind, side: Side, estimated: Estimate) -> Iterator[st
             again = str(op.reshard_after_forward).lower()
             units = f"FSDP unit {', '.join(names)}, reshard_after_forward {again}"
             yield f"{units}: {_sent(estimated, cause=op.op)}"
+    for experts in side.ops(ShardExperts):
+        if names := summarise([fqn for fqn in experts.modules if _layer_of(fqn) in layers]):
+            yield f"experts {', '.join(names)}, on {experts.size} ranks: {_sent(estimated, cause=experts.op)}"
     for attention in side.ops(AttachAttention):
         if kind.fqns and attention.over:
             yield f"attention {attention.kind}: {_sent(estimated, cause='attention')}"

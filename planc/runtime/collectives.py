@@ -10,12 +10,13 @@ from typing import Any
 from planc.runtime.numerics import ranks_text
 from planc.tables import plural
 
-Collectives = Mapping[tuple[str, tuple[str, ...], int], int]
-"""How many there are, by (kind, mesh dims of the group, bytes of the rank's input)."""
+Collectives = Mapping[tuple[str, tuple[str, ...], int | None], int]
+"""How many there are, by (kind, dims of the group, bytes of the rank's input). None: any number of bytes, as
+routers decide how many tokens a rank sends."""
 Predictions = Mapping[str, Collectives]
 """Predictions by the op that ends the count: `optimizer.step` for those of every step, others for their own
 when due."""
-Sent = Mapping[tuple[str, str, tuple[str, ...], int], int]
+Sent = Mapping[tuple[str, str, tuple[str, ...], int | None], int]
 """The same, by (op of the graph, kind, mesh dims, bytes)."""
 
 STEP = "optimizer.step"
@@ -48,11 +49,23 @@ def differences(rank: int, predicted: Collectives, sent: Sent) -> Differences:
 
     Bytes are predicted for rank 0: others may hold smaller shards, but send as often.
     """
-    in_size = _compared(predicted, sent) if rank == 0 else ()
+    in_size = _compared(predicted, _without_routed(predicted, sent)) if rank == 0 else ()
     number: Counter[tuple[str, tuple[str, ...]]] = Counter()
     for (kind, over, _), count in predicted.items():
         number[kind, over] += count
     return Differences(rank, tuple(_compared(number, _without_bytes(sent))), tuple(in_size))
+
+
+def _without_routed(predicted: Collectives, sent: Sent) -> Sent:
+    """What was sent, without the bytes of messages that are not predicted by theirs where any are."""
+    routed = {(kind, over) for kind, over, num_bytes in predicted if num_bytes is None}
+    left, found = Counter(predicted), Counter[tuple[str, str, tuple[str, ...], int | None]]()
+    for (op, kind, over, num_bytes), count in sent.items():
+        known = min(count, left[kind, over, num_bytes]) if (kind, over) in routed else count
+        left[kind, over, num_bytes] -= known
+        found[op, kind, over, num_bytes] += known
+        found[op, kind, over, None] += count - known
+    return +found
 
 
 def _without_bytes(sent: Sent) -> Mapping[tuple[str, str, tuple[str, ...]], int]:

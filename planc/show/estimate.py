@@ -14,7 +14,7 @@ from planc.figures.figure import Figure
 from planc.record import record
 from planc.show.times import Times, times_data, times_text
 from planc.tables import format_bytes, plural, render_table
-from planc.vocab import MeshDim
+from planc.vocab import GroupDim
 
 
 @record
@@ -140,7 +140,7 @@ def _size(amount: Amount) -> str:
 
 def traffic(estimated: Estimate) -> Iterator[Traffic]:
     """The groups of a step's collectives of any size, including single numbers."""
-    groups: dict[tuple[tuple[MeshDim, ...], str, str], list[Collective]] = {}
+    groups: dict[tuple[tuple[GroupDim, ...], str, str], list[Collective]] = {}
     for collective in estimated.collectives:
         groups.setdefault((collective.over, collective.kind, collective.cause), []).append(collective)
     for (over, kind, cause), members in groups.items():

@@ -17,6 +17,7 @@ from planc.plan.shares import decimal
 from planc.plan.spec import AsyncSave, CheckpointSpec, Plan, Weights, WhenBusy
 from planc.plan.types import type_of
 from planc.tables import Row, every_step, format_number, plural
+from planc.vocab import ExpertDim
 
 if TYPE_CHECKING:
     from planc.estimate.result import Estimate
@@ -79,6 +80,10 @@ def overview(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Ro
     styles = Counter(assignment.style.name for assignment in bound.styles.values())
     if styles:
         yield "styles", ", ".join(f"{name} {number}" for name, number in styles.items())
+    if (experts := graph.experts) is not None:
+        rest = graph.size(ExpertDim.EFSDP)
+        shared = f"each shared by {plural(rest, 'rank')}" if rest > 1 else "each whole"
+        yield "experts", f"on {experts.size} ranks of {', '.join(experts.over)}, {shared}"
     if plan.fsdp:
         copies = f", replicas over {plan.fsdp.replicate_on}" if plan.fsdp.replicate_on else ""
         place = ", offloaded to the CPU" if plan.fsdp.cpu_offload else ""

@@ -196,6 +196,9 @@ def shrunk_graph(
                 continue
             case ops.CountExperts() | ops.OpenSource():
                 continue
+            case ops.ShardExperts():
+                size = min(op.size, *(sizes[mesh_dim] for mesh_dim in op.over))
+                setup.append(_renamed(replace(op, size=size), renamed))
             case _:
                 setup.append(_renamed(op, renamed))
     # Evaluations, traces and the timing of saves do not affect training.
@@ -220,7 +223,11 @@ def _renamed(op: Any, renamed: Renaming) -> Any:
     """The op on the small model, in full precision; None if nothing is left to do."""
     match op:
         case (
-            ops.ShardTensorParallel() | ops.ShareHeads() | ops.CheckpointActivations() | ops.CompileModules()
+            ops.ShardTensorParallel()
+            | ops.ShareHeads()
+            | ops.ShardExperts()
+            | ops.CheckpointActivations()
+            | ops.CompileModules()
         ):
             modules = renamed.of(op.modules)
             return replace(op, modules=modules) if modules else None

@@ -27,7 +27,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "pipelining": (),
     "plan": (
         *("source", "vocab", "devices", "hub", "diagnostics", "syntax", "styles"),
-        *("inventory.schema", "optimizers", "data_sources", "pipelining"),
+        *("inventory.schema", "inventory.routers", "optimizers", "data_sources", "pipelining"),
     ),
     "layouts": ("vocab", "styles", "inventory.schema", "plan.bind", "plan.divided_heads"),
     "checks": (
@@ -43,7 +43,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "estimate": (
         *("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
-        *("inventory.footprint", "pipelining"),
+        *("inventory.footprint", "inventory.routers", "pipelining"),
     ),
     "solve": (
         *("source", "vocab", "diagnostics", "styles", "plan", "layouts", "checks", "estimate.result"),

@@ -530,18 +530,18 @@ FAULTS = [
         "P210",
         '"a" -> b',
         "top level",
-        "move the rule to `pipeline`, `tensor_parallel`, `fsdp`",
+        "move the rule to `pipeline`, `tensor_parallel`, `expert_parallel`",
     ),
     (LR, f"{LR}world_size == 4\n", "P210", "world_size == 4", "top level", "`expect`"),
     # Blocks.
     (LR, f"{LR}mseh {{ }}\n", "P201", "mseh", "no block `mseh`", "did you mean `mesh`?"),
     (
         LR,
-        f"{LR}expert_parallel {{ x = lr }}\n",
+        f"{LR}expert_model_parallel_size {{ x = lr }}\n",
         "P201",
-        "expert_parallel",
+        "expert_model_parallel_size",
         "no block",
-        "planc does not have expert parallelism: `tensor_parallel` shards each e",
+        "write `expert_parallel on dp_shard { size = 8, auto }`",
     ),
     (
         LR,

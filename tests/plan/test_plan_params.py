@@ -180,7 +180,7 @@ def test_a_replaced_value_is_not_judged() -> None:
         ("nonsense=1", "name a setting with its block"),
         ("mesh.tp.size=2", "name a setting with its block"),
         ("fsdp.on=2", "use a setting of `fsdp`: `replicate_on`, "),
-        ("mesh.ep=2", "planc does not have expert parallelism"),
+        ("mesh.ep=2", "did you mean `expert_parallel.size`?"),
         ("optimizer.lrr=2", "did you mean `optimizer.lr`?"),
         ("optimizer.learning_rate=2", "write `optimizer.kind.lr=...`"),
         ("optimizer.adamw.lr=2", "write `optimizer.kind.lr=...`"),
@@ -205,6 +205,7 @@ def test_overriding_a_broken_parameter_adds_no_finding() -> None:
 
 ABSENT = {
     "context_parallel": "context_parallel on cp { }",
+    "expert_parallel": "expert_parallel on dp_shard { size = 2 }",
     "elastic": "elastic on dp_shard { sizes = [1] }",
     "pipeline": "pipeline on pp {}",
     "profile": "profile { first_step = 1, last_step = 1 }",

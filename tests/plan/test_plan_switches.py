@@ -83,8 +83,8 @@ def test_a_style_without_a_pattern_gets_one_that_it_is_for(style: Style) -> None
     ("written", "help"),
     [
         ("pipeline_model_parallel_size = 1", "write `pp = 1`"),
-        ("ep = 2", "planc does not have expert parallelism"),
-        ("expert_model_parallel_size = 1", "remove it: planc does not have expert parallelism"),
+        ("ep = 2", "experts are on ranks of a factor of `dp_shard`: write `expert_parallel on dp_shard {"),
+        ("expert_model_parallel_size = 1", "remove it"),
         ("sequence_parallel = false", "remove it: this is off by default"),
         ("gradient_checkpointing = false", "remove it: this is off by default"),
         ("use_wandb = false", "remove it: this is off by default"),

@@ -38,7 +38,7 @@ def check(subject: Subject) -> Findings:
     found = [
         _divided(subject, module, parameter)
         for _, module, parameter in subject.inventory.parameters()
-        if parameter.shape
+        if parameter.shape and module.fqn not in subject.bound.experts
     ]
     even = sum(one.num_elements for one in found) / num_ranks
     by_rows: dict[int, list[_Divided]] = {}

@@ -26,6 +26,7 @@ def check(subject: Subject) -> Findings:
     file = plan.span("").file
     blocks = (
         plan.tensor_parallel,
+        plan.expert_parallel,
         plan.fsdp,
         plan.context_parallel,
         plan.activation_checkpoint,

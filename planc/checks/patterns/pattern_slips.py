@@ -106,7 +106,8 @@ def _blocks(subject: Subject) -> Iterator[Sequence[PatternRule[Any]]]:
     """The rules of each block that has some."""
     plan = subject.plan
     blocks = (
-        *(plan.tensor_parallel, plan.fsdp, plan.activation_checkpoint, plan.compile),
+        *(plan.tensor_parallel, plan.expert_parallel, plan.fsdp),
+        *(plan.activation_checkpoint, plan.compile),
         *(plan.context_parallel, plan.optimizer),
     )
     return (block.rules for block in blocks if block is not None)

@@ -160,9 +160,9 @@ def predictions_of(
     part = stages[rank // (graph.world_size // len(stages))] if stages else None
     work = part.work if part is not None else rank_work(graph, inventory)
     sends = (part.sends,) if part is not None else ()
-    counted = {STEP: as_called((*collectives(work, units=units(work)), *sends))}
+    counted = {STEP: as_called((*collectives(work, units=units(work)), *sends), knows_routing=False)}
     for interval in at_intervals(work, is_cuda=is_cuda, logs_sample_ids=logs_sample_ids):
-        counted[interval.op] = as_called(interval.collectives)
+        counted[interval.op] = as_called(interval.collectives, knows_routing=False)
     return {
         op: {(kind, (*over,), num_bytes): count for (kind, over, num_bytes), count in found.items()}
         for op, found in counted.items()

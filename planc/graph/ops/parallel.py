@@ -9,7 +9,7 @@ from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
 from planc.styles.edges import Edge
 from planc.styles.style import StyleUse
-from planc.vocab import DType, MeshDim, Placement
+from planc.vocab import DType, GroupDim, MeshDim, Placement
 
 
 @record
@@ -101,6 +101,32 @@ class ShareHeads(Op):
         )
 
 
+_EXPERTS = layout("expert_parallel", is_in_sums=True)
+
+
+@record(kw_only=True)
+class ShardExperts(Op):
+    op: Literal["experts.shard"] = "experts.shard"
+    stage: ClassVar[Stage] = Stage.TENSOR_PARALLEL
+    summary: ClassVar[str] = "Gives ranks different experts; each sends the others their tokens."
+    modules: Annotated[tuple[str, ...], _EXPERTS]
+    size: Annotated[int, _EXPERTS]
+    """Neighboring ranks along `over` that hold different experts: `ep`. The others are `efsdp`."""
+    over: Annotated[tuple[MeshDim, ...], _EXPERTS]
+
+    @property
+    def unstable(self) -> str:
+        return "a mesh dim split into two: private in PyTorch"
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.MESH, Resource.MODEL),
+            finds=(Resource.PIPELINE,),
+            writes=(Resource.MODEL,),
+            communicates=self.over,
+        )
+
+
 _DIMS = layout("fsdp", is_in_sums=True)
 
 
@@ -111,7 +137,8 @@ class FullyShard(Op):
     summary: ClassVar[str] = "Shards groups of modules: parameters, gradients and optimizer state (FSDP2)."
     groups: Annotated[tuple[tuple[str, ...], ...], layout("fsdp", "FSDP units", is_in_sums=True)]
     """Each group of modules is gathered together; ("",) is the root with the remaining parameters."""
-    shard_over: Annotated[tuple[MeshDim, ...], _DIMS]
+    shard_over: Annotated[tuple[GroupDim, ...], _DIMS]
+    """The mesh dims; of experts on different ranks, the factor of them that shards the same ones."""
     replicate_over: Annotated[tuple[MeshDim, ...], _DIMS]
     reshard_after_forward: Annotated[bool, layout("fsdp.reshard_after_forward")]
     reshard_after_backward: Annotated[bool, layout("fsdp.reshard_after_backward")]

@@ -9,7 +9,7 @@ COMPILED = "`compile` compiles whole layers with inductor"
 CONVERTERS = "planc does not convert modules: no float8, no quantization"
 DETERMINISTIC = "a plan's sample order and weights are the same on every run"
 EVALUATION = 'write `eval "held_out" { source = text("held_out/*.txt"), every = 100 steps }` in `data`'
-EXPERTS = "planc does not have expert parallelism: `tensor_parallel` shards each expert"
+EXPERTS = "write `expert_parallel on dp_shard { size = 8, auto }` for experts on different ranks"
 EXPORT = 'write `export "hf" { dtype = bfloat16 }` in `checkpoint` for weights that transformers loads'
 FAULT_TOLERANCE = "the nearest is `elastic`, which resumes on fewer nodes"
 FIRST_WEIGHTS = "a plan starts from weights of the model's own directory, or from random ones"

@@ -14,9 +14,11 @@ from planc.graph.ops import (
     FullyShard,
     PrefetchUnits,
     ShardContext,
+    ShardExperts,
     ShardTensorParallel,
     ShareHeads,
 )
+from planc.vocab import ExpertDim
 
 _DIM_FIELDS = ("over", "count_over", "vocab_over")
 
@@ -39,11 +41,12 @@ def _trim(op: AnyOp, graph: Graph) -> AnyOp | None:
         body = tuple(_trim_dims(inner, graph) for inner in op.body)
         return replace(_trim_dims(op, graph), body=body)  # type: ignore[no-any-return]
     if isinstance(op, FullyShard):
-        return _trim_shard(op, graph)
+        return _trim_shard(_on_all_ranks(op, graph), graph)
     if isinstance(op, PrefetchUnits) and not _gathers(graph):
         return None
     trimmed: AnyOp = _trim_dims(op, graph)
-    if isinstance(trimmed, ShardTensorParallel | ShareHeads | AllReduceGradients) and not trimmed.over:
+    of_ranks = ShardTensorParallel | ShareHeads | ShardExperts | AllReduceGradients
+    if isinstance(trimmed, of_ranks) and not trimmed.over:
         return None
     return trimmed
 
@@ -54,8 +57,23 @@ def _gathers(graph: Graph) -> bool:
     return any(graph.size(dim) > 1 for op in units for dim in op.shard_over)
 
 
+def _on_all_ranks(op: FullyShard, graph: Graph) -> FullyShard:
+    """The op, over the mesh dims of experts that have one rank, and so no factors."""
+    experts = graph.experts
+    if (
+        experts is None
+        or ExpertDim.EFSDP not in op.shard_over
+        or any(graph.size(dim) > 1 for dim in experts.over)
+    ):
+        return op
+    return replace(op, shard_over=experts.over)
+
+
 def _trim_shard(op: FullyShard, graph: Graph) -> FullyShard | None:
     """Sharding over one rank is kept only for its options; it then keeps one dim, since it needs a mesh."""
+    if ExpertDim.EFSDP in op.shard_over:
+        # Without a unit of their own, experts that one rank alone holds would be in one of all ranks.
+        return replace(op, replicate_over=tuple(dim for dim in op.replicate_over if graph.size(dim) > 1))
     shard = tuple(dim for dim in op.shard_over if graph.size(dim) > 1)
     replicate = tuple(dim for dim in op.replicate_over if graph.size(dim) > 1)
     has_options = op.param_dtype is not None or op.reduce_dtype is not None or op.cpu_offload

@@ -23,6 +23,7 @@ from planc.runtime.data.loader import BatchLoader, BatchSource
 from planc.runtime.data.order import SampleOrder
 from planc.runtime.data.packing import PackedDataset
 from planc.runtime.interpreter import Position
+from planc.runtime.rehearsal.balanced_experts import shard_experts
 from planc.runtime.rehearsal.compiled import NameOnlyCompiler
 from planc.runtime.rehearsal.grouped_mm import teach_grouped_mm
 from planc.runtime.rehearsal.memory import BEFORE, MemoryTracer
@@ -78,6 +79,7 @@ _OUTSIDE = (
     ops.AttachDropout,
     ops.ShardTensorParallel,
     ops.ShareHeads,
+    ops.ShardExperts,
     ops.CheckpointActivations,
     ops.CompileModules,
     ops.SplitPipeline,
@@ -371,6 +373,7 @@ PASSED_OVER = (
 """Ops that a rehearsal leaves out. An evaluation computes the forward of a step, and keeps less of it.
 Neither reports nor the comparison of weights are part of a rehearsal, and there is nothing to resume from."""
 PLAYED: Mapping[type[Op], Handler] = {
+    ops.ShardExperts: shard_experts,
     ops.OpenData: open_data,
     ops.ReduceMetrics: reduce_metrics,
     ops.GuardStep: guard_step,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planc.source import Span
-from planc.vocab import MeshDim
+from planc.vocab import GroupDim
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Sent:
 
     op: str
     kind: str
-    over: tuple[MeshDim, ...]
+    over: tuple[GroupDim, ...]
     """The mesh dims of more than one rank that form the group."""
     group_size: int
     input_bytes: int

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from planc.runtime.rehearsal.private import FakeTensorMode, fake_implementations
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""A run in float64 multiplies the rows of each expert separately, with results of the same shapes."""
 
 
 def teach_grouped_mm() -> None:
@@ -29,9 +30,9 @@ def _grouped_mm(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """An empty result. RuntimeError for dtypes and contracted dimensions that the kernels reject."""
+    """An empty result. RuntimeError for dtypes and contracted dimensions that a run rejects."""
     if mat_a.dtype not in _DTYPES:
-        raise RuntimeError(f"expected mat_a to be float32, bfloat16 or float16, got {mat_a.dtype}")
+        raise RuntimeError(f"expected mat_a to be float64, float32, bfloat16 or float16, got {mat_a.dtype}")
     if mat_a.shape[-1] != mat_b.shape[-2]:
         raise RuntimeError(
             f"contraction dimension of mat_a {tuple(mat_a.shape)} and mat_b {tuple(mat_b.shape)} must match"

@@ -25,7 +25,7 @@ from planc.runtime.rehearsal.micro_steps import micro_steps
 from planc.runtime.rehearsal.stack import Stack, shortened
 from planc.runtime.rehearsal.world import fake_world
 from planc.runtime.torch.run import Paths, Run
-from planc.vocab import MeshDim
+from planc.vocab import GroupDim
 
 SentKey = tuple[str, str, tuple[int, ...], int]
 Key = TypeVar("Key")
@@ -114,7 +114,7 @@ def _run(short: Graph, rank: int, *, base: Path, dropped: frozenset[str]) -> Reh
 
 
 def _measured(
-    whole: Figures, short: Figures, *, groups: Mapping[tuple[int, ...], tuple[MeshDim, ...]], reserved: int
+    whole: Figures, short: Figures, *, groups: Mapping[tuple[int, ...], tuple[GroupDim, ...]], reserved: int
 ) -> Measured:
     sent = tuple(
         Sent(op, kind, groups[ranks], len(ranks), num_bytes, count)

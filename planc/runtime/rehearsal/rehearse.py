@@ -83,7 +83,8 @@ def _divided(graph: Graph, shapes: dict[str, tuple[int, ...]]) -> dict[MeshDim, 
     found: dict[MeshDim, set[int]] = {}
     for op in graph.setup:
         if isinstance(op, FullyShard):
-            for mesh_dim in op.shard_over:
+            # Experts divide evenly over both factors of their mesh dim.
+            for mesh_dim in (dim for dim in op.shard_over if isinstance(dim, MeshDim)):
                 found.setdefault(mesh_dim, set()).update(shape[0] for shape in shapes.values() if shape)
         elif isinstance(op, ShardTensorParallel):
             for fqn in op.modules:

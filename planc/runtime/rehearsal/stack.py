@@ -25,6 +25,7 @@ from planc.graph.ops import (
     OpenData,
     PrefetchUnits,
     SaveCheckpoint,
+    ShardExperts,
     ShardTensorParallel,
     ShareHeads,
     SplitPipeline,
@@ -106,6 +107,9 @@ def _treatment(graph: Graph) -> dict[str, list[object]]:
             case ShareHeads():
                 for fqn in op.modules:
                     found[fqn].append((op.name, op.counts, op.arguments))
+            case ShardExperts():
+                for fqn in op.modules:
+                    found[fqn].append((op.name,))
             case CheckpointActivations(mode=mode) | CompileModules(mode=mode):
                 for fqn in op.modules:
                     found[fqn].append((op.name, mode))
@@ -164,6 +168,7 @@ def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
             AttachDropout()
             | ShardTensorParallel()
             | ShareHeads()
+            | ShardExperts()
             | CheckpointActivations()
             | CompileModules()
         ):

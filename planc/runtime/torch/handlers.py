@@ -10,8 +10,8 @@ from planc.runtime.torch.checkpoint import background_saving
 from planc.runtime.torch.checkpoint import ops as checkpointing
 from planc.runtime.torch.dispatch import Handler
 from planc.runtime.torch.dropout import attach as dropout
-from planc.runtime.torch.parallel import fsdp as sharding
 from planc.runtime.torch.parallel import (
+    experts,
     gradients,
     heads,
     mesh,
@@ -20,6 +20,7 @@ from planc.runtime.torch.parallel import (
     replicas,
     tensor_parallel,
 )
+from planc.runtime.torch.parallel import fsdp as sharding
 from planc.runtime.torch.reporting import log as reporting_log
 from planc.runtime.torch.reporting import metrics as reporting
 from planc.runtime.torch.reporting import profile as reporting_profile
@@ -46,6 +47,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.SplitPipeline: pipeline.split_pipeline,
     ops.ShardTensorParallel: tensor_parallel.shard_tensor_parallel,
     ops.ShareHeads: heads.share_heads,
+    ops.ShardExperts: experts.shard_experts,
     ops.CheckpointActivations: recompute.checkpoint_activations,
     ops.CompileModules: compilation.compile_modules,
     ops.FullyShard: sharding.shard_fully,

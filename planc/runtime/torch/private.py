@@ -64,6 +64,8 @@ local_block: Final[Any] = dtensor_utils.compute_local_shape_and_global_offset
 # dim, in addition to dp_replicate. The public slicing of flattened dims is deprecated.
 flatten_mesh: Final[Any] = DeviceMesh._flatten
 concatenate_meshes: Final[Any] = DeviceMesh._concatenate
+# One mesh dim as two: of experts, a factor of it has different ones, and the other shards them.
+split_mesh: Final[Any] = DeviceMesh._unflatten
 
 # The timeout of a mesh's groups: they take torch's own half an hour, not that of the process group.
 set_timeout: Final[Any] = c10d._set_pg_timeout

@@ -26,10 +26,10 @@ from planc.runtime.ranks.reads import Entry, deviation, deviation_of, digest, ma
 from planc.runtime.torch.agreement.agree import refusal
 from planc.runtime.torch.agreement.rank_0 import PARTING_TIMEOUT, part
 from planc.runtime.torch.parallel.loopback import keep_gloo_inside, listener
-from planc.runtime.torch.private import concatenate_meshes, flatten_mesh, set_timeout
+from planc.runtime.torch.private import concatenate_meshes, flatten_mesh, set_timeout, split_mesh
 from planc.runtime.torch.run import Run
 from planc.tables import plural
-from planc.vocab import MeshDim
+from planc.vocab import ExpertDim, GroupDim, MeshDim
 
 _STORE_TIMEOUT = timedelta(seconds=60)
 _ARRIVAL_TIMEOUT = timedelta(seconds=50)
@@ -208,6 +208,23 @@ class Mesh:
         self.device_mesh = device_mesh
         # Slicing a mesh takes longer than everything a step does with its dims.
         self._submeshes: dict[MeshDim, DeviceMesh] = {}
+        self._of_experts: DeviceMesh | None = None
+
+    def of_experts(self, run: Run) -> DeviceMesh:
+        """The mesh with the factors of a mesh dim in its place, over which experts are sharded.
+
+        The first call is a collective: it makes their process groups.
+        """
+        if self._of_experts is None:
+            op = run.graph.experts
+            assert op is not None, "only a graph with experts.shard asks for it"
+            (mesh_dim,) = op.over
+            factors = tuple(ExpertDim)
+            sizes, names = map(run.graph.size, factors), (factor.value for factor in factors)
+            self._of_experts = split_mesh(self.device_mesh, mesh_dim.value, tuple(sizes), tuple(names))
+            for factor in factors:
+                _limit(run, self._of_experts[factor.value])
+        return self._of_experts
 
     def submesh(self, mesh_dim: MeshDim) -> DeviceMesh:
         if mesh_dim not in self._submeshes:
@@ -247,14 +264,16 @@ def _limit(run: Run, mesh: DeviceMesh) -> None:
 
 
 def fsdp_mesh(
-    run: Run, mesh: Mesh, *, shard_over: tuple[MeshDim, ...], replicate_over: tuple[MeshDim, ...]
+    run: Run, mesh: Mesh, *, shard_over: tuple[GroupDim, ...], replicate_over: tuple[MeshDim, ...]
 ) -> DeviceMesh:
     """The mesh for `fully_shard`: [replicate,] shard, the shard dims flattened into one."""
-    names = tuple(mesh_dim.value for mesh_dim in shard_over)
-    shard: DeviceMesh = mesh.device_mesh[names]
+    # Of a parameter that is sharded before, FSDP needs a mesh with the same root.
+    root = mesh.of_experts(run) if ExpertDim.EFSDP in shard_over else mesh.device_mesh
+    names = tuple(dim.value for dim in shard_over)
+    shard: DeviceMesh = root[names]
     if len(names) > 1:
         shard = flatten_mesh(shard, "_".join(names))
     _limit(run, shard)
-    replicate = [mesh.submesh(mesh_dim) for mesh_dim in replicate_over]
+    replicate = [root[mesh_dim.value] for mesh_dim in replicate_over]
     meshes: DeviceMesh = concatenate_meshes([*replicate, shard]) if replicate else shard
     return meshes

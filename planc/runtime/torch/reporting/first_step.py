@@ -19,6 +19,7 @@ from planc.runtime.collectives import (
     STEP,
     Differences,
     Predictions,
+    Sent,
     describe,
     differences,
     differences_of,
@@ -101,7 +102,7 @@ class FirstStep:
             span=run.graph.init_mesh.span,
         )
 
-    def _sent(self, run: Run, ending: Op) -> dict[tuple[str, str, tuple[str, ...], int], int]:
+    def _sent(self, run: Run, ending: Op) -> Sent:
         """This rank's collectives in groups of several ranks, of the count that an op ends."""
         groups = groups_of(run.graph, rank=run.launch.rank)
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Callable, Set
 from typing import Any, Literal
 
 import torch
@@ -20,6 +21,7 @@ from planc.graph.ops import CheckpointActivations
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.training.offloading import Offloader
+from planc.vocab import outwards
 
 _aten: Any = torch.ops.aten
 MATMULS = frozenset((_aten.mm.default, _aten.addmm.default))
@@ -36,6 +38,8 @@ KEPT = frozenset(
     )
 )
 """Ops that are expensive for the bytes of their results."""
+CHOICES = frozenset((_aten.topk.default,))
+"""Ops by which routers choose experts."""
 
 
 _PROFILER_MARKS = (
@@ -49,18 +53,23 @@ def checkpoint_activations(
 ) -> None:
     """Make each module recompute its forward in backward. Names of modules do not change."""
     offloader = Offloader(run.device)
+    experts = run.graph.experts.modules if run.graph.experts else ()
     for fqn in held(pipeline, op.modules):
         module = model.get_submodule(fqn)
         if op.mode == "offload":
             module.forward = offloader.wrap(module.forward)
         else:
-            recompute(module, mode=op.mode)
+            keeps_routing = any(fqn in outwards(name) for name in experts)
+            recompute(module, mode=op.mode, keeps_routing=keeps_routing)
 
 
-def recompute(module: nn.Module, *, mode: Literal["full", "selective"]) -> None:
-    """Make a module recompute its forward in backward: all of it, or its cheap ops."""
-    # torch.compile supports a context function only if the call names one: `full` leaves it out.
-    contexts: dict[str, Any] = {} if mode == "full" else {"context_fn": _selective_contexts}
+def recompute(module: nn.Module, *, mode: Literal["full", "selective"], keeps_routing: bool = False) -> None:
+    """Make a module recompute its forward in backward: all of it, or its cheap ops.
+
+    With `keeps_routing` tokens go where they went before. Where two experts are nearly equal, a recomputed
+    router may choose the other one; then a rank would wait for rows that no rank sends.
+    """
+    contexts = _contexts(mode, keeps_routing=keeps_routing)
     # Only `forward` is wrapped: the hooks of tensor parallelism and FSDP run around it, once.
     inner = module.forward
 
@@ -71,17 +80,27 @@ def recompute(module: nn.Module, *, mode: Literal["full", "selective"]) -> None:
     module.forward = forward
 
 
-def _selective_contexts() -> Any:
+def _contexts(mode: Literal["full", "selective"], *, keeps_routing: bool) -> dict[str, Any]:
+    """The arguments of `checkpoint` that decide what it keeps."""
+    kept = CHOICES if keeps_routing else frozenset()
+    if mode == "selective":
+        return {"context_fn": functools.partial(_selective_contexts, lambda: _EverySecond(KEPT | kept))}
+    # torch.compile supports a context function only if the call names one: `full` leaves it out.
+    return {"context_fn": functools.partial(_selective_contexts, lambda: [*kept])} if kept else {}
+
+
+def _selective_contexts(policy: Callable[[], Any]) -> Any:
     """The contexts of one forward of a module, and of its recomputation in backward."""
     # Units of FSDP inside mark what they do for the profiler, and do other things when backward recomputes.
     SAC_IGNORED_OPS.update(_PROFILER_MARKS)
-    return create_selective_checkpoint_contexts(_EverySecond())  # type: ignore[no-untyped-call]
+    return create_selective_checkpoint_contexts(policy())  # type: ignore[no-untyped-call]
 
 
 class _EverySecond:
-    """torchtitan's policy for one forward of a module: `KEPT`, and every second matmul."""
+    """torchtitan's policy for one forward of a module: some ops, and every second matmul."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Set[object]) -> None:
+        self._kept = kept
         self._num_matmuls: Counter[bool] = Counter()
 
     def __call__(
@@ -90,5 +109,5 @@ class _EverySecond:
         if op in MATMULS:
             # Up to torch 2.12 the recomputation calls the policy too, where the count starts again.
             self._num_matmuls[context.is_recompute] += 1
-        is_kept = op in KEPT or (op in MATMULS and self._num_matmuls[context.is_recompute] % 2 == 1)
+        is_kept = op in self._kept or (op in MATMULS and self._num_matmuls[context.is_recompute] % 2 == 1)
         return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE

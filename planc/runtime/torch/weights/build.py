@@ -32,12 +32,16 @@ from planc.vocab import DType
 @agreed
 def build_model(run: Run, op: BuildModel) -> nn.Module:
     """Build the architecture of the directory's config.json, without memory for its parameters."""
-    model: nn.Module = meta_model(op, base=run.paths.base)
+    model = meta_model(op, base=run.paths.base)
+    if op.dtype is DType.FLOAT64 and not run.is_rehearsal:
+        # PyTorch's grouped products, which transformers takes by default, have no float64.
+        model.set_experts_implementation("eager")
     found = parameters(sum(parameter.numel() for parameter in model.parameters()))
     for name, path in _code_of(model):
         run.reads.add_content("code", name, path.read_bytes())
     run.observer.noted(f"model: {op.architecture}, {found.text}, {op.dtype}")
-    return model
+    built: nn.Module = model
+    return built
 
 
 def _code_of(model: Any) -> Iterator[tuple[str, Path]]:

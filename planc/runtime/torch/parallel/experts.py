@@ -1,0 +1,131 @@
+"""Experts on different ranks: tokens go to the ranks that hold their experts, and results come back.
+
+Each rank sends a row for each token and expert. The weighted sum of a token's results is its own rank's, so
+the gradients of routers are of that rank's tokens, like those of all weights that are not experts'.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.tensor import Shard
+
+from planc.graph.ops import ShardExperts
+from planc.runtime.torch.parallel.mesh import Mesh
+from planc.runtime.torch.parallel.pipeline import Pipeline, held
+from planc.runtime.torch.parallel.sharded_modules import compute_locally, distribute_parameters
+from planc.runtime.torch.private import all_to_all_autograd, wait_tensor
+from planc.runtime.torch.run import Run
+from planc.vocab import ExpertDim
+
+
+def shard_experts(
+    run: Run, op: ShardExperts, mesh: Mesh, model: nn.Module, pipeline: Pipeline | None
+) -> None:
+    """Give this rank its experts of each module, and let the module's forward dispatch tokens."""
+    dispatch_with(Dispatch, run, op, mesh, model, pipeline)
+
+
+def dispatch_with(
+    kind: type[Dispatch], run: Run, op: ShardExperts, mesh: Mesh, model: nn.Module, pipeline: Pipeline | None
+) -> None:
+    """Shard experts, and dispatch to them by this kind of dispatch."""
+    ranks = mesh.of_experts(run)[ExpertDim.EP.value]
+    for fqn in held(pipeline, op.modules):
+        experts = model.get_submodule(fqn)
+        own = [name for name, _ in experts.named_parameters(recurse=False)]
+        distribute_parameters(experts, dict.fromkeys(own, Shard(0)), ranks)
+        compute_locally(experts, ranks, sums_whole=False)
+        _dispatch(experts, kind, ranks.get_group())
+
+
+def _dispatch(experts: nn.Module, kind: type[Dispatch], group: ProcessGroup) -> None:
+    """Let a module of experts compute what all ranks of the group send it, with the experts of this rank."""
+    dispatch = kind(experts.forward, int(experts.num_experts), group)  # type: ignore[arg-type]
+    parameters = inspect.signature(experts.forward)
+
+    def forward(*arguments: Any, **keywords: Any) -> Tensor:
+        return dispatch(*parameters.bind(*arguments, **keywords).args)
+
+    # The module's own code counts the experts that it has.
+    experts.num_experts = dispatch.num_local  # type: ignore[assignment]
+    experts.forward = forward
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """The forward of a module of experts, of which each rank of a group holds an equal number."""
+
+    inner: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """Computes rows with this rank's experts, by their numbers among them."""
+    num_experts: int
+    group: ProcessGroup
+
+    @property
+    def num_ranks(self) -> int:
+        return dist.get_world_size(self.group)
+
+    @property
+    def num_local(self) -> int:
+        """The experts of each rank."""
+        return self.num_experts // self.num_ranks
+
+    def __call__(self, tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """The weighted sum of the outputs of each token's experts: [tokens, features].
+
+        `chosen` and `weights` are [tokens, experts per token].
+        """
+        per_token = chosen.shape[-1]
+        of_row = chosen.reshape(-1)
+        # Stable, so a rank computes equal rows in the same order in each forward.
+        order = torch.argsort(of_row, stable=True)
+        sent = self._counts(of_row)
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent, group=self.group)
+        num_sent, num_received = self.num_rows(sent, received, of_all=len(of_row))
+        rows = self._exchange(tokens[order // per_token], num_sent, num_received)
+        results = self._exchange(self._computed(rows, received), num_received, num_sent)
+        in_order = torch.empty_like(results).index_copy(0, order, results)
+        of_token = in_order.view(*chosen.shape, -1)
+        return (of_token * weights.unsqueeze(-1)).sum(-2).to(tokens.dtype)
+
+    def _counts(self, of_row: Tensor) -> Tensor:
+        """The rows for each expert: [ranks, experts of a rank]. `bincount` would wait for a device."""
+        counts = of_row.new_zeros(self.num_experts)
+        counts.scatter_add_(0, of_row, torch.ones_like(of_row))
+        return counts.view(self.num_ranks, self.num_local)
+
+    def num_rows(self, sent: Tensor, received: Tensor, *, of_all: int) -> tuple[Sequence[int], Sequence[int]]:
+        """How many of this rank's `of_all` rows go to each rank, and how many it receives from each.
+
+        The one wait of the host: a collective needs to know them.
+        """
+        num_sent, num_received = torch.stack((sent.sum(1), received.sum(1))).tolist()
+        return num_sent, num_received
+
+    def _computed(self, rows: Tensor, received: Tensor) -> Tensor:
+        """The experts' outputs for the rows that this rank received, in their order."""
+        if not len(rows):
+            # Backward must pass here: the other ranks take part in its exchange, and in FSDP's reductions.
+            nothing = self._inner(rows.sum(0, keepdim=True), torch.zeros_like(received[:1, :1]))
+            return nothing[:0]
+        numbers = torch.arange(self.num_local, device=rows.device).repeat(self.num_ranks)
+        of_row = numbers.repeat_interleave(received.flatten(), output_size=len(rows))
+        return self._inner(rows, of_row.unsqueeze(-1))
+
+    def _inner(self, rows: Tensor, numbers: Tensor) -> Tensor:
+        return self.inner(rows, numbers, rows.new_ones(numbers.shape))
+
+    def _exchange(self, rows: Tensor, num_sent: Sequence[int], num_received: Sequence[int]) -> Tensor:
+        """The rows of all ranks for this one; differentiable."""
+        received: Tensor = wait_tensor(
+            all_to_all_autograd(rows.contiguous(), num_received, num_sent, self.group)
+        )
+        return received

@@ -1,0 +1,282 @@
+"""Experts on different ranks train as one process of transformers alone does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from planc.graph.graph import Graph
+from planc.graph.op import Op
+from planc.graph.ops import Log, OpenData
+from planc.runtime.data.open import open_data
+from planc.runtime.data.ops import data_spec
+from planc.runtime.interpreter import Position
+from planc.runtime.torch.dispatch import State
+from planc.verify.ranks import Record, Task, train_rank
+from tests.dist.first_steps import run_compared
+from tests.dist.pool import run_ranks
+from tests.models.tiny import tiny_config
+from tests.plans import checked, write_plan
+
+LENGTH, SEQUENCES, STEPS, NORM = 16, 8, 3, 0.5
+RATE, BETAS, EPS, DECAY = 1e-2, (0.9, 0.95), 1e-3, 0.1
+EXACT, ROUTER = 1e-12, 1e-6
+"""Routers of some models compute in float32, in a float64 model too."""
+MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "qwen3_moe": ("Qwen3MoeForCausalLM", {"num_local_experts": 8}),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", {"n_routed_experts": 8}),
+    "gpt_oss": ("GptOssForCausalLM", {"num_local_experts": 8}),
+    "mixtral": ("MixtralForCausalLM", {"num_local_experts": 8}),
+}
+PLAN = f"""\
+model {{
+  hf = "model"  # planc: ignore[P725] not what it is about
+  weights = pretrained
+  dtype = float64
+  attention = eager
+}}
+
+mesh {{
+  dp_shard = 1
+}}
+
+expert_parallel on dp_shard {{
+  size = 1
+  auto
+}}
+
+fsdp on dp_shard {{
+  replicate_on = dp_replicate
+  "model.layers.*" -> unit
+}}
+
+data {{
+  source = text("corpus.txt")
+  tokenizer = bytes
+  sequence_length = {LENGTH}
+  micro_batch = 1
+}}
+
+optimizer {{
+  kind = adamw(lr = {RATE}, betas = [{BETAS[0]}, {BETAS[1]}], eps = {EPS}, weight_decay = {DECAY})
+  clip_grad_norm = {NORM}
+}}
+
+train {{
+  steps = {STEPS}
+  tokens_per_step = {SEQUENCES * LENGTH}
+}}
+"""
+RECOMPUTED = 'activation_checkpoint {{\n  "model.layers.*" -> {}\n}}\n\ndata'
+MESHES: Mapping[str, tuple[str, ...]] = {
+    "ep 2": ("mesh.dp_shard=2", "expert_parallel.size=2"),
+    "ep 2 of 4": ("mesh.dp_shard=4", "expert_parallel.size=2"),
+    "ep 4": ("mesh.dp_shard=4", "expert_parallel.size=4"),
+    "ep 2, replicas": ("mesh.dp_shard=2", "mesh.dp_replicate=2", "expert_parallel.size=2"),
+}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What one process of transformers alone does."""
+
+    losses: tuple[float, ...]
+    norms: tuple[float, ...]
+    gradients: Mapping[str, Tensor]
+    """Of the first step, before clipping."""
+    final: Mapping[str, Tensor]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("experts")
+
+
+def folder_of(root: Path, name: str, change: str = "") -> Path:
+    """A model's folder, made when it is first asked for, with weights that all differ."""
+    folder = root / f"{name} {change}".strip()
+    if folder.exists():
+        return folder
+    (folder / "model").mkdir(parents=True)
+    (folder / "corpus.txt").write_text("Vor dem Gesetz steht ein Türhüter. " * 40, encoding="utf-8")
+    architecture, settings = MODELS[name]
+    config = json.dumps({**tiny_config(name, architecture), **settings})
+    (folder / "model" / "config.json").write_text(config)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder / "model")).double()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            one.copy_(torch.randn(one.shape, generator=generator, dtype=one.dtype) * 0.2 + ("norm" in name))
+            if change == "two experts" and name.endswith("router.bias"):
+                # All tokens go to the experts of the last rank; the others get none.
+                one[-model.config.num_experts_per_tok :] += 100
+            if change == "equal scores" and name.endswith("mlp.gate.weight"):
+                one[:4], one[4:] = one[0].clone(), one[4].clone()
+    model.save_pretrained(folder / "model")
+    (folder / "model" / "config.json").write_text(config)
+    return folder
+
+
+def graph_of(folder: Path, *settings: str, edits: tuple[tuple[str, str], ...] = ()) -> Graph:
+    write_plan(folder, text=PLAN, edits=edits)
+    found = checked(folder / "x.plan", *settings)
+    assert found.graph is not None, [one.code.code for one in found.diagnostics]
+    return found.graph
+
+
+def trained(graph: Graph, folder: Path, run_folder: Path, **options: Any) -> list[Record]:
+    return run_ranks(train_rank, graph.world_size, Task(graph, folder, run_folder, **options), init=False)
+
+
+def by_transformers(graph: Graph, folder: Path, batches: tuple[tuple[int, ...], ...]) -> Trained:
+    (op,) = (op for op in graph.setup if isinstance(op, OpenData))
+    data = open_data(data_spec(op, training=op), base=folder, model_vocab_size=260).dataset
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        folder / "model", dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
+    ).train()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=RATE, betas=BETAS, eps=EPS, weight_decay=DECAY, foreach=False
+    )
+    losses, norms, gradients = [], [], {}
+    for step, ids in enumerate(batches):
+        inputs, labels = (torch.stack([torch.from_numpy(data[one][part]) for one in ids]) for part in (0, 1))
+        logits = model(inputs, use_cache=False).logits
+        loss = cross_entropy(logits.flatten(0, 1), labels.flatten())
+        loss.backward()
+        found = {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+        gradients = gradients if step else found
+        losses.append(loss.item())
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), NORM)))
+        optimizer.step()
+        optimizer.zero_grad()
+    return Trained(tuple(losses), tuple(norms), gradients, dict(model.named_parameters()))
+
+
+def assert_equal(records: list[Record], expected: Trained) -> None:
+    """Losses, global norms, every gradient and every weight after all steps."""
+    first = records[0]
+    assert [one.loss for one in first.metrics] == pytest.approx(expected.losses, rel=ROUTER)
+    assert [one.grad_norm for one in first.metrics] == pytest.approx(expected.norms, rel=ROUTER)
+    assert {*first.gradients} >= {*expected.gradients}
+    for name, gradient in expected.gradients.items():
+        assert _error(first.gradients[name], gradient) < _tolerance(name), name
+    for name, weight in expected.final.items():
+        assert _error(first.final[name], weight) < ROUTER, name
+
+
+def _tolerance(name: str) -> float:
+    return ROUTER if name.endswith(("gate.weight", "router.weight", "router.bias")) else EXACT
+
+
+def _error(found: Tensor, expected: Tensor) -> float:
+    norm = expected.norm().item()
+    return (found - expected).norm().item() / (norm or 1.0)
+
+
+def batches_of(records: list[Record]) -> tuple[tuple[int, ...], ...]:
+    return tuple(one.sample_ids for one in records[0].metrics)
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [
+        ("qwen3_moe", "ep 2 of 4"),
+        pytest.param("qwen3_moe", "ep 4", marks=pytest.mark.slow),
+        pytest.param("qwen3_moe", "ep 2", marks=pytest.mark.slow),
+        pytest.param("qwen3_moe", "ep 2, replicas", marks=pytest.mark.slow),
+        pytest.param("deepseek_v3", "ep 2 of 4", marks=pytest.mark.slow),
+        pytest.param("gpt_oss", "ep 2 of 4", marks=pytest.mark.slow),
+        pytest.param("mixtral", "ep 4", marks=pytest.mark.slow),
+    ],
+)
+def test_experts_on_ranks_train_as_one_process(name: str, mesh: str, root: Path, tmp_path: Path) -> None:
+    """Two micro-batches a step or four, so gradients accumulate; no rank's share of tokens is equal."""
+    folder = folder_of(root, name)
+    graph = graph_of(folder, *MESHES[mesh])
+    assert graph.experts is not None
+    records = trained(graph, folder, tmp_path)
+    assert_equal(records, by_transformers(graph, folder, batches_of(records)))
+
+
+@pytest.mark.parametrize("mode", [pytest.param("full", marks=pytest.mark.slow), "selective"])
+def test_recomputed_layers_route_as_before(
+    mode: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Experts in fours have equal scores, and a router that backward computes again would choose others."""
+    folder = folder_of(root, "qwen3_moe", "equal scores")
+    graph = graph_of(folder, *MESHES["ep 2"], edits=(("data", RECOMPUTED.format(mode)),))
+    records = trained(graph, folder, tmp_path, before_op=_choose_others_in_backward)
+    monkeypatch.setattr(torch, "topk", _last_of_equal)
+    assert_equal(records, by_transformers(graph, folder, batches_of(records)))
+
+
+_TOPK = torch.topk
+
+
+def _choose_others_in_backward(state: State, op: Op, position: Position) -> None:
+    # Ranks are processes that other tests use too.
+    is_over = isinstance(op, Log) and position.step == STEPS
+    torch.topk = _TOPK if is_over else _last_of_equal  # type: ignore[assignment]
+
+
+def _last_of_equal(scores: Tensor, *arguments: Any, **keywords: Any) -> Any:
+    """The last of equal scores; the first where autograd executes a node, so in a recomputed forward."""
+    sign = -1 if torch._C._current_autograd_node() else 1  # type: ignore[attr-defined]
+    moved = torch.arange(scores.shape[-1], dtype=scores.dtype) * (sign * 1e-15)
+    return _TOPK(scores + moved, *arguments, **keywords)
+
+
+def test_all_tokens_may_go_to_the_experts_of_one_rank(root: Path, tmp_path: Path) -> None:
+    folder = folder_of(root, "gpt_oss", "two experts")
+    graph = graph_of(folder, *MESHES["ep 4"])
+    records = trained(graph, folder, tmp_path)
+    (load,) = {loads for one in records[0].metrics for loads in one.expert_load.values()}
+    assert sum(load[:-2]) == 0 and sum(load) > 0
+    assert_equal(records, by_transformers(graph, folder, batches_of(records)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("ep 2 of 4", "ep 4"), pytest.param("ep 4", "one", marks=pytest.mark.slow)]
+)
+def test_a_checkpoint_of_experts_loads_bitwise_on_another_mesh(
+    before: str, after: str, root: Path, tmp_path: Path
+) -> None:
+    """The weights and the optimizer's moments."""
+    folder = folder_of(root, "qwen3_moe")
+    saving = (("train {", "checkpoint {\n  save_every = 2 steps\n}\n\ntrain {"),)
+    graph = graph_of(folder, *MESHES[before], edits=saving)
+    saved = trained(graph, folder, tmp_path, stop_after=2)[0]
+    resumed = trained(graph_of(folder, *MESHES.get(after, ()), edits=saving), folder, tmp_path)[0]
+    assert resumed.states[2] == saved.states[2] and len(saved.states[2]) >= 100
+    assert resumed.first_step == 3
+
+
+def test_an_export_of_experts_is_what_transformers_loads(root: Path, tmp_path: Path) -> None:
+    folder = folder_of(root, "qwen3_moe")
+    exporting = (
+        ("train {", 'checkpoint {\n  save_last = false\n  export "hf" { when = end }\n}\n\ntrain {'),
+    )
+    record = trained(graph_of(folder, *MESHES["ep 2 of 4"], edits=exporting), folder, tmp_path)[0]
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "export/hf", dtype=torch.float64)
+    for name, weight in exported.named_parameters():
+        assert torch.equal(weight, record.final[name]), name
+
+
+@pytest.mark.parametrize("mesh", ["ep 2 of 4", pytest.param("ep 4", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["", pytest.param("full", marks=pytest.mark.slow)])
+def test_a_first_step_sends_what_is_predicted(mesh: str, mode: str, root: Path, tmp_path: Path) -> None:
+    """Also the bytes, but for those of results and gradients, of which a rank sends what it has received."""
+    folder = folder_of(root, "qwen3_moe")
+    edits = (("data", RECOMPUTED.format(mode)),) if mode else ()
+    graph = graph_of(folder, *MESHES[mesh], edits=edits)
+    for one in run_compared(graph, folder / "model", tmp_path):
+        assert (one.code, one.message, one.counted) == (None, "", (1,))
