@@ -299,7 +299,8 @@ class Loss:
 
     `tensors` are of the loss's dtype, `wide` one of them: log-probabilities, their gradient, the logits'
     gradient; vocabulary-parallel loss holds a fourth (torch/distributed/tensor/parallel/loss.py). `narrow`
-    are the logits as the head made them, freed by then, 0 where they are as wide.
+    are the logits as the head made them, freed by then, 0 where they are as wide. A compiled loss has two
+    tensors, the logits and their gradient, of the dtype of logits.
 
     With several chunks T are the tokens of one. `gradients` are those that the head's forward keeps: of its
     input, and of its parameters, summed in float32 at least. Each chunk ends with its own gradients of both
@@ -318,7 +319,10 @@ def loss(work: RankWork) -> Loss:
     width = _local_width(work, head, 0) if head and work.vocab_over else work.inventory.vocab_size
     num_tokens = work.num_tokens // work.loss_chunks
     wide, narrow = (num_tokens * width * size for size in (work.loss_bytes, work.compute_dtype.size_bytes))
-    tensors, gradients = (4 if work.vocab_over else 3) * wide + _capped_bytes(work, num_tokens * width), 0
+    if work.fuses_loss:
+        wide = narrow = wide if _casts_logits(work) else narrow
+    num_wide = 2 if work.fuses_loss else 4 if work.vocab_over else 3
+    tensors, gradients = num_wide * wide + _capped_bytes(work, num_tokens * width), 0
     if work.loss_chunks > 1 and head is not None:
         element = work.compute_dtype.size_bytes
         parameters = width * sum(prod(parameter.shape[1:]) for parameter in head.parameters)
@@ -326,6 +330,11 @@ def loss(work: RankWork) -> Loss:
         tensors = max(tensors, narrow + parameters * element + hidden // work.loss_chunks)
         gradients = parameters * work.loss_bytes + hidden
     return Loss(tensors, wide, narrow if narrow < wide else 0, gradients)
+
+
+def _casts_logits(work: RankWork) -> bool:
+    """Whether the model's code makes logits of float32."""
+    return any(step.function is LogitsFunction.FLOAT32 for step in work.inventory.logits or ())
 
 
 def _capped_bytes(work: RankWork, num_logits: int) -> int:

@@ -79,7 +79,7 @@ def _of_rank(work: RankWork, counted: Flops, staged: Amount, part: Part | None =
         num_local_parameters=num_local_parameters(work),
         flops=counted,
         at_intervals=at_intervals(work),
-        not_modeled=("compile",) if work.is_compiled and not work.fused else (),
+        not_modeled=("compile",) if work.is_compiled and not (work.fused or work.fuses_loss) else (),
     )
 
 

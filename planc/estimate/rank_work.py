@@ -105,6 +105,8 @@ class RankWork:
     vocab_over: tuple[MeshDim, ...]
     loss_chunks: int
     """Parts of the tokens whose logits exist at a time."""
+    fuses_loss: bool
+    """Whether one kernel computes the loss of logits, and one their gradient."""
     tp: int
     cp: int
     around: Mapping[str, str]
@@ -244,6 +246,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         optimizer=_first(ops, BuildOptimizer),
         vocab_over=loss.vocab_over if inventory.vocab_size else (),
         loss_chunks=loss.chunks if inventory.vocab_size else 1,
+        fuses_loss=any(isinstance(op, CompileModules) and op.fuses and op.loss for op in ops),
         is_compiled=any(isinstance(op, CompileModules) for op in ops),
         fused=_fused(ops, inventory),
         tp=graph.size(MeshDim.TP),

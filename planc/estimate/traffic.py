@@ -10,7 +10,7 @@ output. A fused kernel, or a compiled module, reads and writes once.
     activation              4, 6                      4, 6
     rotary, of q and k      24, 24                    4, 4      two products, a rotated copy, a sum
     residual                6, 6                      4, 4
-    logits, of vocabulary   20, 20                    8, 8      cast, log-softmax, its gradient, cast
+    logits, of vocabulary   20, 20                    4, 4      cast, log-softmax, its gradient, cast
     FSDP's gathered element 8                         8         copied out of the message, and cast for it
     FSDP's reduced element  6                         6         copied into the message, in the reduce dtype
 """
@@ -50,7 +50,7 @@ _GATE, _FUSED_GATE = _Cost(10, 18, 2), _Cost(6, 10, 1)
 _ACTIVATION = _Cost(4, 6, 1)
 _ROTARY, _FUSED_ROTARY = _Cost(24, 24, 10), _Cost(4, 4, 1)
 _RESIDUAL, _FUSED_RESIDUAL = _Cost(6, 6, 1), _Cost(4, 4, 0)
-_LOGITS, _FUSED_LOGITS = _Cost(20, 20, 4), _Cost(8, 8, 2)
+_LOGITS, _FUSED_LOGITS = _Cost(20, 20, 4), _Cost(4, 4, 1)
 _LINEAR = _Cost(0, 0, 1)
 _GATHERED_BYTES, _REDUCED_BYTES = 8, 6
 _COUNTED_BYTES = 2
@@ -99,7 +99,7 @@ def _costs(work: RankWork) -> Iterator[tuple[str, int, _Cost]]:
             residual = _FUSED_RESIDUAL if is_compiled else _RESIDUAL
             yield module.fqn, 2 * stream * work.inventory.hidden_size, residual
     parts = work.tp if work.vocab_over else 1
-    yield "", tokens * (work.inventory.vocab_size // parts), _LOGITS
+    yield "", tokens * (work.inventory.vocab_size // parts), _FUSED_LOGITS if work.fuses_loss else _LOGITS
 
 
 def _stream_tokens(work: RankWork) -> int:

@@ -162,7 +162,7 @@ def _recomputation(bound: BoundPlan) -> Iterator[AnyOp]:
 
 
 def _compilation(bound: BoundPlan, compilation: spec.CompileSpec) -> Iterator[AnyOp]:
-    if not bound.compiled:
+    if not bound.compiled and not compilation.loss:
         return
     backend, mode = _backend(compilation)
     yield CompileModules(
@@ -170,6 +170,7 @@ def _compilation(bound: BoundPlan, compilation: spec.CompileSpec) -> Iterator[An
         mode=mode,
         fullgraph=compilation.fullgraph,
         dynamic=compilation.dynamic,
+        loss=compilation.loss,
         modules=tuple(bound.compiled),
         span=compilation.span,
     )

@@ -267,6 +267,11 @@ class CompileSpec:
     )
     fullgraph: bool = key(Bool(), default=True, doc="a graph break ends the run; else a run lists its breaks")
     dynamic: bool = key(Bool(), default=False, doc="compile for dynamic shapes")
+    loss: bool = key(
+        Bool(),
+        default=True,
+        doc="compile the cross entropy too: one kernel forward, one backward, and no logits in float32",
+    )
 
 
 @record

@@ -99,9 +99,11 @@ def overview(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Ro
         some = f", of which {len(bound.selective)} selectively" if bound.selective else ""
         some += f", {len(bound.offloaded)} from inputs in host memory" if bound.offloaded else ""
         yield "recomputed", f"{of_plan.recomputed_modules(graph).text}{some}"
-    if plan.compile and bound.compiled:
+    if plan.compile and (bound.compiled or plan.compile.loss):
         how = _written(plan.compile, ("backend",))
-        yield "compiled", f"{of_plan.compiled_modules(graph).text} by {how}"
+        modules = (of_plan.compiled_modules(graph).text,) if bound.compiled else ()
+        loss = ("the loss",) if plan.compile.loss else ()
+        yield "compiled", f"{' and '.join((*modules, *loss))} by {how}"
     for name, record in (("data", plan.data), ("optimizer", plan.optimizer)):
         yield name, _written(record, ("source", "tokenizer", "kind", "schedule"))
     if plan.checkpoint:

@@ -6,7 +6,8 @@ launch as `multi_tensor_apply` does. Each kernel reads its tensors and writes it
 hand is in this file, and has no code of planc. Both clip in every step.
 
 Compiled layers are the same code on both sides: each stands for no kernel, and what is around them is
-counted. What a device fuses or splits otherwise is not seen.
+counted. planc's compiled loss is two kernels; in the loop by hand the loss is eager, as people write it. What
+a device fuses or splits otherwise is not seen.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ from planc.runtime.rehearsal.stack import shortened
 from planc.runtime.rehearsal.world import fake_world
 from planc.runtime.torch import private
 from planc.runtime.torch.run import Paths, Run
+from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
+from planc.runtime.torch.training.fused_loss import FusedLoss
 from tests.bench.result import Result, report
 from tests.plans import PLANS, checked, write_plan
 
@@ -163,6 +166,24 @@ class Launches(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.counts = Counts()
+        self._is_in_kernel, self._num_inside = False, 0
+
+    def as_kernel(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that counts as one kernel, which reads its arguments and writes its results."""
+
+        def kernel(*arguments: Tensor) -> Any:
+            self._is_in_kernel, self._num_inside = True, 0
+            results = function(*arguments)
+            self._is_in_kernel = False
+            if not self._num_inside:
+                # In a step that nobody counts.
+                return results
+            name = f"compiled {function.__name__.strip('_')} of the loss"
+            self.counts.kernels[name] += 1
+            self.counts.num_bytes[name] += sum(map(_num_bytes, _tensors((arguments, results))))
+            return results
+
+        return kernel
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # A DTensor's op comes back here as what it does on this rank.
@@ -170,6 +191,9 @@ class Launches(TorchDispatchMode):
             return NotImplemented
         kwargs = kwargs or {}
         results = func(*args, **kwargs)
+        if self._is_in_kernel:
+            self._num_inside += 1
+            return results
         name = func._schema.name.partition("::")[2]
         given, made = _tensors((args, kwargs)), _tensors(results)
         written = _written(func, args, kwargs)
@@ -255,6 +279,9 @@ class Counting(RehearsalBackend):
         if isinstance(op, CompileModules):
             for fqn in op.modules:
                 close(self.model.get_submodule(fqn))
+            if op.loss:
+                loss = FusedLoss(self.launches.as_kernel)
+                self.state.put(CompiledGraphs(num_modules=len(op.modules), loss=loss))
             return
         if isinstance(op, StepOptimizer):
             # The host has read the norm.

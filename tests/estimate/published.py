@@ -56,6 +56,7 @@ _HEAD_UNITS = """  "model.embed_tokens" -> unit
 """
 
 COMPILE = """compile {
+  loss = false
   "model.layers.*" -> region
 }
 """

@@ -26,6 +26,7 @@ from planc.runtime.torch.state import (
     TokenCount,
     Verdict,
 )
+from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.step_loss import StepLoss
 
 
@@ -93,6 +94,7 @@ def lost(
     tokens: TokenCount,
     step_loss: StepLoss,
     pipeline: Pipeline | None,
+    compiled: CompiledGraphs | None,
 ) -> Loss | None:
     return Loss(logits.values.sum())
 

@@ -158,7 +158,9 @@ def test_what_reads_or_writes_files_takes_its_time(
 
 
 def test_a_first_step_that_compiles_takes_its_time(graph: Graph, tmp_path: Path) -> None:
-    wrap = CompileModules(backend="inductor", mode=None, fullgraph=True, dynamic=False, modules=("lm_head",))
+    wrap = CompileModules(
+        backend="inductor", mode=None, fullgraph=True, dynamic=False, loss=True, modules=("lm_head",)
+    )
     compiling = replace(graph, setup=(*graph.setup, wrap))
     assert not overdue_at(compiling, tmp_path, Forward, steps=(7,))
     assert overdue_at(compiling, tmp_path, Forward, steps=(7, 8))

@@ -34,6 +34,7 @@ class Forward(Op):
                 Resource.DOCUMENTS,
                 Resource.DROPOUT,
                 Resource.EXPERT_LOAD,
+                Resource.COMPILED,
             ),
             writes=(Resource.LOGITS, Resource.STEP_LOSS),
             communicates=self.over,
@@ -66,7 +67,7 @@ class ComputeLoss(Op):
     def effects(self) -> Effects:
         return Effects(
             reads=(Resource.MESH, Resource.LOGITS, Resource.LOCAL_BATCH, Resource.TOKENS, Resource.STEP_LOSS),
-            finds=(Resource.PIPELINE,),
+            finds=(Resource.PIPELINE, Resource.COMPILED),
             writes=(Resource.LOSS, Resource.STEP_LOSS),
             communicates=self.vocab_over,
         )

@@ -158,12 +158,16 @@ _COMPILE = layout("compile", is_in_sums=True)
 class CompileModules(Op):
     op: Literal["compile.wrap"] = "compile.wrap"
     stage: ClassVar[Stage] = Stage.COMPILE
-    summary: ClassVar[str] = "Compiles the forward and backward of each module with torch.compile."
+    summary: ClassVar[str] = (
+        "Compiles the forward and backward of each module with torch.compile, and those of the loss."
+    )
     backend: Annotated[CompileBackend, _COMPILE]
     mode: Annotated[CompileMode | None, _COMPILE]
     """The mode of inductor; the other backends have none."""
     fullgraph: Annotated[bool, _COMPILE]
     dynamic: Annotated[bool, _COMPILE]
+    loss: Annotated[bool, layout("compile.loss", "compiled loss", is_in_sums=True)]
+    """Whether the cross entropy is compiled too."""
     modules: Annotated[tuple[str, ...], _COMPILE]
 
     @property

@@ -49,6 +49,8 @@ from planc.runtime.torch.state import (
     Weights,
 )
 from planc.runtime.torch.training import offloading
+from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
+from planc.runtime.torch.training.fused_loss import FusedLoss
 from planc.runtime.torch.training.guarding import agree_on_worst
 from planc.runtime.torch.training.step_loss import StepLoss
 from planc.runtime.torch.training.step_read import summed
@@ -210,10 +212,13 @@ class RehearsalBackend(TorchBackend):
         self.state.put(Weights.of(self.model))
 
     def _compile(self, op: ops.CompileModules) -> None:
-        if op.fuses:
-            compiler = NameOnlyCompiler(self.fake_mode, self.memory.looking_away)
-            for fqn in held(self.state.get(Pipeline), op.modules):
-                compiler.compile(self.model.get_submodule(fqn), op)
+        compiler = NameOnlyCompiler(self.fake_mode, self.memory.looking_away)
+        own = held(self.state.get(Pipeline), op.modules) if op.fuses else ()
+        for fqn in own:
+            compiler.compile(self.model.get_submodule(fqn), op)
+        if op.loss:
+            compile = functools.partial(compiler.compiled, op=op) if op.fuses else lambda function: function
+            self.state.put(CompiledGraphs(num_modules=len(own), loss=FusedLoss(compile)))
 
     def _pristine(self) -> nn.Module:
         """The rehearsed layers of the model as they were built."""

@@ -47,23 +47,30 @@ class NameOnlyCompiler:
         )
 
     def compile(self, module: nn.Module, op: CompileModules) -> None:
-        inner = torch.compile(
-            inner_forward(module), backend=self._backend, fullgraph=op.fullgraph, dynamic=op.dynamic
-        )
-        is_traced = False
+        inner = self.compiled(inner_forward(module), op=op)
 
         @functools.wraps(inner_forward(module))
         def forward(*arguments: Any, **keywords: Any) -> Any:
-            nonlocal is_traced
             with local_parameters(module):
-                if not is_traced:
-                    # Dynamo traces nothing under the modes that follow a step's tensors.
-                    is_traced = True
-                    with disable_current_modes(), self._fake_mode:
-                        inner(*arguments, **keywords)
                 return inner(*arguments, **keywords)
 
         replace_inner_forward(module, forward)
+
+    def compiled(self, function: Callable[..., Any], *, op: CompileModules) -> Callable[..., Any]:
+        """A function that stands for its compiled one."""
+        inner = torch.compile(function, backend=self._backend, fullgraph=op.fullgraph, dynamic=op.dynamic)
+        is_traced = False
+
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            nonlocal is_traced
+            if not is_traced:
+                # Dynamo traces nothing under the modes that follow a step's tensors.
+                is_traced = True
+                with disable_current_modes(), self._fake_mode:
+                    inner(*arguments, **keywords)
+            return inner(*arguments, **keywords)
+
+        return run
 
 
 def _interpreted(graph: fx.GraphModule, _: Any, *, away: Away) -> Callable[[list[Any]], Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,7 +19,8 @@ from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.parallel.sharded_modules import local_parameters
 from planc.runtime.torch.private import numbering_in_recomputed_code
 from planc.runtime.torch.run import Run
-from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
+from planc.runtime.torch.training.compiled_graphs import CompiledGraphs, compiled_parts
+from planc.runtime.torch.training.fused_loss import FusedLoss
 from planc.runtime.torch.training.offloading import inner_forward, replace_inner_forward
 
 
@@ -33,19 +35,26 @@ def compile_modules(
         text, help = missing
         raise RunError(text, help=help, is_shared=False)
     own = held(pipeline, op.modules)
-    many = len(own)
     for fqn in own:
         _compile(model.get_submodule(fqn), op, drops=masking is not None)
-    text = "1 module will be compiled when it first runs"
-    run.observer.noted(text if many == 1 else f"{many} modules will be compiled when they first run")
-    return CompiledGraphs(num_modules=many)
+    has_loss = op.loss and (pipeline is None or pipeline.num_stages - 1 in pipeline.own)
+    parts = compiled_parts(len(own), has_loss=has_loss)
+    when = "it first runs" if parts in (("1 module",), ("the loss",)) else "they first run"
+    run.observer.noted(f"{' and '.join(parts)} will be compiled when {when}")
+    loss = FusedLoss(functools.partial(_compiled, op=op)) if has_loss else None
+    return CompiledGraphs(num_modules=len(own), loss=loss)
+
+
+def _compiled(function: Callable[..., Any], *, op: CompileModules) -> Callable[..., Any]:
+    found: Callable[..., Any] = torch.compile(
+        function, backend=op.backend, mode=op.mode, fullgraph=op.fullgraph, dynamic=op.dynamic
+    )
+    return found
 
 
 def _compile(module: nn.Module, op: CompileModules, *, drops: bool) -> None:
     # Only `forward`: hooks of FSDP and of the module's own edges run around it as they are.
-    inner = torch.compile(
-        inner_forward(module), backend=op.backend, mode=op.mode, fullgraph=op.fullgraph, dynamic=op.dynamic
-    )
+    inner = _compiled(inner_forward(module), op=op)
 
     @functools.wraps(inner_forward(module))
     def forward(*arguments: Any, **keywords: Any) -> Any:

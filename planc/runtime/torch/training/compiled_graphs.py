@@ -10,17 +10,25 @@ from typing import Any
 
 from planc.runtime.torch.private import graph_breaks, last_compilations, num_graphs
 from planc.runtime.torch.run import Run
+from planc.runtime.torch.training.fused_loss import FusedLoss
 from planc.tables import plural
 
 _NUMBERS = re.compile(r"^\d+/\d+: ")
 """`0/0: GLOBAL_STATE changed: grad_mode`: the numbers are of the code that did not fit."""
 
 
-class CompiledGraphs:
-    """Counts what this process compiles from now on."""
+def compiled_parts(num_modules: int, *, has_loss: bool) -> tuple[str, ...]:
+    """`3 modules` and `the loss`, as far as there are any."""
+    modules = (plural(num_modules, "module"),) if num_modules or not has_loss else ()
+    return (*modules, "the loss") if has_loss else modules
 
-    def __init__(self, *, num_modules: int) -> None:
-        self._modules = plural(num_modules, "module")
+
+class CompiledGraphs:
+    """Counts what this process compiles from now on; `loss` is the cross entropy, if it is compiled."""
+
+    def __init__(self, *, num_modules: int, loss: FusedLoss | None = None) -> None:
+        self.loss = loss
+        self._compiled = " and ".join(compiled_parts(num_modules, has_loss=loss is not None))
         self._graphs_before, self._num_breaks = num_graphs(), len(graph_breaks())
         self._num_reported = 0
         self._last: Any = None
@@ -37,7 +45,7 @@ class CompiledGraphs:
         """
         num_new, reasons = self.num_graphs - self._num_reported, self._new_reasons()
         if num_new and not self._num_reported:
-            yield f"torch.compile made {plural(num_new, 'graph')} of {self._modules}"
+            yield f"torch.compile made {plural(num_new, 'graph')} of {self._compiled}"
         elif num_new:
             because = f": {'; '.join(reasons)}" if reasons else ""
             yield f"{where}: torch.compile made {plural(num_new, 'more graph')}{because}"

@@ -26,6 +26,7 @@ from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline
 from planc.runtime.torch.parallel.replica_sums import ReplicaSums, begin_sums, replica_sums
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import Gradients, LocalBatch, Logits, Loss, TokenCount, Weights
+from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.expert_load import ExpertLoad, counting
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
 from planc.runtime.torch.training.step_loss import StepLoss
@@ -47,6 +48,7 @@ def forward(
     documents: Documents | None,
     dropout: Masking | None,
     experts: ExpertLoad | None,
+    compiled: CompiledGraphs | None,
 ) -> Logits:
     """Logits [micro_batch, local sequence, vocabulary or this rank's part of it]; the loss if it has chunks.
 
@@ -64,7 +66,7 @@ def forward(
     if loss_op.chunks > 1 and (pipeline is None or pipeline.is_last(at.stage)):
 
         def part_loss(logits: Tensor, labels: Tensor) -> Tensor:
-            return local_of(_mean_loss(run, loss_op, mesh, logits, labels, tokens, step_loss))
+            return local_of(_mean_loss(run, loss_op, mesh, logits, labels, tokens, step_loss, compiled))
 
         context = partial(_loss_context, loss_op)
         chunks = losses_in_chunks(model, loss_op, labels=batch.labels, part_loss=part_loss, context=context)
@@ -94,6 +96,7 @@ def compute_loss(
     tokens: TokenCount,
     step_loss: StepLoss,
     pipeline: Pipeline | None,
+    compiled: CompiledGraphs | None,
 ) -> Loss | None:
     """Local sum of cross entropies over the step's global token count: right for every mesh and packing.
 
@@ -107,7 +110,7 @@ def compute_loss(
     else:
         with _loss_context(op):
             values, labels = logits.values.flatten(0, 1), batch.labels.flatten()
-            loss = _mean_loss(run, op, mesh, values, labels, tokens, step_loss)
+            loss = _mean_loss(run, op, mesh, values, labels, tokens, step_loss, compiled)
     step_loss.add(local_of(loss).detach(), batch)
     if pipeline is None:
         return Loss(loss)
@@ -124,8 +127,23 @@ def _mean_loss(
     labels: Tensor,
     tokens: TokenCount,
     step_loss: StepLoss,
+    compiled: CompiledGraphs | None,
 ) -> Tensor:
     """The loss of logits [T, vocabulary or this rank's part of it] in the step's mean, for labels [T]."""
+    sums = step_loss.by_source
+    if compiled is not None and compiled.loss is not None:
+        group = mesh.group(op.vocab_over[0]) if op.vocab_over else None
+        found = compiled.loss(logits, labels, group=group, vocab_size=run.vocab_size)
+    else:
+        found = _eager_loss(run, op, mesh, logits, labels, reduction="sum" if sums is None else "none")
+    if sums is not None:
+        sums.keep(local_of(found))
+    return found.sum() / tokens.labels.clamp(min=1)
+
+
+def _eager_loss(
+    run: Run, op: ComputeLoss, mesh: Mesh, logits: Tensor, labels: Tensor, *, reduction: str
+) -> Tensor:
     logits = logits if logits.dtype in _WIDE else logits.float()
     if op.vocab_over:
         (mesh_dim,) = op.vocab_over
@@ -138,12 +156,7 @@ def _mean_loss(
             shape=shape,
             stride=(shape[1], 1),
         )
-    sums = step_loss.by_source
-    reduction = "sum" if sums is None else "none"
-    found = F.cross_entropy(logits, labels, reduction=reduction, ignore_index=IGNORED_LABEL)
-    if sums is not None:
-        sums.keep(local_of(found))
-    return found.sum() / tokens.labels.clamp(min=1)
+    return F.cross_entropy(logits, labels, reduction=reduction, ignore_index=IGNORED_LABEL)
 
 
 def backward(
