@@ -11,6 +11,7 @@ output. A fused kernel, or a compiled module, reads and writes once.
     rotary, of q and k      24, 24                    4, 4      two products, a rotated copy, a sum
     residual                6, 6                      4, 4
     logits, of vocabulary   20, 20                    4, 4      cast, log-softmax, its gradient, cast
+    head's weight, a chunk  12                                  its gradient, added to the sum in float32
     FSDP's gathered element 8                         8         copied out of the message, and cast for it
     FSDP's reduced element  6                         6         copied into the message, in the reduce dtype
 """
@@ -53,6 +54,7 @@ _RESIDUAL, _FUSED_RESIDUAL = _Cost(6, 6, 1), _Cost(4, 4, 0)
 _LOGITS, _FUSED_LOGITS = _Cost(20, 20, 4), _Cost(4, 4, 1)
 _LINEAR = _Cost(0, 0, 1)
 _GATHERED_BYTES, _REDUCED_BYTES = 8, 6
+_SUMMED_BYTES = 12
 _COUNTED_BYTES = 2
 """The bytes of an element in these counts."""
 
@@ -67,6 +69,7 @@ def traffic(work: RankWork) -> Traffic:
         forward += features * cost.forward * wide
         backward += features * (cost.backward + is_again * cost.forward) * wide
         kernels += cost.kernels * (3 + is_again)
+    forward += _sums_of_chunks(work)
     gathered, reduced, num_units = _fsdp(work)
     return Traffic(
         work.times * forward + gathered[0],
@@ -100,6 +103,12 @@ def _costs(work: RankWork) -> Iterator[tuple[str, int, _Cost]]:
             yield module.fqn, 2 * stream * work.inventory.hidden_size, residual
     parts = work.tp if work.vocab_over else 1
     yield "", tokens * (work.inventory.vocab_size // parts), _FUSED_LOGITS if work.fuses_loss else _LOGITS
+
+
+def _sums_of_chunks(work: RankWork) -> int:
+    """Bytes of the gradients of the head's weight that the chunks of a loss add up."""
+    shape = work.tp_shape(work.inventory.head) if work.inventory.head and work.loss_chunks > 1 else None
+    return 0 if shape is None else work.loss_chunks * prod(shape) * _SUMMED_BYTES
 
 
 def _stream_tokens(work: RankWork) -> int:

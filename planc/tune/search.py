@@ -246,18 +246,28 @@ class Search:
                     yield Scored(other, score)
 
     def _compiled(self, scored: list[Scored]) -> Iterator[Scored]:
-        """The best choices with compiled layers."""
+        """The best choices with compiled layers, and what fits only so: compiled code keeps less."""
         if not self.base.may_compile:
             return
+        seen: set[Choice] = set()
         for one in sorted(scored, key=lambda one: one.score.seconds)[:_WIDENED]:
             cp, rotate = (2 if one.choice.rotate else 1), one.choice.rotate
             mesh = Mesh(1, 2, cp, 1, Rules.NONE)
             if not one.choice.is_zero_bubble and self._is_legal(mesh, rotate, is_compiled=True):
-                other = replace(one.choice, is_compiled=True)
-                score = self.score(other)
-                # Isolated documents take a mask where they are compiled.
-                if score.peak_bytes <= self.limit:
-                    yield Scored(other, score)
+                yield from self._keeping_most(replace(one.choice, is_compiled=True), seen)
+
+    def _keeping_most(self, choice: Choice, seen: set[Choice]) -> Iterator[Scored]:
+        """Of this choice and those that recompute less or have the loss whole, the first that fits."""
+        ways = self.space().recompute
+        for recompute, in_chunks in product(ways[: ways.index(choice.recompute) + 1], (False, True)):
+            other = replace(choice, recompute=recompute, in_chunks=in_chunks)
+            if other in seen or in_chunks > choice.in_chunks:
+                continue
+            seen.add(other)
+            score = self.score(other)
+            if score.peak_bytes <= self.limit:
+                yield Scored(other, score)
+                return
 
     def _pipelined(self, scored: list[Scored]) -> list[Scored]:
         """Plans with pipelines that may be among the best."""
