@@ -186,7 +186,7 @@ def test_a_compiled_run_counts_its_graphs(tmp_path: Path) -> None:
     outcome = start(sys.executable, "-m", "planc.run", str(path), "--run-dir", str(run_folder))
     assert outcome.code == 0, outcome.stderr
     assert [line for line in outcome.stdout.splitlines() if "torch.compile" in line] == [
-        "torch.compile made 1 graph of 4 modules",
+        "torch.compile made 3 graphs of 4 modules and the loss",
         "evaluation held_out after step 2: torch.compile made 1 more graph: GLOBAL_STATE changed: grad_mode",
     ]
-    assert [one["compiled_graphs"] for one in lines(run_folder / "metrics.jsonl")] == [1, 2]
+    assert [one["compiled_graphs"] for one in lines(run_folder / "metrics.jsonl")] == [3, 4]

@@ -50,7 +50,8 @@ class _Loss(torch.autograd.Function):
         forward: Callable[..., Any],
         backward: Callable[..., Any],
     ) -> Tensor:
-        log_sums, of_rows = forward(logits, rows)
+        # The code of an evaluation's loss, whose logits have no gradient, is the same.
+        log_sums, of_rows = forward(logits.detach(), rows)
         if group is not None:
             log_sums, of_rows = _over_ranks(log_sums, of_rows, group)
         ctx.save_for_backward(logits, labels, rows, log_sums)
@@ -60,7 +61,8 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
-        return ctx.kernel(*ctx.saved_tensors, above), None, None, None, None, None
+        logits, *others = ctx.saved_tensors
+        return ctx.kernel(logits.detach(), *others, above), None, None, None, None, None
 
 
 def _over_ranks(log_sums: Tensor, of_rows: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
