@@ -257,7 +257,7 @@ class Search:
                 yield from self._keeping_most(replace(one.choice, is_compiled=True), seen)
 
     def _keeping_most(self, choice: Choice, seen: set[Choice]) -> Iterator[Scored]:
-        """Of this choice and those that recompute less or have the loss whole, the first that fits."""
+        """The first choice that fits, of this one and those that recompute less or have the loss whole."""
         ways = self.space().recompute
         for recompute, in_chunks in product(ways[: ways.index(choice.recompute) + 1], (False, True)):
             other = replace(choice, recompute=recompute, in_chunks=in_chunks)

@@ -57,7 +57,7 @@ class NameOnlyCompiler:
         replace_inner_forward(module, forward)
 
     def compiled(self, function: Callable[..., Any], *, op: CompileModules) -> Callable[..., Any]:
-        """A function that stands for its compiled one."""
+        """The function as inductor would run it."""
         inner = torch.compile(function, backend=self._backend, fullgraph=op.fullgraph, dynamic=op.dynamic)
         is_traced = False
 

@@ -33,7 +33,7 @@ class FusedLoss:
     ) -> Tensor:
         """`group` has the ranks among which the vocabulary is sharded, in parts as DTensor's."""
         first = 0 if group is None else dist.get_rank(group) * -(-vocab_size // dist.get_world_size(group))
-        # Labels of other ranks, and ignored ones, are no row of this part.
+        # Labels of other ranks are outside of this part, and so are ignored ones.
         rows = (labels - first) if first else labels
         losses: Tensor = _Loss.apply(logits, labels, rows, group, *self._kernels)  # type: ignore[no-untyped-call]
         return losses
