@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,25 @@ class StepMetrics:
     """The tokens of this step that each expert got, over all ranks, by module of stacked experts."""
 
 
+WaitCause = Literal["start", "memory", "copies", "ranks", "end"]
+"""What training waits for in a save behind it: its `start`; `memory` to copy into and `copies`, before the
+optimizer's step; `ranks` that are asked whether it has ended; its `end`, before the next or the run's end."""
+
+
 @dataclass(frozen=True, slots=True)
 class SaveTimes:
-    """How long a save took until its commit, and how long training waited for it, in seconds."""
+    """The seconds of a save behind training: until its commit, and until its copies were made.
+
+    `waits` are the seconds that training waited for it, by cause.
+    """
 
     seconds: float
-    blocked_seconds: float
+    copied_seconds: float
+    waits: Mapping[WaitCause, float]
+
+    @property
+    def blocked_seconds(self) -> float:
+        return sum(self.waits.values())
 
 
 class Observer(Protocol):

@@ -131,8 +131,8 @@ class Bench:
         steps = []
         while not self.saves.has_ended():
             steps.append(timed(self.train))
-        saved = self.saves.join()
-        return saved.blocked_seconds, saved.seconds, steps
+        _, times = self.saves.join()
+        return times.blocked_seconds, times.seconds, steps
 
     def copied(self) -> float:
         """Seconds of a bare copy of all tensors into memory that is there: the least that training waits."""

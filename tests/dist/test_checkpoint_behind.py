@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +13,9 @@ import torch
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import committed_steps, step_directory
 from planc.runtime.checkpoint_format.verify import read_manifest, verify
+from planc.runtime.observer import WaitCause
 from planc.runtime.torch.checkpoint import BackgroundSaves, TrainingState, save
+from planc.runtime.torch.checkpoint import background as background_module
 from planc.runtime.torch.checkpoint.staging import Stage
 from tests.dist.checkpoint_state import (
     FSDP2_TP2,
@@ -90,26 +92,58 @@ def test_only_the_last_checkpoints_are_kept(single: TrainingState, tmp_path: Pat
 def test_the_times_of_a_save_are_told(single: TrainingState, tmp_path: Path) -> None:
     saves = background()
     saves.start(single, to=destination(tmp_path, step=1))
-    saved = saves.join()
-    assert saved.directory == step_directory(tmp_path, step=1)
-    assert 0 < saved.blocked_seconds <= saved.seconds
+    directory, times = saves.join()
+    assert directory == step_directory(tmp_path, step=1)
+    assert 0 < times.copied_seconds <= times.seconds and 0 < times.blocked_seconds <= times.seconds
 
 
 class Held:
-    """Holds the copies of a save back until it is told."""
+    """Holds a part of a save back until it is told: the copies, or the allocation of their memory."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> None:
-        self.go, self.num_calls, copy = threading.Event(), 0, Stage._copy
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, part: str = "_copy", *, fails: bool = False) -> None:
+        self.go, original = threading.Event(), getattr(Stage, part)
 
-        def held(stage: Stage, sources: Sequence[tuple[int, torch.Tensor]]) -> None:
-            self.num_calls += 1
-            if self.num_calls % 2 == 0:
-                assert self.go.wait(TIMEOUT_SECONDS)
-                if fails:
-                    raise CheckpointError("the copy failed", help="")
-            copy(stage, sources)
+        def held(stage: Stage, *arguments: Any) -> None:
+            assert self.go.wait(TIMEOUT_SECONDS)
+            if fails:
+                raise CheckpointError(f"{part} failed", help="")
+            original(stage, *arguments)
 
-        monkeypatch.setattr(Stage, "_copy", held)
+        monkeypatch.setattr(Stage, part, held)
+
+
+@pytest.mark.parametrize(("part", "cause"), [("allocate", "memory"), ("_copy", "copies"), ("write", "end")])
+def test_a_wait_is_counted_by_its_cause(
+    single: TrainingState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, cause: WaitCause
+) -> None:
+    def slow(*arguments: Any, **named: Any) -> Any:
+        time.sleep(0.3)
+        return original(*arguments, **named)
+
+    owner: Any = background_module if part == "write" else Stage
+    original = getattr(owner, part)
+    monkeypatch.setattr(owner, part, slow)
+    saves = background()
+    saves.start(single, to=destination(tmp_path, step=1))
+    # Without a forward, which would pass some of the time.
+    single.optimizer.step()
+    waits = saves.join()[1].waits
+    assert waits[cause] >= 0.2 and max(waits, key=lambda one: waits[one]) == cause
+
+
+def test_memory_that_is_there_before_the_first_save_is_not_waited_for(
+    single: TrainingState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, saves = Held(monkeypatch, "allocate"), background()
+    saves.prepare(single)
+    # Training's own thread goes on meanwhile.
+    train_step(single, seed=1)
+    held.go.set()
+    while saves.staged_bytes == 0:
+        time.sleep(0.001)
+    saves.start(single, to=destination(tmp_path, step=1))
+    train_step(single, seed=2)
+    assert saves.join()[1].waits["memory"] < 0.1
 
 
 def test_the_optimizer_alone_waits_for_copies(
@@ -127,21 +161,22 @@ def test_the_optimizer_alone_waits_for_copies(
     assert stepping.is_alive(), "the step did not wait for the copies"
     held.go.set()
     stepping.join()
-    assert saves.join().blocked_seconds >= 0.1
+    assert saves.join()[1].waits["copies"] >= 0.1
     behind, waited = (step_directory(tmp_path / name, step=1) for name in ("behind", "waited"))
     assert read_manifest(behind) == read_manifest(waited)
     # No hook is left.
     train_step(single, seed=2)
 
 
-def test_a_copy_that_fails_lets_training_learn_of_it(
-    single: TrainingState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("part", ["_copy", "allocate"])
+def test_a_part_that_fails_lets_training_learn_of_it(
+    single: TrainingState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    held, saves = Held(monkeypatch, fails=True), background()
+    held, saves = Held(monkeypatch, part, fails=True), background()
     saves.start(single, to=destination(tmp_path, step=1))
     held.go.set()
     train_step(single, seed=1)
-    with pytest.raises(CheckpointError, match="the copy failed"):
+    with pytest.raises(CheckpointError, match=f"{part} failed"):
         saves.join()
     assert committed_steps(tmp_path) == ()
 

@@ -20,7 +20,7 @@ from tests.faults.runs import (
     said,
 )
 
-SAVED = re.compile(r"saved \S+/step-(\d+)(?: in ([\d.]+) s, of which training waited ([\d.]+) s)?\n")
+SAVED = re.compile(r"saved \S+/step-(\d+)(?: in ([\d.]+) s, of which training waited ([\d.]+) s[^\n]*)?\n")
 SKIPPED = re.compile(r"step (\d+) is not saved: an earlier save is still under way\n")
 
 

@@ -39,15 +39,16 @@ def test_a_save_copies_without_waiting_for_each_tensor() -> None:
     streams = {"current_stream": lambda _: stream, "Stream": lambda _: stream, "stream": nullcontext}
     with patch.multiple(torch.cuda, **streams), device.entered():
         sources = [torch.full((3,), float(value), device=DEVICE) for value in (1, 2)]
-        chunks = [SimpleNamespace(tensor=name) for name in ("now", "later")]
+        chunks = [SimpleNamespace(tensor=name) for name in ("buffer", "weight")]
         plan: Any = SimpleNamespace(sources=lambda _: sources, chunks=chunks)
-        stage = Stage(plan, device=CUDA)
+        stage = Stage(plan, {}, device=CUDA)
         device.is_listing = True
+        stage.allocate()
         for _ in range(2):
-            stage.begin({}, at_once={"now"})()
+            stage.begin({}, changing={"buffer"})()
         device.is_listing = False
         assert all(device.is_pinned(copy) and not device.has(copy) for copy in stage.copies)
-    assert device.waits == [] and synchronized == [0] * 4
+    assert device.waits == [] and synchronized == [0] * 2
     assert [copy.tolist() for copy in stage.copies] == [[1.0] * 3, [2.0] * 3]
 
 

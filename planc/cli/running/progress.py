@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
 
 from planc.cli.running.live import LiveView, clock, source_lines, step_parts
-from planc.runtime.observer import Evaluation, SaveTimes, StepMetrics
+from planc.runtime.observer import Evaluation, SaveTimes, StepMetrics, WaitCause
 from planc.runtime.run_directory.directory import RunDirectory
 from planc.tables import plural
 
@@ -74,10 +75,7 @@ class RunDisplay:
 
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
         self.checkpoint = directory
-        times = ""
-        if behind is not None:
-            times = f" in {behind.seconds:.2f} s, of which training waited {behind.blocked_seconds:.2f} s"
-        self._print(f"saved {directory}{times}")
+        self._print(f"saved {directory}{save_times(behind) if behind is not None else ''}")
 
     def noted(self, text: str) -> None:
         self._print(text)
@@ -104,6 +102,23 @@ class RunDisplay:
     def _time_left(self, step: int) -> str:
         seconds_a_step = (time.monotonic() - self.began) / (step - self.first_step + 1)
         return clock(seconds_a_step * (self.last_step - step))
+
+
+_WAITS: Mapping[WaitCause, str] = {
+    "start": "to start it",
+    "memory": "for host memory",
+    "copies": "for copies",
+    "ranks": "for other ranks",
+    "end": "for its end",
+}
+
+
+def save_times(times: SaveTimes) -> str:
+    """` in 9.81 s, of which training waited 3.50 s: 0.40 s for copies, 3.10 s for its end`."""
+    waits = [f"{times.waits[cause]:.2f} s {text}" for cause, text in _WAITS.items() if cause in times.waits]
+    shown = [text for text in waits if not text.startswith("0.00 ")]
+    causes = f": {', '.join(shown)}" if shown else ""
+    return f" in {times.seconds:.2f} s, of which training waited {times.blocked_seconds:.2f} s{causes}"
 
 
 def evaluation_line(evaluation: Evaluation, *, step: int) -> str:

@@ -46,12 +46,18 @@ class SettleSave(Op):
     stage: ClassVar[Stage] = Stage.STEP
     phase: ClassVar[Phase] = Phase.CHECKPOINT
     summary: ClassVar[str] = (
-        "Agrees on all ranks whether the running save has ended; the last step waits for it."
+        "Agrees on all ranks whether the running save has ended; the last step waits for it. After the first "
+        "step, host memory for saves is allocated in a thread."
     )
     over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.CHECKPOINTS,), writes=(Resource.CHECKPOINTS,), communicates=self.over)
+        return Effects(
+            reads=(Resource.WEIGHTS, Resource.OPTIMIZER, Resource.CHECKPOINTS),
+            finds=(Resource.PIPELINE,),
+            writes=(Resource.CHECKPOINTS,),
+            communicates=self.over,
+        )
 
 
 @record(kw_only=True)

@@ -45,7 +45,7 @@ class RankLog:
         """Write nothing: the mean is over all ranks."""
 
     def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None:
-        times = {} if behind is None else asdict(behind)
+        times = {} if behind is None else {**asdict(behind), "blocked_seconds": behind.blocked_seconds}
         self.write("saved", directory=str(directory), **times)
 
     def noted(self, text: str) -> None:

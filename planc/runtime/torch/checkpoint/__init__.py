@@ -1,6 +1,6 @@
 """Saves and loads checkpoints: each rank its own chunks, on any mesh."""
 
-from planc.runtime.torch.checkpoint.background import BackgroundSaves, Saved
+from planc.runtime.torch.checkpoint.background import BackgroundSaves
 from planc.runtime.torch.checkpoint.loading import latest_step, load
 from planc.runtime.torch.checkpoint.planning import SavePlan, plan_save
 from planc.runtime.torch.checkpoint.saving import Destination, save
@@ -10,7 +10,6 @@ __all__ = [
     "BackgroundSaves",
     "Destination",
     "SavePlan",
-    "Saved",
     "TrainingState",
     "latest_step",
     "load",

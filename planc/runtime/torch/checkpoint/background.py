@@ -1,11 +1,12 @@
 """Saves that a thread writes while training continues.
 
 A thread of each rank copies the tensors that the rank writes while the next step computes, on a device's
-stream of its own. The optimizer waits before it changes a tensor whose copy is not made yet. Then the
-thread does the rest of a save on the copies: the same code writes, hashes, syncs, commits, and deletes old
-steps. Its collectives are in a gloo group of its own, which nothing else uses: in the group of training,
-the order of the two threads' collectives would differ between ranks. While no thread works, training's own
-thread may use the group, and plans the first save there.
+stream of its own, into memory that another thread has allocated since the first step. The optimizer waits
+before it changes a tensor whose copy is not made yet. Then the thread does the rest of a save on the copies:
+the same code writes, hashes, syncs, commits, and deletes old steps. Its collectives are in a gloo group of
+its own, which nothing else uses: in the group of training, the order of the two threads' collectives would
+differ between ranks. While no thread works, training's own thread may use the group, and plans the first
+save there.
 
 One save at a time is under way. `has_ended` asks all ranks, so they learn of its end, and of its error, after
 the same step; every rank must call it after the same steps. `join` asks nobody: the threads of all ranks end
@@ -18,7 +19,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -30,19 +31,11 @@ import torch
 import torch.distributed as dist
 from torch.utils.hooks import RemovableHandle
 
+from planc.runtime.observer import SaveTimes, WaitCause
 from planc.runtime.torch.checkpoint.planning import SavePlan, plan_save
 from planc.runtime.torch.checkpoint.saving import Destination, write
 from planc.runtime.torch.checkpoint.staging import Stage
 from planc.runtime.torch.checkpoint.tensors import TrainingState, named_packings, named_tensors
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """A committed directory, how long its save took, and how long training waited for it."""
-
-    directory: Path
-    seconds: float
-    blocked_seconds: float
 
 
 @dataclass(slots=True)
@@ -50,24 +43,35 @@ class _UnderWay:
     """A save in a thread: its directory, and the end of its work in seconds of `perf_counter`."""
 
     began: float
+    allocated: Future[None]
+    """The allocation of the memory for the copies."""
     done: Future[tuple[Path, float]] = field(default_factory=Future)
     copied: threading.Event = field(default_factory=threading.Event)
     """Set once the tensors may change, even if their copy has failed."""
+    copied_at: float = 0.0
     hook: RemovableHandle | None = None
     """The hook of the optimizer, which waits for the copies."""
-    blocked_seconds: float = 0.0
+    waits: dict[WaitCause, float] = field(default_factory=dict)
 
     @contextmanager
-    def blocking(self) -> Iterator[None]:
+    def blocking(self, cause: WaitCause) -> Iterator[None]:
         """Count the time inside as time that training waited."""
         began = time.perf_counter()
         yield
-        self.blocked_seconds += time.perf_counter() - began
+        self.waits[cause] = self.waits.get(cause, 0.0) + time.perf_counter() - began
 
     def wait_for_copies(self, *_: Any) -> None:
         """Wait until the tensors may change: a hook of the optimizer, before its step."""
-        with self.blocking():
+        with self.blocking("memory"):
+            wait([self.allocated])
+        with self.blocking("copies"):
             self.copied.wait()
+
+    def times(self, *, ended: float) -> SaveTimes:
+        """The seconds of the save, whose work ended then."""
+        waited = sum(self.waits.values())
+        copied = self.copied_at - self.began
+        return SaveTimes(max(ended - self.began, waited), copied, dict(self.waits))
 
 
 class BackgroundSaves:
@@ -81,6 +85,7 @@ class BackgroundSaves:
             else None
         )
         self._stage: Stage | None = None
+        self._allocated: Future[None] | None = None
         self._under_way: _UnderWay | None = None
 
     @property
@@ -93,34 +98,48 @@ class BackgroundSaves:
         """The size of this rank's copies in host memory."""
         return self._stage.num_bytes if self._stage is not None else 0
 
-    def start(self, state: TrainingState, *, to: Destination, plan: SavePlan | None = None) -> None:
+    def prepare(self, state: TrainingState, *, plan: SavePlan | None = None) -> None:
+        """Begin to allocate memory for copies in a thread. Every rank must call it, before the first save.
+
+        Without a plan it makes one. An error of the allocation is that of the first save.
+        """
+        assert self._stage is None, "memory is allocated once"
+        tensors = named_tensors(state)
+        plan = plan or plan_save(
+            tensors, packings=named_packings(state), group=self._group, stages=state.stages
+        )
+        self._stage = Stage(plan, tensors, device=self._device)
+        # No daemon: a process that ends amid an allocation of PyTorch's might abort.
+        allocating = ThreadPoolExecutor(1, thread_name_prefix="planc-save-memory")
+        self._allocated = allocating.submit(self._stage.allocate)
+        allocating.shutdown(wait=False)
+
+    def start(self, state: TrainingState, *, to: Destination) -> None:
         """Begin to copy and write this rank's part. Every rank must call it, with no save under way.
 
         Of the state, only the optimizer's step may change parameters and moments until the save is joined.
-        `plan` is that of an earlier save; without one the first save makes it. If a tensor can't be saved,
-        every rank raises a CheckpointError at once.
+        The first save prepares itself, unless that was done. If a tensor can't be saved, every rank raises a
+        CheckpointError at once.
         """
         assert self._under_way is None, "one save at a time: `join` the one before"
-        under_way = _UnderWay(time.perf_counter())
-        with under_way.blocking():
-            tensors = named_tensors(state)
-            if self._stage is None:
-                plan = plan or plan_save(
-                    tensors, packings=named_packings(state), group=self._group, stages=state.stages
-                )
-                self._stage = Stage(plan, device=self._device)
-            # A forward may change buffers.
-            buffers = {f"model.{name}" for name, _ in state.model.named_buffers()}
-            copy = self._stage.begin(tensors, at_once=buffers)
-            under_way.hook = state.optimizer.register_step_pre_hook(under_way.wait_for_copies)
-            self._under_way = under_way
-            work = partial(self._write, self._stage, copy, to, under_way)
-            threading.Thread(target=work, name="planc-save", daemon=True).start()
+        began = time.perf_counter()
+        if self._stage is None:
+            self.prepare(state)
+        assert self._stage is not None and self._allocated is not None, "they are prepared"
+        under_way = _UnderWay(began, self._allocated)
+        # A forward may change buffers.
+        buffers = {f"model.{name}" for name, _ in state.model.named_buffers()}
+        copy = self._stage.begin(named_tensors(state), changing=buffers)
+        under_way.hook = state.optimizer.register_step_pre_hook(under_way.wait_for_copies)
+        self._under_way = under_way
+        work = partial(self._write, self._stage, copy, to, under_way)
+        threading.Thread(target=work, name="planc-save", daemon=True).start()
+        under_way.waits["start"] = time.perf_counter() - began
 
     def has_ended(self) -> bool:
         """Whether the save under way has ended on every rank, even with an error. Every rank must call it."""
         assert self._under_way is not None, "there is a save to ask about"
-        with self._under_way.blocking():
+        with self._under_way.blocking("ranks"):
             ended = torch.tensor(int(self._under_way.done.done()))
             if self._group is not None and dist.get_world_size() > 1:
                 # In training's group, because the thread may be using its own. On the host, so it waits for
@@ -128,22 +147,23 @@ class BackgroundSaves:
                 dist.all_reduce(ended, op=dist.ReduceOp.MIN)
             return bool(ended)
 
-    def join(self) -> Saved:
-        """Wait for the save under way; every rank raises its CheckpointError."""
+    def join(self) -> tuple[Path, SaveTimes]:
+        """Wait for the save under way; return its directory. Every rank raises its CheckpointError."""
         assert self._under_way is not None, "there is a save to wait for"
         under_way, self._under_way = self._under_way, None
-        with under_way.blocking():
+        with under_way.blocking("end"):
             assert under_way.hook is not None, "it is set before the thread starts"
             under_way.hook.remove()
             directory, ended = under_way.done.result()
-        blocked_seconds = under_way.blocked_seconds
-        return Saved(directory, max(ended - under_way.began, blocked_seconds), blocked_seconds)
+        return directory, under_way.times(ended=ended)
 
     def _write(self, stage: Stage, copy: Callable[[], None], to: Destination, under_way: _UnderWay) -> None:
         try:
             try:
+                under_way.allocated.result()
                 copy()
             finally:
+                under_way.copied_at = time.perf_counter()
                 under_way.copied.set()
             directory = write(stage.copies, plan=stage.plan, to=to, group=self._group)
             under_way.done.set_result((directory, time.perf_counter()))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch.optim import Optimizer
+
 from planc.graph.ops import SaveCheckpoint, SettleSave
 from planc.runtime.checkpoint_format.layout import step_of
 from planc.runtime.errors import STOPS
 from planc.runtime.interpreter import Position
-from planc.runtime.observer import SaveTimes
 from planc.runtime.torch.agreement.stopping import Stopping
 from planc.runtime.torch.checkpoint import (
     BackgroundSaves,
@@ -18,8 +19,10 @@ from planc.runtime.torch.checkpoint import (
     plan_save,
 )
 from planc.runtime.torch.checkpoint.errors import run_errors
-from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors
+from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors, training_state
+from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import Weights
 
 
 @dataclass(slots=True)
@@ -29,7 +32,7 @@ class Checkpoints:
     saved_step: int | None = None
     """The last step whose checkpoint is committed."""
     background: BackgroundSaves | None = None
-    """None until the first asynchronous save."""
+    """None until a step before the first save in the background."""
     _plan: SavePlan | None = None
 
     @property
@@ -41,6 +44,14 @@ class Checkpoints:
         if self._plan is None:
             self._plan = plan_save(named_tensors(state), packings=named_packings(state), stages=state.stages)
         return self._plan
+
+    def prepare(self, run: Run, state: TrainingState) -> BackgroundSaves:
+        """The saves in the background, whose memory a thread allocates. Every rank must call it."""
+        if self.background is None:
+            timeout_seconds = run.graph.init_mesh.timeout_seconds
+            self.background = BackgroundSaves(device=run.device, timeout_seconds=timeout_seconds)
+            self.background.prepare(state, plan=self.plan(state))
+        return self.background
 
 
 def start_save(
@@ -62,18 +73,39 @@ def start_save(
             run.observer.noted(f"step {step} is not saved: an earlier save is still under way")
             return
         join_save(run, stopping, checkpoints)
-    if checkpoints.background is None:
-        timeout_seconds = run.graph.init_mesh.timeout_seconds
-        checkpoints.background = BackgroundSaves(device=run.device, timeout_seconds=timeout_seconds)
     with run_errors():
-        checkpoints.background.start(state, to=to, plan=checkpoints.plan(state))
+        checkpoints.prepare(run, state).start(state, to=to)
 
 
-def settle_save(run: Run, op: SettleSave, at: Position, stopping: Stopping, checkpoints: Checkpoints) -> None:
-    """Report the save under way, or raise its error, once it has ended on all ranks; wait at the end."""
+def settle_save(
+    run: Run,
+    op: SettleSave,
+    at: Position,
+    stopping: Stopping,
+    weights: Weights,
+    optimizer: Optimizer,
+    checkpoints: Checkpoints,
+    pipeline: Pipeline | None,
+) -> None:
+    """Report the save under way, or raise its error, once it has ended on all ranks; wait at the end.
+
+    After the first step, when the optimizer has all of its state, the saves to come are prepared.
+    """
     saves = checkpoints.background
-    if saves is not None and saves.is_under_way and (at.is_last_step or saves.has_ended()):
+    if saves is None:
+        if _has_saves_after(run, at):
+            with run_errors():
+                checkpoints.prepare(run, training_state(weights, optimizer, pipeline))
+    elif saves.is_under_way and (at.is_last_step or saves.has_ended()):
         join_save(run, stopping, checkpoints)
+
+
+def _has_saves_after(run: Run, at: Position) -> bool:
+    """Whether a save in the background is due after a step: the last step's is no such save."""
+    if at.is_last_step:
+        return False
+    every = (op.every_steps for op in run.graph.save if isinstance(op, SaveCheckpoint))
+    return any(steps is not None and -(-at.step // steps) * steps < run.graph.num_steps for steps in every)
 
 
 def join_save(run: Run, stopping: Stopping, checkpoints: Checkpoints) -> None:
@@ -81,10 +113,10 @@ def join_save(run: Run, stopping: Stopping, checkpoints: Checkpoints) -> None:
     if checkpoints.background is None or not checkpoints.is_under_way:
         return
     with run_errors():
-        saved = checkpoints.background.join()
-    checkpoints.saved_step = step_of(saved.directory)
-    run.observer.saved(saved.directory, behind=SaveTimes(saved.seconds, saved.blocked_seconds))
-    stopping.warn_of_grace(seconds=saved.seconds)
+        directory, times = checkpoints.background.join()
+    checkpoints.saved_step = step_of(directory)
+    run.observer.saved(directory, behind=times)
+    stopping.warn_of_grace(seconds=times.seconds)
 
 
 def finish_save(run: Run, stopping: Stopping, checkpoints: Checkpoints) -> None:
