@@ -122,7 +122,7 @@ bench: install
 
 # Where there is no CUDA device this is one line, before anything is installed.
 gpu:
-	@$(PYTHON) -m tests.gpu.probe
+	@$(PYTHON) -m tests.gpu.probe $(GPU_ARGS)
 	@$(MAKE) --no-print-directory $(GPU_PACKAGES)/.installed
 	PYTHONPATH="$(CURDIR)/$(GPU_PACKAGES)" $(PYTHON) -m tests.gpu.run $(GPU_ARGS)
 

@@ -37,7 +37,6 @@ MEMORY_ERROR = 0.10
 RACE_GOAL = 0.95
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _DEEP = re.compile(r"rehearsed memory +([\d.]+) (\w+) reserved.* at most ([\d.]+) (\w+) of it", re.DOTALL)
-_SAVED = re.compile(r"in ([\d.]+) s, of which training waited ([\d.]+) s")
 
 
 def judged(judge: Judge, ran: Ran) -> Outcome:
@@ -210,15 +209,31 @@ def stopped(ran: Ran) -> Outcome:
 
 
 def saved(ran: Ran) -> Outcome:
-    """A run that stopped and resumed has the losses of one that did not; its checkpoints are whole."""
+    """A run that stopped and resumed has the losses of one that did not; its checkpoints are whole.
+
+    Each save behind training has its time by part: until its copies, until its end, and each wait by cause.
+    """
     _require_codes(ran)
-    error = distance(losses(ran.folder / "stopped"), losses(ran.folder / "whole"))
-    times = _SAVED.findall(ran.printed(0))
-    if not times:
+    whole = ran.folder / "whole"
+    error = distance(losses(ran.folder / "stopped"), losses(whole))
+    log = (whole / "logs" / "rank-0.jsonl").read_text(encoding="utf-8").splitlines()
+    behind = [one for one in map(json.loads, log) if one["event"] == "saved" and "waits" in one]
+    if not behind:
         raise ValueError("no save was written behind training")
-    took, waited = (max(float(one[index]) for one in times) for index in (0, 1))
-    figures = f"save {took:.2f} s, training waited {waited:.2f} s; resumed loss off by {error:.1e}"
+    size = max(_size_bytes(step) for step in (whole / "checkpoints").iterdir())
+    texts = [f"{_gib(size)} every 4 steps of {seconds_a_step(whole):.2f} s", *map(_save_times, behind)]
+    figures = f"{'; '.join(texts)}; resumed loss off by {error:.1e}"
     return _outcome(error <= SAME_LOSS[ran.site.device], figures)
+
+
+def _save_times(event: Mapping[str, Any]) -> str:
+    waits = ", ".join(f"{cause} {seconds:.2f}" for cause, seconds in event["waits"].items())
+    name, took = Path(event["directory"]).name, event["seconds"]
+    return f"{name} in {took:.2f} s, copied after {event['copied_seconds']:.2f} s, training waited: {waits}"
+
+
+def _size_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def profiled(ran: Ran) -> Outcome:

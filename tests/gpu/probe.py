@@ -1,10 +1,12 @@
 """What PyTorch sees, asked before anything else is installed: `python -m tests.gpu.probe [--json]`.
 
-Exits with 2 and one line if there is no CUDA device. With `--json` it prints what it found, wherever it runs.
+Exits with 2 and one line if there is no CUDA device, unless the session's own `--device cpu` is among the
+arguments. With `--json` it prints what it found, wherever it runs.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from importlib import metadata
@@ -30,15 +32,19 @@ def facts() -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="tests.gpu.probe", add_help=False)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--device", default="cuda")
+    arguments, _ = parser.parse_known_args(argv)
     try:
         found = facts()
     except ImportError as error:
         reason = str(error).splitlines()[0]
         print(f"make gpu: {sys.executable} can't import PyTorch: {reason}", file=sys.stderr)
         return 2
-    if argv == ["--json"]:
+    if arguments.json:
         print(json.dumps(found))
-    elif not found["devices"]:
+    elif not found["devices"] and arguments.device == "cuda":
         text = f"PyTorch {found['torch']} sees no CUDA device, so there is nothing to measure here"
         print(f"make gpu: {text}", file=sys.stderr)
         return 2

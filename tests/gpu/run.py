@@ -1,7 +1,7 @@
 """Run the steps of a session on a GPU: `python -m tests.gpu.run`, or `make gpu`.
 
-First all steps that can run side by side, as memory and cores allow, then the timings, each alone. Every
-step's result is stored as soon as it ends, and the page is written again; steps with a result for this code,
+First all steps that can run side by side, as memory and cores allow, then the timings, each alone. What no
+device has measured yet comes first. Every step's result is stored as soon as it ends, and the page is written again; steps with a result for this code,
 PyTorch and devices are not repeated. With --minutes, the steps that are worth most are taken as far as they
 are expected to fit, and the others are named. The exit code is 0 if every step that was taken has a result
 that is ok or skipped, 1 if one has not, 2 if nothing can run here.
@@ -184,7 +184,9 @@ def main(argv: Sequence[str] | None = None, *, steps: Sequence[Step] = STEPS) ->
         print(f"make gpu: {error}", file=sys.stderr)
         return 2
     named = [step for step in steps if not arguments.only or step.name in arguments.only]
-    chosen = [*map(_program, arguments.program), *ordered(named, arguments.first)]
+    # Of any code: after a change every step is due again.
+    measured = read_results(RESULTS)
+    chosen = [*map(_program, arguments.program), *ordered(named, arguments.first, measured=measured)]
     wanted = pending(chosen, results, site, again=arguments.again or arguments.dry_run)
     wanted = with_needs(wanted, steps, lambda name: (places.work / name).is_dir())
     capacity = Capacity(site.memory_gib, arguments.cores)

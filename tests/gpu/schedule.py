@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import Event
@@ -29,9 +29,10 @@ class Capacity:
         return gib <= self.gib and sum(one.cores for one in (*beside, step)) <= self.cores
 
 
-def ordered(steps: Sequence[Step], first: Sequence[str]) -> list[Step]:
-    """The steps with those that are named `first` in front."""
-    return sorted(steps, key=lambda step: first.index(step.name) if step.name in first else len(first))
+def ordered(steps: Sequence[Step], first: Sequence[str], *, measured: Container[str] = ()) -> list[Step]:
+    """The steps with those that are named `first` in front, then those that were never measured."""
+    names = [*first, *(step.name for step in steps if step.name not in measured)]
+    return sorted(steps, key=lambda step: names.index(step.name) if step.name in names else len(names))
 
 
 def with_needs(chosen: Sequence[Step], steps: Sequence[Step], has_files: Callable[[str], bool]) -> list[Step]:

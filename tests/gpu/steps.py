@@ -1,4 +1,7 @@
-"""The steps of a session on a GPU, the most valuable first: `--minutes` takes as many as it has time for."""
+"""The steps of a session on a GPU, the most valuable first: `--minutes` takes as many as it has time for.
+
+Those that no device has measured yet come before those that one has (`tests.gpu.schedule.ordered`).
+"""
 
 from __future__ import annotations
 
@@ -109,7 +112,7 @@ def _case(case: Case) -> Step:
         f"{case.num_ranks} ranks, {settings}: {near}",
         (_ranks("small", "run", case.num_ranks, *case.words),),
         judge=judge,
-        seconds=35 if case.num_ranks == 2 else 50,
+        seconds=25 if case.num_ranks == 2 else 27,
         cpu_seconds=10 if case.num_ranks == 2 else 18,
         gib=_RANK_GIB * case.num_ranks,
         cores=case.num_ranks,
@@ -121,7 +124,7 @@ def _case(case: Case) -> Step:
 def _one_rank(name: str, shows: str, *settings: str) -> Step:
     words = tuple(word for one in settings for word in ("--set", one))
     run = ("{run}", f"{_PLANS}/small.plan", "--run-dir", "{out}/run", "{backend}", "{allow}", *words)
-    return Step(name, shows, (Command(run),), judge=judges.trained, seconds=30, is_quick=not settings)
+    return Step(name, shows, (Command(run),), judge=judges.trained, seconds=18, is_quick=not settings)
 
 
 def _resharded() -> Step:
@@ -137,7 +140,7 @@ def _resharded() -> Step:
         f"one run with async saves that stops and resumes on other meshes ({meshes}) is equal to one rank",
         tuple(commands),
         judge=judges.equal_to_one_rank("one-rank"),
-        seconds=90,
+        seconds=62,
         cpu_seconds=30,
         gib=2 * _RANK_GIB,
         cores=2,
@@ -168,7 +171,7 @@ def _prediction(name: str, plan: str, shows: str, *before: Command) -> Step:
         f"planc's estimate and rehearsal of {shows}",
         (*before, *_predictions(plan, "large")),
         judge=judges.predicted,
-        seconds=30,
+        seconds=23,
         cpu_seconds=8,
         gib=0.0,
         is_preparation=True,
@@ -206,7 +209,7 @@ STEPS: tuple[Step, ...] = (
         "planc doctor sees the devices, NCCL and the libraries, and nothing that would stop a run",
         (_planc("doctor", "--run-dir", "{out}/run", "--output-format", "json"),),
         judge=judges.doctor,
-        seconds=25,
+        seconds=7,
         is_quick=True,
     ),
     _one_rank("one-rank", "six steps of a small model on one rank, which those of several are compared with"),
@@ -214,19 +217,19 @@ STEPS: tuple[Step, ...] = (
     *map(_case, CASES),
     _prediction("eager", "large", "1.2 B parameters"),
     _prediction("compiled", "large-compiled", "1.2 B parameters with compiled layers"),
-    _speed("eager", "large", "eager", loop="eager", goal=0.99, seconds=50),
-    _speed("compiled", "large-compiled", "compiled layers", loop="compiled", goal=0.99, seconds=80),
+    _speed("eager", "large", "eager", loop="eager", goal=0.99, seconds=55),
+    _speed("compiled", "large-compiled", "compiled layers", loop="compiled", goal=0.99, seconds=75),
     _drill(
         "killed",
         "the other rank of a killed one ends with exit code 6, and how soon",
-        seconds=60,
+        seconds=23,
         cpu_seconds=15,
         judge=judges.noticed,
     ),
     _drill(
         "stopped",
         "ranks that get SIGTERM save and exit with 75; resumed, they are equal to one rank",
-        seconds=90,
+        seconds=50,
         cpu_seconds=25,
         judge=judges.stopped,
     ),
@@ -240,7 +243,7 @@ STEPS: tuple[Step, ...] = (
             _verify(f"{_PLANS}/gemma-3.plan"),
         ),
         judge=judges.verified,
-        seconds=120,
+        seconds=104,
         cpu_seconds=45,
         gib=4.0,
         cores=2,
@@ -257,7 +260,7 @@ STEPS: tuple[Step, ...] = (
             ),
         ),
         judge=judges.kernel,
-        seconds=45,
+        seconds=30,
         gib=6.0,
     ),
     Step(
@@ -265,7 +268,7 @@ STEPS: tuple[Step, ...] = (
         "twelve steps of a mixture of experts: the loss falls, and the load of each expert is counted",
         (Command(("{run}", f"{_PLANS}/experts.plan", "--run-dir", "{out}/run", "{backend}", "{allow}")),),
         judge=judges.balanced,
-        seconds=35,
+        seconds=16,
     ),
     Step(
         "dropout",
@@ -277,7 +280,7 @@ STEPS: tuple[Step, ...] = (
             Command(("{run}", f"{_PLANS}/dropout.plan", "--run-dir", "{out}/run", "{backend}", "{allow}")),
         ),
         judge=judges.near_plain,
-        seconds=60,
+        seconds=27,
         cpu_seconds=12,
     ),
     Step(
@@ -285,7 +288,7 @@ STEPS: tuple[Step, ...] = (
         "0.6 B parameters in float32: the allocator's peak is as planc estimate and check --deep predict",
         (*_predictions("one", "whole"), _run("one", "run", size="whole")),
         judge=judges.remembered,
-        seconds=80,
+        seconds=60,
         gib=28.0,
     ),
     Step(
@@ -296,17 +299,17 @@ STEPS: tuple[Step, ...] = (
             _ranks("stages", "run", 2, "{stages}"),
         ),
         judge=judges.stages_remembered,
-        seconds=90,
+        seconds=60,
         cpu_seconds=22,
         gib=24.0,
         cores=2,
     ),
     _prediction("recomputed", "large-recomputed", "1.2 B parameters, recomputed"),
-    _speed("recomputed", "large-recomputed", "recomputed", loop="recomputed", goal=0.99, seconds=50),
+    _speed("recomputed", "large-recomputed", "recomputed", loop="recomputed", goal=0.99, seconds=55),
     _prediction("tuned", "{out}/tuned.plan", "1.2 B parameters as planc tune lays them out", *_TUNED),
     _speed("tuned", "{work}/predict-tuned/tuned.plan", "as tuned", loop=None, goal=1.05, seconds=45),
     _prediction("chunks", "large-chunks", "1.2 B parameters, the loss in chunks"),
-    _speed("chunks", "large-chunks", "the loss in eight chunks", loop="eager", goal=0.97, seconds=50),
+    _speed("chunks", "large-chunks", "the loss in eight chunks", loop="eager", goal=0.97, seconds=55),
     Step(
         "async-save",
         "saves behind training; a run that stops and resumes has the losses of one that does not",
@@ -317,7 +320,7 @@ STEPS: tuple[Step, ...] = (
             Command(("{planc}", "checkpoint", "verify", "{out}/stopped")),
         ),
         judge=judges.saved,
-        seconds=150,
+        seconds=192,
         cpu_seconds=20,
         gib=_ONE_GIB,
     ),
@@ -326,7 +329,7 @@ STEPS: tuple[Step, ...] = (
         "twelve steps in float32: the loss falls, memory is the allocator's, times are the device's events",
         (_run("one", "run"),),
         judge=judges.trained,
-        seconds=45,
+        seconds=32,
         gib=_ONE_GIB,
         is_quick=True,
     ),
@@ -335,7 +338,7 @@ STEPS: tuple[Step, ...] = (
         "parameters in pinned host memory train as those on the device, in less of its memory",
         (_run("one", "plain"), _run("offload", "run")),
         judge=judges.near_plain,
-        seconds=90,
+        seconds=89,
         cpu_seconds=20,
         gib=_ONE_GIB,
     ),
@@ -344,7 +347,7 @@ STEPS: tuple[Step, ...] = (
         "what layers keep for backward in pinned host memory: the same losses, in less device memory",
         (_run("one", "plain"), _run("offloaded", "run")),
         judge=judges.near_plain,
-        seconds=90,
+        seconds=61,
         cpu_seconds=20,
         gib=_ONE_GIB,
     ),
@@ -353,7 +356,7 @@ STEPS: tuple[Step, ...] = (
         "compiled layers train as plain ones",
         (_run("one", "plain"), _run("compiled", "run")),
         judge=judges.near_plain,
-        seconds=110,
+        seconds=78,
         cpu_seconds=50,
         gib=_ONE_GIB,
     ),
@@ -365,7 +368,7 @@ STEPS: tuple[Step, ...] = (
             replace(_run("one", "run", *_TRACES), device="cpu"),
         ),
         judge=judges.profiled,
-        seconds=60,
+        seconds=42,
         gib=_ONE_GIB,
     ),
     Step(

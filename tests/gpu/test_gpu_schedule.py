@@ -56,6 +56,12 @@ def test_named_steps_come_first() -> None:
     assert [one.name for one in ordered(steps, ["three", "two"])] == ["three", "two", "one"]
 
 
+def test_what_was_never_measured_comes_before_what_was() -> None:
+    steps = [step("old"), step("new"), step("older"), step("newer")]
+    found = ordered(steps, ["older"], measured={"old", "older"})
+    assert [one.name for one in found] == ["older", "new", "newer", "old"]
+
+
 def test_steps_run_side_by_side_but_after_those_they_need() -> None:
     steps = [step("case", needs=("reference",)), step("reference"), step("wide", cores=3)]
     running, seen = set[str](), []
