@@ -1,10 +1,10 @@
 """Run the steps of a session on a GPU: `python -m tests.gpu.run`, or `make gpu`.
 
 First all steps that can run side by side, as memory and cores allow, then the timings, each alone. What no
-device has measured yet comes first. Every step's result is stored as soon as it ends, and the page is written again; steps with a result for this code,
-PyTorch and devices are not repeated. With --minutes, the steps that are worth most are taken as far as they
-are expected to fit, and the others are named. The exit code is 0 if every step that was taken has a result
-that is ok or skipped, 1 if one has not, 2 if nothing can run here.
+device has measured yet comes first. Every step's result is stored as soon as it ends, and the page is written
+again; steps with a result for this code, PyTorch and devices are not repeated. With --minutes, the steps that
+are worth most are taken as far as they are expected to fit, and the others are named. The exit code is 0 if
+every step that was taken has a result that is ok or skipped, 1 if one has not, 2 if nothing can run here.
 """
 
 from __future__ import annotations

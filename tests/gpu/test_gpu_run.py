@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -17,7 +18,7 @@ import pytest
 
 from planc.api import check_plan
 from planc.diagnostics import Severity
-from tests.gpu import judges
+from tests.gpu import judges, probe
 from tests.gpu.branches import CLAIMS, branches
 from tests.gpu.commands import Command, expanded, run_commands
 from tests.gpu.nodes import environment, start
@@ -292,6 +293,22 @@ def test_without_a_device_there_is_one_line_and_exit_code_2(capsys: pytest.Captu
     code = main(["--devices", "1000"])
     lines = capsys.readouterr().err.splitlines()
     assert code == 2 and len(lines) == 1 and lines[0].startswith("make gpu: ")
+
+
+def test_a_session_on_cpus_needs_no_device() -> None:
+    assert probe.main(["--devices", "2", "--device", "cpu", "--minutes", "12"]) == 0
+
+
+@pytest.mark.slow
+def test_the_target_runs_a_step_on_cpus(tmp_path: Path) -> None:
+    (tmp_path / ".installed").touch()
+    settings = f"PYTHON={sys.executable}", f"GPU_PACKAGES={tmp_path}"
+    arguments = "GPU_ARGS=--device cpu --minutes 12 --only doctor --again"
+    found = subprocess.run(
+        ("make", "gpu", *settings, arguments), cwd=ROOT, text=True, capture_output=True, timeout=300
+    )
+    assert found.returncode == 0, found.stderr
+    assert "1 steps in about" in found.stdout and "every step that was taken is ok" in found.stdout
 
 
 @pytest.fixture(scope="module")
