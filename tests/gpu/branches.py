@@ -99,7 +99,8 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
         "async-save",
         (
             "runtime/torch/checkpoint/staging.py::__init__",
-            "runtime/torch/checkpoint/staging.py::_copy",
+            "runtime/torch/checkpoint/staging.py::_on_stream",
+            "runtime/torch/checkpoint/staging.py::allocate",
             "runtime/torch/checkpoint/staging.py::begin",
         ),
     ),

@@ -35,6 +35,7 @@ NOTICED_SECONDS = 60.0
 MEMORY_ERROR = 0.10
 """Relative: what the documentation promises of estimates is not tighter."""
 RACE_GOAL = 0.95
+_SAVED = re.compile(r"^saved .*/(step-\d+) (in [\d.]+ s, of which training waited .*)$", re.MULTILINE)
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _DEEP = re.compile(r"rehearsed memory +([\d.]+) (\w+) reserved.* at most ([\d.]+) (\w+) of it", re.DOTALL)
 
@@ -211,25 +212,18 @@ def stopped(ran: Ran) -> Outcome:
 def saved(ran: Ran) -> Outcome:
     """A run that stopped and resumed has the losses of one that did not; its checkpoints are whole.
 
-    Each save behind training has its time by part: until its copies, until its end, and each wait by cause.
+    Each save behind training has its seconds, and those that training waited, by cause.
     """
     _require_codes(ran)
     whole = ran.folder / "whole"
     error = distance(losses(ran.folder / "stopped"), losses(whole))
-    log = (whole / "logs" / "rank-0.jsonl").read_text(encoding="utf-8").splitlines()
-    behind = [one for one in map(json.loads, log) if one["event"] == "saved" and "waits" in one]
+    behind = _SAVED.findall(ran.printed(0))
     if not behind:
         raise ValueError("no save was written behind training")
     size = max(_size_bytes(step) for step in (whole / "checkpoints").iterdir())
-    texts = [f"{_gib(size)} every 4 steps of {seconds_a_step(whole):.2f} s", *map(_save_times, behind)]
+    texts = [f"{_gib(size)} every 4 steps of {seconds_a_step(whole):.2f} s", *map(" ".join, behind)]
     figures = f"{'; '.join(texts)}; resumed loss off by {error:.1e}"
     return _outcome(error <= SAME_LOSS[ran.site.device], figures)
-
-
-def _save_times(event: Mapping[str, Any]) -> str:
-    waits = ", ".join(f"{cause} {seconds:.2f}" for cause, seconds in event["waits"].items())
-    name, took = Path(event["directory"]).name, event["seconds"]
-    return f"{name} in {took:.2f} s, copied after {event['copied_seconds']:.2f} s, training waited: {waits}"
 
 
 def _size_bytes(folder: Path) -> int:
