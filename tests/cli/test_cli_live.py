@@ -13,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from planc.cli.running.live import LiveView, Losses, fit, sparkline, step_parts
-from planc.runtime.observer import SourceMetrics, StepMetrics
+from planc.cli.running.progress import save_times
+from planc.runtime.observer import SaveTimes, SourceMetrics, StepMetrics
 from tests.cli.terminal import at_terminal, plain
 
 GOLDEN = Path(__file__).parent / "live.txt"
@@ -154,3 +155,10 @@ def test_without_a_terminal_a_step_is_a_line(tmp_path: Path) -> None:
     assert re.fullmatch(
         r"step  12345/100000  loss 2\.3456  .*64\.00 GiB process  left \d+:\d\d:\d\d\n", stream.getvalue()
     )
+
+
+def test_a_save_behind_training_says_what_training_waited_for() -> None:
+    times = SaveTimes(9.81, 0.61, {"start": 0.004, "copies": 0.4, "memory": 0.2, "end": 2.9})
+    waited = "in 9.81 s, of which training waited 3.50 s"
+    assert save_times(times) == f" {waited}: 0.20 s for host memory, 0.40 s for copies, 2.90 s for its end"
+    assert save_times(SaveTimes(9.81, 0.61, {"start": 0.001})).endswith(" training waited 0.00 s")
