@@ -28,7 +28,7 @@ class Stage:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._kinds = [(source.shape, source.dtype) for source in plan.sources(tensors)]
         self.copies: list[Tensor] = []
-        """In the order of the rank's file, once they are allocated."""
+        """The copies, in the order of the rank's file, once they are allocated."""
 
     @property
     def num_bytes(self) -> int:
