@@ -101,7 +101,7 @@ def settle_save(
 
 
 def _has_saves_after(run: Run, at: Position) -> bool:
-    """Whether a save in the background is due after a step: the last step's is no such save."""
+    """Whether a save in the background is due after a step. Training waits for the save of the last step."""
     if at.is_last_step:
         return False
     every = (op.every_steps for op in run.graph.save if isinstance(op, SaveCheckpoint))
