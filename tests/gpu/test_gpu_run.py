@@ -28,6 +28,7 @@ from tests.gpu.run import Places, Session, _program, main, pending, run_all, run
 from tests.gpu.schedule import Capacity, with_needs
 from tests.gpu.site import ROOT, Site, code_digest, read_site, unsupported_torch
 from tests.gpu.steps import STEPS, Step
+from tests.patience import WAIT_SECONDS
 
 H100 = Site(
     "cuda", ("NVIDIA H100 80GB HBM3",), 85 * 10**9, "2.13.0+cu130", "2.13.0", "13.0", "2.29.2", "0123"
@@ -305,7 +306,7 @@ def test_the_target_runs_a_step_on_cpus(tmp_path: Path) -> None:
     settings = f"PYTHON={sys.executable}", f"GPU_PACKAGES={tmp_path}"
     arguments = "GPU_ARGS=--device cpu --minutes 12 --only doctor --again"
     found = subprocess.run(
-        ("make", "gpu", *settings, arguments), cwd=ROOT, text=True, capture_output=True, timeout=300
+        ("make", "gpu", *settings, arguments), cwd=ROOT, text=True, capture_output=True, timeout=WAIT_SECONDS
     )
     assert found.returncode == 0, found.stderr
     assert "1 steps in about" in found.stdout and "every step that was taken is ok" in found.stdout
