@@ -233,13 +233,22 @@ def core_bytes(work: RankWork, core: Core) -> int:
     # Over cp the kernel's keys and values are copies, and the memory of what they were made from is freed.
     if core.code is None or (core.has_kernel and core.is_part and work.attention.over):
         return kernel
-    by_pair = work.by_size(core.code.by_pair)
-    if core.module.fqn in work.fused and core.attention is not None:
+    is_fused = core.module.fqn in work.fused
+    by_token = _by_size(work, core.code.by_token, is_fused=is_fused)
+    by_pair = _by_size(work, core.code.by_pair, is_fused=is_fused)
+    if is_fused and core.attention is not None:
         # Fused code keeps scores as their product makes them and as the next one reads them.
         by_pair = min(by_pair, 2 * core.attention.num_heads * work.compute_dtype.size_bytes)
-    by_token = work.by_size(core.code.by_token) + work.sequence_length * by_pair
+    by_token += work.sequence_length * by_pair
     is_divided = core.module.fqn in work.with_columns if core.is_part else work.divides_sequence
     return kernel + work.num_tokens * -(-by_token // (work.tp if is_divided else 1))
+
+
+def _by_size(work: RankWork, sizes: tuple[int, int], *, is_fused: bool) -> int:
+    """The bytes that own code keeps. Fused code computes casts to float32 again, so it keeps no more than
+    where nothing needs a cast."""
+    narrow, wide = sizes
+    return work.by_size((min(narrow, wide) if is_fused else narrow, wide))
 
 
 def _kernel_bytes(work: RankWork, attention: Attention) -> int:

@@ -157,3 +157,11 @@ def test_in_float32_too(tmp_path: Path, name: str) -> None:
 def test_recomputed_layers_keep_them_for_one_layer(tmp_path: Path) -> None:
     """A norm of one operation keeps the layer's input itself, which is counted twice for that one layer."""
     assert 0 <= held_error(tmp_path, "gelu_new", mode="full") <= 3 * HELD
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ["bloom", "mpt", "olmo"])
+def test_compiled_code_keeps_nothing_of_a_cast(model_type: str, tmp_path: Path) -> None:
+    """Softmax in float32 outside of a kernel, and a norm without a weight. The scores' mask is not counted."""
+    found = row(model_type, architectures()[model_type], tmp_path, is_compiled=True)
+    assert found.refusal == "" and abs(found.error) < 0.05, found.text
