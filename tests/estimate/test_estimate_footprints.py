@@ -162,6 +162,6 @@ def test_recomputed_layers_keep_them_for_one_layer(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", ["bloom", "mpt", "olmo"])
 def test_compiled_code_keeps_nothing_of_a_cast(model_type: str, tmp_path: Path) -> None:
-    """Softmax in float32 outside of a kernel, and a norm without a weight. The scores' mask is not counted."""
+    """Softmax in float32 outside of a kernel, and a norm without a weight. The mask is not counted."""
     found = row(model_type, architectures()[model_type], tmp_path, is_compiled=True)
     assert found.refusal == "" and abs(found.error) < 0.05, found.text
