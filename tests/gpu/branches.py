@@ -25,7 +25,7 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
             "cli/running/opening.py::_watch_others",
             "cli/running/opening.py::run_of",
             "cli/running/compiled.py::predictions_of",
-            "cli/running/counting.py::count_first_step",
+            "cli/running/opening.py::count_first_step",
             "cli/running/watching.py::keep_watch",
             "estimate/at_intervals.py::_logged",
             "estimate/at_intervals.py::at_intervals",
