@@ -124,7 +124,8 @@ def _changed_plans(bound: BoundPlan) -> Iterator[tuple[_Change, ...]]:
     plan = bound.plan
     if plan.fsdp is not None and plan.fsdp.reduce_every is ReduceEvery.STEP:
         # Of use in a step that accumulates, as one with a smaller micro-batch does.
-        yield (_Change("fsdp.reduce_every = micro_batch", _reduce_each),)
+        reduced = partial(_with_fsdp, reduce_every=ReduceEvery.MICRO_BATCH)
+        yield (_Change("fsdp.reduce_every = micro_batch", reduced),)
     yield tuple(_micro_batches(bound))
     if plan.fsdp is None:
         yield tuple(_sharded(bound))
@@ -167,10 +168,6 @@ def _reshard(bound: BoundPlan) -> BoundPlan:
         replace(group, unit=replace(group.unit, reshard_after_forward=True)) for group in bound.units
     )
     return replace(_with_fsdp(bound, reshard_after_backward=True), units=units)
-
-
-def _reduce_each(bound: BoundPlan) -> BoundPlan:
-    return _with_fsdp(bound, reduce_every=ReduceEvery.MICRO_BATCH)
 
 
 def _with_fsdp(bound: BoundPlan, **changed: Any) -> BoundPlan:

@@ -33,11 +33,7 @@ def token_rows(shown: Shown) -> Iterator[tuple[str, ...]]:
     rows = zip(shown.positions, shown.ids, shown.trained, shown.tokens, strict=True)
     for at, (position, one, is_trained, token) in enumerate(rows):
         border = "  document starts" if at in starts else ""
-        yield str(position), str(one), "yes" if is_trained else "no", f"{_quoted(token)}{border}"
-
-
-def _quoted(token: str) -> str:
-    return harmless(repr(token))
+        yield str(position), str(one), "yes" if is_trained else "no", f"{harmless(repr(token))}{border}"
 
 
 def _runs(runs: tuple[Run, ...], *, is_colored: bool, most: int | None) -> str:

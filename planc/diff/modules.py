@@ -227,7 +227,7 @@ def compare_groups(old: Side, new: Side) -> Iterator[Change]:
 
     If a rate is the optimizer's on both sides, the optimizer's line shows its change.
     """
-    yield from _compare_option(old, new, name="weight_decay", read=_weight_decay)
+    yield from _compare_option(old, new, name="weight_decay", read=lambda op, group: str(group.weight_decay))
     yield from _compare_option(old, new, name="lr", read=_own_rate)
 
 
@@ -265,10 +265,6 @@ def _group_place(new: Side, name: str, fqns: Sequence[str]) -> str:
     if any(fqn not in rules for fqn in fqns):
         places.append(new.place(f"optimizer.kind.{name}"))
     return ", ".join(dict.fromkeys(filter(None, places)))
-
-
-def _weight_decay(op: BuildOptimizer, group: ParameterGroup) -> str:
-    return str(group.weight_decay)
 
 
 def _own_rate(op: BuildOptimizer, group: ParameterGroup) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from planc.diagnostics import Diagnostic, Severity
+from planc.diagnostics import Diagnostic, Severity, has_errors
 from planc.diff.difference import Group, PlanDiff
 from planc.diff.markdown import escape, render_markdown
 from planc.diff.side import Side
@@ -113,14 +113,10 @@ def is_listed(plan: Reviewed) -> bool:
     """Whether a plan's difference is shown: it has one in meaning, or new findings."""
     if plan.found is None:
         return False
-    has_findings = plan.found.new_warnings or any(map(_is_error, plan.diagnostics))
+    has_findings = plan.found.new_warnings or has_errors(plan.diagnostics)
     return not plan.found.same_meaning or bool(has_findings)
 
 
 def listed_findings(plan: Reviewed) -> list[Diagnostic]:
     """The errors and warnings of a plan without a difference."""
     return [finding for finding in plan.diagnostics if finding.severity is not Severity.NOTE]
-
-
-def _is_error(finding: Diagnostic) -> bool:
-    return finding.severity is Severity.ERROR

@@ -91,7 +91,9 @@ def _other_sources(old: Graph, new: Graph) -> str:
         return _FROM_1
     # Joined sequences are sorted by random keys, of which more sequences draw more.
     more = [_label(op) for op in (*sources[shared:], *others[shared:])]
-    return f"other samples from the first step on that takes a sequence of {_listed(more)}" if more else ""
+    return (
+        f"other samples from the first step on that takes a sequence of {' or '.join(more)}" if more else ""
+    )
 
 
 def _first_difference(old: Graph, new: Graph, own: Sequence[bool]) -> int | None:
@@ -128,7 +130,3 @@ def has_same_sources(old: Graph, new: Graph) -> bool:
 
 def _label(op: OpenSource | OpenData) -> str:
     return f'"{op.label}"' if isinstance(op, OpenSource) else "the single source"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " or ".join(names)

@@ -89,7 +89,8 @@ def verdict(old: Graph, new: Graph, *, step: int = 0, allowed: Collection[str] =
         names = tuple(dict.fromkeys(name for name, _ in refused))
         texts = "; ".join(f"{change.name} {middle(change)}" for _, change in refused)
         reason = f"this plan trains differently from the checkpoint's plan: {texts}"
-        help = f"restore the old value, pass {_flags(names)}, or start a new run with another --run-dir"
+        flags = " ".join(f"--allow-change {shlex.quote(name)}" for name in names)
+        help = f"restore the old value, pass {flags}, or start a new run with another --run-dir"
         return Verdict(State.REFUSED, reason, help, names)
     if step >= new.num_steps:
         reason = f"the checkpoint is of step {step}, and the plan ends after step {new.num_steps}"
@@ -149,10 +150,6 @@ def _refusals(old: Side, new: Side) -> Iterator[tuple[str, str]]:
 def _changed(consequence: Consequence, old: Side, new: Side) -> Iterator[Change]:
     changes = (change for line in having(consequence) for change in compare_line(line, old, new))
     return (change for change in changes if change.action is not Action.KEEP)
-
-
-def _flags(names: Collection[str]) -> str:
-    return " ".join(f"--allow-change {shlex.quote(name)}" for name in names)
 
 
 def _notes(found: ResumeChanges) -> Iterator[str]:

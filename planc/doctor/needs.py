@@ -82,6 +82,7 @@ def needs_of(
     init = next(op for op in graph.setup if isinstance(op, InitMesh))
     build = next(op for op in graph.setup if isinstance(op, BuildModel))
     units = [op for op in graph.setup if isinstance(op, FullyShard)]
+    compiled = (op for op in graph.setup if isinstance(op, CompileModules))
     dtypes = {build.dtype: None}
     for op in units:
         dtypes |= dict.fromkeys(one for one in (op.param_dtype, op.reduce_dtype) if one is not None)
@@ -94,14 +95,10 @@ def needs_of(
         model=_span(build),
         devices_per_node=devices_per_node,
         saves=_saves(graph, inventory),
-        compiler=next((op.span for op in graph.setup if _calls_compiler(op)), None),
+        compiler=next((op.span for op in compiled if op.backend == "inductor"), None),
         device=device,
         trackers=trackers_of(graph),
     )
-
-
-def _calls_compiler(op: Op) -> bool:
-    return isinstance(op, CompileModules) and op.backend == "inductor"
 
 
 def _saves(graph: Graph, inventory: Inventory) -> Saves | None:

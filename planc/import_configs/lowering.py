@@ -50,6 +50,7 @@ Block = tuple[str, list[str]]
 
 def plan_text(draft: Draft, target: Target, *, title: str) -> str | tuple[Missing, ...]:
     """The formatted plan of a draft, or everything that is missing for one."""
+    counts_epochs = draft.has(facts.EPOCHS) and not draft.has(facts.STEPS)
     needed = {
         "mesh": mesh_of(draft),
         "model": _model_source(draft, target),
@@ -57,7 +58,7 @@ def plan_text(draft: Draft, target: Target, *, title: str) -> str | tuple[Missin
         "local": local_batch(draft, length),
         "data": source_of(draft),
         "lr": required(draft, facts.LR),
-        "steps": None if _counts_epochs(draft) else required(draft, facts.STEPS),
+        "steps": None if counts_epochs else required(draft, facts.STEPS),
     }
     missing = tuple(one for one in needed.values() if isinstance(one, Missing))
     if missing:
@@ -68,10 +69,6 @@ def plan_text(draft: Draft, target: Target, *, title: str) -> str | tuple[Missin
     formatted, problems = format_source(SourceFile("imported.plan", text))
     assert formatted is not None, f"the importer wrote a plan that does not parse: {problems}"
     return formatted
-
-
-def _counts_epochs(draft: Draft) -> bool:
-    return draft.has(facts.EPOCHS) and not draft.has(facts.STEPS)
 
 
 def _blocks(draft: Draft, target: Target, needed: Mapping[str, Any]) -> Iterator[Block]:

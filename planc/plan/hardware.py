@@ -9,7 +9,7 @@ from planc.devices.hardware import DEVICES, Device, meant_device
 from planc.plan import codes
 from planc.plan.scalars import BYTES, Float, Int, Quantity, listed, wrong_type
 from planc.plan.scope import Scope
-from planc.plan.types import Optional, Variant, key, render_call
+from planc.plan.types import Optional, Variant, key, keys, render_call
 from planc.record import record
 from planc.syntax import ast
 
@@ -77,28 +77,15 @@ class DeviceType:
 
 
 def _device(own: OwnDevice) -> Device:
-    return Device(
-        _OWN,
-        memory_bytes=own.memory,
-        peak_flops=own.peak_flops,
-        memory_bandwidth=own.memory_bandwidth,
-        link_bandwidth=own.link_bandwidth,
-        nic_bandwidth=own.nic_bandwidth,
-        devices_per_node=own.devices_per_node,
-        host_bandwidth=own.host_bandwidth,
-    )
+    return Device(_OWN, own.memory, **{name: getattr(own, name) for name in _SHARED})
 
 
 def _own(device: Device) -> OwnDevice:
-    return OwnDevice(
-        memory=device.memory_bytes,
-        peak_flops=device.peak_flops,
-        memory_bandwidth=device.memory_bandwidth,
-        link_bandwidth=device.link_bandwidth,
-        nic_bandwidth=device.nic_bandwidth,
-        devices_per_node=device.devices_per_node,
-        host_bandwidth=device.host_bandwidth,
-    )
+    return OwnDevice(device.memory_bytes, **{name: getattr(device, name) for name in _SHARED})
+
+
+_SHARED = tuple(key.name for key in keys(OwnDevice) if key.name != "memory")
+"""What devices and `device(...)` name alike."""
 
 
 @record

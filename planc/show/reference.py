@@ -121,7 +121,7 @@ def blocks_that_mention(word: str) -> tuple[str, ...]:
 def page(topic: str) -> str | None:
     """The page of a block, an op or a style; None for any other word."""
     if topic == "expect":
-        return f"{_EXPECT}\n{_facts()}"
+        return f"{_EXPECT}\n{render_table(fact_rows(), indent='  ')}"
     if topic in BLOCKS:
         return "\n".join(_block(topic, BLOCKS[topic])) + "\n"
     if topic in BY_NAME:
@@ -140,10 +140,6 @@ ones that a change breaks. One comparison per line: ==, !=, <=, >=, < or >, and 
   gradient_accumulation == 16
   peak_memory < 60 GiB
 """
-
-
-def _facts() -> str:
-    return render_table(fact_rows(), indent="  ")
 
 
 def fact_rows() -> tuple[tuple[str, str, str], ...]:

@@ -19,17 +19,13 @@ from torch.optim import Optimizer
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import (
-    Accumulate,
     ClipGradients,
-    Evaluate,
     InitWeights,
     LoadWeights,
     ResumeCheckpoint,
     SaveCheckpoint,
     StepOptimizer,
 )
-from planc.pipelining.orders import Action
-from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Observer, Silent, StepMetrics, Together
 from planc.runtime.process import read_launch
@@ -86,12 +82,11 @@ class Record:
     """The learning rates of all parameter groups that each optimizer step really used."""
 
 
-class Recorder:
-    """Executes ops on the torch backend, and inspects the state before and after them."""
+class Recorder(TorchBackend):
+    """A torch backend that inspects the state before and after ops."""
 
     def __init__(self, run: Run, *, before_op: BeforeOp | None, perturbs: bool = False) -> None:
-        self.backend = TorchBackend(run)
-        self.state = self.backend.state
+        super().__init__(run)
         self.before_op = before_op
         self.perturbs = perturbs
         self.record = Record()
@@ -104,18 +99,15 @@ class Recorder:
             all_rates = of_all_stages(self.state, rates)
             self.record.learning_rates.append(tuple(sorted(map(float, all_rates))))
         if isinstance(op, ClipGradients) and position.step == 1:
-            parameters = dict(self.state[nn.Module].named_parameters())
-            found = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+            gradients = {name: p.grad for name, p in self._parameters().items() if p.grad is not None}
             packings = packings_of(self.state[nn.Module])
-            self.record.blocks |= local_digests(found, prefix="gradient of ")
-            self.record.gradients = tensors_of_all_stages(self.state, whole_tensors(found, packings))
-        self.backend.execute(op, position)
+            self.record.blocks |= local_digests(gradients, prefix="gradient of ")
+            self.record.gradients = tensors_of_all_stages(self.state, whole_tensors(gradients, packings))
+        super().execute(op, position)
         if self.perturbs and isinstance(op, InitWeights):
             perturb(self.state[nn.Module], seed=op.seed)
         if isinstance(op, InitWeights | LoadWeights):
-            whole = whole_tensors(
-                dict(self.state[nn.Module].named_parameters()), packings_of(self.state[nn.Module])
-            )
+            whole = whole_tensors(self._parameters(), packings_of(self.state[nn.Module]))
             self.record.initial = of_all_stages(self.state, digests(whole))
             buffers = whole_tensors(dict(self.state[nn.Module].named_buffers()), {})
             self.record.buffers = of_all_stages(self.state, digests(buffers))
@@ -125,37 +117,13 @@ class Recorder:
             whole = whole_tensors(named_tensors(saved), named_packings(saved))
             self.record.states[step] = of_all_stages(self.state, digests(whole))
 
-    def order_of(self, op: Accumulate) -> Sequence[Action]:
-        return self.backend.order_of(op)
-
-    def finish_order(self) -> None:
-        self.backend.finish_order()
-
-    def completed_steps(self) -> int:
-        return self.backend.completed_steps()
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        return dict(self.state[nn.Module].named_parameters())
 
     def started(self, *, first_step: int) -> None:
         self.record.first_step = first_step
-        self.record.blocks |= local_digests(dict(self.state[nn.Module].named_parameters()), prefix="initial ")
-        self.backend.started(first_step=first_step)
-
-    def ends_after(self, *, step: int) -> bool:
-        return self.backend.ends_after(step=step)
-
-    def abandons_step(self) -> bool:
-        return self.backend.abandons_step()
-
-    def abandon_step(self, *, step: int) -> None:
-        self.backend.abandon_step(step=step)
-
-    def pending_evaluations(self) -> Sequence[Evaluate]:
-        return self.backend.pending_evaluations()
-
-    def describe_rank(self) -> str:
-        return self.backend.describe_rank()
-
-    def failed(self, message: str, *, code: ExitCode) -> str | None:
-        return self.backend.failed(message, code=code)
+        self.record.blocks |= local_digests(self._parameters(), prefix="initial ")
+        super().started(first_step=first_step)
 
 
 class Metrics(Silent):

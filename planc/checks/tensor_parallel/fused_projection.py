@@ -49,11 +49,8 @@ def _help(subject: Subject, fused: list[str]) -> str:
     widths = held.pop()
     if widths is not None and not held:
         return f"shard each projection: write {changed(subject, fused, packing_style(widths))}"
-    return f"gather its output: write {gathered(subject, [_parent(fqn) for fqn in fused])}"
-
-
-def _parent(fqn: str) -> str:
-    return fqn.rpartition(".")[0]
+    parents = [fqn.rpartition(".")[0] for fqn in fused]
+    return f"gather its output: write {gathered(subject, parents)}"
 
 
 def _consumers(subject: Subject) -> Mapping[str, tuple[Module, ...]]:

@@ -21,7 +21,6 @@ from planc.fmt.format import format_source
 from planc.hub.user_dirs import cache_dir
 from planc.inventory.files import InventoryError
 from planc.inventory.known import KnownModels
-from planc.inventory.schema import Inventory
 from planc.plan.bind import BoundPlan
 from planc.plan.expectations import holds
 from planc.source import SourceFile
@@ -217,13 +216,9 @@ def _base(bound: BoundPlan, arguments: Namespace) -> Base:
         )
     if bound.plan.fsdp is not None and bound.plan.fsdp.cpu_offload:
         raise UsageError("the time of CPU offload is not modeled: search without `cpu_offload`")
-    if not _has_layers(bound.inventory):
+    if not bound.inventory.blocks:
         raise UsageError("the model has no repeated layers for FSDP to shard")
     return base
-
-
-def _has_layers(inventory: Inventory) -> bool:
-    return bool(inventory.blocks)
 
 
 def _write(proposals: tuple[Proposal, ...], search: Search, arguments: Namespace) -> int:

@@ -141,11 +141,7 @@ def trees_of(texts: Mapping[str, Path], repository: Repository) -> tuple[Tree, .
 
 def _where(revision: str | None) -> str:
     known = {None: "from the working tree", INDEX: "from the index"}
-    return known.get(revision) or f"from {_short(revision)}"
-
-
-def _short(revision: str | None) -> str:
-    return git("rev-parse", "--short", f"{revision}").decode().strip()
+    return known.get(revision) or f"from {git('rev-parse', '--short', str(revision)).decode().strip()}"
 
 
 def _is_same_file(one: Path, other: Path) -> bool:

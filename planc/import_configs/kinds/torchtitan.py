@@ -61,6 +61,10 @@ def _decay_type(value: Value) -> str:
     raise Unread(f"planc decays linearly or by a cosine, not by {written(value)}")
 
 
+def _fused(value: Value) -> str:
+    return "fused" if readers.flag(value) else "for_loop"
+
+
 _SECONDS = "a plan has one timeout, `mesh.timeout`, for all of a run"
 _PARTS = (
     *(
@@ -143,7 +147,7 @@ _PARTS = (
         Row("optimizer.eps", facts.EPS),
         Row("optimizer.weight_decay", facts.WEIGHT_DECAY),
         Row("optimizer.implementation", facts.IMPLEMENTATION),
-        Row("optimizer.fused", facts.IMPLEMENTATION, read=lambda value: _fused(value)),
+        Row("optimizer.fused", facts.IMPLEMENTATION, read=_fused),
         Row("optimizer.early_step_in_backward", reason=why.IN_BACKWARD, harmless=(False,)),
         Row(f"{_GROUPS}.*.optimizer_kwargs.lr", change=why.GROUPS, opens=facts.LR),
         Row(f"{_GROUPS}.**", change=why.GROUPS),
@@ -224,10 +228,6 @@ _PARTS = (
         Row("job.**", reason=why.LABEL),
     ),
 )
-
-
-def _fused(value: Value) -> str:
-    return "fused" if readers.flag(value) else "for_loop"
 
 
 def _faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:

@@ -190,11 +190,7 @@ def offloading_rows(leaves: Mapping[str, Leaf], *, recomputes: bool) -> tuple[Ro
     keys = [key for key in ("gradient_checkpointing", "activation_checkpointing") if key in leaves]
     if not all(leaves[key].value is True for key in keys) or not (keys or recomputes):
         return ()
-    return tuple(Row(key, facts.RECOMPUTE, read=_offload) for key in (*keys, moved.key))
-
-
-def _offload(value: Value) -> str:
-    return "offload"
+    return tuple(Row(key, facts.RECOMPUTE, read=lambda value: "offload") for key in (*keys, moved.key))
 
 
 ARGUMENT_DEFAULTS = (
