@@ -9,6 +9,7 @@ from planc.fmt.format import format_source
 from planc.hub.names import is_commit, is_hub, is_repository, parse_hub
 from planc.import_configs import facts
 from planc.import_configs.draft import Draft
+from planc.import_configs.facts import Fact
 from planc.import_configs.kind import NoteKind
 from planc.import_configs.optimizer_text import decimal_text, optimizer_lines, share_text
 from planc.import_configs.sizes import (
@@ -80,8 +81,7 @@ def _blocks(draft: Draft, target: Target, needed: Mapping[str, Any]) -> Iterator
     if sizes:
         yield "mesh", sizes
     if mesh.pp > 1:
-        schedule = draft.take(facts.PIPELINE_SCHEDULE)
-        yield "pipeline on pp", [f"schedule = {schedule}"] if schedule else []
+        yield "pipeline on pp", [*_settings(draft, schedule=facts.PIPELINE_SCHEDULE)]
     if mesh.tp > 1:
         in_sequence = draft.take(facts.SEQUENCE_PARALLEL)
         yield "tensor_parallel on tp", ["auto(sequence_parallel = true)" if in_sequence else "auto"]
@@ -149,21 +149,21 @@ def _model(draft: Draft, source: str) -> Iterator[str]:
         yield f"attention = {draft.take(facts.ATTENTION)}"
     if not draft.has(facts.MODEL_DTYPE):
         draft.added("model.dtype", "float32: the file does not give the dtype of stored parameters")
-    for fact, key in (
-        (facts.MODEL_SEED, "seed"),
-        (facts.MODEL_DTYPE, "dtype"),
-    ):
-        value = draft.take(fact)
-        if value is not None:
-            yield f"{key} = {value}"
+    yield from _settings(draft, seed=facts.MODEL_SEED, dtype=facts.MODEL_DTYPE)
+
+
+def _settings(draft: Draft, **facts_by_key: Fact) -> Iterator[str]:
+    """The settings whose facts the draft has, with their values as a plan writes them."""
+    for key, fact in facts_by_key.items():
+        if (value := draft.take(fact)) is not None:
+            yield f"{key} = {str(value).lower() if isinstance(value, bool) else value}"
 
 
 def _mesh_rest(draft: Draft, mesh: Mesh) -> Iterator[str]:
     per_node = devices_per_node(draft, mesh)
     if per_node is not None:
         yield f"devices_per_node = {per_node}"
-    if backend := draft.take(facts.BACKEND):
-        yield f"backend = {backend}"
+    yield from _settings(draft, backend=facts.BACKEND)
     minutes = draft.take(facts.TIMEOUT_MINUTES)
     seconds = draft.take(facts.TIMEOUT) if minutes is None else 60 * minutes
     if seconds is not None:
@@ -177,12 +177,7 @@ def _fsdp(draft: Draft, mesh: Mesh, target: Target) -> Block:
     draft.take(facts.UNITS)
     if mesh.dp_replicate > 1:
         lines.append("replicate_on = dp_replicate")
-    param = draft.take(facts.PARAM_DTYPE)
-    if param is not None:
-        lines.append(f"param_dtype = {param}")
-    reduce = draft.take(facts.REDUCE_DTYPE)
-    if reduce is not None:
-        lines.append(f"reduce_dtype = {reduce}")
+    lines += _settings(draft, param_dtype=facts.PARAM_DTYPE, reduce_dtype=facts.REDUCE_DTYPE)
     if draft.take(facts.OFFLOAD):
         lines.append("cpu_offload = true")
     if draft.take(facts.RESHARD_BACKWARD) is False:
@@ -202,19 +197,14 @@ def _fsdp(draft: Draft, mesh: Mesh, target: Target) -> Block:
 def _context_parallel(draft: Draft) -> Block:
     rotate = "ulysses" if draft.has(facts.ULYSSES) else draft.take(facts.ROTATE)
     lines = [f"rotate = {rotate}"] if rotate else []
-    if balancer := draft.take(facts.BALANCER):
-        lines.append(f"load_balancer = {balancer}")
-    return "context_parallel on cp", lines
+    return "context_parallel on cp", [*lines, *_settings(draft, load_balancer=facts.BALANCER)]
 
 
 def _compile(draft: Draft, target: Target, *, is_ring: bool) -> Iterator[str]:
     if is_ring and not draft.has(facts.FULLGRAPH):
         draft.added("compile.fullgraph", "false: ring attention can't be traced as one graph")
         yield "fullgraph = false"
-    for fact, key in ((facts.FULLGRAPH, "fullgraph"), (facts.DYNAMIC, "dynamic")):
-        value = draft.take(fact)
-        if value is not None:
-            yield f"{key} = {'true' if value else 'false'}"
+    yield from _settings(draft, fullgraph=facts.FULLGRAPH, dynamic=facts.DYNAMIC)
     yield from (rule([f"{one}.*"], "region") for one in target.blocks)
 
 
@@ -246,8 +236,7 @@ def _checkpoint(draft: Draft) -> Iterator[str]:
         return
     if every is not None:
         yield f"save_every = {every} steps"
-    if (keep := draft.take(facts.KEEP_LAST)) is not None:
-        yield f"keep_last = {keep}"
+    yield from _settings(draft, keep_last=facts.KEEP_LAST)
     if draft.take(facts.ASYNC) == "async":
         yield "mode = async"
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from planc.hub.names import is_repository
 from planc.import_configs.leaves import Value, written
@@ -33,6 +34,7 @@ class Automatic(Idle):
         super().__init__("`auto` is filled in by the launching program: a plan names the value")
 
 
+_Meant = TypeVar("_Meant")
 _MAX = 10**15
 """The largest whole number: beyond it a float would round."""
 
@@ -49,18 +51,26 @@ def number(value: Value) -> float:
     return float(value)
 
 
-def count(value: Value) -> int:
-    found = number(value)
-    if not 1 <= found <= _MAX or found != int(found):
-        raise Unread(f"`{written(value)}` is not a positive whole number")
-    return int(found)
+def _number_reader(is_right: Callable[[float], bool], fault: str) -> Callable[[Value], float]:
+    def read(value: Value) -> float:
+        given = number(value)
+        if not is_right(given):
+            raise Unread(f"`{written(value)}` {fault}")
+        return given
+
+    return read
 
 
-def whole(value: Value) -> int:
-    found = number(value)
-    if not 0 <= found <= _MAX or found != int(found):
-        raise Unread(f"`{written(value)}` is not a whole number")
-    return int(found)
+def _whole_reader(least: int, fault: str) -> Callable[[Value], int]:
+    read = _number_reader(lambda given: least <= given <= _MAX and given == int(given), fault)
+    return lambda value: int(read(value))
+
+
+count = _whole_reader(1, "is not a positive whole number")
+whole = _whole_reader(0, "is not a whole number")
+share = _number_reader(lambda given: 0 <= given <= 1, "is not between 0 and 1")
+positive = _number_reader(lambda given: given > 0, "is not positive")
+amount = _number_reader(lambda given: given >= 0, "is negative")
 
 
 def rest_or_count(value: Value) -> int | None:
@@ -70,31 +80,9 @@ def rest_or_count(value: Value) -> int | None:
     return count(value)
 
 
-def share(value: Value) -> float:
-    found = number(value)
-    if not 0 <= found <= 1:
-        raise Unread(f"`{written(value)}` is not between 0 and 1")
-    return found
-
-
-def positive(value: Value) -> float:
-    found = number(value)
-    if found <= 0:
-        raise Unread(f"`{written(value)}` is not positive")
-    return found
-
-
 def clipping(value: Value) -> float | None:
     """The norm; None for what turns clipping off."""
-    found = None if value is None else amount(value)
-    return found or None
-
-
-def amount(value: Value) -> float:
-    found = number(value)
-    if found < 0:
-        raise Unread(f"`{written(value)}` is negative")
-    return found
+    return None if value is None else amount(value) or None
 
 
 _ON = ("true", "yes", "on")
@@ -192,56 +180,64 @@ def _automatic(value: Value) -> Automatic | None:
     return Automatic() if isinstance(value, str) and value.lower() == "auto" else None
 
 
-def among(**names: str) -> Callable[[Value], str]:
-    """The reader of a closed choice: of a word, the plan's word."""
+def choice(names: Mapping[str, _Meant], refusal: str) -> Callable[[Value], _Meant]:
+    """The reader of a closed choice: what a word in any case means. `refusal` names what planc has."""
 
-    def read(value: Value) -> str:
+    def read(value: Value) -> _Meant:
         word = text(value).lower()
         if word not in names:
-            raise _automatic(value) or Unread(f"planc does not have `{written(value)}`")
+            raise Unread(refusal.format(written(value)))
         return names[word]
 
     return read
 
 
+def among(**names: str) -> Callable[[Value], str]:
+    """The reader of a closed choice that the launching program may fill in."""
+    read = choice(names, "planc does not have `{}`")
+
+    def read_unless_filled_in(value: Value) -> str:
+        if (automatic := _automatic(value)) is not None:
+            raise automatic
+        return read(value)
+
+    return read_unless_filled_in
+
+
 _ADAMW = "adamw adamw_torch adamw_torch_fused adamw_hf adamw_torch_xla torch.optim.adamw adamw_fused"
 
-
-def optimizer(value: Value) -> str:
-    word = text(value).lower()
-    if word in _ADAMW.split():
-        return "adamw"
-    if word in ("adam", "torch.optim.adam"):
-        return "adam"
-    if word in ("sgd", "torch.optim.sgd"):
-        return "sgd"
-    raise Unread(f"planc has adamw and sgd, not {written(value)}")
-
-
-_PIPELINES = {"1f1b": "one_f_one_b", "gpipe": "gpipe", "interleaved1f1b": "interleaved"}
-
-
-def pipeline_schedule(value: Value) -> str:
-    """The schedule that one of torch's names means."""
-    word = text(value).lower()
-    if word not in _PIPELINES:
-        raise Unread(f"planc has 1F1B, GPipe and Interleaved1F1B of torch's schedules, not {written(value)}")
-    return _PIPELINES[word]
-
-
-_SCHEDULES = {
-    **dict.fromkeys(("cosine", "cosine_with_min_lr", "warmupcosinelr"), "cosine"),
-    **dict.fromkeys(("linear", "warmupdecaylr"), "linear"),
-    **dict.fromkeys(("constant", "constant_with_warmup", "warmuplr"), "constant"),
-    **dict.fromkeys(("warmup_stable_decay", "wsd"), "wsd"),
-}
-
-
-def schedule(value: Value) -> str:
-    word = text(value).lower()
-    if word not in _SCHEDULES:
-        raise Unread(f"planc has cosine, linear, constant and wsd, not {written(value)}")
-    return _SCHEDULES[word]
+optimizer = choice(
+    {
+        **dict.fromkeys(_ADAMW.split(), "adamw"),
+        **dict.fromkeys(("adam", "torch.optim.adam"), "adam"),
+        **dict.fromkeys(("sgd", "torch.optim.sgd"), "sgd"),
+    },
+    "planc has adamw and sgd, not {}",
+)
+pipeline_schedule = choice(
+    {"1f1b": "one_f_one_b", "gpipe": "gpipe", "interleaved1f1b": "interleaved"},
+    "planc has 1F1B, GPipe and Interleaved1F1B of torch's schedules, not {}",
+)
+schedule = choice(
+    {
+        **dict.fromkeys(("cosine", "cosine_with_min_lr", "warmupcosinelr"), "cosine"),
+        **dict.fromkeys(("linear", "warmupdecaylr"), "linear"),
+        **dict.fromkeys(("constant", "constant_with_warmup", "warmuplr"), "constant"),
+        **dict.fromkeys(("warmup_stable_decay", "wsd"), "wsd"),
+    },
+    "planc has cosine, linear, constant and wsd, not {}",
+)
+balancer = choice({"headtail": "headtail", "none": "none"}, "planc has headtail and none, not {}")
+save_mode = choice(
+    {
+        **dict.fromkeys(("async", "async_with_pinned_mem"), "async"),
+        **dict.fromkeys(("disabled", "sync"), "sync"),
+    },
+    "planc saves sync or async, not {}",
+)
+offload_device = choice(
+    {"cpu": True, "none": False}, "planc offloads to host memory (`cpu_offload`), not to {}"
+)
 
 
 def attention(value: Value) -> str:
@@ -253,28 +249,11 @@ def attention(value: Value) -> str:
     raise Unread(f"planc has sdpa and eager, not {written(value)}")
 
 
-def balancer(value: Value) -> str:
-    word = text(value).lower()
-    if word in ("headtail", "none"):
-        return word
-    raise Unread(f"planc has headtail and none, not {written(value)}")
-
-
 def recompute(value: Value) -> str:
     """full, selective or none."""
     if isinstance(value, str) and value.lower() in ("full", "selective", "none"):
         return value.lower()
     return "full" if flag(value) else "none"
-
-
-def save_mode(value: Value) -> str:
-    """async or sync."""
-    word = text(value).lower()
-    if word in ("async", "async_with_pinned_mem"):
-        return "async"
-    if word in ("disabled", "sync"):
-        return "sync"
-    raise Unread(f"planc saves sync or async, not {written(value)}")
 
 
 def shard_words(value: Value) -> tuple[str, ...]:
@@ -305,13 +284,6 @@ def stage(value: Value) -> int:
     found = whole(value)
     if found > 3:
         raise Unread(f"ZeRO has stages 0 to 3, not {written(value)}")
-    return found
-
-
-def offload_device(value: Value) -> bool:
-    found = {"cpu": True, "none": False}.get(text(value).lower())
-    if found is None:
-        raise Unread(f"planc offloads to host memory (`cpu_offload`), not to {written(value)}")
     return found
 
 
