@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
-from planc.layouts.families import as_patterns, families, quoted
+from planc.layouts.families import families, quoted
 from planc.plan.tensor_dtypes import other_dtypes
 from planc.plan.unit_dtypes import parameters_by_unit
 from planc.source import Span
@@ -54,7 +54,7 @@ def _help(subject: Subject, others: Sequence[str]) -> str:
     ]
     held = {f"{module.fqn}.{parameter.name}" for module in inside for parameter in module.parameters}
     if held <= set(others) and "" not in owners:
-        patterns = as_patterns(families(subject.inventory, sorted(owners)))
+        patterns = subject.patterns(sorted(owners))
         rules = ", ".join(f'"{pattern}" -> unit' for pattern in patterns)
         return f"add `{rules}` to `fsdp`, which makes them units of their own"
     return "write `dtype = float32` in `model`"

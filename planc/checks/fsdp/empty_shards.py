@@ -8,7 +8,6 @@ from planc.checks.support.legal_values import divisors
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Severity
 from planc.inventory.schema import Module, Parameter
-from planc.layouts.families import as_patterns, families, quoted
 from planc.record import record
 from planc.tables import plural
 from planc.vocab import Replicate, Shard
@@ -50,7 +49,7 @@ def check(subject: Subject) -> Findings:
         fair = sum(one.num_elements for one in short) // num_ranks
         if held - fair < _WORTH_SAYING * even:
             continue
-        names = quoted(as_patterns(families(subject.inventory, (one.name for one in short))))
+        names = subject.named(one.name for one in short)
         idle = "1 rank holds" if num_ranks - num_rows == 1 else f"{num_ranks - num_rows} ranks hold"
         yield CODE.at(
             fsdp.span,

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.diagnostics import Code
-from planc.layouts.families import as_patterns, families, quoted
 from planc.plan.spec import AttentionKernel
 from planc.vocab import SEES_LATER_TOKENS, SINKS
 
@@ -37,7 +36,7 @@ def check(subject: Subject) -> Findings:
         meaning = f", {_MEANINGS[extra]}" if extra in _MEANINGS else ""
         yield CODE.at(
             subject.plan.span("model.hf"),
-            f"{quoted(as_patterns(families(subject.inventory, fqns)))} {asks}{meaning}",
+            f"{subject.named(fqns)} {asks}{meaning}",
             notes=(
                 "planc computes causal attention over a whole sequence or a sliding window, with sinks or "
                 "without, and nothing else",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Severity
 from planc.inventory.routers import Router, routers
-from planc.layouts.families import as_patterns, families, quoted
+from planc.layouts.families import quoted
 
 CODE = Code("P725", "experts-unbalanced", "nothing balances the load of experts", Severity.WARNING)
 
@@ -18,7 +18,7 @@ def check(subject: Subject) -> Findings:
     trained = [router for router in routers(subject.inventory) if _is_trained(subject, router)]
     if not trained:
         return
-    named = as_patterns(families(subject.inventory, [router.fqn for router in trained]))
+    named = subject.patterns([router.fqn for router in trained])
     listed = ", ".join(f'"{pattern}"' for pattern in named)
     yield CODE.at(
         subject.plan.span("model.hf"),

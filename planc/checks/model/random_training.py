@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
 from planc.layouts.draws import placed_draws
-from planc.layouts.families import as_patterns, families, quoted
+from planc.layouts.families import quoted
 from planc.plan.spec import AttentionKernel
 
 CODE = Code("P724", "random-training", "the model draws random numbers in training")
@@ -64,7 +64,7 @@ def _unplaced(subject: Subject) -> Findings:
         (divided, "tensor_parallel", "its tensor's layout over tp is unknown"),
     ):
         if fqns:
-            names = quoted(as_patterns(families(subject.inventory, fqns)))
+            names = subject.named(fqns)
             yield CODE.at(
                 subject.plan.span(path),
                 f"dropout in {names} can't be repeated on other meshes: {why}",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
 from planc.inventory.schema import Inventory
-from planc.layouts.families import as_patterns, families, quoted
 from planc.plan.spec import Weights
 
 CODE = Code("P720", "weights-unset", "uninitialized parameters or buffers")
@@ -19,7 +18,7 @@ def check(subject: Subject) -> Findings:
     names = (*parameters, *buffers) if is_random else buffers
     if not names:
         return
-    found = quoted(as_patterns(families(subject.inventory, names)))
+    found = subject.named(names)
     yield CODE.at(
         subject.plan.span("model.hf"),
         f"the model's code never initializes {found}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Severity
 from planc.inventory.schema import Kind
-from planc.layouts.families import as_patterns, families, quoted
+from planc.layouts.families import quoted
 
 CODE = Code("P721", "norms-decayed", "weight decay is disabled for some norms but not others", Severity.NOTE)
 
@@ -27,7 +27,7 @@ def check(subject: Subject) -> Findings:
     left = [module_fqn for fqn, module_fqn in norms.items() if fqn not in decays]
     if not spared or not left or decay == 0:
         return
-    patterns = as_patterns(families(subject.inventory, left))
+    patterns = subject.patterns(left)
     listed = ", ".join(f'"{pattern}"' for pattern in patterns)
     yield CODE.at(
         spared[0],

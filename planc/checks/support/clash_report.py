@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from planc.checks.support.rule import Subject
 from planc.diagnostics import Label
-from planc.layouts.families import as_patterns, families, family, quoted
+from planc.layouts.families import family
 from planc.layouts.flow import Clash, ClashKind
 from planc.record import record
 from planc.source import Span
 from planc.styles.edges import SEQUENCE
 from planc.styles.style import Style
-from planc.vocab import Placement
 
 _OF_PLACES = (ClashKind.TOKENS_APART, ClashKind.FEATURES_APART, ClashKind.OWN_PARAMETER)
 """Faults of values between modules, whatever the styles of these modules."""
@@ -42,7 +41,7 @@ def clash_groups(subject: Subject, kind: ClashKind) -> Iterator[ClashGroup]:
             consumers=tuple(dict.fromkeys(clash.consumer for clash in clashes)),
             producers=tuple(dict.fromkeys(fqn for clash in clashes for fqn in clash.producers)),
             partners=tuple(dict.fromkeys(fqn for clash in clashes for fqn in clash.partners)),
-            style=_style(subject, clashes[0].consumer),
+            style=subject.style(clashes[0].consumer),
         )
 
 
@@ -54,62 +53,13 @@ def _cause(subject: Subject, clash: Clash) -> tuple[object, ...]:
         return (family(subject.inventory, clash.producers[0]),)
     if clash.kind in _OF_PLACES:
         return (clash.arriving,)
-    style = _style(subject, clash.consumer)
+    style = subject.style(clash.consumer)
     return (clash.needs, clash.arriving, style.name if style else None)
-
-
-def _style(subject: Subject, fqn: str) -> Style | None:
-    assignment = subject.bound.styles.get(fqn)
-    return assignment.style if assignment else None
-
-
-def rule_spans(subject: Subject, fqns: Sequence[str]) -> tuple[Span, ...]:
-    """The rules that gave these modules their styles, each once."""
-    found = (subject.bound.styles.get(fqn) for fqn in fqns)
-    return tuple(dict.fromkeys(assignment.span for assignment in found if assignment))
-
-
-def block_span(subject: Subject) -> Span:
-    """Where a missing tensor-parallel rule would belong."""
-    spec = subject.plan.tensor_parallel
-    assert spec is not None, "layouts differ only under a tensor_parallel block"
-    return spec.span
-
-
-def primary_span(subject: Subject, spans: Sequence[Span]) -> Span:
-    """The first of the rules that a finding is about, or the place for a missing rule."""
-    return spans[0] if spans else block_span(subject)
 
 
 def labels_at(spans: Sequence[Span], text: str, *, apart_from: Span | None) -> tuple[Label, ...]:
     """A label at each of `spans` except the primary one."""
     return tuple(Label(span, text) for span in spans if span != apart_from)
-
-
-def patterns(subject: Subject, fqns: Sequence[str]) -> tuple[str, ...]:
-    """The modules as patterns over all layers."""
-    return as_patterns(families(subject.inventory, fqns))
-
-
-def outputs(subject: Subject, fqns: Sequence[str], layout: Placement) -> str:
-    """ "`model.norm` outputs Shard(1)", as patterns over all layers."""
-    names = patterns(subject, fqns)
-    # A pattern such as `model.layers.*.self_attn.{q,k}_proj` is several modules too.
-    verb = "outputs" if len(names) == 1 and "{" not in names[0] else "output"
-    return f"{quoted(names)} {verb} {layout}"
-
-
-def rules_to_add(subject: Subject, fqns: Sequence[str], action: str) -> str:
-    """`add "model.layers.*.mlp.down_proj" -> rowwise`."""
-    rules = (f'`"{pattern}" -> {action}`' for pattern in patterns(subject, fqns))
-    return f"add {' and '.join(rules)}"
-
-
-def size_note(subject: Subject, fqns: Sequence[str]) -> tuple[str, ...]:
-    """The number of affected modules, if the finding's text shows fewer."""
-    if len(fqns) == len(families(subject.inventory, fqns)):
-        return ()
-    return (f"{len(fqns)} modules are affected, starting with `{fqns[0]}`",)
 
 
 def rowwise_for(subject: Subject, fqn: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planc.checks.support.clash_report import patterns
 from planc.checks.support.rule import Subject
 from planc.inventory.schema import Kind, Module
 from planc.layouts.flow import ClashKind
@@ -67,7 +66,7 @@ def changed(subject: Subject, fqns: Sequence[str], action: str) -> str:
     found = (subject.bound.styles.get(fqn) for fqn in fqns)
     is_elsewhere = any(one and (one.rule is None or one.span.file != own) for one in found)
     override = "override " if is_elsewhere else ""
-    return " and ".join(f'`{override}"{pattern}" -> {action}`' for pattern in patterns(subject, fqns))
+    return " and ".join(f'`{override}"{pattern}" -> {action}`' for pattern in subject.patterns(fqns))
 
 
 def divided_here(subject: Subject, fqns: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,12 +10,15 @@ from pathlib import Path
 from planc.devices.hardware import Demand
 from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Inventory
+from planc.layouts.families import as_patterns, families, quoted
 from planc.layouts.flow import Flow, layout_flow
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import facts
 from planc.plan.spec import Plan
 from planc.record import record
-from planc.vocab import MeshDim
+from planc.source import Span
+from planc.styles.style import Style
+from planc.vocab import MeshDim, Placement
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +58,53 @@ class Subject:
     def flow(self) -> Flow:
         """The layouts of activations over tp."""
         return layout_flow(self.bound)
+
+    @property
+    def tp_span(self) -> Span:
+        """Where a missing tensor-parallel rule would belong."""
+        spec = self.plan.tensor_parallel
+        assert spec is not None, "layouts differ only under a tensor_parallel block"
+        return spec.span
+
+    def style(self, fqn: str) -> Style | None:
+        """The tensor-parallel style of a module."""
+        assignment = self.bound.styles.get(fqn)
+        return assignment.style if assignment else None
+
+    def rule_spans(self, fqns: Iterable[str]) -> tuple[Span, ...]:
+        """The rules that gave these modules their styles, each once."""
+        assignments = (self.bound.styles.get(fqn) for fqn in fqns)
+        return tuple(dict.fromkeys(assignment.span for assignment in assignments if assignment))
+
+    def primary_span(self, spans: Sequence[Span]) -> Span:
+        """The first of the rules that a finding is about, or the place for a missing rule."""
+        return spans[0] if spans else self.tp_span
+
+    def patterns(self, fqns: Iterable[str]) -> tuple[str, ...]:
+        """Modules or parameters as patterns over all layers."""
+        return as_patterns(families(self.inventory, fqns))
+
+    def named(self, fqns: Iterable[str]) -> str:
+        """Modules or parameters as a finding names them: quoted patterns over all layers."""
+        return quoted(self.patterns(fqns))
+
+    def outputs(self, fqns: Sequence[str], layout: Placement) -> str:
+        """ "`model.norm` outputs Shard(1)", as patterns over all layers."""
+        names = self.patterns(fqns)
+        # A pattern such as `model.layers.*.self_attn.{q,k}_proj` is several modules too.
+        verb = "outputs" if len(names) == 1 and "{" not in names[0] else "output"
+        return f"{quoted(names)} {verb} {layout}"
+
+    def rules_to_add(self, fqns: Iterable[str], action: str) -> str:
+        """`add "model.layers.*.mlp.down_proj" -> rowwise`."""
+        rules = (f'`"{pattern}" -> {action}`' for pattern in self.patterns(fqns))
+        return f"add {' and '.join(rules)}"
+
+    def size_note(self, fqns: Sequence[str]) -> tuple[str, ...]:
+        """The number of affected modules, if the finding's text shows fewer."""
+        if len(fqns) == len(families(self.inventory, fqns)):
+            return ()
+        return (f"{len(fqns)} modules are affected, starting with `{fqns[0]}`",)
 
 
 Findings = Iterator[Diagnostic]

@@ -8,12 +8,10 @@ from enum import IntEnum
 from math import gcd
 
 from planc.checks.support.attention_heads import AttentionHolders, divided_attentions
-from planc.checks.support.clash_report import patterns
 from planc.checks.support.legal_values import choices, divisors
 from planc.checks.support.rule import Subject
 from planc.diagnostics import Label
 from planc.inventory.schema import Attention, Kind, Module, OwnHeads, Parameter
-from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
 from planc.plan.divided_heads import attentions_with_replicated_kv
 from planc.plan.mesh import MeshSpec
@@ -139,7 +137,7 @@ def _sites(subject: Subject, places: Iterable[tuple[Span, str]]) -> tuple[tuple[
     found: dict[Span, list[str]] = {}
     for span, fqn in places:
         found.setdefault(span, []).append(fqn)
-    return tuple((span, f"the heads of {quoted(patterns(subject, fqns))}") for span, fqns in found.items())
+    return tuple((span, f"the heads of {subject.named(fqns)}") for span, fqns in found.items())
 
 
 def _kv_rules(subject: Subject, attention: Attention | OwnHeads, *, first: Assignment) -> Iterator[Span]:
@@ -174,8 +172,8 @@ def _widths(subject: Subject) -> Iterator[ShardedSize]:
         yield ShardedSize(
             SizeKind.WIDTH,
             size,
-            f"{plural(size, 'feature')} of {quoted(patterns(subject, parents))}",
-            tuple((span, quoted(patterns(subject, fqns))) for span, fqns in sites.items()),
+            f"{plural(size, 'feature')} of {subject.named(parents)}",
+            tuple((span, subject.named(fqns)) for span, fqns in sites.items()),
         )
 
 

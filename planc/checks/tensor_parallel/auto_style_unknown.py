@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from planc.checks.support.clash_report import rules_to_add
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
 from planc.layouts.families import quoted
@@ -32,7 +31,7 @@ def check(subject: Subject) -> Findings:
             spec.auto.span,
             f"{subject.inventory.architecture} uses {quoted(dict.fromkeys(one.style for one in left))}",
             notes=tuple(f'"{one.pattern}" -> {one.style}' for one in left),
-            help=f"{rules_to_add(subject, bare, REPLICATE.name)} to keep them whole, or another style"
+            help=f"{subject.rules_to_add(bare, REPLICATE.name)} to keep them whole, or another style"
             if all(module and module.parameters for module in map(subject.inventory.get, bare))
             else "write rules for all modules to shard, and leave out `auto`",
         )

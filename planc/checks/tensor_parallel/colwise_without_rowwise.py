@@ -2,56 +2,43 @@
 
 from __future__ import annotations
 
-from planc.checks.support.clash_report import (
-    ClashGroup,
-    block_span,
-    clash_groups,
-    labels_at,
-    outputs,
-    patterns,
-    rowwise_for,
-    rule_spans,
-    rules_to_add,
-    size_note,
-)
+from planc.checks.support.clash_report import ClashGroup, clash_groups, labels_at, rowwise_for
 from planc.checks.support.remedies import changed, exchanged, gathered
-from planc.checks.support.rule import Findings, Subject, reports
-from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.checks.support.rule import Findings, Subject
+from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
-from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
-from planc.vocab import MeshDim
 
 CODE = Code("P406", "colwise-without-rowwise", "sharded features are never gathered or reduced")
 
 
-@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+@judges_layouts(CODE)
 def check(subject: Subject) -> Findings:
     """One finding, at the rule that shards, for all layers and producers of one kind of consumer."""
     elsewhere = exchanged(subject)
     for group in clash_groups(subject, ClashKind.FEATURES_STAY_DIVIDED):
         if elsewhere.issuperset(group.producers) or elsewhere.issuperset(group.consumers):
             continue  # P407 reports that the styles are swapped
-        dividing = rule_spans(subject, group.producers)
-        span = dividing[0] if dividing else block_span(subject)
-        consumers = rule_spans(subject, group.consumers)
+        dividing = subject.rule_spans(group.producers)
+        span = dividing[0] if dividing else subject.tp_span
+        consumers = subject.rule_spans(group.consumers)
         yield CODE.at(
             span,
-            outputs(subject, group.producers, group.first.arriving),
+            subject.outputs(group.producers, group.first.arriving),
             secondary=(
                 *labels_at(dividing, "and here", apart_from=span),
                 *labels_at(consumers, f"this needs {group.first.needs}", apart_from=span),
             ),
-            notes=(_meeting(subject, group), *size_note(subject, group.consumers)),
+            notes=(_meeting(subject, group), *subject.size_note(group.consumers)),
             help=_help(subject, group),
         )
 
 
 def _meeting(subject: Subject, group: ClashGroup) -> str:
     if group.partners:
-        return f"it is combined with {group.first.needs} from {quoted(patterns(subject, group.partners[:1]))}"
+        return f"it is combined with {group.first.needs} from {subject.named(group.partners[:1])}"
     rule = "" if group.style else ", which has no rule"
-    return f"it goes into {quoted(patterns(subject, group.consumers))}{rule}"
+    return f"it goes into {subject.named(group.consumers)}{rule}"
 
 
 def _help(subject: Subject, group: ClashGroup) -> str:
@@ -68,7 +55,7 @@ def _help(subject: Subject, group: ClashGroup) -> str:
     action = rowwise_for(subject, modules[0])
     if group.partners or group.style:
         return f"write {changed(subject, modules, action)}"
-    return rules_to_add(subject, modules, action)
+    return subject.rules_to_add(modules, action)
 
 
 def _are_siblings(subject: Subject, group: ClashGroup) -> bool:

@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-from planc.checks.support.clash_report import (
-    clash_groups,
-    labels_at,
-    patterns,
-    primary_span,
-    rule_spans,
-    rules_to_add,
-    size_note,
-)
-from planc.checks.support.rule import Findings, Subject, reports
-from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.checks.support.clash_report import clash_groups, labels_at
+from planc.checks.support.rule import Findings, Subject
+from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
-from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
-from planc.vocab import MeshDim
 
 CODE = Code("P414", "divided-norm-gradient", "a head norm's gradient is not reduced over tp")
 
 _STYLE = "replicated_with_grad_allreduce"
 
 
-@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+@judges_layouts(CODE)
 def check(subject: Subject) -> Findings:
     """One finding at the block for all norms without a rule, and one at each rule with a wrong style."""
     for group in clash_groups(subject, ClashKind.NORM_ON_HEADS):
-        spans = rule_spans(subject, group.consumers)
-        span = primary_span(subject, spans)
-        names = quoted(patterns(subject, group.consumers))
+        spans = subject.rule_spans(group.consumers)
+        span = subject.primary_span(spans)
+        names = subject.named(group.consumers)
         yield CODE.at(
             span,
             f"{names} runs on sharded heads" if spans else f"no rule matches {names}",
             secondary=labels_at(
-                rule_spans(subject, group.producers), "the heads are sharded here", apart_from=span
+                subject.rule_spans(group.producers), "the heads are sharded here", apart_from=span
             ),
             notes=(
                 "each rank has different heads, so each would train a different copy of the weight",
-                *size_note(subject, group.consumers),
+                *subject.size_note(group.consumers),
             ),
-            help=f"use `{_STYLE}` for {names}" if spans else rules_to_add(subject, group.consumers, _STYLE),
+            help=f"use `{_STYLE}` for {names}" if spans else subject.rules_to_add(group.consumers, _STYLE),
         )

@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planc.checks.support.attention_heads import AttentionHolders
-from planc.checks.support.clash_report import patterns
 from planc.checks.support.packed_layers import held_widths, packing_style
 from planc.checks.support.remedies import changed, gathered
-from planc.checks.support.rule import Findings, Subject, reports
+from planc.checks.support.rule import Findings, Subject
 from planc.checks.support.rule_groups import by_rule
-from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
 from planc.inventory.schema import Module
-from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
 from planc.plan.divided_heads import attention_around
 from planc.styles.edges import FEATURES, normal
-from planc.vocab import MeshDim, Shard
+from planc.vocab import Shard
 
 CODE = Code("P417", "fused-projection", "a fused projection is sharded across its parts")
 
 
-@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+@judges_layouts(CODE)
 def check(subject: Subject) -> Findings:
     """One finding for each rule that shards the output of a fused projection."""
     consumers = _consumers(subject)
@@ -37,7 +35,7 @@ def check(subject: Subject) -> Findings:
         if fused:
             yield CODE.at(
                 span,
-                f"{quoted(patterns(subject, fused))} holds several projections in sequence",
+                f"{subject.named(fused)} holds several projections in sequence",
                 notes=("the first rank would get all of the first projection and none of the last",),
                 help=_help(subject, fused),
             )

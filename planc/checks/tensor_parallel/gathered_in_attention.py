@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from planc.checks.support.clash_report import patterns, size_note
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.rule_groups import by_rule
 from planc.checks.tensor_parallel.layouts_disagree import CODE as LAYOUTS_DISAGREE
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code
-from planc.layouts.families import quoted
 from planc.layouts.types import WHOLE
 from planc.plan.bind import Assignment
 from planc.styles.edges import BATCH, SEQUENCE, normal
@@ -32,15 +30,15 @@ def check(subject: Subject) -> Findings:
         if not gathering:
             continue
         attention = next(fqn for fqn in attentions if gathering[0].startswith(f"{fqn}."))
-        (container,) = patterns(subject, [attention])
+        (container,) = subject.patterns([attention])
         arriving = normal(subject.bound.styles[gathering[0]].use.input)
         what = "sequence" if arriving == SEQUENCE else "batch"
         yield CODE.at(
             span,
-            f"{quoted(patterns(subject, gathering))} gathers the {what} inside `{container}`",
+            f"{subject.named(gathering)} gathers the {what} inside `{container}`",
             notes=(
                 f"the projections gather the full {what}; attention takes its size from its own input",
-                *size_note(subject, gathering),
+                *subject.size_note(gathering),
             ),
             help=f'gather the input of attention: write `"{container}" -> prepare_input(input = {arriving}, '
             "desired = Replicate())`, and leave out `input` here",

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from planc.checks.support.rule import Findings, Subject, reports
-from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.checks.support.rule import Findings, Subject
+from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
 from planc.layouts.types import WHOLE
 from planc.styles.edges import FEATURES
-from planc.vocab import MeshDim
 
 CODE = Code("P410", "head-output", "the loss does not support this layout of logits")
 
 
-@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+@judges_layouts(CODE)
 def check(subject: Subject) -> Findings:
     """One finding at the rule of the head if its logits are neither whole nor sharded by vocabulary.
 

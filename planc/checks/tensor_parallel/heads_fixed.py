@@ -9,7 +9,6 @@ from planc.checks.tensor_parallel.heads_partly_divided import CODE as HEADS_PART
 from planc.checks.tensor_parallel.layouts_disagree import CODE as LAYOUTS_DISAGREE
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code
-from planc.layouts.families import as_patterns, families, quoted
 from planc.plan.divided_heads import attention_around, divided_heads
 from planc.source import Span
 from planc.styles.edges import FEATURES, normal
@@ -43,7 +42,7 @@ def check(subject: Subject) -> Findings:
     for span, fqns in found.items():
         yield CODE.at(
             span,
-            f"shards the heads of {quoted(as_patterns(families(inventory, fqns)))}",
+            f"shards the heads of {subject.named(fqns)}",
             notes=(
                 "its code reshapes queries with the model's number of heads, or has them fused, "
                 "so it would misread a rank's shard",

@@ -4,52 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from planc.checks.support.clash_report import (
-    ClashGroup,
-    clash_groups,
-    labels_at,
-    patterns,
-    primary_span,
-    rule_spans,
-    rules_to_add,
-    size_note,
-)
+from planc.checks.support.clash_report import ClashGroup, clash_groups, labels_at
 from planc.checks.support.remedies import behind_norms, changed, gathered
-from planc.checks.support.rule import Findings, Subject, reports
-from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.checks.support.rule import Findings, Subject
+from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
-from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
-from planc.vocab import MeshDim
 
 CODE = Code("P411", "heads-partly-divided", "queries, keys and values are sharded differently")
 
 
-@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+@judges_layouts(CODE)
 def check(subject: Subject) -> Findings:
     """One finding for each projection that shards heads while another does not, at its rule."""
     for group in clash_groups(subject, ClashKind.HEADS_PARTLY):
-        spans = rule_spans(subject, group.producers)
-        span = primary_span(subject, spans)
+        spans = subject.rule_spans(group.producers)
+        span = subject.primary_span(spans)
         partners = behind_norms(subject, group.partners)
         bare = [fqn for fqn in partners if fqn not in subject.bound.styles]
-        whole = quoted(patterns(subject, partners))
+        whole = subject.named(partners)
         yield CODE.at(
             span,
-            f"shards the heads of {quoted(patterns(subject, group.producers))}",
+            f"shards the heads of {subject.named(group.producers)}",
             secondary=(
                 *labels_at(
-                    rule_spans(subject, partners),
+                    subject.rule_spans(partners),
                     "this keeps all heads on every rank",
                     apart_from=span,
                 ),
                 *labels_at(
-                    rule_spans(subject, group.consumers), "they are combined before this", apart_from=span
+                    subject.rule_spans(group.consumers), "they are combined before this", apart_from=span
                 ),
             ),
             notes=(
                 f"{whole} keeps all heads" + (", since it has no rule" if bare else ""),
-                *size_note(subject, group.consumers),
+                *subject.size_note(group.consumers),
             ),
             help=_help(subject, group),
         )
@@ -71,7 +60,7 @@ def _help(subject: Subject, group: ClashGroup) -> str:
         return f"write {changed(subject, latent, 'mla_kv_a_proj')}"
     bare = [fqn for fqn in partners if fqn not in subject.bound.styles]
     if bare:
-        return rules_to_add(subject, bare, "colwise")
+        return subject.rules_to_add(bare, "colwise")
     return f"write {changed(subject, partners, 'colwise')}"
 
 

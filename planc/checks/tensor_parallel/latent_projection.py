@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from planc.checks.support.clash_report import patterns
-from planc.checks.support.rule import Findings, Subject, reports
+from planc.checks.support.rule import Findings, Subject
 from planc.checks.support.rule_groups import by_reason
-from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
 from planc.inventory.schema import Kind
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
 from planc.styles.edges import FEATURES
-from planc.vocab import MeshDim
 
 CODE = Code("P432", "latent-projection", "`mla_kv_a_proj` needs latent attention with sharded heads")
 
 
-@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+@judges_layouts(CODE)
 def check(subject: Subject) -> Findings:
     """One finding for each rule and reason."""
 
@@ -24,7 +22,7 @@ def check(subject: Subject) -> Findings:
         return _reason(subject, assignment.fqn) if assignment.style.meets_heads else None
 
     for span, found, fqns in by_reason(subject, reason):
-        names = patterns(subject, fqns)
+        names = subject.patterns(fqns)
         yield CODE.at(
             span,
             f"{quoted(names)}: {found}",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planc.checks.support.clash_report import ClashGroup, patterns, rowwise_for, rules_to_add
+from planc.checks.support.clash_report import ClashGroup, rowwise_for
 from planc.checks.support.remedies import behind_norms, changed, gathered, is_sequence_divided, with_option
 from planc.checks.support.rule import Subject
 from planc.inventory.schema import LINEAR_KINDS, Kind
-from planc.layouts.families import quoted
 from planc.layouts.types import WHOLE
 from planc.styles.edges import FEATURES, SEQUENCE, normal
-from planc.styles.style import Style
 from planc.vocab import Placement
 
 _LEAVE_OUT = (
@@ -24,11 +22,10 @@ _PREPARE = "prepare_input(input = {}, desired = {})"
 def combined_help(subject: Subject, group: ClashGroup) -> str:
     """The help for values that are added or multiplied: how to give all of them one layout."""
     producers, needs = group.producers, group.first.needs
-    style, partner = _style(subject, producers[0]), _style(subject, group.partners[0])
+    style, partner = subject.style(producers[0]), subject.style(group.partners[0])
     if style is None and _is_kind(subject, producers, *LINEAR_KINDS):
         is_beside_linear = partner is not None and Kind.LINEAR in partner.kinds
-        return rules_to_add(
-            subject,
+        return subject.rules_to_add(
             producers,
             partner.name if partner and is_beside_linear else rowwise_for(subject, producers[0]),
         )
@@ -71,9 +68,7 @@ def declared_help(subject: Subject, group: ClashGroup) -> str:
     if group.first.needs == WHOLE and _is_gathered_above(subject, members):
         gather = _gather_above(subject, group, members)
         others = tuple(fqn for fqn in group.consumers if fqn not in members)
-        return (
-            f"{gather}, and write `input = {arriving}` for {_named(subject, *others)}" if others else gather
-        )
+        return f"{gather}, and write `input = {arriving}` for {subject.named(others)}" if others else gather
     leave = _leave(subject, group.producers, group.first.needs)
     if leave and _is_output_written(subject, group.producers):
         return leave
@@ -105,11 +100,11 @@ def _norm_help(subject: Subject, group: ClashGroup) -> str:
         return f"write {changed(subject, group.consumers, 'replicated_with_grad_allreduce')}"
     if "desired" in _options(subject, producer):
         return (
-            f"leave out the rule of {_named(subject, producer)}: only attention and MLPs need prepared inputs"
+            f"leave out the rule of {subject.named([producer])}: only attention and MLPs need prepared inputs"
         )
-    bare = [fqn for fqn in behind_norms(subject, group.consumers) if _style(subject, fqn) is None]
+    bare = [fqn for fqn in behind_norms(subject, group.consumers) if subject.style(fqn) is None]
     if not is_for_tokens and bare and _is_kind(subject, bare, *LINEAR_KINDS):
-        return rules_to_add(subject, bare, "colwise")
+        return subject.rules_to_add(bare, "colwise")
     leave = _leave(subject, group.producers, SEQUENCE)
     return leave if leave and is_for_tokens and is_sequence_divided(subject) else _LEAVE_OUT
 
@@ -153,7 +148,7 @@ def _prepared_member(subject: Subject, fqns: Sequence[str]) -> str:
 
 def _prepared_help(subject: Subject, group: ClashGroup) -> str:
     """The help for a prepared container whose layers need another layout than it gives them."""
-    gates, needs = _named(subject, *group.producers), group.first.needs
+    gates, needs = subject.named(group.producers), group.first.needs
     assignment = subject.bound.styles[group.consumers[0]]
     boundary = assignment.rule.action.boundary if assignment.rule else None
     if boundary is not None and boundary.input is not None:
@@ -178,16 +173,16 @@ def _is_gathered_above(subject: Subject, members: Sequence[str]) -> bool:
 
 def _gather_above(subject: Subject, group: ClashGroup, members: Sequence[str]) -> str:
     action = _PREPARE.format(group.first.arriving, group.first.needs)
-    return f"gather once for all of them: {rules_to_add(subject, _parents(members), action)}"
+    return f"gather once for all of them: {subject.rules_to_add(_parents(members), action)}"
 
 
 def _leave(subject: Subject, producers: Sequence[str], placement: Placement) -> str | None:
     """The edit that makes producers output a placement; None if no rule for them can."""
-    names, options = _named(subject, *producers), _options(subject, producers[0])
+    names, options = subject.named(producers), _options(subject, producers[0])
     if "output" in options:
         return f"write `output = {placement}` for {names}"
-    if _is_kind(subject, producers, Kind.EMBEDDING) and _style(subject, producers[0]) is None:
-        return rules_to_add(subject, producers, with_option("embedding_rowwise", "output", placement))
+    if _is_kind(subject, producers, Kind.EMBEDDING) and subject.style(producers[0]) is None:
+        return subject.rules_to_add(producers, with_option("embedding_rowwise", "output", placement))
     if "desired" in options:
         return f"write `desired = {placement}` for {names}"
     return None
@@ -207,15 +202,6 @@ def _is_kind(subject: Subject, fqns: Sequence[str], *kinds: Kind) -> bool:
     return all(module is not None and module.kind in kinds for module in map(subject.inventory.get, fqns))
 
 
-def _style(subject: Subject, fqn: str) -> Style | None:
-    assignment = subject.bound.styles.get(fqn)
-    return assignment.style if assignment else None
-
-
 def _options(subject: Subject, fqn: str) -> tuple[str, ...]:
-    style = _style(subject, fqn)
+    style = subject.style(fqn)
     return style.options if style else ()
-
-
-def _named(subject: Subject, *fqns: str) -> str:
-    return quoted(patterns(subject, fqns))

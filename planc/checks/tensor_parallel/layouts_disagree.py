@@ -4,31 +4,20 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from planc.checks.support.clash_report import (
-    ClashGroup,
-    clash_groups,
-    labels_at,
-    outputs,
-    patterns,
-    primary_span,
-    rule_spans,
-    size_note,
-)
+from planc.checks.support.clash_report import ClashGroup, clash_groups, labels_at
 from planc.checks.support.remedies import norms_heads
-from planc.checks.support.rule import Findings, Subject, reports
+from planc.checks.support.rule import Findings, Subject
 from planc.checks.tensor_parallel.layout_remedies import combined_help, declared_help, is_exchanged
-from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code, Diagnostic
-from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
 from planc.layouts.types import GradientFault
 from planc.source import Span
-from planc.vocab import MeshDim
 
 CODE = Code("P415", "layouts-disagree", "activation layout mismatch")
 
 
-@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+@judges_layouts(CODE)
 def check(subject: Subject) -> Findings:
     """One finding for each pair of layouts that differ, at the rule to change."""
     # P407 reports the rule that shards heads which norms await.
@@ -54,20 +43,20 @@ def _are_heads_awaited(subject: Subject, group: ClashGroup) -> bool:
 def _combined(subject: Subject, group: ClashGroup) -> Diagnostic:
     """The finding for values that are added or multiplied, at the producer with the wrong layout."""
     needs, arriving = group.first.needs, group.first.arriving
-    partners = quoted(patterns(subject, group.partners[:1]))
-    meeting = quoted(patterns(subject, group.consumers[:1]))
-    spans = rule_spans(subject, group.producers)
-    span = primary_span(subject, spans)
+    partners = subject.named(group.partners[:1])
+    meeting = subject.named(group.consumers[:1])
+    spans = subject.rule_spans(group.producers)
+    span = subject.primary_span(spans)
     return CODE.at(
         span,
-        outputs(subject, group.producers, arriving) + ("" if spans else ", since it has no rule"),
+        subject.outputs(group.producers, arriving) + ("" if spans else ", since it has no rule"),
         secondary=(
-            *labels_at(rule_spans(subject, group.partners[:1]), f"this outputs {needs}", apart_from=span),
+            *labels_at(subject.rule_spans(group.partners[:1]), f"this outputs {needs}", apart_from=span),
             *labels_at(_meeting_spans(subject, group), "they are combined before this", apart_from=span),
         ),
         notes=(
             f"it is combined with {partners} before {meeting}",
-            *size_note(subject, group.producers),
+            *subject.size_note(group.producers),
         ),
         help=combined_help(subject, group),
     )
@@ -77,16 +66,16 @@ def _meeting_spans(subject: Subject, group: ClashGroup) -> tuple[Span, ...]:
     """The rules of the modules that read the combined values: the consumer, or the next layer's modules."""
     consumer = group.consumers[0]
     readers = (module.fqn for module in subject.inventory.modules if consumer in module.sources)
-    return rule_spans(subject, [consumer]) or rule_spans(subject, tuple(readers))[:1]
+    return subject.rule_spans([consumer]) or subject.rule_spans(tuple(readers))[:1]
 
 
 def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
     """The finding for a module or a prepared container that gets an unexpected layout."""
     needs, arriving = group.first.needs, group.first.arriving
-    spans = rule_spans(subject, group.consumers)
-    span = primary_span(subject, spans)
-    names = quoted(patterns(subject, group.consumers))
-    is_several = len(patterns(subject, group.consumers)) > 1
+    spans = subject.rule_spans(group.consumers)
+    span = subject.primary_span(spans)
+    names = subject.named(group.consumers)
+    is_several = len(subject.patterns(group.consumers)) > 1
     get = "get" if is_several else "gets"
     take = "take" if is_several or "{" in names else "takes"
     return CODE.at(
@@ -94,12 +83,12 @@ def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
         f"needs {needs}, gets {arriving}" if spans else f"no rule matches {names}, which {get} {arriving}",
         secondary=(
             *labels_at(spans, "and here", apart_from=span),
-            *labels_at(rule_spans(subject, group.producers), f"this outputs {arriving}", apart_from=span),
+            *labels_at(subject.rule_spans(group.producers), f"this outputs {arriving}", apart_from=span),
         ),
         notes=(
-            f"{outputs(subject, group.producers, arriving)}, which {names} {take} as input",
+            f"{subject.outputs(group.producers, arriving)}, which {names} {take} as input",
             *_gradient(group.first.gradient),
-            *size_note(subject, group.consumers),
+            *subject.size_note(group.consumers),
         ),
         help=declared_help(subject, group),
     )

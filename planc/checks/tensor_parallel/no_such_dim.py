@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.checks.support.clash_report import patterns
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.rule_groups import by_rule
 from planc.diagnostics import Code
@@ -22,7 +21,7 @@ def check(subject: Subject) -> Findings:
     for span, assignments in by_rule(subject):
         beyond = next((shard for one in assignments for shard in _beyond(one.use)), None)
         if beyond is not None:
-            names = quoted(patterns(subject, [assignment.fqn for assignment in assignments])[:3])
+            names = quoted(subject.patterns([assignment.fqn for assignment in assignments])[:3])
             yield CODE.at(
                 span,
                 f"{beyond} for an input or output of {names}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from planc.checks.support.clash_report import rules_to_add
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
 from planc.inventory.schema import Module
@@ -62,7 +61,7 @@ def _example(subject: Subject) -> str:
             last.append(module.fqn)
     if not last:
         return "add rules with `colwise`, `rowwise` and `embedding_rowwise`"
-    added = rules_to_add(subject, first, "colwise"), rules_to_add(subject, last, "rowwise")
+    added = subject.rules_to_add(first, "colwise"), subject.rules_to_add(last, "rowwise")
     return " and ".join(added).replace(" and add ", " and ")
 
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from planc.checks.support.remedies import changed
-from planc.checks.support.rule import Findings, Subject, reports
-from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.checks.support.rule import Findings, Subject
+from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
 from planc.inventory.schema import Kind
-from planc.layouts.families import as_patterns, families, quoted
 from planc.plan.bind import Assignment
 from planc.source import Span
 from planc.styles.edges import FEATURES, normal
-from planc.vocab import MeshDim, Shard
+from planc.vocab import Shard
 
 REDUCED = Code("P433", "features-reduced", "a reduction over features would see one shard")
 WRITTEN = Code("P434", "output-written", "the model modifies a redistributed output in place")
 
 
-@reports(REDUCED, WRITTEN, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+@judges_layouts(REDUCED, WRITTEN)
 def check(subject: Subject) -> Findings:
     """One finding at each rule that shards features that the code reduces, or writes into."""
     inventory = subject.inventory
@@ -28,7 +27,7 @@ def check(subject: Subject) -> Findings:
     for span, fqns in reduced.items():
         divided = [fqn for fqn in fqns if _divides_features(subject.bound.styles[fqn])]
         if divided:
-            names = quoted(as_patterns(families(inventory, divided)))
+            names = subject.named(divided)
             yield REDUCED.at(
                 span,
                 f"the model computes a mean, a maximum or the like over all features of {names}",
@@ -36,7 +35,7 @@ def check(subject: Subject) -> Findings:
                 help=f"keep these modules whole: write {_whole(subject, divided)}",
             )
     for span, fqns in written.items():
-        names = quoted(as_patterns(families(inventory, fqns)))
+        names = subject.named(fqns)
         yield WRITTEN.at(
             span,
             f"the model modifies the output of {names} in place",

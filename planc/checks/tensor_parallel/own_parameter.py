@@ -4,47 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planc.checks.support.clash_report import (
-    clash_groups,
-    labels_at,
-    outputs,
-    patterns,
-    primary_span,
-    rule_spans,
-    size_note,
-)
+from planc.checks.support.clash_report import clash_groups, labels_at
 from planc.checks.support.remedies import changed, gathered
-from planc.checks.support.rule import Findings, Subject, reports
+from planc.checks.support.rule import Findings, Subject
 from planc.checks.support.sharded_sizes import divides_sequence
-from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
 from planc.layouts.families import exact_families, layer_of, quoted
 from planc.layouts.flow import ClashKind
 from planc.plan.sinks import sinks_of
 from planc.styles.local_params import LOCAL_PARAMS
-from planc.vocab import MeshDim
 
 CODE = Code("P480", "own-parameter", "a parameter's gradient is not reduced over tp")
 
 _UNSUMMED = "each rank would have part of the gradient, and nothing would sum the parts over tp"
 
 
-@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+@judges_layouts(CODE)
 def check(subject: Subject) -> Findings:
     """One finding, at the rule that shards, for all modules of one kind."""
     for group in clash_groups(subject, ClashKind.OWN_PARAMETER):
-        spans = rule_spans(subject, group.producers)
-        span = primary_span(subject, spans)
+        spans = subject.rule_spans(group.producers)
+        span = subject.primary_span(spans)
         owner = group.first.consumer
         yield CODE.at(
             span,
-            outputs(subject, group.producers, group.first.arriving),
+            subject.outputs(group.producers, group.first.arriving),
             secondary=labels_at(spans, "and here", apart_from=span),
             notes=(
-                f"`{patterns(subject, [owner])[0]}` has {_owned(subject, owner)} of its own, "
+                f"`{subject.patterns([owner])[0]}` has {_owned(subject, owner)} of its own, "
                 "replicated on every rank",
                 _UNSUMMED,
-                *size_note(subject, group.consumers),
+                *subject.size_note(group.consumers),
             ),
             help=_help(subject, group.consumers),
         )
@@ -70,7 +61,7 @@ def _read_by_layers(subject: Subject) -> Findings:
             notes=(
                 f"code of the layers reads {_owned(subject, owners[0])} of `{owner}`",
                 _UNSUMMED,
-                *size_note(subject, owners),
+                *subject.size_note(owners),
             ),
             help="keep sequences whole in these layers: leave out `Shard(1)` and `sequence_parallel`",
         )

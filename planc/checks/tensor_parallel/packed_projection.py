@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from planc.checks.support.clash_report import patterns
 from planc.checks.support.packed_layers import held_widths, packing_style
 from planc.checks.support.remedies import changed
-from planc.checks.support.rule import Findings, Subject, reports
+from planc.checks.support.rule import Findings, Subject
 from planc.checks.support.rule_groups import by_rule
-from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
-from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
 from planc.styles.colwise import COLWISE
-from planc.vocab import MeshDim, PackedShard, StridedShard
+from planc.vocab import PackedShard, StridedShard
 
 CODE = Code("P431", "packed-projection", "this layer does not hold these projections")
 
 
-@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+@judges_layouts(CODE)
 def check(subject: Subject) -> Findings:
     """One finding for each rule with both options, and for each way in which its layers hold others."""
     for span, assignments in by_rule(subject):
@@ -35,7 +33,7 @@ def check(subject: Subject) -> Findings:
         for (described, style), fqns in wrong.items():
             yield CODE.at(
                 span,
-                f"{quoted(patterns(subject, fqns))} does not hold {described}",
+                f"{subject.named(fqns)} does not hold {described}",
                 notes=("a rank would get columns from several places and treat them as one shard",),
                 help=f"write {changed(subject, fqns, style)}"
                 if style

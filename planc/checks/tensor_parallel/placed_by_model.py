@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from planc.checks.support.attention_heads import divided_attentions
-from planc.checks.support.clash_report import patterns
 from planc.checks.support.remedies import changed
-from planc.checks.support.rule import Findings, Subject, reports
+from planc.checks.support.rule import Findings, Subject
 from planc.checks.support.rule_groups import by_rule
-from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
 from planc.inventory.schema import Module
 from planc.layouts.data_order import module_of
@@ -15,12 +14,12 @@ from planc.layouts.families import quoted
 from planc.plan.bind import Assignment, parse_own
 from planc.plan.sinks import sinks_of
 from planc.styles.replicate import REPLICATE
-from planc.vocab import MeshDim, Replicate, sharded_lengths
+from planc.vocab import Replicate, sharded_lengths
 
 CODE = Code("P430", "placed-by-model", "this style can't shard this module's parameters")
 
 
-@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+@judges_layouts(CODE)
 def check(subject: Subject) -> Findings:
     """One finding for each rule and reason."""
     divided = {attention.fqn for attention, _ in divided_attentions(subject)}
@@ -33,7 +32,7 @@ def check(subject: Subject) -> Findings:
         for reason, fqns in reasons.items():
             yield CODE.at(
                 span,
-                f"{quoted(patterns(subject, fqns))}: {reason}",
+                f"{subject.named(fqns)}: {reason}",
                 notes=("names and shapes alone do not show the memory layout of such parameters",),
                 help=f"write {changed(subject, fqns, REPLICATE.name)} to keep them whole",
             )

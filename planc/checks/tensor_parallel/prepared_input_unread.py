@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planc.checks.support.clash_report import patterns
 from planc.checks.support.remedies import changed
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.rule_groups import by_rule
@@ -15,7 +14,6 @@ from planc.checks.tensor_parallel.rowwise_without_colwise import CODE as ROWWISE
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code
 from planc.inventory.schema import Module
-from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
 from planc.styles.edges import SEQUENCE, normal
 from planc.vocab import MeshDim, ancestors
@@ -58,7 +56,7 @@ def check(subject: Subject) -> Findings:
         for (reason, help), fqns in reasons.items():
             yield CODE.at(
                 span,
-                f"prepares the input of {quoted(patterns(subject, fqns))}, {reason}",
+                f"prepares the input of {subject.named(fqns)}, {reason}",
                 notes=(_SUMMED if sums else _UNREAD,),
                 help=help,
             )
@@ -104,7 +102,7 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
     if bare:
         names = [one.fqn for one in bare]
         is_plain_linear = all(one.is_linear and one.fqn not in subject.bound.styles for one in bare)
-        reason = f"which {quoted(patterns(subject, names))} reads whole"
+        reason = f"which {subject.named(names)} reads whole"
         if is_plain_linear:
             return reason, f"write {changed(subject, names, 'colwise')}, or leave this rule out"
         both = f"input = {use.input}, desired = {use.computes_on}, output = {use.input}"
@@ -122,7 +120,7 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
         and _reason(subject, one, held) is None
     ]
     if inner:
-        prepared = quoted(patterns(subject, inner))
+        prepared = subject.named(inner)
         return f"inside which {prepared} is prepared again", f"leave out this rule, or the rule of {prepared}"
     return None
 

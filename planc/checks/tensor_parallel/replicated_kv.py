@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from planc.checks.support.clash_report import labels_at, patterns, rule_spans, rules_to_add
+from planc.checks.support.clash_report import labels_at
 from planc.checks.support.legal_values import choices, divisors
 from planc.checks.support.remedies import changed
 from planc.checks.support.rule import Findings, Subject, reports
@@ -13,7 +13,6 @@ from planc.checks.tensor_parallel.heads_indivisible import CODE as HEADS_INDIVIS
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code
 from planc.inventory.schema import Attention, KvProjection, OwnHeads
-from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
 from planc.styles.colwise import COLWISE
 from planc.styles.replicated_kv import REPLICATED_KV
@@ -41,8 +40,8 @@ def check(subject: Subject) -> Findings:
         rest = [one for attention in attentions for one in _not_replicated(subject, attention)]
         yield CODE.at(
             span,
-            f"{quoted(patterns(subject, fqns))}: {found}",
-            secondary=labels_at(rule_spans(subject, rest), "this shards keys or values", apart_from=span)
+            f"{subject.named(fqns)}: {found}",
+            secondary=labels_at(subject.rule_spans(rest), "this shards keys or values", apart_from=span)
             if found == _NOT_BOTH
             else (),
             help=_help_for_rest(subject, rest) if found == _NOT_BOTH else _help(subject, fqns, attentions),
@@ -75,7 +74,7 @@ def _help_for_rest(subject: Subject, rest: Sequence[str]) -> str:
     """Rules for the other projections."""
     bare = [one for one in rest if one not in subject.bound.styles]
     if bare:
-        return rules_to_add(subject, bare, REPLICATED_KV.name)
+        return subject.rules_to_add(bare, REPLICATED_KV.name)
     return f"write {changed(subject, rest, REPLICATED_KV.name)}"
 
 
@@ -88,4 +87,4 @@ def _help(subject: Subject, fqns: Sequence[str], attentions: Iterable[Attention 
     # Multiples of the key/value heads, of which every rank has whole query heads.
     sizes = [size for size in divisors(num_heads) if size > num_kv_heads and size % num_kv_heads == 0]
     legal = choices(sizes, near=tp) if sizes else "1"
-    return f"leave out the rule for `{patterns(subject, fqns)[0]}`, or set `tp` to {legal}"
+    return f"leave out the rule for `{subject.patterns(fqns)[0]}`, or set `tp` to {legal}"

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from planc.checks.support.clash_report import patterns
 from planc.checks.support.remedies import changed
-from planc.checks.support.rule import Findings, Subject, reports
+from planc.checks.support.rule import Findings, Subject
 from planc.checks.support.rule_groups import by_rule
-from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
-from planc.layouts.families import quoted
 from planc.styles.embedding import EMBEDDING_COLWISE
-from planc.vocab import MeshDim, Shard
+from planc.vocab import Shard
 
 CODE = Code("P436", "rows-renumbered", "ranks would miss the rows that this module looks up")
 
 
-@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+@judges_layouts(CODE)
 def check(subject: Subject) -> Findings:
     """One finding for each rule that shards such a table by rows."""
     for span, assignments in by_rule(subject):
@@ -27,7 +25,7 @@ def check(subject: Subject) -> Findings:
         if fqns:
             yield CODE.at(
                 span,
-                f"the code of {quoted(patterns(subject, fqns))} computes the numbers of its rows itself",
+                f"the code of {subject.named(fqns)} computes the numbers of its rows itself",
                 notes=("a rank finds its own rows by the numbers that enter the module",),
                 help=f"shard its features: write {changed(subject, fqns, EMBEDDING_COLWISE.name)}, "
                 "or leave this rule out",

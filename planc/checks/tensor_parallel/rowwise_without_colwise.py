@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from planc.checks.support.clash_report import (
-    ClashGroup,
-    clash_groups,
-    labels_at,
-    patterns,
-    primary_span,
-    rowwise_for,
-    rule_spans,
-    rules_to_add,
-    size_note,
-)
+from planc.checks.support.clash_report import ClashGroup, clash_groups, labels_at, rowwise_for
 from planc.checks.support.remedies import (
     behind_norms,
     changed,
@@ -23,23 +13,21 @@ from planc.checks.support.remedies import (
     followers,
     norms_heads,
 )
-from planc.checks.support.rule import Findings, Subject, reports
-from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.checks.support.rule import Findings, Subject
+from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
-from planc.layouts.families import quoted
 from planc.layouts.flow import ClashKind
-from planc.vocab import MeshDim
 
 CODE = Code("P407", "rowwise-without-colwise", "a `rowwise` layer's input is not sharded")
 
 
-@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+@judges_layouts(CODE)
 def check(subject: Subject) -> Findings:
     """One finding, at the first `rowwise` rule, for all layers and rules with the same cause."""
     for group in clash_groups(subject, ClashKind.FEATURES_NOT_DIVIDED):
-        spans = rule_spans(subject, group.consumers)
-        span = primary_span(subject, spans)
-        producing = rule_spans(subject, group.producers)
+        spans = subject.rule_spans(group.consumers)
+        span = subject.primary_span(spans)
+        producing = subject.rule_spans(group.producers)
         bare = [fqn for fqn in group.producers if fqn not in subject.bound.styles]
         yield CODE.at(
             span,
@@ -50,7 +38,7 @@ def check(subject: Subject) -> Findings:
             ),
             notes=(
                 *_from(subject, group.producers, bare=bool(bare)),
-                *size_note(subject, group.consumers),
+                *subject.size_note(group.consumers),
             ),
             help=_help(subject, group),
         )
@@ -59,9 +47,7 @@ def check(subject: Subject) -> Findings:
 def _from(subject: Subject, producers: Sequence[str], *, bare: bool) -> Iterator[str]:
     """Where the input comes from, if planc tracks it."""
     if producers:
-        yield f"the input comes from {quoted(patterns(subject, producers))}" + (
-            ", which has no rule" if bare else ""
-        )
+        yield f"the input comes from {subject.named(producers)}" + (", which has no rule" if bare else "")
 
 
 def _help(subject: Subject, group: ClashGroup) -> str:
@@ -71,7 +57,7 @@ def _help(subject: Subject, group: ClashGroup) -> str:
     before = behind_norms(subject, sources)
     bare = [fqn for fqn in before if fqn not in subject.bound.styles]
     if bare and all(module and module.is_linear for module in map(subject.inventory.get, bare)):
-        return rules_to_add(subject, bare, "colwise")
+        return subject.rules_to_add(bare, "colwise")
     if any(norms_heads(subject, fqn) for fqn in sources):
         return f"write {changed(subject, before, 'colwise')}, since the norms need sharded heads"
     first = [fqn for fqn in group.consumers if followers(subject, [fqn])]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planc.checks.support.clash_report import patterns
 from planc.checks.support.remedies import changed, followers, is_sequence_divided
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.rule_groups import by_rule
@@ -113,7 +112,7 @@ def _inside(subject: Subject, fqns: Sequence[str]) -> str:
         for module in subject.inventory.modules
         if module.parameters and any(module.fqn.startswith(f"{fqn}.") for fqn in fqns)
     ]
-    shown = patterns(subject, held)
+    shown = subject.patterns(held)
     return ", ".join(f"`{pattern}`" for pattern in shown[:_MAX_PATTERNS]) + (
         ", ..." if len(shown) > _MAX_PATTERNS else ""
     )

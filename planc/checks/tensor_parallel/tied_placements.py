@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from planc.checks.support.clash_report import block_span, labels_at, rule_spans
-from planc.checks.support.rule import Findings, Subject, reports
-from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.checks.support.clash_report import labels_at
+from planc.checks.support.rule import Findings, Subject
+from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
 from planc.inventory.schema import Kind
-from planc.vocab import MeshDim, Replicate
+from planc.vocab import Replicate
 
 CODE = Code("P416", "tied-placements", "tied parameters are sharded differently")
 
 
-@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+@judges_layouts(CODE)
 def check(subject: Subject) -> Findings:
     """One finding for each tie whose names get the parameter, or its gradient, different placements."""
     if subject.plan.tensor_parallel is None:
@@ -22,11 +22,11 @@ def check(subject: Subject) -> Findings:
         owner, other = tie[0], next((n for n in tie[1:] if placements[n] != placements[tie[0]]), None)
         if other is None:
             continue
-        spans = {name: rule_spans(subject, [name.rpartition(".")[0]]) for name in (owner, other)}
+        spans = {name: subject.rule_spans([name.rpartition(".")[0]]) for name in (owner, other)}
         primary = next((name for name in (other, owner) if spans[name]), other)
         second = owner if primary == other else other
         yield CODE.at(
-            spans[primary][0] if spans[primary] else block_span(subject),
+            spans[primary][0] if spans[primary] else subject.tp_span,
             f"`{primary}` gets {placements[primary]}",
             secondary=labels_at(spans[second], f"`{second}` gets {placements[second]}", apart_from=None),
             notes=(f"`{owner}` and `{other}` are one parameter", *_bare(second, spans[second] == ())),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from planc.checks.support.clash_report import labels_at, patterns, rule_spans, size_note
+from planc.checks.support.clash_report import labels_at
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel.gathered_in_attention import CODE as GATHERED_IN_ATTENTION
 from planc.checks.tensor_parallel.layouts_disagree import CODE as LAYOUTS_DISAGREE
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code
-from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
 from planc.styles.edges import SEQUENCE, At
 from planc.styles.style import edges
@@ -30,14 +29,14 @@ def check(subject: Subject) -> Findings:
     fqns = [fqn for fqn, one in styles.items() if fqn in flattened and _moves_sequence(one)]
     if not fqns:
         return
-    spans = rule_spans(subject, fqns)
+    spans = subject.rule_spans(fqns)
     yield CODE.at(
         spans[0],
-        f"redistributes the sequence at {quoted(patterns(subject, fqns))}",
+        f"redistributes the sequence at {subject.named(fqns)}",
         secondary=labels_at(spans, "and here", apart_from=spans[0]),
         notes=(
             "the model passes [tokens, features] there: dimension 1 has the features",
-            *size_note(subject, fqns),
+            *subject.size_note(fqns),
         ),
         help="redistribute the sequence at the modules before and behind, "
         "or keep it whole: leave out `Shard(1)`",

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from planc.checks.support.clash_report import labels_at, patterns, rule_spans
-from planc.checks.support.rule import Findings, Subject, reports
+from planc.checks.support.clash_report import labels_at
+from planc.checks.support.rule import Findings, Subject
 from planc.checks.support.sharded_sizes import divides_sequence
-from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
+from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
 from planc.layouts.families import layer_of, quoted
 from planc.plan.bind import Assignment
 from planc.styles.edges import SEQUENCE, normal
-from planc.vocab import MeshDim
 
 CODE = Code("P484", "tokens-outside", "the model's code outside of its layers needs all tokens")
 
@@ -20,7 +19,7 @@ _HELP = (
 )
 
 
-@reports(CODE, over=MeshDim.TP, block="tensor_parallel", unless=TENSOR_PARALLEL_FAULTS)
+@judges_layouts(CODE)
 def check(subject: Subject) -> Findings:
     """One finding, at the first rule that gives part of the tokens to code outside of the layers."""
     inventory, styles = subject.inventory, subject.bound.styles
@@ -30,7 +29,7 @@ def check(subject: Subject) -> Findings:
     if not outside:
         return
     place = styles[outside[0]].span
-    names = quoted(patterns(subject, outside))
+    names = subject.named(outside)
     if inventory.needing_all_tokens:
         code = quoted(token or "the model" for token in inventory.needing_all_tokens)
         yield CODE.at(
@@ -44,8 +43,8 @@ def check(subject: Subject) -> Findings:
     if changing:
         yield CODE.at(
             place,
-            f"part of the tokens at {names}, and all of them at {quoted(patterns(subject, changing))}",
-            secondary=labels_at(rule_spans(subject, changing), "here sequences are whole", apart_from=place),
+            f"part of the tokens at {names}, and all of them at {subject.named(changing)}",
+            secondary=labels_at(subject.rule_spans(changing), "here sequences are whole", apart_from=place),
             notes=("the code around the layers may use the tokens of one place for the shape of another",),
             help=_HELP,
         )
