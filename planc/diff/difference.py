@@ -43,6 +43,11 @@ class Action(StrEnum):
     KEEP = ""
     """Unchanged, and shown because readers look for it."""
 
+    @classmethod
+    def of(cls, old: object, new: object) -> Action:
+        """The kind of a change from one value to another, of which one may be None: absent."""
+        return cls.ADD if old is None else cls.REMOVE if new is None else cls.CHANGE
+
 
 @record
 class Finding:

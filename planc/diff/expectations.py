@@ -41,7 +41,7 @@ def _meaning(one: Expectation) -> tuple[str, str, int | float]:
 def _change(was: Expectation | None, now: Expectation | None) -> Change:
     one = now or was
     assert one is not None, "one of the plans has it"
-    action = Action.ADD if was is None else Action.REMOVE if now is None else Action.CHANGE
+    action = Action.of(was, now)
     before, after = (_text(each) if each else None for each in (was, now))
     if before == after:
         before, after = (f"{each.operator} {each.value}" if each else None for each in (was, now))

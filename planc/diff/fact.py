@@ -35,7 +35,7 @@ def compare(facts: Iterable[Fact], old: Side, new: Side) -> Iterator[Change]:
             if before is not None:
                 yield Change(fact.group, Action.KEEP, fact.name, before, after)
             continue
-        action = Action.ADD if before is None else Action.REMOVE if after is None else Action.CHANGE
+        action = Action.of(before, after)
         place = (old if after is None else new).place(fact.path)
         broken = new.broken(fact.expectation) if fact.expectation else ()
         yield Change(fact.group, action, fact.name, before, after, place=place, findings=broken)

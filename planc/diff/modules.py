@@ -127,9 +127,8 @@ def _place(divided: _Divided | None) -> str:
 def _grouped(groups: Mapping[tuple[str | None, str | None, str, str], Sequence[str]]) -> Iterator[Change]:
     """One change for all modules that one rule changes in one way."""
     for (was, now, note, place), fqns in groups.items():
-        action = Action.ADD if was is None else Action.REMOVE if now is None else Action.CHANGE
         for folded in summarise(fqns):
-            yield Change(Group.LAYOUT, action, folded, was, now, note, place)
+            yield Change(Group.LAYOUT, Action.of(was, now), folded, was, now, note, place)
 
 
 def _resharded(
@@ -169,11 +168,10 @@ def compare_units(old: Side, new: Side) -> Iterator[Change]:
         if before.get(unit) != after.get(unit):
             groups.setdefault((before.get(unit), after.get(unit), ""), []).append(unit)
     for (was, now, _), units in groups.items():
-        action = Action.ADD if was is None else Action.REMOVE if now is None else Action.CHANGE
         singles = [unit[0] for unit in units if len(unit) == 1]
         names = [*summarise(singles), *(", ".join(summarise(unit)) for unit in units if len(unit) > 1)]
         for name in names:
-            yield Change(Group.LAYOUT, action, f"FSDP unit {name}", was, now)
+            yield Change(Group.LAYOUT, Action.of(was, now), f"FSDP unit {name}", was, now)
 
 
 def _units(side: Side) -> dict[tuple[str, ...], str]:
@@ -210,10 +208,9 @@ def _treated(
         if before.get(fqn) != after.get(fqn):
             groups.setdefault((before.get(fqn), after.get(fqn)), []).append(fqn)
     for (was, now), fqns in groups.items():
-        action = Action.ADD if was is None else Action.REMOVE if now is None else Action.CHANGE
         place = (old if now is None else new).place(block)
         for folded in summarise(fqns):
-            yield Change(Group.LAYOUT, action, f"{block} {folded}", was, now, place=place)
+            yield Change(Group.LAYOUT, Action.of(was, now), f"{block} {folded}", was, now, place=place)
 
 
 def _compiled(op: CompileModules) -> str:
