@@ -69,7 +69,7 @@ def test_every_rule_file_is_registered() -> None:
     files = {
         path.stem
         for path in (PACKAGE / "checks").rglob("*.py")
-        if re.search(r"^@reports\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if re.search(r"^@(reports|judges_layouts)\(", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert files == {rule.check.__module__.rpartition(".")[2] for rule in RULES}
 
