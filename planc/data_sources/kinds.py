@@ -27,7 +27,7 @@ class SourceKind:
     @classmethod
     def argument_names(cls) -> tuple[str, ...]:
         """The names of the arguments, in the order of fingerprints."""
-        return cls.fingerprint_order or tuple(one.name for one in fields(cls) if one.name != "kind")
+        return cls.fingerprint_order or tuple(field.name for field in fields(cls) if field.name != "kind")
 
     @property
     def hub(self) -> HubDataset | None:

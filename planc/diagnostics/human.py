@@ -166,6 +166,6 @@ def count(diagnostics: Sequence[Diagnostic]) -> str:
         for severity in Severity
         if (number := sum(diagnostic.severity is severity for diagnostic in diagnostics))
     ]
-    num_fixable = sum(one.fix is not None and one.fix.is_safe for one in diagnostics)
+    num_fixable = sum(diagnostic.fix is not None and diagnostic.fix.is_safe for diagnostic in diagnostics)
     fixable = f" ({num_fixable} fixable with `planc check --fix`)" if num_fixable else ""
     return f"Found {', '.join(counts)}{fixable}." if counts else "No findings."

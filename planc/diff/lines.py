@@ -152,7 +152,7 @@ def _values(fields: Sequence[Field]) -> Reader:
         if len(values) < 2:
             return values[0] if values else None
         return " and ".join(
-            ", ".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in values
+            ", ".join(map(str, value)) if isinstance(value, tuple) else str(value) for value in values
         )
 
     return read

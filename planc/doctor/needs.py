@@ -68,7 +68,7 @@ class Needs:
 
 def trackers_of(graph: Graph) -> tuple[str, ...]:
     """The names of the trackers that a run logs to."""
-    return tuple(one.kind for op in graph.setup if isinstance(op, OpenLog) for one in op.trackers)
+    return tuple(tracker.kind for op in graph.setup if isinstance(op, OpenLog) for tracker in op.trackers)
 
 
 def needs_of(

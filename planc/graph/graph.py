@@ -97,7 +97,7 @@ def plain(value: Any, *, without: tuple[str, ...] = ()) -> Any:
         case tuple():
             return [plain(item, without=without) for item in value]
         case _ if is_dataclass(value):
-            names = (one.name for one in fields(value) if one.name not in without)
+            names = (field.name for field in fields(value) if field.name not in without)
             return {name: plain(getattr(value, name), without=without) for name in names}
         case _:
             return value

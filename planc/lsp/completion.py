@@ -122,7 +122,9 @@ def _items(place: _Place) -> Iterator[Item]:
 def _at_top(place: _Place) -> Iterator[Item]:
     statement = place.at.statement
     if not statement:
-        written = {one.kind.text for one in place.tree.statements if isinstance(one, ast.Block)}
+        written = {
+            statement.kind.text for statement in place.tree.statements if isinstance(statement, ast.Block)
+        }
         for kind, shape in BLOCKS.items():
             if kind not in written:
                 yield place.item(kind, Kind.BLOCK, doc=on_one_line(shape.record.__doc__, of=shape.record))

@@ -32,7 +32,7 @@ class Symbol:
 
 def outline(tree: ast.PlanFile, source: SourceFile) -> tuple[Symbol, ...]:
     """The entries in the order of the text."""
-    return tuple(found for one in tree.statements for found in _symbols(one, source))
+    return tuple(found for statement in tree.statements for found in _symbols(statement, source))
 
 
 def _symbols(statement: ast.Statement, source: SourceFile) -> Iterator[Symbol]:

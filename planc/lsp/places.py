@@ -45,7 +45,7 @@ def uses(analysis: Analysis, line: int, column: int) -> tuple[Span, ...]:
     target = definition(analysis, line, column)
     if target is None or target.name.file != analysis.source.name:
         return ()
-    param = next((one for one in _params(analysis.tree) if one.name.span == target.name), None)
+    param = next((param for param in _params(analysis.tree) if param.name.span == target.name), None)
     if param is None:
         return ()
     found = (ref for statement in analysis.tree.statements for ref in _values(statement, ()))
@@ -119,13 +119,13 @@ def _file(analysis: Analysis, written: ast.Text) -> Target | None:
 def _fragment(analysis: Analysis, name: ast.Name, offset: int) -> Target | None:
     """The fragment that `alias.name` uses; on the alias, the import."""
     alias, _, label = name.text.partition(".")
-    imports = (one for one in analysis.tree.statements if isinstance(one, ast.Import))
+    imports = (statement for statement in analysis.tree.statements if isinstance(statement, ast.Import))
     statement = next((one for one in imports if one.alias.text == alias), None)
     if statement is None:
         return None
     if offset <= len(alias):
         return Target(statement.alias.span, statement.span)
     tree = analysis.included_tree(statement.path.value, of=analysis.source.name)
-    blocks = (one for one in tree.statements if isinstance(one, ast.Block)) if tree else ()
-    block = next((one for one in blocks if one.label is not None and one.label.value == label), None)
+    blocks = (statement for statement in tree.statements if isinstance(statement, ast.Block)) if tree else ()
+    block = next((block for block in blocks if block.label is not None and block.label.value == label), None)
     return Target(block.label.span, block.span) if block and block.label else None

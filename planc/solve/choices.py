@@ -34,7 +34,7 @@ def patterns_for(name: str, members: Members, style: Style, inventory: Inventory
     identity in some layers."""
     if name not in members:
         return (name,)
-    fitting = [one.fqn for one in members[name] if style.prepares or one.parameters]
+    fitting = [member.fqn for member in members[name] if style.prepares or member.parameters]
     return (name,) if len(fitting) == len(members[name]) else exact_families(inventory, fitting)
 
 

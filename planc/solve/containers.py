@@ -90,7 +90,7 @@ def _connected(inventory: Inventory, members: Collection[str]) -> list[list[str]
 
 def _container(inventory: Inventory, members: Mapping[str, Module], *, head: str) -> Container:
     name = _around(tuple(members))
-    around = next((one for one in inventory.modules if family(inventory, one.fqn) == name), None)
+    around = next((module for module in inventory.modules if family(inventory, module.fqn) == name), None)
     readers = [
         one
         for one, module in members.items()

@@ -144,7 +144,7 @@ def _parts(inventory: Inventory, containers: Sequence[Container], actions: Actio
         for container in inside:
             sharded.update(_at_layers(container, actions))
         variants = [sharded] if sharded else []
-        around = next((one for one in inventory.modules if family(inventory, one.fqn) == name), None)
+        around = next((module for module in inventory.modules if family(inventory, module.fqn) == name), None)
         is_layer = around is not None and layer_of(inventory, around.fqn) == around.fqn
         if around is not None and not is_layer and around.kind in _GATHER_AND_SCATTER.style.kinds:
             variants.append({**own, name: _GATHER_AND_SCATTER})

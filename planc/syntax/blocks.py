@@ -76,7 +76,7 @@ class _Open:
     def is_indented(self) -> bool:
         """Whether its contents stand deeper than its head."""
         heads = (child.head for child in self.node.children)
-        return any(head.indent > self.indent for head in islice((one for one in heads if one.is_first), 1))
+        return any(head.indent > self.indent for head in islice((head for head in heads if head.is_first), 1))
 
 
 @dataclass(slots=True)

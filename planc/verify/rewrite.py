@@ -239,7 +239,7 @@ def _renamed(op: Any, renamed: Renaming) -> Any:
         case ops.SplitPipeline():
             return replace(op, deferred=renamed.of(op.deferred))
         case ops.BuildOptimizer():
-            left = (replace(one, parameters=renamed.of(one.parameters)) for one in op.groups)
+            left = (replace(group, parameters=renamed.of(group.parameters)) for group in op.groups)
             return replace(op, groups=tuple(group for group in left if group.parameters))
         case _:
             return op

@@ -57,7 +57,7 @@ def absent_files(source: AnySource, *, base: Path) -> Sequence[NoFile]:
     if HubDataset.of(patterns) is not None:
         return ()
     if isinstance(source, (Chat, HfDataset)):
-        patterns = tuple(one for one in patterns if not (base / one).is_dir())
+        patterns = tuple(pattern for pattern in patterns if not (base / pattern).is_dir())
     found = (without_file(pattern, base=base) for pattern in patterns)
     return tuple(one for one in found if one is not None)
 

@@ -42,7 +42,7 @@ def divided_attentions(subject: Subject) -> tuple[tuple[Attention | OwnHeads, As
     Projections whose outputs are gathered leave all heads on every rank, however their weights are sharded.
     """
     attentions = subject.inventory.known_heads
-    first: dict[str, Assignment | None] = {one.fqn: None for one in attentions}
+    first: dict[str, Assignment | None] = {attention.fqn: None for attention in attentions}
     holders = AttentionHolders.of(subject.inventory)
     for fqn, assignment in subject.bound.styles.items():
         around = holders.attention_of(fqn)
@@ -58,4 +58,4 @@ def divided_attentions(subject: Subject) -> tuple[tuple[Attention | OwnHeads, As
 def num_heads(subject: Subject) -> int:
     """The number that tp must divide for whole heads on every rank; 0 without a sharded attention."""
     attentions = (attention for attention, _ in divided_attentions(subject))
-    return gcd(*(size for one in attentions for size in (one.num_heads, one.num_kv_heads)))
+    return gcd(*(size for attention in attentions for size in (attention.num_heads, attention.num_kv_heads)))

@@ -66,8 +66,8 @@ def legal_sizes(subject: Subject) -> str | None:
     None if only 1 does.
     """
     sizes, mesh = sharded_sizes(subject), subject.plan.mesh
-    bound = min((one.size for one in sizes if one.kind is SizeKind.VOCABULARY), default=None)
-    exact = gcd(*(one.size for one in sizes if one.kind is not SizeKind.VOCABULARY))
+    bound = min((size.size for size in sizes if size.kind is SizeKind.VOCABULARY), default=None)
+    exact = gcd(*(size.size for size in sizes if size.kind is not SizeKind.VOCABULARY))
     if not exact and fits_nodes(mesh, tp=mesh.tp):
         return f"at most {bound}"
     found = divisors(exact or mesh.devices_per_node or 1)
@@ -165,7 +165,7 @@ def _widths(subject: Subject) -> Iterator[ShardedSize]:
             for size in _sizes_of(subject, assignment):
                 found.setdefault(size, []).append(assignment)
     for size, assignments in found.items():
-        parents = [one.fqn.rpartition(".")[0] or one.fqn for one in assignments]
+        parents = [assignment.fqn.rpartition(".")[0] or assignment.fqn for assignment in assignments]
         sites: dict[Span, list[str]] = {}
         for one in assignments:
             sites.setdefault(one.span, []).append(one.fqn)

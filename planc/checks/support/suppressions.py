@@ -49,9 +49,9 @@ def suppress(
     for suppression in suppressions:
         by_line.setdefault((source.name, suppression.line), []).append(suppression)
     covers = [
-        [found for found in by_line.get((span.file, span.line), ()) if found.covers(one)]
-        for one in diagnostics
-        for span in (one.primary.span,)
+        [found for found in by_line.get((span.file, span.line), ()) if found.covers(diagnostic)]
+        for diagnostic in diagnostics
+        for span in (diagnostic.primary.span,)
     ]
     remaining = [one for one, found in zip(diagnostics, covers, strict=True) if not found]
     if not has_errors((*remaining, *problems)):

@@ -45,7 +45,7 @@ def _replicated(subject: Subject) -> str:
     tp, attentions = subject.plan.mesh.tp, [one for one, _ in divided_attentions(subject)]
     if any(misfit.kind is not SizeKind.KV_HEADS for misfit in misfits(subject, first=SizeKind.KV_HEADS)):
         return ""
-    few = [one for one in attentions if one.num_kv_heads % tp]
+    few = [attention for attention in attentions if attention.num_kv_heads % tp]
     if any(one.shared_kv is None or tp % one.num_kv_heads for one in few):
         return ""
     held = {one.fqn for one in few}

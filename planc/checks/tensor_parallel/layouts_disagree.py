@@ -35,7 +35,7 @@ def _are_heads_awaited(subject: Subject, group: ClashGroup) -> bool:
     """Whether norms for sharded heads get whole ones, and so do the modules after them."""
     if not all(norms_heads(subject, fqn) for fqn in group.consumers):
         return False
-    clashes = (one for one in subject.flow.clashes if one.kind is ClashKind.FEATURES_NOT_DIVIDED)
+    clashes = (clash for clash in subject.flow.clashes if clash.kind is ClashKind.FEATURES_NOT_DIVIDED)
     waiting = (subject.inventory.get(clash.consumer) for clash in clashes)
     return any(fqn in module.sources for module in waiting if module for fqn in group.consumers)
 

@@ -19,7 +19,7 @@ CODE = Code("P483", "no-such-dim", "activations have no such dimension")
 def check(subject: Subject) -> Findings:
     """One finding for each rule that shards activations along a dimension they don't have."""
     for span, assignments in by_rule(subject):
-        beyond = next((shard for one in assignments for shard in _beyond(one.use)), None)
+        beyond = next((shard for assignment in assignments for shard in _beyond(assignment.use)), None)
         if beyond is not None:
             names = quoted(subject.patterns([assignment.fqn for assignment in assignments])[:3])
             yield CODE.at(

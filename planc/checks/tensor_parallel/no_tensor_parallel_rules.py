@@ -55,7 +55,7 @@ def _example(subject: Subject) -> str:
     for module in subject.inventory.modules:
         parent = module.fqn.rpartition(".")[0]
         sources = [one for one in map(subject.inventory.get, module.sources) if one is not None]
-        is_behind = sources and module.is_linear and all(_feeds(one, module) for one in sources)
+        is_behind = sources and module.is_linear and all(_feeds(source, module) for source in sources)
         if is_behind and parent not in attentions:
             first.extend(source.fqn for source in sources)
             last.append(module.fqn)

@@ -62,7 +62,7 @@ def _reason(subject: Subject, assignment: Assignment, divided: set[str]) -> str 
     uneven = _of_other_width(module, assignment)
     if uneven is not None:
         return f"the model's own plan shards `{uneven}` as one layer, but it is as wide as several"
-    inside = [one.fqn for one in subject.inventory.modules if one.fqn.startswith(f"{fqn}.")]
+    inside = [module.fqn for module in subject.inventory.modules if module.fqn.startswith(f"{fqn}.")]
     passing = [one for one in inside if module_of(subject.inventory, one).class_name == "Identity"]
     if passing:
         return f"{quoted(passing[:1])} returns tokens as they are, which every rank would add"

@@ -124,8 +124,8 @@ def run(arguments: Namespace) -> int:
         if renderer.name == arguments.output_format:
             write = write_commands if renderer.name == "github" else write_text
             write(renderer.render(_report(results, settings)), stream=sys.stdout)
-    code = plans.exit_code([diagnostic for one in results for diagnostic in one.checked.diagnostics])
-    has_diff = arguments.diff and any(one.fixed and one.fixed.is_changed for one in results)
+    code = plans.exit_code([diagnostic for result in results for diagnostic in result.checked.diagnostics])
+    has_diff = arguments.diff and any(result.fixed and result.fixed.is_changed for result in results)
     return max(code, FINDINGS) if has_diff else code
 
 

@@ -49,7 +49,9 @@ def _unread(plan: Plan, graph: Graph, base: Path, *, has_data: bool) -> Iterator
         yield "weights" if is_whole else "weights (files not found)"
     if has_data:
         return
-    missing = [one.pattern for _, source in plan.data.sources() for one in absent_files(source, base=base)]
+    missing = [
+        absent.pattern for _, source in plan.data.sources() for absent in absent_files(source, base=base)
+    ]
     yield f"data (no file matches {_some(missing)})" if missing else "data"
     tokenizer = plan.data.tokenizer
     if isinstance(tokenizer, FileTokenizer) and not (base / tokenizer.path).exists():

@@ -74,7 +74,7 @@ def summaries(parser: ArgumentParser) -> dict[str, str]:
     """The help line of each subcommand."""
     for action in parser._actions:
         if isinstance(action, _SubParsersAction):
-            return {one.dest: one.help or "" for one in action._choices_actions}
+            return {choice.dest: choice.help or "" for choice in action._choices_actions}
     return {}
 
 

@@ -15,7 +15,7 @@ _KEY = re.compile(r"\s*(\w+) = ")
 def findings_by_flag(checked: Checked, *, flags: Mapping[str, str]) -> str:
     """The errors of a plan, as text; `flags` are those that set a key of the plan, by the key."""
     errors = (diagnostic for diagnostic in checked.diagnostics if diagnostic.severity is Severity.ERROR)
-    return "".join(f"{line}\n" for one in errors for line in _lines(one, checked, flags))
+    return "".join(f"{line}\n" for error in errors for line in _lines(error, checked, flags))
 
 
 def _lines(error: Diagnostic, checked: Checked, flags: Mapping[str, str]) -> Iterator[str]:

@@ -126,8 +126,8 @@ def trees_of(texts: Mapping[str, Path], repository: Repository) -> tuple[Tree, .
         texts_here = {path: source.text for path, file in texts.items() if (source := read_source(file)[0])}
         return (Tree(repository, None, texts_here, HERE),)
     first = Tree(repository, found[0])
-    included = {one for path in texts for one in included_files(path, first)}
-    models = {one for path in texts for one in _model_files(path, first)}
+    included = {file for path in texts for file in included_files(path, first)}
+    models = {file for path in texts for file in _model_files(path, first)}
     distinct = {
         (_content(revision, included, repository), _model_content(revision, models, repository)): revision
         for revision in reversed(found)
