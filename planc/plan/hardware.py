@@ -85,7 +85,7 @@ def _own(device: Device) -> OwnDevice:
 
 
 _SHARED = tuple(key.name for key in keys(OwnDevice) if key.name != "memory")
-"""What devices and `device(...)` name alike."""
+"""The names that fields of a device and arguments of `device(...)` share."""
 
 
 @record
