@@ -5,6 +5,7 @@ With R = T k rows, a token for each of its k experts, of width h, and experts of
     experts     b R (h + f + h)       the sorted rows, the inputs of down, the outputs of down
     activation  c R u                 the outputs of up and what else their function keeps, c bytes an element
                                       as the inventory has measured; u is 2 f for a gate
+    returned    b R h                 the results that came back, if tokens are dispatched
     weights     R                     of the sum over a token's experts: float32, or the compute dtype
     router      h T + 4 E T           its input, and probabilities in float32
 
@@ -40,12 +41,15 @@ class Saved:
 def experts_saved(work: RankWork) -> Mapping[str, Saved]:
     """Saved by each module of stacked experts, and by the routers before them."""
     found: dict[str, Saved] = {}
+    dispatched = work.graph.experts.modules if work.graph.experts else ()
     for module in work.inventory.modules:
         if module.routing is None or not (widths := _widths(work, module)):
             continue
         up, down = widths
         hidden, element = work.inventory.hidden_size, work.compute_dtype.size_bytes
         num_rows = work.num_tokens * module.routing.experts_per_token
+        # Results that came back from other ranks, which the weights of a token's experts multiply.
+        returned = hidden * element if module.fqn in dispatched else 0
         weight_bytes = _FLOAT32_BYTES if module.routing.in_float32 else element
         activation = work.activation(module)
         between = up * work.by_size(activation.kept)
@@ -55,7 +59,7 @@ def experts_saved(work: RankWork) -> Mapping[str, Saved]:
         # The inputs and outputs of down are freed when backward passes the function between.
         passing = up * work.by_size(activation.passing) - (hidden + down) * element
         found[module.fqn] = Saved(
-            num_rows * ((2 * hidden + down) * element + between + weight_bytes),
+            num_rows * ((2 * hidden + down) * element + between + weight_bytes + returned),
             num_rows * max(2 * hidden * element, (up + hidden) * element, passing),
         )
         for router in map(work.module, module.sources):
