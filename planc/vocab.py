@@ -33,6 +33,12 @@ class ExpertDim(StrEnum):
 GroupDim = MeshDim | ExpertDim
 """What forms a group of ranks."""
 
+
+def mesh_dim_of(dim: GroupDim) -> MeshDim:
+    """The mesh dim that a dim is, or is a factor of."""
+    return MeshDim.DP_SHARD if isinstance(dim, ExpertDim) else dim
+
+
 MESH_DIMS: tuple[MeshDim, ...] = tuple(MeshDim)
 SAMPLE_DIMS = (MeshDim.DP_REPLICATE, MeshDim.DP_SHARD)
 """Mesh dims over which ranks see different samples."""

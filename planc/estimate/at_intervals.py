@@ -12,7 +12,7 @@ from planc.estimate.rank_work import RankWork
 from planc.estimate.result import AtInterval, Collective, Kind
 from planc.graph.op import Phase
 from planc.graph.ops import Accumulate, CompareReplicas, CompileModules, CountExperts, Log, OpenData
-from planc.vocab import SAMPLE_DIMS, MeshDim, Replicate
+from planc.vocab import SAMPLE_DIMS, MeshDim, Replicate, mesh_dim_of
 
 _DIGEST_BYTES = 16
 """A 64-bit digest and its complement."""
@@ -85,4 +85,8 @@ def _compared(work: RankWork, op: CompareReplicas) -> Iterator[Collective]:
 
 
 def _is_copied(layout: ParameterLayout, mesh_dim: MeshDim) -> bool:
-    return all(placement == Replicate() for dims, placement in layout.placements if mesh_dim in dims)
+    return all(
+        placement == Replicate()
+        for dims, placement in layout.placements
+        if mesh_dim in map(mesh_dim_of, dims)
+    )

@@ -21,7 +21,7 @@ from math import prod
 
 from planc.estimate.result import Collective, Kind
 from planc.record import record
-from planc.vocab import ExpertDim, GroupDim, MeshDim
+from planc.vocab import GroupDim, mesh_dim_of
 
 
 @record
@@ -62,7 +62,7 @@ def members_of(one: Collective, mesh: tuple[tuple[GroupDim, int], ...], node: in
 
 def _forms(dim: GroupDim, over: tuple[GroupDim, ...]) -> bool:
     """Whether a group has ranks along a dim, or along the mesh dim that it is a factor of."""
-    return dim in over or (isinstance(dim, ExpertDim) and MeshDim.DP_SHARD in over)
+    return dim in over or mesh_dim_of(dim) in over
 
 
 def route(one: Collective, members: int) -> Route:

@@ -271,6 +271,17 @@ def test_an_export_of_experts_is_what_transformers_loads(root: Path, tmp_path: P
         assert torch.equal(weight, record.final[name]), name
 
 
+@pytest.mark.slow
+def test_copies_of_experts_are_compared_and_their_shards_are_not(root: Path, tmp_path: Path) -> None:
+    """Replicas hold the same experts; ranks of dp_shard hold different ones."""
+    folder = folder_of(root, "qwen3_moe")
+    guarded = (("data {", "guard {\n  replicas_every = 1 step\n}\n\ndata {"),)
+    graph = graph_of(folder, *MESHES["ep 2, replicas"], edits=guarded)
+    assert len(trained(graph, folder, tmp_path)[0].metrics) == STEPS
+    for one in run_compared(graph, folder / "model", tmp_path / "compared"):
+        assert (one.code, one.message) == (None, "")
+
+
 @pytest.mark.parametrize("mesh", ["ep 2 of 4", pytest.param("ep 4", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", ["", pytest.param("full", marks=pytest.mark.slow)])
 def test_a_first_step_sends_what_is_predicted(mesh: str, mode: str, root: Path, tmp_path: Path) -> None:

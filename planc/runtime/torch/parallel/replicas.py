@@ -18,7 +18,7 @@ from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import History, Update, Weights
-from planc.vocab import MeshDim
+from planc.vocab import ExpertDim, MeshDim, mesh_dim_of
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integer dtype of an element's size, in bytes."""
@@ -80,6 +80,8 @@ def _is_replicated(pipeline: Pipeline | None, name: str, parameter: Tensor, mesh
 
 
 def _parts(name: str) -> tuple[str, ...]:
+    if name in tuple(ExpertDim):
+        return (mesh_dim_of(ExpertDim(name)).value,)
     return tuple(mesh_dim.value for mesh_dim in MeshDim if mesh_dim.value in name)
 
 
