@@ -10,6 +10,7 @@ from planc.diff.difference import Action, Change, Group
 from planc.diff.fact import Fact, compare
 from planc.diff.modules import (
     compare_compilation,
+    compare_frozen,
     compare_groups,
     compare_recomputation,
     compare_styles,
@@ -40,6 +41,7 @@ COMPARERS: Mapping[str, Comparer] = {
     "fsdp.reshard_after_forward": _told_with_others,
     "activation_checkpoint": compare_recomputation,
     "compile": compare_compilation,
+    "freeze": compare_frozen,
     "parameter groups": compare_groups,
     "pipeline": compare_pipelines,
     "pipeline stages": _told_with_others,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from planc.diff.difference import Action, Change, Group
@@ -13,6 +14,7 @@ from planc.graph.ops import (
     BuildOptimizer,
     CheckpointActivations,
     CompileModules,
+    FreezeParameters,
     FullyShard,
     ParameterGroup,
     Rows,
@@ -24,7 +26,7 @@ from planc.source import Span
 from planc.styles.edges import Edge
 from planc.styles.style import StyleUse
 from planc.tables import format_shape, plural
-from planc.vocab import MeshDim, Placement, is_sharded
+from planc.vocab import MeshDim, Placement, is_sharded, outwards
 
 Key = tuple[str | None, str | None, str]
 Layouts = Mapping[str, ParameterLayout]
@@ -199,8 +201,41 @@ def compare_compilation(old: Side, new: Side) -> Iterator[Change]:
     yield from _treated(old, new, block="compile", before=before, after=after)
 
 
+def compare_frozen(old: Side, new: Side) -> Iterator[Change]:
+    """Parameters that are frozen now, or trained again, by the outermost modules that hold no others."""
+    before, after = _trainings(old), _trainings(new)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for fqn, was in before.items():
+        if (now := after.get(fqn, was)) != was:
+            groups.setdefault((was, now), []).append(fqn)
+    for (was, now), fqns in groups.items():
+        for folded in summarise(_outermost(fqns, among=before)):
+            place = new.place("freeze") or old.place("freeze")
+            yield Change(Group.NUMERICS, Action.CHANGE, f"freeze {folded}", was, now, place=place)
+
+
+def _trainings(side: Side) -> dict[str, str]:
+    """`frozen` or `trained`, by parameter."""
+    trained = (fqn for op in side.ops(BuildOptimizer) for group in op.groups for fqn in group.parameters)
+    frozen = (fqn for op in side.ops(FreezeParameters) for fqn in op.parameters)
+    return dict.fromkeys(trained, "trained") | dict.fromkeys(frozen, "frozen")
+
+
+def _outermost(names: Sequence[str], *, among: Iterable[str]) -> tuple[str, ...]:
+    """The names, or in their place the outermost modules of which all parameters are among them."""
+    own = Counter(around for name in names for around in outwards(name))
+    every = Counter(around for name in among for around in outwards(name))
+    whole = ([around for around in outwards(name) if own[around] == every[around]] for name in names)
+    return tuple(dict.fromkeys(found[-1] for found in whole))
+
+
 def _treated(
-    old: Side, new: Side, *, block: str, before: Mapping[str, str], after: Mapping[str, str]
+    old: Side,
+    new: Side,
+    *,
+    block: str,
+    before: Mapping[str, str],
+    after: Mapping[str, str],
 ) -> Iterator[Change]:
     """One change for all modules that a block treats the same, before and after."""
     groups: dict[tuple[str | None, str | None], list[str]] = {}

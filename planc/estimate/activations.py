@@ -26,7 +26,7 @@ tables. Tests hold the rules against what autograd saves, exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from planc.estimate.dropout import dropout_bytes
@@ -38,6 +38,9 @@ from planc.inventory.schema import Attention, Kind, Module
 from planc.record import record
 from planc.styles.edges import SEQUENCE
 from planc.vocab import DType, LogitsFunction, Replicate, ancestors
+
+InputKey = tuple[str, tuple[str, ...]]
+"""See `input_key`."""
 
 
 @record
@@ -91,14 +94,17 @@ def last_input_bytes(work: RankWork) -> int:
 def _saved(work: RankWork) -> Iterator[tuple[str, int]]:
     """(module, bytes) for all tensors that autograd saves outside of recomputed modules."""
     experts = experts_saved(work)
-    inputs: set[tuple[str, tuple[str, ...]]] = set()
+    inputs: set[InputKey] = set()
+    kept = kept_inputs(work)
     for module in work.inventory.modules:
+        if not work.is_passed(module.fqn):
+            continue
         match module.kind:
             case Kind.NORM:
                 yield module.fqn, norm_bytes(work, module)
             case Kind.LINEAR | Kind.CONV1D:
                 key = input_key(work, module)
-                if key not in inputs:
+                if key in kept and key not in inputs:
                     yield module.fqn, input_bytes(work, module)
                 inputs.add(key)
                 yield module.fqn, between_bytes(work, module)
@@ -125,7 +131,16 @@ def norm_bytes(work: RankWork, module: Module) -> int:
     # One reciprocal root, in float32, for each normalized vector.
     num_vectors = width // max(1, weight_width(module))
     kept = 0 if module.fqn in work.read_before else work.by_size(work.footprint(module).kept)
+    if kept > _SQUARED_BYTES:
+        # It keeps the values that are squared, and the normalized ones, which only its weight reads.
+        has_input = module.fqn in work.flow.inputs
+        kept = _SQUARED_BYTES * has_input + (kept - _SQUARED_BYTES) * work.trains(module)
+        num_vectors *= has_input
     return tokens * (width * kept + 4 * num_vectors)
+
+
+_SQUARED_BYTES = 4
+"""The size of a value that a norm squares, in float32."""
 
 
 def norm_tokens(work: RankWork, module: Module) -> int:
@@ -143,7 +158,26 @@ def _local_width(work: RankWork, module: Module, tensor_dim: int) -> int:
     return shape[tensor_dim] if shape else 0
 
 
-def input_key(work: RankWork, module: Module) -> tuple[str, tuple[str, ...]]:
+def kept_inputs(work: RankWork) -> frozenset[InputKey]:
+    """The inputs of linear layers that backward reads: for the gradient of a weight, or because a kernel
+    keeps its output."""
+    linear = [module for module in work.inventory.modules if module.is_linear]
+    read = {input_key(work, module) for module in linear if work.trains(module)}
+    if work.attention.kind == "plain" and not work.attention.isolates:
+        kernels = [core.module.fqn for core in work.cores.values() if core.attention is not None]
+        after = (module for module in linear if _reads_kernel(work, module, kernels))
+        read |= {input_key(work, module) for module in after}
+    return frozenset(read)
+
+
+def _reads_kernel(work: RankWork, module: Module, attentions: Sequence[str]) -> bool:
+    """Whether a linear layer of an attention reads what its kernel returns: the projections' values."""
+    around = next((name for name in ancestors(module.fqn) if name in attentions), None)
+    feeding = [work.module(source) for source in module.sources]
+    return around is not None and len(feeding) > 1 and work.is_passed(around)
+
+
+def input_key(work: RankWork, module: Module) -> InputKey:
     """Equal for linear layers that read the same tensor: one norm's output, or, in one module, what the same
     sources make. What is gathered along the sequence is gathered for each module."""
     is_norms = [work.module(source).kind for source in module.sources] == [Kind.NORM]
@@ -335,6 +369,7 @@ def loss(work: RankWork) -> Loss:
     if work.loss_chunks > 1 and head is not None:
         element = work.compute_dtype.size_bytes
         parameters = width * sum(prod(parameter.shape[1:]) for parameter in head.parameters)
+        parameters *= work.trains(head)
         hidden = work.num_tokens * work.inventory.hidden_size * element
         tensors = max(tensors, narrow + parameters * element + hidden // work.loss_chunks)
         gradients = parameters * work.loss_bytes + hidden

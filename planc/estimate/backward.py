@@ -30,6 +30,7 @@ from planc.estimate.activations import (
     cores_around,
     input_bytes,
     input_key,
+    kept_inputs,
     norm_bytes,
     norm_tokens,
     region_input_bytes,
@@ -161,6 +162,7 @@ class _Walk:
         # Of layers in one module the outputs' gradients wait for each other.
         self._siblings = Counter(map(_siblings_key, linear))
         self._readers = Counter(input_key(work, module) for module in linear)
+        self._kept_inputs = kept_inputs(work)
         self._entered: set[_Input] = set()
         self._left: set[str] = set()
 
@@ -178,8 +180,14 @@ class _Walk:
                 self._live -= region_input_bytes(self._work, region)
 
     def _module(self, module: Module) -> Iterator[Moment]:
-        self._enter_layer(module)
         unit = self._units.get(module.fqn)
+        if self._work.is_passed(module.fqn):
+            yield from self._pass(module, unit)
+        if unit is not None and self._last_of_unit[unit] == module.fqn:
+            yield from self._reduce(unit)
+
+    def _pass(self, module: Module, unit: Unit | None) -> Iterator[Moment]:
+        self._enter_layer(module)
         if unit is not None and unit not in self._gathered:
             self._gathered[unit] = self._element * unit.num_gathered
         match module.kind:
@@ -204,14 +212,12 @@ class _Walk:
             # Gradients of stacked weights are as large as the weights, and wait with the rest.
             yield self._now(saved.passing)
             self._live -= saved.kept
-        if unit is not None and self._last_of_unit[unit] == module.fqn:
-            yield from self._reduce(unit)
 
     def _enter_layer(self, module: Module) -> None:
         """A layer's own code adds what its parts return: backward passes it first."""
         for name in ancestors(module.fqn):
             core = self._work.cores.get(name)
-            if core is not None and core.is_layer and name not in self._left:
+            if core is not None and core.is_layer and name not in self._left and self._work.is_passed(name):
                 self._left.add(name)
                 self._live -= core_bytes(self._work, core)
 
@@ -225,16 +231,17 @@ class _Walk:
         is_deferred = module.fqn in self._work.deferred
         if self._work.loss_chunks > 1 and module is self._work.inventory.head:
             # Forward has computed its gradients, and backward casts their sums.
-            outputs = 0 if self._element >= _FLOAT32_BYTES else rows * columns * _FLOAT32_BYTES
+            is_cast = self._element < _FLOAT32_BYTES and self._work.trains(module)
+            outputs = rows * columns * _FLOAT32_BYTES if is_cast else 0
         gradient = 0 if is_deferred else self._gradient(module)
-        inputs = 1 if siblings not in self._entered else 2
+        inputs = (1 if siblings not in self._entered else 2) * (module.fqn in self._work.flow.inputs)
         self._entered.add(siblings)
         yield self._now(outputs + gradient + inputs * token * columns)
         if is_deferred:
             self._live += output_bytes(self._work, module)
         else:
             self._weigh(module)
-            if self._readers[key] == 0:
+            if self._readers[key] == 0 and key in self._kept_inputs:
                 self._live -= input_bytes(self._work, module)
         yield from self._before_linear(module)
 
@@ -266,7 +273,7 @@ class _Walk:
 
     def _shared(self, module: Module) -> int:
         """The gradient that an embedding shares with the head: autograd adds both parts in a third tensor."""
-        layouts = (one for one in self._layouts(module) if one.fqn in self._work.owners)
+        layouts = (one for one in self._layouts(module) if one.fqn in self._work.owners and one.has_gradient)
         found = (one for one in layouts if self._work.module(one.module).kind is Kind.EMBEDDING)
         return self._element * sum(prod(one.tp_shape) for one in found)
 
@@ -280,7 +287,7 @@ class _Walk:
         if unit.reshard_after_backward or self._work.times == 1:
             self._gathered.pop(unit, None)
         weights = self._weights.pop(unit, 0)
-        if not self._reduces:
+        if not self._reduces or not unit.num_reduced:
             return
         # The input of a reduction is freed before the next one is allocated; layers' inputs fit there.
         is_first = not self._reducing

@@ -74,7 +74,9 @@ def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collecti
     for unit in units:
         size = _group_size(work, unit.shard_over)
         gathered = unit.num_local * unit.compute_dtype.size_bytes
-        times = unit.num_gathers(work.times) if pipeline is None else _gathers_in_order(pipeline, unit)
+        times = unit.num_gathers(work.times)
+        if pipeline is not None and unit.has_backward:
+            times = _gathers_in_order(pipeline, unit)
         yield Collective(unit.shard_over, size, Kind.ALL_GATHER, "fsdp.shard", times, gathered)
         replicas = _group_size(work, unit.replicate_over)
         for times, num_reduced in _reductions(work, unit, pipeline):
@@ -118,7 +120,7 @@ def _tied(work: RankWork) -> Iterator[Collective]:
     """Gradients of the weights that both ends of a pipeline have, over these two ranks."""
     for op in work.graph.step:
         if isinstance(op, SumTies):
-            for layout in work.tied_layouts:
+            for layout in filter(lambda layout: layout.has_gradient, work.tied_layouts):
                 yield Collective(op.over, 2, Kind.ALL_REDUCE, op.name, 1, layout.local_bytes)
 
 
@@ -176,6 +178,7 @@ def _context(work: RankWork) -> Iterator[Collective]:
 def _attention(work: RankWork, attention: Attention, *, num_forwards: int) -> Iterator[Collective]:
     num_heads, num_kv_heads = work.heads(attention)
     size, element = work.cp, work.compute_dtype.size_bytes
+    num_backwards = int(work.is_passed(attention.fqn))
     head = work.num_tokens * attention.head_dim
     key_value = 2 * num_kv_heads * head * element
 
@@ -184,18 +187,18 @@ def _attention(work: RankWork, attention: Attention, *, num_forwards: int) -> It
 
     match work.attention.kind:
         case "ring":
-            yield over_cp(Kind.SEND, (size - 1) * (num_forwards + 1), key_value)
+            yield over_cp(Kind.SEND, (size - 1) * (num_forwards + num_backwards), key_value)
             # Gradients are sent in the accumulation dtype, and one hop further, back to their owner.
             accumulated = 8 if work.compute_dtype is DType.FLOAT64 else 4
-            yield over_cp(Kind.SEND, size, 2 * num_kv_heads * head * accumulated)
+            yield over_cp(Kind.SEND, size * num_backwards, 2 * num_kv_heads * head * accumulated)
         case "allgather":
             yield over_cp(Kind.ALL_GATHER, num_forwards, key_value)
-            yield over_cp(Kind.REDUCE_SCATTER, 1, size * key_value)
+            yield over_cp(Kind.REDUCE_SCATTER, num_backwards, size * key_value)
         case "ulysses":
             # Key-value heads are repeated until every rank of cp gets one.
             sent_kv_heads = max(num_kv_heads, size)
-            yield over_cp(Kind.ALL_TO_ALL, 2 * (num_forwards + 1), num_heads * head * element)
-            yield over_cp(Kind.ALL_TO_ALL, 2 * (num_forwards + 1), sent_kv_heads * head * element)
+            yield over_cp(Kind.ALL_TO_ALL, 2 * (num_forwards + num_backwards), num_heads * head * element)
+            yield over_cp(Kind.ALL_TO_ALL, 2 * (num_forwards + num_backwards), sent_kv_heads * head * element)
 
 
 def _scalars(work: RankWork) -> Iterator[Collective]:

@@ -57,9 +57,10 @@ def experts_saved(work: RankWork) -> Mapping[str, Saved]:
             # No gate that was measured keeps less than its input and one factor.
             between += down * element
         # The inputs and outputs of down are freed when backward passes the function between.
+        inputs = hidden * _trains(work, module, 0) + down * _trains(work, module, -1)
         passing = up * work.by_size(activation.passing) - (hidden + down) * element
         found[module.fqn] = Saved(
-            num_rows * ((2 * hidden + down) * element + between + weight_bytes + returned),
+            num_rows * ((hidden + inputs) * element + between + weight_bytes + returned),
             num_rows * max(2 * hidden * element, (up + hidden) * element, passing),
         )
         for router in map(work.module, module.sources):
@@ -89,8 +90,16 @@ def dispatch_collectives(work: RankWork) -> Iterator[Collective]:
             rows = work.num_tokens * module.routing.experts_per_token
             num_bytes = rows * work.inventory.hidden_size * work.compute_dtype.size_bytes
             yield over_ep(forwards, _COUNT_BYTES * num_stacked(module))
-            yield over_ep(forwards + work.times, num_bytes)
-            yield over_ep(forwards + work.times, num_bytes, is_routed=True)
+            of_results = work.times * work.is_passed(module.fqn)
+            of_rows = work.times * (module.fqn in work.flow.inputs)
+            yield over_ep(forwards + of_results, num_bytes)
+            yield over_ep(forwards + of_rows, num_bytes, is_routed=True)
+
+
+def _trains(work: RankWork, module: Module, index: int) -> bool:
+    """Whether the first or the last stack has a gradient, for which its input is kept."""
+    stacks = [parameter.name for parameter in module.parameters if len(parameter.shape) == 3]
+    return work.trains(module, stacks[index])
 
 
 def _widths(work: RankWork, module: Module) -> tuple[int, int] | None:
@@ -116,6 +125,6 @@ def _is_router(module: Module, experts: Module) -> bool:
 def _router(work: RankWork, router: Module, *, input_bytes: int) -> Saved:
     num_experts = next(parameter.shape[0] for parameter in router.parameters if len(parameter.shape) == 2)
     # The input of a linear layer is counted with those of all others.
-    width = 0 if router.is_linear else work.inventory.hidden_size
+    width = 0 if router.is_linear or not work.trains(router) else work.inventory.hidden_size
     probabilities = work.num_tokens * num_experts * _FLOAT32_BYTES
     return Saved(work.num_tokens * width * input_bytes + probabilities, probabilities)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from planc.graph.graph import Graph
-from planc.graph.ops import BuildModel, FullyShard, ShardTensorParallel
+from planc.graph.ops import BuildModel, FreezeParameters, FullyShard, ShardTensorParallel
 from planc.inventory.schema import Inventory
 from planc.record import record
 from planc.vocab import (
@@ -42,7 +42,7 @@ class ParameterLayout:
     last_shape: Shape
     dtype: DType
     is_frozen: bool = False
-    """Whether the model's code builds it without `requires_grad`."""
+    """Whether it is not trained, by the plan or by the model's own code."""
     has_gradient: bool = True
 
     @property
@@ -72,6 +72,7 @@ def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
     """
     divisions, of_others = _divisions(graph, inventory)
     build = next(op for op in graph.setup if isinstance(op, BuildModel))
+    frozen = {fqn for op in graph.setup if isinstance(op, FreezeParameters) for fqn in op.parameters}
     others = build.other_dtypes
     # Layers repeat, so most parameters have the layout of an earlier one.
     alike: dict[object, ParameterLayout] = {}
@@ -82,7 +83,7 @@ def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
         key = (parameter.shape, division, dtype)
         if key not in alike:
             alike[key] = _layout(graph, division, shape=parameter.shape, dtype=dtype)
-        is_frozen = parameter.name in module.frozen
+        is_frozen = fqn in frozen
         found.append(
             replace(
                 alike[key],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
+from planc.estimate.gradient_flow import GradientFlow, everywhere, gradient_flow
 from planc.estimate.layout import ParameterLayout, layouts
 from planc.graph.graph import Graph
 from planc.graph.op import Op
@@ -18,6 +19,7 @@ from planc.graph.ops import (
     CompileModules,
     ComputeLoss,
     Draw,
+    FreezeParameters,
     FullyShard,
     OpenData,
     Rows,
@@ -84,6 +86,8 @@ class RankWork:
     """The checkpointed modules that keep results which are expensive to compute."""
     offloaded: tuple[str, ...]
     """The checkpointed modules whose input waits in the host's memory."""
+    flow: GradientFlow
+    """Where backward goes: what is checkpointed elsewhere is not recomputed, and not in `checkpointed`."""
     num_tokens: int
     sequence_length: int
     tokens_per_step: int
@@ -180,6 +184,15 @@ class RankWork:
         found = self.layout(fqn)
         return found is not None and found.has_gradient
 
+    def is_passed(self, fqn: str) -> bool:
+        """Whether backward passes a module: its output has a gradient."""
+        return fqn in self.flow.outputs
+
+    def trains(self, module: Module, parameter: str = "weight") -> bool:
+        """Whether a module's parameter is not frozen: for its gradient the module keeps its input."""
+        found = self.layout(f"{module.fqn}.{parameter}")
+        return found is None or not found.is_frozen
+
     def layout(self, fqn: str) -> ParameterLayout | None:
         """A parameter's layout; of one that is tied, its owner's."""
         return self.layouts.get(fqn) or self.layouts.get(self.owners.get(fqn, fqn))
@@ -214,12 +227,13 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
     of_all = _sharding(ops)
     sharding = {fqn: op for fqn, op in of_all.items() if inventory.get(fqn) is not None}
     styles = {fqn: op.use for fqn, op in sharding.items()}
-    recomputed = [op for op in ops if isinstance(op, CheckpointActivations)]
-    checkpointed = frozenset(fqn for op in recomputed for fqn in op.modules)
+    parameters = {layout.fqn: layout for layout in layouts(graph, inventory)}
+    flow = _flow(ops, inventory, parameters)
+    recomputed = _recomputed(ops, flow)
     return RankWork(
         graph=graph,
         inventory=inventory,
-        layouts={layout.fqn: layout for layout in layouts(graph, inventory)},
+        layouts=parameters,
         styles=styles,
         edges={fqn: op.edges for fqn, op in sharding.items()},
         rows={fqn: op.rows for fqn, op in sharding.items() if op.rows},
@@ -231,9 +245,10 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         ),
         # What shards the stream may be on another stage of a pipeline.
         divides_sequence=any(_shards_stream(op.use) for op in of_all.values()),
-        checkpointed=checkpointed,
-        selective=frozenset(fqn for op in recomputed if op.mode == "selective" for fqn in op.modules),
-        offloaded=tuple(fqn for op in recomputed if op.mode == "offload" for fqn in op.modules),
+        checkpointed=frozenset(recomputed),
+        selective=frozenset(fqn for fqn, mode in recomputed.items() if mode == "selective"),
+        offloaded=tuple(fqn for fqn, mode in recomputed.items() if mode == "offload"),
+        flow=flow,
         num_tokens=data.micro_batch * data.sequence_length // graph.size(MeshDim.CP),
         sequence_length=data.sequence_length,
         tokens_per_step=data.global_batch * data.sequence_length,
@@ -251,17 +266,39 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         fused=_fused(ops, inventory),
         tp=graph.size(MeshDim.TP),
         cp=graph.size(MeshDim.CP),
-        around={
-            module.fqn: around
-            for module in inventory.modules
-            if (around := next((name for name in ancestors(module.fqn) if name in checkpointed), None))
-        },
+        around=dict(_around(inventory, recomputed)),
         owners={fqn: tie[0] for tie in reversed(inventory.ties) for fqn in tie},
         ties=next((op.ties for op in ops if isinstance(op, SplitPipeline)), ()),
         deferred=frozenset(fqn for op in ops if isinstance(op, SplitPipeline) for fqn in op.deferred),
         cores={one.module.fqn: one for one in _cores(inventory, attention.kind)},
         read_before=frozenset(_read_before(inventory)),
         draws={fqn: op.draws for op in ops if isinstance(op, AttachDropout) for fqn in op.modules},
+    )
+
+
+def _recomputed(ops: tuple[Op, ...], flow: GradientFlow) -> Mapping[str, str]:
+    """The modes of the checkpointed modules that backward passes, in order."""
+    wrapped = (op for op in ops if isinstance(op, CheckpointActivations))
+    return {fqn: op.mode for op in wrapped for fqn in op.modules if fqn in flow.outputs}
+
+
+def _around(inventory: Inventory, recomputed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for module in inventory.modules:
+        if around := next((name for name in ancestors(module.fqn) if name in recomputed), None):
+            yield module.fqn, around
+
+
+def _flow(
+    ops: tuple[Op, ...], inventory: Inventory, parameters: Mapping[str, ParameterLayout]
+) -> GradientFlow:
+    if not any(isinstance(op, FreezeParameters) for op in ops):
+        return everywhere(inventory)
+    names = {fqn for fqn, layout in parameters.items() if layout.has_gradient}
+    names |= {name for tie in inventory.ties if tie[0] in names for name in tie}
+    return gradient_flow(
+        inventory,
+        trained={name.rpartition(".")[0] for name in names},
+        is_stage=any(isinstance(op, SplitPipeline) for op in ops),
     )
 
 

@@ -36,7 +36,8 @@ _SMALL = 0.02
 class Matmul:
     """Equal matmuls [rows, inner] x [inner, outer]: how many in forwards, and how many in backwards.
 
-    A backward has two for each in a forward, and one more where it computes forward again.
+    A backward has two for each in a forward, of the gradients of both factors that have one, and one more
+    where it computes forward again.
     """
 
     rows: int
@@ -134,9 +135,9 @@ def step_work(graph: Graph, inventory: Inventory, found: Estimate) -> StepWork:
     whole = rank_work(graph, inventory)
     pipeline = pipeline_of(graph)
     if pipeline is None:
-        return _step_work(whole, found.collectives, num_elements=found.num_local_parameters)
+        return _step_work(whole, found.collectives, num_elements=_num_trained(whole))
     ranks = tuple(
-        _step_work(part.work, one.collectives, num_elements=one.num_local_parameters)
+        _step_work(part.work, one.collectives, num_elements=_num_trained(part.work))
         for part, one in zip(parts(graph, inventory), found.ranks, strict=True)
     )
     work = PipelineWork(
@@ -158,7 +159,7 @@ def _of_stage(work: RankWork) -> StepWork:
 
 
 def _step_work(work: RankWork, sent: tuple[Collective, ...], *, num_elements: int) -> StepWork:
-    """The work of a rank with this many elements of parameters."""
+    """The work of a rank whose optimizer steps this many elements."""
     behind = last_sums(work)
     moved = traffic(work)
     return StepWork(
@@ -178,6 +179,11 @@ def _step_work(work: RankWork, sent: tuple[Collective, ...], *, num_elements: in
         world_size=work.graph.world_size,
         not_modeled=tuple(_not_modeled(work)),
     )
+
+
+def _num_trained(work: RankWork) -> int:
+    """The elements of this rank's shards that the optimizer steps."""
+    return sum(prod(layout.local_shape) for layout in work.layouts.values() if not layout.is_frozen)
 
 
 def _without(collectives: Iterable[Collective], behind: Sequence[Collective]) -> Iterator[Collective]:
@@ -204,39 +210,41 @@ def _not_modeled(work: RankWork) -> Iterator[str]:
 
 
 def _gathered_in_forward(work: RankWork) -> float:
-    found = units(work)
-    once = sum(unit.num_local for unit in found)
-    again = sum(unit.num_local for unit in found if unit.reshard_after_forward)
+    gathered = units(work)
+    once = sum(unit.num_local for unit in gathered)
+    again = sum(unit.num_local for unit in gathered if unit.reshard_after_forward and unit.has_backward)
     return once / (once + again) if once else 1.0
 
 
 def _matmuls(work: RankWork) -> tuple[Matmul, ...]:
     kept, read = kept_results(work), results_read(work)
-    found: Counter[tuple[int, int, int, bool, bool]] = Counter()
+    found: Counter[tuple[int, int, int, int, bool]] = Counter()
     for module in work.inventory.modules:
         # Recomputation stops at the last tensor that backward reads (torch/utils/checkpoint.py, early stop).
         region = work.region(module.fqn)
         is_again = region is not None and module.fqn not in kept and (module.fqn, region) in read
-        for rows, inner, outer in _products(work, module):
-            found[rows, inner, outer, is_again, module.fqn in work.deferred] += work.times
+        is_deferred, has_input = module.fqn in work.deferred, module.fqn in work.flow.inputs
+        for name, rows, inner, outer in _products(work, module):
+            num_backward = is_again + has_input + work.trains(module, name)
+            found[rows, inner, outer, num_backward, is_deferred] += work.times
     return tuple(
-        Matmul(rows, inner, outer, number, (3 if is_again else 2) * number, is_deferred * number)
-        for (rows, inner, outer, is_again, is_deferred), number in found.items()
+        Matmul(rows, inner, outer, number, num_backward * number, is_deferred * number)
+        for (rows, inner, outer, num_backward, is_deferred), number in found.items()
     )
 
 
-def _products(work: RankWork, module: Module) -> Iterator[tuple[int, int, int]]:
-    """(rows, inner, outer) of a module's matmuls in one forward."""
+def _products(work: RankWork, module: Module) -> Iterator[tuple[str, int, int, int]]:
+    """(parameter, rows, inner, outer) of a module's matmuls in one forward."""
     if module.is_linear:
         shape = work.tp_shape(module)
         if shape is not None and len(shape) > 1:
-            yield work.num_tokens, prod(shape[1:]), shape[0]
+            yield "weight", work.num_tokens, prod(shape[1:]), shape[0]
     elif module.kind is ModuleKind.OTHER and module.routing is not None:
         rows = work.num_tokens * module.routing.experts_per_token
         for parameter in module.parameters:
             layout = work.layout(f"{module.fqn}.{parameter.name}")
             if layout is not None and len(layout.tp_shape) == 3:
-                yield rows, layout.tp_shape[1], layout.tp_shape[2]
+                yield parameter.name, rows, layout.tp_shape[1], layout.tp_shape[2]
 
 
 def _attentions(work: RankWork) -> AttentionWork:
@@ -248,11 +256,12 @@ def _attentions(work: RankWork) -> AttentionWork:
         heads, _ = work.heads(attention)
         each = 2.0 * width * heads * work.times
         is_again = work.region(attention.fqn) is not None and attention.fqn not in kept
-        least += each * seen * (3 + is_again)
+        is_passed = work.is_passed(attention.fqn)
+        least += each * seen * (1 + 2 * is_passed + is_again)
         least_forward += each * seen
         forward += each * computed
         factor = 2.0 if work.attention.kind == "eager" else 2.5
-        backward += each * computed * (factor + is_again)
+        backward += each * computed * (factor * is_passed + is_again)
     return AttentionWork(least, least_forward, (forward, backward))
 
 

@@ -30,7 +30,9 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
         for edge in edges:
             again = is_repeated if edge.at is At.INPUT else is_sent_again
             yield from _sent(work, module, edge, edge.forward, times=1 + again)
-            yield from _sent(work, module, edge, edge.backward, times=1)
+            passed = work.flow.outputs if edge.at in (At.OUTPUT, At.ROTARY_OUTPUT) else work.flow.inputs
+            if fqn in passed:
+                yield from _sent(work, module, edge, edge.backward, times=1)
     yield from _parameter_gradients(work)
     yield from _loss(work)
 

@@ -67,8 +67,9 @@ def traffic(work: RankWork) -> Traffic:
     for fqn, features, cost in _costs(work):
         is_again = work.region(fqn) is not None
         forward += features * cost.forward * wide
-        backward += features * (cost.backward + is_again * cost.forward) * wide
-        kernels += cost.kernels * (3 + is_again)
+        is_passed = work.is_passed(fqn)
+        backward += features * (is_passed * cost.backward + is_again * cost.forward) * wide
+        kernels += cost.kernels * (1 + 2 * is_passed + is_again)
     forward += _sums_of_chunks(work)
     gathered, reduced, num_units = _fsdp(work)
     return Traffic(
@@ -145,7 +146,7 @@ def _fsdp(work: RankWork) -> tuple[tuple[float, float], float, int]:
         times = work.times if unit.reshard_after_backward else 1
         copied = unit.num_gathered * _GATHERED_BYTES * times
         gathered[0] += copied
-        gathered[1] += copied if unit.reshard_after_forward else 0
+        gathered[1] += copied if unit.reshard_after_forward and unit.has_backward else 0
         reduced += unit.num_scattered * _REDUCED_BYTES * unit.num_reductions(work.times)
         kernels += 8 * work.times
     return (gathered[0], gathered[1]), reduced, kernels

@@ -33,6 +33,8 @@ class Unit:
     parts: int
     reshard_after_forward: bool
     reshard_after_backward: bool
+    has_backward: bool
+    """Whether backward passes any of its modules, for which it is gathered again."""
     reduces_each: bool
     """Whether every micro step's backward reduces its gradients, not only the last one's."""
     shard_over: tuple[GroupDim, ...]
@@ -44,7 +46,9 @@ class Unit:
 
     def num_gathers(self, times: int) -> int:
         """Count its gathers in a step of so many micro steps."""
-        return times * (1 + self.reshard_after_forward) if self.reshard_after_backward else 1
+        if not self.reshard_after_backward:
+            return 1
+        return times * (1 + (self.reshard_after_forward and self.has_backward))
 
     def num_reductions(self, times: int) -> int:
         """Count the reduce-scatters of its gradients in a step of so many micro steps."""
@@ -78,6 +82,7 @@ def units(work: RankWork) -> tuple[Unit, ...]:
             parts=prod(work.graph.size(mesh_dim) for mesh_dim in op.shard_over),
             reshard_after_forward=op.reshard_after_forward,
             reshard_after_backward=op.reshard_after_backward,
+            has_backward=any(work.is_passed(name) for name in group),
             reduces_each=op.reduce_every == "micro_batch",
             shard_over=_more_than_one(work, op.shard_over),
             replicate_over=_more_than_one(work, op.replicate_over),

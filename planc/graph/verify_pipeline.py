@@ -16,6 +16,7 @@ from planc.graph.ops import (
     ComputeWeightGradients,
     Evaluate,
     Forward,
+    FreezeParameters,
     FullyShard,
     ReceiveHidden,
     SendHidden,
@@ -34,7 +35,7 @@ def pipeline_violations(graph: Graph) -> Iterator[Violation]:
     wanted = int(graph.size(MeshDim.PP) > 1)
     if len(splits) != wanted:
         yield Violation("graph", f"needs pipeline.split {wanted} times and has it {len(splits)} times")
-    yield from _ties(graph, is_tied=any(op.ties for op in splits))
+    yield from _ties(graph, [owner for op in splits for owner, *_ in op.ties])
     for op in graph.step:
         if isinstance(op, Accumulate | Evaluate):
             yield from _messages(op, is_split=bool(wanted))
@@ -94,21 +95,23 @@ def _stages(graph: Graph, op: SplitPipeline) -> Iterator[Violation]:
         if name != op.blocks and name not in stages_of:
             yield Violation(op.name, f"`{name}` is on shards of the sequence, and in no stage")
     yield from _tied_apart(stages_of, op)
-    trained = tuple(_trained(graph))
-    for name in (*trained, *op.deferred):
+    parameters = tuple(_parameters(graph))
+    for name in (*parameters, *op.deferred):
         if (number := len(_holders(stages_of, name))) != 1:
             yield Violation(op.name, f"`{name}` is in {number} stages, not in one")
-    yield from _unit_violations(graph, stages_of, trained)
+    yield from _unit_violations(graph, stages_of, parameters)
 
 
-def _trained(graph: Graph) -> Iterator[str]:
+def _parameters(graph: Graph) -> Iterator[str]:
     for op in graph.setup:
+        if isinstance(op, FreezeParameters):
+            yield from op.parameters
         if isinstance(op, BuildOptimizer):
             yield from (name for group in op.groups for name in group.parameters)
 
 
 def _unit_violations(
-    graph: Graph, stages_of: Mapping[str, Sequence[int]], trained: Sequence[str]
+    graph: Graph, stages_of: Mapping[str, Sequence[int]], parameters: Sequence[str]
 ) -> Iterator[Violation]:
     """Every parameter is gathered whenever its stage runs: a unit of that stage alone holds it.
 
@@ -120,22 +123,24 @@ def _unit_violations(
             if len({stage for name in group for stage in _holders(stages_of, name)}) > 1:
                 yield Violation(op.name, f"`{group[0]}` is in a unit with modules of other stages")
     inside = {name: [0] for op in units for group in op.groups for name in group if name}
-    for name in trained if units else ():
+    for name in parameters if units else ():
         if not _holders(inside, name):
             text = f"`{name}` is in no unit of its stage: a backward would not gather it"
             yield Violation(units[-1].name, text)
 
 
-def _ties(graph: Graph, *, is_tied: bool) -> Iterator[Violation]:
+def _ties(graph: Graph, owners: Sequence[str]) -> Iterator[Violation]:
     """Both copies of a weight get the same gradient, complete and before it is measured: otherwise they
     would drift apart."""
     sums = [op for op in graph.step if isinstance(op, SumTies)]
-    if len(sums) != is_tied:
-        yield Violation("graph", f"needs grads.sum_ties {int(is_tied)} times and has it {len(sums)} times")
+    frozen = {name for op in graph.setup if isinstance(op, FreezeParameters) for name in op.parameters}
+    is_trained = not frozen.issuperset(owners)
+    if len(sums) != is_trained:
+        yield Violation("graph", f"needs grads.sum_ties {int(is_trained)} times and has it {len(sums)} times")
     if any(op.over != (MeshDim.PP,) for op in sums):
         yield Violation("grads.sum_ties", "sums over pp")
     for op in graph.step:
-        if isinstance(op, CompareReplicas) and is_tied and MeshDim.PP not in op.over:
+        if isinstance(op, CompareReplicas) and owners and MeshDim.PP not in op.over:
             yield Violation(op.name, "does not compare the weights that two stages have")
 
 

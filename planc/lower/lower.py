@@ -22,6 +22,7 @@ from planc.graph.ops import (
     EvaluationOp,
     ExportHf,
     Forward,
+    FreezeParameters,
     FullyShard,
     InitMesh,
     InitWeights,
@@ -106,6 +107,9 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         rope_positions=plan.data.sequence_length if grows(plan, inventory) else None,
         span=plan.span("model.hf"),
     )
+    if bound.frozen:
+        place = "freeze" if plan.freeze else "model.hf"
+        yield FreezeParameters(parameters=tuple(bound.frozen), span=plan.span(place))
     yield _attention(bound)
     yield from attach_dropout(bound)
     yield from split_pipeline(bound)

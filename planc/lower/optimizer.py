@@ -28,10 +28,12 @@ def build_optimizer(bound: BoundPlan) -> BuildOptimizer:
 
 
 def _groups(bound: BoundPlan) -> tuple[ParameterGroup, ...]:
-    """Parameters in the model's order, by their weight decay and learning rate."""
+    """Trained parameters in the model's order, by their weight decay and learning rate."""
     kind = bound.plan.optimizer.kind
     groups: dict[tuple[float, float], list[str]] = {}
     for fqn, _, _ in bound.inventory.parameters():
+        if fqn in bound.frozen:
+            continue
         decay, _ = bound.weight_decay.get(fqn, (kind.weight_decay, None))
         lr, _ = bound.learning_rates.get(fqn, (kind.lr, None))
         groups.setdefault((decay, lr), []).append(fqn)

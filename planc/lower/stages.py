@@ -59,8 +59,8 @@ def _with_head(head: str, last: Iterable[str]) -> str:
 
 
 def sum_ties(bound: BoundPlan) -> Iterator[SumTies]:
-    """One op, if two stages have the same weight."""
-    if ties_of_ends(bound):
+    """One op, if two stages train the same weight."""
+    if any(owner not in bound.frozen for owner, *_ in ties_of_ends(bound)):
         yield SumTies(over=(MeshDim.PP,), span=bound.plan.span("pipeline"))
 
 
@@ -107,7 +107,8 @@ def _deferred(bound: BoundPlan) -> tuple[str, ...]:
     if pipeline is None or not isinstance(pipeline.schedule, ZeroBubble):
         return ()
     head = inventory.head if num_chunks(bound) > 1 else None
-    return tuple(module.fqn for module in inventory.modules if module.is_linear and module is not head)
+    linear = (module.fqn for module in inventory.modules if module.is_linear and module is not head)
+    return tuple(fqn for fqn in linear if f"{fqn}.weight" not in bound.frozen)
 
 
 def _pipeline(bound: BoundPlan) -> spec.PipelineSpec | None:

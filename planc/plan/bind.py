@@ -7,16 +7,16 @@ from typing import Any, TypeVar
 
 from planc.inventory.routers import dispatchable
 from planc.inventory.schema import Inventory, Kind, Parameter
+from planc.plan.actions import Region
 from planc.plan.auto import Automatic, AutoRule, AutoRules, own_rules
-from planc.plan.optimizer import Group
-from planc.plan.pattern import Pattern, parse_pattern
+from planc.plan.parameters import frozen_parameters, own_parameters, parameters_inside
+from planc.plan.pattern import Pattern, parse_own
 from planc.plan.sinks import sinks_of
 from planc.plan.spec import (
     NoCheckpointing,
     OffloadCheckpointing,
     PatternRule,
     Plan,
-    Region,
     SelectiveCheckpointing,
     Unit,
 )
@@ -26,7 +26,6 @@ from planc.record import record
 from planc.source import NOWHERE, Span
 from planc.styles import BY_NAME, Boundary, Style, StyleUse
 from planc.styles.style import own_placement, use
-from planc.syntax import ast
 from planc.vocab import Placement, Replicate, Shard
 
 T = TypeVar("T")
@@ -99,6 +98,8 @@ class BoundPlan:
     """The weight decay by parameter fqn, where a group sets it."""
     learning_rates: Mapping[str, tuple[float, Span]]
     """Peaks by parameter fqn, where a group sets one."""
+    frozen: Mapping[str, Span]
+    """The parameters that are not trained, by the plan or by the model's own code."""
     buffers: Mapping[str, tuple[int, Span]]
     conflicts: tuple[Conflict, ...]
     selections: tuple[Selection, ...]
@@ -123,7 +124,9 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
     buffers = dict.fromkeys(BUFFERS, (SEQUENCE_DIM, cp.span)) if cp else {}
     experts = _experts(plan, inventory, conflicts, selections)
     units = _units(fsdp.rules if fsdp else (), modules, conflicts, selections)
-    groups = _parameter_groups(plan, inventory, conflicts, selections)
+    groups = _of_parameters(plan.optimizer.rules, own_parameters(inventory), conflicts, selections)
+    freeze = plan.freeze.rules if plan.freeze else ()
+    kept = _of_parameters(freeze, parameters_inside(inventory), conflicts, selections)
     return BoundPlan(
         plan=plan,
         inventory=inventory,
@@ -151,6 +154,7 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
         learning_rates={
             fqn: (rule.action.lr, rule.span) for fqn, rule in groups.items() if rule.action.lr is not None
         },
+        frozen=frozen_parameters(plan, inventory, kept),
         buffers=buffers | {name: (rule.action.tensor_dim, rule.span) for name, rule in ruled.items()},
         conflicts=tuple(conflicts),
         selections=tuple(selections),
@@ -333,13 +337,6 @@ def own_placements(inventory: Inventory) -> Mapping[str, Mapping[str, Placement]
     return found
 
 
-def parse_own(text: str, span: Span) -> Pattern:
-    """A pattern that the model, not the plan, wrote."""
-    pattern = parse_pattern(ast.Text(text, span))
-    assert isinstance(pattern, Pattern), f"transformers' own pattern {text} does not parse"
-    return pattern
-
-
 def _units(
     rules: Sequence[PatternRule[Unit]],
     names: tuple[str, ...],
@@ -378,22 +375,22 @@ def _grouping(rule: PatternRule[Unit]) -> object:
     return rule.action, _texts(rule) if rule.override and len(rule.patterns) > 1 else ()
 
 
-def _parameter_groups(
-    plan: Plan, inventory: Inventory, conflicts: list[Conflict], selections: list[Selection]
-) -> Mapping[str, PatternRule[Group]]:
-    """A group's pattern names parameters, or modules and so all the parameters that they own."""
-    parameters: dict[str, list[str]] = {}
-    for fqn, module, _ in inventory.parameters():
-        for name in (fqn, module.fqn):
-            parameters.setdefault(name, []).append(fqn)
-    order = {fqn: index for index, (fqn, _, _) in enumerate(inventory.parameters())}
+def _of_parameters(
+    rules: Sequence[PatternRule[T]],
+    parameters: Mapping[str, Sequence[str]],
+    conflicts: list[Conflict],
+    selections: list[Selection],
+) -> Mapping[str, PatternRule[T]]:
+    """The rule that each parameter gets; `parameters` are those of each name that a pattern may match."""
+    order = {fqn: None for names in parameters.values() for fqn in names}
+    places = {fqn: index for index, fqn in enumerate(order)}
     candidates = tuple(parameters)
-    matched: list[tuple[PatternRule[Group], Sequence[str]]] = []
-    for rule in plan.optimizer.rules:
+    matched: list[tuple[PatternRule[T], Sequence[str]]] = []
+    for rule in rules:
         found: dict[str, None] = {}
         for pattern in rule.patterns:
             fitting = {fqn for name in pattern.select(candidates) for fqn in parameters[name]}
-            hits = tuple(sorted(fitting, key=order.__getitem__))
+            hits = tuple(sorted(fitting, key=places.__getitem__))
             selections.append(Selection(pattern, candidates, hits))
             found.update(dict.fromkeys(hits))
         matched.append((rule, tuple(found)))

@@ -7,6 +7,7 @@ from dataclasses import Field, field
 from typing import Any
 
 from planc.plan import spec
+from planc.plan.actions import BufferShard, Frozen, NoRegion, Region, Trained
 from planc.plan.auto import Auto
 from planc.plan.data import DataSpec
 from planc.plan.dispatch import AllExperts, Dispatch
@@ -77,9 +78,7 @@ BLOCKS: Mapping[str, Shape] = {
         on=(MeshDim.DP_SHARD,),
     ),
     "fsdp": Shape(spec.FsdpSpec, actions={"unit": spec.Unit}, on=SHARD_DIMS),
-    "context_parallel": Shape(
-        spec.ContextParallelSpec, actions={"Shard": spec.BufferShard}, on=(MeshDim.CP,)
-    ),
+    "context_parallel": Shape(spec.ContextParallelSpec, actions={"Shard": BufferShard}, on=(MeshDim.CP,)),
     "activation_checkpoint": Shape(
         spec.ActivationCheckpointSpec,
         actions={
@@ -89,7 +88,8 @@ BLOCKS: Mapping[str, Shape] = {
             "none": spec.NoCheckpointing,
         },
     ),
-    "compile": Shape(spec.CompileSpec, actions={"region": spec.Region, "none": spec.NoRegion}),
+    "compile": Shape(spec.CompileSpec, actions={"region": Region, "none": NoRegion}),
+    "freeze": Shape(spec.FreezeSpec, actions={"frozen": Frozen, "trained": Trained}),
     "data": Shape(DataSpec, required=True),
     "optimizer": Shape(spec.OptimizerSpec, required=True, actions={"group": Group}),
     "checkpoint": Shape(spec.CheckpointSpec),

@@ -10,7 +10,7 @@ _FORMATS = "; `jsonl`, `chat`, `hf_dataset` and `hf_hub` read other formats"
 _ARGUMENT = "`{word}` is an argument of the optimizer"
 _ADAMW = "kind = adamw(lr = 3e-4"
 _GROUPED = '"**.*norm*" -> group(weight_decay = 0.0)'
-_FROZEN = '"model.embed_tokens" -> group(lr = 0.0)'
+_FROZEN = 'freeze { "model.embed_tokens" -> frozen }'
 _EVALUATED = 'eval "held_out" { source = text("held_out/*.txt"), every = 100 steps }'
 
 DATA: Mapping[str, Foreign] = {
@@ -190,15 +190,11 @@ OPTIMIZER: Mapping[str, Foreign] = {
     "param_groups parameter_groups no_decay no_weight_decay weight_decay_exclude": Foreign(
         "optimizer", _GROUPED
     ),
-    "freeze frozen freeze_layers freeze_embeddings": Foreign(
-        "optimizer", _FROZEN, why="a group with `lr = 0.0` keeps its parameters as they are"
-    ),
-    "requires_grad trainable": Foreign(
-        "optimizer", _FROZEN, both=True, why="a group with `lr = 0.0` keeps its parameters as they are"
-    ),
+    "frozen freeze_layers freeze_embeddings": Foreign("", _FROZEN),
+    "requires_grad trainable": Foreign("", _FROZEN, both=True),
     "lora use_lora lora_r lora_rank lora_alpha lora_config "
     "qlora dora peft peft_config adapter adapters": absent(
-        f"planc does not have LoRA or other adapters; in `optimizer`, `{_FROZEN}` freezes parameters",
+        f"planc does not have LoRA or other adapters; `{_FROZEN}` freezes parameters",
         off=NONE,
     ),
 }

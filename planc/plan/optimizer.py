@@ -139,5 +139,5 @@ class Group:
     lr: float | None = key(
         Optional(Float(0.0)),
         default=None,
-        doc="their peak learning rate; 0 freezes them",
+        doc="their peak learning rate; `freeze` keeps parameters as they are without gradients and moments",
     )

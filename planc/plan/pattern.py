@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from planc.plan.name_tree import fitting
 from planc.plan.segments import Alternative, Choice, Segment
 from planc.record import record
+from planc.source import Span
 from planc.syntax import ast
 
 MAX_SEGMENTS = 64
@@ -263,3 +264,10 @@ def _numbers(body: str, start: int) -> list[Choice] | Fault:
     if high - low >= MAX_ALTERNATIVES:
         return (start, end, _too_long(high - low + 1))
     return [Choice(str(number), start, end, is_range=True) for number in range(low, high + 1)]
+
+
+def parse_own(text: str, span: Span) -> Pattern:
+    """A pattern that the model, not the plan, wrote."""
+    pattern = parse_pattern(ast.Text(text, span))
+    assert isinstance(pattern, Pattern), f"transformers' own pattern {text} does not parse"
+    return pattern

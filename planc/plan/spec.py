@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Generic, TypeAlias, TypeVar
 
+from planc.plan.actions import BufferShard, Frozen, NoRegion, Region, Trained
 from planc.plan.auto import Auto
 from planc.plan.compile_backends import COMPILE_BACKENDS, AotEager, Eager, Inductor, InductorMode
 from planc.plan.data import DataSpec
@@ -196,11 +197,6 @@ class LoadBalancer(StrEnum):
 
 
 @record
-class BufferShard:
-    tensor_dim: int = key(Int(0, 7), doc="the tensor dimension to shard", positional=True)
-
-
-@record
 class ContextParallelSpec:
     """Sharding of every sequence over the mesh dim."""
 
@@ -245,13 +241,11 @@ class ActivationCheckpointSpec:
 
 
 @record
-class Region:
-    """Compile the module as one."""
+class FreezeSpec:
+    """Which parameters training keeps as they are; a pattern names parameters, or modules and all inside."""
 
-
-@record
-class NoRegion:
-    """Run the module without compiling it."""
+    rules: tuple[PatternRule[Frozen | Trained], ...]
+    span: Span
 
 
 @record
@@ -379,6 +373,7 @@ class Plan:
     context_parallel: ContextParallelSpec | None
     activation_checkpoint: ActivationCheckpointSpec | None
     compile: CompileSpec | None
+    freeze: FreezeSpec | None
     checkpoint: CheckpointSpec | None
     hardware: HardwareSpec | None
     logging: LoggingSpec | None

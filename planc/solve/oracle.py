@@ -14,8 +14,8 @@ from planc.inventory.schema import Attention, Inventory, Module
 from planc.layouts.entry import left_layers
 from planc.layouts.families import family
 from planc.layouts.flow import ClashKind
-from planc.plan.bind import bind, parse_own
-from planc.plan.pattern import Pattern
+from planc.plan.bind import bind
+from planc.plan.pattern import Pattern, parse_own
 from planc.plan.spec import PatternRule, Plan, TensorParallelSpec
 from planc.plan.style_actions import StyleAction
 from planc.record import record
@@ -209,6 +209,7 @@ def _bare(plan: Plan) -> Plan:
         optimizer=replace(plan.optimizer, rules=()),
         activation_checkpoint=None,
         compile=None,
+        freeze=None,
         expectations=(),
     )
 

@@ -51,6 +51,8 @@ class Recipe:
     """Weight decay by parameter, if a group sets it."""
     rates: tuple[tuple[str, float], ...] = ()
     """Peak learning rate by parameter, if a group sets one."""
+    frozen: tuple[str, ...] = ()
+    """The parameters that are not trained."""
 
 
 def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType) -> Recipe:
@@ -85,6 +87,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         clip_grad_norm=optimizer.clip_grad_norm,
         decays=tuple((name, decay) for names, decay in decays for name in names),
         rates=tuple((name, lr) for names, lr in rates for name in names),
+        frozen=renamed.of(tuple(bound.frozen)),
     )
 
 

@@ -69,6 +69,8 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
         perturb_tensor(name, buffers[name], seed=recipe.seed)
     assert not (found := [*constants(saved)]), f"constant, so faults would not show: {', '.join(found[:3])}"
     model.train()
+    for name in recipe.frozen:
+        model.get_parameter(name).requires_grad_(False)
     initial = snapshot(model)
     data = open_data(recipe.data, base=recipe.base, model_vocab_size=config.vocab_size)
     optimizer, schedule = _optimizer(model, recipe)

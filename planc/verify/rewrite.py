@@ -234,6 +234,9 @@ def _renamed(op: Any, renamed: Renaming) -> Any:
         case ops.FullyShard():
             groups = tuple(group for group in map(renamed.of, op.groups) if group)
             return replace(op, groups=groups, param_dtype=None, reduce_dtype=None) if groups else None
+        case ops.FreezeParameters():
+            parameters = renamed.of(op.parameters)
+            return replace(op, parameters=parameters) if parameters else None
         case ops.PrefetchUnits():
             return replace(op, units=renamed.of(op.units))
         case ops.SplitPipeline():

@@ -84,7 +84,7 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
     )
     shrunk = shrunk_graph(staged, built, renamed, sizes, recipe, vocab_size=short.config.vocab_size)
     shrunk = resized(shrunk, short)
-    _require_all_trained(shrunk, short)
+    _require_all_stated(shrunk, short)
     return Shrunk(shrunk, recipe, numbers, len(layers))
 
 
@@ -172,9 +172,10 @@ def _built(build: ops.BuildModel, *, folder: Path) -> Any:
         raise CannotShrink(f"{build.architecture} can't be built with small sizes: {reason}") from error
 
 
-def _require_all_trained(graph: Graph, model: nn.Module) -> None:
+def _require_all_stated(graph: Graph, model: nn.Module) -> None:
     build = next(op for op in graph.setup if isinstance(op, ops.BuildOptimizer))
-    trained = {name for group in build.groups for name in group.parameters}
-    lost = sorted({name for name, _ in model.named_parameters()} ^ trained)
+    stated = {name for group in build.groups for name in group.parameters}
+    stated |= {name for op in graph.setup if isinstance(op, ops.FreezeParameters) for name in op.parameters}
+    lost = sorted({name for name, _ in model.named_parameters()} ^ stated)
     if lost:
         raise CannotShrink(f"a smaller model has other parameters: {', '.join(lost[:3])}")

@@ -181,8 +181,8 @@ INSIDE: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "handlers": ("parallel", "dropout", "checkpoint", "weights", "training", "reporting", "dispatch"),
         "backend": (
-            *("run", "state", "agreement", "parallel", "checkpoint", "training", "reporting"),
-            *("dispatch", "handlers"),
+            *("run", "state", "agreement", "parallel", "checkpoint", "weights", "training"),
+            *("reporting", "dispatch", "handlers"),
         ),
     },
 }

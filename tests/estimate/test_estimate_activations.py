@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -25,19 +26,31 @@ ESTIMATED = [name for name in MODELS if name not in ("llama-tied", "starcoder")]
 Starcoder's, which no formula has."""
 
 
-def work_of(model: str, dtype: str, *, workspace: Path, attention: str = "sdpa") -> RankWork:
-    case = Case("1", model=model, settings=(f"model.dtype={dtype}", f"model.attention={attention}"))
+def work_of(
+    model: str, dtype: str, *, workspace: Path, attention: str = "sdpa", frozen: tuple[str, ...] = ()
+) -> RankWork:
+    settings = (f"model.dtype={dtype}", f"model.attention={attention}")
+    case = Case("1", model=model, settings=settings, frozen=frozen)
     inventory = load_inventory(workspace / model, cache_dir=workspace).inventory
     return rank_work(compile_case(case, workspace=workspace), inventory)
 
 
-def saved_bytes(model: str, dtype: torch.dtype, *, workspace: Path, attention: str = "sdpa") -> int:
+def saved_bytes(
+    model: str,
+    dtype: torch.dtype,
+    *,
+    workspace: Path,
+    attention: str = "sdpa",
+    frozen: tuple[str, ...] = (),
+) -> int:
     """Bytes of all distinct storages that forward saves, without parameters, token ids and rotary tables."""
     config = AutoConfig.from_pretrained(workspace / model)
     if attention == "sdpa":
         attention = register_attention("plain", group=None, balance="none", name="saved")
     config._attn_implementation = attention
     module = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    for name in frozen:
+        module.get_submodule(name).requires_grad_(False)
     kept: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:
@@ -64,6 +77,29 @@ def saved_bytes(model: str, dtype: torch.dtype, *, workspace: Path, attention: s
 def test_activations_are_what_autograd_saves(model: str, dtype: str, workspace: Path) -> None:
     measured = saved_bytes(model, getattr(torch, dtype), workspace=workspace)
     assert activations(work_of(model, dtype, workspace=workspace)).kept == measured
+
+
+FROZEN: Mapping[str, tuple[str, ...]] = {
+    "lowest": ("model.embed_tokens", "model.layers.0"),
+    "attention": ("model.layers.0.self_attn", "model.layers.1.self_attn"),
+    "outputs of kernels": ("model.layers.0.self_attn.o_proj", "model.layers.1.self_attn.o_proj"),
+    "norms": ("model.layers.0.input_layernorm", "model.layers.1.post_attention_layernorm"),
+    "head": ("lm_head",),
+    "from the middle of a layer": (
+        *("model.embed_tokens", "model.layers.0.self_attn"),
+        *("model.layers.0.input_layernorm", "model.layers.0.post_attention_layernorm"),
+    ),
+}
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("frozen", FROZEN.values(), ids=FROZEN.keys())
+def test_what_a_frozen_weight_alone_would_read_is_not_kept(
+    frozen: tuple[str, ...], attention: str, workspace: Path
+) -> None:
+    measured = saved_bytes("llama", torch.bfloat16, workspace=workspace, attention=attention, frozen=frozen)
+    work = work_of("llama", "bfloat16", workspace=workspace, attention=attention, frozen=frozen)
+    assert activations(work).kept == measured
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -52,6 +52,18 @@ def test_selective_recomputing_adds_every_second_matmul_and_no_attention() -> No
     assert again.executed_per_token == again.per_token + 2 * LAYERS * layer
 
 
+def test_a_frozen_weight_has_no_gradient_and_below_the_lowest_trained_one_is_no_backward() -> None:
+    names = '"model.embed_tokens", "model.layers.{0,2}", "model.layers.1.input_layernorm"'
+    frozen = f"freeze {{\n  [{names}] -> frozen\n}}\n"
+    layer = 2 * HIDDEN * HIDDEN + 2 * HIDDEN * KEYS + 3 * HIDDEN * INTERMEDIATE
+    attention = 2 * HIDDEN * SEQUENCE
+    # Layer 1 is the lowest: its queries, keys and values need no gradient of their input.
+    first = HIDDEN * HIDDEN + 2 * HIDDEN * KEYS
+    layers = 2 * (layer + attention) + (6 * (layer + attention) - 2 * first)
+    layers += (4 * layer + 6 * attention) + 6 * (layer + attention)
+    assert flops_of(FULL + frozen).per_token == layers + 6 * VOCABULARY * HIDDEN
+
+
 @pytest.mark.parametrize("setting", ["mesh.tp=1", "mesh.dp_shard=1", "data.micro_batch=2"])
 def test_no_layout_changes_the_work_of_a_step(setting: str) -> None:
     text = FULL[: FULL.index("expect {")]

@@ -32,6 +32,7 @@ QUICK = (
     Case("TP2", "sequence parallel, selective", TP2, recomputes=True, recomputation="selective"),
     Case("DP4", "HSDP 2x2", {"dp_replicate": 2, "dp_shard": 2}, micro_batch=1),
     Case("CP2·DP2", "ring, recompute", CP2_DP2, recomputes=True),
+    Case("TP2·DP2", "lowest frozen", TP2_DP2, micro_batch=2, frozen=("model.embed_tokens", "model.layers.0")),
 )
 SLOW = (
     Case("TP2·DP2", "qwen3, bfloat16, accumulate", TP2_DP2, model="qwen3", micro_batch=1, settings=NARROW),

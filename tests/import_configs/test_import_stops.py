@@ -21,7 +21,7 @@ from planc.import_configs.kind import NoteKind
 from planc.import_configs.leaves import Leaf
 from planc.import_configs.optimizer_text import spared_patterns
 from planc.inventory.known import KnownModels
-from planc.plan.bind import parse_own
+from planc.plan.pattern import parse_own
 from planc.source import NOWHERE
 from tests.import_configs.test_import_configs import (
     CONFIGS,

@@ -103,6 +103,8 @@ class Case:
     """Of a pipeline."""
     settings: tuple[str, ...] = ()
     """Overrides, as `--set` takes them."""
+    frozen: tuple[str, ...] = ()
+    """Modules and parameters that are not trained."""
     weights: Literal["random", "pretrained"] = "random"
     """Against one process they are `pretrained`, and so of neither side's making."""
 
@@ -215,6 +217,9 @@ def plan_text(case: Case, *, saves: bool = False) -> str:
         )
     if case.recomputes:
         blocks.append(f'activation_checkpoint {{\n  "model.layers.*" -> {case.recomputation}\n}}')
+    if case.frozen:
+        rules = "".join(f'  "{name}" -> frozen\n' for name in case.frozen)
+        blocks.append(f"freeze {{\n{rules}}}")
     if saves:
         blocks.append(f"checkpoint {{\n  save_every = {SAVE_STEP} steps\n  keep_last = 9\n}}")
     return "\n".join(blocks) + "\n"

@@ -7,7 +7,7 @@ schedule, decay and clipping are written a second time, from planc's documents.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,10 +30,17 @@ NOISE = 0.02
 END_OF_DOCUMENT = 256
 
 
-def train_reference(model_name: str, *, workspace: Path, dtype: torch.dtype = torch.float32) -> Training:
-    """The training that every case with this model, and with its pretrained weights, must repeat."""
+def train_reference(
+    model_name: str, *, workspace: Path, dtype: torch.dtype = torch.float32, frozen: Sequence[str] = ()
+) -> Training:
+    """The training that every case with this model, and with its pretrained weights, must repeat.
+
+    `frozen` are the names of modules and parameters that keep their values.
+    """
     write_weights(workspace / model_name)
     model = _loaded(workspace / model_name, dtype=dtype)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not any(f"{name}.".startswith(f"{one}.") for one in frozen))
     initial, windows = snapshot(model), _windows(workspace)
     optimizer = torch.optim.AdamW(_groups(model), lr=cases.LEARNING_RATE, betas=cases.BETAS, eps=1e-8)
     losses, norms, rates, ids, gradients = [], [], [], [], {}
@@ -112,7 +119,7 @@ def _factor(step: int) -> float:
 
 def _groups(model: nn.Module) -> list[dict[str, object]]:
     """Norms, of whatever kind, do not decay."""
-    named = list(model.named_parameters())
+    named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
     return [
         {"params": [one for name, one in named if "norm" in name], "weight_decay": 0.0},
         {"params": [one for name, one in named if "norm" not in name], "weight_decay": cases.WEIGHT_DECAY},

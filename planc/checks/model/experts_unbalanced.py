@@ -30,7 +30,7 @@ def check(subject: Subject) -> Findings:
             *_enabled(subject.inventory.added_losses),
         ),
         help="watch `expert_load` in metrics.jsonl; freeze the routers with "
-        f"`{listed if len(named) == 1 else f'[{listed}]'} -> group(lr = 0.0)` in `optimizer`, "
+        f"`freeze {{ {listed if len(named) == 1 else f'[{listed}]'} -> frozen }}`, "
         "or write `# planc: ignore[P725] reason`",
     )
 
@@ -41,9 +41,9 @@ def _enabled(fields: Sequence[str]) -> Iterator[str]:
 
 
 def _is_trained(subject: Subject, router: Router) -> bool:
-    """Whether any weight of a router has a learning rate."""
+    """Whether any weight of a router is trained, at a learning rate."""
     module = subject.inventory.get(router.fqn)
     assert module is not None, "the router is of this inventory"
-    rates = subject.bound.learning_rates
+    rates, frozen = subject.bound.learning_rates, subject.bound.frozen
     own = [f"{module.fqn}.{parameter.name}" for parameter in module.parameters]
-    return any(fqn not in rates or rates[fqn][0] != 0 for fqn in own)
+    return any(fqn not in frozen and (fqn not in rates or rates[fqn][0] != 0) for fqn in own)

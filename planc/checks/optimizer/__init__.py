@@ -6,11 +6,13 @@ from planc.checks.optimizer import (
     betas_exchanged,
     decay_beyond_one,
     epsilon_vanishes,
+    group_of_frozen,
     group_sets_nothing,
     implausible_values,
     learning_rate_zero,
     nesterov_without_momentum,
     norms_decayed,
+    nothing_trained,
     schedule_beyond_training,
     updates_rounded_away,
     warmup_beyond_training,
@@ -18,6 +20,8 @@ from planc.checks.optimizer import (
 from planc.checks.support.rule import Rule
 
 RULES: tuple[Rule, ...] = (
+    nothing_trained.check,
+    group_of_frozen.check,
     epsilon_vanishes.check,
     learning_rate_zero.check,
     betas_exchanged.check,

@@ -12,8 +12,9 @@ CODE = Code("P711", "learning-rate-zero", "the learning rate is always zero")
 def check(subject: Subject) -> Findings:
     """One finding if no step could change a weight: at the optimizer, or at the group for all parameters."""
     optimizer, own = subject.plan.optimizer, subject.bound.learning_rates
-    names = [fqn for fqn, _, _ in subject.inventory.parameters()]
-    if any(own[fqn][0] if fqn in own else optimizer.kind.lr for fqn in names):
+    frozen = subject.bound.frozen
+    names = [fqn for fqn, _, _ in subject.inventory.parameters() if fqn not in frozen]
+    if not names or any(own[fqn][0] if fqn in own else optimizer.kind.lr for fqn in names):
         return
     if optimizer.kind.lr == 0:
         yield CODE.at(

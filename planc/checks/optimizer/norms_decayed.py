@@ -21,7 +21,7 @@ def check(subject: Subject) -> Findings:
     norms = {
         fqn: module.fqn
         for fqn, module, parameter in subject.inventory.parameters()
-        if module.kind is Kind.NORM and parameter.name != "bias"
+        if module.kind is Kind.NORM and parameter.name != "bias" and fqn not in subject.bound.frozen
     }
     spared = [decays[fqn][1] for fqn in norms if fqn in decays and decays[fqn][0] == 0]
     left = [module_fqn for fqn, module_fqn in norms.items() if fqn not in decays]

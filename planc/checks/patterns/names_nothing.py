@@ -19,6 +19,7 @@ def check(subject: Subject) -> Findings:
     for block, text, action in (
         (plan.activation_checkpoint, "nothing is recomputed", "full"),
         (plan.compile, "nothing is compiled", "region"),
+        (plan.freeze, "nothing is frozen", "frozen"),
     ):
         if block is not None and not block.rules:
             rule = (

@@ -8,7 +8,7 @@ from typing import Any
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Applicability, Code, Fix, Severity
-from planc.plan.bind import parse_own
+from planc.plan.pattern import parse_own
 from planc.plan.spec import PatternRule
 
 CODE = Code("P218", "override-of-nothing", "this rule overrides nothing", Severity.WARNING)
@@ -31,6 +31,7 @@ def check(subject: Subject) -> Findings:
         plan.context_parallel,
         plan.activation_checkpoint,
         plan.compile,
+        plan.freeze,
         plan.optimizer,
     )
     for rules in (block.rules for block in blocks if block is not None):

@@ -81,9 +81,11 @@ class Beside:
         return cls(subject, owners, frozen)
 
     def names_parameters(self, selection: Selection) -> bool:
-        """Whether a pattern is one of `optimizer`, whose groups are of parameters."""
+        """Whether a pattern is one of `optimizer` or `freeze`, whose rules are of parameters."""
         _, owner = self._owners[id(selection.pattern)]
-        return any(rule is owner for rule in self.subject.plan.optimizer.rules)
+        plan = self.subject.plan
+        rules = (*plan.optimizer.rules, *(plan.freeze.rules if plan.freeze else ()))
+        return any(rule is owner for rule in rules)
 
     def is_clear(self, selection: Selection, text: str) -> bool:
         """Whether a rule with this pattern would be valid: it names nothing that another rule of its block
@@ -108,7 +110,7 @@ def _blocks(subject: Subject) -> Iterator[Sequence[PatternRule[Any]]]:
     blocks = (
         *(plan.tensor_parallel, plan.expert_parallel, plan.fsdp),
         *(plan.activation_checkpoint, plan.compile),
-        *(plan.context_parallel, plan.optimizer),
+        *(plan.context_parallel, plan.optimizer, plan.freeze),
     )
     return (block.rules for block in blocks if block is not None)
 

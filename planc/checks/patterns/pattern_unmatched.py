@@ -188,7 +188,9 @@ def _removed(subject: Subject, gap: Gap, pattern: Pattern) -> str:
     """What to remove of a rule that names something the model does not have."""
     if gap.others:
         return f"`{gap.wanted}`"
-    owner = next(rule for rule in subject.plan.optimizer.rules if pattern in rule.patterns)
+    freeze = subject.plan.freeze
+    rules = (*subject.plan.optimizer.rules, *(freeze.rules if freeze else ()))
+    owner = next(rule for rule in rules if pattern in rule.patterns)
     return "the rule" if len(owner.patterns) == 1 else f'`"{pattern.text}"`'
 
 

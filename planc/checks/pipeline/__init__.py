@@ -8,6 +8,7 @@ from planc.checks.pipeline import (
     model_not_shown,
     more_stages_than_layers,
     stage_of_other_module,
+    stage_trains_nothing,
     stages_out_of_order,
     uneven_stages,
     unit_across_stages,
@@ -25,6 +26,7 @@ RULES: tuple[Rule, ...] = (
     model_not_shown.check,
     unit_across_stages.check,
     few_micro_batches.check,
+    stage_trains_nothing.check,
     uneven_stages.check,
     gathered_each_micro_batch.check,
 )

@@ -54,7 +54,7 @@ _INPUTS: Mapping[str, tuple[str, ...]] = {
 
 _SHAPING = (
     *("model.", "mesh.", "tensor_parallel.", "fsdp.", "context_parallel.", "activation_checkpoint."),
-    *("compile.", "data.", "optimizer.", "hardware.", "train.tokens_per_step"),
+    *("compile.", "freeze.", "data.", "optimizer.", "hardware.", "train.tokens_per_step"),
 )
 """The same of the settings that an estimate depends on."""
 

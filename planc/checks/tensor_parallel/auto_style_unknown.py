@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
 from planc.layouts.families import quoted
-from planc.plan.bind import parse_own
+from planc.plan.pattern import parse_own
 from planc.source import NOWHERE
 from planc.styles.replicate import REPLICATE
 from planc.vocab import MeshDim

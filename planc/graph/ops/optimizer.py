@@ -33,7 +33,7 @@ class BuildOptimizer(Op):
     implementation: Annotated[Implementation, _IMPLEMENTATION]
     lr: Annotated[float, numerics("optimizer.kind.lr", "optimizer lr")]
     groups: Annotated[tuple[ParameterGroup, ...], numerics("optimizer", "parameter groups")]
-    """Every parameter is in exactly one."""
+    """Every parameter that is not frozen is in exactly one."""
 
     @property
     def state_names(self) -> tuple[str, ...]:

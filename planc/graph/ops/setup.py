@@ -62,6 +62,19 @@ class BuildModel(Op):
         return Effects(writes=(Resource.MODEL,))
 
 
+@record(kw_only=True)
+class FreezeParameters(Op):
+    op: Literal["parameters.freeze"] = "parameters.freeze"
+    stage: ClassVar[Stage] = Stage.BUILD
+    summary: ClassVar[str] = (
+        "Excludes parameters from training: no gradient, no optimizer state, no reduction."
+    )
+    parameters: Annotated[tuple[str, ...], numerics("freeze")]
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
+
+
 _CONTEXT = layout("context_parallel", is_in_sums=True)
 
 

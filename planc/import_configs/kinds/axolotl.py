@@ -213,7 +213,10 @@ _OWN = (
     ),
     Row("cut_cross_entropy", facts.LOSS_CHUNKS),
     Row("chunked_cross_entropy", facts.LOSS_CHUNKS),
-    Row("unfrozen_parameters", change='`"pattern" -> group(lr = 0.0)` in `optimizer` freezes the others'),
+    Row(
+        "unfrozen_parameters",
+        change='`freeze { "**" -> frozen, override "pattern" -> trained }` freezes the others',
+    ),
     Row("reward_model", change=why.LOSS, harmless=(False,)),
     *(Row(key, change=why.LOSS, harmless=(False,)) for key in _OWN_LOSS),
     Row("early_stopping_patience", reason="a run ends after `steps`"),

@@ -8,6 +8,7 @@ number, which `measure.py` relies on and a test proves on full stacks.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -21,6 +22,7 @@ from planc.graph.ops import (
     BuildOptimizer,
     CheckpointActivations,
     CompileModules,
+    FreezeParameters,
     FullyShard,
     OpenData,
     PrefetchUnits,
@@ -30,7 +32,7 @@ from planc.graph.ops import (
     ShareHeads,
     SplitPipeline,
 )
-from planc.modeling.layers import EqualLayers, equal_layers
+from planc.modeling.layers import EqualLayers, equal_layers, layer_lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,31 @@ class Stack:
 def stack_of(model: nn.Module, graph: Graph) -> Stack:
     """The kinds of layers of a model on meta, before anything was done to it."""
     treatment = _treatment(graph)
+    for layer, end in _ends_of_backward(model, graph):
+        treatment[layer].append(end)
     kinds = equal_layers(model, treatment=lambda layer: _within(treatment, layer))
     return Stack(tuple(kind for kind in kinds if not _is_held_with_others(kind.layers[0], graph)))
+
+
+def _ends_of_backward(model: nn.Module, graph: Graph) -> Iterator[tuple[str, str]]:
+    """The layer of the lowest trained parameter, if no other module's is below it, and the layers below.
+
+    Backward ends there, so other layers with the same treatment have more to do.
+    """
+    frozen = _frozen(graph)
+    names = [name for name, _ in model.named_parameters()]
+    lowest = next((index for index, name in enumerate(names) if name not in frozen), 0)
+    for fqn, children in layer_lists(model):
+        for child, _ in children.named_children():
+            own = [index for index, name in enumerate(names) if name.startswith(f"{fqn}.{child}.")]
+            if frozen and own and own[0] <= lowest:
+                yield f"{fqn}.{child}", "before backward's end" if own[-1] < lowest else "backward's end"
+
+
+def _frozen(graph: Graph) -> frozenset[str]:
+    """The parameters that are not trained."""
+    ops = (op for op in graph.setup if isinstance(op, FreezeParameters))
+    return frozenset(name for op in ops for name in op.parameters)
 
 
 def rehearsed_stack(model: nn.Module, graph: Graph) -> Stack:
@@ -68,7 +93,9 @@ def rehearsed_stack(model: nn.Module, graph: Graph) -> Stack:
         return Stack(())
     stack = stack_of(model, graph)
     every = [layer for kind in stack.kinds for layer in kind.layers]
-    sizes = [(name, one.dtype, one.nbytes) for name, one in model.named_parameters()]
+    frozen = _frozen(graph)
+    trained = (pair for pair in model.named_parameters() if pair[0] not in frozen)
+    sizes = [(name, parameter.dtype, parameter.nbytes) for name, parameter in trained]
     sums = (op for op in graph.step if isinstance(op, AllReduceGradients))
     together: set[str] = set()
     for names in (names for op in sums for names in op.messages(sizes)):
@@ -116,6 +143,9 @@ def _treatment(graph: Graph) -> dict[str, list[object]]:
             case FullyShard(groups=groups):
                 for (fqn,) in (group for group in groups if len(group) == 1):
                     found[fqn].append((op.name, index))
+            case FreezeParameters(parameters=parameters):
+                for fqn in parameters:
+                    found[fqn].append((op.name,))
             case BuildOptimizer(groups=groups):
                 for group in groups:
                     for fqn in group.parameters:
@@ -177,6 +207,9 @@ def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
         case FullyShard():
             groups = tuple(group for group in op.groups if _names(group, dropped))
             return replace(op, groups=groups) if groups else None
+        case FreezeParameters():
+            parameters = _names(op.parameters, dropped)
+            return replace(op, parameters=parameters) if parameters else None
         case PrefetchUnits():
             return replace(op, units=_names(op.units, dropped))
         case SplitPipeline():

@@ -29,6 +29,7 @@ from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import Batch, Data, Evaluations, History, Perform, Update, Verdict
 from planc.runtime.torch.training.bad_steps import guard_of
 from planc.runtime.torch.training.pipeline_messages import finish_sends
+from planc.runtime.torch.weights.freezing import PLACING, require_frozen
 
 
 class TorchBackend:
@@ -64,6 +65,8 @@ class TorchBackend:
         values = self.state.values
         values[Position] = at
         self._execute[type(op)](self.run, op, values)
+        if type(op) in PLACING:
+            require_frozen(self.run.graph, op, self.state[nn.Module])
 
     def _perform(self, body: Sequence[Op], at: Position, /, *records: object) -> None:
         state = self.state.with_records(at, *records)

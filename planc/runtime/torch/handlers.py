@@ -36,12 +36,13 @@ from planc.runtime.torch.training import (
     step_read,
 )
 from planc.runtime.torch.training import forward_backward as steps
-from planc.runtime.torch.weights import build, export, weights
+from planc.runtime.torch.weights import build, export, freezing, weights
 
 HANDLERS: Mapping[type[Op], Handler] = {
     ops.InitMesh: mesh.init_mesh,
     ops.OpenLog: reporting_log.open_log,
     ops.BuildModel: build.build_model,
+    ops.FreezeParameters: freezing.freeze_parameters,
     ops.AttachAttention: build.attach_attention,
     ops.AttachDropout: dropout.attach_dropout,
     ops.SplitPipeline: pipeline.split_pipeline,

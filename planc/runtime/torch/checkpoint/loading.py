@@ -21,6 +21,7 @@ from planc.runtime.torch.checkpoint.chunks import ChunkReader
 from planc.runtime.torch.checkpoint.filling import Filling
 from planc.runtime.torch.checkpoint.tensors import (
     TrainingState,
+    moments_on_one_side,
     named_packings,
     named_tensors,
     outline_of_all_stages,
@@ -54,7 +55,9 @@ def load(state: TrainingState, *, directory: Path, in_place: bool = False) -> Ma
     manifest = parse_manifest(text, directory=directory)
     tensors = named_tensors(state)
     wanted = outline_of_all_stages(tensors, stages=state.stages)
-    filling = Filling(tensors, packings=named_packings(state))
+    apart = moments_on_one_side(manifest, wanted=wanted)
+    filled = {name: tensor for name, tensor in tensors.items() if name not in apart}
+    filling = Filling(filled, packings=named_packings(state))
 
     def check() -> None:
         refuse_misfit(manifest, wanted=wanted)

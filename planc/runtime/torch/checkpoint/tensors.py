@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.state import Weights
 
 _MAX_LISTED = 20
+_OPTIMIZER = "optimizer."
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +90,38 @@ def outline_of_all_stages(
     return {name: (dtype, tuple(shape)) for part in found for name, (dtype, shape) in part.items()}
 
 
+def moments_on_one_side(manifest: Manifest, *, wanted: Collection[str]) -> frozenset[str]:
+    """The optimizer state of parameters that the run or the run that saved has frozen, of one of them alone.
+
+    A run that freezes others than its checkpoint's plan starts only by leave. What it trains in addition
+    begins as in a first step, and what it freezes needs no state.
+    """
+    sides = [
+        {name: _parameter_and_state(name) for name in names if name.startswith(_OPTIMIZER)}
+        for names in (wanted, manifest.tensors)
+    ]
+    kinds = [{kind for _, kind in side.values()} for side in sides]
+    if kinds[0] != kinds[1]:
+        # It is another optimizer.
+        return frozenset()
+    here, saved = ({parameter for parameter, _ in side.values()} for side in sides)
+    differing = here ^ saved
+    return frozenset(name for side in sides for name, (of, _) in side.items() if of in differing)
+
+
+def _parameter_and_state(name: str) -> tuple[str, str]:
+    """The parameter of a tensor of the optimizer, and what it is of it."""
+    parameter, _, kind = name.removeprefix(_OPTIMIZER).rpartition(".")
+    return parameter, kind
+
+
 def refuse_misfit(manifest: Manifest, *, wanted: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
     """Raises CheckpointError that lists every name, shape and dtype that differs from the run's."""
-    saved = {name: (entry.dtype, entry.shape) for name, entry in manifest.tensors.items()}
+    apart = moments_on_one_side(manifest, wanted=wanted)
+    wanted = {name: entry for name, entry in wanted.items() if name not in apart}
+    saved = {
+        name: (entry.dtype, entry.shape) for name, entry in manifest.tensors.items() if name not in apart
+    }
     problems = [
         *(f"{name} is not in the checkpoint" for name in sorted(wanted.keys() - saved.keys())),
         *(f"{name} is not in this run" for name in sorted(saved.keys() - wanted.keys())),

@@ -32,7 +32,8 @@ def defer_weight(layer: nn.Module, pipeline: Pipeline) -> None:
 
 def compute_gradients(weights: list[Tensor]) -> None:
     """Compute the gradients that a micro-batch's backward has deferred, the last layer's first."""
-    torch.autograd.backward(weights, [weight.detach() for weight in weights])
+    if weights:
+        torch.autograd.backward(weights, [weight.detach() for weight in weights])
 
 
 @functools.cache

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import nn
 from torch.distributed.fsdp import (
@@ -40,6 +40,8 @@ class Units:
     """FSDP's units on this rank."""
 
     units: tuple[RankUnit, ...] = ()
+    lowest: set[FSDPModule] = field(default_factory=set)
+    """The unit where backward ends, once a forward has shown it."""
 
 
 def shard_fully(
@@ -89,7 +91,7 @@ def prefetch_units(run: Run, op: PrefetchUnits, model: nn.Module, units: Units) 
     modules = [model.get_submodule(fqn) for fqn in op.units]
     forward: list[FSDPModule] = [module for module in modules if isinstance(module, FSDPModule)]
     # Backward, too, begins with the root, which comes first.
-    backward = [*forward[:1], *reversed(forward[1:])]
+    backward = [*forward[:1], *reversed(_passed(forward[1:]))]
     for index, unit in enumerate(forward):
         unit.set_modules_to_forward_prefetch(forward[index + 1 : index + 1 + op.ahead])
     for index, unit in enumerate(backward):
@@ -109,6 +111,8 @@ def ending_as_stated(
         return
     if pipeline is not None and at.stage not in pipeline.prefetching:
         _prefetch_in_stage(model, pipeline, at.stage)
+    elif pipeline is None and not units.lowest:
+        _prefetch_to_lowest(model, units)
     _set_end(model, units, pipeline, at, reduces=pipeline is None or not pipeline.op.deferred)
     yield
     if at.is_last_micro_step:
@@ -131,6 +135,23 @@ def _set_end(
                 unit.module.set_reshard_after_backward(True, recurse=False)
 
 
+def _passed(units: Sequence[FSDPModule]) -> Sequence[FSDPModule]:
+    """The units that backward passes, of units in the order of forward: from the first with a trained
+    parameter on."""
+    trained = (any(weight.requires_grad for weight in unit.parameters()) for unit in units)  # type: ignore[attr-defined]
+    first = next((index for index, is_trained in enumerate(trained) if is_trained), len(units))
+    return units[first:]
+
+
+def _prefetch_to_lowest(model: nn.Module, units: Units) -> None:
+    """Let the last unit of backward gather no other: by itself FSDP would gather the frozen one before it."""
+    order = list(dict.fromkeys(forward_order(model))) if isinstance(model, FSDPModule) else []
+    for lowest in _passed(order)[:1]:
+        units.lowest.add(lowest)
+        if lowest is not order[0]:
+            lowest.set_modules_to_backward_prefetch([lowest])
+
+
 def _prefetch_in_stage(model: nn.Module, pipeline: Pipeline, stage: int) -> None:
     """Let each unit gather the one that backward needs next, which is the one whose forward ended before its
     own. By itself FSDP would gather what ran before in the forward of another micro-batch or stage."""
@@ -138,11 +159,11 @@ def _prefetch_in_stage(model: nn.Module, pipeline: Pipeline, stage: int) -> None
     if not isinstance(model, FSDPModule):
         return
     own = {module for name, module in model.named_modules() if pipeline.stage_of(name) == stage}
-    before: FSDPModule | None = None
-    for unit in dict.fromkeys(forward_order(model)):
-        if unit in own:
-            unit.set_modules_to_backward_prefetch([before or unit])
-            before = unit
+    order = [unit for unit in dict.fromkeys(forward_order(model)) if unit in own]
+    # What another stage sends has a gradient.
+    passed = order if stage else _passed(order)
+    for before, unit in zip((*passed[:1], *passed), passed, strict=False):
+        unit.set_modules_to_backward_prefetch([before])
 
 
 def reduce_deferred(model: nn.Module, units: Units | None, pipeline: Pipeline, at: Position) -> None:

@@ -88,9 +88,11 @@ def flattened(gradients: Iterable[Tensor]) -> tuple[Tensor, list[Tensor]]:
 def sum_ties(run: Run, op: SumTies, pipeline: Pipeline, gradients: SyncedGradients) -> None:
     """Sum the gradients of weights that both ends of a pipeline have; nothing on ranks between them."""
     for name in pipeline.ties:
-        gradient = gradients.weights.model.get_parameter(name).grad
-        assert gradient is not None, "both the embedding and the head have run"
-        dist.all_reduce(local_of(gradient), group=pipeline.ends)
+        parameter = gradients.weights.model.get_parameter(name)
+        if not parameter.requires_grad:
+            continue
+        assert parameter.grad is not None, "both the embedding and the head have run"
+        dist.all_reduce(local_of(parameter.grad), group=pipeline.ends)
 
 
 @torch.no_grad()

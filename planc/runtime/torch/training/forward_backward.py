@@ -196,7 +196,7 @@ def _backward_of_stage(run: Run, hidden: Hidden) -> None:
     if loss is not None:
         _backward_of_loss(run, loss)
         return
-    assert hidden.origin is not None, "the stage's forward came before"
+    assert hidden.origin is not None, "the stage's forward came before, and it trains a parameter"
     torch.autograd.backward(hidden.origin, hidden.gradient)
     hidden.gradient = None
 

@@ -1,0 +1,23 @@
+"""Plans that freeze every parameter."""
+
+from __future__ import annotations
+
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
+
+CODE = Code("P760", "nothing-trained", "every parameter is frozen")
+
+
+@reports(CODE)
+def check(subject: Subject) -> Findings:
+    """One finding at the rule that freezes the first parameter, with the other rules that freeze some."""
+    frozen = subject.bound.frozen
+    if any(fqn not in frozen for fqn, _, _ in subject.inventory.parameters()):
+        return
+    first, *others = dict.fromkeys(frozen.values())
+    yield CODE.at(
+        first,
+        "freezes some of the parameters" if others else "freezes every parameter",
+        secondary=tuple(Label(span, "and this freezes others") for span in others),
+        help='add a rule for what to train, as `override "lm_head" -> trained`',
+    )
