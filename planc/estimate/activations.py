@@ -40,7 +40,6 @@ from planc.styles.edges import SEQUENCE
 from planc.vocab import DType, LogitsFunction, Replicate, ancestors
 
 InputKey = tuple[str, tuple[str, ...]]
-"""See `input_key`."""
 
 
 @record
@@ -165,8 +164,7 @@ def kept_inputs(work: RankWork) -> frozenset[InputKey]:
     read = {input_key(work, module) for module in linear if work.trains(module)}
     if work.attention.kind == "plain" and not work.attention.isolates:
         kernels = [core.module.fqn for core in work.cores.values() if core.attention is not None]
-        after = (module for module in linear if _reads_kernel(work, module, kernels))
-        read |= {input_key(work, module) for module in after}
+        read |= {input_key(work, module) for module in linear if _reads_kernel(work, module, kernels)}
     return frozenset(read)
 
 
