@@ -175,7 +175,13 @@ def test_a_step_of_one_micro_batch_is_tried_though_smaller_ones_do_not_fit() -> 
 def test_of_plans_that_are_as_fast_the_one_with_the_fewest_micro_steps_is_first() -> None:
     """Whole replicas send as much with any micro batch, and large ones keep a device busy with any."""
     found = search_of("llama-3.2-1b.plan", gpus=2).scored()
-    alike = [one for one in found if one.choice.mesh.text == "dp_replicate 2" and not one.choice.is_compiled]
+    alike = [
+        one
+        for one in found
+        if one.choice.mesh.text == "dp_replicate 2"
+        # Chunks take the time of their sums.
+        and not (one.choice.is_compiled or one.choice.in_chunks)
+    ]
     sizes = [one.choice.micro_batch for one in alike if one.choice.recompute is Recompute.NONE]
     assert len({one.seconds for one in alike if one.choice.recompute is Recompute.NONE}) == 1
     assert len(set(sizes)) > 1
