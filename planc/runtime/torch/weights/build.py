@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from planc.figures.plan import parameters
-from planc.graph.ops import AttachAttention, BuildModel
+from planc.graph.ops import AttachAttention, BuildModel, FullyShard
 from planc.hub.names import model_folder
 from planc.modeling.scaled_rope import grow_rope, scale_rope
 from planc.modeling.steady_rope import steady_rope
@@ -33,7 +33,8 @@ from planc.vocab import DType
 def build_model(run: Run, op: BuildModel) -> nn.Module:
     """Build the architecture of the directory's config.json, without memory for its parameters."""
     model = meta_model(op, base=run.paths.base)
-    if op.dtype is DType.FLOAT64 and not run.is_rehearsal:
+    computed = {op.dtype, *(unit.param_dtype for unit in run.graph.setup if isinstance(unit, FullyShard))}
+    if DType.FLOAT64 in computed and not run.is_rehearsal:
         # PyTorch's grouped products, which transformers takes by default, have no float64.
         model.set_experts_implementation("eager")
     found = parameters(sum(parameter.numel() for parameter in model.parameters()))
