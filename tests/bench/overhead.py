@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from planc.graph.graph import Graph, plan_hash
@@ -87,6 +88,7 @@ class Handless(TorchBackend):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self.state.values[Batch] = Batch(())
+        self.state.values[nn.Module] = nn.Module()
 
 
 def measure() -> list[Result]:
