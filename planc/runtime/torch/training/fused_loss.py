@@ -25,8 +25,8 @@ class FusedLoss:
     The loss of an ignored label is 0.
     """
 
-    def __init__(self, compile: Compile) -> None:
-        self._kernels = compile(_forward), compile(_backward)
+    def __init__(self, compiled: Compile) -> None:
+        self._kernels = compiled(_forward), compiled(_backward)
 
     def __call__(
         self, logits: Tensor, labels: Tensor, *, group: ProcessGroup | None = None, vocab_size: int
