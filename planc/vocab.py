@@ -31,7 +31,7 @@ class ExpertDim(StrEnum):
 
 
 GroupDim = MeshDim | ExpertDim
-"""What forms a group of ranks."""
+"""A dim along which ranks form groups."""
 
 
 def mesh_dim_of(dim: GroupDim) -> MeshDim:
@@ -205,7 +205,7 @@ class DropoutDim(StrEnum):
 
 
 SINKS = "s_aux"
-"""How attentions are given a learned score for each head, of a key without a value."""
+"""The name by which attentions get a learned score for each head, of a key without a value."""
 SEES_LATER_TOKENS = frozenset(("bidirectional", "is_causal"))
 """Features of attention to later tokens: of the module itself, and of `is_causal = False` in a call."""
 

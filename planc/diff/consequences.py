@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from planc.diff.difference import Action, Change, Group
 from planc.diff.sample_order import SOURCES, data_state, has_same_sources
 from planc.diff.side import Side
-from planc.graph.ops import BuildOptimizer, FreezeParameters, FullyShard, ShardExperts, ShardTensorParallel
+from planc.graph.ops import BuildOptimizer, FullyShard, ShardExperts, ShardTensorParallel
 from planc.tables import plural
 
 
@@ -52,8 +52,7 @@ def _parameters(side: Side) -> dict[str, tuple[int, ...] | None]:
     if found is not None:
         return {fqn: parameter.shape for fqn, parameter in found.items()}
     trained = (fqn for op in side.ops(BuildOptimizer) for group in op.groups for fqn in group.parameters)
-    frozen = (fqn for op in side.ops(FreezeParameters) for fqn in op.parameters)
-    return dict.fromkeys((*trained, *frozen))
+    return dict.fromkeys((*trained, *side.graph.frozen))
 
 
 def _placement(side: Side) -> object:

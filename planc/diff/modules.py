@@ -14,7 +14,6 @@ from planc.graph.ops import (
     BuildOptimizer,
     CheckpointActivations,
     CompileModules,
-    FreezeParameters,
     FullyShard,
     ParameterGroup,
     Rows,
@@ -217,8 +216,7 @@ def compare_frozen(old: Side, new: Side) -> Iterator[Change]:
 def _trainings(side: Side) -> dict[str, str]:
     """`frozen` or `trained`, by parameter."""
     trained = (fqn for op in side.ops(BuildOptimizer) for group in op.groups for fqn in group.parameters)
-    frozen = (fqn for op in side.ops(FreezeParameters) for fqn in op.parameters)
-    return dict.fromkeys(trained, "trained") | dict.fromkeys(frozen, "frozen")
+    return dict.fromkeys(trained, "trained") | dict.fromkeys(side.graph.frozen, "frozen")
 
 
 def _outermost(names: Sequence[str], *, among: Iterable[str]) -> tuple[str, ...]:

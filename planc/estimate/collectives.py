@@ -50,7 +50,7 @@ Called = Counter[tuple[str, tuple[GroupDim, ...], int | None]]
 
 
 def as_called(collectives: Iterable[Collective], *, knows_routing: bool) -> Called:
-    """How many a rank calls. Unless it knows the routing, bytes that follow from it are None.
+    """The number that a rank calls. Unless it knows the routing, bytes that follow from it are None.
 
     A ring sends with all-to-alls to one partner each way; a pipeline's messages are sends.
     """

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from planc.graph.graph import Graph
-from planc.graph.ops import BuildModel, FreezeParameters, FullyShard, ShardTensorParallel
+from planc.graph.ops import BuildModel, FullyShard, ShardTensorParallel
 from planc.inventory.schema import Inventory
 from planc.record import record
 from planc.vocab import (
@@ -72,7 +72,7 @@ def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
     """
     divisions, of_others = _divisions(graph, inventory)
     build = next(op for op in graph.setup if isinstance(op, BuildModel))
-    frozen = {fqn for op in graph.setup if isinstance(op, FreezeParameters) for fqn in op.parameters}
+    frozen = frozenset(graph.frozen)
     others = build.other_dtypes
     # Layers repeat, so most parameters have the layout of an earlier one.
     alike: dict[object, ParameterLayout] = {}

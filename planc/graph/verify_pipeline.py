@@ -133,8 +133,7 @@ def _ties(graph: Graph, owners: Sequence[str]) -> Iterator[Violation]:
     """Both copies of a weight get the same gradient, complete and before it is measured: otherwise they
     would drift apart."""
     sums = [op for op in graph.step if isinstance(op, SumTies)]
-    frozen = {name for op in graph.setup if isinstance(op, FreezeParameters) for name in op.parameters}
-    is_trained = not frozen.issuperset(owners)
+    is_trained = not set(owners).issubset(graph.frozen)
     if len(sums) != is_trained:
         yield Violation("graph", f"needs grads.sum_ties {int(is_trained)} times and has it {len(sums)} times")
     if any(op.over != (MeshDim.PP,) for op in sums):

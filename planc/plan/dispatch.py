@@ -1,4 +1,4 @@
-"""What `expert_parallel` does with modules of experts."""
+"""Modules of experts that `expert_parallel` dispatches to."""
 
 from __future__ import annotations
 

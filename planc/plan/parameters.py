@@ -25,7 +25,7 @@ def frozen_parameters(
 
 
 def own_parameters(inventory: Inventory) -> Mapping[str, Sequence[str]]:
-    """What a group's pattern names: parameters, or modules and so the parameters that they own."""
+    """The parameters that a group's pattern matches: by name, or by the module that owns them."""
     owned: dict[str, list[str]] = {}
     for fqn, module, _ in inventory.parameters():
         for name in (fqn, module.fqn):
@@ -34,7 +34,7 @@ def own_parameters(inventory: Inventory) -> Mapping[str, Sequence[str]]:
 
 
 def parameters_inside(inventory: Inventory) -> Mapping[str, Sequence[str]]:
-    """What a pattern of `freeze` names: parameters, or modules and so all parameters inside."""
+    """The parameters that a pattern of `freeze` matches: by name, or by a module around them."""
     inside: dict[str, list[str]] = {}
     for fqn, _, _ in inventory.parameters():
         for name in outwards(fqn):

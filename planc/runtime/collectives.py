@@ -57,7 +57,7 @@ def differences(rank: int, predicted: Collectives, sent: Sent) -> Differences:
 
 
 def _without_routed(predicted: Collectives, sent: Sent) -> Sent:
-    """What was sent, without the bytes of messages that are not predicted by theirs where any are."""
+    """The collectives sent, without the bytes of messages that are not predicted by theirs where any are."""
     routed = {(kind, over) for kind, over, num_bytes in predicted if num_bytes is None}
     left, found = Counter(predicted), Counter[tuple[str, str, tuple[str, ...], int | None]]()
     for (op, kind, over, num_bytes), count in sent.items():

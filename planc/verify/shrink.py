@@ -175,7 +175,7 @@ def _built(build: ops.BuildModel, *, folder: Path) -> Any:
 def _require_all_stated(graph: Graph, model: nn.Module) -> None:
     build = next(op for op in graph.setup if isinstance(op, ops.BuildOptimizer))
     stated = {name for group in build.groups for name in group.parameters}
-    stated |= {name for op in graph.setup if isinstance(op, ops.FreezeParameters) for name in op.parameters}
+    stated.update(graph.frozen)
     lost = sorted({name for name, _ in model.named_parameters()} ^ stated)
     if lost:
         raise CannotShrink(f"a smaller model has other parameters: {', '.join(lost[:3])}")

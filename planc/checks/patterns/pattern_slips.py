@@ -81,7 +81,7 @@ class Beside:
         return cls(subject, owners, frozen)
 
     def names_parameters(self, selection: Selection) -> bool:
-        """Whether a pattern is one of `optimizer` or `freeze`, whose rules are of parameters."""
+        """Whether a pattern names parameters, as in `optimizer` and `freeze`."""
         _, owner = self._owners[id(selection.pattern)]
         plan = self.subject.plan
         rules = (*plan.optimizer.rules, *(plan.freeze.rules if plan.freeze else ()))

@@ -103,7 +103,7 @@ def _needs(draft: Draft) -> Needs:
 
 
 def _found(arguments: Namespace, graph: Graph | None) -> Found:
-    """What this machine has, and what it has of a run of the graph: its directory and the files it reads."""
+    """Look at this machine, and at a run of the graph on it: its directory and the files that it reads."""
     versions = installed_versions()
     folder = arguments.run_dir or (Path("runs") / graph.name if graph else None)
     storage = read_storage(folder) if folder is not None else None

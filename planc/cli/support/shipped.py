@@ -145,7 +145,7 @@ class NamedModel:
     """A short one, for file names."""
     written: str
     key: str
-    """How an inventory is asked for."""
+    """The way to ask for an inventory."""
     files: Path
     """Where its files are, or would be."""
     inventory: Inventory
@@ -161,7 +161,7 @@ class NamedModel:
         return f'file("{_relative(path, folder)}")', home / "tokenizer.json"
 
     def has_weights(self) -> bool:
-        """Whether safetensors are there; those of a Hub model are fetched when a run starts."""
+        """Whether the model has safetensors; those of a Hub model are fetched when a run starts."""
         return is_hub(self.key) or any(self.files.glob("*.safetensors"))
 
     def write(self, folder: Path) -> tuple[Path, ...]:

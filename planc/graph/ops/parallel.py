@@ -32,6 +32,16 @@ class Rows:
         return sum(width * copies // num_ranks for width, copies in self.parts)
 
 
+def _sharding(*, communicates: tuple[MeshDim, ...]) -> Effects:
+    """The effects of an op that gives ranks different parts of the model's modules."""
+    return Effects(
+        reads=(Resource.MESH, Resource.MODEL),
+        finds=(Resource.PIPELINE,),
+        writes=(Resource.MODEL,),
+        communicates=communicates,
+    )
+
+
 _STYLES = layout("tensor_parallel", is_in_sums=True)
 
 
@@ -55,12 +65,7 @@ class ShardTensorParallel(Op):
         return "torch.distributed.tensor.parallel: experimental in PyTorch, and subject to change"
 
     def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.MESH, Resource.MODEL),
-            finds=(Resource.PIPELINE,),
-            writes=(Resource.MODEL,),
-            communicates=self.over,
-        )
+        return _sharding(communicates=self.over)
 
 
 @record
@@ -96,9 +101,7 @@ class ShareHeads(Op):
 
     def effects(self) -> Effects:
         # It sends nothing: `over` is the mesh dim whose ranks share the heads.
-        return Effects(
-            reads=(Resource.MESH, Resource.MODEL), finds=(Resource.PIPELINE,), writes=(Resource.MODEL,)
-        )
+        return _sharding(communicates=())
 
 
 _EXPERTS = layout("expert_parallel", is_in_sums=True)
@@ -119,12 +122,7 @@ class ShardExperts(Op):
         return "a mesh dim split into two: private in PyTorch"
 
     def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.MESH, Resource.MODEL),
-            finds=(Resource.PIPELINE,),
-            writes=(Resource.MODEL,),
-            communicates=self.over,
-        )
+        return _sharding(communicates=self.over)
 
 
 _DIMS = layout("fsdp", is_in_sums=True)

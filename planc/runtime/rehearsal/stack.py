@@ -69,7 +69,7 @@ def _ends_of_backward(model: nn.Module, graph: Graph) -> Iterator[tuple[str, str
 
     Backward ends there, so other layers with the same treatment have more to do.
     """
-    frozen = _frozen(graph)
+    frozen = frozenset(graph.frozen)
     names = [name for name, _ in model.named_parameters()]
     lowest = next((index for index, name in enumerate(names) if name not in frozen), 0)
     for fqn, children in layer_lists(model):
@@ -77,12 +77,6 @@ def _ends_of_backward(model: nn.Module, graph: Graph) -> Iterator[tuple[str, str
             own = [index for index, name in enumerate(names) if name.startswith(f"{fqn}.{child}.")]
             if frozen and own and own[0] <= lowest:
                 yield f"{fqn}.{child}", "before backward's end" if own[-1] < lowest else "backward's end"
-
-
-def _frozen(graph: Graph) -> frozenset[str]:
-    """The parameters that are not trained."""
-    ops = (op for op in graph.setup if isinstance(op, FreezeParameters))
-    return frozenset(name for op in ops for name in op.parameters)
 
 
 def rehearsed_stack(model: nn.Module, graph: Graph) -> Stack:
@@ -93,7 +87,7 @@ def rehearsed_stack(model: nn.Module, graph: Graph) -> Stack:
         return Stack(())
     stack = stack_of(model, graph)
     every = [layer for kind in stack.kinds for layer in kind.layers]
-    frozen = _frozen(graph)
+    frozen = frozenset(graph.frozen)
     trained = (pair for pair in model.named_parameters() if pair[0] not in frozen)
     sizes = [(name, parameter.dtype, parameter.nbytes) for name, parameter in trained]
     sums = (op for op in graph.step if isinstance(op, AllReduceGradients))

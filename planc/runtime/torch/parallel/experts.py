@@ -103,7 +103,7 @@ class Dispatch:
         return counts.view(self.num_ranks, self.num_local)
 
     def num_rows(self, sent: Tensor, received: Tensor, *, of_all: int) -> tuple[Sequence[int], Sequence[int]]:
-        """How many of this rank's `of_all` rows go to each rank, and how many it receives from each.
+        """The rows, of this rank's `of_all`, that go to each rank, and those that it receives from each.
 
         The one wait of the host: a collective needs to know them.
         """

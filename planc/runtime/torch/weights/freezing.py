@@ -31,9 +31,7 @@ def require_frozen(graph: Graph, op: Op, model: nn.Module) -> None:
     A parameter that replaces a frozen one is trained unless someone says otherwise: it would change,
     and no loss would show it.
     """
-    frozen = {
-        name for freeze in graph.setup if isinstance(freeze, FreezeParameters) for name in freeze.parameters
-    }
+    frozen = frozenset(graph.frozen)
     differing = [
         name for name, parameter in model.named_parameters() if parameter.requires_grad is (name in frozen)
     ]
