@@ -115,7 +115,26 @@ def test_signals_to_a_run_do_not_end_its_tokenization(encoder: Encoder) -> None:
     assert os.getpgid(before) != os.getpgid(0)
 
 
+class LingeringTimer(threading.Timer):
+    """A cancelled timer whose thread goes on, as one does that a busy machine has not scheduled yet."""
+
+    released = threading.Event()
+
+    def run(self) -> None:
+        super().run()
+        self.released.wait(PATIENCE_SECONDS)
+
+
+@pytest.fixture
+def lingering_timers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(threading, "Timer", LingeringTimer)
+    yield
+    LingeringTimer.released.set()
+
+
+@pytest.mark.usefixtures("lingering_timers")
 def test_no_process_is_left(tmp_path: Path) -> None:
+    """The timers of both processes still run while these are closed and dropped."""
     loading = Loading("tokenizer.json", {"tokenizer.json": saved(tmp_path)}, None, {})
     closed, dropped = Encoder(loading, Limits()), Encoder(loading, Limits())
     ids = [closed.process_id, dropped.process_id]

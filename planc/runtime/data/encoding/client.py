@@ -220,10 +220,12 @@ class _Process:
         num_bytes = sum(map(len, content))
         seconds = self._limits.seconds(num_bytes)
         is_late = threading.Event()
+        process = self._process
 
+        # Not `self`: a timer's thread may outlive this call, and would keep a dropped process from its end.
         def end() -> None:
             is_late.set()
-            self._process.kill()
+            process.kill()
 
         timer = threading.Timer(_PATIENCE * seconds, end)
         timer.start()
