@@ -37,9 +37,19 @@ def misfit(old: Side, new: Side) -> str:
     if num_other := sum(types.get(fqn) != others.get(fqn) for fqn in before):
         return f"{plural(num_other, 'parameter')} with another dtype"
     kept, wanted = (one.op(BuildOptimizer) for one in (old, new))
-    if kept and wanted and kept.state_names != wanted.state_names:
-        return f"one optimizer keeps {_listed(kept.state_names)}, the other {_listed(wanted.state_names)}"
+    if kept and wanted and (apart := _kept_apart(kept, wanted)):
+        return f"one optimizer keeps {_listed(apart[0])}, the other {_listed(apart[1])}"
     return ""
+
+
+def _kept_apart(
+    kept: BuildOptimizer, wanted: BuildOptimizer
+) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """What two optimizers keep of the first parameter of which they keep different tensors."""
+    others = wanted.settings_by_parameter()
+    both = ((kind, others[fqn]) for fqn, kind in kept.settings_by_parameter().items() if fqn in others)
+    names = ((mine.state_names, other.state_names) for mine, other in both)
+    return next((pair for pair in names if pair[0] != pair[1]), None)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ of a pipeline wait for each other as their orders have it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from planc.devices.hardware import Device
 from planc.estimate.result import Collective
@@ -86,12 +87,14 @@ def _bound(step: StepWork, device: Device, node: int | None, *, compute_seconds:
     """The bound of one rank, whose forwards and backwards end after `compute_seconds` at the earliest."""
     inside, outside = _least_seconds(step.collectives, step, device, node)
     assert device.memory_bandwidth, "it is known"
+    flops = sum(product.flops * product.num_forward for product in step.optimizer_matmuls)
     return StepBound(
         compute_seconds=compute_seconds,
         link_seconds=inside,
         network_seconds=outside,
         replicas_seconds=max(_least_seconds(step.behind, step, device, node)),
-        optimizer_seconds=step.optimizer_bytes * step.optimizer_elements / device.memory_bandwidth,
+        optimizer_seconds=step.optimizer_bytes * step.optimizer_elements / device.memory_bandwidth
+        + flops / _flops_per_second(replace(step, dtype=step.optimizer_dtype), device),
         optimizer_bytes=step.optimizer_bytes,
     )
 

@@ -10,7 +10,6 @@ from planc.estimate.states import ON_HOST
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildOptimizer, SaveCheckpoint
 from planc.inventory.schema import Inventory
-from planc.optimizers.optimizer import STEP_BYTES
 
 
 def checkpoint_bytes(graph: Graph, inventory: Inventory) -> int:
@@ -20,10 +19,12 @@ def checkpoint_bytes(graph: Graph, inventory: Inventory) -> int:
     Headers and the manifest come on top: kilobytes for each rank.
     """
     optimizer = next(op for op in graph.setup if isinstance(op, BuildOptimizer))
-    copies = 1 + len(optimizer.state_names)
-    counter = STEP_BYTES if optimizer.settings.has_step_counter else 0
-    found = layouts(graph, inventory)
-    return sum(copies * prod(one.shape) * one.dtype.size_bytes + counter for one in found)
+    kinds = optimizer.settings_by_parameter()
+    return sum(
+        layout.total_bytes
+        + kinds[layout.fqn].state_bytes(prod(layout.shape), element=layout.dtype.size_bytes)
+        for layout in layouts(graph, inventory)
+    )
 
 
 def staging(graph: Graph, inventory: Inventory) -> Amount:

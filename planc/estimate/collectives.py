@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from math import prod
 
+from planc.estimate import muon
 from planc.estimate.experts import dispatch_collectives
-from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import Collective, Kind
 from planc.estimate.tensor_parallel import tensor_parallel_collectives
@@ -18,7 +18,7 @@ from planc.graph.ops import AllReduceGradients, ClipGradients, GuardStep, NextBa
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.graph.sources import mixture_labels
 from planc.inventory.schema import Attention
-from planc.vocab import DType, GroupDim, MeshDim, is_sharded
+from planc.vocab import DType, GroupDim, MeshDim
 
 _SCALAR_BYTES = 8
 """Counts, losses and norms are sent as int64 or float64."""
@@ -35,6 +35,7 @@ def collectives(work: RankWork, *, units: tuple[Unit, ...]) -> tuple[Collective,
         *_tied(work),
         *_context(work),
         *_scalars(work),
+        *muon.exchanged(work),
     ):
         if one.group_size > 1 and one.count > 0 and one.input_bytes > 0:
             over = group_name(work.graph, one.over)
@@ -230,18 +231,9 @@ def _norms(work: RankWork) -> Iterator[tuple[GroupDim, ...]]:
     """
     copies = {fqn for tie in work.ties for fqn in tie[1:]}
     counted = (layout for fqn, layout in work.with_gradients.items() if fqn not in copies)
-    divided = dict.fromkeys(_dividing(work, layout) for layout in counted)
+    divided = dict.fromkeys(work.dividing(layout) for layout in counted)
     lacking = dict.fromkeys(groups[:end] for groups in divided for end in range(len(groups), 0, -1))
     yield from (groups[-1] for groups in lacking)
-
-
-def _dividing(work: RankWork, layout: ParameterLayout) -> tuple[tuple[GroupDim, ...], ...]:
-    """The dims that shard a parameter's gradient, grouped as its DTensor's mesh flattens them."""
-    return tuple(
-        mesh_dims
-        for mesh_dims, placement in layout.placements
-        if is_sharded(placement) and (mesh_dims != (MeshDim.TP,) or layout.module in work.styles)
-    )
 
 
 def _scalar(work: RankWork, over: tuple[GroupDim, ...], cause: str, *, num_values: int = 1) -> Collective:

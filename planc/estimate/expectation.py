@@ -245,7 +245,7 @@ def _expected_rank(step: StepWork, machine: _Machine) -> tuple[StepExpectation, 
         exposed_seconds=sum(exposed),
         hidden_seconds=sum(hidden) + alone - sum(exposed),
         replicas_seconds=sum(machine.seconds_of(one, step) for one in step.behind),
-        optimizer_seconds=step.optimizer_bytes * step.optimizer_elements / memory,
+        optimizer_seconds=_optimizer_seconds(step, machine),
         fast_seconds=0.0,
         slow_seconds=0.0,
         source="",
@@ -280,6 +280,16 @@ def _matmul_seconds(step: StepWork, machine: _Machine) -> tuple[float, float]:
     forward = sum(one.num_forward * each for one, each in zip(step.matmuls, seconds, strict=True))
     backward = sum(one.num_backward * each for one, each in zip(step.matmuls, seconds, strict=True))
     return forward, backward
+
+
+def _optimizer_seconds(step: StepWork, machine: _Machine) -> float:
+    """Seconds of what the optimizer moves, and of what it multiplies in its own dtype."""
+    _, memory = machine.peaks(step)
+    own = replace(step, dtype=step.optimizer_dtype)
+    multiplied = sum(
+        product.num_forward * _seconds_of(product, own, machine) for product in step.optimizer_matmuls
+    )
+    return step.optimizer_bytes * step.optimizer_elements / memory + multiplied
 
 
 def _deferred_seconds(step: StepWork, machine: _Machine) -> float:

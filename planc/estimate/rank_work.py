@@ -31,7 +31,7 @@ from planc.inventory.schema import Attention, Inventory, Kind, Module
 from planc.record import record
 from planc.styles import BY_NAME, StyleUse
 from planc.styles.edges import FEATURES, SEQUENCE, Edge
-from planc.vocab import DType, MeshDim, Replicate, ancestors, outwards
+from planc.vocab import DType, GroupDim, MeshDim, Replicate, ancestors, is_sharded, outwards
 
 AnOp = TypeVar("AnOp", bound=Op)
 
@@ -196,6 +196,15 @@ class RankWork:
     def layout(self, fqn: str) -> ParameterLayout | None:
         """A parameter's layout; of one that is tied, its owner's."""
         return self.layouts.get(fqn) or self.layouts.get(self.owners.get(fqn, fqn))
+
+    def dividing(self, layout: ParameterLayout) -> tuple[tuple[GroupDim, ...], ...]:
+        """The mesh dims that shard a parameter and its gradient, grouped as its DTensor's mesh flattens
+        them."""
+        return tuple(
+            mesh_dims
+            for mesh_dims, placement in layout.placements
+            if is_sharded(placement) and (mesh_dims != (MeshDim.TP,) or layout.module in self.styles)
+        )
 
     @property
     def tied_layouts(self) -> tuple[ParameterLayout, ...]:

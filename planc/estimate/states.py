@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from math import prod
 
+from planc.estimate import muon
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import Amount
-from planc.optimizers.optimizer import STEP_BYTES
+from planc.optimizers.optimizer import STEP_BYTES, OptimizerKind
 from planc.vocab import DType
 
 ON_HOST = ", in host memory"
@@ -41,25 +42,57 @@ def _stored(name: str, layouts: Mapping[str, ParameterLayout], place: str) -> Am
 
 def _optimizer(work: RankWork, *, place: str) -> Amount:
     """Saving makes the state of parameters that no gradient reaches, if they are not frozen."""
-    names, kind = work.optimizer.settings.state_names, work.optimizer.settings
-    trained = [layout for layout in work.layouts.values() if not layout.is_frozen]
-    num_bytes = len(names) * sum(layout.local_bytes for layout in trained)
+    trained, kinds = _trained(work), _kinds(work)
+    by_kind: dict[OptimizerKind, list[ParameterLayout]] = {}
+    for layout in trained:
+        by_kind.setdefault(kinds[layout.fqn], []).append(layout)
     what = "parameters" if len(trained) == len(work.layouts) else "parameters that are not frozen"
-    formula, kept = f"{len(names)} x {what}", list(names)
-    if kind.has_step_counter:
-        num_bytes += STEP_BYTES * len(trained)
-        formula += f" + {STEP_BYTES} x {len(trained):_} step counters"
-        kept.append("step")
-    source = f"torch.optim.{kind.torch_class}: {', '.join(kept) or 'no state'}"
-    return Amount("optimizer", num_bytes, True, f"{formula}{place}", source)
+    formulas, sources, num_bytes = [], [], 0
+    for kind, members in by_kind.items():
+        names = kind.state_names
+        whose = what if len(by_kind) == 1 else f"{len(members):_} parameters"
+        formula, kept = f"{len(names)} x {whose}", list(names)
+        if kind.has_step_counter:
+            formula += f" + {STEP_BYTES} x {len(members):_} step counters"
+            kept.append("step")
+        num_bytes += sum(_state_bytes(kind, layout) for layout in members)
+        formulas.append(formula)
+        sources.append(f"torch.optim.{kind.torch_class}: {', '.join(kept) or 'no state'}")
+    return Amount("optimizer", num_bytes, True, f"{' + '.join(formulas)}{place}", "; ".join(sources))
+
+
+def _trained(work: RankWork) -> list[ParameterLayout]:
+    return [layout for layout in work.layouts.values() if not layout.is_frozen]
+
+
+def _kinds(work: RankWork) -> Mapping[str, OptimizerKind]:
+    """The optimizer of each parameter, and of the copies that another stage of a pipeline has."""
+    kinds = work.optimizer.settings_by_parameter()
+    return {**kinds, **{copy: kinds[first] for first, *copies in work.ties for copy in copies}}
+
+
+def _state_bytes(kind: OptimizerKind, layout: ParameterLayout) -> int:
+    return kind.state_bytes(prod(layout.local_shape), element=layout.dtype.size_bytes)
+
+
+def moved_bytes(work: RankWork) -> int:
+    """Bytes that a step of the optimizer moves for an element: gradients once, parameters and state twice."""
+    trained, kinds = _trained(work), _kinds(work)
+    states = sum(_state_bytes(kinds[layout.fqn], layout) for layout in trained)
+    moved = 3 * sum(layout.local_bytes for layout in trained) + 2 * states
+    return round(moved / (sum(prod(layout.local_shape) for layout in trained) or 1))
 
 
 def update_bytes(work: RankWork) -> int:
     """The peak of the optimizer's temporary tensors: for a whole group, or for one parameter."""
     op = work.optimizer
+    of_rounds = muon.round_bytes(work)
     sizes = {fqn: layout.local_bytes for fqn, layout in work.with_gradients.items()}
     at_once = max if op.implementation_on("cuda") == "for_loop" else sum
     return max(
-        op.num_copies(group) * at_once([sizes[fqn] for fqn in group.parameters if fqn in sizes] or [0])
-        for group in op.groups
+        of_rounds,
+        *(
+            op.num_copies(group) * at_once([sizes[fqn] for fqn in group.parameters if fqn in sizes] or [0])
+            for group in op.groups
+        ),
     )

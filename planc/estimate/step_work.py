@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
+from planc.estimate import muon
 from planc.estimate.activations import offloaded_bytes
 from planc.estimate.collectives import collectives, last_sums
 from planc.estimate.parts import message, parts, stage_works
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Collective, Estimate
 from planc.estimate.selective import kept_results, results_read
+from planc.estimate.states import moved_bytes
 from planc.estimate.traffic import Traffic, traffic
 from planc.estimate.units import units
 from planc.graph.graph import Graph
@@ -87,13 +89,17 @@ class StepWork:
     collectives: tuple[Collective, ...]
     """All others."""
     behind: tuple[Collective, ...]
-    """Sums of gradients over replicas that start when backward ends, and overlap with nothing."""
+    """What is sent when backward has ended, and overlaps with nothing: sums of gradients over replicas, and
+    what an optimizer gathers."""
     gathered_in_forward: float
     """The share of FSDP's gathered bytes that forward gathers."""
     mesh: tuple[tuple[GroupDim, int], ...]
     optimizer_elements: int
     optimizer_bytes: int
     """Bytes that the optimizer moves for each element."""
+    optimizer_matmuls: tuple[Matmul, ...]
+    """What it multiplies, in its own dtype."""
+    optimizer_dtype: DType
     offloaded_bytes: int
     """Inputs of modules that forwards copy to the host, and backwards back."""
     kernels: int
@@ -160,7 +166,8 @@ def _of_stage(work: RankWork) -> StepWork:
 
 def _step_work(work: RankWork, sent: tuple[Collective, ...], *, num_elements: int) -> StepWork:
     """The work of a rank whose optimizer steps this many elements."""
-    behind = last_sums(work)
+    behind = (*last_sums(work), *muon.exchanged(work)) if num_elements else last_sums(work)
+    iterations = muon.products(work) if num_elements else {}
     moved = traffic(work)
     return StepWork(
         dtype=work.compute_dtype,
@@ -172,7 +179,9 @@ def _step_work(work: RankWork, sent: tuple[Collective, ...], *, num_elements: in
         gathered_in_forward=_gathered_in_forward(work),
         mesh=split_mesh(work.graph),
         optimizer_elements=0 if work.offloads else num_elements,
-        optimizer_bytes=work.model_dtype.size_bytes * (1 + 2 * (1 + len(work.optimizer.state_names))),
+        optimizer_bytes=moved_bytes(work),
+        optimizer_matmuls=tuple(Matmul(*shape, number, 0) for shape, number in iterations.items()),
+        optimizer_dtype=muon.dtype_of(work) or work.compute_dtype,
         offloaded_bytes=work.times * offloaded_bytes(work),
         kernels=moved.kernels,
         tokens=work.tokens_per_step,

@@ -9,7 +9,7 @@ from typing import Any
 
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
-from planc.graph.ops import Accumulate, Evaluate, ParameterGroup
+from planc.graph.ops import Accumulate, Evaluate, MatrixGroup, ParameterGroup
 from planc.pipelining.order_text import order_text
 from planc.pipelining.orders import Action
 from planc.styles.style import StyleUse
@@ -108,7 +108,20 @@ def _groups(groups: Sequence[Sequence[str]]) -> str:
 
 def _parameter_group(group: ParameterGroup) -> str:
     names = ",".join(summarise(group.parameters))
-    return f"[weight_decay={group.weight_decay} lr={group.lr}: {names}]"
+    options = f"weight_decay={group.weight_decay} lr={group.lr}"
+    if isinstance(group, MatrixGroup):
+        fused = "".join(f" {fqn}={'+'.join(map(str, widths))}" for fqn, widths in _shortly(group.widths))
+        options = f"muon {options}{f' parts:{fused}' if fused else ''}"
+    return f"[{options}: {names}]"
+
+
+def _shortly(fused: Sequence[tuple[str, tuple[int, ...]]]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The widths of fused matrices, with one name for those of all layers."""
+    by_widths: dict[tuple[int, ...], list[str]] = {}
+    for fqn, widths in fused:
+        by_widths.setdefault(widths, []).append(fqn)
+    for widths, fqns in by_widths.items():
+        yield ",".join(summarise(fqns)), widths
 
 
 def _pair(item: Any) -> str:

@@ -2,45 +2,85 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, cast
 
 from planc.graph.graph import UNKNOWN_STEPS
-from planc.graph.ops import BuildOptimizer, BuildSchedule, ParameterGroup
+from planc.graph.ops import BuildOptimizer, BuildSchedule, MatrixGroup, ParameterGroup
+from planc.inventory.matrices import matrices
 from planc.optimizers.optimizer import Implementation
 from planc.plan.bind import BoundPlan
-from planc.plan.optimizer import SCHEDULES, WarmupStableDecay, kind_of
+from planc.plan.optimizer import SCHEDULES, Muon, Optimizer, WarmupStableDecay, kind_of
 from planc.plan.settle import in_steps
 from planc.plan.spec import Plan
 
 
 def build_optimizer(bound: BoundPlan) -> BuildOptimizer:
     kind, span = bound.plan.optimizer.kind, bound.plan.span("optimizer.kind")
-    groups = _groups(bound)
-    case = kind_of(kind)
-    settings: Any = case(**{name: getattr(kind, name) for name in case.argument_names()})
+    rest = kind.rest if isinstance(kind, Muon) else kind
     return BuildOptimizer(
-        settings=settings,
-        implementation=cast(Implementation, kind.implementation.value),
+        settings=_settings(kind),
+        implementation=cast(Implementation, rest.implementation.value),
         lr=kind.lr,
-        groups=groups,
+        groups=_groups(bound),
         span=span,
     )
 
 
+def _settings(kind: Optimizer) -> Any:
+    """The optimizer as the graph has it, and so its `rest`."""
+    case = kind_of(kind)
+    given = {name: getattr(kind, name) for name in case.argument_names()}
+    if isinstance(kind, Muon):
+        given["rest"] = _settings(kind.rest)
+    return case(**{name: _plain(value) for name, value in given.items()})
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, StrEnum) else value
+
+
 def _groups(bound: BoundPlan) -> tuple[ParameterGroup, ...]:
-    """Trained parameters in the model's order, by their weight decay and learning rate."""
+    """Trained parameters in the model's order, by the optimizer, weight decay and learning rate; matrices
+    last."""
     kind = bound.plan.optimizer.kind
-    groups: dict[tuple[float, float], list[str]] = {}
+    widths = of_matrices(bound)
+    groups: dict[tuple[bool, float, float], list[str]] = {}
     for fqn, _, _ in bound.inventory.parameters():
         if fqn in bound.frozen:
             continue
-        decay, _ = bound.weight_decay.get(fqn, (kind.weight_decay, None))
-        lr, _ = bound.learning_rates.get(fqn, (kind.lr, None))
-        groups.setdefault((decay, lr), []).append(fqn)
+        is_matrix = fqn in widths
+        own = kind.rest if isinstance(kind, Muon) and not is_matrix else kind
+        decay, _ = bound.weight_decay.get(fqn, (own.weight_decay, None))
+        lr, _ = bound.learning_rates.get(fqn, (own.lr, None))
+        groups.setdefault((is_matrix, decay, lr), []).append(fqn)
     return tuple(
-        ParameterGroup(lr=lr, weight_decay=decay, parameters=tuple(names))
-        for (decay, lr), names in sorted(groups.items())
+        _group(tuple(names), lr=lr, weight_decay=decay, widths=widths if is_matrix else None)
+        for (is_matrix, decay, lr), names in sorted(groups.items())
     )
+
+
+def _group(
+    names: tuple[str, ...], *, lr: float, weight_decay: float, widths: Mapping[str, tuple[int, ...]] | None
+) -> ParameterGroup:
+    if widths is None:
+        return ParameterGroup(lr=lr, weight_decay=weight_decay, parameters=names)
+    fused = tuple((fqn, widths[fqn]) for fqn in names if widths[fqn])
+    return MatrixGroup(lr=lr, weight_decay=weight_decay, parameters=names, widths=fused)
+
+
+def of_matrices(bound: BoundPlan) -> Mapping[str, tuple[int, ...]]:
+    """The parameters that Muon updates, with the widths of the parts that they fuse; empty without Muon."""
+    if not isinstance(bound.plan.optimizer.kind, Muon):
+        return {}
+    hidden = {matrix.fqn: matrix.widths for matrix in matrices(bound.inventory)}
+    chosen = {fqn: rest for fqn, (rest, _) in bound.rests.items()}
+    return {
+        fqn: hidden.get(fqn, ())
+        for fqn, _, _ in bound.inventory.parameters()
+        if fqn not in bound.frozen and not chosen.get(fqn, fqn not in hidden)
+    }
 
 
 def build_schedule(plan: Plan) -> BuildSchedule:

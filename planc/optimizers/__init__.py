@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import get_args
 
 from planc.optimizers.adamw import AdamW
+from planc.optimizers.muon import Muon
 from planc.optimizers.optimizer import OptimizerKind
 from planc.optimizers.sgd import Sgd
 
-AnyOptimizer = AdamW | Sgd
+AnyOptimizer = AdamW | Sgd | Muon
 OPTIMIZERS: tuple[type[OptimizerKind], ...] = get_args(AnyOptimizer)
 BY_NAME: Mapping[str, type[OptimizerKind]] = {
     kind.__dataclass_fields__["kind"].default: kind for kind in OPTIMIZERS

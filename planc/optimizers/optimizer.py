@@ -51,6 +51,11 @@ class OptimizerKind(ABC):
     def state_names(self) -> tuple[str, ...]:
         """The tensors that it keeps for each parameter, each of the parameter's size, by torch's names."""
 
+    def state_bytes(self, num_elements: int, *, element: int) -> int:
+        """Bytes of what it keeps for a parameter of so many elements of a size, and the step counter's."""
+        counter = STEP_BYTES if self.has_step_counter else 0
+        return len(self.state_names) * num_elements * element + counter
+
     @abstractmethod
     def num_temporaries(self, *, is_for_loop: bool, decays: bool) -> int:
         """How many tensors of a parameter's size a step makes and frees.

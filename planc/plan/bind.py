@@ -100,6 +100,8 @@ class BoundPlan:
     """Peaks by parameter fqn, where a group sets one."""
     frozen: Mapping[str, Span]
     """The parameters that are not trained, by the plan or by the model's own code."""
+    rests: Mapping[str, tuple[bool, Span]]
+    """Whether Muon's `rest` updates a parameter, where a group says it."""
     buffers: Mapping[str, tuple[int, Span]]
     conflicts: tuple[Conflict, ...]
     selections: tuple[Selection, ...]
@@ -146,19 +148,23 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
             fqn for fqn, rule in wrapped.items() if isinstance(rule.action, OffloadCheckpointing)
         ),
         compiled={fqn: rule.span for fqn, rule in regions.items() if isinstance(rule.action, Region)},
-        weight_decay={
-            fqn: (rule.action.weight_decay, rule.span)
-            for fqn, rule in groups.items()
-            if rule.action.weight_decay is not None
-        },
-        learning_rates={
-            fqn: (rule.action.lr, rule.span) for fqn, rule in groups.items() if rule.action.lr is not None
-        },
+        weight_decay=_given(groups, "weight_decay"),
+        learning_rates=_given(groups, "lr"),
         frozen=frozen_parameters(plan, inventory, kept),
+        rests=_given(groups, "rest"),
         buffers=buffers | {name: (rule.action.tensor_dim, rule.span) for name, rule in ruled.items()},
         conflicts=tuple(conflicts),
         selections=tuple(selections),
     )
+
+
+def _given(groups: Mapping[str, PatternRule[Group]], option: str) -> dict[str, tuple[Any, Span]]:
+    """An option by parameter, where a group sets it."""
+    return {
+        fqn: (value, rule.span)
+        for fqn, rule in groups.items()
+        if (value := getattr(rule.action, option)) is not None
+    }
 
 
 def is_solved(plan: Plan, inventory: Inventory) -> bool:

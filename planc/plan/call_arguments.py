@@ -76,6 +76,7 @@ def argument_origins(
         )
         first = next(given, OriginStep("written", argument.span, ""))
         yield target, (first, *kept, *via_parameters(argument.value, scope))
+        yield from argument_origins(target, argument.value, steps, scope)
 
 
 def takers(setting: str, argument: str) -> tuple[str, ...]:

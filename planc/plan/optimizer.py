@@ -7,9 +7,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from planc.optimizers import BY_NAME, OptimizerKind
-from planc.plan.scalars import Bool, Choice, Float
+from planc.plan.scalars import Bool, Choice, Float, Int
 from planc.plan.shares import StepsOrShare
-from planc.plan.types import List, Optional, key
+from planc.plan.types import List, Optional, Variant, key
 from planc.record import record
 
 if TYPE_CHECKING:
@@ -64,6 +64,46 @@ class Sgd:
     )
 
 
+class NewtonSchulzDType(StrEnum):
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+
+
+class LearningRateScale(StrEnum):
+    ORIGINAL = "original"
+    MATCH_RMS_ADAMW = "match_rms_adamw"
+
+
+@record
+class Muon:
+    """Orthogonalized momentum for the matrices of hidden layers, and AdamW for the rest.
+
+    The rest is embeddings, the head, routers, and parameters that are not matrices.
+    """
+
+    lr: float = key(Float(0.0), doc="peak learning rate of matrices", example="2e-2")
+    rest: AdamW = key(
+        Variant({"adamw": AdamW}, "optimizer"),
+        doc="the optimizer of all other parameters, with its own lr and weight_decay",
+        example="adamw(lr = 3e-4)",
+    )
+    momentum: float = key(Float(0.0, 0.999999), default=0.95, doc="momentum factor")
+    nesterov: bool = key(Bool(), default=True, doc="use Nesterov momentum")
+    weight_decay: float = key(Float(0.0), default=0.1, doc="decoupled weight decay of matrices")
+    ns_steps: int = key(Int(1, 99), default=5, doc="Newton-Schulz iterations")
+    ns_dtype: NewtonSchulzDType = key(
+        Choice(NewtonSchulzDType),
+        default=NewtonSchulzDType.BFLOAT16,
+        doc="dtype of the iterations, and of what ranks send for them",
+    )
+    lr_scale: LearningRateScale = key(
+        Choice(LearningRateScale),
+        default=LearningRateScale.ORIGINAL,
+        doc="factor of lr for a matrix [out, in]: sqrt(max(1, out / in)) (original), "
+        "or 0.2 sqrt(max(out, in)), for an lr of AdamW (match_rms_adamw)",
+    )
+
+
 def _warmup() -> Any:
     """The key of a schedule's first steps, whatever comes after them."""
     return key(
@@ -113,8 +153,8 @@ class WarmupStableDecay:
     min_factor: float = _min_factor()
 
 
-Optimizer = AdamW | Sgd
-OPTIMIZERS: Mapping[str, type[Optimizer]] = {"adamw": AdamW, "sgd": Sgd}
+Optimizer = AdamW | Sgd | Muon
+OPTIMIZERS: Mapping[str, type[Optimizer]] = {"adamw": AdamW, "sgd": Sgd, "muon": Muon}
 Schedule = Cosine | Linear | Constant | WarmupStableDecay
 SCHEDULES: Mapping[str, type[Schedule]] = {
     "cosine": Cosine,
@@ -129,6 +169,12 @@ def kind_of(optimizer: Optimizer) -> type[OptimizerKind]:
     return next(BY_NAME[name] for name, case in OPTIMIZERS.items() if isinstance(optimizer, case))
 
 
+def optimizers_of(kind: Optimizer) -> tuple[tuple[str, Optimizer], ...]:
+    """The optimizer and the one that it has for the rest of the parameters, with the settings they are at."""
+    path = "optimizer.kind"
+    return ((path, kind), (f"{path}.rest", kind.rest)) if isinstance(kind, Muon) else ((path, kind),)
+
+
 @record
 class Group:
     """Options of some parameters; none keeps the optimizer's own value."""
@@ -140,4 +186,9 @@ class Group:
         Optional(Float(0.0)),
         default=None,
         doc="their peak learning rate; `freeze` keeps parameters as they are without gradients and moments",
+    )
+    rest: bool | None = key(
+        Optional(Bool()),
+        default=None,
+        doc="whether `rest` of muon(...) updates these matrices",
     )

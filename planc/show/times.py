@@ -128,7 +128,9 @@ def _row(part: Part) -> tuple[str, str, str]:
 
 
 def _optimizer(step: StepWork) -> str:
-    return f"{step.optimizer_bytes} bytes per element through memory"
+    moved = f"{step.optimizer_bytes} bytes per element through memory"
+    flops = sum(product.flops * product.num_forward for product in step.optimizer_matmuls)
+    return f"{moved}, and {flops:.3g} FLOPs" if flops else moved
 
 
 def times_data(found: Times) -> dict[str, Any]:

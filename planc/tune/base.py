@@ -66,7 +66,7 @@ def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
         plan.expectations,
         _dtypes(plan),
         _reduce_dtype(plan).size_bytes,
-        plan.model.dtype.size_bytes * (1 + len(build_optimizer(bound).state_names)),
+        _state_bytes(bound),
         bound.inventory.blocks,
         plan.data.sequence_length,
         tokens or tokens_per_step(plan),
@@ -74,6 +74,12 @@ def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
         plan.train.loss_chunks == 1,
         plan.compile is None,
     )
+
+
+def _state_bytes(bound: BoundPlan) -> int:
+    """The least size of a parameter's state, of all parameters."""
+    kinds = set(build_optimizer(bound).settings_by_parameter().values())
+    return bound.plan.model.dtype.size_bytes * (1 + min(len(kind.state_names) for kind in kinds))
 
 
 def _dtypes(plan: Plan) -> tuple[str, ...]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from planc.data_sources.kinds import JsonLinesSource
 from planc.plan.bind import BoundPlan
 from planc.plan.data import TooLong
 from planc.plan.facts import gradient_accumulation
-from planc.plan.optimizer import Optimizer, Schedule, WarmupStableDecay
+from planc.plan.optimizer import Muon, Optimizer, Schedule, WarmupStableDecay
 from planc.plan.settle import in_steps
 from planc.runtime.data.spec import DataSpec
 from planc.verify.twin import Renaming
@@ -53,6 +54,8 @@ class Recipe:
     """Peak learning rate by parameter, if a group sets one."""
     frozen: tuple[str, ...] = ()
     """The parameters that are not trained."""
+    matrices: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """The parameters that Muon updates, and the rows of each part of those that fuse several."""
 
 
 def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType) -> Recipe:
@@ -80,7 +83,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
             too_long=(plan.data.too_long or TooLong.TRUNCATE).value,
         ),
         global_batch=micro_batch * micro_steps * dp_size,
-        optimizer=_steadied(optimizer.kind),
+        optimizer=_steadied(optimizer.kind, peak=peak),
         schedule=_shortened(optimizer.schedule, steps=plan.train.steps),
         total_steps=SCHEDULE_STEPS,
         num_steps=NUM_STEPS,
@@ -96,8 +99,10 @@ def raised_rate(lr: float, *, peak: float) -> float:
     return lr if peak >= LOWEST_RATE else LOWEST_RATE if lr == peak else lr * (LOWEST_RATE / (peak or 1.0))
 
 
-def _steadied(kind: Optimizer) -> Optimizer:
-    raised = replace(kind, lr=raised_rate(kind.lr, peak=kind.lr))
+def _steadied(kind: Optimizer, *, peak: float) -> Any:
+    raised = replace(kind, lr=raised_rate(kind.lr, peak=peak))
+    if isinstance(raised, Muon):
+        return replace(raised, rest=_steadied(raised.rest, peak=peak))
     eps = getattr(raised, "eps", None)
     return raised if eps is None else replace(raised, eps=max(eps, LOWEST_EPS))
 

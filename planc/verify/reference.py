@@ -8,9 +8,9 @@ time.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.packing import PackedDataset
 from planc.runtime.data.padding import PaddedDataset
 from planc.runtime.torch.weights.weights import initialize
+from planc.verify.muon import Muon
 from planc.verify.perturb import constants, perturb, perturb_tensor, saved_tensors
 from planc.verify.recipe import Recipe
 
@@ -73,7 +74,8 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
         model.get_parameter(name).requires_grad_(False)
     initial = snapshot(model)
     data = open_data(recipe.data, base=recipe.base, model_vocab_size=config.vocab_size)
-    optimizer, schedule = _optimizer(model, recipe)
+    optimizers = _optimizers(model, recipe)
+    schedules = [LambdaLR(optimizer, lambda done: factor(recipe, step=done + 1)) for optimizer in optimizers]
     losses, norms, rates, ids, gradients = [], [], [], [], {}
     for step in range(recipe.num_steps):
         sample_ids = data.order.sample_ids(step * recipe.global_batch, count=recipe.global_batch)
@@ -83,10 +85,12 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
             gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         limit = math.inf if recipe.clip_grad_norm is None else recipe.clip_grad_norm
         norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), limit)))
-        rates.append(tuple(sorted({float(group["lr"]) for group in optimizer.param_groups})))
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        rates.append(tuple(sorted({float(group["lr"]) for group in groups})))
+        for optimizer, schedule in zip(optimizers, schedules, strict=True):
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
         losses.append(loss.item())
         ids.append(tuple(int(i) for i in sample_ids))
     final = snapshot(model)
@@ -132,20 +136,48 @@ def texts_of(data: OpenData, sample_ids: np.ndarray, *, recipe: Recipe) -> list[
     return [torch.from_numpy(piece.astype(np.int64)) for piece in pieces if len(piece) > 1]
 
 
-def _optimizer(model: nn.Module, recipe: Recipe) -> tuple[Optimizer, LambdaLR]:
-    decays, rates, settings = dict(recipe.decays), dict(recipe.rates), recipe.optimizer
-    groups = [
+def _optimizers(model: nn.Module, recipe: Recipe) -> list[Optimizer]:
+    """The optimizer of every parameter, or that of matrices and that of the rest."""
+    kind, parts = recipe.optimizer, dict(recipe.matrices)
+    named = dict(model.named_parameters())
+    if not isinstance(kind, spec.Muon):
+        return [_by_torch(kind, named, recipe)]
+    matrices = {name: matrix for name, matrix in named.items() if name in parts}
+    others = {name: other for name, other in named.items() if name not in parts}
+    muon = Muon(
+        _groups(kind, matrices, recipe),
+        momentum=kind.momentum,
+        nesterov=kind.nesterov,
+        ns_steps=kind.ns_steps,
+        lr_scale=kind.lr_scale,
+        parts={matrix: parts[name] for name, matrix in matrices.items() if parts[name]},
+    )
+    return [
+        muon,
+        _by_torch(kind.rest, others, recipe),
+    ]
+
+
+def _by_torch(kind: spec.Optimizer, parameters: Mapping[str, nn.Parameter], recipe: Recipe) -> Optimizer:
+    case = kind_of(kind)
+    arguments = {name: getattr(kind, name) for name in case.argument_names()}
+    groups = _groups(kind, parameters, recipe)
+    built: Optimizer = getattr(torch.optim, case.torch_class)(groups, lr=kind.lr, **arguments)
+    return built
+
+
+def _groups(
+    kind: spec.Optimizer, parameters: Mapping[str, nn.Parameter], recipe: Recipe
+) -> list[dict[str, Any]]:
+    decays, rates = dict(recipe.decays), dict(recipe.rates)
+    return [
         {
             "params": [parameter],
-            "weight_decay": decays.get(name, settings.weight_decay),
-            "lr": rates.get(name, settings.lr),
+            "weight_decay": decays.get(name, kind.weight_decay),
+            "lr": rates.get(name, kind.lr),
         }
-        for name, parameter in model.named_parameters()
+        for name, parameter in parameters.items()
     ]
-    kind = kind_of(settings)
-    arguments = {name: getattr(settings, name) for name in kind.argument_names()}
-    optimizer: Optimizer = getattr(torch.optim, kind.torch_class)(groups, lr=settings.lr, **arguments)
-    return optimizer, LambdaLR(optimizer, lambda done: factor(recipe, step=done + 1))
 
 
 def factor(recipe: Recipe, *, step: int) -> float:

@@ -28,6 +28,7 @@ from planc.graph.pipeline import pipeline_of
 from planc.graph.verify import verify as violations
 from planc.lower.passes.drop_trivial_dims import drop_trivial_dims
 from planc.modeling.head_counts import Heads, widths_by_heads
+from planc.optimizers.muon import Muon
 from planc.pipelining.simulate import equal_step
 from planc.plan.spec import PipelineSpec
 from planc.plan.stages import orders
@@ -65,11 +66,28 @@ def _resized(op: Any, model: nn.Module, heads: Heads, *, copies: int) -> Any:
             placed = ((name, _repacked(one, shapes.get(name), heads)) for name, one in op.parameters)
             rows = _rows(op.rows, module, heads, copies=copies) if op.rows else None
             return replace(op, parameters=tuple(placed), rows=rows)
+        case ops.BuildOptimizer():
+            num_rows = {
+                name: weight.shape[-2] for name, weight in model.named_parameters() if weight.ndim > 1
+            }
+            return replace(op, groups=tuple(_with_rows(group, num_rows, heads) for group in op.groups))
         case ops.ShareHeads():
             arguments = tuple(replace(argument, num_heads=heads[0]) for argument in op.arguments)
             return replace(op, arguments=arguments, copies=copies if op.copies > 1 else 1)
         case _:
             return op
+
+
+def _with_rows(group: ops.ParameterGroup, rows: Mapping[str, int], heads: Heads) -> ops.ParameterGroup:
+    """The rows of each part of smaller matrices: of two that are equal, or of queries, keys and values."""
+    if not isinstance(group, ops.MatrixGroup):
+        return group
+    fused = []
+    for fqn, widths in group.widths:
+        parts = (rows[fqn] // 2,) * 2 if len(widths) == 2 else widths_by_heads(rows[fqn], heads)
+        assert parts is not None, "the small model has the large one's parts"
+        fused.append((fqn, parts))
+    return replace(group, widths=tuple(fused))
 
 
 def _rows(rows: Rows, module: nn.Module, heads: Heads, *, copies: int) -> Rows:
@@ -184,7 +202,7 @@ def shrunk_graph(
             case ops.LoadWeights():
                 setup.append(ops.InitWeights(seed=op.seed, span=op.span))
             case ops.BuildOptimizer():
-                setup.append(_steadied(_renamed(op, renamed)))
+                setup.append(_steadied(_renamed(op, renamed), dtype=build.dtype))
             case ops.BuildSchedule():
                 warmup = min(op.warmup_steps, MAX_WARMUP_STEPS)
                 decay = None if op.decay_steps is None else DECAY_STEPS
@@ -242,19 +260,32 @@ def _renamed(op: Any, renamed: Renaming) -> Any:
         case ops.SplitPipeline():
             return replace(op, deferred=renamed.of(op.deferred))
         case ops.BuildOptimizer():
-            left = (replace(group, parameters=renamed.of(group.parameters)) for group in op.groups)
+            left = (_renamed_group(group, renamed) for group in op.groups)
             return replace(op, groups=tuple(group for group in left if group.parameters))
         case _:
             return op
 
 
-def _steadied(op: ops.BuildOptimizer) -> ops.BuildOptimizer:
-    """The op with rates and an eps that are robust to rounding."""
+def _renamed_group(group: ops.ParameterGroup, renamed: Renaming) -> ops.ParameterGroup:
+    small = replace(group, parameters=renamed.of(group.parameters))
+    if not isinstance(small, ops.MatrixGroup):
+        return small
+    fused = ((name, widths) for large, widths in small.widths for name in renamed.of((large,)))
+    return replace(small, widths=tuple(fused))
+
+
+def _steadied(op: ops.BuildOptimizer, *, dtype: DType) -> ops.BuildOptimizer:
+    """The op with rates, an eps and iterations that are robust to rounding."""
     lr = raised_rate(op.lr, peak=op.lr)
     groups = tuple(replace(group, lr=raised_rate(group.lr, peak=op.lr)) for group in op.groups)
-    eps = getattr(op.settings, "eps", None)
-    settings: Any = op.settings if eps is None else replace(op.settings, eps=max(eps, LOWEST_EPS))
-    return replace(op, lr=lr, settings=settings, groups=groups)
+    return replace(op, lr=lr, settings=_robust(op.settings, dtype=dtype), groups=groups)
+
+
+def _robust(settings: Any, *, dtype: DType) -> Any:
+    if isinstance(settings, Muon):
+        return replace(settings, rest=_robust(settings.rest, dtype=dtype), ns_dtype=cast(Any, dtype.value))
+    eps = getattr(settings, "eps", None)
+    return settings if eps is None else replace(settings, eps=max(eps, LOWEST_EPS))
 
 
 def _short_data(op: ops.OpenData, *, times: int, vocab_size: int) -> ops.OpenData:

@@ -84,6 +84,7 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
     )
     shrunk = shrunk_graph(staged, built, renamed, sizes, recipe, vocab_size=short.config.vocab_size)
     shrunk = resized(shrunk, short)
+    recipe = replace(recipe, matrices=_matrices(shrunk))
     _require_all_stated(shrunk, short)
     return Shrunk(shrunk, recipe, numbers, len(layers))
 
@@ -170,6 +171,13 @@ def _built(build: ops.BuildModel, *, folder: Path) -> Any:
     except BaseException as error:  # a class may raise anything for invalid sizes
         reason = str(error).strip().partition("\n")[0]
         raise CannotShrink(f"{build.architecture} can't be built with small sizes: {reason}") from error
+
+
+def _matrices(graph: Graph) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Muon's matrices, and the rows of each part that one fuses."""
+    build = next(op for op in graph.setup if isinstance(op, ops.BuildOptimizer))
+    groups = [group for group in build.groups if isinstance(group, ops.MatrixGroup)]
+    return tuple((fqn, dict(group.widths).get(fqn, ())) for group in groups for fqn in group.parameters)
 
 
 def _require_all_stated(graph: Graph, model: nn.Module) -> None:

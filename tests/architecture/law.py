@@ -22,7 +22,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "modeling": (),
     "inventory": ("vocab", "hub", "modeling"),
     "styles": ("vocab", "inventory.schema"),
-    "optimizers": (),
+    "optimizers": ("vocab",),
     "data_sources": (),
     "pipelining": (),
     "plan": (
@@ -32,14 +32,15 @@ LAW: dict[str, tuple[str, ...]] = {
     "layouts": ("vocab", "styles", "inventory.schema", "plan.bind", "plan.divided_heads"),
     "checks": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "styles", "plan", "layouts"),
-        *("inventory.schema", "inventory.routers", "data_sources", "pipelining", "hub.tokenizer_files"),
+        *("inventory.schema", "inventory.routers", "inventory.matrices", "data_sources", "pipelining"),
+        "hub.tokenizer_files",
     ),
     "graph": (
         *("source", "vocab", "strict_json", "devices", "styles", "optimizers", "data_sources", "pipelining"),
     ),
     "lower": (
         *("vocab", "styles", "optimizers", "plan", "layouts", "graph", "inventory.schema"),
-        *("inventory.routers", "pipelining", "data_sources"),
+        *("inventory.routers", "inventory.matrices", "pipelining", "data_sources"),
     ),
     "estimate": (
         *("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
@@ -71,7 +72,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "verify": (
         *("vocab", "tables", "modeling", "plan", "graph", "lower", "runtime", "inventory.small_config"),
-        *("pipelining", "data_sources"),
+        *("optimizers", "pipelining", "data_sources"),
     ),
     "doctor": (
         *("source", "vocab", "tables", "hub", "diagnostics", "graph", "estimate", "runtime"),

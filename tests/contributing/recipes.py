@@ -150,7 +150,7 @@ class StepSchedule(Op):""",
 
 def step_schedule(""",
             ),
-            ("import BuildOptimizer, BuildSchedule,", "import RoundWeights, BuildOptimizer, BuildSchedule,"),
+            ("    BuildSchedule,\n", "    BuildSchedule,\n    RoundWeights,\n"),
         ),
         "planc/runtime/torch/handlers.py": (
             (
@@ -208,7 +208,7 @@ class RAdam(OptimizerKind):
                 "from planc.optimizers.sgd",
                 "from planc.optimizers.radam import RAdam\nfrom planc.optimizers.sgd",
             ),
-            ("AnyOptimizer = AdamW | Sgd", "AnyOptimizer = AdamW | Sgd | RAdam"),
+            ("AnyOptimizer = AdamW | Sgd | Muon", "AnyOptimizer = AdamW | Sgd | Muon | RAdam"),
         ),
         "planc/plan/optimizer.py": (
             (
@@ -229,7 +229,7 @@ class RAdam:
 @record
 class Cosine:""",
             ),
-            ('{"adamw": AdamW, "sgd": Sgd}', '{"adamw": AdamW, "sgd": Sgd, "radam": RAdam}'),
+            ('"muon": Muon}', '"muon": Muon, "radam": RAdam}'),
         ),
     },
 )

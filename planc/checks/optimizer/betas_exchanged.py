@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Severity
-from planc.plan.optimizer import AdamW
+from planc.plan.optimizer import AdamW, optimizers_of
 
 CODE = Code("P712", "betas-exchanged", "beta1 is larger than beta2", Severity.WARNING)
 
@@ -12,13 +12,12 @@ CODE = Code("P712", "betas-exchanged", "beta1 is larger than beta2", Severity.WA
 @reports(CODE)
 def check(subject: Subject) -> Findings:
     """One warning at the optimizer if beta1 is above beta2, for which AdamW is not known to converge."""
-    kind = subject.plan.optimizer.kind
-    if not isinstance(kind, AdamW):
-        return
-    first, second = kind.betas
-    if first > second:
+    for path, kind in optimizers_of(subject.plan.optimizer.kind):
+        if not isinstance(kind, AdamW) or kind.betas[0] <= kind.betas[1]:
+            continue
+        first, second = kind.betas
         yield CODE.at(
-            subject.plan.span("optimizer.kind.betas"),
+            subject.plan.span(f"{path}.betas"),
             f"betas = [{first:g}, {second:g}]",
             notes=("the mean of gradients would react more slowly than the variance that divides it",),
             help=f"write `betas = [{second:g}, {first:g}]`",

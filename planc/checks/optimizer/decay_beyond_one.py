@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
+from planc.plan.optimizer import Optimizer, optimizers_of
+from planc.plan.spec import Plan
 from planc.source import Span
 
 CODE = Code("P713", "decay-beyond-one", "weight decay overshoots zero")
@@ -15,9 +17,13 @@ def check(subject: Subject) -> Findings:
 
     For a learning rate of at least 1, one finding only: that is the likelier slip.
     """
-    plan, kind = subject.plan, subject.plan.optimizer.kind
+    for path, kind in optimizers_of(subject.plan.optimizer.kind):
+        yield from _of_optimizer(subject.plan, path, kind)
+
+
+def _of_optimizer(plan: Plan, path: str, kind: Optimizer) -> Findings:
     own: dict[Span, tuple[float, float]] = {}
-    decays = {plan.span("optimizer.kind.weight_decay"): kind.weight_decay}
+    decays = {plan.span(f"{path}.weight_decay"): kind.weight_decay}
     for rule in plan.optimizer.rules:
         group = rule.action
         decay = kind.weight_decay if group.weight_decay is None else group.weight_decay
@@ -26,7 +32,7 @@ def check(subject: Subject) -> Findings:
         else:
             own[rule.action_span] = group.lr, decay
     if kind.lr >= 1:
-        decays = {plan.span("optimizer.kind.lr"): max(decays.values())}
+        decays = {plan.span(f"{path}.lr"): max(decays.values())}
     for span, (lr, decay) in {**{span: (kind.lr, decay) for span, decay in decays.items()}, **own}.items():
         if lr * decay >= 1:
             yield CODE.at(

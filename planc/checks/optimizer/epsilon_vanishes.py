@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.checks.fsdp.fsdp_groups import stored_in_float32
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
-from planc.plan.optimizer import AdamW
+from planc.plan.optimizer import AdamW, optimizers_of
 from planc.vocab import DType
 
 CODE = Code("P709", "epsilon-vanishes", "the optimizer's eps rounds to zero")
@@ -17,7 +17,8 @@ _SMALLEST = {DType.FLOAT64: 4.9e-324, DType.FLOAT32: 1.4e-45, DType.BFLOAT16: 9.
 @reports(CODE)
 def check(subject: Subject) -> Findings:
     """One finding at the optimizer if a gradient of zero would be divided by zero."""
-    plan, kind = subject.plan, subject.plan.optimizer.kind
+    plan = subject.plan
+    path, kind = optimizers_of(plan.optimizer.kind)[-1]
     if not isinstance(kind, AdamW):
         return
     eps, stored = kind.eps, plan.model.dtype
@@ -26,7 +27,7 @@ def check(subject: Subject) -> Findings:
         return
     dtype = (Label(plan.span("model.dtype"), f"the smallest number above 0 here is {smallest:g}"),)
     yield CODE.at(
-        plan.span("optimizer.kind.eps"),
+        plan.span(f"{path}.eps"),
         f"eps = {eps:g}",
         secondary=dtype if eps else (),
         notes=(

@@ -12,7 +12,8 @@ CODE = Code("P722", "group-sets-nothing", "a parameter group sets nothing")
 def check(subject: Subject) -> Findings:
     """One finding for each group without options. An `override` may use one to undo another rule."""
     for rule in subject.plan.optimizer.rules:
-        if not rule.override and rule.action.weight_decay is None and rule.action.lr is None:
+        group = rule.action
+        if not rule.override and group.weight_decay is None and group.lr is None and group.rest is None:
             yield CODE.at(
                 rule.action_span,
                 "sets neither `weight_decay` nor `lr`",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Severity
-from planc.plan.optimizer import AdamW, kind_of
+from planc.plan.optimizer import AdamW, Optimizer, kind_of, optimizers_of
+from planc.plan.spec import Plan
 
 CODE = Code("P723", "implausible-value", "a setting is far from usual", Severity.WARNING)
 
@@ -17,25 +18,9 @@ _LEAST_TIMEOUT_SECONDS = 10
 @reports(CODE)
 def check(subject: Subject) -> Findings:
     """One finding for each setting beyond the values published for training language models."""
-    plan, kind = subject.plan, subject.plan.optimizer.kind
-    groups = [rule.action for rule in plan.optimizer.rules if rule.action.lr is None]
-    decays = (kind.weight_decay, *(group.weight_decay or 0.0 for group in groups))
-    # P713 reports the worse fault.
-    takes_all = kind.lr * max(decays) >= 1
-    known = kind_of(kind)
-    if kind.lr > known.highest_lr and not takes_all:
-        usual = " and ".join(known.usual_lr)
-        yield CODE.at(plan.span("optimizer.kind.lr"), f"lr = {kind.lr:g}", help=f"set `lr` between {usual}")
-    if isinstance(kind, AdamW) and kind.eps > _MOST_EPS:
-        yield CODE.at(
-            plan.span("optimizer.kind.eps"),
-            f"eps = {kind.eps:g}",
-            notes=("where eps exceeds the gradients, updates would scale with the gradient as in SGD",),
-            help="set `eps` between 1e-10 and 1e-5",
-        )
-    if kind.weight_decay > _MOST_DECAY and not takes_all:
-        span = plan.span("optimizer.kind.weight_decay")
-        yield CODE.at(span, f"weight_decay = {kind.weight_decay:g}", help="set `weight_decay` to about 0.1")
+    plan = subject.plan
+    for path, kind in optimizers_of(plan.optimizer.kind):
+        yield from _of_optimizer(plan, path, kind)
     clip = plan.optimizer.clip_grad_norm
     if clip is not None and clip < _LEAST_CLIP:
         yield CODE.at(
@@ -51,3 +36,24 @@ def check(subject: Subject) -> Findings:
             notes=("at the start, ranks wait until the slowest has loaded its weights and data",),
             help="set `timeout` between 1 min and 1 h",
         )
+
+
+def _of_optimizer(plan: Plan, path: str, kind: Optimizer) -> Findings:
+    groups = [rule.action for rule in plan.optimizer.rules if rule.action.lr is None]
+    decays = (kind.weight_decay, *(group.weight_decay or 0.0 for group in groups))
+    # P713 reports the worse fault.
+    takes_all = kind.lr * max(decays) >= 1
+    known = kind_of(kind)
+    if kind.lr > known.highest_lr and not takes_all:
+        usual = " and ".join(known.usual_lr)
+        yield CODE.at(plan.span(f"{path}.lr"), f"lr = {kind.lr:g}", help=f"set `lr` between {usual}")
+    if isinstance(kind, AdamW) and kind.eps > _MOST_EPS:
+        yield CODE.at(
+            plan.span(f"{path}.eps"),
+            f"eps = {kind.eps:g}",
+            notes=("where eps exceeds the gradients, updates would scale with the gradient as in SGD",),
+            help="set `eps` between 1e-10 and 1e-5",
+        )
+    if kind.weight_decay > _MOST_DECAY and not takes_all:
+        span = plan.span(f"{path}.weight_decay")
+        yield CODE.at(span, f"weight_decay = {kind.weight_decay:g}", help="set `weight_decay` to about 0.1")

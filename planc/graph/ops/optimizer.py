@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from planc.graph.consequence import layout, numerics
 from planc.graph.op import Effects, Op, Phase, Resource, Stage
-from planc.optimizers import AnyOptimizer
+from planc.optimizers import AnyOptimizer, OptimizerKind
+from planc.optimizers.muon import Muon
 from planc.optimizers.optimizer import Implementation
 from planc.record import record
 
@@ -20,6 +22,18 @@ class ParameterGroup:
     parameters: tuple[str, ...]
 
 
+@record(kw_only=True)
+class MatrixGroup(ParameterGroup):
+    """Matrices that Muon updates; what is in other groups its `rest` does.
+
+    `widths` are the rows of each part of those that fuse several: each part is a matrix of its own.
+    """
+
+    widths: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+AnyGroup = MatrixGroup | ParameterGroup
+
 _IMPLEMENTATION = layout("optimizer.kind.implementation", "optimizer implementation")
 
 
@@ -32,19 +46,24 @@ class BuildOptimizer(Op):
     """Its kind, with its arguments but for lr and weight_decay."""
     implementation: Annotated[Implementation, _IMPLEMENTATION]
     lr: Annotated[float, numerics("optimizer.kind.lr", "optimizer lr")]
-    groups: Annotated[tuple[ParameterGroup, ...], numerics("optimizer", "parameter groups")]
+    groups: Annotated[tuple[AnyGroup, ...], numerics("optimizer", "parameter groups")]
     """Every parameter that is not frozen is in exactly one."""
 
-    @property
-    def state_names(self) -> tuple[str, ...]:
-        """The tensors that the optimizer keeps for each parameter, each of its size, by torch's names."""
-        return self.settings.state_names
+    def settings_of(self, group: ParameterGroup) -> OptimizerKind:
+        """The optimizer that updates a group."""
+        own = self.settings
+        return own.rest if isinstance(own, Muon) and not isinstance(group, MatrixGroup) else own
+
+    def settings_by_parameter(self) -> Mapping[str, OptimizerKind]:
+        """The optimizer that updates each parameter."""
+        return {fqn: self.settings_of(group) for group in self.groups for fqn in group.parameters}
 
     def implementation_on(self, device: str) -> str:
         """The implementation on a type of device: what `auto` picks there, or what the plan names."""
         if self.implementation != "auto":
             return self.implementation
-        return self.settings.auto_on_cuda if device == "cuda" else self.settings.auto_on_cpu
+        own = self.settings.rest if isinstance(self.settings, Muon) else self.settings
+        return own.auto_on_cuda if device == "cuda" else own.auto_on_cpu
 
     def num_copies(self, group: ParameterGroup) -> int:
         """How many tensors of each parameter's size a step on CUDA makes and frees.
@@ -56,7 +75,8 @@ class BuildOptimizer(Op):
         if chosen == "fused":
             return 0
         is_for_loop = chosen == "for_loop"
-        return self.settings.num_temporaries(is_for_loop=is_for_loop, decays=group.weight_decay > 0)
+        own = self.settings_of(group)
+        return own.num_temporaries(is_for_loop=is_for_loop, decays=group.weight_decay > 0)
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.OPTIMIZER,))

@@ -52,6 +52,7 @@ from planc.runtime.torch.training import offloading
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.fused_loss import FusedLoss
 from planc.runtime.torch.training.guarding import agree_on_worst
+from planc.runtime.torch.training.muon import Muon
 from planc.runtime.torch.training.step_loss import StepLoss
 from planc.runtime.torch.training.step_read import summed
 from planc.runtime.torch.weights.export import without_gather_warnings
@@ -243,6 +244,8 @@ class RehearsalBackend(TorchBackend):
 
     def _allocate_copies(self) -> None:
         """Allocate and free the temporaries of an optimizer step without a fused kernel."""
+        if isinstance(optimizer := self.state[Optimizer], Muon):
+            torch.empty(optimizer.round_bytes(), dtype=torch.uint8)
         (op,) = (op for op in self.run.graph.setup if isinstance(op, ops.BuildOptimizer))
         parameters = dict(self.model.named_parameters())
         for group in op.groups:

@@ -160,7 +160,7 @@ def _initial_moments(
 
     It is zeros: SGD's buffer becomes the gradient itself.
     """
-    kind = next(one for one in OPTIMIZERS if one.torch_class == type(optimizer).__name__)
+    kind = next(one for one in OPTIMIZERS if one.torch_class == _class_of(optimizer, group))
     settings = kind(**{name: group[name] for name in kind.argument_names()})
     moments = {name: torch.zeros_like(parameter.detach()) for name in settings.state_names}
     if not kind.has_step_counter:
@@ -170,6 +170,11 @@ def _initial_moments(
     dtype = torch.float64 if is_double else torch.float32
     step = torch.zeros((), dtype=dtype, device=parameter.device if is_on_device else "cpu")
     return {"step": step, **moments}
+
+
+def _class_of(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
+    """The name in torch.optim of the optimizer that updates a group."""
+    return str(group.get("torch_class", type(optimizer).__name__))
 
 
 def _describe(dtype: str, shape: tuple[int, ...]) -> str:

@@ -58,6 +58,11 @@ class Packing:
             if first < last:
                 yield Piece(first, piece.start + first - piece.held, last - first)
 
+    def in_ranks_order(self, whole: Tensor) -> Tensor:
+        """A whole tensor in the order in which ranks hold it."""
+        parts = [whole.narrow(self.tensor_dim, piece.start, piece.length) for piece in self.pieces()]
+        return torch.cat(parts, dim=self.tensor_dim)
+
     def in_own_order(self, gathered: Tensor) -> Tensor:
         """A tensor that was gathered from all ranks, in its own order."""
         pieces = sorted(self.pieces(), key=lambda piece: piece.start)

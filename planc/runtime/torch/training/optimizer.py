@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -10,25 +10,52 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from planc.graph.ops import BuildOptimizer, BuildSchedule, StepOptimizer, StepSchedule
+from planc.graph.ops import (
+    BuildOptimizer,
+    BuildSchedule,
+    MatrixGroup,
+    ParameterGroup,
+    StepOptimizer,
+    StepSchedule,
+)
+from planc.optimizers import OptimizerKind
+from planc.optimizers.muon import Muon as MuonSettings
 from planc.runtime.interpreter import Position
 from planc.runtime.schedule import set_learning_rate
 from planc.runtime.torch import private
 from planc.runtime.torch.parallel.gradients import clip_factor, scale
+from planc.runtime.torch.parallel.packing import packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import ClippedGradients, Schedule, Update, Verdict, Weights
+from planc.runtime.torch.training.muon import Muon
 
 
 def build_optimizer(run: Run, op: BuildOptimizer, weights: Weights, pipeline: Pipeline | None) -> Optimizer:
     """Build one parameter group for each of the op's, split by the mesh of its parameters."""
-    parameters = weights.parameters
-    groups = [
-        {"params": members, "weight_decay": group.weight_decay, "lr": group.lr, "peak_lr": group.lr}
-        for group in op.groups
-        for members in by_mesh(parameters[name] for name in held(pipeline, group.parameters))
-    ]
-    return _optimizer(op, groups, device=run.weights_device)
+    matrices = [group for group in op.groups if isinstance(group, MatrixGroup)]
+    others = [group for group in op.groups if not isinstance(group, MatrixGroup)]
+    groups = [*_options(others, weights, pipeline)]
+    if not isinstance(op.settings, MuonSettings):
+        return _optimizer(op, op.settings, groups, device=run.weights_device)
+    rest = _optimizer(op, op.settings.rest, groups, device=run.weights_device) if groups else None
+    return Muon(
+        [*_options(matrices, weights, pipeline)],
+        op.settings,
+        rest=rest,
+        names={parameter: name for name, parameter in weights.parameters.items()},
+        widths={name: rows for group in matrices for name, rows in group.widths},
+        packings=packed_parameters(weights.model),
+    )
+
+
+def _options(
+    groups: Iterable[ParameterGroup], weights: Weights, pipeline: Pipeline | None
+) -> Iterator[dict[str, Any]]:
+    for group in groups:
+        for members in by_mesh(weights.parameters[name] for name in held(pipeline, group.parameters)):
+            options = {"weight_decay": group.weight_decay, "lr": group.lr, "peak_lr": group.lr}
+            yield {"params": members, **options}
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
@@ -40,10 +67,12 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     return list(found.values())
 
 
-def _optimizer(op: BuildOptimizer, groups: list[dict[str, Any]], *, device: torch.device) -> Optimizer:
-    torch_class: type[Optimizer] = getattr(torch.optim, op.settings.torch_class)
+def _optimizer(
+    op: BuildOptimizer, settings: OptimizerKind, groups: list[dict[str, Any]], *, device: torch.device
+) -> Optimizer:
+    torch_class: type[Optimizer] = getattr(torch.optim, settings.torch_class)
     chosen = op.implementation_on(device.type)
-    options: dict[str, Any] = {"lr": op.lr, "foreach": chosen == "foreach", **op.settings.arguments}
+    options: dict[str, Any] = {"lr": op.lr, "foreach": chosen == "foreach", **settings.arguments}
     if chosen == "fused":
         # Some of torch's classes have no such option.
         options["fused"] = True
