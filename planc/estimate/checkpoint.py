@@ -20,11 +20,13 @@ def checkpoint_bytes(graph: Graph, inventory: Inventory) -> int:
     """
     optimizer = next(op for op in graph.setup if isinstance(op, BuildOptimizer))
     kinds = optimizer.settings_by_parameter()
-    return sum(
-        layout.total_bytes
-        + kinds[layout.fqn].state_bytes(prod(layout.shape), element=layout.dtype.size_bytes)
-        for layout in layouts(graph, inventory)
-    )
+    num_bytes = 0
+    for layout in layouts(graph, inventory):
+        num_bytes += layout.total_bytes
+        if not layout.is_frozen:
+            element = layout.dtype.size_bytes
+            num_bytes += kinds[layout.fqn].state_bytes(prod(layout.shape), element=element)
+    return num_bytes
 
 
 def staging(graph: Graph, inventory: Inventory) -> Amount:

@@ -158,13 +158,10 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
     )
 
 
-def _given(groups: Mapping[str, PatternRule[Group]], option: str) -> dict[str, tuple[Any, Span]]:
+def _given(groups: Mapping[str, PatternRule[Any]], option: str) -> dict[str, tuple[Any, Span]]:
     """An option by parameter, where a group sets it."""
-    return {
-        fqn: (value, rule.span)
-        for fqn, rule in groups.items()
-        if (value := getattr(rule.action, option)) is not None
-    }
+    given = ((fqn, getattr(rule.action, option), rule.span) for fqn, rule in groups.items())
+    return {fqn: (value, span) for fqn, value, span in given if value is not None}
 
 
 def is_solved(plan: Plan, inventory: Inventory) -> bool:
