@@ -15,11 +15,13 @@ from planc.graph.ops import (
     CheckpointActivations,
     CompileModules,
     FullyShard,
+    MatrixGroup,
     ParameterGroup,
     Rows,
     ShardTensorParallel,
 )
 from planc.graph.text import summarise
+from planc.optimizers.muon import Muon
 from planc.record import record
 from planc.source import Span
 from planc.styles.edges import Edge
@@ -259,6 +261,8 @@ def compare_groups(old: Side, new: Side) -> Iterator[Change]:
     """
     yield from _compare_option(old, new, name="weight_decay", read=lambda op, group: str(group.weight_decay))
     yield from _compare_option(old, new, name="lr", read=_own_rate)
+    if all(isinstance(op.settings, Muon) for side in (old, new) for op in side.ops(BuildOptimizer)):
+        yield from _compare_option(old, new, name="rest", read=_is_of_rest)
 
 
 def _compare_option(
@@ -289,12 +293,17 @@ def _group_place(new: Side, name: str, fqns: Sequence[str]) -> str:
     """The rules that give an option to parameters, or else the optimizer's own argument."""
     if new.bound is None:
         return ""
-    rules = new.bound.weight_decay if name == "weight_decay" else new.bound.learning_rates
+    bound = new.bound
+    rules = {"weight_decay": bound.weight_decay, "lr": bound.learning_rates, "rest": bound.rests}[name]
     spans = dict.fromkeys(rules[fqn][1] for fqn in fqns if fqn in rules)
     places = [f"{span.file}:{span.line}" for span in spans]
     if any(fqn not in rules for fqn in fqns):
         places.append(new.place(f"optimizer.kind.{name}"))
     return ", ".join(dict.fromkeys(filter(None, places)))
+
+
+def _is_of_rest(op: BuildOptimizer, group: ParameterGroup) -> str:
+    return str(not isinstance(group, MatrixGroup)).lower()
 
 
 def _own_rate(op: BuildOptimizer, group: ParameterGroup) -> str:

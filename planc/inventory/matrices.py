@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 
@@ -10,8 +11,12 @@ from planc.inventory.schema import Inventory, Kind, Module, Parameter
 from planc.record import record
 
 TRANSPOSED = "is stored as [in, out]"
-BY_HEADS = "fuses queries, keys and values head by head"
+FUSED = "fuses projections that planc can't take apart"
 UNKNOWN_STACK = "stacks experts in an unknown order"
+
+
+_FUSED_NAME = re.compile(r"(qkv\w*|query_key_value|in_proj(_ba)?)$")
+"""Layers of mixers whose parts no fact of the inventory has."""
 
 
 @record
@@ -31,19 +36,24 @@ class Matrix:
 def matrices(inventory: Inventory) -> Iterator[Matrix]:
     """The weights of linear layers and of stacked experts, but not of the head or of routers."""
     head = inventory.head
-    apart = {router.fqn for router in routers(inventory)} | {head.fqn if head else ""}
+    chosen = tuple(routers(inventory))
+    apart = {router.fqn for router in chosen} | {head.fqn if head else ""}
+    experts = {router.experts for router in chosen}
+    experts |= {module.fqn for module in inventory.modules if module.routing and num_stacked(module)}
     packed, gated = inventory.packed(), _gated(inventory)
     by_heads = set(_fused_by_heads(inventory, packed=set(packed)))
     stacks: dict[str, dict[str, Matrix]] = {}
     for fqn, module, parameter in inventory.parameters():
         if module.fqn in apart:
             continue
-        if num_stacked(module):
+        if module.fqn in experts:
             known = stacks.setdefault(module.fqn, {item.fqn: item for item in _stacked(inventory, module)})
             yield from (known[fqn],) if fqn in known else ()
         elif module.is_linear and parameter.name == "weight" and len(parameter.shape) == 2:
             widths = packed.get(module.fqn, gated.get(module.fqn, ()))
-            problem = BY_HEADS if module.fqn in by_heads else ""
+            problem = (
+                FUSED if module.fqn in by_heads or (not widths and _FUSED_NAME.search(module.fqn)) else ""
+            )
             problem = TRANSPOSED if module.kind is Kind.CONV1D else problem
             yield Matrix(fqn, module.fqn, widths, problem)
 

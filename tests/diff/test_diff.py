@@ -312,6 +312,16 @@ def test_a_checkpoint_of_another_optimizer_is_refused() -> None:
     assert change.note == "refused: one optimizer keeps exp_avg and exp_avg_sq, the other nothing"
 
 
+def test_a_matrix_that_the_rest_takes_from_muon_is_named_and_refuses_a_checkpoint() -> None:
+    muon = (ADAMW, "muon(lr = lr, weight_decay = 0.1, rest = adamw(lr = lr, weight_decay = 0.1))")
+    rule = '"model.layers.1.mlp.up_proj" -> group(rest = true)\n  "**.*norm*"'
+    found = diff(_side(muon), _side(muon, ('"**.*norm*"', rule)))
+    change = _change(found, "rest model.layers.1.mlp.up_proj.weight")
+    assert (change.old, change.new) == ("false", "true")
+    note = _change(found, "model, optimizer").note
+    assert note == "refused: one optimizer keeps momentum_buffer, the other exp_avg and exp_avg_sq"
+
+
 def test_another_implementation_goes_on_from_a_checkpoint() -> None:
     found = diff(_side(), _side((ADAMW, ADAMW.replace(")", ", implementation = foreach)"))))
     assert [change.name for change in found.changes] == ["optimizer implementation"]
