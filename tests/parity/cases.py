@@ -105,6 +105,8 @@ class Case:
     """Overrides, as `--set` takes them."""
     frozen: tuple[str, ...] = ()
     """Modules and parameters that are not trained."""
+    is_compiled: bool = False
+    """Whether layers are compiled, by the backend that needs no C++ compiler."""
     weights: Literal["random", "pretrained"] = "random"
     """Against one process they are `pretrained`, and so of neither side's making."""
 
@@ -217,6 +219,8 @@ def plan_text(case: Case, *, saves: bool = False) -> str:
         )
     if case.recomputes:
         blocks.append(f'activation_checkpoint {{\n  "model.layers.*" -> {case.recomputation}\n}}')
+    if case.is_compiled:
+        blocks.append('compile {\n  backend = aot_eager\n  "model.layers.*" -> region\n}')
     if case.frozen:
         rules = "".join(f'  "{name}" -> frozen\n' for name in case.frozen)
         blocks.append(f"freeze {{\n{rules}}}")
