@@ -10,9 +10,13 @@ import pytest
 import torch
 from torch import nn
 
+from planc.graph.op import Op
 from planc.graph.ops import MaterialiseWeights
 from planc.runtime.errors import RunError
+from planc.runtime.interpreter import Position
+from planc.runtime.torch.dispatch import State
 from planc.runtime.torch.weights.freezing import require_frozen
+from planc.verify.pool import RankError
 from tests.dist.pool import run_ranks
 from tests.parity.cases import (
     ALL_8,
@@ -64,6 +68,16 @@ SLOW = (
     Case("DP4", "3 units ahead, lowest", {"dp_shard": 4}, settings=("fsdp.prefetch=3",), frozen=LOWEST),
     Case("DP4", "loss in chunks, head", {"dp_shard": 4}, settings=("train.loss_chunks=4",), frozen=HEAD),
     Case("DP4", "loss in chunks, among", {"dp_shard": 4}, settings=("train.loss_chunks=4",), frozen=AMONG),
+    Case("TP2·DP2", "compiled, among", TP2_DP2, is_compiled=True, frozen=AMONG),
+    Case(
+        "DP4",
+        "compiled, recompute, lowest",
+        {"dp_shard": 4},
+        recomputes=True,
+        is_compiled=True,
+        frozen=LOWEST,
+    ),
+    Case("CP2·TP2", "compiled allgather, among", CP2_TP2, rotate="allgather", is_compiled=True, frozen=AMONG),
     Case("TP2·DP2", "tied, frozen", TP2_DP2, model="llama-tied", frozen=("model.embed_tokens",)),
     Case(
         "TP2·DP2",
@@ -146,3 +160,16 @@ def test_a_parameter_that_an_op_thaws_or_freezes_ends_the_run(workspace: Path) -
     model.requires_grad_(False)
     with pytest.raises(RunError, match=r"model.norm.weight, model.norm.bias would be frozen"):
         require_frozen(graph, op, model)
+
+
+def thawed(state: State, op: Op, position: Position) -> None:
+    """What an op does that puts a parameter in the place of a frozen one."""
+    if isinstance(op, MaterialiseWeights):
+        state[nn.Module].get_parameter("model.embed_tokens.weight").requires_grad_(True)
+
+
+def test_a_run_ends_before_its_first_step_if_an_op_thaws_a_parameter(workspace: Path, tmp_path: Path) -> None:
+    graph = compile_case(Case("DP2", "", {"dp_shard": 2}, frozen=LOWEST), workspace=workspace)
+    task = Task(graph, workspace, tmp_path / "run", before_op=thawed)
+    with pytest.raises(RankError, match=r"model\.embed_tokens\.weight would be trained"):
+        run_ranks(train_rank, 2, task, init=False)

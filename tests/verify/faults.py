@@ -137,12 +137,35 @@ def moments_forgotten(state: State, op: Op, position: Position) -> None:
         state[Optimizer].state.clear()
 
 
+def frozen_parameter_thawed(state: State, op: Op, position: Position) -> None:
+    """A frozen parameter is trained again once all setup has been compared with the graph."""
+    if isinstance(op, ops.BuildOptimizer):
+        state[nn.Module].get_parameter("model.norm.weight").requires_grad_(True)
+
+
+def thawed_parameter_updated(state: State, op: Op, position: Position) -> None:
+    """A frozen parameter is trained, and the optimizer updates it."""
+    frozen_parameter_thawed(state, op, position)
+    if isinstance(op, ops.BuildSchedule):
+        group = state[Optimizer].param_groups[-1]
+        group["params"].append(state[nn.Module].get_parameter("model.norm.weight"))
+
+
+def trained_parameter_frozen(state: State, op: Op, position: Position) -> None:
+    """A parameter that the plan trains keeps its value."""
+    if isinstance(op, ops.BuildOptimizer):
+        state[nn.Module].get_parameter("model.embed_tokens.weight").requires_grad_(False)
+
+
 TP2 = Case("TP2", "", {"tp": 2})
 DP2 = Case("DP2", "", {"dp_shard": 2}, micro_batch=1)
 REPLICATE2 = Case("DP2", "replicas", {"dp_replicate": 2})
 TP2_TWICE = Case("TP2", "accumulate", {"tp": 2}, micro_batch=4)
 CP2 = Case("CP2", "", {"cp": 2})
 TIED2 = Case("TP2", "tied", {"tp": 2}, model="llama-tied")
+
+FROZEN2 = Case("TP2", "frozen", {"tp": 2}, frozen=("model.layers.0", "model.norm"))
+FROZEN_SHARDED2 = Case("DP2", "frozen", {"dp_shard": 2}, micro_batch=1, frozen=("model.norm",))
 
 PLANTED: tuple[Planted, ...] = (
     Planted(norm_gradients_not_reduced, TP2, Item.GRADIENTS, quick=True),
@@ -161,4 +184,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(order_off_by_one, DP2, Item.SAMPLE_IDS, quick=True),
     Planted(first_micro_step_forgotten, TP2_TWICE, Item.GRADIENTS),
     Planted(another_weight_on_rank_1, TP2, Item.REPLICAS),
+    Planted(frozen_parameter_thawed, FROZEN2, Item.GRADIENTS),
+    Planted(thawed_parameter_updated, FROZEN2, Item.PARAMETERS, quick=True),
+    Planted(trained_parameter_frozen, FROZEN_SHARDED2, Item.PARAMETERS),
+    Planted(trained_parameter_frozen, FROZEN2, Item.PARAMETERS),
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Set
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import (
     SAC_IGNORED_OPS,
     CheckpointPolicy,
@@ -64,7 +64,7 @@ def checkpoint_activations(
 
 
 def recompute(module: nn.Module, *, mode: Literal["full", "selective"], keeps_routing: bool = False) -> None:
-    """Make a module recompute its forward in backward: all of it, or its cheap ops.
+    """Make a module recompute its forward in backward, if there is one: all of it, or its cheap ops.
 
     With `keeps_routing` tokens go where they went before. Where two experts are nearly equal, a recomputed
     router may choose the other one; then a rank would wait for rows that no rank sends.
@@ -73,11 +73,26 @@ def recompute(module: nn.Module, *, mode: Literal["full", "selective"], keeps_ro
     # Only `forward` is wrapped: the hooks of tensor parallelism and FSDP run around it, once.
     inner = module.forward
 
+    def is_trained() -> bool:
+        return any(parameter.requires_grad for parameter in module.parameters())
+
     @functools.wraps(inner)
     def forward(*arguments: Any, **keywords: Any) -> Any:
+        # Compiled code without a backward refuses to recompute random ops, and attention counts as one.
+        if not (torch.is_grad_enabled() and (is_trained() or _need_gradient((arguments, keywords)))):
+            return inner(*arguments, **keywords)
         return checkpoint(inner, *arguments, use_reentrant=False, **contexts, **keywords)
 
     module.forward = forward
+
+
+def _need_gradient(values: Any) -> bool:
+    """Whether any tensor of a call's arguments needs a gradient."""
+    if isinstance(values, dict):
+        return _need_gradient(tuple(values.values()))
+    if isinstance(values, (tuple, list)):
+        return any(_need_gradient(value) for value in values)
+    return isinstance(values, Tensor) and values.requires_grad
 
 
 def _contexts(mode: Literal["full", "selective"], *, keeps_routing: bool) -> dict[str, Any]:
