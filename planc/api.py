@@ -361,7 +361,9 @@ def _against_model(checked: Checked, plan: Plan, launch: _Launch) -> Checked:
     plan = smaller_or_same
     bound = bind(plan, inventory, automatic(plan, inventory))
     draft = Draft(bound)
-    subject = Subject(bound, started, partial(_estimated, draft), partial(_demand, draft), base)
+    subject = Subject(
+        bound, started, partial(_estimated, draft), lambda: draft.demand, lambda: draft.pairs, base
+    )
     problems = tuple(run_checks(subject))
     smaller = () if has_errors(problems) else _of_smaller(plan, inventory, base=base)
     diagnostics = (*checked.diagnostics, *problems, *smaller)
@@ -375,7 +377,7 @@ def _of_smaller(plan: Plan, inventory: Inventory, *, base: Path) -> Iterator[Dia
     for smaller in meshes[1:]:
         bound = bind(smaller, inventory, automatic(smaller, inventory))
         note = shrinking_note(smaller)
-        subject = Subject(bound, None, dict, partial(_demand, Draft(bound)), base, meshes)
+        subject = Subject(bound, demand=_demand_of(bound), base=base, meshes=meshes)
         for finding in run_checks(subject):
             if finding.severity is Severity.ERROR and (finding.code, finding.primary.span) not in seen:
                 seen.add((finding.code, finding.primary.span))
@@ -391,8 +393,7 @@ def _estimated(draft: Draft) -> Mapping[str, int]:
     return estimated_facts(draft.estimate, device=hardware.gpu if hardware else None)
 
 
-def _demand(draft: Draft) -> Demand | None:
-    """What the plan asks of the device that it names, with the near plans that fit where it does not."""
-    from planc.capacity.fits import demand  # as above
-
-    return demand(draft)
+def _demand_of(bound: BoundPlan) -> Callable[[], Demand | None]:
+    """What a plan asks of its device, when it is first asked for."""
+    draft = Draft(bound)
+    return lambda: draft.demand

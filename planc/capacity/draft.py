@@ -14,6 +14,7 @@ from planc.plan.bind import BoundPlan
 from planc.plan.spec import Plan
 
 if TYPE_CHECKING:
+    from planc.devices.hardware import Demand, PairDemand
     from planc.estimate.layout import ParameterLayout
     from planc.estimate.result import Estimate
 
@@ -51,6 +52,20 @@ class Draft:
         from planc.estimate.estimate import estimate
 
         return estimate(self.graph, self.bound.inventory)
+
+    @cached_property
+    def demand(self) -> Demand | None:
+        """What the plan asks of the device that it names, with the near plans that fit where it does not."""
+        from planc.capacity.fits import demand  # as above
+
+        return demand(self)
+
+    @cached_property
+    def pairs(self) -> PairDemand | None:
+        """What attention holds for pairs of tokens, if that is much, with the nearest plan without."""
+        from planc.capacity.pairs import pair_demand  # as above
+
+        return pair_demand(self)
 
 
 def data_ops(plan: Plan) -> tuple[AnySource, ...]:

@@ -86,7 +86,9 @@ class Neighbour:
 
 
 @record
-class _Change:
+class Edited:
+    """A change of a plan, in words and as a function."""
+
     text: str
     edit: Edit
 
@@ -104,7 +106,7 @@ def neighbours(bound: BoundPlan, *, num_changes: int) -> Iterator[tuple[Neighbou
         yield tuple(_made(plain, changes) for changes in product(*chosen))
 
 
-def _made(bound: BoundPlan, changes: tuple[_Change, ...]) -> Neighbour:
+def _made(bound: BoundPlan, changes: tuple[Edited, ...]) -> Neighbour:
     near = bound
     for change in changes:
         near = change.edit(near)
@@ -115,18 +117,18 @@ def _made(bound: BoundPlan, changes: tuple[_Change, ...]) -> Neighbour:
     return Neighbour((*texts, last), near)
 
 
-def _changed_plans(bound: BoundPlan) -> Iterator[tuple[_Change, ...]]:
+def _changed_plans(bound: BoundPlan) -> Iterator[tuple[Edited, ...]]:
     """The changes of each kind, the smallest first."""
     yield tuple(_chunked(bound))
-    yield tuple(_checkpointing(bound))
+    yield tuple(checkpointing(bound))
     if any(not group.unit.reshard_after_forward for group in bound.units):
-        yield (_Change("reshard_after_forward = true in every unit", _reshard),)
+        yield (Edited("reshard_after_forward = true in every unit", _reshard),)
     plan = bound.plan
     if plan.fsdp is not None and plan.fsdp.reduce_every is ReduceEvery.STEP:
         # Of use in a step that accumulates, as one with a smaller micro-batch does.
         reduced = partial(_with_fsdp, reduce_every=ReduceEvery.MICRO_BATCH)
-        yield (_Change("fsdp.reduce_every = micro_batch", reduced),)
-    yield tuple(_micro_batches(bound))
+        yield (Edited("fsdp.reduce_every = micro_batch", reduced),)
+    yield tuple(micro_batches(bound))
     if plan.fsdp is None:
         yield tuple(_sharded(bound))
     dims = (
@@ -138,9 +140,9 @@ def _changed_plans(bound: BoundPlan) -> Iterator[tuple[_Change, ...]]:
         yield tuple(_resized(bound, mesh_dim, factor) for factor in _FACTORS if is_used)
 
 
-def _chunked(bound: BoundPlan) -> Iterator[_Change]:
+def _chunked(bound: BoundPlan) -> Iterator[Edited]:
     if num_chunks(_in_chunks(bound)) > num_chunks(bound):
-        yield _Change("train.loss_chunks = auto", _in_chunks)
+        yield Edited("train.loss_chunks = auto", _in_chunks)
 
 
 def _in_chunks(before: BoundPlan) -> BoundPlan:
@@ -148,14 +150,14 @@ def _in_chunks(before: BoundPlan) -> BoundPlan:
     return replace(before, plan=replace(before.plan, train=train))
 
 
-def _checkpointing(bound: BoundPlan) -> Iterator[_Change]:
+def checkpointing(bound: BoundPlan) -> Iterator[Edited]:
     blocks = bound.inventory.blocks
     members = [fqn for fqn in bound.inventory.names() if fqn.rpartition(".")[0] in blocks]
     if not blocks or all(fqn in bound.checkpointed and fqn not in bound.selective for fqn in members):
         return
     span = bound.plan.span("model")
     rules = ", ".join(f'"{name}.*" -> full' for name in blocks)
-    yield _Change(
+    yield Edited(
         f"activation_checkpoint {{ {rules} }}",
         lambda before: replace(
             before, checkpointed=dict.fromkeys(members, span), selective=frozenset(), offloaded=frozenset()
@@ -176,7 +178,7 @@ def _with_fsdp(bound: BoundPlan, **changed: Any) -> BoundPlan:
     return replace(bound, plan=replace(bound.plan, fsdp=replace(fsdp, **changed)))
 
 
-def _micro_batches(bound: BoundPlan) -> Iterator[_Change]:
+def micro_batches(bound: BoundPlan) -> Iterator[Edited]:
     plan = bound.plan
     now = plan.data.micro_batch
 
@@ -191,10 +193,10 @@ def _micro_batches(bound: BoundPlan) -> Iterator[_Change]:
         if now % size == 0:
             tokens = tokens_per_step(plan) * size // now
             also = "" if plan.train.tokens_per_step else f", with {tokens:_} tokens per step"
-            yield _Change(f"data.micro_batch = {size}{also}", edit_to(size))
+            yield Edited(f"data.micro_batch = {size}{also}", edit_to(size))
 
 
-def _sharded(bound: BoundPlan) -> Iterator[_Change]:
+def _sharded(bound: BoundPlan) -> Iterator[Edited]:
     """Changes that shard parameters over the ranks of whole replicas, then over more ranks."""
     blocks, num_replicas = bound.inventory.blocks, bound.plan.mesh.dp_replicate
     if not blocks:
@@ -205,7 +207,7 @@ def _sharded(bound: BoundPlan) -> Iterator[_Change]:
         size = factor * num_replicas
         if size > 1:
             text = f"mesh.dp_shard = {size}{place}, with fsdp on dp_shard {{ {units} }}"
-            yield _Change(text, partial(_shard, size=size))
+            yield Edited(text, partial(_shard, size=size))
 
 
 def _shard(before: BoundPlan, *, size: int) -> BoundPlan:
@@ -229,7 +231,7 @@ def _shard(before: BoundPlan, *, size: int) -> BoundPlan:
     return replace(before, plan=replace(before.plan, mesh=mesh, fsdp=fsdp), units=units)
 
 
-def _resized(bound: BoundPlan, mesh_dim: MeshDim, factor: int) -> _Change:
+def _resized(bound: BoundPlan, mesh_dim: MeshDim, factor: int) -> Edited:
     size = factor * bound.plan.mesh.size(mesh_dim)
 
     def edit(before: BoundPlan) -> BoundPlan:
@@ -243,4 +245,4 @@ def _resized(bound: BoundPlan, mesh_dim: MeshDim, factor: int) -> _Change:
                 mesh = replace(mesh, tp=size)
         return replace(before, plan=replace(before.plan, mesh=mesh))
 
-    return _Change(f"mesh.{mesh_dim} = {size}", edit)
+    return Edited(f"mesh.{mesh_dim} = {size}", edit)

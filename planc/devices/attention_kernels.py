@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import takewhile
 
 from planc.record import record
 from planc.vocab import DType
@@ -37,6 +38,49 @@ class AttentionCall:
 
 
 @record
+class AttentionSetting:
+    """What the calls of all of a model's attentions have in common under a plan."""
+
+    kind: str
+    """plain, ring, allgather, ulysses, or eager for the model's own code."""
+    dtype: DType
+    sequence_length: int
+    isolates: bool
+    """Whether tokens attend only to their own document."""
+    is_compiled: bool
+
+    @property
+    def masks_documents(self) -> bool:
+        """Ranks with whole sequences compute each document by itself, unless it is compiled."""
+        has_whole = self.kind in ("plain", "ulysses")
+        return self.isolates and not (has_whole and not self.is_compiled)
+
+    def call(self, *, head_dim: int, value_dim: int | None, window: int | None) -> AttentionCall:
+        """The call of an attention with these sizes, given as the inventory has them."""
+        hides = window is not None and window < self.sequence_length
+        return AttentionCall(self.dtype, head_dim, value_dim or head_dim, self.masks_documents or hides)
+
+
+@record
+class AttentionUse:
+    """Attentions of equal sizes that the same kernel computes."""
+
+    modules: tuple[str, ...]
+    kernel: Kernel | None
+    """None for the model's own code."""
+    call: AttentionCall | None
+    reasons: tuple[str, ...]
+    """Why no better kernel computes them."""
+    pair_bytes: int
+    """The most that a rank holds at a time for pairs of tokens: scores, weights and masks."""
+
+    @property
+    def name(self) -> str:
+        """The kernel's, or `eager` for the model's own code."""
+        return "eager" if self.kernel is None else str(self.kernel)
+
+
+@record
 class _Row:
     kernel: Kernel
     dtypes: tuple[DType, ...]
@@ -44,13 +88,15 @@ class _Row:
     equal_dims: bool = False
     masks: bool = True
 
-    def takes(self, call: AttentionCall) -> bool:
-        return (
-            call.dtype in self.dtypes
-            and (self.max_head_dim is None or call.head_dim <= self.max_head_dim)
-            and (not self.equal_dims or call.head_dim == call.value_dim)
-            and (self.masks or not call.has_mask)
-        )
+    def refusal(self, call: AttentionCall) -> str:
+        """Why the kernel doesn't take a call; empty if it does."""
+        if call.dtype not in self.dtypes:
+            return f"{self.kernel} takes no {call.dtype}"
+        if self.max_head_dim is not None and call.head_dim > self.max_head_dim:
+            return f"{self.kernel} takes head dims up to {self.max_head_dim}, not {call.head_dim}"
+        if self.equal_dims and call.head_dim != call.value_dim:
+            return f"{self.kernel} takes no values of {call.value_dim} for keys of {call.head_dim}"
+        return "" if self.masks or not call.has_mask else f"{self.kernel} takes no mask"
 
 
 _HALF = (DType.BFLOAT16, DType.FLOAT16)
@@ -70,7 +116,15 @@ TABLE: dict[str, tuple[_Row, ...]] = {
 def kernel_of(call: AttentionCall, *, device: str) -> Kernel:
     """The kernel that planc computes a call with. `device` is PyTorch's name of the kind."""
     rows = TABLE.get(device, ())
-    return next((row.kernel for row in rows if row.takes(call)), Kernel.MATH)
+    return next((row.kernel for row in rows if not row.refusal(call)), Kernel.MATH)
+
+
+def refusals(call: AttentionCall, *, device: str) -> tuple[str, ...]:
+    """Why each better kernel than the call's own doesn't take it: `flash takes no mask`."""
+    if device not in TABLE:
+        return (f"no kernel is known for {device}",)
+    found = (row.refusal(call) for row in TABLE[device])
+    return tuple(takewhile(bool, found))
 
 
 def head_dim_multiple(kernel: Kernel, *, device: str, dtype: DType) -> int:

@@ -97,6 +97,29 @@ class Change:
 
 
 @record
+class PairDemand:
+    """The memory that attention holds at a time for pairs of tokens, where that is much.
+
+    `share_of` names what it is compared with, and `whole_bytes` is the size of that. `change` is the nearest
+    change of the plan after which it isn't much, with the bytes for pairs that are left.
+    """
+
+    kernels: tuple[tuple[str, tuple[str, ...], int], ...]
+    """Each kernel that holds any, the reasons why no better one runs, and its bytes."""
+    share_of: str
+    whole_bytes: int
+    change: Change | None
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(num_bytes for _, _, num_bytes in self.kernels)
+
+    @property
+    def share(self) -> float:
+        return self.num_bytes / self.whole_bytes
+
+
+@record
 class Demand:
     """What a plan asks of its device: the peak, where it is reached, and what it is made of.
 

@@ -45,6 +45,10 @@ def _memory(before: Estimate, after: Estimate, new: Side) -> Iterator[Change]:
     )
     was, now = (needs.peak_phase(side).text for side in sides)
     yield Change(Group.MEMORY, Action.KEEP if was == now else Action.CHANGE, PHASE, was, now)
+    kernels = [", ".join(dict.fromkeys(use.name for use in side.attention)) for side in sides]
+    if any(kernels):
+        action = Action.of(*(text or None for text in kernels)) if len({*kernels}) > 1 else Action.KEEP
+        yield Change(Group.MEMORY, action, "attention", kernels[0] or None, kernels[1] or None)
     for name in dict(after.memory.peak_parts) | dict(before.memory.peak_parts):
         parts = [needs.peak_part(side, name) for side in sides]
         findings = new.broken("parameters_per_rank") if name == "parameters" else ()

@@ -298,42 +298,6 @@ def _kernel_bytes(work: RankWork, attention: Attention) -> int:
     return work.num_tokens * (features * work.compute_dtype.size_bytes + log_sum_exp)
 
 
-def document_bias_bytes(work: RankWork) -> int:
-    """The mask that isolates documents, [micro_batch, queries, keys], which all layers share.
-
-    Ranks that have whole sequences compute each document's attention by itself, unless it is compiled.
-    """
-    has_whole = work.attention.kind in ("plain", "ulysses")
-    if not work.attention.isolates or (has_whole and not work.is_compiled):
-        return 0
-    copies = work.cp if work.attention.kind == "ulysses" else 1
-    return copies * work.num_tokens * work.sequence_length * work.compute_dtype.size_bytes
-
-
-def window_bias_bytes(work: RankWork) -> int:
-    """The masks of sliding windows, [queries, keys], one for all layers with the same window.
-
-    The sum over a rank's queries of the keys that are cut for them. Compiled layers, whose masks are made
-    where they are used, count nothing.
-    """
-    if work.is_compiled:
-        return 0
-    windows = {one.window for one in work.inventory.attentions if _hides(work, one.window)}
-    length, cp = work.sequence_length, work.cp
-    is_divided = work.attention.kind == "allgather"
-    if is_divided and work.attention.balance == "headtail":
-        pairs = (length // (2 * cp)) ** 2 * (2 * cp + 1)
-    else:
-        pairs = length * length // (cp if is_divided else 1)
-    return len(windows) * pairs * work.compute_dtype.size_bytes
-
-
-def _hides(work: RankWork, window: int | None) -> bool:
-    """Whether the layers' attention takes a mask for a window."""
-    kinds = ("plain", "ulysses", "allgather")
-    return window is not None and window < work.sequence_length and work.attention.kind in kinds
-
-
 @record
 class Loss:
     """Bytes of logits and cross entropy at their peak, in its backward: [T, vocabulary or this rank's part].

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
+from planc.devices.attention_kernels import AttentionUse
 from planc.devices.hardware import FITS, Device
 from planc.estimate.activations import (
     activations,
     context_bytes,
-    document_bias_bytes,
     last_input_bytes,
     loss,
     offloaded_bytes,
-    window_bias_bytes,
 )
 from planc.estimate.at_intervals import at_intervals
 from planc.estimate.backward import fullest_moment, fullest_product
@@ -22,6 +21,7 @@ from planc.estimate.checkpoint import staging
 from planc.estimate.collectives import collectives, replicated_message
 from planc.estimate.flops import Flops, flops
 from planc.estimate.gaps import gaps, last_units
+from planc.estimate.kernels import attention_uses, document_mask_bytes, window_mask_bytes
 from planc.estimate.parts import Part, parts
 from planc.estimate.peak import (
     GAPS,
@@ -59,7 +59,23 @@ def estimate(graph: Graph, inventory: Inventory) -> Estimate:
         fullest,
         collectives=max(found, key=Estimate.sent_bytes).collectives,
         num_local_parameters=max(one.num_local_parameters for one in found),
+        attention=_of_all_ranks(found),
         ranks=found,
+    )
+
+
+def _of_all_ranks(found: tuple[Estimate, ...]) -> tuple[AttentionUse, ...]:
+    """The attentions of all pp ranks, of each kind with the bytes of the rank that holds the most."""
+    kinds: dict[AttentionUse, list[AttentionUse]] = {}
+    for one in (use for rank in found for use in rank.attention):
+        kinds.setdefault(replace(one, modules=(), pair_bytes=0), []).append(one)
+    return tuple(
+        replace(
+            kind,
+            modules=tuple(fqn for one in uses for fqn in one.modules),
+            pair_bytes=max(one.pair_bytes for one in uses),
+        )
+        for kind, uses in kinds.items()
     )
 
 
@@ -79,6 +95,7 @@ def _of_rank(work: RankWork, counted: Flops, staged: Amount, part: Part | None =
         num_local_parameters=num_local_parameters(work),
         flops=counted,
         at_intervals=at_intervals(work),
+        attention=attention_uses(work, in_flight=1 if part is None else part.in_flight),
         not_modeled=("compile",) if work.is_compiled and not (work.fused or work.fuses_loss) else (),
     )
 
@@ -115,7 +132,7 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
     """The parts of the peak; `part` if the work is that of a pp rank."""
     parameters, optimizer, gradients = states(work)
     kept, entropy = activations(work), loss(work)
-    kept_bytes = kept.kept + document_bias_bytes(work) + window_bias_bytes(work) + last_input_bytes(work)
+    kept_bytes = kept.kept + document_mask_bytes(work) + window_mask_bytes(work) + last_input_bytes(work)
     left_bytes, later = 0, gathered
     if part is not None:
         kept_bytes, left_bytes = part.kept_bytes, part.deferred_bytes

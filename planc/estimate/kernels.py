@@ -1,16 +1,29 @@
-"""The memory that an attention kernel holds while it runs, apart from what it is given and returns.
+"""The kernels of attention under a plan, and the memory that they hold while they run.
 
-The table of kernels is planc/devices/attention_kernels.py; a flash kernel holds nothing that counts.
+Apart from what a kernel is given and returns. The table of kernels is planc/devices/attention_kernels.py; a
+flash kernel holds nothing that counts.
 
     memory-efficient   for grouped heads: keys and values, and in backward their gradients, for every query
                        head
     math               scores of the queries and keys that it takes, in float32 at least, four times: scores,
                        weights and the gradients of both
+    masks              of documents and of sliding windows, which all layers share
 """
 
 from __future__ import annotations
 
-from planc.devices.attention_kernels import AttentionCall, Kernel, kernel_of
+from collections.abc import Iterator
+from dataclasses import replace
+
+from planc.devices.attention_kernels import (
+    AttentionCall,
+    AttentionSetting,
+    AttentionUse,
+    Kernel,
+    kernel_of,
+    refusals,
+)
+from planc.estimate.activations import core_bytes
 from planc.estimate.rank_work import RankWork
 from planc.inventory.schema import Attention
 from planc.vocab import DType
@@ -18,23 +31,122 @@ from planc.vocab import DType
 _SCORES = 4
 
 
-def kernel_bytes_in_backward(work: RankWork, attention: Attention) -> int:
-    """The most that backward of one attention holds in this way."""
-    value_dim = attention.value_dim or attention.head_dim
-    is_masked = attention.window is not None and attention.window < work.sequence_length
-    call = AttentionCall(
-        work.compute_dtype, attention.head_dim, value_dim, is_masked or work.attention.isolates
+def attention_uses(work: RankWork, *, in_flight: int) -> tuple[AttentionUse, ...]:
+    """The attentions of a rank by how they are computed, in the order of layers.
+
+    `in_flight` micro batches are between their forward and their backward.
+    """
+    if work.attention.kind == "eager":
+        return tuple(_own_code(work, in_flight))
+    groups: dict[tuple[AttentionCall, int | None], list[Attention]] = {}
+    for attention in work.inventory.attentions:
+        window = attention.window if _hides(work, attention.window) else None
+        groups.setdefault((_call(work, attention), window), []).append(attention)
+    return tuple(
+        AttentionUse(
+            modules=tuple(one.fqn for one in members),
+            kernel=_kernel(work, members[0]),
+            call=call,
+            reasons=refusals(call, device=work.graph.init_mesh.device),
+            pair_bytes=max(_scores_bytes(work, one) for one in members)
+            + in_flight * document_mask_bytes(work)
+            + (_window_mask_bytes(work) if window else 0),
+        )
+        for (call, window), members in groups.items()
     )
-    kernel = kernel_of(call, device=work.graph.init_mesh.device)
+
+
+def _own_code(work: RankWork, in_flight: int) -> Iterator[AttentionUse]:
+    """The model's own code, which keeps scores of every layer that is not recomputed, and of one that is."""
+    kept, again = 0, {"": 0}
+    without = replace(work, sequence_length=0)
+    modules: list[str] = []
+    for core in work.cores.values():
+        num_bytes = core_bytes(work, core) - core_bytes(without, core)
+        region = work.region(core.module.fqn)
+        if region is None:
+            kept += num_bytes
+        else:
+            again[region] = again.get(region, 0) + num_bytes
+        if core.attention is not None or (num_bytes and not core.has_kernel):
+            modules.append(core.module.fqn)
+    if modules:
+        yield AttentionUse(tuple(modules), None, None, (), in_flight * kept + max(again.values()))
+
+
+def kernel_bytes_in_backward(work: RankWork, attention: Attention) -> int:
+    """The most that backward of one attention holds in this way, masks apart."""
+    kernel = _kernel(work, attention)
+    num_heads, num_kv_heads = work.heads(attention)
     if work.attention.kind == "eager" or kernel is Kernel.FLASH:
         return 0
-    num_heads, num_kv_heads = work.heads(attention)
-    if kernel is Kernel.MATH:
-        size = 8 if work.compute_dtype is DType.FLOAT64 else 4
-        keys = work.sequence_length if work.attention.kind != "ring" else work.sequence_length // work.cp
-        return _SCORES * num_heads * work.num_tokens * keys * size
-    if num_heads == num_kv_heads:
-        return 0
+    if kernel is Kernel.MATH or num_heads == num_kv_heads:
+        return _scores_bytes(work, attention)
     copies = work.cp if work.attention.kind == "allgather" else 1
-    features = num_heads * (attention.head_dim + value_dim)
+    features = num_heads * (attention.head_dim + (attention.value_dim or attention.head_dim))
     return 2 * copies * work.num_tokens * features * work.compute_dtype.size_bytes
+
+
+def document_mask_bytes(work: RankWork) -> int:
+    """The mask that isolates documents, [micro_batch, queries, keys], which all layers share."""
+    if not _setting(work).masks_documents:
+        return 0
+    copies = work.cp if work.attention.kind == "ulysses" else 1
+    return copies * work.num_tokens * work.sequence_length * work.compute_dtype.size_bytes
+
+
+def window_mask_bytes(work: RankWork) -> int:
+    """The masks of sliding windows, one for all layers with the same window."""
+    windows = {one.window for one in work.inventory.attentions if _hides(work, one.window)}
+    return len(windows) * _window_mask_bytes(work)
+
+
+def _window_mask_bytes(work: RankWork) -> int:
+    """The mask of one window, [queries, keys]: for all queries of a rank, the keys that are cut for them.
+
+    Compiled layers, whose masks are made where they are used, count nothing.
+    """
+    if work.is_compiled:
+        return 0
+    length, cp = work.sequence_length, work.cp
+    is_divided = work.attention.kind == "allgather"
+    if is_divided and work.attention.balance == "headtail":
+        pairs = (length // (2 * cp)) ** 2 * (2 * cp + 1)
+    else:
+        pairs = length * length // (cp if is_divided else 1)
+    return pairs * work.compute_dtype.size_bytes
+
+
+def _hides(work: RankWork, window: int | None) -> bool:
+    """Whether the layers' attention takes a mask for a window."""
+    kinds = ("plain", "ulysses", "allgather")
+    return window is not None and window < work.sequence_length and work.attention.kind in kinds
+
+
+def _setting(work: RankWork) -> AttentionSetting:
+    return AttentionSetting(
+        kind=work.attention.kind,
+        dtype=work.compute_dtype,
+        sequence_length=work.sequence_length,
+        isolates=work.attention.isolates,
+        is_compiled=work.is_compiled,
+    )
+
+
+def _call(work: RankWork, attention: Attention) -> AttentionCall:
+    return _setting(work).call(
+        head_dim=attention.head_dim, value_dim=attention.value_dim, window=attention.window
+    )
+
+
+def _kernel(work: RankWork, attention: Attention) -> Kernel:
+    return kernel_of(_call(work, attention), device=work.graph.init_mesh.device)
+
+
+def _scores_bytes(work: RankWork, attention: Attention) -> int:
+    if _kernel(work, attention) is not Kernel.MATH:
+        return 0
+    num_heads, _ = work.heads(attention)
+    size = 8 if work.compute_dtype is DType.FLOAT64 else 4
+    keys = work.sequence_length if work.attention.kind != "ring" else work.sequence_length // work.cp
+    return _SCORES * num_heads * work.num_tokens * keys * size

@@ -12,13 +12,12 @@ from math import prod
 
 from planc.estimate.activations import (
     activations,
-    document_bias_bytes,
     last_input_bytes,
     loss,
     offloaded_bytes,
-    window_bias_bytes,
 )
 from planc.estimate.deferred import deferred_bytes
+from planc.estimate.kernels import document_mask_bytes, window_mask_bytes
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Collective, Kind
 from planc.graph.graph import Graph
@@ -99,7 +98,7 @@ def _part(
     of_loss = {stage: _loss_bytes(works[stage]) for stage in own}
     kept = {
         stage: activations(works[stage]).kept
-        + document_bias_bytes(works[stage])
+        + document_mask_bytes(works[stage])
         + of_loss[stage]
         + _received_bytes(pipeline, works[stage], stage)
         for stage in own
@@ -113,7 +112,7 @@ def _part(
         stages=own,
         work=work,
         in_flight=in_flight,
-        kept_bytes=held.most - max(of_loss.values()) + window_bias_bytes(work) + last_input_bytes(work),
+        kept_bytes=held.most - max(of_loss.values()) + window_mask_bytes(work) + last_input_bytes(work),
         offloaded_bytes=_most_waiting(
             pipeline.orders[rank], {stage: offloaded_bytes(works[stage]) for stage in own}
         ),

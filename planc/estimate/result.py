@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
+from planc.devices.attention_kernels import AttentionUse
 from planc.estimate.flops import Flops
 from planc.record import record
 from planc.vocab import GroupDim
@@ -168,6 +169,7 @@ class Estimate:
     num_local_parameters: int
     flops: Flops
     at_intervals: tuple[AtInterval, ...] = ()
+    attention: tuple[AttentionUse, ...] = ()
     not_modeled: tuple[str, ...] = ()
     """The parts of the plan that the estimate does not model."""
     place: Place | None = None

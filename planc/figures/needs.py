@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from planc.devices.attention_kernels import AttentionUse
 from planc.estimate.result import AtInterval, Collective, Estimate
 from planc.figures import plan as of_plan
 from planc.figures.figure import Figure, Unit, num_bytes
@@ -37,6 +38,11 @@ def peak_part(estimated: Estimate, name: str) -> Figure:
 def own_most(estimated: Estimate, name: str) -> Figure:
     """The maximum of a part over a step, in device or host memory."""
     return num_bytes(f"memory.{name}", estimated.memory.part(name).num_bytes)
+
+
+def pair_bytes(use: AttentionUse) -> Figure:
+    """The most that attentions of one kind hold at a time for pairs of tokens."""
+    return num_bytes("pair_bytes", use.pair_bytes)
 
 
 def host_memory(estimated: Estimate) -> Figure:

@@ -13,6 +13,7 @@ from planc.figures.figure import num_bytes
 from planc.graph.graph import Graph
 from planc.report.charts import Bar, bars
 from planc.report.html import Html, details, element, markup, paragraph, table
+from planc.show.attention import attention_rows
 from planc.show.estimate import (
     at_interval_text,
     caveats,
@@ -94,6 +95,7 @@ def communication_section(estimated: Estimate) -> Html:
         element("figure", bars(drawn, caption=f"Sent per rank and step, in {number.text}")),
         *map(paragraph, rarely),
         details("As a table", table(rows, header=header, caption="Communication per step, per rank")),
+        details("Attention", table([*attention_rows(estimated)], caption="Attention")),
         details("Work per step", table([*work_rows(estimated)], caption="Work per step")),
     )
 

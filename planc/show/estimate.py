@@ -12,6 +12,7 @@ from planc.estimate.result import CONVENTION, Amount, AtInterval, Collective, Es
 from planc.figures import needs
 from planc.figures.figure import Figure
 from planc.record import record
+from planc.show.attention import attention_data, attention_text
 from planc.show.times import Times, times_data, times_text
 from planc.tables import format_bytes, plural, render_table
 from planc.vocab import GroupDim
@@ -34,6 +35,8 @@ def estimate_text(estimated: Estimate, *, device: Device | None = None, times: T
     sections = [convention_text(), memory_text(estimated, device=device), collectives_text(estimated)]
     if estimated.ranks:
         sections.insert(1, ranks_text(estimated))
+    if attention := attention_text(estimated):
+        sections.append(attention)
     sections.append(f"WORK PER STEP\n{render_table([*work_rows(estimated)], indent='  ')}")
     if times is not None:
         sections.append(times_text(times))
@@ -223,6 +226,7 @@ def estimate_data(
             }
             for interval in estimated.at_intervals
         ],
+        "attention": attention_data(estimated),
         "flops": {
             **asdict(estimated.flops),
             "per_step": estimated.flops.per_step,

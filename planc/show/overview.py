@@ -16,6 +16,7 @@ from planc.plan.settle import in_steps
 from planc.plan.shares import decimal
 from planc.plan.spec import AsyncSave, CheckpointSpec, Plan, Weights, WhenBusy
 from planc.plan.types import type_of
+from planc.show.attention import attention_line
 from planc.tables import Row, every_step, format_number, plural
 from planc.vocab import ExpertDim
 
@@ -92,6 +93,8 @@ def overview(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Ro
         yield "fsdp", f"over {', '.join(plan.fsdp.on)}{copies}{place}{ahead}{whole}"
     elif plan.mesh.dp_replicate > 1:
         yield "replicas", "over dp_replicate, gradients reduced after backward"
+    if attention := attention_line(estimated):
+        yield "attention", f"on {graph.init_mesh.device}: {attention}"
     if plan.context_parallel:
         cp = plan.context_parallel
         yield "context parallel", f"{cp.rotate} over {', '.join(cp.on)}, load balancer {cp.load_balancer}"

@@ -51,7 +51,7 @@ LAW: dict[str, tuple[str, ...]] = {
         "inventory.schema",
     ),
     "capacity": ("vocab", "tables", "devices", "diagnostics", "plan", "graph", "checks", "lower", "estimate"),
-    "figures": ("vocab", "tables", "graph", "estimate"),
+    "figures": ("vocab", "tables", "devices", "graph", "estimate"),
     "runtime": (
         *("source", "vocab", "outgoing", "strict_json", "tables", "devices", "hub", "modeling"),
         *("styles", "optimizers", "graph", "data_sources", "figures.plan", "pipelining"),

@@ -17,6 +17,7 @@ WRITES_SIZES = {
     "planc/show/estimate.py": "a device's memory",
     "planc/show/layout.py": "rows of single parameters",
     "planc/checks/run/does_not_fit.py": "the peak and its parts in a finding; a test holds them to check",
+    "planc/checks/run/pairs_in_memory.py": "what attention holds in a finding; a test holds it to check",
     "planc/checks/run/expectation_broken.py": "an expectation's figure, likewise",
     "planc/tune/search.py": "why a mesh is left out, of plans that are never made",
     "planc/tune/pipelines.py": "why a pipeline is left out, likewise",

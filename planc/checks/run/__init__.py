@@ -9,6 +9,7 @@ from planc.checks.run import (
     length_undecided,
     no_replicas,
     nothing_saved,
+    pairs_in_memory,
     policy_beyond_training,
     profile_beyond_training,
     snapshot_on_cpu,
@@ -24,6 +25,7 @@ RULES: tuple[Rule, ...] = (
     guard_beyond_training.check,
     no_replicas.check,
     snapshot_on_cpu.check,
-    # Last: it needs an estimate, and several when the plan does not fit.
+    # Last: they need an estimate, and several when the plan does not fit.
+    pairs_in_memory.check,
     does_not_fit.check,
 )

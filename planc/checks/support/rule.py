@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from planc.devices.hardware import Demand
+from planc.devices.hardware import Demand, PairDemand
 from planc.diagnostics import Code, Diagnostic
 from planc.inventory.schema import Inventory
 from planc.layouts.families import as_patterns, families, quoted
@@ -26,7 +26,8 @@ class Subject:
     """A plan bound to its model, with the world size of the launch if it is known.
 
     `estimated` returns the facts that need an estimate, and `demand` the memory that the plan needs on its
-    device, None if nothing asks for it. Not slotted, since facts and the layout flow are cached when the
+    device, None if nothing asks for it; `pairs` the memory that attention holds for pairs of tokens, None if
+    that is not much. Not slotted, since facts and the layout flow are cached when the
     first rule uses them. Equal to itself alone: what several rules ask for is kept by subject.
     """
 
@@ -34,6 +35,7 @@ class Subject:
     world_size: int | None = None
     estimated: Callable[[], Mapping[str, int]] = dict
     demand: Callable[[], Demand | None] = lambda: None
+    pairs: Callable[[], PairDemand | None] = lambda: None
     base: Path | None = None
     """The directory that the plan's relative paths start from."""
     meshes: tuple[Plan, ...] = ()
