@@ -11,7 +11,15 @@ from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import AtInterval, Collective, Kind
 from planc.graph.op import Phase
-from planc.graph.ops import Accumulate, CompareReplicas, CompileModules, CountExperts, Log, OpenData
+from planc.graph.ops import (
+    Accumulate,
+    BalanceExperts,
+    CompareReplicas,
+    CompileModules,
+    CountExperts,
+    Log,
+    OpenData,
+)
 from planc.vocab import SAMPLE_DIMS, MeshDim, Replicate, mesh_dim_of
 
 _DIGEST_BYTES = 16
@@ -55,6 +63,8 @@ def _logged(work: RankWork, op: Log, *, is_cuda: bool) -> Iterator[Collective]:
     for counted in (one for one in work.graph.setup if isinstance(one, CountExperts)):
         num_experts = sum(number for _, number in counted.layers)
         yield Collective(op.over, size, Kind.ALL_REDUCE, op.name, 1, _VALUE_BYTES * num_experts)
+    if any(isinstance(op, BalanceExperts) for op in work.graph.setup):
+        yield Collective(op.over, size, Kind.ALL_REDUCE, op.name, 1, 2 * _VALUE_BYTES)
 
 
 def _sample_ids(work: RankWork, op: Log) -> Iterator[Collective]:

@@ -14,7 +14,19 @@ from planc.estimate.tensor_parallel import tensor_parallel_collectives
 from planc.estimate.units import Unit
 from planc.graph.gathers import StageUnit
 from planc.graph.groups import group_name
-from planc.graph.ops import AllReduceGradients, ClipGradients, GuardStep, NextBatch, ReduceMetrics, SumTies
+from planc.graph.ops import (
+    Accumulate,
+    AllReduceGradients,
+    BalanceExperts,
+    ClipGradients,
+    GuardStep,
+    NextBatch,
+    OpenData,
+    ReduceMetrics,
+    SplitPipeline,
+    SumRoutes,
+    SumTies,
+)
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.graph.sources import mixture_labels
 from planc.inventory.schema import Attention
@@ -34,6 +46,7 @@ def collectives(work: RankWork, *, units: tuple[Unit, ...]) -> tuple[Collective,
         *_replicated(work),
         *_tied(work),
         *_context(work),
+        *_routes(work),
         *_scalars(work),
         *muon.exchanged(work),
     ):
@@ -200,6 +213,29 @@ def _attention(work: RankWork, attention: Attention, *, num_forwards: int) -> It
             sent_kv_heads = max(num_kv_heads, size)
             yield over_cp(Kind.ALL_TO_ALL, 2 * (num_forwards + num_backwards), num_heads * head * element)
             yield over_cp(Kind.ALL_TO_ALL, 2 * (num_forwards + num_backwards), sent_kv_heads * head * element)
+
+
+def _routes(work: RankWork) -> Iterator[Collective]:
+    """The tokens of each expert and of all, for every set and router of a stage, in one message."""
+    balance = next((op for op in work.graph.setup if isinstance(op, BalanceExperts)), None)
+    loop = next(op for op in work.graph.step if isinstance(op, Accumulate))
+    sums = next((op for op in loop.body if isinstance(op, SumRoutes)), None)
+    if balance is None or sums is None or balance.loss is None:
+        return
+    micro_batch = next(op.micro_batch for op in work.graph.setup if isinstance(op, OpenData))
+    num_sets = max(1, micro_batch // balance.loss.num_sequences)
+    stages = next((op.stages for op in work.graph.setup if isinstance(op, SplitPipeline)), ((),))
+    for stage in stages:
+        own = [
+            num_experts + 1
+            for _, experts, num_experts in balance.layers
+            if work.inventory.get(experts) is not None
+            and (not stage or any(experts.startswith(f"{name}.") for name in stage))
+        ]
+        for mesh_dim in sums.over:
+            num_bytes = _SCALAR_BYTES * num_sets * sum(own)
+            size = work.graph.size(mesh_dim)
+            yield Collective((mesh_dim,), size, Kind.ALL_REDUCE, sums.name, work.times, num_bytes)
 
 
 def _scalars(work: RankWork) -> Iterator[Collective]:

@@ -83,6 +83,8 @@ class Resource(StrEnum):
     EVALUATION_SETS = "evaluation_sets"
     EXPERT_LOAD = "expert_load"
     """The tokens that each expert got since the last log."""
+    BALANCE = "balance"
+    """What the routers of a micro-batch chose, and the loss that it gives."""
     HISTORY = "history"
     """What later steps and saves need to know of earlier ones. Empty at the start of a run."""
     CHECKPOINTS = "checkpoints"
@@ -121,7 +123,7 @@ class Resource(StrEnum):
 
 GIVEN = frozenset({Resource.HISTORY, Resource.CHECKPOINTS})
 """Resources that a run has before its first op."""
-CHANGING = GIVEN | {Resource.WEIGHTS, Resource.OPTIMIZER, Resource.DATA, Resource.HIDDEN}
+CHANGING = GIVEN | {Resource.WEIGHTS, Resource.OPTIMIZER, Resource.DATA, Resource.HIDDEN, Resource.BALANCE}
 """Resources that ops change after others have read them. All others are complete once they are read."""
 
 CONSUMED = frozenset({Resource.LOGITS, Resource.LOSS})

@@ -16,8 +16,8 @@ FORMAT_VERSION = 14
 """11: what activation functions and norms keep. 12: what layers' own code keeps. 13: what gates of experts
 keep, gated norms, and code around layers. 14: parameters without gradients."""
 
-_NOT_AS_FIELDS = ("modules", "attentions", "own_heads", "rope")
-"""The first two are a tree, equal heads are together, and config.json has the last."""
+_NOT_AS_FIELDS = ("modules", "attentions", "own_heads", "rope", "router_loss")
+"""The first two are a tree, equal heads are together, and config.json has the others."""
 _LATER = ("logits", "rope_switch", "positions")
 """Written after the heads."""
 
@@ -54,7 +54,7 @@ def loads(text: str | bytes) -> Inventory:
         modules, attentions = unfold(_node(tree, "modules"))
     except RecursionError as error:
         raise error_at("modules", "nested too deeply") from error
-    given = {"modules": modules, "attentions": attentions, "own_heads": (), "rope": None}
+    given = {"modules": modules, "attentions": attentions, "own_heads": (), "rope": None, "router_loss": None}
     read: Inventory = from_fields(Inventory, top, "inventory", given=given)
     inventory = replace(read, own_heads=_own_heads(heads, order=read.own_attentions))
     _check_references(inventory)

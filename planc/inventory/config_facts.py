@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _COEFFICIENT = "aux_loss_coef"
 
@@ -16,6 +16,12 @@ def added_losses(config: Mapping[str, object]) -> tuple[str, ...]:
     if config.get("output_router_logits") is not True:
         return ()
     return tuple(name for name, value in config.items() if _COEFFICIENT in name and value)
+
+
+def router_loss(config: Mapping[str, object], *, fields: Sequence[str]) -> float | None:
+    """The weight of the loss that these fields add; None if config.json leaves it to the class."""
+    weight = next((value for name in fields if (value := config.get(name)) is not None), None)
+    return float(weight) if isinstance(weight, int | float) else None
 
 
 def rope_switch(config: Mapping[str, object]) -> int | None:

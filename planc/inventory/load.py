@@ -10,6 +10,7 @@ from typing import Literal
 
 from planc.hub.names import is_hub, parse_hub
 from planc.inventory.codec import dumps, loads
+from planc.inventory.config_facts import router_loss
 from planc.inventory.config_limits import require_sane
 from planc.inventory.files import (
     CONFIG_NAME,
@@ -90,7 +91,7 @@ def load_inventory(
     that can't be written only costs time.
     """
     found = _loaded(model_dir, cache_dir=cache_dir, may_probe=may_probe, on_probe=on_probe)
-    return replace(found, inventory=_with_rope(found.inventory, model_dir))
+    return replace(found, inventory=_with_config(found.inventory, model_dir))
 
 
 def _loaded(
@@ -121,15 +122,18 @@ def _loaded(
     return LoadedInventory(inventory, "probed", config_path)
 
 
-def _with_rope(inventory: Inventory, model_dir: Path) -> Inventory:
-    """The inventory with the rotary embeddings that config.json states, which a saved one need not hold."""
+def _with_config(inventory: Inventory, model_dir: Path) -> Inventory:
+    """The inventory with what config.json states and a saved one does not hold: rotary embeddings, and the
+    weight of a loss for routers."""
     if inventory.rope is not None or not (model_dir / CONFIG_NAME).exists():
         return inventory
     config = parse_json(read_config(model_dir), name=str(model_dir / CONFIG_NAME))
     # A class may have them by default.
     has_any = any("RotaryEmbedding" in module.class_name for module in inventory.modules)
     stated = rope_of(config) if isinstance(config, dict) else None
-    return replace(inventory, rope=stated or (Rope() if has_any else None))
+    rope = stated or (Rope() if has_any else None)
+    weight = router_loss(config, fields=inventory.added_losses) if isinstance(config, dict) else None
+    return replace(inventory, rope=rope, router_loss=weight)
 
 
 def save_inventory(model_dir: Path) -> Path:
@@ -224,4 +228,4 @@ def _probe(model_dir: Path) -> Inventory:
             help=f"pip install 'planc[run]', or save it where that is installed: "
             f"planc inventory {model_dir} --save",
         ) from error
-    return _with_rope(probe(model_dir), model_dir)
+    return _with_config(probe(model_dir), model_dir)

@@ -47,6 +47,17 @@ def is_dispatchable(inventory: Inventory, module: Module) -> bool:
     )
 
 
+def unrouted(inventory: Inventory) -> list[str]:
+    """Modules with stacked or routed experts whose router is not known, or which compute all experts."""
+    known = {router.experts for router in routers(inventory)}
+    return [
+        module.fqn
+        for module in inventory.modules
+        if (module.routing is None) is (module.fqn in known)
+        and (module.routing is not None or num_stacked(module))
+    ]
+
+
 def num_stacked(module: Module) -> int:
     """The experts whose weights a module stacks along the first dimension; 0 for another module."""
     stacks = {parameter.shape[0] for parameter in module.parameters if len(parameter.shape) == 3}

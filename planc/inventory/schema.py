@@ -291,8 +291,7 @@ class Inventory:
     written: tuple[str, ...] = ()
     """Modules into whose outputs the model writes in place."""
     reduced: tuple[str, ...] = ()
-    """Linear layers and embeddings over whose output features the model computes a statistic, outside of a
-    norm."""
+    """Linear layers and embeddings of whose output features the model computes a statistic, not in a norm."""
     renumbered: tuple[str, ...] = ()
     """Embeddings whose code looks up other rows than the numbers that it takes."""
     read_by_layers: tuple[str, ...] = ()
@@ -307,6 +306,7 @@ class Inventory:
     """The members of `random` that draw by other means than dropout: layer drop and jitter."""
     added_losses: tuple[str, ...] = ()
     """Fields of config.json that add terms to the model's own cross-entropy loss."""
+    router_loss: float | None = None  # the weight of the loss that they add for routers
     logits: tuple[LogitsStep, ...] | None = ()
     """What the model makes of its head's output; None if that is not a known function of each logit."""
     rope_switch: Size | None = None

@@ -38,6 +38,7 @@ from planc.graph.ops import (
     StepSchedule,
     SyncGradients,
 )
+from planc.lower.balance import balance_experts, sum_routes
 from planc.lower.data import evaluations, next_batch, open_data, open_evaluations, open_sources
 from planc.lower.dropout import attach_dropout
 from planc.lower.experts import count_experts, shard_experts
@@ -137,6 +138,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield open_data(plan, vocab_size=inventory.vocab_size)
     yield from open_evaluations(plan)
     yield from count_experts(bound)
+    yield from balance_experts(bound)
     if plan.checkpoint is not None and plan.checkpoint.resume is spec.Resume.LATEST:
         yield ResumeCheckpoint(policy="latest", span=plan.span("checkpoint.resume"))
 
@@ -290,7 +292,8 @@ def _evaluations(bound: BoundPlan) -> Iterator[Evaluate]:
 
 
 def _micro_step(bound: BoundPlan) -> Iterator[MicroOp]:
-    yield from _forward_step(bound)
+    *forward, loss = _forward_step(bound)
+    yield from (*forward, *sum_routes(bound), loss)
     sums = () if bound.plan.fsdp else _WHOLE_REPLICAS
     over = tuple(dim for dim in MeshDim if dim in (*sums, *_model_dims(bound.plan)))
     backward = Backward(over=over, span=bound.plan.span("model"))

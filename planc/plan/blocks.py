@@ -9,6 +9,7 @@ from typing import Any
 from planc.plan import spec
 from planc.plan.actions import BufferShard, Frozen, NoRegion, Region, Trained
 from planc.plan.auto import Auto
+from planc.plan.balance import BalanceSpec
 from planc.plan.data import DataSpec
 from planc.plan.dispatch import AllExperts, Dispatch
 from planc.plan.elastic import ElasticSpec
@@ -99,6 +100,7 @@ BLOCKS: Mapping[str, Shape] = {
     "profile": Shape(ProfileSpec),
     "elastic": Shape(ElasticSpec, on=ELASTIC_DIMS),
     "guard": Shape(GuardSpec),
+    "balance": Shape(BalanceSpec),
 }
 
 

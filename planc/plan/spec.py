@@ -12,6 +12,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from planc.plan.actions import BufferShard, Frozen, NoRegion, Region, Trained
 from planc.plan.auto import Auto
+from planc.plan.balance import BalanceSpec
 from planc.plan.compile_backends import COMPILE_BACKENDS, AotEager, Eager, Inductor, InductorMode
 from planc.plan.data import DataSpec
 from planc.plan.dispatch import AllExperts, Dispatch
@@ -380,6 +381,7 @@ class Plan:
     profile: ProfileSpec | None
     elastic: ElasticSpec | None
     guard: GuardSpec | None
+    balance: BalanceSpec | None
     expectations: tuple[Expectation, ...]
     origins: Mapping[str, tuple[OriginStep, ...]]
     spans: Mapping[str, Span]

@@ -130,6 +130,10 @@ class OrAuto:
 
     inner: ValueType
 
+    @property
+    def calls(self) -> Mapping[str, type[Any]]:
+        return calls_of(self.inner)
+
     def convert(self, value: ast.Value, scope: Scope) -> Any:
         if isinstance(value, ast.Ref) and value.name.text == "auto" and value.param_name not in scope.params:
             return "auto"

@@ -75,6 +75,10 @@ class StepMetrics:
     """Ranks that slow down the others."""
     expert_load: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """The tokens of this step that each expert got, over all ranks, by module of stacked experts."""
+    balance_loss: float | None = None
+    """What the balance of experts adds to `loss` in training; None without such a loss."""
+    z_loss: float | None = None
+    """What the z-loss of routers adds."""
 
 
 WaitCause = Literal["start", "memory", "copies", "ranks", "end"]

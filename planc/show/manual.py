@@ -11,7 +11,7 @@ from planc.diagnostics import Code
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.scalars import BYTES, SECONDS, STEPS
 from planc.plan.style_actions import STYLE_ACTIONS
-from planc.plan.types import Variant, keys, type_of
+from planc.plan.types import Variant, calls_of, keys, type_of
 from planc.show.reference import effects_of, fact_rows, on_one_line, op_names
 from planc.styles import STYLES, Style
 from planc.syntax.budget import MAX_CHARACTERS, MAX_DEPTH, MAX_DIGITS, MAX_TOKENS
@@ -145,10 +145,10 @@ def _block(shape: Shape) -> Iterator[str]:
     yield from _keys(shape.record)
     for spec_field in keys(shape.record):
         kind = type_of(spec_field)
-        if isinstance(kind, Variant):
+        if cases := calls_of(kind):
             yield ""
-            yield f"`{spec_field.name}` is one of:"
-            yield from _calls(kind.cases)
+            yield f"`{spec_field.name}` {'is one of' if isinstance(kind, Variant) else 'takes these calls'}:"
+            yield from _calls(cases)
     if shape.directives:
         yield ""
         yield "A statement of one word, or a call:"

@@ -212,7 +212,7 @@ def shrunk_graph(
                 setup.append(_short_data(op, times=times * small.dp_size, vocab_size=vocab_size))
             case ops.ResumeCheckpoint() | ops.OpenEvaluation() | ops.OpenLog() | ops.AttachDropout():
                 continue
-            case ops.CountExperts() | ops.OpenSource():
+            case ops.CountExperts() | ops.BalanceExperts() | ops.OpenSource():
                 continue
             case ops.ShardExperts():
                 size = min(op.size, *(sizes[mesh_dim] for mesh_dim in op.over))
@@ -308,7 +308,8 @@ def _short_data(op: ops.OpenData, *, times: int, vocab_size: int) -> ops.OpenDat
 def _short_step(op: AnyOp, *, num_tokens: int) -> AnyOp:
     match op:
         case ops.Accumulate():
-            body = tuple(_short_loss(one, num_tokens=num_tokens) for one in op.body)
+            kept = (one for one in op.body if not isinstance(one, ops.SumRoutes))
+            body = tuple(_short_loss(one, num_tokens=num_tokens) for one in kept)
             return replace(op, times=min(op.times, MAX_MICRO_STEPS), body=body)
         case ops.Log():
             return replace(op, every_steps=1)

@@ -61,8 +61,55 @@ def test_fused_attention_drops_no_weights(check: Check) -> None:
 
 def test_a_loss_beside_cross_entropy_is_not_left_out_in_silence(check: Check) -> None:
     text = TINY.replace("models/tiny-llama", "models/tiny-qwen3-moe-balanced")
-    (found,) = of("P725", check(text))
+    assert not of("P725", check(text))
+    (found,) = of("P725", check(text.replace("optimizer {", "balance {\n  loss = none\n}\noptimizer {")))
     assert "`router_aux_loss_coef`" in found.notes[-1]
+
+
+SWITCH = "balance {\n  loss = switch(coefficient = 0.1)\n}\noptimizer {"
+STEP = SWITCH.replace("0.1", "0.1, over = step")
+PIPELINE = "pipeline on pp {\n}\noptimizer {"
+
+
+@pytest.mark.parametrize(
+    ("model", "edits", "text"),
+    [
+        ("tiny-llama", (("optimizer {", SWITCH),), "no experts"),
+        ("tiny-llama4", (("optimizer {", SWITCH),), "router of `model.layers.*.feed_forward.experts`"),
+        (
+            "tiny-qwen3-moe",
+            (("optimizer {", STEP), ("steps = 10", "steps = 10\n  tokens_per_step = 256")),
+            "a step has 2 micro-batches",
+        ),
+        (
+            "tiny-qwen3-moe",
+            (("optimizer {", SWITCH), ("mesh {", 'compile {\n  "model.layers.*" -> region\n}\nmesh {')),
+            "`model.layers.*` contains experts and is compiled",
+        ),
+        (
+            "tiny-qwen3-moe-balanced",
+            (
+                ("optimizer {", PIPELINE),
+                ("  tp = 2\n", "  tp = 2\n  pp = 2\n"),
+                ("steps = 10", "steps = 10\n  tokens_per_step = 512"),
+            ),
+            "`layers = pooled` needs the choices of all layers",
+        ),
+    ],
+)
+def test_balance_that_would_not_be_exact_is_refused(
+    model: str, edits: tuple[tuple[str, str], ...], text: str, check: Check
+) -> None:
+    plan = TINY.replace("models/tiny-llama", f"models/{model}")
+    for old, new in edits:
+        assert old in plan
+        plan = plan.replace(old, new)
+    assert [text in one.primary.text for one in of("P727", check(plan))] == [True]
+
+
+def test_a_whole_step_is_balanced_where_it_is_one_micro_batch(check: Check) -> None:
+    plan = TINY.replace("models/tiny-llama", "models/tiny-qwen3-moe").replace("optimizer {", STEP)
+    assert not of("P727", check(plan)) and not of("P725", check(plan))
 
 
 @pytest.mark.parametrize("name", ["tiny-qwen3-moe", "tiny-deepseek-v3", "tiny-llama4", "tiny-inkling"])

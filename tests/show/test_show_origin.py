@@ -53,7 +53,9 @@ def test_every_setting_has_an_origin(tmp_path: Path) -> None:
     plan = check_plan(write_plan(tmp_path)).plan
     assert plan is not None
     written = [f"{kind}.{key.name}" for kind, shape in BLOCKS.items() for key in keys(shape.record)]
-    absent = ("compile", "context_parallel", "elastic", "expert_parallel", "guard", "hardware", "logging")
-    absent = (*absent, "pipeline", "profile")
+    absent = (
+        *("balance", "compile", "context_parallel", "elastic", "expert_parallel", "guard", "hardware"),
+        *("logging", "pipeline", "profile"),
+    )
     assert list(values(plan)) == [path for path in written if not path.startswith(absent)]
     assert all(plan.origins[path] for path in values(plan))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planc.checks.model import (
     attention_unsupported,
+    balance_impossible,
     experts_unbalanced,
     random_training,
     rope_unscalable,
@@ -16,6 +17,7 @@ RULES: tuple[Rule, ...] = (
     weights_unset.check,
     random_training.check,
     experts_unbalanced.check,
+    balance_impossible.check,
     attention_unsupported.check,
     strip_of_random.check,
     rope_unscalable.check,

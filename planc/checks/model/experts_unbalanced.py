@@ -8,6 +8,7 @@ from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Severity
 from planc.inventory.routers import Router, routers
 from planc.layouts.families import quoted
+from planc.plan.balance import balance_loss
 
 CODE = Code("P725", "experts-unbalanced", "nothing balances the load of experts", Severity.WARNING)
 
@@ -15,6 +16,8 @@ CODE = Code("P725", "experts-unbalanced", "nothing balances the load of experts"
 @reports(CODE)
 def check(subject: Subject) -> Findings:
     """One warning at the model for all routers that are trained."""
+    if balance_loss(subject.plan, subject.inventory) is not None:
+        return
     trained = [router for router in routers(subject.inventory) if _is_trained(subject, router)]
     if not trained:
         return
@@ -25,11 +28,10 @@ def check(subject: Subject) -> Findings:
         f"{quoted(named)} {'learn' if len(trained) > 1 else 'learns'} which of {trained[0].num_experts} "
         "experts each token goes to",
         notes=(
-            "planc trains with cross-entropy only, and updates no bias of a router: some experts may fall "
-            "out of use",
+            "the plan adds no balance loss: some experts may fall out of use",
             *_enabled(subject.inventory.added_losses),
         ),
-        help="watch `expert_load` in metrics.jsonl; freeze the routers with "
+        help="write `balance { loss = switch(coefficient = 0.01) }`; or freeze the routers with "
         f"`freeze {{ {listed if len(named) == 1 else f'[{listed}]'} -> frozen }}`, "
         "or write `# planc: ignore[P725] reason`",
     )
@@ -37,7 +39,7 @@ def check(subject: Subject) -> Findings:
 
 def _enabled(fields: Sequence[str]) -> Iterator[str]:
     if fields:
-        yield f"its config.json enables a loss for it, with `output_router_logits` and {quoted(fields)}"
+        yield f"its config.json enables one, with `output_router_logits` and {quoted(fields)}"
 
 
 def _is_trained(subject: Subject, router: Router) -> bool:

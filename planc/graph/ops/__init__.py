@@ -4,6 +4,7 @@ from inspect import isabstract
 
 from planc.graph.op import Op
 from planc.graph.ops import (
+    balance,
     checkpoint,
     data,
     forward_backward,
@@ -14,7 +15,8 @@ from planc.graph.ops import (
     reporting,
     setup,
 )
-from planc.graph.ops.checkpoint import *  # noqa: F403  # the files are the list of ops
+from planc.graph.ops.balance import *  # noqa: F403  # the files are the list of ops
+from planc.graph.ops.checkpoint import *  # noqa: F403
 from planc.graph.ops.data import *  # noqa: F403
 from planc.graph.ops.forward_backward import *  # noqa: F403
 from planc.graph.ops.gradients import *  # noqa: F403
@@ -24,7 +26,10 @@ from planc.graph.ops.pipeline import *  # noqa: F403
 from planc.graph.ops.reporting import *  # noqa: F403
 from planc.graph.ops.setup import *  # noqa: F403
 
-_FILES = (setup, pipeline, parallel, optimizer, data, forward_backward, gradients, reporting, checkpoint)
+_FILES = (
+    *(setup, pipeline, parallel, optimizer, data, forward_backward, balance, gradients, reporting),
+    checkpoint,
+)
 
 OPS: tuple[type[Op], ...] = tuple(
     sorted(

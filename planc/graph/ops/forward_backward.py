@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from planc.graph.consequence import DERIVED, derived_sums, layout, output
 from planc.graph.op import Effects, Op, Phase, Resource, Stage
+from planc.graph.ops.balance import SumRoutes
 from planc.graph.ops.data import ShardContext
 from planc.graph.ops.pipeline import ReceiveHidden, SendHidden
 from planc.pipelining.order_text import OrderAsText
@@ -35,6 +36,7 @@ class Forward(Op):
                 Resource.DROPOUT,
                 Resource.EXPERT_LOAD,
                 Resource.COMPILED,
+                Resource.BALANCE,
             ),
             writes=(Resource.LOGITS, Resource.STEP_LOSS),
             communicates=self.over,
@@ -114,7 +116,14 @@ class ComputeWeightGradients(Op):
 
 
 MicroOp = (
-    ShardContext | ReceiveHidden | Forward | SendHidden | ComputeLoss | Backward | ComputeWeightGradients
+    ShardContext
+    | ReceiveHidden
+    | Forward
+    | SendHidden
+    | SumRoutes
+    | ComputeLoss
+    | Backward
+    | ComputeWeightGradients
 )
 
 

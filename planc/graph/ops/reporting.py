@@ -135,7 +135,7 @@ class Log(Op):
                 *(Resource.MESH, Resource.SCHEDULE, Resource.DATA),
                 *(Resource.BATCH, Resource.VERDICT, Resource.EVALUATIONS),
             ),
-            finds=(Resource.COMPILED, Resource.EXPERT_LOAD),
+            finds=(Resource.COMPILED, Resource.EXPERT_LOAD, Resource.BALANCE),
             communicates=self.over,
         )
 

@@ -49,6 +49,7 @@ from planc.runtime.torch.state import (
     Verdict,
     Weights,
 )
+from planc.runtime.torch.training.balance import Balance
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.expert_load import ExpertLoad
 from planc.runtime.torch.training.step_loss import StepLoss
@@ -73,6 +74,7 @@ RECORDS: Mapping[Resource, type[Any]] = {
     Resource.DATA: Data,
     Resource.EVALUATION_SETS: EvaluationSets,
     Resource.EXPERT_LOAD: ExpertLoad,
+    Resource.BALANCE: Balance,
     Resource.HISTORY: History,
     Resource.CHECKPOINTS: Checkpoints,
     Resource.BATCH: Batch,

@@ -25,6 +25,7 @@ from planc.runtime.torch.reporting import log as reporting_log
 from planc.runtime.torch.reporting import metrics as reporting
 from planc.runtime.torch.reporting import profile as reporting_profile
 from planc.runtime.torch.training import (
+    balance,
     batches,
     compilation,
     evaluation,
@@ -62,6 +63,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.OpenData: batches.open_data,
     ops.OpenEvaluation: evaluation.open_evaluation,
     ops.CountExperts: expert_load.count_experts,
+    ops.BalanceExperts: balance.balance_experts,
     ops.ResumeCheckpoint: checkpointing.resume_checkpoint,
     ops.StartProfile: reporting_profile.start_profile,
     ops.NextBatch: batches.next_batch,
@@ -69,6 +71,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.ReceiveHidden: pipeline_messages.receive_hidden,
     ops.Forward: steps.forward,
     ops.SendHidden: pipeline_messages.send_hidden,
+    ops.SumRoutes: balance.sum_routes,
     ops.ComputeLoss: steps.compute_loss,
     ops.Backward: steps.backward,
     ops.ComputeWeightGradients: steps.compute_weight_gradients,

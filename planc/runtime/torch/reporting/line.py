@@ -10,6 +10,7 @@ import numpy.typing as npt
 from planc.runtime.observer import Observer, StepMetrics
 from planc.runtime.torch.copies import Arrival
 from planc.runtime.torch.reporting.own_time import OwnTime
+from planc.runtime.torch.training.balance import Balance
 from planc.runtime.torch.training.expert_load import ExpertLoad
 
 
@@ -27,12 +28,16 @@ class Line:
     load: Arrival | None = None
     """The tokens of experts; None in a line that an evaluation alone asks for."""
     experts: ExpertLoad | None = None
+    added: Arrival | None = None
+    """What was added to the loss; None as `load` is."""
+    balance: Balance | None = None
 
     def write(self, observer: Observer, own_time: OwnTime | None) -> None:
         """Report it. The host waits if a maximum is not there."""
         most: npt.NDArray[np.int64] = self.most.values().numpy()
         times = most[self.num_memory + self.has_graphs :]
         phase_seconds = {phase: int(ns) / 1e9 for phase, ns in zip(self.phases, times, strict=False)}
+        balance, z = self.balance.values(self.added) if self.balance and self.added else (None, None)
         metrics = replace(
             self.metrics,
             memory_bytes=int(most[0]),
@@ -40,6 +45,8 @@ class Line:
             compiled_graphs=int(most[self.num_memory]) if self.has_graphs else None,
             phase_seconds=phase_seconds,
             expert_load=self.experts.by_layer(self.load) if self.experts and self.load else {},
+            balance_loss=balance,
+            z_loss=z,
             stragglers=self._note_stragglers(observer, own_time, times[len(self.phases) :]),
         )
         observer.stepped(metrics)

@@ -24,6 +24,7 @@ from planc.runtime.torch.reporting.instruments import Instruments
 from planc.runtime.torch.reporting.line import Line
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import Batch, Data, Evaluations, Schedule, Verdict
+from planc.runtime.torch.training.balance import Balance
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.expert_load import ExpertLoad
 from planc.vocab import SAMPLE_DIMS, MeshDim
@@ -42,6 +43,7 @@ def log(
     evaluations: Evaluations,
     compiled: CompiledGraphs | None,
     experts: ExpertLoad | None,
+    balance: Balance | None,
 ) -> None:
     """Write the step's line, or with a device's queue as soon as the most of any rank is known."""
     is_due = op.is_due(step=at.step, num_steps=run.graph.num_steps)
@@ -60,9 +62,12 @@ def log(
     graphs = () if compiled is None else (compiled.num_graphs,)
     own_values = np.concatenate((np.array((*memory, *graphs, *spent.values()), dtype=np.int64), own_times))
     ids = _sample_ids(run, mesh, batch) if run.reports_sample_ids else ()
-    load = None
+    load = added = None
+    tp_size = run.graph.size(MeshDim.TP)
     if is_due and experts is not None:
-        load = experts.summed(tp_size=run.graph.size(MeshDim.TP), has_queue=run.has_queue)
+        load = experts.summed(tp_size=tp_size, has_queue=run.has_queue)
+    if is_due and balance is not None:
+        added = balance.summed(tp_size=tp_size, has_queue=run.has_queue)
     instruments.line = Line(
         metrics=_metrics(run, at, schedule, data, verdict, evaluations, seconds=seconds, sample_ids=ids),
         num_memory=len(memory),
@@ -72,6 +77,8 @@ def log(
         most=_most_of_any_rank(run, own_values),
         load=load,
         experts=experts,
+        added=added,
+        balance=balance,
     )
     if not run.has_queue or at.is_last_step:
         instruments.write_line()

@@ -38,7 +38,7 @@ class ExpertLoad:
 
         def count(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
             if self.is_open and torch.is_grad_enabled():
-                chosen = _chosen((*arguments, *keywords.values())).flatten()
+                chosen = chosen_experts((*arguments, *keywords.values())).flatten()
                 counts.scatter_add_(0, chosen, torch.ones_like(chosen))
 
         experts.register_forward_pre_hook(count, with_kwargs=True)
@@ -76,7 +76,7 @@ def counting(load: ExpertLoad, run: Run, at: Position) -> Iterator[None]:
         load.is_open = False
 
 
-def _chosen(values: tuple[Any, ...]) -> Tensor:
+def chosen_experts(values: tuple[Any, ...]) -> Tensor:
     """The numbers of each token's experts: [tokens, experts per token], as the inventory has seen them."""
     tensors = [value for value in values if isinstance(value, Tensor) and value.ndim == 2]
     return next(one for one in tensors if one.dtype == torch.int64)

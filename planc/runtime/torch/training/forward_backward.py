@@ -26,6 +26,7 @@ from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline
 from planc.runtime.torch.parallel.replica_sums import ReplicaSums, begin_sums, replica_sums
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import Gradients, LocalBatch, Logits, Loss, TokenCount, Weights
+from planc.runtime.torch.training.balance import Balance, balancing
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.expert_load import ExpertLoad, counting
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
@@ -49,6 +50,7 @@ def forward(
     dropout: Masking | None,
     experts: ExpertLoad | None,
     compiled: CompiledGraphs | None,
+    balance: Balance | None,
 ) -> Logits:
     """Logits [micro_batch, local sequence, vocabulary or this rank's part of it]; the loss if it has chunks.
 
@@ -70,7 +72,9 @@ def forward(
 
         context = partial(_loss_context, loss_op)
         chunks = losses_in_chunks(model, loss_op, labels=batch.labels, part_loss=part_loss, context=context)
-    with chunks, counting(experts, run, at) if experts is not None else contextlib.nullcontext():
+    counts = counting(experts, run, at) if experts is not None else contextlib.nullcontext()
+    balanced = balancing(balance, at, batch, tokens) if balance is not None else contextlib.nullcontext()
+    with chunks, counts, balanced:
         output = model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False)
     return Logits(output.logits)
 

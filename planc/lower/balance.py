@@ -1,0 +1,52 @@
+"""The `balance` block as ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.graph.ops import BalanceExperts, SumRoutes, SwitchLoss
+from planc.inventory.routers import routers
+from planc.plan.balance import Layers, Loss, Over, balance_loss, is_balanced
+from planc.plan.bind import BoundPlan
+from planc.plan.facts import global_batch
+from planc.vocab import SAMPLE_DIMS, MeshDim
+
+
+def balance_experts(bound: BoundPlan) -> Iterator[BalanceExperts]:
+    """One op, if anything is added to the loss."""
+    plan, inventory = bound.plan, bound.inventory
+    known = tuple(routers(inventory))
+    if not known or not is_balanced(plan, inventory):
+        return
+    loss = balance_loss(plan, inventory)
+    yield BalanceExperts(
+        layers=tuple((router.fqn, router.experts, router.num_experts) for router in known),
+        loss=None if loss is None else _switch(bound, loss),
+        z_loss=plan.balance.z_loss if plan.balance is not None else None,
+        num_sequences=global_batch(plan),
+        span=plan.span("balance"),
+    )
+
+
+def sum_routes(bound: BoundPlan) -> Iterator[SumRoutes]:
+    """One op, if anything is added to the loss. Ranks of cp share sequences; all share a step."""
+    plan = bound.plan
+    if next(balance_experts(bound), None) is None:
+        return
+    loss = balance_loss(plan, bound.inventory)
+    dims = () if loss is None else (*(SAMPLE_DIMS if loss.over is Over.STEP else ()), MeshDim.CP)
+    yield SumRoutes(over=dims, span=plan.span("balance"))
+
+
+def _switch(bound: BoundPlan, loss: Loss) -> SwitchLoss:
+    plan = bound.plan
+    sizes = {
+        Over.SEQUENCE: 1,
+        Over.MICRO_BATCH: plan.data.micro_batch,
+        Over.STEP: global_batch(plan),
+    }
+    return SwitchLoss(
+        coefficient=loss.coefficient,
+        num_sequences=sizes[loss.over],
+        pooled=loss.layers is Layers.POOLED,
+    )

@@ -1,0 +1,88 @@
+"""The `balance` block: what keeps the loads of experts equal."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
+
+from planc.plan.scalars import Choice, Float
+from planc.plan.types import Optional, OrAuto, Variant, key
+from planc.record import record
+
+if TYPE_CHECKING:
+    from planc.inventory.schema import Inventory
+    from planc.plan.spec import Plan
+
+
+class Over(StrEnum):
+    """The tokens whose choices are to be equal among experts."""
+
+    SEQUENCE = "sequence"
+    MICRO_BATCH = "micro_batch"
+    STEP = "step"
+
+
+class Layers(StrEnum):
+    """Whether each router has a loss of its own, or all have one."""
+
+    EACH = "each"
+    POOLED = "pooled"
+
+
+@record
+class Switch:
+    """Add experts x sum over experts of (share of the tokens x mean probability), as Switch Transformers.
+
+    Probabilities are the softmax of a router's logits. Tokens without a label do not count. The loss is the
+    mean over the step's sets of tokens, and the sum over routers unless they are pooled.
+    """
+
+    coefficient: float = key(Float(0.0), default=0.01, doc="weight of the loss", example="0.01")
+    over: Over = key(
+        Choice(Over),
+        default=Over.SEQUENCE,
+        doc="the set of tokens to balance: a sequence, `data.micro_batch` sequences, or all of a step",
+    )
+    layers: Layers = key(
+        Choice(Layers),
+        default=Layers.EACH,
+        doc="each: every router has its own loss; pooled: one of all routers' tokens, as transformers has it",
+    )
+
+
+Loss = Switch
+AUTO = "auto"
+
+
+@record
+class BalanceSpec:
+    """What keeps the loads of experts equal, in addition to the cross-entropy loss."""
+
+    loss: Loss | Literal["auto"] | None = key(
+        Optional(OrAuto(Variant({"switch": Switch}, "balance loss"))),
+        default=AUTO,
+        doc="the loss to add; auto is what the model's config.json enables with `output_router_logits`",
+    )
+    z_loss: float | None = key(
+        Optional(Float(1e-12)),
+        default=None,
+        doc="weight of the mean square of the logsumexp of each router's logits, summed over routers",
+        example="1e-3",
+    )
+
+
+def balance_loss(plan: Plan, inventory: Inventory) -> Loss | None:
+    """The loss that a plan adds: its own, or that of the model's config.json."""
+    written = plan.balance.loss if plan.balance is not None else AUTO
+    if written != AUTO:
+        return written  # type: ignore[return-value]  # mypy does not narrow a union by a literal's value
+    if inventory.router_loss is None:
+        return None
+    return Switch(coefficient=inventory.router_loss, over=Over.MICRO_BATCH, layers=Layers.POOLED)
+
+
+def is_balanced(plan: Plan, inventory: Inventory) -> bool:
+    """Whether a plan adds anything to the loss of a model with experts."""
+    return balance_loss(plan, inventory) is not None or (
+        plan.balance is not None and plan.balance.z_loss is not None
+    )

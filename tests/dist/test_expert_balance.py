@@ -1,0 +1,185 @@
+"""The balance of experts: loss and gradients of every mesh are those of the definition, written by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from planc.graph.graph import Graph
+from planc.graph.ops import OpenData
+from planc.runtime.data.open import open_data
+from planc.runtime.data.ops import data_spec
+from planc.runtime.observer import StepMetrics
+from planc.verify.ranks import Task
+from tests.dist.balance_by_hand import ByHand, trained_rank
+from tests.dist.pool import run_ranks
+from tests.plans import PLANS, checked, write_plan
+
+LENGTH, SEQUENCES = 32, 8
+PLAN = f"""\
+model {{
+  hf = "model"
+  weights = pretrained
+  dtype = float64
+}}
+
+mesh {{
+  dp_shard = 1
+}}
+
+context_parallel on cp {{
+}}
+
+tensor_parallel on tp {{
+  auto
+}}
+
+fsdp on dp_shard, cp {{
+  "model.layers.*" -> unit
+}}
+
+data {{
+  source = text("corpus.txt")
+  sequence_length = {LENGTH}
+  micro_batch = 2
+}}
+
+optimizer {{
+  kind = adamw(lr = 1e-3)
+}}
+
+balance {{
+  loss = switch(coefficient = 0.5)
+}}
+
+train {{
+  steps = 1
+  tokens_per_step = {SEQUENCES * LENGTH}
+}}
+"""
+SETS = {
+    "sequence": [[one] for one in range(SEQUENCES)],
+    "micro_batch": [[2 * one, 2 * one + 1] for one in range(SEQUENCES // 2)],
+    "step": [[*range(SEQUENCES)]],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights of which none is constant, and whose routers prefer some experts."""
+    folder = tmp_path_factory.mktemp("balance")
+    (folder / "corpus.txt").write_text("Vor dem Gesetz steht ein Türhüter. " * 200, encoding="utf-8")
+    (folder / "model").mkdir()
+    config = (PLANS / "models" / "tiny-qwen3-moe" / "config.json").read_text(encoding="utf-8")
+    (folder / "model" / "config.json").write_text(config, encoding="utf-8")
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder / "model"))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    model.to(torch.float64).save_pretrained(folder / "model")
+    return folder
+
+
+def graph_of(folder: Path, *settings: str, edits: tuple[tuple[str, str], ...] = ()) -> Graph:
+    write_plan(folder, text=PLAN, edits=edits)
+    found = checked(folder / "x.plan", *settings)
+    assert found.graph is not None
+    return found.graph
+
+
+@cache
+def by_hand(folder: Path, ids: tuple[int, ...]) -> ByHand:
+    (op,) = (op for op in graph_of(folder).setup if isinstance(op, OpenData))
+    dataset = open_data(data_spec(op, training=op), base=folder, model_vocab_size=260).dataset
+    pairs = [dataset[one] for one in ids]
+    inputs, labels = (torch.stack([torch.from_numpy(pair[part]) for pair in pairs]) for part in (0, 1))
+    return ByHand(folder / "model", inputs, labels)
+
+
+def first_step(graph: Graph, folder: Path, run_folder: Path) -> tuple[StepMetrics, dict[str, Tensor]]:
+    """The metrics, which all ranks have, and the gradients of all stages."""
+    records = run_ranks(trained_rank, graph.world_size, Task(graph, folder, run_folder), init=False)
+    lines = [one.metrics[0] for one in records]
+    assert len({(one.balance_loss, one.z_loss) for one in lines}) == 1
+    return lines[0], records[0].gradients
+
+
+def assert_equal(gradients: dict[str, Tensor], hand: ByHand, added: Tensor) -> None:
+    of_hand = hand.gradients(added)
+    assert of_hand.keys() == gradients.keys()
+    for name, wanted in of_hand.items():
+        worst = (gradients[name] - wanted).abs().max() / wanted.abs().max()
+        assert worst < 1e-12, f"{name}: {worst:.1e}"
+
+
+RECOMPUTED = (
+    "context_parallel",
+    'activation_checkpoint {\n  "model.layers.*" -> full\n}\n\ncontext_parallel',
+)
+SELECTIVE = (RECOMPUTED[0], RECOMPUTED[1].replace("full", "selective"))
+PIPELINE = ("context_parallel", "pipeline on pp {\n}\n\ncontext_parallel")
+INTERLEAVED = (
+    PIPELINE[0],
+    PIPELINE[1].replace("{\n}", "{\n  schedule = interleaved(stages_per_rank = 2)\n}"),
+)
+ZERO_BUBBLE = (PIPELINE[0], PIPELINE[1].replace("{\n}", "{\n  schedule = zero_bubble\n}"))
+WHOLE = (PLAN[PLAN.index("fsdp") : PLAN.index("data {")], "")
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    over: str
+    settings: tuple[str, ...] = ()
+    edits: tuple[tuple[str, str], ...] = ()
+    pooled: bool = False
+
+
+CASES = (
+    Case("dp2 cp2, recomputed", "micro_batch", ("mesh.dp_shard=2", "mesh.cp=2"), (RECOMPUTED,), pooled=True),
+    Case("tp2 pp2, recomputed", "sequence", ("mesh.tp=2", "mesh.pp=2"), (PIPELINE, RECOMPUTED)),
+    Case("one", "sequence"),
+    Case("one", "micro_batch", pooled=True),
+    Case("one, selective", "micro_batch", edits=(SELECTIVE,)),
+    Case("dp2", "sequence", ("mesh.dp_shard=2",)),
+    Case("dp2", "micro_batch", ("mesh.dp_shard=2",)),
+    Case("dp4", "sequence", ("mesh.dp_shard=4",)),
+    Case("dp4", "step", ("mesh.dp_shard=4",)),
+    Case("dp2 cp2", "step", ("mesh.dp_shard=2", "mesh.cp=2", "data.micro_batch=4"), pooled=True),
+    Case("dp2 tp2", "step", ("mesh.dp_shard=2", "mesh.tp=2", "data.micro_batch=4")),
+    Case("whole replicas", "step", ("mesh.dp_replicate=2", "data.micro_batch=4"), (WHOLE,)),
+    Case("whole replicas", "sequence", ("mesh.dp_replicate=2", "mesh.tp=2"), (WHOLE,)),
+    Case("tp2, recomputed", "sequence", ("mesh.tp=2",), (RECOMPUTED,)),
+    Case("cp2", "sequence", ("mesh.cp=2",)),
+    Case("cp2, no balance of load", "micro_batch", ("mesh.cp=2", "context_parallel.load_balancer=none")),
+    Case("cp2 tp2", "micro_batch", ("mesh.cp=2", "mesh.tp=2")),
+    Case("pp2", "micro_batch", ("mesh.pp=2",), (PIPELINE,)),
+    Case("pp2 interleaved", "sequence", ("mesh.pp=2",), (INTERLEAVED,)),
+    Case("pp2 zero bubble", "sequence", ("mesh.pp=2",), (ZERO_BUBBLE,)),
+    Case("pp2 cp2", "sequence", ("mesh.pp=2", "mesh.cp=2"), (PIPELINE,)),
+)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(one, marks=() if number < 2 else pytest.mark.slow) for number, one in enumerate(CASES)],
+    ids=lambda case: f"{case.name}-{case.over}",
+)
+def test_every_mesh_adds_the_losses_by_hand(folder: Path, tmp_path: Path, case: Case) -> None:
+    """The same on every mesh, with one micro-batch in a step or several, and however often a layer runs."""
+    layers = "pooled" if case.pooled else "each"
+    loss = f"balance.loss=switch(coefficient = 0.5, over = {case.over}, layers = {layers})"
+    graph = graph_of(folder, *case.settings, loss, "balance.z_loss=0.25", edits=case.edits)
+    line, gradients = first_step(graph, folder, tmp_path)
+    hand = by_hand(folder, line.sample_ids)
+    switch, z = 0.5 * hand.switch(sets=SETS[case.over], pooled=case.pooled), 0.25 * hand.z()
+    assert line.loss == pytest.approx(hand.loss.item(), rel=1e-12)
+    assert line.balance_loss == pytest.approx(switch.item(), rel=1e-12)
+    assert line.z_loss == pytest.approx(z.item(), rel=1e-12)
+    assert_equal(gradients, hand, switch + z)
