@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Over(StrEnum):
-    """The tokens whose choices are to be equal among experts."""
+    """The set of tokens whose choices should be equal among experts."""
 
     SEQUENCE = "sequence"
     MICRO_BATCH = "micro_batch"

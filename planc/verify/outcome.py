@@ -18,6 +18,7 @@ class Item(StrEnum):
     INITIAL_WEIGHTS = "initial weights"
     SAMPLE_IDS = "sample ids"
     LOSS = "loss"
+    BALANCE = "balance of experts"
     GRAD_NORM = "gradient norm"
     GRADIENTS = "gradients"
     REPLICAS = "replicas"

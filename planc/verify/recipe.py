@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from planc.data_sources.kinds import JsonLinesSource
+from planc.inventory.routers import routers
+from planc.plan.balance import Layers, Over, balance_loss, is_balanced
 from planc.plan.bind import BoundPlan
 from planc.plan.data import TooLong
 from planc.plan.facts import gradient_accumulation
@@ -29,6 +31,19 @@ LOWEST_RATE = 1e-2
 LOWEST_EPS = 1e-6
 """Below it, AdamW would turn the rounding errors of the smallest gradients into full updates."""
 MODEL, CORPUS = "model", "corpus.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What balances experts; a coefficient of 0 for what the plan leaves out."""
+
+    layers: tuple[tuple[str, str], ...]
+    """Each router, and the experts that it chooses from."""
+    coefficient: float
+    num_sequences: int
+    """The sequences of a set of tokens."""
+    pooled: bool
+    z_loss: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +71,7 @@ class Recipe:
     """The parameters that are not trained."""
     matrices: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """The parameters that Muon updates, and the rows of each part of those that fuse several."""
+    balance: Balance | None = None
 
 
 def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType) -> Recipe:
@@ -91,6 +107,23 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         decays=tuple((name, decay) for names, decay in decays for name in names),
         rates=tuple((name, lr) for names, lr in rates for name in names),
         frozen=renamed.of(tuple(bound.frozen)),
+        balance=_balance(bound, renamed, micro_batch, global_batch=micro_batch * micro_steps * dp_size),
+    )
+
+
+def _balance(bound: BoundPlan, renamed: Renaming, micro_batch: int, *, global_batch: int) -> Balance | None:
+    plan, inventory = bound.plan, bound.inventory
+    if not is_balanced(plan, inventory):
+        return None
+    loss = balance_loss(plan, inventory)
+    sizes = {Over.SEQUENCE: 1, Over.MICRO_BATCH: micro_batch, Over.STEP: global_batch}
+    pairs = (renamed.of((router.fqn, router.experts)) for router in routers(inventory))
+    return Balance(
+        layers=tuple((pair[0], pair[1]) for pair in pairs if pair),
+        coefficient=loss.coefficient if loss else 0.0,
+        num_sequences=sizes[loss.over] if loss else global_batch,
+        pooled=loss is not None and loss.layers is Layers.POOLED,
+        z_loss=(plan.balance.z_loss if plan.balance else None) or 0.0,
     )
 
 

@@ -29,6 +29,7 @@ from planc.runtime.torch.weights.weights import initialize
 from planc.verify.muon import Muon
 from planc.verify.perturb import constants, perturb, perturb_tensor, saved_tensors
 from planc.verify.recipe import Recipe
+from planc.verify.routes import Routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Training:
     """One process's results: losses, gradient norms and sample ids per step; tensors by parameter name."""
 
     losses: tuple[float, ...]
+    balances: tuple[float, ...]
+    """The sums of what balances experts, if anything does."""
     grad_norms: tuple[float, ...]
     learning_rates: tuple[tuple[float, ...], ...]
     """The distinct learning rates of parameters, in rising order."""
@@ -76,11 +79,13 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     data = open_data(recipe.data, base=recipe.base, model_vocab_size=config.vocab_size)
     optimizers = _optimizers(model, recipe)
     schedules = [LambdaLR(optimizer, lambda done: factor(recipe, step=done + 1)) for optimizer in optimizers]
-    losses, norms, rates, ids, gradients = [], [], [], [], {}
+    routes = Routes(model, recipe.balance, num_sequences=recipe.global_batch) if recipe.balance else None
+    losses, balances, norms, rates, ids, gradients = [], [], [], [], [], {}
     for step in range(recipe.num_steps):
         sample_ids = data.order.sample_ids(step * recipe.global_batch, count=recipe.global_batch)
-        loss = _loss(model, texts_of(data, sample_ids, recipe=recipe))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = _loss(model, texts_of(data, sample_ids, recipe=recipe), routes)
+        added = torch.stack(routes.losses()).sum() if routes else torch.zeros(())
+        (loss + added).backward()  # type: ignore[no-untyped-call]
         if step == 0:
             gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         limit = math.inf if recipe.clip_grad_norm is None else recipe.clip_grad_norm
@@ -92,9 +97,19 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
             schedule.step()
             optimizer.zero_grad()
         losses.append(loss.item())
+        balances.extend([added.item()] if routes else [])
         ids.append(tuple(int(i) for i in sample_ids))
-    final = snapshot(model)
-    return Training(tuple(losses), tuple(norms), tuple(rates), tuple(ids), initial, gradients, final, buffers)
+    return Training(
+        losses=tuple(losses),
+        balances=tuple(balances),
+        grad_norms=tuple(norms),
+        learning_rates=tuple(rates),
+        sample_ids=tuple(ids),
+        initial=initial,
+        gradients=gradients,
+        final=snapshot(model),
+        buffers=buffers,
+    )
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:
@@ -102,15 +117,17 @@ def snapshot(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
-def _loss(model: nn.Module, texts: Sequence[Tensor]) -> Tensor:
+def _loss(model: nn.Module, texts: Sequence[Text], routes: Routes | None) -> Tensor:
     """The mean over all tokens but the first of each text. A model sees texts of one length together, without
     any effect on each other."""
-    by_length: dict[int, list[Tensor]] = {}
+    by_length: dict[int, list[Text]] = {}
     for text in texts:
-        by_length.setdefault(len(text), []).append(text)
+        by_length.setdefault(len(text.tokens), []).append(text)
     total, num_labels = torch.zeros(()), 0
-    for alike in by_length.values():
-        tokens = torch.stack(alike)
+    for length, alike in by_length.items():
+        tokens = torch.stack([text.tokens for text in alike])
+        if routes is not None:
+            routes.expect([text.sequence for text in alike], length=length - 1)
         logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
         logits = logits if logits.dtype is torch.float64 else logits.float()
         labels = tokens[:, 1:].flatten()
@@ -119,7 +136,14 @@ def _loss(model: nn.Module, texts: Sequence[Tensor]) -> Tensor:
     return total / num_labels
 
 
-def texts_of(data: OpenData, sample_ids: np.ndarray, *, recipe: Recipe) -> list[Tensor]:
+@dataclass(frozen=True, slots=True)
+class Text:
+    tokens: Tensor
+    sequence: int
+    """The number of its sequence in the step."""
+
+
+def texts_of(data: OpenData, sample_ids: np.ndarray, *, recipe: Recipe) -> list[Text]:
     """The texts of samples, cut here from the stream itself: each sequence with the token after it, and if
     documents are isolated, each of its documents alone."""
     length, dataset = recipe.data.sequence_length, data.dataset
@@ -129,11 +153,17 @@ def texts_of(data: OpenData, sample_ids: np.ndarray, *, recipe: Recipe) -> list[
     else:
         assert isinstance(dataset, PackedDataset)
         pieces = [dataset.tokens[i * length : i * length + length + 1] for i in sample_ids]
+    parts = [[piece] for piece in pieces]
     if recipe.data.packing in ("isolate", "whole"):
         ends = [np.flatnonzero(piece == data.end_of_document) + 1 for piece in pieces]
-        pieces = [part for piece, at in zip(pieces, ends, strict=True) for part in np.split(piece, at)]
+        parts = [np.split(piece, at) for piece, at in zip(pieces, ends, strict=True)]
     # A text of one token has no prediction.
-    return [torch.from_numpy(piece.astype(np.int64)) for piece in pieces if len(piece) > 1]
+    return [
+        Text(torch.from_numpy(part.astype(np.int64)), sequence)
+        for sequence, of_sequence in enumerate(parts)
+        for part in of_sequence
+        if len(part) > 1
+    ]
 
 
 def _optimizers(model: nn.Module, recipe: Recipe) -> list[Optimizer]:

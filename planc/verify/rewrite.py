@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from math import gcd
@@ -74,6 +74,10 @@ def _resized(op: Any, model: nn.Module, heads: Heads, *, copies: int) -> Any:
         case ops.ShareHeads():
             arguments = tuple(replace(argument, num_heads=heads[0]) for argument in op.arguments)
             return replace(op, arguments=arguments, copies=copies if op.copies > 1 else 1)
+        case ops.BalanceExperts():
+            numbers = (_num_experts(model.get_submodule(experts)) for _, experts, _ in op.layers)
+            pairs = zip(op.layers, numbers, strict=True)
+            return replace(op, layers=tuple((router, experts, n) for (router, experts, _), n in pairs))
         case _:
             return op
 
@@ -88,6 +92,10 @@ def _with_rows(group: ops.ParameterGroup, rows: Mapping[str, int], heads: Heads)
         assert parts is not None, "the small model has the large one's parts"
         fused.append((fqn, parts))
     return replace(group, widths=tuple(fused))
+
+
+def _num_experts(experts: nn.Module) -> int:
+    return next(len(parameter) for parameter in experts.parameters() if parameter.ndim == 3)
 
 
 def _rows(rows: Rows, module: nn.Module, heads: Heads, *, copies: int) -> Rows:
@@ -212,8 +220,12 @@ def shrunk_graph(
                 setup.append(_short_data(op, times=times * small.dp_size, vocab_size=vocab_size))
             case ops.ResumeCheckpoint() | ops.OpenEvaluation() | ops.OpenLog() | ops.AttachDropout():
                 continue
-            case ops.CountExperts() | ops.BalanceExperts() | ops.OpenSource():
+            case ops.CountExperts() | ops.OpenSource():
                 continue
+            case ops.BalanceExperts():
+                setup.append(
+                    _short_balance(_renamed(op, renamed), whole=_data(graph.setup), small=_data(setup))
+                )
             case ops.ShardExperts():
                 size = min(op.size, *(sizes[mesh_dim] for mesh_dim in op.over))
                 setup.append(_renamed(replace(op, size=size), renamed))
@@ -222,7 +234,7 @@ def shrunk_graph(
     # Evaluations, traces and the timing of saves do not affect training.
     profile = (ops.StartProfile, ops.StopProfile)
     left_out = (ops.Evaluate, ops.GuardStep, ops.CompareReplicas, *profile, ops.SettleSave)
-    data = next(op for op in setup if isinstance(op, ops.OpenData))
+    data = _data(setup)
     num_tokens = data.micro_batch * data.sequence_length // sizes.get(MeshDim.CP, 1)
     step = (_short_step(op, num_tokens=num_tokens) for op in graph.step if not isinstance(op, left_out))
     save = ops.SaveCheckpoint(every_steps=SAVE_STEP, at_end=False, keep_last=1)
@@ -255,6 +267,9 @@ def _renamed(op: Any, renamed: Renaming) -> Any:
         case ops.FreezeParameters():
             parameters = renamed.of(op.parameters)
             return replace(op, parameters=parameters) if parameters else None
+        case ops.BalanceExperts():
+            found = ((renamed.of((router, experts)), number) for router, experts, number in op.layers)
+            return replace(op, layers=tuple((pair[0], pair[1], number) for pair, number in found if pair))
         case ops.PrefetchUnits():
             return replace(op, units=renamed.of(op.units))
         case ops.SplitPipeline():
@@ -305,11 +320,21 @@ def _short_data(op: ops.OpenData, *, times: int, vocab_size: int) -> ops.OpenDat
     )
 
 
+def _data(setup: Iterable[Any]) -> OpenData:
+    return next(op for op in setup if isinstance(op, OpenData))
+
+
+def _short_balance(op: ops.BalanceExperts, *, whole: OpenData, small: OpenData) -> ops.BalanceExperts:
+    """The op with sets of a sequence, of a micro-batch or of a step, as it has them."""
+    sizes = {whole.global_batch: small.global_batch, whole.micro_batch: small.micro_batch, 1: 1}
+    loss = op.loss and replace(op.loss, num_sequences=sizes[op.loss.num_sequences])
+    return replace(op, loss=loss, num_sequences=small.global_batch)
+
+
 def _short_step(op: AnyOp, *, num_tokens: int) -> AnyOp:
     match op:
         case ops.Accumulate():
-            kept = (one for one in op.body if not isinstance(one, ops.SumRoutes))
-            body = tuple(_short_loss(one, num_tokens=num_tokens) for one in kept)
+            body = tuple(_short_loss(one, num_tokens=num_tokens) for one in op.body)
             return replace(op, times=min(op.times, MAX_MICRO_STEPS), body=body)
         case ops.Log():
             return replace(op, every_steps=1)
@@ -337,15 +362,33 @@ def resumed_elsewhere(graph: Graph) -> Graph:
     mesh = tuple((mesh_dim, size if mesh_dim in kept else 1) for mesh_dim, size in graph.mesh)
     small = replace(graph, mesh=mesh)
     fewer = graph.dp_size // small.dp_size
-    setup = [replace(op, sizes=mesh) if isinstance(op, ops.InitMesh) else op for op in graph.setup]
+    # The experts of a step that is balanced as a whole must see it in one micro-batch.
+    rows = fewer if _is_balanced_whole(graph) else 1
+    setup = [_on_fewer(op, mesh, rows=rows) for op in graph.setup]
     step = [
-        replace(op, times=op.times * fewer) if isinstance(op, ops.Accumulate) else op for op in graph.step
+        replace(op, times=op.times * fewer // rows) if isinstance(op, ops.Accumulate) else op
+        for op in graph.step
     ]
     resume = ops.ResumeCheckpoint(policy="latest")
     found = replace(small, setup=(*setup, resume), step=tuple(step), save=())
     if found.size(MeshDim.PP) == 1:
         found = without_pipeline(found)
     return _verified(drop_trivial_dims(found))
+
+
+def _is_balanced_whole(graph: Graph) -> bool:
+    found = (op for op in graph.setup if isinstance(op, ops.BalanceExperts))
+    return any(op.loss is not None and op.loss.num_sequences == op.num_sequences for op in found)
+
+
+def _on_fewer(op: AnyOp, mesh: tuple[tuple[MeshDim, int], ...], *, rows: int) -> AnyOp:
+    match op:
+        case ops.InitMesh():
+            return replace(op, sizes=mesh)
+        case OpenData():
+            return replace(op, micro_batch=op.micro_batch * rows)
+        case _:
+            return op
 
 
 def with_clip(graph: Graph, max_norm: float | None) -> Graph:

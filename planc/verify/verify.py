@@ -180,6 +180,9 @@ def compared(
     yield Verdict(Item.SAMPLE_IDS, same_ids, f"{num_ids} of {len(training.sample_ids)} steps, in order")
     losses = [step.loss for step in metrics]
     yield _series(Item.LOSS, losses, training.losses, limit=limit)
+    if training.balances:
+        added = [(step.balance_loss or 0.0) + (step.z_loss or 0.0) for step in metrics]
+        yield _series(Item.BALANCE, added, training.balances, limit=limit)
     yield _series(
         Item.GRAD_NORM, [step.grad_norm for step in metrics], training.grad_norms, limit=UPDATE_LIMIT
     )

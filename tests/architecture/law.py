@@ -71,8 +71,8 @@ LAW: dict[str, tuple[str, ...]] = {
         ),
     ),
     "verify": (
-        *("vocab", "tables", "modeling", "plan", "graph", "lower", "runtime", "inventory.small_config"),
-        *("optimizers", "pipelining", "data_sources"),
+        *("vocab", "tables", "modeling", "plan", "graph", "lower", "runtime", "inventory.routers"),
+        *("inventory.small_config", "optimizers", "pipelining", "data_sources"),
     ),
     "doctor": (
         *("source", "vocab", "tables", "hub", "diagnostics", "graph", "estimate", "runtime"),

@@ -67,6 +67,20 @@ def test_experts_are_rehearsed_in_every_dtype(tmp_path: Path, dtype: str) -> Non
     assert rehearsed(checked, tmp_path).failures == ()
 
 
+def test_balance_is_rehearsed_on_fewer_layers(tmp_path: Path) -> None:
+    """What the others would send is counted for them, and a log reads no value."""
+    config = json.loads((MODELS / "tiny-qwen3-moe" / "config.json").read_text(encoding="utf-8"))
+    model = written(tmp_path, {**config, "num_hidden_layers": 6})
+    more = "balance {\n  loss = switch(over = step)\n  z_loss = 1e-3\n}\n"
+    checked = checked_plan(tmp_path, model=model, layers="model.layers.*", more=more)
+    rehearsal = rehearsed(checked, tmp_path)
+    assert rehearsal.failures == () and rehearsal.measured is not None
+    assert checked.graph is not None and checked.inventory is not None
+    expected = predicted_collectives(estimate(checked.graph, checked.inventory))
+    assert any(op.name == "experts.balance" for op in checked.graph.setup)
+    assert expected == counted_collectives(rehearsal.measured)
+
+
 RECOMPUTED = 'activation_checkpoint {{ "transformer.blocks.*" -> {} }}\n'
 
 

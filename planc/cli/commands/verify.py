@@ -26,7 +26,7 @@ devices with --backend nccl. The model is a tiny one of the same architecture: e
 same heads per group, ties, windows, norms and experts. All its initial weights get noise, because biases of 0
 and norms of 1 would hide faults. Mesh dims with more than one rank get two, and sequences and windows are
 shortened in proportion. One process trains the same model with only transformers and torch. planc compares
-initial weights, sample ids, the loss, gradient norm and learning rate of each step, the gradient of every
+initial weights, sample ids, the losses, gradient norm and learning rate of each step, the gradient of every
 parameter, replicas across ranks, the parameters after the last step, and a resume on another mesh. It reads
 neither the plan's weights nor its data."""
 

@@ -92,7 +92,6 @@ _OUTSIDE = (
     ops.StepSchedule,
     ops.OpenData,
     ops.NextBatch,
-    ops.Log,
     ops.SaveCheckpoint,
 )
 """Ops that run outside the fake mode: meshes, styles and checkpoint plans compute with real indices, and
@@ -192,10 +191,8 @@ class RehearsalBackend(TorchBackend):
                 modes.enter_context(self.memory)
                 modes.enter_context(FirstPositions(_is_fake))
                 modes.enter_context(as_on(self.run.graph.init_mesh.device))
-            # Neither logging nor saving is part of every step.
-            if position.step == MEASURED_STEP and not isinstance(
-                op, ops.Log | ops.SaveCheckpoint | ops.ExportHf
-            ):
+            # Saving is not part of every step.
+            if position.step == MEASURED_STEP and not isinstance(op, ops.SaveCheckpoint | ops.ExportHf):
                 recorder = self.collectives.setdefault((op.name, position.micro_step), CollectiveRecorder())
                 modes.enter_context(recorder)
             yield
@@ -375,7 +372,7 @@ def export_hf(run: Run, op: ops.ExportHf, weights: Weights) -> None:
 
 _TAKEN = Verdict(loss=0.0, gradient_norm=0.0, num_labels=0, is_skipped=False)
 PASSED_OVER = (
-    *(ops.OpenLog, ops.OpenSource, ops.OpenEvaluation, ops.CountExperts, ops.ResumeCheckpoint),
+    *(ops.OpenLog, ops.Log, ops.OpenSource, ops.OpenEvaluation, ops.CountExperts, ops.ResumeCheckpoint),
     *(ops.StartProfile, ops.CompareReplicas, ops.Evaluate, ops.StopProfile, ops.SettleSave),
 )
 """Ops that a rehearsal leaves out. An evaluation computes the forward of a step, and keeps less of it.

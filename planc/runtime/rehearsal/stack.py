@@ -19,6 +19,7 @@ from planc.graph.ops import (
     Accumulate,
     AllReduceGradients,
     AttachDropout,
+    BalanceExperts,
     BuildOptimizer,
     CheckpointActivations,
     CompileModules,
@@ -201,6 +202,9 @@ def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
         case FullyShard():
             groups = tuple(group for group in op.groups if _names(group, dropped))
             return replace(op, groups=groups) if groups else None
+        case BalanceExperts():
+            layers = tuple(layer for layer in op.layers if _names(layer[:2], dropped))
+            return replace(op, layers=layers) if layers else None
         case FreezeParameters():
             parameters = _names(op.parameters, dropped)
             return replace(op, parameters=parameters) if parameters else None

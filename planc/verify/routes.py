@@ -1,0 +1,88 @@
+"""What balances experts in one process: both losses as formulas of autograd, for the reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, one_hot
+
+from planc.verify.recipe import Balance
+
+
+@dataclass(frozen=True, slots=True)
+class _Routed:
+    """The tokens of one call of a router."""
+
+    logits: Tensor
+    """[tokens, experts]."""
+    chosen: Tensor
+    """[tokens, experts per token]."""
+    sets: Tensor
+    """[tokens]: the number of each token's set."""
+
+
+class Routes:
+    """What the routers of a model do with the texts of a step."""
+
+    def __init__(self, model: nn.Module, balance: Balance, *, num_sequences: int) -> None:
+        self.balance = balance
+        self.num_sets = num_sequences // balance.num_sequences
+        self._sequences = torch.empty(0, dtype=torch.int64)
+        self._routed: dict[str, list[_Routed]] = {}
+        for router, experts in balance.layers:
+            self._watch(model.get_submodule(router), model.get_submodule(experts), name=router)
+
+    def _watch(self, router: nn.Module, experts: nn.Module, *, name: str) -> None:
+        logits: list[Tensor] = []
+
+        def keep(module: Any, arguments: tuple[Tensor, ...], _: object) -> None:
+            # The weight's own product: what a router's code returns first may be anything.
+            hidden = arguments[0].flatten(0, -2)
+            dtype = hidden.dtype if hidden.dtype is torch.float64 else torch.float32
+            bias = getattr(module, "bias", None)
+            logits[:] = [
+                linear(hidden.to(dtype), module.weight.to(dtype), bias if bias is None else bias.to(dtype))
+            ]
+
+        def add(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+            given = (one for one in (*arguments, *keywords.values()) if isinstance(one, Tensor))
+            chosen = next(one for one in given if one.dtype is torch.int64)
+            sets = self._sequences // self.balance.num_sequences
+            self._routed.setdefault(name, []).append(_Routed(logits.pop().double(), chosen, sets))
+
+        router.register_forward_hook(keep)
+        experts.register_forward_pre_hook(add, with_kwargs=True)
+
+    def expect(self, sequences: list[int], *, length: int) -> None:
+        """The next forward has a text of this length of each of these sequences of the step."""
+        self._sequences = torch.tensor(sequences).repeat_interleave(length)
+
+    def losses(self) -> tuple[Tensor, Tensor]:
+        """The balance loss and the z-loss of all forwards since they were last asked for."""
+        layers = list(self._routed.values())
+        self._routed = {}
+        z = sum((_z(layer) for layer in layers), torch.zeros((), dtype=torch.float64))
+        if self.balance.pooled:
+            layers = [[one for layer in layers for one in layer]]
+        switch = sum((self._switch(layer) for layer in layers), torch.zeros((), dtype=torch.float64))
+        return self.balance.coefficient * switch, self.balance.z_loss * z
+
+    def _switch(self, routed: list[_Routed]) -> Tensor:
+        """The mean over sets of E * sum over experts of (share of tokens) * (mean probability)."""
+        probabilities = torch.cat([one.logits for one in routed]).softmax(-1)
+        num_experts = probabilities.shape[-1]
+        is_chosen = torch.cat([one_hot(one.chosen, num_experts).amax(-2) for one in routed]).double()
+        sets = torch.cat([one.sets for one in routed])
+        total = torch.zeros((), dtype=torch.float64)
+        for number in sorted(set(sets.tolist())):
+            of_set = sets == number
+            shares, means = is_chosen[of_set].mean(0), probabilities[of_set].mean(0)
+            total = total + num_experts * (shares * means).sum()
+        return total / self.num_sets
+
+
+def _z(routed: list[_Routed]) -> Tensor:
+    return torch.cat([one.logits for one in routed]).logsumexp(-1).square().mean()
