@@ -100,11 +100,12 @@ class Module:
     """Tensors that it loads as float32 into a float16 model only."""
     routing: Routing | None = None
     """The routing of stacked experts, in one forward."""
+    reads_values: bool = False
+    """What its own code computes depends on values of tensors: a loop over the experts that have tokens."""
     flattened: bool = False
     """Its hidden states are [tokens, features]: the model makes one dimension of batch and sequence."""
     passes_input: bool = False
-    """Its own code gives the hidden states that it takes, or a sum with them, for other code to use.
-    `returns` of modules that own parameters says the same of them."""
+    """Its own code passes on its hidden states, or a sum with them; for owners of weights see `returns`."""
     passes_others: bool = False
     """The same of another argument: BLOOM's attention adds the residual stream to its output."""
     own_dtypes: Annotated[tuple[tuple[str, DType], ...], Named] = ()
@@ -112,8 +113,7 @@ class Module:
     draws: tuple[Draw, ...] = ()
     """What its own code drops in one forward in training, in order, with the model's own attention."""
     activation: Footprint = ONE_OPERATION
-    """What keeps the output of a linear layer or of the first stack of experts: the activation function, or
-    the gate, that reads it, if one does."""
+    """What keeps the output of a linear layer or stack of experts: a function or gate that reads it."""
     footprint: Footprint = RMS_NORM
     """The footprint of a norm."""
     own_code: OwnCode | None = None

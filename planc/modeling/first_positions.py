@@ -15,16 +15,18 @@ from torch.overrides import TorchFunctionMode
 
 
 class FirstPositions(TorchFunctionMode):
-    """Answers `nonzero` and `where(condition)` of tensors without values; `answered` is true once it had to.
+    """Answers `nonzero` and `where(condition)` of tensors without values, and tells of each.
 
     `nonzero` gives one position, in CPU memory, where it can be read. `where` gives as many as the condition
     has elements: for a mask of experts chosen per token, [choices, tokens], all that are routed.
     """
 
-    def __init__(self, lacks_values: Callable[[Tensor], bool]) -> None:
+    def __init__(
+        self, lacks_values: Callable[[Tensor], bool], on_answer: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__()
-        self.answered = False
         self._lacks_values = lacks_values
+        self._on_answer = on_answer
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -33,11 +35,11 @@ class FirstPositions(TorchFunctionMode):
         match getattr(func, "__name__", ""), args:
             case "nonzero", (Tensor() as condition,) if not kwargs.get("as_tuple"):
                 if self._lacks_values(condition):
-                    self.answered = True
+                    self._on_answer()
                     return torch.tensor([[0] * condition.ndim], device="cpu")
             case "where", (Tensor() as condition,) if not kwargs:
                 if self._lacks_values(condition):
-                    self.answered = True
+                    self._on_answer()
                     positions = torch.empty(condition.numel(), dtype=torch.long, device=condition.device)
                     return (positions,) * condition.ndim
         return func(*args, **kwargs)

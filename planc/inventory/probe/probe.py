@@ -56,6 +56,7 @@ from planc.inventory.probe.own_code_probe import with_own_codes
 from planc.inventory.probe.position_probe import positions_of
 from planc.inventory.probe.random_probe import randomness_of
 from planc.inventory.probe.routing_probe import routing_of
+from planc.inventory.probe.running import watch_running
 from planc.inventory.probe.source_tracker import SourceTracker
 from planc.inventory.probe.tensor_dtypes import tensor_dtypes, with_dtypes
 from planc.inventory.probe.token_dims import watch_tokens
@@ -218,6 +219,7 @@ def _module(
         sources=flow.in_order(flow.inputs.get(fqn, frozenset())),
         returns=flow.in_order(flow.outputs.get(fqn, frozenset())),
         routing=flow.routings.get(fqn),
+        reads_values=fqn in flow.reading,
         flattened=fqn in flow.flattened,
         passes_input=fqn in flow.passing,
         passes_others=fqn in flow.passing_others,
@@ -244,6 +246,8 @@ class _Flow:
     inputs: dict[str, frozenset[str]] = field(default_factory=dict)
     routings: dict[str, Routing] = field(default_factory=dict)
     outputs: dict[str, frozenset[str]] = field(default_factory=dict)
+    reading: set[str] = field(default_factory=set)
+    """Modules whose own code asks for values of tensors."""
     cores: dict[str, frozenset[str]] = field(default_factory=dict)
     """The modules that reach the queries, keys and values of each attention."""
     written: frozenset[str] = frozenset()
@@ -306,9 +310,11 @@ def _record(
     for fqn in recorded:
         named[fqn].register_forward_pre_hook(partial(before, fqn), with_kwargs=True)
         named[fqn].register_forward_hook(partial(after, fqn))
-    with _refusals_of(type(model)), tracker, uses, FirstPositions(lacks_values) as first:
+    running = watch_running(named)
+    asked = FirstPositions(lacks_values, lambda: flow.reading.add(running[-1]))
+    with _refusals_of(type(model)), tracker, uses, asked:
         run(model)
-    if first.answered:
+    if flow.reading:
         refuse_skipped(type(model).__name__, flow.in_order(recorded), seen=flow.inputs)
     # Of what a layer returns, such as attention weights, the model may use only a part.
     flow.outputs = outputs | flow.outputs
