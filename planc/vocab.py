@@ -5,6 +5,7 @@ The names are PyTorch's. Nothing here imports torch; `planc.runtime.torch` trans
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Literal, assert_never
 
@@ -37,6 +38,11 @@ GroupDim = MeshDim | ExpertDim
 def mesh_dim_of(dim: GroupDim) -> MeshDim:
     """The mesh dim that a dim is, or is a factor of."""
     return MeshDim.DP_SHARD if isinstance(dim, ExpertDim) else dim
+
+
+def of_experts(shard_over: Sequence[MeshDim]) -> tuple[GroupDim, ...]:
+    """The dims that shard experts, of those that shard other weights: ranks of `ep` hold different ones."""
+    return tuple(ExpertDim.EFSDP if dim is MeshDim.DP_SHARD else dim for dim in shard_over)
 
 
 MESH_DIMS: tuple[MeshDim, ...] = tuple(MeshDim)

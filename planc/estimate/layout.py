@@ -29,7 +29,7 @@ class ParameterLayout:
     """One parameter's placements and shapes.
 
     `placements` lists the mesh dims of more than one rank; FSDP's dims are one entry, since it shards over
-    all of them at once. `tp_shape` is the shard of the first rank of tp, or of ep; `local_shape` rank 0's
+    all of them at once. `tp_shape` is the shard of the first rank of tp and ep; `local_shape` rank 0's
     shard of it, `last_shape` the last rank's: smaller if the sharding is uneven.
     """
 
@@ -57,11 +57,17 @@ class ParameterLayout:
 
 @record
 class _Division:
-    """The sharding of a parameter before FSDP's, over `dim`, and the dims of FSDP's."""
+    """The shardings of a parameter before FSDP's, by dim, and the dims of FSDP's."""
 
-    dim: GroupDim
-    placement: Placement
+    placements: tuple[tuple[GroupDim, Placement], ...]
     shard_over: tuple[GroupDim, ...]
+    tensor_dim: int = 0
+    """The dimension that FSDP shards."""
+
+    @property
+    def is_of_experts(self) -> bool:
+        """Whether ranks hold different experts."""
+        return self.placements[0][0] is ExpertDim.EP
 
 
 def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
@@ -101,53 +107,62 @@ def _divisions(graph: Graph, inventory: Inventory) -> tuple[Mapping[tuple[str, s
     units = [op for op in graph.setup if isinstance(op, FullyShard)]
     over = next((op.shard_over for op in reversed(units)), ())
     found = {
-        (module, name): _Division(mesh_dim, placement, over)
+        (module, name): _Division(((mesh_dim, placement),), over)
         for op in graph.setup
         if isinstance(op, ShardTensorParallel)
         for module in op.modules
         for name, placement in op.parameters
         for mesh_dim in op.over
     }
-    of_experts = _Division(ExpertDim.EP, Shard(0), (ExpertDim.EFSDP,))
-    for module in map(inventory.get, graph.experts.modules if graph.experts else ()):
+    of_others = _Division(((MeshDim.TP, Replicate()),), over)
+    experts = graph.experts
+    of_experts = next((op.shard_over for op in units if ExpertDim.EFSDP in op.shard_over), ())
+    for module in map(inventory.get, experts.modules if experts else ()):
         # A part of a model lacks some.
-        found |= {(module.fqn, own.name): of_experts for own in module.parameters} if module else {}
-    return found, _Division(MeshDim.TP, Replicate(), over)
+        for key in ((module.fqn, own.name) for own in module.parameters) if module else ():
+            placements = ((ExpertDim.EP, Shard(0)), *found.get(key, of_others).placements)
+            by_features = experts is not None and key[0] in experts.by_features
+            found[key] = _Division(placements, of_experts, tensor_dim=int(by_features))
+    return found, of_others
 
 
 def _layout(graph: Graph, division: _Division, *, shape: Shape, dtype: DType) -> ParameterLayout:
     """The layout of every parameter with this shape and sharding, without a name."""
-    size = graph.size(division.dim)
     fsdp_size = prod(map(graph.size, division.shard_over))
-    first = local_shape(shape, division.placement, parts=size, index=0)
-    last = local_shape(shape, division.placement, parts=size, index=size - 1)
+    first = last = shape
+    for dim, placement in division.placements:
+        size = graph.size(dim)
+        first = local_shape(first, placement, parts=size, index=0)
+        last = local_shape(last, placement, parts=size, index=size - 1)
+    by_fsdp = Shard(division.tensor_dim)
     return ParameterLayout(
         fqn="",
         module="",
         shape=shape,
         placements=tuple(_placements(graph, division)),
         tp_shape=first,
-        local_shape=local_shape(first, Shard(0), parts=fsdp_size, index=0),
-        last_shape=local_shape(last, Shard(0), parts=fsdp_size, index=fsdp_size - 1),
+        local_shape=local_shape(first, by_fsdp, parts=fsdp_size, index=0),
+        last_shape=local_shape(last, by_fsdp, parts=fsdp_size, index=fsdp_size - 1),
         dtype=dtype,
     )
 
 
 def _placements(graph: Graph, division: _Division) -> Iterator[tuple[tuple[GroupDim, ...], Placement]]:
+    before = dict(division.placements)
     sharding = tuple(dim for dim in division.shard_over if graph.size(dim) > 1)
     for dim in _dims(graph, division):
         if graph.size(dim) == 1:
             continue
-        if dim is division.dim:
-            yield (dim,), division.placement
+        if dim in before:
+            yield (dim,), before[dim]
         elif dim not in sharding:
             yield (dim,), Replicate()
         elif dim is sharding[0]:
-            yield sharding, Shard(0)
+            yield sharding, Shard(division.tensor_dim)
 
 
 def _dims(graph: Graph, division: _Division) -> Iterator[GroupDim]:
     """The graph's mesh dims; for experts, the factors of theirs in its place."""
-    split = graph.experts.over if graph.experts and division.dim is ExpertDim.EP else ()
+    split = graph.experts.over if graph.experts and division.is_of_experts else ()
     for mesh_dim, _ in graph.mesh:
         yield from tuple(ExpertDim) if mesh_dim in split else (mesh_dim,)

@@ -206,7 +206,7 @@ def _experts(graph: Graph) -> Iterator[Violation]:
     held = set(graph.experts.modules) if graph.experts else set()
     for op in graph.setup:
         if isinstance(op, FullyShard):
-            is_of_experts = op.shard_over == (ExpertDim.EFSDP,)
+            is_of_experts = ExpertDim.EFSDP in op.shard_over
             for group in op.groups:
                 if is_of_experts != held.issuperset(group) or (len(group) > 1 and not held.isdisjoint(group)):
                     yield Violation(op.name, f"`{group[0]}` is sharded over {', '.join(op.shard_over)}")

@@ -7,13 +7,20 @@ from collections.abc import Iterator
 from planc.graph.ops import CountExperts, ShardExperts
 from planc.inventory.routers import routers
 from planc.plan.bind import BoundPlan
+from planc.plan.expert_shards import shares_experts
 
 
 def shard_experts(bound: BoundPlan) -> Iterator[ShardExperts]:
     """One op for all experts that tokens are dispatched to."""
     spec = bound.plan.expert_parallel
     if spec is not None and bound.experts:
-        yield ShardExperts(modules=tuple(bound.experts), size=spec.size, over=spec.on, span=spec.span)
+        yield ShardExperts(
+            modules=tuple(bound.experts),
+            size=spec.size,
+            over=spec.on,
+            by_features=tuple(fqn for fqn in bound.experts if not shares_experts(bound, fqn)),
+            span=spec.span,
+        )
 
 
 def count_experts(bound: BoundPlan) -> Iterator[CountExperts]:

@@ -65,7 +65,7 @@ from planc.plan.loss_chunks import num_chunks, vocab_over
 from planc.plan.positions import grows, rope_parameters
 from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
-from planc.vocab import TOKEN_DIMS, DType, ExpertDim, GroupDim, MeshDim
+from planc.vocab import TOKEN_DIMS, DType, GroupDim, MeshDim, of_experts
 
 _WHOLE_REPLICAS = (MeshDim.DP_REPLICATE,)
 """The dims over which gradients are summed without FSDP."""
@@ -205,7 +205,7 @@ def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
     dtypes = compute_dtypes(bound)
     alike: dict[tuple[spec.Unit, int, DType | None, tuple[GroupDim, ...]], list[UnitGroup]] = {}
     for group in bound.units:
-        over: tuple[GroupDim, ...] = (ExpertDim.EFSDP,) if group.fqns[0] in bound.experts else fsdp.on
+        over: tuple[GroupDim, ...] = of_experts(fsdp.on) if group.fqns[0] in bound.experts else fsdp.on
         alike.setdefault((group.unit, group.wave, dtypes[group.fqns], over), []).append(group)
     last = (root.unit, 0, dtypes[root.fqns], fsdp.on)
     for (unit, _, param_dtype, over), groups in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from planc.estimate.layout import ParameterLayout
@@ -9,7 +10,7 @@ from planc.figures.figure import num_bytes
 from planc.graph.ops import BuildModel
 from planc.graph.text import fold, summarise
 from planc.tables import format_bytes, format_shape, render_table
-from planc.vocab import DType
+from planc.vocab import MESH_DIMS, DType, GroupDim, mesh_dim_of
 
 
 def layout_text(parameters: tuple[ParameterLayout, ...]) -> str:
@@ -30,12 +31,16 @@ def layout_rows(
         shapes = (parameter.shape, parameter.local_shape, parameter.last_shape)
         cells = (*shapes, parameter.placements, parameter.dtype)
         groups.setdefault(cells, []).append(parameter)
+    # Experts of different ranks are on factors of a mesh dim.
+    dims = sorted(
+        dict.fromkeys(mesh_dims for one in parameters for mesh_dims, _ in one.placements),
+        key=lambda mesh_dims: MESH_DIMS.index(mesh_dim_of(mesh_dims[0])),
+    )
     rows: dict[str, tuple[str, ...]] = {}
     for members in groups.values():
         for folded, names in fold([member.fqn for member in members]).items():
-            rows[names[0]] = _row(folded, members[0], count=len(names))
-    columns = [",".join(mesh_dims) for mesh_dims, _ in parameters[0].placements] if parameters else []
-    header = ("parameter", "shape", *columns, "local, rank 0", "dtype", "bytes per rank", "")
+            rows[names[0]] = _row(folded, members[0], dims, count=len(names))
+    header = ("parameter", "shape", *map(",".join, dims), "local, rank 0", "dtype", "bytes per rank", "")
     return header, [rows[parameter.fqn] for parameter in parameters if parameter.fqn in rows]
 
 
@@ -51,12 +56,15 @@ def other_dtypes_text(build: BuildModel) -> str:
     return "".join(lines)
 
 
-def _row(folded: str, parameter: ParameterLayout, *, count: int) -> tuple[str, ...]:
+def _row(
+    folded: str, parameter: ParameterLayout, dims: Sequence[tuple[GroupDim, ...]], *, count: int
+) -> tuple[str, ...]:
+    placements = dict(parameter.placements)
     is_uneven = parameter.last_shape != parameter.local_shape
     return (
         folded,
         format_shape(parameter.shape),
-        *(str(placement) for _, placement in parameter.placements),
+        *(str(placements.get(mesh_dims, "")) for mesh_dims in dims),
         format_shape(parameter.local_shape),
         str(parameter.dtype),
         format_bytes(parameter.local_bytes * count),

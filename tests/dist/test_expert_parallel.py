@@ -14,18 +14,21 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from planc.api import check_plan
 from planc.graph.graph import Graph
 from planc.graph.op import Op
-from planc.graph.ops import Log, OpenData
+from planc.graph.ops import AttachAttention, Log, OpenData
 from planc.runtime.data.open import open_data
 from planc.runtime.data.ops import data_spec
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.dispatch import State
+from planc.source import SourceFile
 from planc.verify.ranks import Record, Task, train_rank
 from tests.dist.first_steps import run_compared
 from tests.dist.pool import run_ranks
 from tests.models.tiny import tiny_config
 from tests.plans import checked, write_plan
+from tests.slow import slow_except
 
 LENGTH, SEQUENCES, STEPS, NORM = 16, 8, 3, 0.5
 RATE, BETAS, EPS, DECAY = 1e-2, (0.9, 0.95), 1e-3, 0.1
@@ -77,12 +80,49 @@ train {{
 }}
 """
 RECOMPUTED = 'activation_checkpoint {{\n  "model.layers.*" -> {}\n}}\n\ndata'
+CONTEXT = """\
+context_parallel on cp {
+  rotate = ulysses
+  load_balancer = none
+  ["input_ids", "labels", "position_ids"] -> Shard(1)
+}
+
+"""
+COMPILED = """\
+compile {
+  backend = aot_eager
+  fullgraph = false
+  "model.layers.*" -> region
+}
+
+"""
 MESHES: Mapping[str, tuple[str, ...]] = {
     "ep 2": ("mesh.dp_shard=2", "expert_parallel.size=2"),
     "ep 2 of 4": ("mesh.dp_shard=4", "expert_parallel.size=2"),
     "ep 4": ("mesh.dp_shard=4", "expert_parallel.size=4"),
     "ep 2, replicas": ("mesh.dp_shard=2", "mesh.dp_replicate=2", "expert_parallel.size=2"),
+    "ep 2, pp": ("mesh.dp_shard=2", "mesh.pp=2", "expert_parallel.size=2"),
+    "ep 2, tp": ("mesh.dp_shard=2", "mesh.tp=2", "expert_parallel.size=2"),
+    "ep 2 of 4, tp": ("mesh.dp_shard=4", "mesh.tp=2", "expert_parallel.size=2"),
+    "ep 2, tp of sequences": ("mesh.dp_shard=2", "mesh.tp=2", "expert_parallel.size=2"),
+    "ep 2, cp": ("mesh.dp_shard=2", "mesh.cp=2", "expert_parallel.size=2"),
+    "ep 2, compiled": ("mesh.dp_shard=2", "expert_parallel.size=2"),
+    "one": (),
 }
+BLOCKS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "pp": (("expert_parallel", "pipeline on pp {\n}\n\nexpert_parallel"),),
+    "tp": (("fsdp on", "tensor_parallel on tp {\n  auto(solve)\n}\n\nfsdp on"),),
+    "tp of sequences": (
+        ("fsdp on", "tensor_parallel on tp {\n  auto(sequence_parallel = true)\n}\n\nfsdp on"),
+    ),
+    "compiled": (("fsdp on", f"{COMPILED}fsdp on"),),
+    "cp": (
+        ("  attention = eager\n", ""),
+        ("fsdp on dp_shard {", f"{CONTEXT}fsdp on dp_shard, cp {{"),
+    ),
+}
+"""The edits of the plan for a mesh dim next to `dp_shard`, and for layers compiled around their experts."""
+ADJACENT = tuple(mesh for mesh in MESHES if mesh.partition(", ")[2] in BLOCKS)
 
 
 @dataclass(frozen=True)
@@ -109,6 +149,8 @@ def folder_of(root: Path, name: str, change: str = "") -> Path:
     (folder / "model").mkdir(parents=True)
     (folder / "corpus.txt").write_text("Vor dem Gesetz steht ein Türhüter. " * 40, encoding="utf-8")
     architecture, settings = MODELS[name]
+    if change == "six experts":
+        settings = {"num_local_experts": 6}
     config = json.dumps({**tiny_config(name, architecture), **settings})
     (folder / "model" / "config.json").write_text(config)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder / "model")).double()
@@ -126,9 +168,10 @@ def folder_of(root: Path, name: str, change: str = "") -> Path:
     return folder
 
 
-def graph_of(folder: Path, *settings: str, edits: tuple[tuple[str, str], ...] = ()) -> Graph:
-    write_plan(folder, text=PLAN, edits=edits)
-    found = checked(folder / "x.plan", *settings)
+def graph_of(folder: Path, mesh: str, *, edits: tuple[tuple[str, str], ...] = ()) -> Graph:
+    blocks = BLOCKS.get(mesh.partition(", ")[2], ())
+    write_plan(folder, text=PLAN, edits=(*blocks, *edits))
+    found = checked(folder / "x.plan", *MESHES[mesh])
     assert found.graph is not None, [one.code.code for one in found.diagnostics]
     return found.graph
 
@@ -140,8 +183,13 @@ def trained(graph: Graph, folder: Path, run_folder: Path, **options: Any) -> lis
 def by_transformers(graph: Graph, folder: Path, batches: tuple[tuple[int, ...], ...]) -> Trained:
     (op,) = (op for op in graph.setup if isinstance(op, OpenData))
     data = open_data(data_spec(op, training=op), base=folder, model_vocab_size=260).dataset
+    attention = next(op.kind for op in graph.setup if isinstance(op, AttachAttention))
     model: Any = AutoModelForCausalLM.from_pretrained(
-        folder / "model", dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
+        folder / "model",
+        dtype=torch.float64,
+        # Softmax is in float32 in one of them.
+        attn_implementation="eager" if attention == "eager" else "sdpa",
+        experts_implementation="eager",
     ).train()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=RATE, betas=BETAS, eps=EPS, weight_decay=DECAY, foreach=False
@@ -201,10 +249,29 @@ def batches_of(records: list[Record]) -> tuple[tuple[int, ...], ...]:
 def test_experts_on_ranks_train_as_one_process(name: str, mesh: str, root: Path, tmp_path: Path) -> None:
     """Two micro-batches a step or four, so gradients accumulate; no rank's share of tokens is equal."""
     folder = folder_of(root, name)
-    graph = graph_of(folder, *MESHES[mesh])
+    graph = graph_of(folder, mesh)
     assert graph.experts is not None
     records = trained(graph, folder, tmp_path)
     assert_equal(records, by_transformers(graph, folder, batches_of(records)))
+
+
+@pytest.mark.parametrize("mesh", slow_except(ADJACENT, "ep 2, tp", "ep 2, cp"))
+@pytest.mark.parametrize("name", slow_except(MODELS, "qwen3_moe"))
+def test_experts_next_to_something_else_train_as_one_process(
+    name: str, mesh: str, root: Path, tmp_path: Path
+) -> None:
+    folder = folder_of(root, name)
+    graph = graph_of(folder, mesh)
+    records = trained(graph, folder, tmp_path)
+    assert_equal(records, by_transformers(graph, folder, batches_of(records)))
+
+
+def test_one_compiled_graph_cannot_have_experts_inside(root: Path) -> None:
+    folder = folder_of(root, "qwen3_moe")
+    edits = (*BLOCKS["compiled"], ("  fullgraph = false\n", ""))
+    sources = [SourceFile(f"--set[{one}]", one) for one in MESHES["ep 2, compiled"]]
+    found = check_plan(write_plan(folder, text=PLAN, edits=edits), settings=sources)
+    assert [one.code.code for one in found.diagnostics] == ["P623"]
 
 
 @pytest.mark.parametrize("mode", [pytest.param("full", marks=pytest.mark.slow), "selective"])
@@ -213,7 +280,7 @@ def test_recomputed_layers_route_as_before(
 ) -> None:
     """Experts in fours have equal scores, and a router that backward computes again would choose others."""
     folder = folder_of(root, "qwen3_moe", "equal scores")
-    graph = graph_of(folder, *MESHES["ep 2"], edits=(("data", RECOMPUTED.format(mode)),))
+    graph = graph_of(folder, "ep 2", edits=(("data", RECOMPUTED.format(mode)),))
     records = trained(graph, folder, tmp_path, before_op=_choose_others_in_backward)
     monkeypatch.setattr(torch, "topk", _last_of_equal)
     assert_equal(records, by_transformers(graph, folder, batches_of(records)))
@@ -237,7 +304,7 @@ def _last_of_equal(scores: Tensor, *arguments: Any, **keywords: Any) -> Any:
 
 def test_all_tokens_may_go_to_the_experts_of_one_rank(root: Path, tmp_path: Path) -> None:
     folder = folder_of(root, "gpt_oss", "two experts")
-    graph = graph_of(folder, *MESHES["ep 4"])
+    graph = graph_of(folder, "ep 4")
     records = trained(graph, folder, tmp_path)
     (load,) = {loads for one in records[0].metrics for loads in one.expert_load.values()}
     assert sum(load[:-2]) == 0 and sum(load) > 0
@@ -245,7 +312,14 @@ def test_all_tokens_may_go_to_the_experts_of_one_rank(root: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("ep 2 of 4", "ep 4"), pytest.param("ep 4", "one", marks=pytest.mark.slow)]
+    ("before", "after"),
+    [
+        ("ep 2 of 4", "ep 4"),
+        pytest.param("ep 4", "one", marks=pytest.mark.slow),
+        pytest.param("ep 2 of 4, tp", "one", marks=pytest.mark.slow),
+        pytest.param("one", "ep 2, tp", marks=pytest.mark.slow),
+        pytest.param("ep 2, pp", "ep 2, cp", marks=pytest.mark.slow),
+    ],
 )
 def test_a_checkpoint_of_experts_loads_bitwise_on_another_mesh(
     before: str, after: str, root: Path, tmp_path: Path
@@ -253,11 +327,27 @@ def test_a_checkpoint_of_experts_loads_bitwise_on_another_mesh(
     """The weights and the optimizer's moments."""
     folder = folder_of(root, "qwen3_moe")
     saving = (("train {", "checkpoint {\n  save_every = 2 steps\n}\n\ntrain {"),)
-    graph = graph_of(folder, *MESHES[before], edits=saving)
+    graph = graph_of(folder, before, edits=saving)
     saved = trained(graph, folder, tmp_path, stop_after=2)[0]
-    resumed = trained(graph_of(folder, *MESHES.get(after, ()), edits=saving), folder, tmp_path)[0]
+    resumed = trained(graph_of(folder, after, edits=saving), folder, tmp_path)[0]
     assert resumed.states[2] == saved.states[2] and len(saved.states[2]) >= 100
     assert resumed.first_step == 3
+
+
+@pytest.mark.parametrize("mesh", slow_except(("ep 2 of 4", "ep 2 of 4, tp", "ep 2, cp"), "ep 2 of 4"))
+def test_experts_that_ranks_cannot_share_equally_are_sharded_by_features(
+    mesh: str, root: Path, tmp_path: Path
+) -> None:
+    """Three experts of a rank on two ranks; saved in the second step, and loaded whole."""
+    folder = folder_of(root, "qwen3_moe", "six experts")
+    saving = (("train {", "checkpoint {\n  save_every = 2 steps\n}\n\ntrain {"),)
+    graph = graph_of(folder, mesh, edits=saving)
+    assert graph.experts is not None and graph.experts.by_features == graph.experts.modules
+    records = trained(graph, folder, tmp_path)
+    assert_equal(records, by_transformers(graph, folder, batches_of(records)))
+    (tmp_path / "checkpoints/step-3").rename(tmp_path / "left")
+    resumed = trained(graph_of(folder, "one", edits=saving), folder, tmp_path)[0]
+    assert resumed.first_step == 3 and resumed.states[2] == records[0].states[2]
 
 
 def test_an_export_of_experts_is_what_transformers_loads(root: Path, tmp_path: Path) -> None:
@@ -265,7 +355,7 @@ def test_an_export_of_experts_is_what_transformers_loads(root: Path, tmp_path: P
     exporting = (
         ("train {", 'checkpoint {\n  save_last = false\n  export "hf" { when = end }\n}\n\ntrain {'),
     )
-    record = trained(graph_of(folder, *MESHES["ep 2 of 4"], edits=exporting), folder, tmp_path)[0]
+    record = trained(graph_of(folder, "ep 2 of 4", edits=exporting), folder, tmp_path)[0]
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "export/hf", dtype=torch.float64)
     for name, weight in exported.named_parameters():
         assert torch.equal(weight, record.final[name]), name
@@ -276,18 +366,18 @@ def test_copies_of_experts_are_compared_and_their_shards_are_not(root: Path, tmp
     """Replicas hold the same experts; ranks of dp_shard hold different ones."""
     folder = folder_of(root, "qwen3_moe")
     guarded = (("data {", "guard {\n  replicas_every = 1 step\n}\n\ndata {"),)
-    graph = graph_of(folder, *MESHES["ep 2, replicas"], edits=guarded)
+    graph = graph_of(folder, "ep 2, replicas", edits=guarded)
     assert len(trained(graph, folder, tmp_path)[0].metrics) == STEPS
     for one in run_compared(graph, folder / "model", tmp_path / "compared"):
         assert (one.code, one.message) == (None, "")
 
 
-@pytest.mark.parametrize("mesh", ["ep 2 of 4", pytest.param("ep 4", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mesh", slow_except(("ep 2 of 4", "ep 4", *ADJACENT), "ep 2 of 4"))
 @pytest.mark.parametrize("mode", ["", pytest.param("full", marks=pytest.mark.slow)])
 def test_a_first_step_sends_what_is_predicted(mesh: str, mode: str, root: Path, tmp_path: Path) -> None:
     """Also the bytes, but for those of results and gradients, of which a rank sends what it has received."""
     folder = folder_of(root, "qwen3_moe")
     edits = (("data", RECOMPUTED.format(mode)),) if mode else ()
-    graph = graph_of(folder, *MESHES[mesh], edits=edits)
+    graph = graph_of(folder, mesh, edits=edits)
     for one in run_compared(graph, folder / "model", tmp_path):
         assert (one.code, one.message, one.counted) == (None, "", (1,))

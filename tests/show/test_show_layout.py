@@ -9,7 +9,7 @@ from planc.graph.graph import Graph
 from planc.inventory.schema import Inventory
 from planc.show.layout import layout_text
 from planc.vocab import MeshDim, Replicate, Shard
-from tests.plans import FULL, checked, write_plan
+from tests.plans import FULL, TINY, checked, write_plan
 
 
 def _layouts(folder: Path, *edits: tuple[str, str]) -> dict[str, ParameterLayout]:
@@ -65,3 +65,23 @@ def test_layers_fold_into_one_line(tmp_path: Path) -> None:
     lines = layout_text(tuple(_layouts(tmp_path).values())).splitlines()
     assert sum("mlp.up_proj" in line for line in lines) == 1
     assert any(line.startswith("model.layers.{0..3}.mlp.up_proj.weight") for line in lines)
+
+
+def test_experts_are_on_factors_of_the_mesh_dim_of_other_weights(tmp_path: Path) -> None:
+    """Eight experts on two ranks, each of them on two more: those of ep are neighbors."""
+    experts = "expert_parallel on dp_shard {\n  size = 2\n  auto\n}\n\nfsdp on"
+    edits = (("models/tiny-llama", "models/tiny-qwen3-moe"), ("fsdp on", experts))
+    path = write_plan(tmp_path, text=TINY, edits=edits)
+    found = checked(path, "size=4", "mesh.tp=2")
+    assert found.graph is not None
+    parameters = layouts(found.graph, found.inventory)
+    (down,) = (one for one in parameters if one.fqn == "model.layers.0.mlp.experts.down_proj")
+    assert down.shape[1:] == (128, 64) and down.local_shape == (down.shape[0] // 4, 128, 32)
+    header, *lines = layout_text(parameters).splitlines()
+    assert header.split()[2:6] == ["dp_shard", "efsdp", "ep", "tp"]
+    (line,) = (one for one in lines if "experts.down_proj" in one)
+    assert line[header.index("dp_shard") : header.index("local")].split() == [
+        "Shard(0)",
+        "Shard(0)",
+        "Shard(2)",
+    ]

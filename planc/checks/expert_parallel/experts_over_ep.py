@@ -10,7 +10,7 @@ from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
 from planc.inventory.routers import num_stacked
 from planc.layouts.families import family
-from planc.plan.spec import ExpertParallelSpec
+from planc.plan.expert_shards import num_sharing, shares_experts, shares_features
 
 CODE = Code("P621", "experts-over-ep", "experts can't be shared equally by these ranks")
 
@@ -42,7 +42,7 @@ def check(subject: Subject) -> Findings:
                 help=help,
             )
             return
-    yield from _shards(subject, spec, ranks=ranks, numbers=numbers)
+    yield from _shards(subject)
 
 
 def _numbers(subject: Subject) -> Iterator[tuple[str, int]]:
@@ -53,22 +53,17 @@ def _numbers(subject: Subject) -> Iterator[tuple[str, int]]:
         yield fqn, num_stacked(module)
 
 
-def _shards(subject: Subject, spec: ExpertParallelSpec, *, ranks: int, numbers: dict[int, str]) -> Findings:
-    """One finding if the ranks with the same experts can't share those equally."""
-    sharing = ranks // spec.size
-    for num_experts, fqn in numbers.items():
-        own = num_experts // spec.size
-        if own % sharing:
-            larger = [size for size in divisors(ranks) if size > 1 and _fits(numbers, size, ranks)]
-            fitting = f"set `size` to {choices(larger, near=spec.size)}, or " if larger else ""
-            yield CODE.at(
-                subject.plan.span("expert_parallel.size"),
-                f"each rank has {own} experts of `{family(subject.inventory, fqn)}`",
-                notes=(f"FSDP would shard them over {sharing} ranks, and leave some without any",),
-                help=f"{fitting}use a smaller `{spec.on[0]}` with `dp_replicate`",
-            )
-            return
-
-
-def _fits(numbers: dict[int, str], size: int, ranks: int) -> bool:
-    return all(number % size == 0 and number // size % (ranks // size) == 0 for number in numbers)
+def _shards(subject: Subject) -> Findings:
+    """One finding if the ranks with the same experts can share neither those nor their features equally."""
+    bound, sharing = subject.bound, num_sharing(subject.plan)
+    for fqn, num_experts in _numbers(subject):
+        if shares_experts(bound, fqn) or shares_features(bound, fqn):
+            continue
+        size = bound.plan.expert_parallel.size if bound.plan.expert_parallel else 1
+        yield CODE.at(
+            subject.plan.span("expert_parallel.size"),
+            f"each rank has {num_experts // size} experts of `{family(subject.inventory, fqn)}`",
+            notes=(f"FSDP can share neither them nor their features equally among {sharing} ranks",),
+            help="use a smaller `dp_shard` with `dp_replicate`",
+        )
+        return

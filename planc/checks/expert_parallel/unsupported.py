@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
 from planc.layouts.families import family
+from planc.plan.bind import BoundPlan
 from planc.source import Span
-from planc.vocab import MeshDim, outwards
+from planc.vocab import outwards
 
 CODE = Code("P623", "experts-unsupported", "expert parallelism does not support this yet")
-
-_REMEDIES = {
-    MeshDim.PP: "set `pp` to 1",
-    MeshDim.CP: "set `cp` to 1",
-    MeshDim.TP: "set `tp` to 1",
-}
 
 
 @reports(CODE)
@@ -37,16 +32,21 @@ def check(subject: Subject) -> Findings:
 def _unsupported(subject: Subject) -> Iterator[tuple[Span, str, str]]:
     """(place, what it is, help)."""
     plan, bound, inventory = subject.plan, subject.bound, subject.inventory
-    for mesh_dim, remedy in _REMEDIES.items():
-        if (size := plan.mesh.size(mesh_dim)) > 1:
-            yield plan.span(f"mesh.{mesh_dim}"), f"{mesh_dim} = {size}", remedy
     if plan.fsdp is not None and plan.fsdp.cpu_offload:
         yield plan.span("fsdp.cpu_offload"), "shards in host memory", "set `cpu_offload` to false"
     if plan.elastic is not None:
         yield plan.span("elastic"), "smaller meshes", "remove the block `elastic`"
-    for what, modules in (("compiled", bound.compiled), ("offloaded", bound.offloaded)):
-        held = next((fqn for name in bound.experts for fqn in outwards(name) if fqn in modules), None)
-        if held is not None:
-            rule = {**bound.checkpointed, **bound.compiled}[held]
-            name = family(inventory, held)
-            yield rule, f"`{name}` is {what}, with experts inside", f"name other modules than `{name}`"
+    if (held := _around(bound, bound.offloaded)) is not None:
+        name = family(inventory, held)
+        text = f"`{name}` is offloaded, with experts inside"
+        yield bound.checkpointed[held], text, f"name other modules than `{name}`"
+    held = _around(bound, bound.compiled)
+    if held is not None and plan.compile is not None and plan.compile.fullgraph:
+        name = family(inventory, held)
+        text = f"`{name}` is one compiled graph, with experts inside"
+        yield bound.compiled[held], text, "write `fullgraph = false` to compile the code around the experts"
+
+
+def _around(bound: BoundPlan, modules: Collection[str]) -> str | None:
+    """The first of these modules that has experts inside, or is one."""
+    return next((fqn for name in bound.experts for fqn in outwards(name) if fqn in modules), None)

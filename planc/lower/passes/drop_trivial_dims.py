@@ -18,7 +18,7 @@ from planc.graph.ops import (
     ShardTensorParallel,
     ShareHeads,
 )
-from planc.vocab import ExpertDim
+from planc.vocab import ExpertDim, mesh_dim_of
 
 _DIM_FIELDS = ("over", "count_over", "vocab_over")
 
@@ -66,16 +66,17 @@ def _on_all_ranks(op: FullyShard, graph: Graph) -> FullyShard:
         or any(graph.size(dim) > 1 for dim in experts.over)
     ):
         return op
-    return replace(op, shard_over=experts.over)
+    return replace(op, shard_over=tuple(map(mesh_dim_of, op.shard_over)))
 
 
 def _trim_shard(op: FullyShard, graph: Graph) -> FullyShard | None:
     """Sharding over one rank is kept only for its options; it then keeps one dim, since it needs a mesh."""
+    replicate = tuple(dim for dim in op.replicate_over if graph.size(dim) > 1)
     if ExpertDim.EFSDP in op.shard_over:
         # Without a unit of their own, experts that one rank alone holds would be in one of all ranks.
-        return replace(op, replicate_over=tuple(dim for dim in op.replicate_over if graph.size(dim) > 1))
+        own = tuple(dim for dim in op.shard_over if dim is ExpertDim.EFSDP or graph.size(dim) > 1)
+        return replace(op, shard_over=own, replicate_over=replicate)
     shard = tuple(dim for dim in op.shard_over if graph.size(dim) > 1)
-    replicate = tuple(dim for dim in op.replicate_over if graph.size(dim) > 1)
     has_options = op.param_dtype is not None or op.reduce_dtype is not None or op.cpu_offload
     if not shard and not replicate and not has_options:
         return None

@@ -15,12 +15,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
-from torch.distributed.tensor import Shard
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from planc.graph.ops import ShardExperts
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
-from planc.runtime.torch.parallel.sharded_modules import compute_locally, distribute_parameters
+from planc.runtime.torch.parallel.sharded_modules import compute_locally, computes_locally
 from planc.runtime.torch.private import all_to_all_autograd, wait_tensor
 from planc.runtime.torch.run import Run
 from planc.vocab import ExpertDim
@@ -37,13 +38,28 @@ def dispatch_with(
     kind: type[Dispatch], run: Run, op: ShardExperts, mesh: Mesh, model: nn.Module, pipeline: Pipeline | None
 ) -> None:
     """Shard experts, and dispatch to them by this kind of dispatch."""
-    ranks = mesh.of_experts(run)[ExpertDim.EP.value]
+    ranks = mesh.of_experts(run)
+    ep = ranks[ExpertDim.EP.value]
     for fqn in held(pipeline, op.modules):
         experts = model.get_submodule(fqn)
-        own = [name for name, _ in experts.named_parameters(recurse=False)]
-        distribute_parameters(experts, dict.fromkeys(own, Shard(0)), ranks)
-        compute_locally(experts, ranks, sums_whole=False)
-        _dispatch(experts, kind, ranks.get_group())
+        for name, parameter in list(experts.named_parameters(recurse=False)):
+            experts.register_parameter(name, _of_rank(parameter, ranks))
+        if not computes_locally(experts):
+            compute_locally(experts, ep, sums_whole=False)
+        _dispatch(experts, kind, ep.get_group())
+
+
+def _of_rank(parameter: nn.Parameter, ranks: DeviceMesh) -> nn.Parameter:
+    """A parameter of all experts, still on meta, of which a rank has its experts', with its features."""
+    if not isinstance(parameter, DTensor):
+        sharded = distribute_tensor(parameter, ranks[ExpertDim.EP.value], (Shard(0),), src_data_rank=None)
+    else:
+        names = (ExpertDim.EP.value, *(parameter.device_mesh.mesh_dim_names or ()))
+        # One mesh for both: the one of tp has no factors of experts.
+        whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+        placements = (Shard(0), *parameter.placements)
+        sharded = distribute_tensor(whole, ranks[names], placements, src_data_rank=None)
+    return nn.Parameter(sharded, requires_grad=parameter.requires_grad)
 
 
 def _dispatch(experts: nn.Module, kind: type[Dispatch], group: ProcessGroup) -> None:

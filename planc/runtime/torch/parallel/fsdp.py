@@ -15,6 +15,7 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
+from torch.distributed.tensor import Shard
 
 from planc.graph.ops import FullyShard, PrefetchUnits
 from planc.runtime.interpreter import Position
@@ -64,6 +65,7 @@ def shard_fully(
     # A head's output is a view of its DTensor. The warning is about writing into it, which planc never does.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     found = [*units.units] if units is not None else []
+    by_features = run.graph.experts.by_features if run.graph.experts else ()
     for group in filter(None, (held(pipeline, group) for group in op.groups)):
         modules = [model.get_submodule(fqn) for fqn in group]
         target = modules if len(modules) > 1 else modules[0]
@@ -73,6 +75,7 @@ def shard_fully(
             reshard_after_forward=op.reshard_after_forward,
             mp_policy=policy,
             offload_policy=offload,
+            shard_placement_fn=_by_features if group[0] in by_features else None,
         )
         first = modules[0]
         assert isinstance(first, FSDPModule)
@@ -84,6 +87,11 @@ def shard_fully(
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
     return every
+
+
+def _by_features(_: nn.Parameter) -> Shard:
+    """The dimension after that of experts."""
+    return Shard(1)
 
 
 def prefetch_units(run: Run, op: PrefetchUnits, model: nn.Module, units: Units) -> None:

@@ -18,7 +18,7 @@ from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import History, Update, Weights
-from planc.vocab import ExpertDim, MeshDim, mesh_dim_of
+from planc.vocab import ExpertDim, GroupDim, MeshDim, mesh_dim_of
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integer dtype of an element's size, in bytes."""
@@ -80,9 +80,10 @@ def _is_replicated(pipeline: Pipeline | None, name: str, parameter: Tensor, mesh
 
 
 def _parts(name: str) -> tuple[str, ...]:
-    if name in tuple(ExpertDim):
-        return (mesh_dim_of(ExpertDim(name)).value,)
-    return tuple(mesh_dim.value for mesh_dim in MeshDim if mesh_dim.value in name)
+    if name == ExpertDim.EP:
+        return (mesh_dim_of(ExpertDim.EP).value,)
+    dims: tuple[GroupDim, ...] = (*MeshDim, ExpertDim.EFSDP)
+    return tuple(mesh_dim_of(dim).value for dim in dims if dim.value in name)
 
 
 def digest(tensor: Tensor) -> Tensor:

@@ -62,7 +62,13 @@ def computes_locally(module: nn.Module) -> bool:
     return _SHARE in vars(module)
 
 
-_SHARE, _COMPUTES = "_planc_share", "_planc_computes"
+def leave_untraced(module: nn.Module) -> None:
+    """Let compiled code around a module end before its forward, and begin again behind it."""
+    vars(module)[_UNTRACED] = True
+    module.forward = torch.compiler.disable(module.forward)  # type: ignore[no-untyped-call]
+
+
+_SHARE, _COMPUTES, _UNTRACED = "_planc_share", "_planc_computes", "_planc_untraced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +171,7 @@ def local_parameters(inside: nn.Module) -> Iterator[None]:
     Of a DTensor the compiler saves the mesh for backward, which a recomputed region mistakes for a tensor
     (PyTorch 2.13).
     """
-    sharded = [module for module in inside.modules() if computes_locally(module)]
+    sharded = [one for one in inside.modules() if computes_locally(one) and _UNTRACED not in vars(one)]
     distributed = [dict(module._parameters) for module in sharded]
     for module in sharded:
         share: _Share = vars(module)[_SHARE]

@@ -16,7 +16,7 @@ from planc.runtime.compilers import missing_compiler
 from planc.runtime.errors import RunError
 from planc.runtime.torch.dropout.masking import Masking
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
-from planc.runtime.torch.parallel.sharded_modules import local_parameters
+from planc.runtime.torch.parallel.sharded_modules import leave_untraced, local_parameters
 from planc.runtime.torch.private import numbering_in_recomputed_code
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs, compiled_parts
@@ -35,6 +35,10 @@ def compile_modules(
         text, help = missing
         raise RunError(text, help=help, is_shared=False)
     own = held(pipeline, op.modules)
+    dispatched = run.graph.experts.modules if run.graph.experts else ()
+    for fqn in held(pipeline, dispatched):
+        # It exchanges as many rows as routers choose.
+        leave_untraced(model.get_submodule(fqn))
     for fqn in own:
         _compile(model.get_submodule(fqn), op, drops=masking is not None)
     has_loss = op.loss and (pipeline is None or pipeline.num_stages - 1 in pipeline.own)
