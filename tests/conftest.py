@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -53,6 +54,20 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     home = config.stash.get(_HOME, None)
     if home is not None:
         shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Collects without looking for garbage: modules, libraries and tests stay until the session's end.
+
+    Else each full collection of a test's garbage would go through all of them.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
