@@ -26,12 +26,21 @@ def scratch(tmp_path: Path) -> Scratch:
     return scratch_copy(tmp_path)
 
 
-def test_a_train_key_trains_and_a_resume_asks_for_leave(scratch: Scratch) -> None:
+@pytest.fixture(scope="module")
+def unchanged_losses(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of the plan by planc as it is."""
+    scratch = scratch_copy(tmp_path_factory.mktemp("unchanged"))
+    return scratch.losses(scratch.write("plain.plan"))
+
+
+def test_a_train_key_trains_and_a_resume_asks_for_leave(
+    scratch: Scratch, unchanged_losses: list[float]
+) -> None:
     scratch.apply(recipes.TRAIN_KEY)
     frozen = scratch.write("frozen.plan", ("steps = 3", "steps = 3\n  frozen_steps = 3"))
     still = scratch.write("still.plan", ("lr = 1e-3)", "lr = 1e-30)"))
     plain = scratch.write("plain.plan")
-    assert scratch.losses(frozen) == scratch.losses(still) != scratch.losses(plain)
+    assert scratch.losses(frozen) == scratch.losses(still) != unchanged_losses
     saves = "\ncheckpoint {\n  save_every = 1 steps\n}\n"
     for name in (plain, frozen):
         (scratch.plans / name).write_text((scratch.plans / name).read_text() + saves)
@@ -61,14 +70,12 @@ def test_a_style_trains_as_the_one_it_repeats(scratch: Scratch) -> None:
     assert scratch.losses(own, ranks=2) == scratch.losses(known, ranks=2)
 
 
-def test_an_op_changes_what_is_trained(scratch: Scratch) -> None:
-    plain = scratch.write("plain.plan")
-    before = scratch.losses(plain)
+def test_an_op_changes_what_is_trained(scratch: Scratch, unchanged_losses: list[float]) -> None:
     scratch.apply(recipes.OP)
+    plain = scratch.write("plain.plan")
     assert "weights.round" in scratch.planc("show", plain, "--graph", "text")
-    again = scratch.write("again.plan")
-    rounded = scratch.losses(again)
-    assert rounded[0] == before[0] and rounded[1] != before[1]
+    rounded = scratch.losses(plain)
+    assert rounded[0] == unchanged_losses[0] and rounded[1] != unchanged_losses[1]
     # The quick plan's weights are far below 0.125: rounded, they are 0 or, of norms, 1, and all logits equal.
     assert rounded[1] == pytest.approx(5.5607, abs=1e-3)
 
@@ -82,13 +89,15 @@ def test_an_optimizer_trains_as_torchs_own(scratch: Scratch) -> None:
     scratch.planc("verify", plan)
 
 
-def test_a_data_source_is_read_as_the_same_text_from_elsewhere(scratch: Scratch) -> None:
+def test_a_data_source_is_read_as_the_same_text_from_elsewhere(
+    scratch: Scratch, unchanged_losses: list[float]
+) -> None:
     scratch.apply(recipes.SOURCE)
     rows = (json.dumps({"text": line}) for line in TEXT.splitlines())
     (scratch.plans / "data" / "a.jsonl").write_text("\n".join(rows))
     lines = scratch.write("lines.plan", ("text(", "lines("))
     same = scratch.write("same.plan", ('text("data/*.txt")', 'jsonl("data/*.jsonl")'))
-    assert scratch.losses(lines) == scratch.losses(same) != scratch.losses(scratch.write("plain.plan"))
+    assert scratch.losses(lines) == scratch.losses(same) != unchanged_losses
     assert "data.source" in scratch.planc("diff", lines, same)
 
 
@@ -98,7 +107,9 @@ def test_a_schedule_sets_every_steps_rate(scratch: Scratch) -> None:
     assert scratch.losses(plan, name="learning_rate") == [1e-3, 5e-4, 2.5e-4]
 
 
-def test_an_importer_writes_a_plan_that_trains_as_the_config_says(scratch: Scratch) -> None:
+def test_an_importer_writes_a_plan_that_trains_as_the_config_says(
+    scratch: Scratch, unchanged_losses: list[float]
+) -> None:
     scratch.apply(recipes.IMPORTER)
     config = {
         "model": {"name": "models/tiny-llama"},
@@ -117,7 +128,7 @@ def test_an_importer_writes_a_plan_that_trains_as_the_config_says(scratch: Scrat
     )
     assert "config.json: picotron, 6 of 8 keys in the plan" in notes
     assert "`--lr` gives 0.001 instead of 1e-5" in notes
-    assert scratch.losses("imported.plan") == scratch.losses(scratch.write("plain.plan"))
+    assert scratch.losses("imported.plan") == unchanged_losses
 
 
 def test_an_inventory_fact_is_probed_saved_and_read_back(scratch: Scratch) -> None:
