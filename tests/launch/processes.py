@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.forked import run_forked
 from tests.patience import WAIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -44,11 +45,19 @@ class Outcome:
 def start(
     *command: str, environment: Mapping[str, str] | None = None, first_on_path: Path | None = None
 ) -> Outcome:
-    """A command run to its end, without what this process inherited from a launcher."""
+    """A command run to its end, without what this process inherited from a launcher.
+
+    A run of planc is forked from a process that has imported torch, unless the environment has more than a
+    launcher's variables, which libraries may read when they are imported.
+    """
     inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
     path = os.pathsep.join(str(folder) for folder in (first_on_path, ROOT) if folder)
     settings = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **(environment or {})}
     began = time.monotonic()
+    reads_nothing_early = first_on_path is None and set(environment or ()) <= set(LAUNCHER_VARIABLES)
+    if command[:3] == (sys.executable, "-m", "planc.run") and reads_nothing_early:
+        forked = run_forked("planc.run", command[3:], environment=inherited | settings)
+        return Outcome(forked.code, forked.stdout, forked.stderr, time.monotonic() - began)
     done = subprocess.run(
         command, env=inherited | settings, capture_output=True, text=True, timeout=WAIT_SECONDS
     )
