@@ -16,9 +16,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
-
-from planc.verify.pool import start_server
 from tests.patience import WAIT_SECONDS
 
 
@@ -37,12 +34,19 @@ def run_forked(
     *,
     environment: Mapping[str, str],
     folder: Path | None = None,
+    is_merged: bool = False,
     timeout_seconds: float = WAIT_SECONDS,
 ) -> Ended:
-    """`python -m MODULE ARGUMENTS` in a folder, else in this process's own. TimeoutError if it goes on."""
+    """`python -m MODULE ARGUMENTS` in a folder, else in this process's own. TimeoutError if it goes on.
+
+    Merged, all output is in `stdout`.
+    """
+    # Lazy: it imports torch, which those who import this module may lack.
+    from planc.verify.pool import start_server
+
     start_server()
     with TemporaryDirectory(prefix="forked-") as directory:
-        streams = [Path(directory) / name for name in ("stdout", "stderr")]
+        streams = [Path(directory) / name for name in ("stdout", "stdout" if is_merged else "stderr")]
         process = get_context("forkserver").Process(
             target=_run, args=(module, [*arguments], dict(environment), str(folder or Path.cwd()), streams)
         )
@@ -53,7 +57,7 @@ def run_forked(
             process.join()
             raise TimeoutError(f"{module} {' '.join(arguments)} goes on after {timeout_seconds:.0f} s")
         stdout, stderr = (stream.read_text(encoding="utf-8") for stream in streams)
-        return Ended(process.exitcode, stdout, stderr)
+        return Ended(process.exitcode, stdout, "" if is_merged else stderr)
 
 
 def _run(
@@ -64,6 +68,8 @@ def _run(
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    import torch
+
     # As the environment of most tests asks for; libraries read it when they are imported.
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from planc.cli.main import main
 from tests.docs.pages import ROOT, Block, Entry, entries
+from tests.forked import run_forked
 from tests.patience import WAIT_SECONDS
 
 TIMEOUT_SECONDS = 2 * WAIT_SECONDS
@@ -33,11 +34,21 @@ def workspace(folder: Path) -> Path:
 def run(command: str, folder: Path) -> tuple[str, int]:
     """What a command prints on both streams, and its exit code.
 
-    A plain `planc` command runs in this process, which has imported all that it needs; all else runs in bash,
-    and so does what executes a model.
+    A plain `planc` command runs in this process, which has imported all that it needs, or if it executes a model,
+    in a process that is forked from one that has. All else runs in bash.
     """
     words = [] if re.search(r"[|<>&;$*\\\n]", command) else shlex.split(command, comments=True)
-    if words[:1] == ["planc"] and words[1:2] != ["run"] and "--deep" not in words:
+    if words[:1] == ["planc"] and (words[1:2] == ["run"] or "--deep" in words):
+        forked = run_forked(
+            "planc",
+            words[1:],
+            environment=os.environ,
+            folder=folder,
+            is_merged=True,
+            timeout_seconds=TIMEOUT_SECONDS,
+        )
+        return forked.stdout, forked.code
+    if words[:1] == ["planc"]:
         return _in_process(words[1:], folder)
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
