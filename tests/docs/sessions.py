@@ -34,8 +34,8 @@ def workspace(folder: Path) -> Path:
 def run(command: str, folder: Path) -> tuple[str, int]:
     """What a command prints on both streams, and its exit code.
 
-    A plain `planc` command runs in this process, which has imported all that it needs, or if it executes a model,
-    in a process that is forked from one that has. All else runs in bash.
+    A plain `planc` command runs in this process, which has imported all that it needs. One that executes a
+    model is forked from a process that has. All else runs in bash.
     """
     words = [] if re.search(r"[|<>&;$*\\\n]", command) else shlex.split(command, comments=True)
     if words[:1] == ["planc"] and (words[1:2] == ["run"] or "--deep" in words):
