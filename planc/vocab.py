@@ -228,3 +228,8 @@ def outwards(name: str) -> tuple[str, ...]:
 def ancestors(name: str) -> tuple[str, ...]:
     """The names of the modules around a module or a parameter, as `outwards` has them."""
     return outwards(name.rpartition(".")[0])
+
+
+DROP, DOWN, UP = "lora_dropout", "lora_A", "lora_B"
+"""The parts of an adapter, inside of the linear layer that it belongs to, by peft's names: the dropout of its
+input, if it has one, and two linear layers."""

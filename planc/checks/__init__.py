@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planc.checks import (
+    adapters,
     context_parallel,
     data,
     expert_parallel,
@@ -18,6 +21,8 @@ from planc.checks import (
 )
 from planc.checks.support.rule import Findings, Rule, Subject
 from planc.diagnostics import Severity
+from planc.inventory.adapters import without_adapters
+from planc.inventory.schema import Inventory
 from planc.plan.spec import Plan
 from planc.source import Span
 
@@ -33,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     *data.RULES,
     *model.RULES,
     *optimizer.RULES,
+    *adapters.RULES,
     *layers.RULES,
     *run.RULES,
 )
@@ -42,17 +48,24 @@ def run_checks(subject: Subject) -> Findings:
     """The findings of all rules, in registration order, without mere consequences of others."""
     found: set[tuple[str, str]] = set()
     has_error = False
+    # An adapter computes inside of its layer's edges, so rules on layouts don't concern it.
+    own = without_adapters(subject.inventory)
+    of_layouts = subject if own is subject.inventory else _of(subject, own)
     for rule in RULES:
         is_idle = rule.over is not None and subject.plan.mesh.size(rule.over) == 1
         if is_idle or any((rule.block, code.code) in found for code in rule.unless):
             continue
         if rule.of_sound and has_error:
             continue
-        for diagnostic in rule.check(subject):
+        for diagnostic in rule.check(of_layouts if rule in tensor_parallel.RULES else subject):
             code = diagnostic.code.code
             found.update({(_block(subject.plan, diagnostic.primary.span), code), ("", code)})
             has_error = has_error or diagnostic.severity is Severity.ERROR
             yield diagnostic
+
+
+def _of(subject: Subject, inventory: Inventory) -> Subject:
+    return replace(subject, bound=replace(subject.bound, inventory=inventory))
 
 
 def _block(plan: Plan, span: Span) -> str:

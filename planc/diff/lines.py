@@ -63,6 +63,7 @@ _SHOWN_ELSEWHERE = {
     "optimizer implementation": Group.NUMERICS,
     "loss chunks": Group.NUMERICS,
     'export "hf"': Group.CHECKPOINT,
+    'export "adapter"': Group.CHECKPOINT,
     **dict.fromkeys(
         ("tokens/step", "gradient_accumulation", "data.micro_batch", "documents isolated"), Group.BATCH
     ),

@@ -14,6 +14,7 @@ from planc.graph.ops import (
     BuildSchedule,
     ComputeLoss,
     Evaluate,
+    ExportAdapter,
     ExportHf,
     FullyShard,
     InitWeights,
@@ -165,6 +166,11 @@ def _export(side: Side) -> str | None:
     return f"at the {export.when}, {export.dtype}" if export else None
 
 
+def _adapter_export(side: Side) -> str | None:
+    export = side.op(ExportAdapter)
+    return f"at the {export.when}" if export else None
+
+
 def _save_mode(side: Side) -> str | None:
     save = side.op(SaveCheckpoint)
     if save is None or save.when_busy is None:
@@ -202,6 +208,7 @@ READERS: Mapping[str, Reader] = {
     "data.weights": _source_weights,
     "evaluations": _evaluations,
     'export "hf"': _export,
+    'export "adapter"': _adapter_export,
     "checkpoint.mode": _save_mode,
     "profile": _profile,
 }

@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from planc.graph.op import Op
-from planc.graph.ops import OPS, Accumulate, FreezeParameters, InitMesh, ShardExperts
+from planc.graph.ops import OPS, Accumulate, AttachAdapters, FreezeParameters, InitMesh, ShardExperts
 from planc.pipelining.order_text import order_text
 from planc.pipelining.orders import Action
 from planc.record import record
@@ -69,6 +69,11 @@ class Graph:
     def experts(self) -> ShardExperts | None:
         """The op that gives ranks different experts; None if all ranks hold all of them."""
         return next((op for op in self.setup if isinstance(op, ShardExperts)), None)
+
+    @property
+    def adapters(self) -> AttachAdapters | None:
+        """The op that adds adapters to layers."""
+        return next((op for op in self.setup if isinstance(op, AttachAdapters)), None)
 
     @property
     def frozen(self) -> tuple[str, ...]:

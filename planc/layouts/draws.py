@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from planc.inventory.adapters import is_of_adapter
 from planc.inventory.schema import Attention, Draw, Module, OwnHeads
 from planc.layouts.flow import Flow
 from planc.layouts.types import Signature, signature
@@ -52,7 +53,11 @@ class _Setting:
             return Replicate()
         if draw.is_of_weights:
             return self._of_weights(draw)
-        arriving = {self._arriving(source) for source in draw.sources} or {Replicate()}
+        around = self.bound.styles.get(self.fqn.rpartition(".")[0])
+        if is_of_adapter(self.fqn) and around is not None:
+            arriving: set[Placement | None] = {signature(around).computes_on}
+        else:
+            arriving = {self._arriving(source) for source in draw.sources} or {Replicate()}
         if len(arriving) > 1:
             return None
         match arriving.pop():

@@ -9,9 +9,10 @@ after it. A model that feeds its own layers again is walked until its loops agre
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from planc.inventory.adapters import without_adapters
 from planc.inventory.schema import Kind, Module
 from planc.layouts.data_order import data_order, module_of
 from planc.layouts.families import family
@@ -75,7 +76,11 @@ class Flow:
 
 
 def layout_flow(bound: BoundPlan) -> Flow:
-    """The flow of a plan's activations through its model."""
+    """The flow of a plan's activations through its model.
+
+    An adapter is inside of its layer's edges, and so has the layouts of the layer.
+    """
+    bound = replace(bound, inventory=without_adapters(bound.inventory))
     order, has_loops = data_order(bound.inventory)
     signatures = _signatures(bound)
     setting = _Setting(bound, places(bound.inventory), _gates(bound, signatures), signatures)

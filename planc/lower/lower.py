@@ -8,6 +8,7 @@ from planc.graph.graph import UNKNOWN_STEPS, AnyOp, Graph
 from planc.graph.ops import (
     Accumulate,
     AllReduceGradients,
+    AttachAdapters,
     AttachAttention,
     Backward,
     BuildModel,
@@ -20,10 +21,12 @@ from planc.graph.ops import (
     ComputeLoss,
     Evaluate,
     EvaluationOp,
+    ExportAdapter,
     ExportHf,
     Forward,
     FreezeParameters,
     FullyShard,
+    InitAdapters,
     InitMesh,
     InitWeights,
     LoadWeights,
@@ -38,6 +41,7 @@ from planc.graph.ops import (
     StepSchedule,
     SyncGradients,
 )
+from planc.inventory.adapters import adapted_layers
 from planc.lower.balance import balance_experts, sum_routes
 from planc.lower.data import evaluations, next_batch, open_data, open_evaluations, open_sources
 from planc.lower.dropout import attach_dropout
@@ -108,9 +112,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         rope_positions=plan.data.sequence_length if grows(plan, inventory) else None,
         span=plan.span("model.hf"),
     )
-    if bound.frozen:
-        place = "freeze" if plan.freeze else "model.hf"
-        yield FreezeParameters(parameters=tuple(bound.frozen), span=plan.span(place))
+    yield from _trained(bound)
     yield _attention(bound)
     yield from attach_dropout(bound)
     yield from split_pipeline(bound)
@@ -132,6 +134,8 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
             strip=plan.model.strip,
             span=plan.span("model.weights"),
         )
+    if plan.adapter is not None:
+        yield InitAdapters(modules=adapted_layers(inventory), seed=plan.model.seed, span=plan.adapter.span)
     yield build_optimizer(bound)
     yield build_schedule(plan)
     yield from open_sources(plan)
@@ -141,6 +145,23 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from balance_experts(bound)
     if plan.checkpoint is not None and plan.checkpoint.resume is spec.Resume.LATEST:
         yield ResumeCheckpoint(policy="latest", span=plan.span("checkpoint.resume"))
+
+
+def _trained(bound: BoundPlan) -> Iterator[AnyOp]:
+    """The ops that decide what is trained."""
+    plan = bound.plan
+    if plan.adapter is not None:
+        yield AttachAdapters(
+            modules=adapted_layers(bound.inventory),
+            rank=plan.adapter.kind.rank,
+            alpha=plan.adapter.kind.alpha,
+            rslora=plan.adapter.kind.rslora,
+            dropout=plan.adapter.kind.dropout,
+            span=plan.adapter.span,
+        )
+    if bound.frozen:
+        place = "freeze" if plan.freeze else "adapter" if plan.adapter else "model.hf"
+        yield FreezeParameters(parameters=tuple(bound.frozen), span=plan.span(place))
 
 
 def _attention(bound: BoundPlan) -> AttachAttention:
@@ -341,15 +362,15 @@ def _save(bound: BoundPlan) -> Iterator[AnyOp]:
     if checkpoint is None:
         return
     yield from save_checkpoint(bound.plan)
-    if "hf" in checkpoint.export:
-        export = checkpoint.export["hf"]
-        yield ExportHf(
-            when="end",
-            dtype=export.dtype or bound.plan.model.dtype,
-            path=bound.plan.model.hf,
-            over=_weight_dims(bound.plan),
-            span=bound.plan.span("checkpoint.export.hf"),
-        )
+    path, over = bound.plan.model.hf, _weight_dims(bound.plan)
+    for label, export in checkpoint.export.items():
+        span = bound.plan.span(f"checkpoint.export.{label}")
+        match export:
+            case spec.HfExport():
+                dtype = export.dtype or bound.plan.model.dtype
+                yield ExportHf(when="end", dtype=dtype, path=path, over=over, span=span)
+            case spec.AdapterExport():
+                yield ExportAdapter(when="end", path=path, over=over, span=span)
 
 
 def _weight_dims(plan: spec.Plan) -> tuple[MeshDim, ...]:

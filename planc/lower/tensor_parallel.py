@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planc.graph.ops import HeadArgument, Rows, ShardTensorParallel, ShareHeads
+from planc.inventory.adapters import adapted_layers
 from planc.inventory.schema import Attention, KvProjection, OwnHeads
 from planc.plan.bind import Assignment, BoundPlan
 from planc.plan.divided_heads import attentions_with_replicated_kv, divided_heads
 from planc.styles.edges import Edge, normal
-from planc.styles.style import StyleUse, edges
-from planc.vocab import Placement, Replicate, ancestors
+from planc.styles.replicate import REPLICATED_WITH_GRAD_ALLREDUCE
+from planc.styles.style import Boundary, StyleUse, edges, use
+from planc.vocab import DOWN, UP, Placement, Replicate, Shard, ancestors
 
 _Placements = tuple[tuple[str, Placement], ...]
 _Family = tuple[str, int, StyleUse, tuple[Edge, ...], _Placements, Rows | None]
@@ -25,23 +27,43 @@ def shard_tensor_parallel(bound: BoundPlan) -> Iterator[ShardTensorParallel]:
     made: dict[tuple[StyleUse, bool], tuple[Edge, ...]] = {}
     families: dict[_Family, list[Assignment]] = {}
     rows = _rows(bound)
-    for fqn, assignment in bound.styles.items():
+    adapters = dict(_adapters(bound))
+    for fqn, assignment in (*bound.styles.items(), *adapters.items()):
         key = assignment.use, _is_prepared(bound, fqn)
         if key not in made:
             made[key] = edges(assignment.style, assignment.use, is_prepared=key[1])
         name, depth = fqn.rpartition(".")[2], fqn.count(".")
-        family = name, depth, assignment.use, made[key], _placements(bound, fqn), rows.get(fqn)
+        at_edges = () if fqn in adapters else made[key]
+        family = name, depth, assignment.use, at_edges, _placements(bound, assignment), rows.get(fqn)
         families.setdefault(family, []).append(assignment)
-    for (_, _, use, at_edges, placements, of_rank), members in families.items():
+    for (_, _, style_use, at_edges, placements, of_rank), members in families.items():
         yield ShardTensorParallel(
             modules=tuple(member.fqn for member in members),
-            use=use,
+            use=style_use,
             edges=at_edges,
             parameters=placements,
             rows=of_rank,
             over=bound.plan.tensor_parallel.on,
             span=members[0].span,
         )
+
+
+def _adapters(bound: BoundPlan) -> Iterator[tuple[str, Assignment]]:
+    """How the two layers of each adapter are sharded, by the layer that it belongs to.
+
+    They compute inside of that layer's edges. Where ranks hold rows of its weight, they hold the same of B's,
+    and all of A's; where they hold columns, those of A's, and all of B's. What is whole computes different
+    things on each rank, so its gradient is summed over ranks.
+    """
+    for fqn in adapted_layers(bound.inventory):
+        of_layer = bound.styles.get(fqn)
+        if of_layer is None or not of_layer.parameters:
+            continue
+        parts, whole = (DOWN, UP) if of_layer.placement("weight") == Shard(1) else (UP, DOWN)
+        yield f"{fqn}.{parts}", replace(of_layer, fqn=f"{fqn}.{parts}")
+        style = REPLICATED_WITH_GRAD_ALLREDUCE
+        summed = replace(of_layer, fqn=f"{fqn}.{whole}", style=style, parameters={})
+        yield summed.fqn, replace(summed, use=use(style, Boundary()))
 
 
 def _rows(bound: BoundPlan) -> dict[str, Rows]:
@@ -109,8 +131,7 @@ def _is_prepared(bound: BoundPlan, fqn: str) -> bool:
     return False
 
 
-def _placements(bound: BoundPlan, fqn: str) -> _Placements:
-    module = bound.inventory.get(fqn)
-    assert module is not None, f"{fqn} was matched in this inventory"
-    assignment = bound.styles[fqn]
+def _placements(bound: BoundPlan, assignment: Assignment) -> _Placements:
+    module = bound.inventory.get(assignment.fqn)
+    assert module is not None, f"{assignment.fqn} was matched in this inventory"
     return tuple((parameter.name, assignment.placement(parameter.name)) for parameter in module.parameters)

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from planc.inventory.adapters import is_adaptable, with_adapters
 from planc.inventory.routers import dispatchable
-from planc.inventory.schema import Inventory, Kind, Parameter
+from planc.inventory.schema import Inventory, Kind
 from planc.plan.actions import Region
+from planc.plan.adapter import Adapted
 from planc.plan.auto import Automatic, AutoRule, AutoRules, own_rules
-from planc.plan.parameters import frozen_parameters, own_parameters, parameters_inside
+from planc.plan.parameters import (
+    frozen_parameters,
+    own_parameters,
+    own_placements,
+    parameters_inside,
+)
 from planc.plan.pattern import Pattern, parse_own
-from planc.plan.sinks import sinks_of
 from planc.plan.spec import (
     NoCheckpointing,
     OffloadCheckpointing,
@@ -25,8 +31,8 @@ from planc.plan.units import UnitGroup, in_waves, with_experts
 from planc.record import record
 from planc.source import NOWHERE, Span
 from planc.styles import BY_NAME, Boundary, Style, StyleUse
-from planc.styles.style import own_placement, use
-from planc.vocab import Placement, Replicate, Shard
+from planc.styles.style import use
+from planc.vocab import Placement, Replicate
 
 T = TypeVar("T")
 
@@ -77,6 +83,9 @@ class BoundPlan:
 
     plan: Plan
     inventory: Inventory
+    """The model's, with the plan's adapters."""
+    adapted: Mapping[str, Span]
+    """The linear layers that have adapters."""
     styles: Mapping[str, Assignment]
     auto: Automatic
     unknown_styles: tuple[AutoRule, ...]
@@ -112,10 +121,14 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
 
     `auto` is what the word means, the model's own plan unless it is given.
     """
-    modules = inventory.names()
-    auto = auto or own_rules(inventory)
     conflicts: list[Conflict] = []
     selections: list[Selection] = []
+    auto = auto or own_rules(inventory)
+    adapted = _adapted(plan, inventory, conflicts, selections)
+    if plan.adapter is not None:
+        kind, layers = plan.adapter.kind, frozenset(fqn for fqn in adapted if is_adaptable(inventory, fqn))
+        inventory = with_adapters(inventory, layers, rank=kind.rank, dropout=kind.dropout)
+    modules = inventory.names()
     styles, unknown = _styles(plan, inventory, auto, conflicts, selections)
     fsdp, checkpoint, cp = plan.fsdp, plan.activation_checkpoint, plan.context_parallel
     wrapped = _choose(checkpoint.rules if checkpoint else (), modules, conflicts, selections)
@@ -132,6 +145,7 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
     return BoundPlan(
         plan=plan,
         inventory=inventory,
+        adapted=adapted,
         styles=styles,
         auto=auto,
         unknown_styles=unknown,
@@ -315,31 +329,6 @@ def _auto(
                 yield fqn, style, rule.boundary
 
 
-def own_placements(inventory: Inventory) -> Mapping[str, Mapping[str, Placement]]:
-    """Parameters that the model's own plan places by their names: by module, then by local name.
-
-    These modules are not layers: stacked experts, or what an attention module stores for each head. Sinks, of
-    which planc's attention takes one for each head, need no plan.
-    """
-    owned: dict[str, tuple[str, Parameter]] = {
-        f"{module.fqn}.{parameter.name}": (module.fqn, parameter)
-        for module in inventory.modules
-        if module.kind is Kind.OTHER and module.fqn
-        for parameter in module.parameters
-    }
-    names = tuple(owned)
-    found: dict[str, dict[str, Placement]] = {}
-    for text, style in inventory.tp_plan if names else ():
-        for fqn in parse_own(text, NOWHERE).select(names):
-            owner, parameter = owned[fqn]
-            placement = own_placement(style, parameter.shape)
-            if placement is not None:
-                found.setdefault(owner, {})[parameter.name] = placement
-    for fqn, name in sinks_of(inventory).items():
-        found.setdefault(fqn, {})[name] = Shard(0)
-    return found
-
-
 def _units(
     rules: Sequence[PatternRule[Unit]],
     names: tuple[str, ...],
@@ -371,6 +360,15 @@ def _experts(
     chosen = {module.fqn: spec.auto.span for module in dispatchable(inventory)} if spec.auto else {}
     chosen |= {fqn: rule.span for fqn, rule in _choose(spec.rules, names, conflicts, selections).items()}
     return {fqn: chosen[fqn] for fqn in names if fqn in chosen} if spec.size > 1 else {}
+
+
+def _adapted(
+    plan: Plan, inventory: Inventory, conflicts: list[Conflict], selections: list[Selection]
+) -> Mapping[str, Span]:
+    """The modules that get adapters, in the model's order."""
+    rules = plan.adapter.rules if plan.adapter else ()
+    chosen = _choose(rules, inventory.names(), conflicts, selections)
+    return {fqn: rule.span for fqn, rule in chosen.items() if isinstance(rule.action, Adapted)}
 
 
 def _grouping(rule: PatternRule[Unit]) -> object:

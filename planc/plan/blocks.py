@@ -8,6 +8,7 @@ from typing import Any
 
 from planc.plan import spec
 from planc.plan.actions import BufferShard, Frozen, NoRegion, Region, Trained
+from planc.plan.adapter import Adapted, NotAdapted
 from planc.plan.auto import Auto
 from planc.plan.balance import BalanceSpec
 from planc.plan.data import DataSpec
@@ -91,6 +92,7 @@ BLOCKS: Mapping[str, Shape] = {
     ),
     "compile": Shape(spec.CompileSpec, actions={"region": Region, "none": NoRegion}),
     "freeze": Shape(spec.FreezeSpec, actions={"frozen": Frozen, "trained": Trained}),
+    "adapter": Shape(spec.AdapterSpec, actions={"adapted": Adapted, "none": NotAdapted}),
     "data": Shape(DataSpec, required=True),
     "optimizer": Shape(spec.OptimizerSpec, required=True, actions={"group": Group}),
     "checkpoint": Shape(spec.CheckpointSpec),

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planc.inventory.schema import Inventory
+from planc.inventory.adapters import is_of_adapter
+from planc.inventory.schema import Inventory, Kind, Parameter
 from planc.plan.actions import Frozen, Trained
+from planc.plan.pattern import parse_own
+from planc.plan.sinks import sinks_of
 from planc.plan.spec import PatternRule, Plan
-from planc.source import Span
-from planc.vocab import outwards
+from planc.source import NOWHERE, Span
+from planc.styles.style import own_placement
+from planc.vocab import Placement, Shard, outwards
 
 
 def frozen_parameters(
     plan: Plan, inventory: Inventory, ruled: Mapping[str, PatternRule[Frozen | Trained]]
 ) -> Mapping[str, Span]:
-    """The frozen parameters in the model's order. What the model's own code freezes stays so."""
+    """The frozen parameters in the model's order. What the model's own code freezes stays so.
+
+    With adapters, those of the model itself that no rule of `freeze` trains.
+    """
     spans: dict[str, Span] = {}
     for fqn, module, parameter in inventory.parameters():
         if parameter.name in module.frozen:
             spans[fqn] = plan.span("model.hf")
-        elif fqn in ruled and isinstance(ruled[fqn].action, Frozen):
-            spans[fqn] = ruled[fqn].span
+        elif fqn in ruled:
+            spans |= {fqn: ruled[fqn].span} if isinstance(ruled[fqn].action, Frozen) else {}
+        elif plan.adapter is not None and not is_of_adapter(module.fqn):
+            spans[fqn] = plan.adapter.span
     return spans
 
 
@@ -40,3 +49,28 @@ def parameters_inside(inventory: Inventory) -> Mapping[str, Sequence[str]]:
         for name in outwards(fqn):
             inside.setdefault(name, []).append(fqn)
     return inside
+
+
+def own_placements(inventory: Inventory) -> Mapping[str, Mapping[str, Placement]]:
+    """Parameters that the model's own plan places by their names: by module, then by local name.
+
+    These modules are not layers: stacked experts, or what an attention module stores for each head. Sinks, of
+    which planc's attention takes one for each head, need no plan.
+    """
+    owned: dict[str, tuple[str, Parameter]] = {
+        f"{module.fqn}.{parameter.name}": (module.fqn, parameter)
+        for module in inventory.modules
+        if module.kind is Kind.OTHER and module.fqn
+        for parameter in module.parameters
+    }
+    names = tuple(owned)
+    found: dict[str, dict[str, Placement]] = {}
+    for text, style in inventory.tp_plan if names else ():
+        for fqn in parse_own(text, NOWHERE).select(names):
+            owner, parameter = owned[fqn]
+            placement = own_placement(style, parameter.shape)
+            if placement is not None:
+                found.setdefault(owner, {})[parameter.name] = placement
+    for fqn, name in sinks_of(inventory).items():
+        found.setdefault(fqn, {})[name] = Shard(0)
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar
 
 from planc.plan.name_tree import fitting
 from planc.plan.segments import Alternative, Choice, Segment
@@ -18,6 +19,8 @@ MAX_ALTERNATIVES = 10_000
 _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(0|[1-9][0-9]{0,99})\.\.(0|[1-9][0-9]{0,99})\Z")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_*-]")
+
+Action = TypeVar("Action", covariant=True)
 
 Fault = tuple[int, int, str]
 """Offsets [start, end) in the pattern's text, and what is wrong there."""
@@ -66,6 +69,19 @@ class Pattern:
                 if len(segment.alternatives) > 1 and not unused.isdisjoint(option.choices):
                     unused.difference_update(option.choices)
                     yield option
+
+
+@record
+class PatternRule(Generic[Action]):
+    """`pattern -> action`, or a list of patterns."""
+
+    patterns: tuple[Pattern, ...]
+    action: Action
+    override: bool
+    span: Span
+    action_span: Span
+    level: int = 0
+    """The layer that the rule comes from: an override of a higher layer wins."""
 
 
 def _matches(segments: Sequence[Segment], parts: Sequence[str]) -> bool:

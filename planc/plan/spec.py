@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
-from planc.plan.actions import BufferShard, Frozen, NoRegion, Region, Trained
+from planc.plan.actions import BufferShard, NoRegion, Region
+from planc.plan.adapter import AdapterSpec as AdapterSpec
+from planc.plan.adapter import FreezeSpec as FreezeSpec
 from planc.plan.auto import Auto
 from planc.plan.balance import BalanceSpec
 from planc.plan.compile_backends import COMPILE_BACKENDS, AotEager, Eager, Inductor, InductorMode
@@ -24,7 +26,7 @@ from planc.plan.model_source import ModelSource, NamePart
 from planc.plan.nested import nested
 from planc.plan.observing import LoggingSpec, ProfileSpec
 from planc.plan.optimizer import OPTIMIZERS, SCHEDULES, Constant, Group, Optimizer, Schedule
-from planc.plan.pattern import Pattern
+from planc.plan.pattern import PatternRule as PatternRule
 from planc.plan.pipeline_schedule import SCHEDULES as PIPELINE_SCHEDULES
 from planc.plan.pipeline_schedule import Interleaved, OneFOneB, PipelineSchedule, StageOf
 from planc.plan.rope import ROPES, RopeScaling
@@ -36,21 +38,6 @@ from planc.plan.types import Optional, Variant, key
 from planc.record import record
 from planc.source import Span
 from planc.vocab import DType, MeshDim
-
-Action = TypeVar("Action", covariant=True)
-
-
-@record
-class PatternRule(Generic[Action]):
-    """`pattern -> action`, or a list of patterns."""
-
-    patterns: tuple[Pattern, ...]
-    action: Action
-    override: bool
-    span: Span
-    action_span: Span
-    level: int = 0
-    """The layer that the rule comes from: an override of a higher layer wins."""
 
 
 class Weights(StrEnum):
@@ -242,14 +229,6 @@ class ActivationCheckpointSpec:
 
 
 @record
-class FreezeSpec:
-    """Which parameters training keeps as they are; a pattern names parameters, or modules and all inside."""
-
-    rules: tuple[PatternRule[Frozen | Trained], ...]
-    span: Span
-
-
-@record
 class CompileSpec:
     """Which modules torch.compile compiles, and how."""
 
@@ -322,6 +301,14 @@ class HfExport:
     dtype: DType | None = key(
         Optional(Choice(DType)), default=None, doc="dtype of the exported weights; none is `model.dtype`"
     )
+    merged: bool = key(Bool(), default=False, doc="add to each adapted layer's weight what its adapter does")
+
+
+@record
+class AdapterExport:
+    """Export the adapters as a directory that peft loads: `export/adapter` in the run directory."""
+
+    when: ExportTime = key(Choice(ExportTime), default=ExportTime.END, doc="after the last step")
 
 
 @record
@@ -343,7 +330,9 @@ class CheckpointSpec:
         default=Resume.LATEST,
         doc="latest: continue from the last checkpoint in the run directory",
     )
-    export: Mapping[str, HfExport] = nested({"hf": HfExport}, doc="the weights in another library's format")
+    export: Mapping[str, HfExport | AdapterExport] = nested(
+        {"hf": HfExport, "adapter": AdapterExport}, doc="the weights in another library's format"
+    )
 
 
 @record
@@ -375,6 +364,7 @@ class Plan:
     activation_checkpoint: ActivationCheckpointSpec | None
     compile: CompileSpec | None
     freeze: FreezeSpec | None
+    adapter: AdapterSpec | None
     checkpoint: CheckpointSpec | None
     hardware: HardwareSpec | None
     logging: LoggingSpec | None

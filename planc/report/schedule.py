@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.diff.side import Side
 from planc.figures import plan as of_plan
 from planc.graph.graph import UNKNOWN_STEPS
-from planc.graph.ops import BuildOptimizer, BuildSchedule, Evaluate, ExportHf, SaveCheckpoint
+from planc.graph.ops import BuildOptimizer, BuildSchedule, Evaluate, ExportAdapter, ExportHf, SaveCheckpoint
 from planc.report.charts import Curve, chart
 from planc.report.html import Html, markup, table
 from planc.runtime.schedule import learning_rate_factor
@@ -65,6 +65,7 @@ def _rows(
         rows.append(("save", f"{' and '.join(when) or 'never'}, keeping the last {saves.keep_last}"))
     rows += [(f"evaluate {op.label}", f"{every_step(op.every_steps)}, and the last") for op in evaluations]
     rows += [("export", f"at the {op.when}, in {op.dtype}") for op in side.ops(ExportHf)]
+    rows += [("export of adapters", f"at the {op.when}") for op in side.ops(ExportAdapter)]
     return [*rows]
 
 

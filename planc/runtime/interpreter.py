@@ -13,6 +13,7 @@ from planc.graph.ops import (
     ComputeLoss,
     ComputeWeightGradients,
     Evaluate,
+    ExportAdapter,
     ExportHf,
     SaveCheckpoint,
     SettleSave,
@@ -104,7 +105,7 @@ def run(graph: Graph, backend: Backend, *, stop_after: int | None = None) -> int
             break
     if completed >= last:
         for op in graph.save:
-            if isinstance(op, ExportHf):
+            if isinstance(op, ExportHf | ExportAdapter):
                 _execute(backend, op, Position(completed))
     return ended
 
@@ -215,7 +216,7 @@ def _is_due(op: Op, step: int, *, last_step: int) -> bool:
         case SaveCheckpoint(every_steps=every_steps, at_end=at_end):
             is_every = every_steps is not None and step % every_steps == 0
             return is_every or (at_end and step == last_step)
-        case ExportHf(when="end"):
+        case ExportHf(when="end") | ExportAdapter(when="end"):
             return step == last_step
         case _:
             raise AssertionError(f"{op.name} does not save")

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from planc.inventory.schema import Inventory, Kind, Module
 from planc.layouts.families import families, family, layer_of
 from planc.plan.auto import Automatic
-from planc.plan.bind import bind, own_placements
+from planc.plan.bind import bind
+from planc.plan.parameters import own_placements
 from planc.plan.spec import Plan
 from planc.record import record
 from planc.vocab import outwards

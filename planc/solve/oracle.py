@@ -210,6 +210,7 @@ def _bare(plan: Plan) -> Plan:
         activation_checkpoint=None,
         compile=None,
         freeze=None,
+        adapter=None,
         expectations=(),
     )
 

@@ -5,7 +5,7 @@ A bias of zeros may be added on every rank, and a gate of zeros may let nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
 import torch
@@ -16,14 +16,20 @@ from planc.modeling.initialization import derived_seed
 from planc.runtime.torch.parallel.blocks import Slices
 from planc.runtime.torch.parallel.packing import Packing, packed_parameters
 from planc.runtime.torch.weights.weights import copy_block
+from planc.vocab import ancestors
 
 NOISE = Normal(0.0, 0.02)
 
 
-def perturb(model: nn.Module, *, seed: int) -> None:
-    """Add noise to the parameters and saved buffers of an initialized model, plain or distributed."""
+def perturb(model: nn.Module, *, seed: int, within: Collection[str] | None = None) -> None:
+    """Add noise to the parameters and saved buffers of an initialized model, plain or distributed.
+
+    `within` names layers of which only the adapters' weights are meant.
+    """
     packings = packed_parameters(model)
     for name, tensor in saved_tensors(model).items():
+        if within is not None and not {*ancestors(name)[1:2]}.intersection(within):
+            continue
         perturb_tensor(name, tensor, seed=seed, packing=packings.get(tensor))
 
 

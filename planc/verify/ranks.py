@@ -20,6 +20,7 @@ from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import (
     ClipGradients,
+    InitAdapters,
     InitWeights,
     LoadWeights,
     ResumeCheckpoint,
@@ -106,7 +107,9 @@ class Recorder(TorchBackend):
         super().execute(op, position)
         if self.perturbs and isinstance(op, InitWeights):
             perturb(self.state[nn.Module], seed=op.seed)
-        if isinstance(op, InitWeights | LoadWeights):
+        if self.perturbs and isinstance(op, InitAdapters):
+            perturb(self.state[nn.Module], seed=op.seed, within=op.modules)
+        if isinstance(op, InitWeights | LoadWeights | InitAdapters):
             whole = whole_tensors(self._parameters(), packings_of(self.state[nn.Module]))
             self.record.initial = of_all_stages(self.state, digests(whole))
             buffers = whole_tensors(dict(self.state[nn.Module].named_buffers()), {})

@@ -8,6 +8,7 @@ from typing import Any
 
 from planc.data_sources.kinds import JsonLinesSource
 from planc.inventory.routers import routers
+from planc.plan.adapter import Lora
 from planc.plan.balance import Layers, Over, balance_loss, is_balanced
 from planc.plan.bind import BoundPlan
 from planc.plan.data import TooLong
@@ -72,6 +73,9 @@ class Recipe:
     matrices: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """The parameters that Muon updates, and the rows of each part of those that fuse several."""
     balance: Balance | None = None
+    adapted: tuple[str, ...] = ()
+    """The linear layers with adapters."""
+    adapter: Lora | None = None
 
 
 def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType) -> Recipe:
@@ -107,6 +111,8 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         decays=tuple((name, decay) for names, decay in decays for name in names),
         rates=tuple((name, lr) for names, lr in rates for name in names),
         frozen=renamed.of(tuple(bound.frozen)),
+        adapted=renamed.of(tuple(bound.adapted)),
+        adapter=plan.adapter.kind if plan.adapter else None,
         balance=_balance(bound, renamed, micro_batch, global_batch=micro_batch * micro_steps * dp_size),
     )
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as functional
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
@@ -25,6 +27,7 @@ from planc.plan.optimizer import kind_of
 from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.packing import PackedDataset
 from planc.runtime.data.padding import PaddedDataset
+from planc.runtime.torch.weights.adapters import fill_adapters
 from planc.runtime.torch.weights.weights import initialize
 from planc.verify.muon import Muon
 from planc.verify.perturb import constants, perturb, perturb_tensor, saved_tensors
@@ -67,6 +70,7 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     )
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     initialize(model, seed=recipe.seed)
+    _adapt(model, recipe)
     perturb(model, seed=recipe.seed)
     saved = saved_tensors(model)
     for name in saved.keys() & buffers.keys():
@@ -110,6 +114,24 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
         final=snapshot(model),
         buffers=buffers,
     )
+
+
+def _adapt(model: nn.Module, recipe: Recipe) -> None:
+    """Let linear layers compute `W x + b + scale * B A x`."""
+    for name in recipe.adapted:
+        layer: Any = model.get_submodule(name)
+        assert recipe.adapter is not None, "layers with adapters have them of a kind"
+        rank, scale = recipe.adapter.rank, recipe.adapter.alpha
+        scale /= math.sqrt(rank) if recipe.adapter.rslora else rank
+        layer.lora_A = nn.Linear(layer.in_features, rank, bias=False, dtype=layer.weight.dtype)
+        layer.lora_B = nn.Linear(rank, layer.out_features, bias=False, dtype=layer.weight.dtype)
+        layer.forward = partial(_adapted, layer, scale)
+    fill_adapters(model, recipe.adapted, seed=recipe.seed)
+
+
+def _adapted(layer: Any, scale: float, x: Tensor) -> Tensor:
+    whole = layer.weight + scale * layer.lora_B.weight @ layer.lora_A.weight
+    return functional.linear(x, whole, layer.bias)
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:

@@ -252,8 +252,13 @@ def shrunk_graph(
 def _renamed(op: Any, renamed: Renaming) -> Any:
     """The op on the small model, in full precision; None if nothing is left to do."""
     match op:
+        case ops.AttachAdapters():
+            # Masks of dropout are compared apart.
+            modules = renamed.of(op.modules)
+            return replace(op, modules=modules, dropout=0.0) if modules else None
         case (
-            ops.ShardTensorParallel()
+            ops.InitAdapters()
+            | ops.ShardTensorParallel()
             | ops.ShareHeads()
             | ops.ShardExperts()
             | ops.CheckpointActivations()

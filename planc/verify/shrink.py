@@ -26,6 +26,7 @@ from planc.runtime.errors import STOPS
 from planc.runtime.model_files import config_digest
 from planc.runtime.rehearsal.stack import Stack, stack_of
 from planc.runtime.torch.dtypes import TORCH_DTYPES
+from planc.runtime.torch.weights.adapters import attach
 from planc.runtime.torch.weights.build import bare_model, meta_model, own_dtypes
 from planc.verify.recipe import CORPUS, MAX_RANKS, MODEL, SEQUENCE_LENGTH, Recipe, recipe_of
 from planc.verify.rewrite import in_small_stages, num_small_stages, resized, shrunk_graph
@@ -52,6 +53,8 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
     """Shrink the plan, and write its model and text into `folder`. CannotShrink, or RunError."""
     build = next(op for op in graph.setup if isinstance(op, ops.BuildModel))
     model = meta_model(build, base=base)
+    if graph.adapters is not None:
+        attach(model, graph.adapters)
     num_stages = num_small_stages(graph)
     layers, kept = _layers(bound, model, stack_of(model, graph), at_least=num_stages)
     numbers = tuple(int(name.rpartition(".")[2]) for name in kept)
@@ -70,8 +73,11 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
         own_dtypes=own_dtypes(short, dtype=dtype),
         kept_in_float32=kept_in_float32(short, TORCH_DTYPES[dtype]),
     )
-    require_twin(model, short, dict(zip(kept, _renumbered(kept), strict=True)), _config_of(model), small)
     renamed = Renaming(frozenset(layers), dict(zip(kept, _renumbered(kept), strict=True)), names_of(short))
+    if graph.adapters is not None:
+        attach(short, replace(graph.adapters, modules=renamed.of(graph.adapters.modules)))
+        renamed = replace(renamed, names=names_of(short))
+    require_twin(model, short, renamed.kept, _config_of(model), small)
     recipe = recipe_of(bound, renamed, folder=folder, dtype=dtype)
     sizes = {mesh_dim: min(size, MAX_RANKS) for mesh_dim, size in graph.mesh}
     staged = in_small_stages(

@@ -27,12 +27,21 @@ LAW: dict[str, tuple[str, ...]] = {
     "pipelining": (),
     "plan": (
         *("source", "vocab", "devices", "hub", "diagnostics", "syntax", "styles"),
-        *("inventory.schema", "inventory.routers", "optimizers", "data_sources", "pipelining"),
+        *("inventory.adapters", "inventory.schema", "inventory.routers", "optimizers"),
+        *("data_sources", "pipelining"),
     ),
-    "layouts": ("vocab", "styles", "inventory.schema", "plan.bind", "plan.divided_heads"),
+    "layouts": (
+        "vocab",
+        "styles",
+        "inventory.adapters",
+        "inventory.schema",
+        "plan.bind",
+        "plan.divided_heads",
+    ),
     "checks": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "styles", "plan", "layouts"),
-        *("inventory.schema", "inventory.routers", "inventory.matrices", "data_sources", "pipelining"),
+        *("inventory.adapters", "inventory.schema", "inventory.routers", "inventory.matrices"),
+        *("data_sources", "pipelining"),
         "hub.tokenizer_files",
     ),
     "graph": (
@@ -40,7 +49,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "lower": (
         *("vocab", "styles", "optimizers", "plan", "layouts", "graph", "inventory.schema"),
-        *("inventory.routers", "inventory.matrices", "pipelining", "data_sources"),
+        *("inventory.adapters", "inventory.routers", "inventory.matrices", "pipelining", "data_sources"),
     ),
     "estimate": (
         *("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),

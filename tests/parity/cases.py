@@ -107,6 +107,8 @@ class Case:
     """Modules and parameters that are not trained."""
     is_compiled: bool = False
     """Whether layers are compiled, by the backend that needs no C++ compiler."""
+    adapter: str = ""
+    """The body of a block `adapter`."""
     weights: Literal["random", "pretrained"] = "random"
     """Against one process they are `pretrained`, and so of neither side's making."""
 
@@ -224,6 +226,8 @@ def plan_text(case: Case, *, saves: bool = False) -> str:
     if case.frozen:
         rules = "".join(f'  "{name}" -> frozen\n' for name in case.frozen)
         blocks.append(f"freeze {{\n{rules}}}")
+    if case.adapter:
+        blocks.append(f"adapter {{\n{case.adapter}}}")
     if saves:
         blocks.append(f"checkpoint {{\n  save_every = {SAVE_STEP} steps\n  keep_last = 9\n}}")
     return "\n".join(blocks) + "\n"

@@ -7,7 +7,7 @@ schedule, decay and clipping are written a second time, from planc's documents.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,16 +31,23 @@ END_OF_DOCUMENT = 256
 
 
 def train_reference(
-    model_name: str, *, workspace: Path, dtype: torch.dtype = torch.float32, frozen: Sequence[str] = ()
+    model_name: str,
+    *,
+    workspace: Path,
+    dtype: torch.dtype = torch.float32,
+    frozen: Sequence[str] = (),
+    prepare: Callable[[nn.Module], object] = lambda model: None,
 ) -> Training:
     """The training that every case with this model, and with its pretrained weights, must repeat.
 
-    `frozen` are the names of modules and parameters that keep their values.
+    `frozen` are the names of modules and parameters that keep their values; `prepare` changes the model
+    before it trains.
     """
     write_weights(workspace / model_name)
     model = _loaded(workspace / model_name, dtype=dtype)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(not any(f"{name}.".startswith(f"{one}.") for one in frozen))
+    prepare(model)
     initial, windows = snapshot(model), _windows(workspace)
     optimizer = torch.optim.AdamW(_groups(model), lr=cases.LEARNING_RATE, betas=cases.BETAS, eps=1e-8)
     losses, norms, rates, ids, gradients = [], [], [], [], {}

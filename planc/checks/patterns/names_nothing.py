@@ -20,6 +20,7 @@ def check(subject: Subject) -> Findings:
         (plan.activation_checkpoint, "nothing is recomputed", "full"),
         (plan.compile, "nothing is compiled", "region"),
         (plan.freeze, "nothing is frozen", "frozen"),
+        (plan.adapter, "no layer has an adapter, and nothing is trained", "adapted"),
     ):
         if block is not None and not block.rules:
             rule = (

@@ -32,6 +32,7 @@ def check(subject: Subject) -> Findings:
         plan.activation_checkpoint,
         plan.compile,
         plan.freeze,
+        plan.adapter,
         plan.optimizer,
     )
     for rules in (block.rules for block in blocks if block is not None):

@@ -110,7 +110,7 @@ def _blocks(subject: Subject) -> Iterator[Sequence[PatternRule[Any]]]:
     blocks = (
         *(plan.tensor_parallel, plan.expert_parallel, plan.fsdp),
         *(plan.activation_checkpoint, plan.compile),
-        *(plan.context_parallel, plan.optimizer, plan.freeze),
+        *(plan.context_parallel, plan.optimizer, plan.freeze, plan.adapter),
     )
     return (block.rules for block in blocks if block is not None)
 

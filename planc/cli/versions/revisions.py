@@ -20,6 +20,7 @@ from planc.diff.side import Side, side_of
 from planc.diff.verdict import judge
 from planc.graph.artifact import Artifact, ArtifactError, graph_of, load
 from planc.hub.user_dirs import cache_dir
+from planc.inventory.adapters import with_adapters
 from planc.inventory.files import InventoryError
 from planc.inventory.known import KnownModels
 from planc.inventory.schema import Inventory
@@ -166,7 +167,10 @@ def _inventory(
         found = known.get(side.model.path)
     except InventoryError:
         return None
-    return found if found.config_digest == side.model.config_digest else None
+    if found.config_digest != side.model.config_digest:
+        return None
+    op = side.graph.adapters
+    return with_adapters(found, frozenset(op.modules), rank=op.rank, dropout=op.dropout) if op else found
 
 
 def committed(path: str) -> str:

@@ -111,3 +111,23 @@ class ExportHf(Op):
             writes=(Resource.EXPORT,),
             communicates=self.over,
         )
+
+
+@record(kw_only=True)
+class ExportAdapter(Op):
+    op: Literal["export.adapter"] = "export.adapter"
+    stage: ClassVar[Stage] = Stage.SAVE
+    phase: ClassVar[Phase] = Phase.CHECKPOINT
+    summary: ClassVar[str] = "Gathers the adapters into a directory that peft can load."
+    when: Annotated[Literal["end"], output("checkpoint.export.adapter", 'export "adapter"')]
+    path: Annotated[str, DERIVED]
+    """The model's own directory, which the export names as its base."""
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.WEIGHTS,),
+            finds=(Resource.PIPELINE,),
+            writes=(Resource.EXPORT,),
+            communicates=self.over,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from planc.devices.attention_kernels import AttentionCall
@@ -60,6 +61,28 @@ class BuildModel(Op):
 
     def effects(self) -> Effects:
         return Effects(writes=(Resource.MODEL,))
+
+
+@record(kw_only=True)
+class AttachAdapters(Op):
+    op: Literal["adapters.attach"] = "adapters.attach"
+    stage: ClassVar[Stage] = Stage.BUILD
+    summary: ClassVar[str] = (
+        "Adds to each layer's output what two small linear layers make of its input: its adapter."
+    )
+    modules: Annotated[tuple[str, ...], identity("adapter")]
+    rank: Annotated[int, identity("adapter.kind.rank", "adapter rank")]
+    alpha: Annotated[float, numerics("adapter.kind.alpha", "adapter alpha")]
+    rslora: Annotated[bool, numerics("adapter.kind.rslora", "adapter rslora")]
+    dropout: Annotated[float, numerics("adapter.kind.dropout", "adapter dropout")]
+
+    @property
+    def scale(self) -> float:
+        """What the adapters' outputs are multiplied by."""
+        return self.alpha / (sqrt(self.rank) if self.rslora else self.rank)
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
 
 
 @record(kw_only=True)
@@ -232,3 +255,17 @@ class LoadWeights(Op):
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.MODEL,), finds=(Resource.PIPELINE,), writes=(Resource.WEIGHTS,))
+
+
+@record(kw_only=True)
+class InitAdapters(Op):
+    op: Literal["adapters.init"] = "adapters.init"
+    stage: ClassVar[Stage] = Stage.LOAD
+    summary: ClassVar[str] = (
+        "Draws the adapters' first weights by their places, and sets the second to zero: no output changes."
+    )
+    modules: Annotated[tuple[str, ...], DERIVED]
+    seed: Annotated[int, identity("model.seed")]
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.WEIGHTS,))

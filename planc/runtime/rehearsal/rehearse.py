@@ -16,6 +16,7 @@ from planc.runtime.rehearsal.findings import Failure, Measured, Rehearsal
 from planc.runtime.rehearsal.measure import measure, rehearse_rank
 from planc.runtime.rehearsal.ranks import rehearsed_ranks
 from planc.runtime.rehearsal.stack import Stack, by_stage, rehearsed_stack
+from planc.runtime.torch.weights.adapters import attach
 from planc.runtime.torch.weights.build import meta_model
 from planc.vocab import MeshDim, sharded_lengths
 
@@ -32,6 +33,8 @@ def rehearse(
     (build,) = (op for op in graph.setup if isinstance(op, BuildModel))
     report("building the model")
     model = meta_model(build, base=base)
+    if graph.adapters is not None:
+        attach(model, graph.adapters)
     stack, pipeline = rehearsed_stack(model, graph), pipeline_of(graph)
     whole: frozenset[str] = frozenset()
     if pipeline is not None:

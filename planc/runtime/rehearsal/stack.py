@@ -18,6 +18,7 @@ from planc.graph.graph import AnyOp, Graph
 from planc.graph.ops import (
     Accumulate,
     AllReduceGradients,
+    AttachAdapters,
     AttachDropout,
     BalanceExperts,
     BuildOptimizer,
@@ -25,6 +26,7 @@ from planc.graph.ops import (
     CompileModules,
     FreezeParameters,
     FullyShard,
+    InitAdapters,
     OpenData,
     PrefetchUnits,
     SaveCheckpoint,
@@ -129,7 +131,7 @@ def _treatment(graph: Graph) -> dict[str, list[object]]:
             case ShareHeads():
                 for fqn in op.modules:
                     found[fqn].append((op.name, op.counts, op.arguments))
-            case ShardExperts():
+            case ShardExperts() | AttachAdapters():
                 for fqn in op.modules:
                     found[fqn].append((op.name,))
             case CheckpointActivations(mode=mode) | CompileModules(mode=mode):
@@ -190,7 +192,9 @@ def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
     """The op without dropped names; None if nothing is left to do."""
     match op:
         case (
-            AttachDropout()
+            AttachAdapters()
+            | InitAdapters()
+            | AttachDropout()
             | ShardTensorParallel()
             | ShareHeads()
             | ShardExperts()

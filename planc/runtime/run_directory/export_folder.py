@@ -35,6 +35,9 @@ from planc.strict_json import loads
 ORIGIN_NAME = "planc_export.json"
 """Names the plan and step of an export; a directory without it is never replaced."""
 
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""The names of peft's files."""
+
 _MAX_ORIGIN_BYTES = 10_000
 
 _GENERATION = "generation_config.json"
@@ -120,8 +123,34 @@ def finish(temporary: Path, folder: Path, *, described: Description, effort: Bes
         lacks_tokenizer = _write_tokenizer(temporary, described)
         if len(described.files) > 1:
             _write_json(temporary / _INDEX, _index(described.files))
+    return _put_into_place(temporary, folder, described.origin, effort, lacks_tokenizer=lacks_tokenizer)
+
+
+def finish_adapter(
+    temporary: Path,
+    folder: Path,
+    *,
+    config: Mapping[str, Any],
+    origin: Mapping[str, Any],
+    effort: BestEffort | None = None,
+) -> str:
+    """Complete an export of adapters and put it into place, as `finish` does."""
+    with storage_errors(f"cannot complete {folder}"):
+        _write_json(temporary / ADAPTER_CONFIG, config)
+    return _put_into_place(temporary, folder, origin, effort)
+
+
+def _put_into_place(
+    temporary: Path,
+    folder: Path,
+    origin: Mapping[str, Any],
+    effort: BestEffort | None,
+    *,
+    lacks_tokenizer: str = "",
+) -> str:
+    with storage_errors(f"cannot complete {folder}"):
         written = sorted((*(path.name for path in temporary.iterdir()), ORIGIN_NAME))
-        _write_json(temporary / ORIGIN_NAME, {**described.origin, "files": written})
+        _write_json(temporary / ORIGIN_NAME, {**origin, "files": written})
         replaced = exported_step(folder)
         kept = _keep_foreign(folder, temporary) if replaced is not None else ()
         fsync_directory(temporary)

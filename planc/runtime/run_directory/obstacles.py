@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from planc.graph.graph import Graph
-from planc.graph.ops import ExportHf, ResumeCheckpoint, SaveCheckpoint
+from planc.graph.ops import ExportAdapter, ExportHf, ResumeCheckpoint, SaveCheckpoint
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import committed_steps, is_leftover, step_of
 from planc.runtime.files.best_effort import retried
@@ -39,8 +39,9 @@ def obstacles(folder: Path, graph: Graph) -> tuple[Obstacle, ...]:
     if saves or resumes:
         prunes = any(op.keep_last is not None for op in saves)
         found += _of_checkpoints(folder / CHECKPOINTS, prunes=prunes)
-    if any(isinstance(op, ExportHf) for op in graph.save):
-        found += _of_exports(folder / EXPORT)
+    names = [op.op.removeprefix("export.") for op in graph.save if isinstance(op, ExportHf | ExportAdapter)]
+    if names:
+        found += _of_exports(folder / EXPORT, names)
     return tuple(found)
 
 
@@ -78,17 +79,18 @@ def _of_step(path: Path, *, prunes: bool) -> Iterator[Obstacle]:
         yield Obstacle(path, "can't be deleted by this user, as checkpoint.keep_last requires", help)
 
 
-def _of_exports(root: Path) -> Iterator[Obstacle]:
+def _of_exports(root: Path, names: Sequence[str]) -> Iterator[Obstacle]:
     if not _is_there(root):
         return
     if obstacle := _unusable_directory(root):
         yield obstacle
         return
-    try:
-        exported_step(root / "hf")
-    except CheckpointError:
-        help = "move it away, or choose another directory with --run-dir"
-        yield Obstacle(root / "hf", "is not an export of a run, and the run would replace it", help)
+    for path in (root / name for name in names):
+        try:
+            exported_step(path)
+        except CheckpointError:
+            help = "move it away, or choose another directory with --run-dir"
+            yield Obstacle(path, "is not an export of a run, and the run would replace it", help)
 
 
 def _is_there(path: Path) -> bool:

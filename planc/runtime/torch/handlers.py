@@ -37,12 +37,13 @@ from planc.runtime.torch.training import (
     step_read,
 )
 from planc.runtime.torch.training import forward_backward as steps
-from planc.runtime.torch.weights import build, export, freezing, weights
+from planc.runtime.torch.weights import adapters, build, export, export_adapter, freezing, weights
 
 HANDLERS: Mapping[type[Op], Handler] = {
     ops.InitMesh: mesh.init_mesh,
     ops.OpenLog: reporting_log.open_log,
     ops.BuildModel: build.build_model,
+    ops.AttachAdapters: adapters.attach_adapters,
     ops.FreezeParameters: freezing.freeze_parameters,
     ops.AttachAttention: build.attach_attention,
     ops.AttachDropout: dropout.attach_dropout,
@@ -57,6 +58,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.MaterialiseWeights: weights.materialize_weights,
     ops.InitWeights: weights.init_weights,
     ops.LoadWeights: weights.load_weights,
+    ops.InitAdapters: adapters.init_adapters,
     ops.BuildOptimizer: optimizer.build_optimizer,
     ops.BuildSchedule: optimizer.build_schedule,
     ops.OpenSource: batches.open_source,
@@ -90,4 +92,5 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.SettleSave: background_saving.settle_save,
     ops.SaveCheckpoint: checkpointing.save_checkpoint,
     ops.ExportHf: export.export_hf,
+    ops.ExportAdapter: export_adapter.export_adapter,
 }

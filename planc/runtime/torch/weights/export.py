@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from planc.runtime.torch.weights.conversion import to_checkpoint
 from planc.runtime.torch.weights.export_files import Turn, Writer, deal, turns
 from planc.runtime.torch.weights.export_format import common_dtype, refuse_overflow
 from planc.runtime.torch.weights.views import View, leaf
+from planc.vocab import DOWN, UP
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,17 @@ class Exported:
     packing: Packing | None
     source: int | None
     """The pp rank that has it, in a pipeline; None if every one has."""
+    merges: Merge | None = None
+    """The adapter that is added to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """An adapter: `scale * up @ down` is what it adds to its layer's weight."""
+
+    down: Exported
+    up: Exported
+    scale: float
 
 
 def _exported(
@@ -136,17 +148,37 @@ def _exported(
 ) -> Mapping[str, Exported]:
     """Every tensor with the dtype that it is written in, tied ones once; buffers keep their own dtype.
 
+    Weights of layers with adapters are merged with them.
     In the model's dtype all keep their own, as in `save_pretrained`. In another, parameters get the dtypes
     that `from_pretrained` would give them.
     """
     ignored = tuple(getattr(model, "_keys_to_ignore_on_save", None) or ())
     dtypes = export_format.written_dtypes(pristine, op.dtype) if op.dtype is not run.model_op.dtype else {}
-    packings = packed_parameters(model)
+    # Every rank gathers in the model's order.
+    names = [name for name in tensor_names(pristine).values() if name not in ignored]
+    found = exported_tensors(model, names, pipeline, dtypes=dtypes)
+    adapters = run.graph.adapters
+    for fqn in adapters.modules if adapters else ():
+        down, up = (f"{fqn}.{part}.weight" for part in (DOWN, UP))
+        parts = exported_tensors(model, (down, up), pipeline)
+        assert adapters is not None, "it has the modules"
+        merge = Merge(parts[down], parts[up], adapters.scale)
+        found[f"{fqn}.weight"] = replace(found[f"{fqn}.weight"], merges=merge)
+    return found
+
+
+def exported_tensors(
+    model: nn.Module,
+    names: Iterable[str],
+    pipeline: Pipeline | None,
+    *,
+    dtypes: Mapping[str, torch.dtype] | None = None,
+) -> dict[str, Exported]:
+    """Those of the names that the model has, on any stage; in their own dtypes but for those of `dtypes`."""
+    packings, dtypes = packed_parameters(model), dtypes or {}
     held = {name: tensor.detach() for tensor, name in tensor_names(model).items()}
     packed = {name: packings.get(tensor) for tensor, name in tensor_names(model).items()}
     tensors = {**_elsewhere(held, pipeline), **held}
-    # Every rank gathers in the model's order.
-    names = [name for name in tensor_names(pristine).values() if name in tensors and name not in ignored]
     return {
         name: Exported(
             tensors[name],
@@ -155,6 +187,7 @@ def _exported(
             pipeline.rank_of(name) if pipeline is not None else None,
         )
         for name in names
+        if name in tensors
     }
 
 
@@ -210,8 +243,20 @@ class Gathering:
 
         Raises the same RunError on each where a cast leaves the range of the dtype.
         """
-        exported, pipeline = self._tensors[name], self._pipeline
-        tensor = exported.tensor
+        exported = self._tensors[name]
+        if exported.merges is None:
+            return self._of_one(name, exported)
+        merges, own = exported.merges, exported.tensor.dtype
+        parts = [replace(one, dtype=one.tensor.dtype) for one in (exported, merges.down, merges.up)]
+        wide = torch.promote_types(own, torch.float32)
+        weight, down, up = (self._of_one(name, one).to(wide) for one in parts)
+        merged = (weight + merges.scale * up @ down).to(exported.dtype)
+        refuse_overflow(name, merged)
+        return merged
+
+    def _of_one(self, name: str, exported: Exported) -> Tensor:
+        """A tensor that is held as it is."""
+        tensor, pipeline = exported.tensor, self._pipeline
         if tensor.is_meta:
             whole = torch.empty_like(tensor, dtype=exported.dtype, device=self._run.weights_device)
         else:

@@ -8,15 +8,17 @@ from torch import nn
 
 from planc.graph.graph import Graph
 from planc.graph.op import Op, Resource, declared_effects
-from planc.graph.ops import OPS, BuildModel, FreezeParameters
+from planc.graph.ops import OPS, AttachAdapters, BuildModel, FreezeParameters
 from planc.runtime.errors import RunError
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.weights.fit import listed
 
 PLACING = frozenset(
-    kind for kind in OPS if Resource.MODEL in declared_effects(kind).writes and kind is not BuildModel
+    kind
+    for kind in OPS
+    if Resource.MODEL in declared_effects(kind).writes and kind not in (BuildModel, AttachAdapters)
 )
-"""The ops that change the model's modules or parameters."""
+"""The ops that change the model's modules or parameters once it has them all."""
 
 
 def freeze_parameters(run: Run, op: FreezeParameters, model: nn.Module) -> None:

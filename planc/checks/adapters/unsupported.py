@@ -1,0 +1,41 @@
+"""What adapters do not support yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
+from planc.layouts.families import family
+from planc.source import Span
+
+CODE = Code("P771", "adapters-unsupported", "adapters do not support this yet")
+
+_SHOWN = ("colwise", "packed_colwise", "rowwise", "rowwise_split_input", "replicate")
+"""The styles of layers with adapters that were compared with one process."""
+
+
+@reports(CODE)
+def check(subject: Subject) -> Findings:
+    """One finding for each other part of the plan that they were not shown to be exact with."""
+    spec = subject.plan.adapter
+    for span, text, help in _unsupported(subject) if spec else ():
+        assert spec is not None, "there is nothing to find without the block"
+        yield CODE.at(
+            span,
+            text,
+            secondary=(Label(spec.span, "layers have adapters"),),
+            help=f"{help}, or remove the block `adapter`",
+        )
+
+
+def _unsupported(subject: Subject) -> Iterator[tuple[Span, str, str]]:
+    """(place, what it is, help)."""
+    plan, styles = subject.plan, subject.bound.styles
+    for fqn in subject.bound.adapted if plan.mesh.tp > 1 else ():
+        if fqn in styles and styles[fqn].style.name not in _SHOWN:
+            name = family(subject.inventory, fqn)
+            yield styles[fqn].span, f"`{name}` has an adapter", f"leave `{name}` without an adapter"
+    if plan.expert_parallel is not None and subject.bound.experts:
+        span = plan.expert_parallel.span
+        yield span, "experts on different ranks", "remove the block `expert_parallel`"

@@ -1,0 +1,74 @@
+"""A model with adapters, as data: each adapted layer has two linear layers more inside of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from planc.inventory.footprint import NOTHING
+from planc.inventory.schema import Draw, Inventory, Kind, Module, Parameter
+from planc.vocab import DOWN, DROP, UP, DropoutDim
+
+
+def is_of_adapter(fqn: str) -> bool:
+    """Whether a module is one of an adapter's, by its name."""
+    return fqn.rpartition(".")[2] in (DROP, DOWN, UP)
+
+
+def adapted_layers(inventory: Inventory) -> tuple[str, ...]:
+    """The layers that have an adapter, in the model's order."""
+    ends = f".{DOWN}"
+    return tuple(fqn.removesuffix(ends) for fqn in inventory.names() if fqn.endswith(ends))
+
+
+def is_adaptable(inventory: Inventory, fqn: str) -> bool:
+    """Whether a module can have an adapter: a linear layer of its own whose output nothing else computes."""
+    module = inventory.get(fqn)
+    if module is None or module.kind is not Kind.LINEAR or module is inventory.head:
+        return False
+    return not {f"{fqn}.weight"}.intersection(name for tie in inventory.ties for name in tie)
+
+
+def with_adapters(inventory: Inventory, fqns: frozenset[str], *, rank: int, dropout: float) -> Inventory:
+    """The inventory of the model with adapters on these linear layers, once if it has them."""
+    fqns = fqns.difference(adapted_layers(inventory))
+    if not fqns:
+        return inventory
+    modules = (
+        one
+        for module in inventory.modules
+        for one in (_adapted(module, rank, dropout) if module.fqn in fqns else (module,))
+    )
+    return replace(inventory, modules=tuple(modules))
+
+
+def _adapted(module: Module, rank: int, dropout: float) -> Iterator[Module]:
+    """The layer and its adapter, whose output reaches the layer's."""
+    down, up = f"{module.fqn}.{DOWN}", f"{module.fqn}.{UP}"
+    yield replace(module, returns=(*module.returns, up))
+    entering = module.sources
+    if dropout:
+        dims = (DropoutDim.BATCH, DropoutDim.SEQUENCE, module.in_features)
+        draw, drop = Draw(dropout, dims, entering), f"{module.fqn}.{DROP}"
+        yield Module(drop, "Dropout", Kind.CONTAINER, sources=entering, draws=(draw,))
+        entering = (drop,)
+    for fqn, shape, sources in (
+        (down, (rank, module.in_features), entering),
+        (up, (module.out_features, rank), (down,)),
+    ):
+        weight = Parameter("weight", shape)
+        yield Module(fqn, "Linear", Kind.LINEAR, (weight,), sources=sources, activation=NOTHING)
+
+
+def without_adapters(inventory: Inventory) -> Inventory:
+    """The inventory of the model itself."""
+    layers = adapted_layers(inventory)
+    if not layers:
+        return inventory
+    ups = {f"{fqn}.{UP}" for fqn in layers}
+    modules = (
+        replace(module, returns=tuple(fqn for fqn in module.returns if fqn not in ups))
+        for module in inventory.modules
+        if not is_of_adapter(module.fqn)
+    )
+    return replace(inventory, modules=tuple(modules))

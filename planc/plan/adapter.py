@@ -1,0 +1,55 @@
+"""What is trained: parameters that are not frozen, and adapters."""
+
+from __future__ import annotations
+
+from planc.plan.actions import Frozen, Trained
+from planc.plan.pattern import PatternRule
+from planc.plan.scalars import Bool, Float, Int
+from planc.plan.types import Variant, key
+from planc.record import record
+from planc.source import Span
+
+
+@record
+class Lora:
+    """Low-rank adapters (LoRA): `output + scale * B(A(dropout(input)))`.
+
+    A is initialized as a linear layer of PyTorch, B with zeros.
+    """
+
+    rank: int = key(Int(1), doc="rows of A, and columns of B", example="16")
+    alpha: float = key(Float(0.0), doc="the scale is alpha / rank", example="32")
+    dropout: float = key(
+        Float(0.0, 0.999999), default=0.0, doc="of A's input, with equal masks on every mesh"
+    )
+    rslora: bool = key(Bool(), default=False, doc="the scale is alpha / sqrt(rank)")
+
+
+ADAPTERS = {"lora": Lora}
+
+
+@record
+class Adapted:
+    """Add an adapter to the linear layer."""
+
+
+@record
+class NotAdapted:
+    """Leave the module without an adapter."""
+
+
+@record
+class FreezeSpec:
+    """Which parameters training keeps as they are; a pattern names parameters, or modules and all inside."""
+
+    rules: tuple[PatternRule[Frozen | Trained], ...]
+    span: Span
+
+
+@record
+class AdapterSpec:
+    """Small weights that are trained with linear layers; the model's own are frozen unless `freeze` trains some."""
+
+    rules: tuple[PatternRule[Adapted | NotAdapted], ...]
+    span: Span
+    kind: Lora = key(Variant(ADAPTERS, "adapter"), doc="the adapter", example="lora(rank = 16, alpha = 32)")

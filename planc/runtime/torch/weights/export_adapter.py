@@ -1,0 +1,75 @@
+"""Export adapters for peft: a small file of their weights, and what peft needs to know of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import planc
+from planc.graph.ops import AttachAdapters, ExportAdapter
+from planc.runtime.checkpoint_format.shards import Entry
+from planc.runtime.interpreter import Position
+from planc.runtime.run_directory import export_folder
+from planc.runtime.torch.agreement.texts import rank
+from planc.runtime.torch.checkpoint.agreement import from_coordinator
+from planc.runtime.torch.checkpoint.errors import run_errors
+from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import Weights
+from planc.runtime.torch.weights.export import Export, Gathering, exported_tensors, without_gather_warnings
+from planc.runtime.torch.weights.export_format import as_bytes, entries_of
+from planc.vocab import DOWN, UP
+
+_PREFIX = "base_model.model."
+"""peft's name of the model inside of its own two."""
+
+
+def export_adapter(
+    run: Run, op: ExportAdapter, at: Position, weights: Weights, pipeline: Pipeline | None
+) -> Export:
+    """Write `export/adapter` into the run directory, replacing an earlier export of the run."""
+    adapters = run.graph.adapters
+    assert adapters is not None, "a check refuses an export of adapters that a plan doesn't have"
+    names = [f"{fqn}.{part}.weight" for fqn in adapters.modules for part in (DOWN, UP)]
+    gathering = Gathering(run, exported_tensors(weights.model, names, pipeline), pipeline)
+    entries = entries_of(gathering.views, dtype_of=gathering.dtype)
+    named = [Entry(f"{_PREFIX}{one.key}", one.dtype, one.shape) for one in entries]
+    content = []
+    with without_gather_warnings():
+        for view in gathering.views.values():
+            gathering.gather(view)
+            if rank() == 0:
+                content.append(bytes(as_bytes(gathering.values(view))))
+    folder = run.paths.run / "export" / "adapter"
+    origin = {"planc": planc.__version__, "plan_hash": run.plan_hash, "step": at.step}
+
+    def write() -> str:
+        temporary = export_folder.begin(folder, effort=run.effort)
+        path = temporary / export_folder.ADAPTER_WEIGHTS
+        export_folder.write_file(path, named, data=map(memoryview, content))
+        config = adapter_config(adapters, base=op.path)
+        return export_folder.finish_adapter(
+            temporary, folder, config=config, origin=origin, effort=run.effort
+        )
+
+    with run_errors():
+        replaced = from_coordinator(write)
+    run.observer.noted(f"exported {folder}{replaced}")
+    return Export(folder)
+
+
+def adapter_config(op: AttachAdapters, *, base: str) -> dict[str, Any]:
+    """peft's adapter_config.json. Its module names are whole: a shorter one could match other layers too."""
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "target_modules": list(op.modules),
+        "r": op.rank,
+        "lora_alpha": int(op.alpha) if op.alpha == int(op.alpha) else op.alpha,
+        "lora_dropout": op.dropout,
+        "use_rslora": op.rslora,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "init_lora_weights": True,
+        "inference_mode": True,
+    }

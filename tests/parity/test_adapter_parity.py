@@ -1,0 +1,233 @@
+"""Plans with adapters, on every kind of mesh, against one process with LoRA written out in plain PyTorch.
+
+Both begin with the same adapters, of which none is zero: a B of zeros would hide whatever reaches A.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from planc.graph.op import Op
+from planc.graph.ops import BuildOptimizer
+from planc.runtime.interpreter import Position
+from planc.runtime.torch.dispatch import State
+from planc.runtime.torch.parallel.blocks import Slices
+from planc.runtime.torch.parallel.packing import packed_parameters
+from planc.runtime.torch.weights.weights import copy_block
+from planc.verify.compare import disagreements, worst_gradient, worst_relative
+from tests.dist.pool import run_ranks
+from tests.parity.cases import (
+    ALL_8,
+    CP2_DP2,
+    CP2_TP2,
+    PP2_DP2,
+    TP2_DP2,
+    TP2_REPLICATE2,
+    Case,
+    compile_case,
+    make_workspace,
+)
+from tests.parity.compare import TOLERANCE
+from tests.parity.ranks import Record, Task, train_rank
+from tests.parity.reference import train_reference
+
+QV = '  kind = lora(rank = 4, alpha = 8)\n  "model.layers.*.self_attn.{q,v}_proj" -> adapted\n'
+ALL = (
+    "  kind = lora(rank = 3, alpha = 5, rslora = true)\n"
+    '  "model.layers.*.{self_attn,mlp}.*_proj" -> adapted\n'
+    '  override "model.layers.0.mlp.up_proj" -> none\n'
+)
+UPPER = '  kind = lora(rank = 4, alpha = 8)\n  "model.layers.1.mlp.down_proj" -> adapted\n'
+EVERY = '  kind = lora(rank = 2, alpha = 3)\n  "model.layers.*.mlp.*_proj" -> adapted\n'
+COMPILED = f'{QV}}}\ncompile {{\n  backend = aot_eager\n  "model.layers.*" -> region\n'
+EXPORTED = f'{QV}}}\ncheckpoint {{\n  export "hf" {{ merged = true }}\n  export "adapter" {{}}\n'
+SCALES = {COMPILED: 8 / 4, EVERY: 3 / 2, QV: 8 / 4, ALL: 5 / 3**0.5, UPPER: 8 / 4}
+
+QUICK = (
+    Case("DP2·CP2·TP2", "all projections", ALL_8, adapter=ALL),
+    Case("DP2", "whole replicas", {"dp_replicate": 2}, micro_batch=1, adapter=QV, replicas="whole"),
+)
+SLOW = (
+    Case("1", "", adapter=QV),
+    Case("1", "biases", model="starcoder", adapter=QV),
+    Case("DP4", "", {"dp_shard": 4}, adapter=QV),
+    Case("DP4", "HSDP 2x2", {"dp_replicate": 2, "dp_shard": 2}, adapter=ALL),
+    Case("DP4", "tied, accumulate 2", {"dp_shard": 4}, "llama-tied", micro_batch=1, adapter=UPPER),
+    Case("DP2", "recompute", {"dp_shard": 2}, recomputes=True, adapter=ALL),
+    Case("DP2", "selective", {"dp_shard": 2}, recomputes=True, recomputation="selective", adapter=ALL),
+    Case("DP2", "offload", {"dp_shard": 2}, recomputes=True, recomputation="offload", adapter=QV),
+    Case("DP2", "3 units ahead", {"dp_shard": 2}, settings=("fsdp.prefetch=3",), adapter=UPPER),
+    Case("DP2", "loss in chunks", {"dp_shard": 2}, settings=("train.loss_chunks=4",), adapter=QV),
+    Case("DP2", "experts", {"dp_shard": 2}, "qwen3-moe", adapter=QV),
+    Case("TP2·DP2", "", TP2_DP2, adapter=ALL),
+    Case("TP2·DP2", "auto, no SP", TP2_DP2, tensor_parallel="auto", adapter=ALL),
+    Case("TP4", "qwen3 q/k norms", {"tp": 4}, "qwen3", adapter=ALL),
+    Case(
+        "TP2·DP2", "whole replicas, recompute", TP2_REPLICATE2, replicas="whole", recomputes=True, adapter=ALL
+    ),
+    Case("TP2·DP2", "experts", TP2_DP2, "qwen3-moe", tensor_parallel="auto", adapter=QV),
+    Case("TP2·DP2", "biases", TP2_DP2, "starcoder", tensor_parallel="auto", adapter=QV),
+    Case("CP2·TP2", "ulysses", CP2_TP2, rotate="ulysses", balance="none", adapter=ALL),
+    Case("CP2·DP2", "allgather", CP2_DP2, rotate="allgather", adapter=ALL),
+    Case("TP2·DP2", "compiled", TP2_DP2, adapter=COMPILED),
+    Case("PP2·DP2", "", PP2_DP2, "llama-deep", micro_batch=1, adapter=ALL),
+    Case("PP2·TP2", "upper", {"pp": 2, "tp": 2}, "llama-deep", micro_batch=2, adapter=EVERY),
+    Case(
+        "PP2·DP2",
+        "interleaved",
+        PP2_DP2,
+        "llama-deep",
+        micro_batch=1,
+        schedule="interleaved(stages_per_rank = 2)",
+        adapter=EVERY,
+    ),
+    Case("PP2·DP2", "zero bubble", PP2_DP2, "llama-deep", micro_batch=1, schedule="zero_bubble", adapter=ALL),
+)
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_workspace(tmp_path_factory.mktemp("adapters") / "workspace")
+
+
+def values(name: str, shape: tuple[int, ...]) -> Tensor:
+    """Whole values for a parameter, by its name."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 0.05
+
+
+class Low(nn.Module):
+    """A matrix, as peft names it."""
+
+    def __init__(self, name: str, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(values(f"{name}.weight", shape))
+
+
+@dataclass(frozen=True)
+class WithLora:
+    """Make layers of a model compute `W x + b + scale * B A x`, and train A and B alone."""
+
+    names: tuple[str, ...]
+    rank: int
+    scale: float
+
+    def __call__(self, model: nn.Module) -> None:
+        model.requires_grad_(False)
+        for name in self.names:
+            layer: Any = model.get_submodule(name)
+            outputs, inputs = layer.weight.shape
+            layer.lora_A = Low(f"{name}.lora_A", (self.rank, inputs))
+            layer.lora_B = Low(f"{name}.lora_B", (outputs, self.rank))
+            layer.forward = self._forward(layer)
+
+    def _forward(self, layer: Any) -> Any:
+        def forward(x: Tensor) -> Tensor:
+            y = x @ layer.weight.T + (x @ layer.lora_A.weight.T @ layer.lora_B.weight.T) * self.scale
+            return y if layer.bias is None else y + layer.bias
+
+        return forward
+
+
+def fill_adapters(state: State, op: Op, position: Position) -> None:
+    """Before the optimizer is built, give every adapter the values that the reference has."""
+    if not isinstance(op, BuildOptimizer):
+        return
+    model = state[nn.Module]
+    packings = packed_parameters(model)
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            fill = partial(_fill, values(name, tuple(parameter.shape)))
+            copy_block(parameter, fill, packing=packings.get(parameter))
+
+
+def _fill(whole: Tensor, out: Tensor, block: Slices) -> None:
+    out.copy_(whole[block])
+
+
+def assert_trains_as_one_process(case: Case, *, workspace: Path) -> None:
+    graph = compile_case(replace(case, weights="pretrained"), workspace=workspace)
+    adapters = graph.adapters
+    assert adapters is not None
+    assert adapters.modules
+    lora = WithLora(adapters.modules, adapters.rank, SCALES[case.adapter])
+    reference = train_reference(case.model, workspace=workspace, prepare=lora)
+    with TemporaryDirectory(prefix="planc-adapters-") as folder:
+        task = Task(graph, workspace, Path(folder), fill_adapters)
+        records: list[Record] = run_ranks(train_rank, case.world_size, task, init=False)
+    first = records[0]
+    assert disagreements(records) == ()
+    assert set(reference.gradients) == {
+        f"{name}.{low}.weight" for name in adapters.modules for low in ("lora_A", "lora_B")
+    }
+    assert all(gradient.abs().min() > 0 for gradient in reference.gradients.values())
+    worst, error = worst_gradient(first.gradients, reference.gradients)
+    assert error < TOLERANCE, f"gradient of {worst}"
+    assert worst_relative([step.loss for step in first.metrics], reference.losses) < TOLERANCE
+    assert worst_relative([step.grad_norm for step in first.metrics], reference.grad_norms) < TOLERANCE
+    kept = [name for name in reference.initial if name not in reference.gradients]
+    assert all(torch.equal(first.final[name], reference.initial[name]) for name in kept)
+    worst, error = worst_gradient(first.final, reference.final)
+    assert error < 100 * TOLERANCE, f"final {worst}"
+
+
+@pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
+def test_a_mesh_trains_adapters_as_one_process(case: Case, workspace: Path) -> None:
+    assert_trains_as_one_process(case, workspace=workspace)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SLOW, ids=lambda case: case.name)
+def test_every_mesh_trains_adapters_as_one_process(case: Case, workspace: Path) -> None:
+    assert_trains_as_one_process(case, workspace=workspace)
+
+
+def test_adapters_drop_the_same_elements_on_every_mesh(workspace: Path) -> None:
+    losses = []
+    for mesh, dropout in (({}, 0.5), ({"dp_shard": 2}, 0.5), ({}, 0.0)):
+        dropping = QV.replace("alpha = 8", f"alpha = 8, dropout = {dropout}")
+        case = Case("dropout", mesh=mesh, weights="pretrained", adapter=dropping)
+        with TemporaryDirectory(prefix="planc-adapters-") as folder:
+            task = Task(compile_case(case, workspace=workspace), workspace, Path(folder), fill_adapters)
+            records: list[Record] = run_ranks(train_rank, case.world_size, task, init=False)
+        losses.append([step.loss for step in records[0].metrics])
+    whole, sharded, undropped = losses
+    assert worst_relative(sharded, whole) < TOLERANCE
+    assert worst_relative(undropped, whole) > 10 * TOLERANCE
+
+
+def test_exports_compute_what_was_trained(workspace: Path) -> None:
+    case = Case("TP2·DP2", "exports", TP2_DP2, weights="pretrained", adapter=EXPORTED)
+    graph = compile_case(case, workspace=workspace)
+    base, merged = (AutoModelForCausalLM.from_pretrained(workspace / case.model) for _ in range(2))
+    with TemporaryDirectory(prefix="planc-adapters-") as name:
+        folder = Path(name)
+        task = Task(graph, workspace, folder, fill_adapters)
+        records: list[Record] = run_ranks(train_rank, case.world_size, task, init=False)
+        merged = AutoModelForCausalLM.from_pretrained(folder / "export" / "hf")
+        weights = load_file(folder / "export" / "adapter" / "adapter_model.safetensors")
+        config = json.loads((folder / "export" / "adapter" / "adapter_config.json").read_text())
+    trained = {f"base_model.model.{name}": one for name, one in records[0].final.items() if ".lora_" in name}
+    assert weights.keys() == trained.keys()
+    assert all(torch.equal(weights[name], one) for name, one in trained.items())
+    tokens = torch.arange(2 * 32).view(2, 32)
+    with torch.no_grad():
+        before = base(tokens).logits
+        for module in config["target_modules"]:
+            down, up = (weights[f"base_model.model.{module}.lora_{part}.weight"] for part in "AB")
+            base.get_submodule(module).weight += config["lora_alpha"] / config["r"] * up @ down
+        adapted, exported = base(tokens).logits, merged(tokens).logits
+    assert (adapted - before).abs().max() > 1e-3
+    assert (adapted - exported).abs().max() < 1e-5
