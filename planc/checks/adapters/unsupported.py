@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
 from planc.layouts.families import family
+from planc.plan.optimizer import Muon
 from planc.source import Span
 
 CODE = Code("P771", "adapters-unsupported", "adapters do not support this yet")
@@ -36,6 +37,8 @@ def _unsupported(subject: Subject) -> Iterator[tuple[Span, str, str]]:
         if fqn in styles and styles[fqn].style.name not in _SHOWN:
             name = family(subject.inventory, fqn)
             yield styles[fqn].span, f"`{name}` has an adapter", f"leave `{name}` without an adapter"
+    if isinstance(plan.optimizer.kind, Muon):
+        yield plan.span("optimizer.kind"), "Muon of adapters", "write `kind = adamw(lr = 1e-4)`"
     if plan.expert_parallel is not None and subject.bound.experts:
         span = plan.expert_parallel.span
         yield span, "experts on different ranks", "remove the block `expert_parallel`"
