@@ -37,8 +37,8 @@ RULES: tuple[Rule, ...] = (
     *context_parallel.RULES,
     *data.RULES,
     *model.RULES,
-    *optimizer.RULES,
     *adapters.RULES,
+    *optimizer.RULES,
     *layers.RULES,
     *run.RULES,
 )

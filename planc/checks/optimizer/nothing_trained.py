@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from planc.checks.adapters.not_adaptable import CODE as NOT_ADAPTABLE
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
 
 CODE = Code("P760", "nothing-trained", "every parameter is frozen")
 
 
-@reports(CODE)
+@reports(CODE, unless=(NOT_ADAPTABLE,))
 def check(subject: Subject) -> Findings:
     """One finding at the rule that freezes the first parameter, with the other rules that freeze some."""
     frozen = subject.bound.frozen

@@ -265,7 +265,7 @@ class InitAdapters(Op):
         "Draws the adapters' first weights by their places, and sets the second to zero: no output changes."
     )
     modules: Annotated[tuple[str, ...], DERIVED]
-    seed: Annotated[int, identity("model.seed")]
+    seed: Annotated[int, DERIVED]
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.WEIGHTS,))
