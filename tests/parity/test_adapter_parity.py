@@ -41,7 +41,7 @@ from tests.parity.cases import (
 )
 from tests.parity.compare import TOLERANCE
 from tests.parity.ranks import Record, Task, train_rank
-from tests.parity.reference import train_reference
+from tests.parity.reference import train_reference, write_weights
 
 QV = '  kind = lora(rank = 4, alpha = 8)\n  "model.layers.*.self_attn.{q,v}_proj" -> adapted\n'
 ALL = (
@@ -195,6 +195,7 @@ def test_every_mesh_trains_adapters_as_one_process(case: Case, workspace: Path) 
 
 
 def test_adapters_drop_the_same_elements_on_every_mesh(workspace: Path) -> None:
+    write_weights(workspace / "llama")
     losses = []
     for mesh, dropout in (({}, 0.5), ({"dp_shard": 2}, 0.5), ({}, 0.0)):
         dropping = QV.replace("alpha = 8", f"alpha = 8, dropout = {dropout}")
@@ -210,8 +211,9 @@ def test_adapters_drop_the_same_elements_on_every_mesh(workspace: Path) -> None:
 
 def test_exports_compute_what_was_trained(workspace: Path) -> None:
     case = Case("TP2·DP2", "exports", TP2_DP2, weights="pretrained", adapter=EXPORTED)
+    write_weights(workspace / case.model)
     graph = compile_case(case, workspace=workspace)
-    base, merged = (AutoModelForCausalLM.from_pretrained(workspace / case.model) for _ in range(2))
+    base = AutoModelForCausalLM.from_pretrained(workspace / case.model)
     with TemporaryDirectory(prefix="planc-adapters-") as name:
         folder = Path(name)
         task = Task(graph, workspace, folder, fill_adapters)
