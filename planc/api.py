@@ -367,9 +367,8 @@ def _against_model(checked: Checked, plan: Plan, launch: _Launch) -> Checked:
     problems = tuple(run_checks(subject))
     smaller = () if has_errors(problems) else _of_smaller(plan, inventory, base=base)
     diagnostics = (*checked.diagnostics, *problems, *smaller)
-    return replace(
-        checked, plan=plan, diagnostics=diagnostics, inventory=bound.inventory, bound=bound, draft=draft
-    )
+    with_model = replace(checked, inventory=bound.inventory, bound=bound, draft=draft)
+    return replace(with_model, plan=plan, diagnostics=diagnostics)
 
 
 def _of_smaller(plan: Plan, inventory: Inventory, *, base: Path) -> Iterator[Diagnostic]:

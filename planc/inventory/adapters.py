@@ -35,9 +35,9 @@ def with_adapters(inventory: Inventory, fqns: frozenset[str], *, rank: int, drop
     if not fqns:
         return inventory
     modules = (
-        one
+        part
         for module in inventory.modules
-        for one in (_adapted(module, rank, dropout) if module.fqn in fqns else (module,))
+        for part in (_adapted(module, rank, dropout) if module.fqn in fqns else (module,))
     )
     return replace(inventory, modules=tuple(modules))
 

@@ -76,10 +76,7 @@ class Flow:
 
 
 def layout_flow(bound: BoundPlan) -> Flow:
-    """The flow of a plan's activations through its model.
-
-    An adapter is inside of its layer's edges, and so has the layouts of the layer.
-    """
+    """The flow of a plan's activations through its model. Adapters are inside of their layers' edges."""
     bound = replace(bound, inventory=without_adapters(bound.inventory))
     order, has_loops = data_order(bound.inventory)
     signatures = _signatures(bound)

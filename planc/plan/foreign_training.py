@@ -192,9 +192,14 @@ OPTIMIZER: Mapping[str, Foreign] = {
     ),
     "frozen freeze_layers freeze_embeddings": Foreign("", _FROZEN),
     "requires_grad trainable": Foreign("", _FROZEN, both=True),
-    "lora use_lora lora_r lora_rank lora_alpha lora_config "
-    "qlora dora peft peft_config adapter adapters": absent(
-        f"planc does not have LoRA or other adapters; `{_FROZEN}` freezes parameters",
+    "lora use_lora lora_r lora_rank lora_alpha lora_config peft peft_config adapters": Foreign(
+        "adapter",
+        "kind = lora(rank = <16>, alpha = 32)",
+        also='; `"model.layers.*.self_attn.{q,v}_proj" -> adapted` names the layers',
         off=NONE,
+        both=True,
+    ),
+    "qlora dora": absent(
+        "planc has LoRA on weights in the model's dtype: see `planc explain adapter`", off=NONE
     ),
 }

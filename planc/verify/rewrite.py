@@ -253,9 +253,7 @@ def _renamed(op: Any, renamed: Renaming) -> Any:
     """The op on the small model, in full precision; None if nothing is left to do."""
     match op:
         case ops.AttachAdapters():
-            # Masks of dropout are compared apart.
-            modules = renamed.of(op.modules)
-            return replace(op, modules=modules, dropout=0.0) if modules else None
+            return replace(op, modules=renamed.of(op.modules), dropout=0.0)
         case (
             ops.InitAdapters()
             | ops.ShardTensorParallel()

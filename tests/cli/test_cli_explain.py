@@ -86,7 +86,7 @@ def test_a_key_of_another_block_is_not(topic: str, capsys: pytest.CaptureFixture
         ("ZeRO-2", "zero_2", "unit(reshard_after_forward = false)"),
         ("torch.compile", "torch_compile", "-> region"),
         ("Gradient Checkpointing", "gradient_checkpointing", "activation_checkpoint {"),
-        ("LoRA", "lora", "planc does not have LoRA"),
+        ("LoRA", "lora", "kind = lora(rank = 16, alpha = 32)"),
         ("lr finder", "lr_finder", "--set optimizer.lr=VALUE"),
     ],
 )

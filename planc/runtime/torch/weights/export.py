@@ -174,7 +174,8 @@ def exported_tensors(
     *,
     dtypes: Mapping[str, torch.dtype] | None = None,
 ) -> dict[str, Exported]:
-    """Those of the names that the model has, on any stage; in their own dtypes but for those of `dtypes`."""
+    """The tensors of these names that the model has, on any stage. `dtypes` states other dtypes than
+    theirs."""
     packings, dtypes = packed_parameters(model), dtypes or {}
     held = {name: tensor.detach() for tensor, name in tensor_names(model).items()}
     packed = {name: packings.get(tensor) for tensor, name in tensor_names(model).items()}
@@ -247,9 +248,9 @@ class Gathering:
         if exported.merges is None:
             return self._of_one(name, exported)
         merges, own = exported.merges, exported.tensor.dtype
-        parts = [replace(one, dtype=one.tensor.dtype) for one in (exported, merges.down, merges.up)]
+        parts = [replace(part, dtype=part.tensor.dtype) for part in (exported, merges.down, merges.up)]
         wide = torch.promote_types(own, torch.float32)
-        weight, down, up = (self._of_one(name, one).to(wide) for one in parts)
+        weight, down, up = (self._of_one(name, part).to(wide) for part in parts)
         merged = (weight + merges.scale * up @ down).to(exported.dtype)
         refuse_overflow(name, merged)
         return merged

@@ -32,7 +32,7 @@ def export_adapter(
     names = [f"{fqn}.{part}.weight" for fqn in adapters.modules for part in (DOWN, UP)]
     gathering = Gathering(run, exported_tensors(weights.model, names, pipeline), pipeline)
     entries = entries_of(gathering.views, dtype_of=gathering.dtype)
-    named = [Entry(f"{_PREFIX}{one.key}", one.dtype, one.shape) for one in entries]
+    named = [Entry(f"{_PREFIX}{entry.key}", entry.dtype, entry.shape) for entry in entries]
     content = []
     with without_gather_warnings():
         for view in gathering.views.values():
