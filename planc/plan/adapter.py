@@ -48,8 +48,7 @@ class FreezeSpec:
 
 @record
 class AdapterSpec:
-    """Small weights that are trained with linear layers; the model's own are frozen unless `freeze` trains
-    some."""
+    """Small weights, trained with linear layers; the model's own are frozen, unless `freeze` trains some."""
 
     rules: tuple[PatternRule[Adapted | NotAdapted], ...]
     span: Span

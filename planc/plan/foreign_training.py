@@ -194,12 +194,10 @@ OPTIMIZER: Mapping[str, Foreign] = {
     "requires_grad trainable": Foreign("", _FROZEN, both=True),
     "lora use_lora lora_r lora_rank lora_alpha lora_config peft peft_config adapters": Foreign(
         "adapter",
-        "kind = lora(rank = <16>, alpha = 32)",
+        "kind = lora(rank = 16, alpha = 32)",
         also='; `"model.layers.*.self_attn.{q,v}_proj" -> adapted` names the layers',
         off=NONE,
         both=True,
     ),
-    "qlora dora": absent(
-        "planc has LoRA on weights in the model's dtype: see `planc explain adapter`", off=NONE
-    ),
+    "qlora dora": absent("planc has plain LoRA: see `planc explain adapter`", off=NONE),
 }

@@ -47,9 +47,7 @@ FSDP2 = "FSDP2 does this itself"
 GROUPS = 'write `"pattern" -> group(lr = ..., weight_decay = ...)` in `optimizer`'
 HALF = "planc does not scale the loss, which float16 needs: train in bfloat16"
 LAUNCH = "part of the launch, not of a plan: `planc launch` prints the commands"
-LORA = (
-    'add `adapter { kind = lora(rank = 16, alpha = 32), "**.{q,v}_proj" -> adapted }` with the values of this'
-)
+LORA = 'write `adapter { kind = lora(rank = 16, alpha = 32), "**.q_proj" -> adapted }` with its values'
 OWN_DATA = "a plan reads the usual keys of conversations: `planc explain P862` lists them"
 OWN_TRAINING = "planc trains on whole next-token cross-entropy, every layer and every sequence at every step"
 SCHEDULE_ARGUMENT = "the schedule in a plan does not have this argument"
