@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from math import isfinite
 from pathlib import Path
@@ -38,7 +38,8 @@ class RunRecord:
     """A run's status, its logged values by name, and the peak memory of each rank that kept a log.
 
     `evaluations` are the losses of each evaluation, `sources` the values of each source of a mixture.
-    `memory_kind` is `allocated` or `process`. `num_damaged` lines of metrics.jsonl can't be read.
+    `experts` are the tokens of the most and of the least used expert of any layer, as fractions of an equal
+    share. `memory_kind` is `allocated` or `process`. `num_damaged` lines of metrics.jsonl can't be read.
     """
 
     status: Mapping[str, Any]
@@ -46,6 +47,7 @@ class RunRecord:
     evaluations: Mapping[str, Points]
     sources: Mapping[str, Mapping[str, Points]]
     memory_kind: str
+    experts: Mapping[str, Points] = field(default_factory=dict)
     rank_memory: Mapping[int, int] = field(default_factory=dict)
     num_damaged: int = 0
 
@@ -55,14 +57,16 @@ def read_run(folder: Path) -> RunRecord:
     logged: dict[str, dict[int, float]] = {name: {} for name in LOGGED}
     evaluations: dict[str, dict[int, float]] = {}
     sources: dict[str, dict[str, dict[int, float]]] = {}
+    experts: dict[str, dict[int, float]] = {}
     kind, num_damaged = "process", 0
     for line in read_lines(folder / METRICS_NAME):
         try:
             fields = {} if line is None else loads(line.text.decode())
             values = _values(fields, LOGGED)
             of_sources = {str(one["label"]): _of_source(one) for one in fields.get("sources", ())}
+            shares = [*_shares(fields.get("expert_load", {}))]
             losses = {str(one["label"]): float(one["loss"]) for one in fields.get("evaluations", ())}
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             line = None
         if line is None:
             num_damaged += 1
@@ -75,6 +79,8 @@ def read_run(folder: Path) -> RunRecord:
             of_one = sources.setdefault(label, {})
             for name, value in numbers.items():
                 of_one.setdefault(name, {})[line.step] = value
+        for name, end in (("most used", max), ("least used", min)) if shares else ():
+            experts.setdefault(name, {})[line.step] = end(shares)
         for label, loss in losses.items():
             evaluations.setdefault(label, {})[line.step] = loss
     return RunRecord(
@@ -86,9 +92,17 @@ def read_run(folder: Path) -> RunRecord:
             for label, numbers in sources.items()
         },
         memory_kind=kind,
+        experts={name: _points(values) for name, values in experts.items()},
         rank_memory=dict(sorted(_rank_memory(folder / LOGS))),
         num_damaged=num_damaged,
     )
+
+
+def _shares(load: Mapping[str, Sequence[int]]) -> Iterator[float]:
+    """The tokens of every expert, in equal shares of its layer. TypeError or ValueError for other values."""
+    for counts in load.values():
+        total = sum(map(int, counts))
+        yield from (int(count) * len(counts) / total for count in counts if total)
 
 
 def _of_source(fields: Mapping[str, Any]) -> dict[str, float]:
@@ -203,6 +217,9 @@ def _charts(logged: RunRecord) -> Iterator[Html]:
     for name, title in (("grad_norm", "Gradient norm"), ("learning_rate", "Learning rate")):
         if curves := [Curve(title.lower(), points) for _, points in _one(logged, name)]:
             yield chart(title, curves, written=_short)
+    if curves := [Curve(name, points) for name, points in logged.experts.items()]:
+        note = ": tokens of the most and the least used expert of any layer"
+        yield chart("Load of experts", curves, unit="equal shares", note=note, written=_short)
     if curves := [Curve("tokens/s", points) for _, points in _one(logged, "tokens_per_second")]:
         yield chart(
             "Speed", curves, unit="tokens/s", written=lambda value: speed.tokens_per_second(value).number

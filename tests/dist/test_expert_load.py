@@ -16,6 +16,7 @@ from planc.graph.graph import Graph
 from planc.graph.ops import CountExperts, OpenData
 from planc.runtime.data.open import open_data
 from planc.runtime.data.ops import data_spec
+from planc.runtime.torch.training.expert_load import ExpertLoad
 from planc.verify.ranks import Record, Task, train_rank
 from tests.dist.pool import run_ranks
 from tests.plans import PLANS, checked, write_plan
@@ -143,6 +144,19 @@ def test_the_counts_are_those_of_the_routers(folder: Path, tmp_path: Path, mesh:
     line = trained(graph, folder, tmp_path)[0].metrics[0]
     assert line.step == 1
     assert line.expert_load == by_transformers(graph, folder, line.sample_ids)
+
+
+def test_an_expert_that_starves_is_reported_once() -> None:
+    """When it gets no token of the many, not of the few; and again if it has had some in between."""
+    op = CountExperts(layers=(("layers.0", 4), ("layers.1", 4)))
+    load = ExpertLoad(op, device=torch.device("cpu"))
+    fed, starved = (30, 20, 40, 10), (60, 0, 40, 0)
+    assert [*load.newly_starving({"layers.0": fed, "layers.1": (3, 0, 2, 0)})] == []
+    (text,) = load.newly_starving({"layers.0": fed, "layers.1": starved})
+    assert text == "2 experts of layers.1 got no token, equal shares would be 25: 1, 3"
+    assert [*load.newly_starving({"layers.0": fed, "layers.1": starved})] == []
+    assert [*load.newly_starving({"layers.0": fed, "layers.1": (60, 1, 39, 0)})] == []
+    assert len([*load.newly_starving({"layers.0": starved, "layers.1": starved})]) == 2
 
 
 def test_experts_in_compiled_layers_are_not_counted(folder: Path) -> None:

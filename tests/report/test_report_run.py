@@ -52,6 +52,18 @@ def test_lines_with_other_values_than_numbers_are_damaged(run_folder: Path) -> N
     assert found.logged["loss"][-1][0] == 60
 
 
+def test_the_load_of_experts_has_a_picture(run_folder: Path, write: Write) -> None:
+    """In equal shares of each layer: 25 of 4 experts' 100 tokens, 40 of 3 experts' 120."""
+    with (run_folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 61, "loss": 1.0, "expert_load": {"a": [50, 0, 25, 25], "b": [40, 40, 40]}}\n')
+        file.write('{"step": 62, "loss": 1.0, "expert_load": {"a": [25, 25, 25, 25], "b": [120, 60, 60]}}\n')
+        file.write('{"step": 63, "loss": 1.0, "expert_load": [1]}\n')
+    found = read_run(run_folder)
+    assert found.experts == {"most used": ((61, 2.0), (62, 1.5)), "least used": ((61, 0.0), (62, 0.75))}
+    assert found.num_damaged == 1
+    assert "Load of experts" in read(write("report", str(run_folder))).text
+
+
 def test_of_many_ranks_those_with_the_most_memory_are_drawn(run_folder: Path, write: Write) -> None:
     (run_folder / "logs").mkdir()
     for rank in range(100):

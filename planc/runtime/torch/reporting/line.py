@@ -38,17 +38,20 @@ class Line:
         times = most[self.num_memory + self.has_graphs :]
         phase_seconds = {phase: int(ns) / 1e9 for phase, ns in zip(self.phases, times, strict=False)}
         balance, z = self.balance.values(self.added) if self.balance and self.added else (None, None)
+        load = self.experts.by_layer(self.load) if self.experts and self.load else {}
         metrics = replace(
             self.metrics,
             memory_bytes=int(most[0]),
             memory_reserved_bytes=int(most[1]) if self.num_memory > 1 else None,
             compiled_graphs=int(most[self.num_memory]) if self.has_graphs else None,
             phase_seconds=phase_seconds,
-            expert_load=self.experts.by_layer(self.load) if self.experts and self.load else {},
+            expert_load=load,
             balance_loss=balance,
             z_loss=z,
             stragglers=self._note_stragglers(observer, own_time, times[len(self.phases) :]),
         )
+        for found in self.experts.newly_starving(load) if self.experts and load else ():
+            observer.noted(f"warning: step {self.metrics.step}: {found}")
         observer.stepped(metrics)
 
     def _note_stragglers(

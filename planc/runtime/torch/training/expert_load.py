@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,11 @@ from planc.runtime.torch.copies import Arrival
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import Weights
+from planc.tables import plural
+
+_LEAST_SHARE = 20
+"""Tokens of an equal share: with fewer, an expert of a balanced layer may get none by chance."""
+_MAX_NAMED = 8
 
 
 class ExpertLoad:
@@ -27,6 +32,7 @@ class ExpertLoad:
     def __init__(self, op: CountExperts, *, device: torch.device) -> None:
         self.layers = op.layers
         self.is_open = False
+        self._starving: frozenset[tuple[str, int]] = frozenset()
         self._sizes = [num_experts for _, num_experts in op.layers]
         self._counts = torch.zeros(sum(self._sizes), dtype=torch.int64, device=device)
         self._of_layer = dict(
@@ -55,6 +61,23 @@ class ExpertLoad:
     def by_layer(self, arrived: Arrival) -> dict[str, tuple[int, ...]]:
         parts = torch.split(arrived.values(), self._sizes)
         return {fqn: tuple(part.tolist()) for (fqn, _), part in zip(self.layers, parts, strict=True)}
+
+    def newly_starving(self, load: Mapping[str, Sequence[int]]) -> Iterator[str]:
+        """A text for each layer with experts that got no token of this step, but of the last one."""
+        starving = {
+            (fqn, expert)
+            for fqn, counts in load.items()
+            for expert, count in enumerate(counts)
+            if not count and sum(counts) >= _LEAST_SHARE * len(counts)
+        }
+        before, self._starving = self._starving, frozenset(starving)
+        for fqn, counts in load.items():
+            if new := sorted(expert for layer, expert in starving - before if layer == fqn):
+                share = sum(counts) // len(counts)
+                yield (
+                    f"{plural(len(new), 'expert')} of {fqn} got no token, equal shares would be {share}: "
+                    f"{', '.join(map(str, new[:_MAX_NAMED]))}{' ...' if len(new) > _MAX_NAMED else ''}"
+                )
 
 
 def count_experts(run: Run, op: CountExperts, weights: Weights, pipeline: Pipeline | None) -> ExpertLoad:
