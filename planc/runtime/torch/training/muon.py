@@ -135,10 +135,6 @@ class Muon(Optimizer):
         parameter.addcmul_(update.to(parameter.dtype), member.held.own_part(rows.view(shape)), value=-lr)
 
 
-def _num_elements(matrix: _Matrix) -> int:
-    return local_of(matrix.parameter).numel()
-
-
 def lr_factor(shape: Sequence[int], scale: muon.LearningRateScale) -> float:
     """The factor of the learning rate of a matrix [..., out, in] (torch.optim.Muon, adjust_lr_fn)."""
     rows, columns = shape[-2:]
