@@ -37,6 +37,20 @@ class AttentionCall:
         return f"{self.dtype} {self.head_dim}{value}{' masked' if self.has_mask else ''}"
 
 
+_WINDOW_ROWS = 1024
+"""Fewer queries at a time would be a kernel each for too little work."""
+
+
+def window_rows(window: int, *, num_queries: int) -> int | None:
+    """The queries that a kernel takes at a time under a window; None if it takes all.
+
+    Each such tile of queries needs its own keys and the window - 1 before them: work and masks grow with the
+    length, and not with its square.
+    """
+    rows = max(window, _WINDOW_ROWS)
+    return rows if num_queries > 2 * rows else None
+
+
 @record
 class AttentionSetting:
     """What the calls of all of a model's attentions have in common under a plan."""

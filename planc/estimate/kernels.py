@@ -22,6 +22,7 @@ from planc.devices.attention_kernels import (
     Kernel,
     kernel_of,
     refusals,
+    window_rows,
 )
 from planc.estimate.activations import core_bytes
 from planc.estimate.rank_work import RankWork
@@ -50,7 +51,7 @@ def attention_uses(work: RankWork, *, in_flight: int) -> tuple[AttentionUse, ...
             reasons=refusals(call, device=work.graph.init_mesh.device),
             pair_bytes=max(_scores_bytes(work, one) for one in members)
             + in_flight * document_mask_bytes(work)
-            + (_window_mask_bytes(work) if window else 0),
+            + (_window_mask_bytes(work, window) if window else 0),
         )
         for (call, window), members in groups.items()
     )
@@ -97,20 +98,31 @@ def document_mask_bytes(work: RankWork) -> int:
 
 def window_mask_bytes(work: RankWork) -> int:
     """The masks of sliding windows, one for all layers with the same window."""
-    windows = {one.window for one in work.inventory.attentions if _hides(work, one.window)}
-    return len(windows) * _window_mask_bytes(work)
+    windows = {one.window for one in work.inventory.attentions if one.window and _hides(work, one.window)}
+    return sum(_window_mask_bytes(work, window) for window in windows)
 
 
-def _window_mask_bytes(work: RankWork) -> int:
+def window_rows_of(work: RankWork, window: int) -> int | None:
+    """The queries that a kernel takes at a time under a window; None if it takes all that it has."""
+    num_queries = work.sequence_length
+    if work.attention.kind == "allgather":
+        num_queries //= work.cp * (2 if work.attention.balance == "headtail" else 1)
+    return window_rows(window, num_queries=num_queries)
+
+
+def _window_mask_bytes(work: RankWork, window: int) -> int:
     """The mask of one window, [queries, keys]: for all queries of a rank, the keys that are cut for them.
 
+    Of many queries it is that of the rows that a kernel takes at a time.
     Compiled layers, whose masks are made where they are used, count nothing.
     """
     if work.is_compiled:
         return 0
     length, cp = work.sequence_length, work.cp
     is_divided = work.attention.kind == "allgather"
-    if is_divided and work.attention.balance == "headtail":
+    if (rows := window_rows_of(work, window)) is not None:
+        pairs = rows * (rows + window - 1)
+    elif is_divided and work.attention.balance == "headtail":
         pairs = (length // (2 * cp)) ** 2 * (2 * cp + 1)
     else:
         pairs = length * length // (cp if is_divided else 1)

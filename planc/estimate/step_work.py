@@ -14,6 +14,7 @@ from math import prod
 from planc.estimate import muon
 from planc.estimate.activations import offloaded_bytes
 from planc.estimate.collectives import collectives, last_sums
+from planc.estimate.kernels import window_rows_of
 from planc.estimate.parts import message, parts, stage_works
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Collective, Estimate
@@ -287,7 +288,8 @@ def _pairs(work: RankWork, attention: Attention) -> tuple[float, float]:
     if work.attention.kind == "eager":
         return whole, whole
     if attention.window is not None and attention.window < length:
-        return seen, whole
+        rows = window_rows_of(work, attention.window)
+        return seen, whole if rows is None else whole / length * (rows + attention.window - 1)
     if work.attention.kind == "ulysses":
         return seen, whole / 2
     # Without a balance, the last rank of cp has the most pairs, and the others wait for it.

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from planc.devices import attention_kernels
 from planc.devices.attention_kernels import AttentionCall, Kernel, kernel_of
 from planc.runtime.torch import private
 from planc.runtime.torch.attention import cudnn, kernels, plain
@@ -22,7 +23,7 @@ from planc.runtime.torch.attention.blocks import lower_right_attention
 from planc.runtime.torch.attention.plain import plain_attention
 from planc.runtime.torch.attention.register import Kind, register_attention
 from planc.runtime.torch.attention.sharding import Balance, shard
-from planc.runtime.torch.attention.windows import Windows
+from planc.runtime.torch.attention.windows import Windows, window_attention
 from planc.vocab import DType
 from tests.dist.pool import run_ranks
 from tests.dist.test_attention import attend, leaves, random_inputs, reference_attention, relative_error
@@ -154,6 +155,51 @@ def test_every_kernel_computes_a_softmax_of_products(
         wanted = (wanted_out, *torch.autograd.grad(wanted_out, wide, grad_out.double()))
         errors = [relative_error(one.double(), other) for one, other in zip(found, wanted, strict=True)]
         assert max(errors) < 1e-5, (heads, kv_heads, width, value_width, length, errors)
+
+
+@pytest.mark.parametrize("chosen", [flash, efficient, math])
+@pytest.mark.parametrize("window", [1, 3, 4])
+def test_a_long_sequence_under_a_window_is_computed_some_queries_at_a_time(
+    chosen: Callable[[pytest.MonkeyPatch], object], window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Output and gradients, sinks included, with every kernel; no mask is as long as the sequence."""
+    chosen(monkeypatch)
+    monkeypatch.setattr(attention_kernels, "_WINDOW_ROWS", 3)
+    for num_queries, (heads, kv_heads) in product((KEYS, KEYS - 2), HEADS):
+        generator = torch.Generator().manual_seed(num_queries)
+        shapes = ((heads, num_queries, 16), (kv_heads, KEYS, 16), (kv_heads, KEYS, 16))
+        sinks = torch.randn(heads, generator=generator)
+        inputs = leaves(*(torch.randn(2, *shape, generator=generator) for shape in shapes), sinks)
+        query, key, value, own_sinks = inputs
+        windows = Windows()
+        out = window_attention(
+            query, key=key, value=value, scale=SCALE, window=window, windows=windows, sinks=own_sinks
+        )
+        grad_out = torch.randn(out.shape, generator=generator)
+        found = (out, *torch.autograd.grad(out, inputs, grad_out))
+        wide = leaves(*(one.double() for one in inputs))
+        wanted_out = with_one_more_key(*wide, window=window)
+        wanted = (wanted_out, *torch.autograd.grad(wanted_out, wide, grad_out.double()))
+        errors = [relative_error(one.double(), other) for one, other in zip(found, wanted, strict=True)]
+        assert max(errors) < 1e-5, (num_queries, heads, kv_heads, errors)
+        (mask,) = windows._biases.values()
+        assert mask.shape[0] == max(3, window) < KEYS
+
+
+def with_one_more_key(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, *, window: int) -> Tensor:
+    """The softmax of products and of a score for a key without a value."""
+    key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
+    scores = (query @ key.mT * SCALE).masked_fill(~seen(query.shape[2], window=window), -torch.inf)
+    more = sinks[:, None, None].expand(*scores.shape[:-1], 1)
+    return torch.cat((scores, more), -1).softmax(-1)[..., :-1] @ value
+
+
+@pytest.mark.parametrize(
+    ("length", "window", "rows"),
+    [(2048, 512, None), (2049, 512, 1024), (8192, 4096, None), (8193, 4096, 4096)],
+)
+def test_short_sequences_are_computed_at_once(length: int, window: int, rows: int | None) -> None:
+    assert attention_kernels.window_rows(window, num_queries=length) == rows
 
 
 def test_grouped_heads_are_repeated_while_the_kernel_runs_and_not_kept(

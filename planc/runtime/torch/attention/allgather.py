@@ -11,7 +11,7 @@ from planc.runtime.torch import private
 from planc.runtime.torch.attention.blocks import lower_right_attention
 from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.attention.sharding import Balance, local_halves, unshard
-from planc.runtime.torch.attention.windows import Windows
+from planc.runtime.torch.attention.windows import Windows, window_attention
 
 
 def allgather_attention(
@@ -83,11 +83,13 @@ def attend_to_end(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """Causal attention with the last query at the last key, [B, H, Sq, D]."""
-    num_keys, bias = key.shape[2], None
+    bias = None
     if documents is not None:
-        bias = _documents_bias(query, num_keys=num_keys, window=window, documents=documents)
+        bias = _documents_bias(query, num_keys=key.shape[2], window=window, documents=documents)
     elif window is not None:
-        bias = windows.bias(query, num_keys=num_keys, window=window)
+        return window_attention(
+            query, key=key, value=value, scale=scale, window=window, windows=windows, sinks=sinks
+        )
     return lower_right_attention(query, key=key, value=value, scale=scale, bias=bias, sinks=sinks)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -26,23 +27,25 @@ def lower_right_attention(
     value: Tensor,
     scale: float,
     bias: Tensor | None = None,
+    window: int | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
     """Causal attention with the last query at the last key, [B, H, Sq, Dv].
 
     Queries see all keys before the first query's, by a kernel without a mask, and those since then up to
     their own, by a causal one: no kernel needs a lower-right mask. A `bias` of the scores, [Sq, Sk] or
-    [B, 1, Sq, Sk], hides more, and must hide later keys too. `sinks` [H] score one more key, whose value is
-    0.
+    [B, 1, Sq, Sk], hides more, and must hide later keys too. With a `window`, the bias is that of any rows of
+    queries that follow each other, `Windows.tile`: so many are computed at a time, over the keys that their
+    windows hold. `sinks` [H] score one more key, whose value is 0.
     What is kept for backward is the query, key and value as they are given, the bias, the output and its
     log-sum-exp.
     """
-    out: Tensor = BlockAttention.apply(query, key, value, bias, sinks, scale)  # type: ignore[no-untyped-call]
+    out: Tensor = BlockAttention.apply(query, key, value, bias, sinks, scale, window)  # type: ignore[no-untyped-call]
     return out
 
 
 class BlockAttention(torch.autograd.Function):
-    """Attention of all queries over one or two blocks of keys."""
+    """Attention over one or two blocks of keys, of all queries or, with a window, of some at a time."""
 
     @staticmethod
     def forward(
@@ -53,23 +56,26 @@ class BlockAttention(torch.autograd.Function):
         bias: Tensor | None,
         sinks: Tensor | None,
         scale: float,
+        window: int | None,
     ) -> Tensor:
-        first, *others = results = [
+        results = [
             block_forward(
-                query,
-                key=key[:, :, start:stop],
-                value=value[:, :, start:stop],
+                query[:, :, rows],
+                key=key[:, :, keys],
+                value=value[:, :, keys],
                 causal=causal,
                 scale=scale,
-                bias=bias,
+                bias=tile_bias,
             )
-            for start, stop, causal in _blocks(query, key, bias)
+            for rows, keys, causal, tile_bias in _blocks(query, key, bias, window)
         ]
-        out, lse = first.out, first.lse
-        if others:
+        out, lse = results[0].out, results[0].lse
+        if window is not None:
+            out, lse = torch.cat([one.out for one in results], 2), torch.cat([one.lse for one in results], 2)
+        elif len(results) > 1:
             dtype = accumulation_dtype(query.dtype)
             out, lse = out.to(dtype), lse.to(dtype)
-            for result in others:
+            for result in results[1:]:
                 out, lse = merge(out, lse, block=result)
         if sinks is not None:
             out, lse = with_sinks(out, lse, sinks)
@@ -78,44 +84,75 @@ class BlockAttention(torch.autograd.Function):
             out = out.to(query.dtype)
         states = [one for result in results for one in result.state]
         ctx.save_for_backward(query, key, value, bias, sinks, out, lse, *states)
-        ctx.scale = scale
+        ctx.scale, ctx.window = scale, window
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, bias, sinks, out, lse, *states = ctx.saved_tensors
-        blocks = _blocks(query, key, bias)
+        blocks = _blocks(query, key, bias, ctx.window)
         size = len(states) // len(blocks)
         found = [
             block_backward(
-                grad_out,
-                query=query,
-                key=key[:, :, start:stop],
-                value=value[:, :, start:stop],
-                merged=BlockOutput(out, lse, tuple(states[index * size : (index + 1) * size])),
+                grad_out[:, :, rows],
+                query=query[:, :, rows],
+                key=key[:, :, keys],
+                value=value[:, :, keys],
+                merged=BlockOutput(
+                    out[:, :, rows], lse[:, :, rows], tuple(states[index * size : (index + 1) * size])
+                ),
                 causal=causal,
                 scale=ctx.scale,
-                bias=bias,
+                bias=tile_bias,
             )
-            for index, (start, stop, causal) in enumerate(blocks)
+            for index, (rows, keys, causal, tile_bias) in enumerate(blocks)
         ]
         grad_sinks = None if sinks is None else sinks_gradient(grad_out, out=out, lse=lse, sinks=sinks)
         if len(found) == 1:
-            return found[0].query, found[0].key, found[0].value, None, grad_sinks, None
+            return found[0].query, found[0].key, found[0].value, None, grad_sinks, None, None
+        if ctx.window is not None:
+            grad_query = torch.cat([one.query for one in found], 2)
+            grad_key, grad_value = torch.zeros_like(key), torch.zeros_like(value)
+            for (_, keys, *_), one in zip(blocks, found, strict=True):
+                grad_key[:, :, keys] += one.key
+                grad_value[:, :, keys] += one.value
+            return grad_query, grad_key, grad_value, None, grad_sinks, None, None
         # The blocks are all keys, in order.
         before, since = found
         grad_key, grad_value = (
             torch.cat((before.key, since.key), 2),
             torch.cat((before.value, since.value), 2),
         )
-        return before.query + since.query, grad_key, grad_value, None, grad_sinks, None
+        return before.query + since.query, grad_key, grad_value, None, grad_sinks, None, None
 
 
-def _blocks(query: Tensor, key: Tensor, bias: Tensor | None) -> tuple[tuple[int, int, bool], ...]:
-    """First key, end and causality of each block of keys."""
-    num_keys = key.shape[2]
-    before = num_keys - query.shape[2]
+def _blocks(
+    query: Tensor, key: Tensor, bias: Tensor | None, window: int | None
+) -> tuple[tuple[slice, slice, bool, Tensor | None], ...]:
+    """The queries and the keys of each kernel, its causality and its bias."""
+    num_queries, num_keys = query.shape[2], key.shape[2]
+    everything, before = slice(0, num_queries), num_keys - num_queries
+    if bias is not None and window is not None:
+        return tuple(_tiles(num_queries, before, bias, window))
     if bias is not None:
-        return ((0, num_keys, False),)
-    return ((0, before, False), (before, num_keys, True)) if before else ((0, num_keys, True),)
+        return ((everything, slice(0, num_keys), False, bias),)
+    since = (everything, slice(before, num_keys), True, None)
+    return ((everything, slice(0, before), False, None), since) if before else (since,)
+
+
+def _tiles(
+    num_queries: int, before: int, bias: Tensor, window: int
+) -> Iterator[tuple[slice, slice, bool, Tensor | None]]:
+    """As many queries at a time as `bias` has rows, over the keys that their windows hold."""
+    step = bias.shape[0]
+    for start in range(0, num_queries, step):
+        stop = min(start + step, num_queries)
+        earliest = before + start + 1 - window
+        first, end = max(0, earliest), before + stop
+        yield (
+            slice(start, stop),
+            slice(first, end),
+            False,
+            bias[: stop - start, first - earliest : end - earliest],
+        )

@@ -204,7 +204,8 @@ def _operands(query: Tensor, *, key: Tensor, value: Tensor, bias: Tensor | None)
             key, value = (one.repeat_interleave(num_groups, 1) for one in (key, value))
         if bias is not None and kernel == EFFICIENT:
             num_keys = bias.shape[-1]
-            aligned = _widened(bias, -num_keys % BIAS_MULTIPLE)[..., :num_keys]
+            # A part of a wider one starts its rows anywhere, and a copy of its own does not.
+            aligned = _widened(bias.contiguous(), -num_keys % BIAS_MULTIPLE)[..., :num_keys]
             bias = aligned.expand(*query.shape[:3], num_keys)
     return _Operands(kernel, query, key, value, bias)
 

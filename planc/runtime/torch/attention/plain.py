@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from planc.devices.attention_kernels import window_rows
 from planc.runtime.torch.attention.blocks import lower_right_attention
 from planc.runtime.torch.attention.cudnn import cudnn_attention, prefers_cudnn
 from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.attention.kernels import FLASH, block_kernel
-from planc.runtime.torch.attention.windows import Windows
+from planc.runtime.torch.attention.windows import Windows, window_attention
 
 
 def plain_attention(
@@ -40,6 +41,10 @@ def plain_attention(
         return _causal(query, key=key, value=value, scale=scale, sinks=sinks)
     if documents is None:
         assert window is not None, "else nothing would be masked"
+        if window_rows(window, num_queries=length) is not None:
+            return window_attention(
+                query, key=key, value=value, scale=scale, window=window, windows=windows, sinks=sinks
+            )
         bias = windows.bias(query, num_keys=length, window=window)
     else:
         # A compiled graph is the same for all documents: they are in the values of a mask alone.

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from planc.devices.attention_kernels import window_rows
+from planc.runtime.torch.attention.blocks import lower_right_attention
+
 
 @dataclass(frozen=True, slots=True)
 class Windows:
@@ -23,13 +26,48 @@ class Windows:
 
         [Sq, num_keys] in the dtype of `query`. Compiled code, which keeps none, makes its own.
         """
-        num_queries, device = query.shape[2], query.device
-        key = num_queries, num_keys, window, device, query.dtype
+        return self._kept(query.shape[2], num_keys, window, query.device, query.dtype)
+
+    def tile(self, query: Tensor, *, rows: int, window: int) -> Tensor:
+        """The same of any `rows` queries that follow each other, [rows, rows + window - 1].
+
+        The last query's own key is the last, and the first is the earliest that the first query sees.
+        """
+        return self._kept(rows, rows + window - 1, window, query.device, query.dtype)
+
+    def _kept(
+        self, num_queries: int, num_keys: int, window: int, device: torch.device, dtype: torch.dtype
+    ) -> Tensor:
+        key = num_queries, num_keys, window, device, dtype
         if torch.compiler.is_compiling():
             return _bias(*key)
         if key not in self._biases:
             self._biases[key] = _bias(*key)
         return self._biases[key]
+
+
+def window_attention(
+    query: Tensor,
+    *,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    window: int,
+    windows: Windows,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Causal attention with the last query at the last key and a `window`, [B, H, Sq, D].
+
+    A long sequence is computed in tiles of queries, which read only the keys that their windows hold.
+    """
+    rows = window_rows(window, num_queries=query.shape[2])
+    if rows is None:
+        bias = windows.bias(query, num_keys=key.shape[2], window=window)
+        return lower_right_attention(query, key=key, value=value, scale=scale, bias=bias, sinks=sinks)
+    bias = windows.tile(query, rows=rows, window=window)
+    return lower_right_attention(
+        query, key=key, value=value, scale=scale, bias=bias, window=window, sinks=sinks
+    )
 
 
 def _bias(num_queries: int, num_keys: int, window: int, device: torch.device, dtype: torch.dtype) -> Tensor:
