@@ -65,9 +65,8 @@ class AttentionSetting:
 
     @property
     def masks_documents(self) -> bool:
-        """Ranks with whole sequences compute each document by itself, unless it is compiled."""
-        has_whole = self.kind in ("plain", "ulysses")
-        return self.isolates and not (has_whole and not self.is_compiled)
+        """Each document is computed by itself, except in compiled layers: a ring is never compiled."""
+        return self.isolates and self.is_compiled and self.kind != "ring"
 
     def call(self, *, head_dim: int, value_dim: int | None, window: int | None) -> AttentionCall:
         """The call of an attention with these sizes, given as the inventory has them."""

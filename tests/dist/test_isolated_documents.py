@@ -211,6 +211,59 @@ def test_no_scores_between_documents_exist() -> None:
     assert largest.num_elements == query.numel()
 
 
+def largest_tensors(rank: int, cp: int) -> dict[str, int]:
+    """By variant, the elements of the largest tensor of a forward and a backward with 16 documents."""
+    length, found = 2_048, {}
+    places = np.tile(np.arange(128), (1, length // 128))
+    for kind, balance in VARIANTS:
+        documents = Documents()
+        documents.begin(places, on_device=torch.from_numpy(places))
+        group = dist.group.WORLD
+        name = register_attention(kind, group=group, balance=balance, name="test", documents=documents)
+        query = torch.randn(1, 2, length // cp, 8, requires_grad=True)
+        with LargestTensor() as largest:
+            out, _ = ALL_ATTENTION_FUNCTIONS[name](None, query, query, query, None)
+            out.sum().backward()
+        found[f"{kind} {balance}"] = largest.num_elements
+    return found
+
+
+def test_no_rank_of_cp_holds_scores_or_masks_between_documents() -> None:
+    """Keys and values of the whole sequence are the most; a mask would have 1_024 x 1_024 elements."""
+    whole = 2 * 2 * 2_048 * 8
+    for found in run_ranks(largest_tensors, 2):
+        assert {name: size for name, size in found.items() if size > whole} == {}
+
+
+def errors_within_windows(rank: int, cp: int) -> Errors:
+    """Errors of outputs and gradients of documents with a window over cp, where windows are supported."""
+    errors: Errors = {}
+    variants = [variant for variant in VARIANTS if variant[0] != "ring"]
+    for (kind, balance), window in product(variants, (1, 4, 12)):
+        *whole, grad_out = inputs(num_kv_heads=2, dtype=torch.float64)
+        wide = leaves(*whole)
+        out = reference(wide[0], key=wide[1], value=wide[2], window=window)
+        expected = [out.detach(), *torch.autograd.grad(out, wide, grad_out)]
+
+        def local(tensor: Tensor, balance: Balance = balance) -> Tensor:
+            return shard(tensor, tensor_dim=2, parts=cp, index=rank, balance=balance)
+
+        parts = leaves(*map(local, whole))
+        attend = ALL_ATTENTION_FUNCTIONS[attention(kind, balance)]
+        got, _ = attend(None, *parts, None, sliding_window=window)
+        got = got.transpose(1, 2)
+        actual = [got.detach(), *torch.autograd.grad(got, parts, local(grad_out))]
+        error = max(map(relative_error, actual, map(local, expected)))
+        errors[f"{kind} {balance} {window}"] = error
+    return errors
+
+
+def test_documents_have_windows_over_cp_too() -> None:
+    for errors in run_ranks(errors_within_windows, 2):
+        assert len(errors) == 12
+        assert {case: error for case, error in errors.items() if not error <= 1e-12} == {}
+
+
 @pytest.mark.parametrize("cp", [1, 2])
 def test_a_changed_document_moves_nothing_of_another(cp: int) -> None:
     for variant, rows in moved(cp, isolates=True).items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch.distributed import ProcessGroup
 
 from planc.runtime.torch import private
 from planc.runtime.torch.attention.blocks import lower_right_attention
-from planc.runtime.torch.attention.documents import Documents
+from planc.runtime.torch.attention.documents import Documents, apart
 from planc.runtime.torch.attention.sharding import Balance, local_halves, unshard
 from planc.runtime.torch.attention.windows import Windows, window_attention
 
@@ -84,20 +86,15 @@ def attend_to_end(
 ) -> Tensor:
     """Causal attention with the last query at the last key, [B, H, Sq, D]."""
     bias = None
+    if documents is not None and not torch.compiler.is_compiling():
+        attend = partial(attend_to_end, scale=scale, windows=Windows(), window=window, sinks=sinks)
+        return apart(query, key=key, value=value, documents=documents, attend=attend)
     if documents is not None:
-        bias = _documents_bias(query, num_keys=key.shape[2], window=window, documents=documents)
+        keys = torch.arange(key.shape[2], device=query.device)
+        queries = keys[len(keys) - query.shape[2] :]
+        bias = documents.bias(queries=queries, keys=keys, dtype=query.dtype, window=window)
     elif window is not None:
         return window_attention(
             query, key=key, value=value, scale=scale, window=window, windows=windows, sinks=sinks
         )
     return lower_right_attention(query, key=key, value=value, scale=scale, bias=bias, sinks=sinks)
-
-
-def _documents_bias(query: Tensor, *, num_keys: int, window: int | None, documents: Documents) -> Tensor:
-    """The bias of queries [B, H, Sq, D] that end at the last key."""
-    num_queries = query.shape[2]
-    keys = torch.arange(num_keys, device=query.device)
-    queries = keys[num_keys - num_queries :]
-    return documents.bias(
-        ("allgather", num_keys), queries=queries, keys=keys, dtype=query.dtype, window=window
-    )

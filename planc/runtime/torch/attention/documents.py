@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -18,17 +18,16 @@ log-sum-exp: in the sum over blocks its share is then exactly 0."""
 Places = npt.NDArray[np.int64]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch's documents, and the masks that were computed for it."""
+    """One micro-batch's documents: where their tokens are in them, and the place of each token's first."""
 
     places: Places
     starts: Tensor
-    biases: dict[Hashable, Tensor] = field(default_factory=dict)
 
 
 class Documents:
-    """The documents of the current micro-batch, and their masks, each computed once.
+    """The documents of the current micro-batch.
 
     Every rank that holds a part of a sequence has the documents of the whole.
     """
@@ -55,30 +54,37 @@ class Documents:
         starts = [row if row[:1] == [0] else [0, *row] for row in starts]
         return [list(zip(row, [*row[1:], length], strict=True)) for row in starts]
 
-    def bias(
-        self,
-        key: Hashable,
-        *,
-        queries: Tensor,
-        keys: Tensor,
-        dtype: torch.dtype,
-        window: int | None = None,
-    ) -> Tensor:
+    def bias(self, *, queries: Tensor, keys: Tensor, dtype: torch.dtype, window: int | None = None) -> Tensor:
         """The bias of the scores, [B, 1, Sq, Sk] in `dtype`: 0 where a query sees a key, else HIDDEN.
 
         `queries` [Sq] and `keys` [Sk] are positions in the whole sequence, on the device. A token sees the
-        tokens of its own document up to itself; with a `window`, itself and the window - 1 before it. The
-        bias is kept under `key`: all layers share it, and what they save for backward is one tensor.
+        tokens of its own document up to itself; with a `window`, itself and the window - 1 before it. For
+        compiled code, which is the same for all documents: they are in the values of a mask alone.
         """
         assert self.batch is not None, "sharding the context comes before the forward"
-        starts, biases = self.batch.starts, self.batch.biases
-        if torch.compiler.is_compiling():
-            # Compiled code that runs again in backward can't cache: each module computes its own.
-            return _bias(starts, queries, keys, dtype=dtype, window=window)
-        name = (key, dtype, window)
-        if name not in biases:
-            biases[name] = _bias(starts, queries, keys, dtype=dtype, window=window)
-        return biases[name]
+        return _bias(self.batch.starts, queries, keys, dtype=dtype, window=window)
+
+
+def apart(
+    query: Tensor, *, key: Tensor, value: Tensor, documents: Documents, attend: Callable[..., Tensor]
+) -> Tensor:
+    """The attention of every document by itself, [B, H, Sq, Dv]: no score between two of them exists.
+
+    The last query is at the last key. `attend` computes a document's queries over its keys up to them.
+    """
+    num_keys = key.shape[2]
+    before = num_keys - query.shape[2]
+    samples = []
+    for sample, spans in enumerate(documents.spans()):
+        found = []
+        for start, end in spans:
+            first, last = max(start, before), min(end, num_keys)
+            if first < last:
+                own, keys = slice(sample, sample + 1), slice(start, last)
+                rows = query[own, :, first - before : last - before]
+                found.append(attend(rows, key=key[own, :, keys], value=value[own, :, keys]))
+        samples.append(torch.cat(found, 2) if len(found) > 1 else found[0])
+    return torch.cat(samples) if len(samples) > 1 else samples[0]
 
 
 def _bias(starts: Tensor, queries: Tensor, keys: Tensor, *, dtype: torch.dtype, window: int | None) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
@@ -9,7 +11,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from planc.devices.attention_kernels import window_rows
 from planc.runtime.torch.attention.blocks import lower_right_attention
 from planc.runtime.torch.attention.cudnn import cudnn_attention, prefers_cudnn
-from planc.runtime.torch.attention.documents import Documents
+from planc.runtime.torch.attention.documents import Documents, apart
 from planc.runtime.torch.attention.kernels import FLASH, block_kernel
 from planc.runtime.torch.attention.windows import Windows, window_attention
 
@@ -31,9 +33,9 @@ def plain_attention(
     with `documents`, only its own document. `sinks` [H] score one more key, whose value is 0.
     """
     if documents is not None and not torch.compiler.is_compiling():
-        return _apart(
-            query, key=key, value=value, scale=scale, window=window, documents=documents, sinks=sinks
-        )
+        # Masks of documents of all lengths would fill the memory if they were kept.
+        attend = partial(plain_attention, scale=scale, windows=Windows(), window=window, sinks=sinks)
+        return apart(query, key=key, value=value, documents=documents, attend=attend)
     length = query.shape[2]
     if window is not None and window >= length:
         window = None
@@ -49,7 +51,7 @@ def plain_attention(
     else:
         # A compiled graph is the same for all documents: they are in the values of a mask alone.
         places = torch.arange(length, device=query.device)
-        bias = documents.bias("plain", queries=places, keys=places, dtype=query.dtype, window=window)
+        bias = documents.bias(queries=places, keys=places, dtype=query.dtype, window=window)
     return _unscored(query, key=key, value=value, scale=scale, bias=bias, sinks=sinks)
 
 
@@ -75,36 +77,3 @@ def _causal(query: Tensor, *, key: Tensor, value: Tensor, scale: float, sinks: T
     grouped = query.shape[1] != key.shape[1]
     out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
     return out[..., :width]
-
-
-def _apart(
-    query: Tensor,
-    *,
-    key: Tensor,
-    value: Tensor,
-    scale: float,
-    window: int | None,
-    documents: Documents,
-    sinks: Tensor | None,
-) -> Tensor:
-    """The attention of every document by itself: no score between two of them exists."""
-    samples = []
-    for sample, spans in enumerate(documents.spans()):
-        found = []
-        for start, end in spans:
-            own = (tensor[sample : sample + 1, :, start:end] for tensor in (query, key, value))
-            part, part_key, part_value = own
-            found.append(
-                plain_attention(
-                    part,
-                    key=part_key,
-                    value=part_value,
-                    scale=scale,
-                    # Documents of all lengths would fill the memory with masks.
-                    windows=Windows(),
-                    window=window,
-                    sinks=sinks,
-                )
-            )
-        samples.append(torch.cat(found, 2) if len(found) > 1 else found[0])
-    return torch.cat(samples) if len(samples) > 1 else samples[0]

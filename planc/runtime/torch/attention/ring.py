@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from planc.runtime.torch.attention.kernels import (
     sinks_gradient,
     with_sinks,
 )
-from planc.runtime.torch.attention.sharding import Balance, local_positions
+from planc.runtime.torch.attention.sharding import Balance
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +40,22 @@ class Ring:
     balance: Balance
     documents: Documents | None = None
 
-    def bias(self, source: int, block: Block, *, query: Tensor) -> Tensor | None:
-        """The bias of documents for a block of rank `source`, including causality; None without documents."""
-        if self.documents is None:
-            return None
-        held = [
-            local_positions(
-                query.shape[2] * self.size,
-                parts=self.size,
-                index=index,
-                balance=self.balance,
-                device=query.device,
-            )
-            for index in (self.rank, source)
-        ]
-        return self.documents.bias(
-            ("ring", source), queries=held[0][block.query], keys=held[1][block.key], dtype=query.dtype
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The local queries, and the keys of the visiting shard that they see, along the sequence."""
+    """The local queries, and the keys of the visiting shard that they see, along the sequence.
+
+    Of all samples, or of one, in which documents are apart.
+    """
 
     query: slice
     key: slice
     causal: bool
+    sample: int | None = None
+
+    @property
+    def samples(self) -> slice:
+        return slice(None) if self.sample is None else slice(self.sample, self.sample + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +113,46 @@ def visible_block(source: int, *, ring: Ring, length: int) -> Block | None:
     return Block(slice(half, length), everything, causal=False)
 
 
+def visible_blocks(source: int, *, ring: Ring, length: int) -> tuple[Block, ...]:
+    """The parts of rank `source`'s shard that this rank's queries see, each by one kernel without a mask."""
+    if ring.documents is not None:
+        return tuple(_blocks_of_documents(source, ring=ring, length=length, spans=ring.documents.spans()))
+    block = visible_block(source, ring=ring, length=length)
+    return () if block is None else (block,)
+
+
+def _blocks_of_documents(
+    source: int, *, ring: Ring, length: int, spans: list[list[tuple[int, int]]]
+) -> Iterator[Block]:
+    """Where a document is in a run of our positions and in one of the source's that isn't later."""
+    pairs = product(_runs(ring.rank, ring=ring, length=length), _runs(source, ring=ring, length=length))
+    for (own, own_place), (other, other_place) in pairs:
+        if other_place > own_place:
+            continue
+        size = other.stop - other.start
+        for sample, (start, end) in ((row, span) for row, found in enumerate(spans) for span in found):
+            query = _within(own, own_place, start, end, size=size)
+            key = _within(other, other_place, start, end, size=size)
+            if query is not None and key is not None:
+                causal = own_place == other_place
+                yield Block(query, key, causal=causal, sample=sample)
+
+
+def _runs(rank: int, *, ring: Ring, length: int) -> tuple[tuple[slice, int], ...]:
+    """Each run of consecutive positions in a rank's shard, with the place of its first."""
+    if ring.balance == "none":
+        return ((slice(0, length), rank * length),)
+    half = length // 2
+    return (slice(0, half), rank * half), (slice(half, length), (2 * ring.size - 1 - rank) * half)
+
+
+def _within(run: slice, place: int, start: int, end: int, *, size: int) -> slice | None:
+    """The rows of a run whose places are from `start` to before `end`; None if there are none."""
+    first, last = max(start, place), min(end, place + size)
+    shift = run.start - place
+    return slice(first + shift, last + shift) if first < last else None
+
+
 def rotate(tensor: Tensor, *, ring: Ring) -> Arrival:
     """The previous rank's tensor, in flight; ours goes to the next rank."""
     outgoing = tensor.contiguous()
@@ -136,23 +167,22 @@ def rotate(tensor: Tensor, *, ring: Ring) -> Arrival:
     return Arrival(incoming, outgoing, work)
 
 
-def visits(key_value: Tensor, *, ring: Ring) -> Iterator[tuple[Tensor, Block | None, int]]:
-    """Each rank's keys and values [2, B, Hkv, S_local, D], ours first; what our queries see; the rank.
+def visits(key_value: Tensor, *, ring: Ring) -> Iterator[tuple[Tensor, int]]:
+    """Each rank's keys and values [2, B, Hkv, S_local, D], ours first, and the rank.
 
     The next message travels while the caller works on this one.
     """
-    length = key_value.shape[3]
     for step in range(ring.size):
         arrival = rotate(key_value, ring=ring) if step + 1 < ring.size else None
         source = (ring.rank - step) % ring.size
-        yield key_value, visible_block(source, ring=ring, length=length), source
+        yield key_value, source
         if arrival is not None:
             key_value = arrival.wait()
 
 
-def part(tensor: Tensor, rows: slice) -> Tensor:
-    """The `rows` of tensor_dim 2, contiguous, as the kernels require."""
-    return tensor[:, :, rows].contiguous()
+def part(tensor: Tensor, rows: slice, samples: slice) -> Tensor:
+    """The `rows` of tensor_dim 2 of some samples, contiguous, as the kernels require."""
+    return tensor[samples, :, rows].contiguous()
 
 
 class RingAttention(torch.autograd.Function):
@@ -173,58 +203,62 @@ class RingAttention(torch.autograd.Function):
         out = torch.zeros_like(query, dtype=dtype)
         lse = torch.full(query.shape[:3], -torch.inf, dtype=dtype, device=query.device)
         states: list[tuple[Any, ...]] = []
-        biases: list[Tensor | None] = []
-        for (visiting_key, visiting_value), block, source in visits(key_value, ring=ring):
-            if block is None:
-                continue
-            bias = ring.bias(source, block, query=query)
-            result = block_forward(
-                part(query, block.query),
-                key=part(visiting_key, block.key),
-                value=part(visiting_value, block.key),
-                causal=block.causal and bias is None,
-                scale=scale,
-                bias=bias,
-            )
-            rows = (slice(None), slice(None), block.query)
-            out[rows], lse[rows] = merge(out[rows], lse[rows], block=result)
-            states.append(result.state)
-            biases.append(bias)
+        blocks: list[tuple[Block, ...]] = []
+        for (visiting_key, visiting_value), source in visits(key_value, ring=ring):
+            blocks.append(visible_blocks(source, ring=ring, length=query.shape[2]))
+            for block in blocks[-1]:
+                result = block_forward(
+                    part(query, block.query, block.samples),
+                    key=part(visiting_key, block.key, block.samples),
+                    value=part(visiting_value, block.key, block.samples),
+                    causal=block.causal,
+                    scale=scale,
+                )
+                rows = (block.samples, slice(None), block.query)
+                out[rows], lse[rows] = merge(out[rows], lse[rows], block=result)
+                states.append(result.state)
         if sinks is not None:
             out, lse = with_sinks(out, lse, sinks)
         if out.dtype != query.dtype:
             out = out.to(query.dtype)
         ctx.save_for_backward(query, key_value, sinks, out, lse)
-        # All layers share the biases, so keeping them takes no memory.
-        ctx.scale, ctx.ring, ctx.states, ctx.biases = scale, ring, states, biases
+        # In backward the documents may be those of another micro-batch.
+        ctx.scale, ctx.ring, ctx.states, ctx.blocks = scale, ring, states, blocks
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         query, key_value, sinks, out, lse = ctx.saved_tensors
-        grad_out, states, biases = grad_out.contiguous(), iter(ctx.states), iter(ctx.biases)
+        grad_out, states = grad_out.contiguous(), iter(ctx.states)
         grad_query = torch.zeros_like(query, dtype=lse.dtype)
         grad_key_value = torch.zeros_like(key_value, dtype=lse.dtype)
         arrival: Arrival | None = None
-        for (visiting_key, visiting_value), block, _ in visits(key_value, ring=ctx.ring):
-            bias = next(biases) if block else None
-            gradients = block and block_backward(
-                part(grad_out, block.query),
-                query=part(query, block.query),
-                key=part(visiting_key, block.key),
-                value=part(visiting_value, block.key),
-                merged=BlockOutput(part(out, block.query), part(lse, block.query), next(states)),
-                causal=block.causal and bias is None,
-                scale=ctx.scale,
-                bias=bias,
-            )
+        for ((visiting_key, visiting_value), _), blocks in zip(
+            visits(key_value, ring=ctx.ring), ctx.blocks, strict=True
+        ):
+            found = [
+                block_backward(
+                    part(grad_out, block.query, block.samples),
+                    query=part(query, block.query, block.samples),
+                    key=part(visiting_key, block.key, block.samples),
+                    value=part(visiting_value, block.key, block.samples),
+                    merged=BlockOutput(
+                        part(out, block.query, block.samples),
+                        part(lse, block.query, block.samples),
+                        next(states),
+                    ),
+                    causal=block.causal,
+                    scale=ctx.scale,
+                )
+                for block in blocks
+            ]
             if arrival is not None:
                 grad_key_value = arrival.wait()
-            if block and gradients:
-                grad_query[:, :, block.query] += gradients.query
-                grad_key_value[0, :, :, block.key] += gradients.key
-                grad_key_value[1, :, :, block.key] += gradients.value
+            for block, gradients in zip(blocks, found, strict=True):
+                grad_query[block.samples, :, block.query] += gradients.query
+                grad_key_value[0, block.samples, :, block.key] += gradients.key
+                grad_key_value[1, block.samples, :, block.key] += gradients.value
             # One more turn than the keys need: the last returns every gradient to its rank.
             arrival = rotate(grad_key_value, ring=ctx.ring)
         assert arrival is not None, "a ring has at least one rank"
