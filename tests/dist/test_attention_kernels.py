@@ -196,7 +196,7 @@ def with_one_more_key(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, 
 
 @pytest.mark.parametrize(
     ("length", "window", "rows"),
-    [(2048, 512, None), (2049, 512, 1024), (8192, 4096, None), (8193, 4096, 4096)],
+    [(4095, 512, None), (4096, 512, 1024), (16_383, 4096, None), (16_384, 4096, 4096)],
 )
 def test_short_sequences_are_computed_at_once(length: int, window: int, rows: int | None) -> None:
     assert attention_kernels.window_rows(window, num_queries=length) == rows
