@@ -26,22 +26,22 @@ def attention_text(estimated: Estimate) -> str:
 
 def attention_rows(estimated: Estimate) -> Iterator[tuple[str, ...]]:
     """Modules, kernel, the call that it depends on, bytes for pairs of tokens, reasons."""
-    for one in estimated.attention:
-        held = f"{needs.pair_bytes(one).text} for pairs of tokens"
-        yield ", ".join(summarise(one.modules)), one.name, str(one.call or ""), held, _reasons(one)
+    for use in estimated.attention:
+        held = f"{needs.pair_bytes(use).text} for pairs of tokens"
+        yield ", ".join(summarise(use.modules)), use.name, str(use.call or ""), held, _reasons(use)
 
 
 def attention_data(estimated: Estimate) -> list[dict[str, Any]]:
     """The same as plain data."""
     return [
         {
-            "modules": list(one.modules),
-            "kernel": one.name,
-            "call": None if one.call is None else str(one.call),
-            "reasons": list(one.reasons),
-            "pair_bytes": one.pair_bytes,
+            "modules": list(use.modules),
+            "kernel": use.name,
+            "call": None if use.call is None else str(use.call),
+            "reasons": list(use.reasons),
+            "pair_bytes": use.pair_bytes,
         }
-        for one in estimated.attention
+        for use in estimated.attention
     ]
 
 

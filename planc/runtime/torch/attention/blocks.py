@@ -71,7 +71,8 @@ class BlockAttention(torch.autograd.Function):
         ]
         out, lse = results[0].out, results[0].lse
         if window is not None:
-            out, lse = torch.cat([one.out for one in results], 2), torch.cat([one.lse for one in results], 2)
+            out = torch.cat([result.out for result in results], 2)
+            lse = torch.cat([result.lse for result in results], 2)
         elif len(results) > 1:
             dtype = accumulation_dtype(query.dtype)
             out, lse = out.to(dtype), lse.to(dtype)
@@ -112,11 +113,11 @@ class BlockAttention(torch.autograd.Function):
         if len(found) == 1:
             return found[0].query, found[0].key, found[0].value, None, grad_sinks, None, None
         if ctx.window is not None:
-            grad_query = torch.cat([one.query for one in found], 2)
+            grad_query = torch.cat([gradients.query for gradients in found], 2)
             grad_key, grad_value = torch.zeros_like(key), torch.zeros_like(value)
-            for (_, keys, *_), one in zip(blocks, found, strict=True):
-                grad_key[:, :, keys] += one.key
-                grad_value[:, :, keys] += one.value
+            for (_, keys, *_), gradients in zip(blocks, found, strict=True):
+                grad_key[:, :, keys] += gradients.key
+                grad_value[:, :, keys] += gradients.value
             return grad_query, grad_key, grad_value, None, grad_sinks, None, None
         # The blocks are all keys, in order.
         before, since = found
@@ -144,7 +145,7 @@ def _blocks(
 def _tiles(
     num_queries: int, before: int, bias: Tensor, window: int
 ) -> Iterator[tuple[slice, slice, bool, Tensor | None]]:
-    """As many queries at a time as `bias` has rows, over the keys that their windows hold."""
+    """Yield as many queries at a time as `bias` has rows, with the keys that their windows hold."""
     step = bias.shape[0]
     for start in range(0, num_queries, step):
         stop = min(start + step, num_queries)
