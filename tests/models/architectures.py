@@ -35,6 +35,22 @@ LEFT_OUT: Mapping[str, str] = {
 """Model types of transformers' list that the table leaves out, with the reason."""
 
 
+MIXTURES = frozenset(
+    (
+        *("afmoe", "aria_text", "axk1", "axk2", "bailing_hybrid", "beam", "cohere2_moe", "dbrx"),
+        *("deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v4", "dots1", "dots3_note_text"),
+        *("ernie4_5_moe", "exaone_moe", "flex_olmo", "flint", "glm4_moe", "glm4_moe_lite"),
+        *("glm_moe_dsa", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoehybrid"),
+        *("granitemoeshared", "hunyuan_v1_moe", "hy_v3", "hy_v4", "inkling2_text", "inkling_text"),
+        *("jamba", "jetmoe", "kimi_linear", "kolibri1", "laguna", "lfm2_moe", "llama4_text"),
+        *("longcat_flash", "mellum", "mimo_v2_flash", "minimax", "minimax_m2", "minimax_m3_vl_text"),
+        *("mixtral", "nemotron_h", "olmoe", "phimoe", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe"),
+        *("qwen3_next", "qwen4_exp_text", "solar_open", "zaya"),
+    )
+)
+"""Model types of the table whose layers choose experts for each token."""
+
+
 def known_types() -> Mapping[str, str]:
     """The class of every model type that transformers calls a causal language model."""
     # transformers takes seconds to import, and a reader of the page needs none of it.

@@ -45,10 +45,10 @@ from tests.models.plans import (
     dtype_of,
     is_filled,
     plan_text,
-    tp_of,
+    size_of,
     variants,
 )
-from tests.models.tiny import SEQUENCE_LENGTH, tiny_config
+from tests.models.tiny import SEQUENCE_LENGTH, SMALLEST, Size, tiny_config
 
 Result = TypeVar("Result")
 
@@ -104,20 +104,20 @@ def judged(
     """The row of an architecture, with changes of its config; nothing raises but for bugs of this table."""
     filled = [one for one in columns if is_filled(one, model_type)]
     cells: dict[str, Cell] = {}
-    for tp, group in groupby(filled, key=tp_of):
-        cells |= _judged(model_type, architecture, columns=tuple(group), changes=changes or {}, tp=tp)
+    for size, group in groupby(filled, key=size_of):
+        cells |= _judged(model_type, architecture, columns=tuple(group), changes=changes or {}, size=size)
     return Row(model_type, architecture, cells)
 
 
 def _judged(
-    model_type: str, architecture: str, *, columns: tuple[str, ...], changes: Mapping[str, object], tp: int
+    model_type: str, architecture: str, *, columns: tuple[str, ...], changes: Mapping[str, object], size: Size
 ) -> dict[str, Cell]:
-    """The cells of columns whose tiny model has heads for `tp` ranks."""
+    """The cells of columns whose tiny model has this size."""
     with TemporaryDirectory(prefix="planc-models-") as name:
         folder = Path(name)
         write_corpus(folder / CORPUS, sequence_length=SEQUENCE_LENGTH)
         try:
-            inventory = prepare(model_type, architecture, changes=changes, folder=folder, tp=tp)
+            inventory = prepare(model_type, architecture, changes=changes, folder=folder, size=size)
         except InventoryError as error:
             refused = Cell(Status.REFUSED, error.message.replace(f"{folder}/", ""), codes=("P216",))
             return dict.fromkeys(columns, refused)
@@ -127,11 +127,11 @@ def _judged(
 
 
 def prepare(
-    model_type: str, architecture: str, *, changes: Mapping[str, object], folder: Path, tp: int = 2
+    model_type: str, architecture: str, *, changes: Mapping[str, object], folder: Path, size: Size = SMALLEST
 ) -> Inventory:
     """The inventory of the tiny model, whose config.json and weights this writes below `folder`."""
     (folder / model_type).mkdir()
-    config = json.dumps({**tiny_config(model_type, architecture, tp=tp), **changes}, indent=1)
+    config = json.dumps({**tiny_config(model_type, architecture, size=size), **changes}, indent=1)
     (folder / model_type / "config.json").write_text(config, encoding="utf-8")
     # Of what is refused there is nothing to train: the weights of some such models are large.
     save_inventory(folder / model_type)

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from planc.inventory.schema import Inventory
+from tests.models.architectures import MIXTURES
 from tests.models.independent import NUM_SEQUENCES
-from tests.models.tiny import SEQUENCE_LENGTH
+from tests.models.tiny import SEQUENCE_LENGTH, Size
 
 NUM_STEPS = 3
 NUM_CHUNKS = 4
@@ -66,20 +67,26 @@ COLUMNS: Mapping[str, str] = {
     "pp": "PP 2",
     "pp-sp": "PP 2 and TP 2, sequence parallel",
     "pp-fsdp": "PP 2 and FSDP2 over 2, units inside layers",
+    "ep": "EP 2",
+    "ep4": "EP 4",
 }
 """By a name that is a mesh and, unless it is float32, a dtype."""
-SAMPLED = ("tp4", "tp-fsdp")
+SAMPLED = ("tp4", "tp-fsdp", "ep4")
 """Columns of 4 ranks, filled for a quarter of the architectures."""
+OF_EXPERTS = ("ep", "ep4")
+"""Columns filled for the architectures with experts."""
 
 
 def is_filled(column: str, model_type: str) -> bool:
     """Whether a column is for an architecture; the quarter is drawn by the hash of its name."""
+    if column in OF_EXPERTS and model_type not in MIXTURES:
+        return False
     return column not in SAMPLED or hashlib.sha256(model_type.encode()).digest()[0] % 4 == 0
 
 
-def tp_of(column: str) -> int:
-    """The tp size for which a column's tiny model has heads."""
-    return 4 if column == "tp4" else 2
+def size_of(column: str) -> Size:
+    """The size of a column's tiny model: heads for the ranks of tp, and two experts for each rank of ep."""
+    return Size(tp=4 if column == "tp4" else 2, num_experts=8 if column == "ep4" else 4)
 
 
 def dtype_of(column: str) -> str:
@@ -131,7 +138,11 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
             mesh, blocks = "  tp = 2\n  dp_shard = 2", _SOLVED + _fsdp(inventory, on="dp_shard")
         case "cp":
             mesh, blocks = "  cp = 2", _fsdp(inventory, on="cp") + _context(variant.rotate)
-    micro_batch = NUM_SEQUENCES // (2 if "fsdp" in name else 1) // (2 if "pp" in name else 1)
+        case "ep" | "ep4":
+            size = 4 if name == "ep4" else 2
+            mesh, blocks = f"  dp_shard = {size}", _experts(size) + _fsdp(inventory, on="dp_shard")
+    data_ranks = {"ep": 2, "ep4": 4}.get(name, 2 if "fsdp" in name else 1)
+    micro_batch = NUM_SEQUENCES // data_ranks // (2 if "pp" in name else 1)
     weights = "random" if name == "random" else "pretrained"
     return _plan(
         model,
@@ -177,6 +188,10 @@ def _plan(
         tokens_per_step=NUM_SEQUENCES * SEQUENCE_LENGTH,
         chunks=chunks,
     )
+
+
+def _experts(size: int) -> str:
+    return f"expert_parallel on dp_shard {{\n  size = {size}\n  auto\n}}\n"
 
 
 def _fsdp(inventory: Inventory, *, on: str, dtype: str = "float32") -> str:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from planc.inventory.small_config import Config, Demands, shrink_config
@@ -15,10 +16,22 @@ from tests.positions.sizes import TRAINED, sizes_of
 SEQUENCE_LENGTH = 32
 _MAX_LAYERS = 6
 _PLAIN_LAYERS = 2
+_NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
-def tiny_config(model_type: str, architecture: str, *, tp: int = 2) -> Config:
-    """The config.json: few layers, each kind among them, with heads for `tp` ranks.
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The ranks of tp that a tiny model has heads for, and the experts of a mixture."""
+
+    tp: int = 2
+    num_experts: int = 4
+
+
+SMALLEST = Size()
+
+
+def tiny_config(model_type: str, architecture: str, *, size: Size = SMALLEST) -> Config:
+    """The config.json: few layers, each kind among them.
 
     Raises whatever the class's own checks raise.
     """
@@ -36,7 +49,7 @@ def tiny_config(model_type: str, architecture: str, *, tp: int = 2) -> Config:
     demands = Demands(
         kept=kept,
         num_layers=num_layers,
-        tp=tp,
+        tp=size.tp,
         cp=2,
         divides_heads=True,
         num_shards=2,
@@ -48,9 +61,9 @@ def tiny_config(model_type: str, architecture: str, *, tp: int = 2) -> Config:
     small |= {name: value for name, value in SMALL.items() if whole.get(name) is not None}
     small |= {name: 1 for name in ("bos_token_id", "eos_token_id") if whole.get(name) is not None}
     small |= {"architectures": [architecture], "model_type": model_type}
-    return {
-        name: value for name, value in (small | overrides).items() if name not in ("dtype", "torch_dtype")
-    }
+    small |= overrides
+    small |= {name: size.num_experts for name in _NUM_EXPERTS if small.get(name)}
+    return {name: value for name, value in small.items() if name not in ("dtype", "torch_dtype")}
 
 
 def kept_layers(config: Config, *, num_layers: int) -> tuple[int, ...]:
