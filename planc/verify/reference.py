@@ -61,13 +61,7 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     does not.
     """
     torch.manual_seed(0)
-    dtype = getattr(torch, recipe.dtype)
-    config = AutoConfig.from_pretrained(
-        recipe.base / recipe.model, local_files_only=True, trust_remote_code=False
-    )
-    model = AutoModelForCausalLM.from_config(
-        config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
-    )
+    model = _built(recipe, attention)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     initialize(model, seed=recipe.seed)
     _adapt(model, recipe)
@@ -80,7 +74,7 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     for name in recipe.frozen:
         model.get_parameter(name).requires_grad_(False)
     initial = snapshot(model)
-    data = open_data(recipe.data, base=recipe.base, model_vocab_size=config.vocab_size)
+    data = open_data(recipe.data, base=recipe.base, model_vocab_size=model.config.vocab_size)
     optimizers = _optimizers(model, recipe)
     schedules = [LambdaLR(optimizer, lambda done: factor(recipe, step=done + 1)) for optimizer in optimizers]
     routes = Routes(model, recipe.balance, num_sequences=recipe.global_batch) if recipe.balance else None
@@ -132,6 +126,21 @@ def _adapt(model: nn.Module, recipe: Recipe) -> None:
 def _adapted(layer: Any, scale: float, x: Tensor) -> Tensor:
     whole = layer.weight + scale * layer.lora_B.weight @ layer.lora_A.weight
     return functional.linear(x, whole, layer.bias)
+
+
+def _built(recipe: Recipe, attention: Literal["eager", "sdpa"]) -> Any:
+    """The model as transformers builds it, with weights of its own."""
+    dtype = getattr(torch, recipe.dtype)
+    config = AutoConfig.from_pretrained(
+        recipe.base / recipe.model, local_files_only=True, trust_remote_code=False
+    )
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
+    )
+    if dtype is torch.float64:
+        # PyTorch's grouped products, which transformers takes by default, have no float64.
+        model.set_experts_implementation("eager")
+    return model
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:

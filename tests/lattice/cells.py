@@ -52,12 +52,24 @@ _STARCODER: Mapping[str, Any] = {
 }
 _DEEP: Mapping[str, Any] = {**_STARCODER, "num_hidden_layers": 8, "hidden_size": 64, "intermediate_size": 88}
 _LLAMA: Mapping[str, Any] = {**_SIZES, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+_EXPERTS: Mapping[str, Any] = {
+    **_SIZES,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 64,
+    "head_dim": 16,
+    "num_hidden_layers": 4,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "float64": _STARCODER,
     "float64-deep": _DEEP,
     "float64-tied": {**_DEEP, "tie_word_embeddings": True},
     "float32": _LLAMA,
     "bfloat16": _LLAMA,
+    "float64-experts": _EXPERTS,
 }
 """The model that is run in each dtype, and in pipelines. A Llama's norms square in float32 whatever the
 dtype; Starcoder 2 has PyTorch's layer norms, and nothing of it but rotary tables is computed in less than
@@ -149,6 +161,8 @@ class Cell:
     units: str = "layers"
     """The shape of FSDP's units."""
     sharding: str = ""
+    ep: int = 1
+    """Neighboring ranks of dp_shard that hold different experts."""
 
     @property
     def name(self) -> str:
@@ -164,6 +178,7 @@ class Cell:
             "tied" * self.is_tied,
             f"units: {self.units}" if self.units != "layers" else "",
             self.sharding,
+            f"ep {self.ep}" if self.ep > 1 else "",
             self.dtype,
         )
         return ", ".join(part for part in parts if part)
@@ -180,6 +195,8 @@ class Cell:
     @property
     def model(self) -> str:
         """The folder of its config."""
+        if self.ep > 1:
+            return f"{self.dtype}-experts"
         deep = "float64-tied" if self.is_tied else "float64-deep"
         return deep if self.schedule else self.dtype
 
@@ -317,6 +334,22 @@ def sharding_cells() -> tuple[Cell, ...]:
     return tuple(sorted(found, key=lambda cell: astuple(cell.mesh)))
 
 
+@cache
+def expert_cells() -> tuple[Cell, ...]:
+    """Experts on 2 and 4 ranks, next to every other mesh dim: enough that every two values meet."""
+    flat = [Mesh(1, 2, 1, 1), Mesh(1, 4, 1, 1), Mesh(2, 2, 1, 1), Mesh(1, 2, 2, 1), Mesh(1, 2, 1, 2)]
+    flat += [Mesh(1, 4, 2, 1), Mesh(1, 4, 1, 2), Mesh(1, 2, 2, 2)]
+    every = [cell for mesh in flat for cell in full_product(mesh) if not cell.loss_parallel]
+    every += pipelines(Mesh(1, 2, 1, 1, pp=2), is_tied=False)
+    dispatched = [
+        replace(cell, ep=ep)
+        for cell in every
+        for ep in (2, 4)
+        if cell.mesh.dp_shard % ep == 0 and not cell.whole_replicas and cell.units in ("layers", "attention")
+    ]
+    return tuple(sorted(_covering(tuple(dispatched)), key=lambda cell: (cell.mesh.world_size, astuple(cell))))
+
+
 def plan_text(cell: Cell) -> str:
     """The plan of a cell; paths are relative to the workspace."""
     mesh = "\n".join(f"  {mesh_dim} = {size}" for mesh_dim, size in cell.mesh.sizes.items())
@@ -335,8 +368,11 @@ def plan_text(cell: Cell) -> str:
         blocks.append(_fsdp(cell))
     if cell.schedule:
         blocks.append(f"pipeline on pp {{\n  schedule = {cell.schedule}\n}}")
+    if cell.ep > 1:
+        blocks.append(f"expert_parallel on dp_shard {{\n  size = {cell.ep}\n  auto\n}}")
     if cell.mesh.tp > 1:
-        blocks.append(f"tensor_parallel on tp {{\n{_tensor_parallel_rules(cell)}}}")
+        rules = _automatic_rules(cell) if cell.ep > 1 else _tensor_parallel_rules(cell)
+        blocks.append(f"tensor_parallel on tp {{\n{rules}}}")
     if cell.context:
         rotate, balance = cell.context.split()
         blocks.append(
@@ -352,6 +388,10 @@ def _fsdp(cell: Cell) -> str:
         units = re.sub(r"-> unit$", "-> unit(reshard_after_forward = false)", units, flags=re.MULTILINE)
     lines = ("replicate_on = dp_replicate", *SHARDINGS[cell.sharding])
     return "fsdp on dp_shard, cp {\n" + "".join(f"  {line}\n" for line in lines) + units + "}"
+
+
+def _automatic_rules(cell: Cell) -> str:
+    return "  auto(sequence_parallel = true)\n" if cell.sequence_parallel else "  auto(solve)\n"
 
 
 def _tensor_parallel_rules(cell: Cell) -> str:

@@ -21,6 +21,7 @@ from tests.lattice.cells import (
     Cell,
     Mesh,
     cells,
+    expert_cells,
     full_product,
     make_workspace,
     narrow_cells,
@@ -59,6 +60,7 @@ def parts() -> Mapping[str, tuple[Cell, ...]]:
     pipelined = {f"float64, pipelines of {pp} ranks": pipeline_cells(pp) for pp in (2, 4)}
     pipelined["float64, pipelines with other units"] = unit_cells()
     sharded = {"float64, ZeRO-1, ZeRO-2, and gradients reduced each micro-batch": sharding_cells()}
+    sharded |= {"float64, experts on different ranks": expert_cells()}
     every = {_title(world_size): cells(world_size) for world_size in WORLD_SIZES}
     return every | pipelined | sharded | narrow
 
