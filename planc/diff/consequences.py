@@ -8,6 +8,7 @@ from planc.diff.difference import Action, Change, Group
 from planc.diff.sample_order import SOURCES, data_state, has_same_sources
 from planc.diff.side import Side
 from planc.graph.ops import BuildOptimizer, FullyShard, ShardExperts, ShardTensorParallel
+from planc.optimizers import OptimizerKind
 from planc.tables import plural
 
 
@@ -48,8 +49,13 @@ def _kept_apart(
     """What two optimizers keep of the first parameter of which they keep different tensors."""
     others = wanted.settings_by_parameter()
     both = ((kind, others[fqn]) for fqn, kind in kept.settings_by_parameter().items() if fqn in others)
-    names = ((mine.state_names, other.state_names) for mine, other in both)
+    names = ((_names(mine), _names(other)) for mine, other in both)
     return next((pair for pair in names if pair[0] != pair[1]), None)
+
+
+def _names(kind: OptimizerKind) -> tuple[str, ...]:
+    """What an optimizer keeps of a matrix."""
+    return tuple(map(str, kind.kept(2)))
 
 
 def _listed(names: Sequence[str]) -> str:

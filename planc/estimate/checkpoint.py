@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from planc.estimate.layout import layouts
 from planc.estimate.result import Amount
 from planc.estimate.states import ON_HOST
@@ -25,7 +23,7 @@ def checkpoint_bytes(graph: Graph, inventory: Inventory) -> int:
         num_bytes += layout.total_bytes
         if not layout.is_frozen:
             element = layout.dtype.size_bytes
-            num_bytes += kinds[layout.fqn].state_bytes(prod(layout.shape), element=element)
+            num_bytes += kinds[layout.fqn].state_bytes(layout.shape, element=element)
     return num_bytes
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from planc.estimate import muon
@@ -49,16 +49,25 @@ def _optimizer(work: RankWork, *, place: str) -> Amount:
     what = "parameters" if len(trained) == len(work.layouts) else "parameters that are not frozen"
     formulas, sources, num_bytes = [], [], 0
     for kind, members in by_kind.items():
-        names = kind.state_names
         whose = what if len(by_kind) == 1 else f"{len(members):_} parameters"
-        formula, kept = f"{len(names)} x {whose}", list(names)
+        kept = list(map(str, kind.kept(2)))
+        formula = f"{len(kept)} x {whose}" if set(kept) <= set(kind.state_names) else _terms(kind, members)
         if kind.has_step_counter:
             formula += f" + {STEP_BYTES} x {len(members):_} step counters"
             kept.append("step")
         num_bytes += sum(_state_bytes(kind, layout) for layout in members)
         formulas.append(formula)
-        sources.append(f"torch.optim.{kind.torch_class}: {', '.join(kept) or 'no state'}")
+        sources.append(f"{kind.module}.{kind.torch_class}: {', '.join(kept) or 'no state'}")
     return Amount("optimizer", num_bytes, True, f"{' + '.join(formulas)}{place}", "; ".join(sources))
+
+
+def _terms(kind: OptimizerKind, members: Sequence[ParameterLayout]) -> str:
+    """Elements by the dtype that they are stored in."""
+    elements: Counter[str] = Counter()
+    for layout in members:
+        for kept in kind.kept(len(layout.shape)):
+            elements[kept.dtype or layout.dtype] += prod(kept.shape(layout.local_shape))
+    return " + ".join(f"{number:_} elements x {dtype}" for dtype, number in elements.items())
 
 
 def _trained(work: RankWork) -> list[ParameterLayout]:
@@ -72,7 +81,7 @@ def _kinds(work: RankWork) -> Mapping[str, OptimizerKind]:
 
 
 def _state_bytes(kind: OptimizerKind, layout: ParameterLayout) -> int:
-    return kind.state_bytes(prod(layout.local_shape), element=layout.dtype.size_bytes)
+    return kind.state_bytes(layout.local_shape, element=layout.dtype.size_bytes)
 
 
 def moved_bytes(work: RankWork) -> int:
@@ -86,11 +95,16 @@ def moved_bytes(work: RankWork) -> int:
 def update_bytes(work: RankWork) -> int:
     """The peak of the optimizer's temporary tensors: for a whole group, or for one parameter."""
     op = work.optimizer
-    of_rounds = muon.round_bytes(work)
+    of_rounds, kinds = muon.round_bytes(work), _kinds(work)
+    alone = (
+        kinds[fqn].update_bytes(layout.local_shape, element=layout.dtype.size_bytes)
+        for fqn, layout in work.with_gradients.items()
+    )
     sizes = {fqn: layout.local_bytes for fqn, layout in work.with_gradients.items()}
     at_once = max if op.implementation_on("cuda") == "for_loop" else sum
     return max(
         of_rounds,
+        *alone,
         *(
             op.num_copies(group) * at_once([sizes[fqn] for fqn in group.parameters if fqn in sizes] or [0])
             for group in op.groups

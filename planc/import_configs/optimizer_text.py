@@ -21,7 +21,7 @@ def optimizer_lines(
 ) -> Iterator[str]:
     """The settings of the block, and the parameters that do not decay."""
     kind, decay = _kind(draft), draft.take(facts.WEIGHT_DECAY)
-    if decay is None and kind == "adamw":
+    if decay is None and kind.startswith("adamw"):
         decay = 0.01
         draft.added(facts.WEIGHT_DECAY.place, "0.01, torch's default: the file leaves it to the script")
     yield f"kind = {call(kind, [*_arguments(draft, kind=kind, lr=lr, decay=decay)])}"
@@ -78,7 +78,7 @@ def _arguments(draft: Draft, *, kind: str, lr: float, decay: float | None) -> It
     if decay is not None:
         yield f"weight_decay = {number(decay)}"
     implementation = draft.take(facts.IMPLEMENTATION)
-    if implementation is not None and (kind, implementation) != ("sgd", "fused"):
+    if implementation is not None and kind in ("adamw", "sgd") and (kind, implementation) != ("sgd", "fused"):
         yield f"implementation = {implementation}"
 
 

@@ -205,14 +205,20 @@ def among(**names: str) -> Callable[[Value], str]:
 
 
 _ADAMW = "adamw adamw_torch adamw_torch_fused adamw_hf adamw_torch_xla torch.optim.adamw adamw_fused"
+_EIGHT_BITS = (
+    "adamw_8bit adamw_bnb_8bit paged_adamw_8bit adamw_torch_8bit bitsandbytes.optim.adamw8bit "
+    "bitsandbytes.optim.pagedadamw8bit torchao.optim.adamw8bit"
+)
+"""Pages of memory change nothing that is trained."""
 
 optimizer = choice(
     {
+        **dict.fromkeys(_EIGHT_BITS.split(), "adamw_8bit"),
         **dict.fromkeys(_ADAMW.split(), "adamw"),
         **dict.fromkeys(("adam", "torch.optim.adam"), "adam"),
         **dict.fromkeys(("sgd", "torch.optim.sgd"), "sgd"),
     },
-    "planc has adamw and sgd, not {}",
+    "planc has adamw, adamw_8bit and sgd, not {}",
 )
 pipeline_schedule = choice(
     {"1f1b": "one_f_one_b", "gpipe": "gpipe", "interleaved1f1b": "interleaved"},

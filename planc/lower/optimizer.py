@@ -12,6 +12,7 @@ from planc.inventory.matrices import matrices
 from planc.optimizers.optimizer import Implementation
 from planc.plan.bind import BoundPlan
 from planc.plan.optimizer import SCHEDULES, Muon, Optimizer, WarmupStableDecay, kind_of
+from planc.plan.optimizer import Implementation as Choice
 from planc.plan.settle import in_steps
 from planc.plan.spec import Plan
 
@@ -21,11 +22,16 @@ def build_optimizer(bound: BoundPlan) -> BuildOptimizer:
     rest = kind.rest if isinstance(kind, Muon) else kind
     return BuildOptimizer(
         settings=_settings(kind),
-        implementation=cast(Implementation, rest.implementation.value),
+        implementation=_implementation(rest),
         lr=kind.lr,
         groups=_groups(bound),
         span=span,
     )
+
+
+def _implementation(kind: Optimizer) -> Implementation:
+    """`auto` for an optimizer with one alone."""
+    return cast(Implementation, getattr(kind, "implementation", Choice.AUTO).value)
 
 
 def _settings(kind: Optimizer) -> Any:

@@ -60,10 +60,12 @@ FIELD: Mapping[str, Foreign] = {
     "multi_token_prediction contrastive": absent(
         "planc trains on next-token cross-entropy and does not have another loss", off=NONE
     ),
-    "adam adamax nadam radam adafactor adagrad lion lamb muon shampoo soap sophia galore adam8bit "
-    "adamw_8bit paged_adamw rmsprop": Foreign(
-        "optimizer", "kind = adamw(lr = 3e-4)", why="optimizers are `adamw` and `sgd`"
+    "adam adamax nadam radam adafactor adagrad lion lamb shampoo soap sophia galore rmsprop": Foreign(
+        "optimizer",
+        "kind = adamw(lr = 3e-4)",
+        why="optimizers are `adamw`, `adamw_8bit`, `adamw_bf16`, `muon` and `sgd`",
     ),
+    "adam8bit paged_adamw adamw8bit adamw_bnb_8bit": Foreign("optimizer", "kind = adamw_8bit(lr = 3e-4)"),
     "lr_finder find_lr auto_lr_find lr_find": absent(
         "planc does not search learning rates: compare runs with `--set optimizer.lr=VALUE`", off=NONE
     ),

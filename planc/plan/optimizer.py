@@ -35,18 +35,38 @@ _LOOPS = "operations over all parameters at once (foreach), or a loop over param
 
 
 @record
-class AdamW:
+class Adam:
+    """The keys of every AdamW."""
+
     lr: float = key(Float(0.0), doc="peak learning rate", example="3e-4")
     betas: tuple[float, float] = key(
         List(Float(0.0, 0.999999), 2), default=(0.9, 0.999), doc="moment decay rates"
     )
     eps: float = key(Float(0.0), default=1e-8, doc="added to the denominator")
     weight_decay: float = key(Float(0.0), default=0.01, doc="decoupled weight decay")
+
+
+@record
+class AdamW(Adam):
     implementation: Implementation = key(
         Choice(Implementation),
         default=Implementation.AUTO,
         doc=f"one kernel (fused), {_LOOPS}; auto is fused",
     )
+
+
+@record
+class AdamW8bit(Adam):
+    """AdamW with moments of 8 bits for each element of a matrix, and a scale for each block of them."""
+
+    block: int = key(
+        Int(1, 1 << 16), default=256, doc="columns of a row that share a scale, a float32 number"
+    )
+
+
+@record
+class AdamWBf16(Adam):
+    """AdamW with bfloat16 moments, rounded up or down at random: their mean is exact."""
 
 
 @record
@@ -153,8 +173,14 @@ class WarmupStableDecay:
     min_factor: float = _min_factor()
 
 
-Optimizer = AdamW | Sgd | Muon
-OPTIMIZERS: Mapping[str, type[Optimizer]] = {"adamw": AdamW, "sgd": Sgd, "muon": Muon}
+Optimizer = AdamW | Sgd | Muon | AdamW8bit | AdamWBf16
+OPTIMIZERS: Mapping[str, type[Optimizer]] = {
+    "adamw": AdamW,
+    "sgd": Sgd,
+    "muon": Muon,
+    "adamw_8bit": AdamW8bit,
+    "adamw_bf16": AdamWBf16,
+}
 Schedule = Cosine | Linear | Constant | WarmupStableDecay
 SCHEDULES: Mapping[str, type[Schedule]] = {
     "cosine": Cosine,
@@ -166,7 +192,7 @@ SCHEDULES: Mapping[str, type[Schedule]] = {
 
 def kind_of(optimizer: Optimizer) -> type[OptimizerKind]:
     """What planc knows of this kind of optimizer."""
-    return next(BY_NAME[name] for name, case in OPTIMIZERS.items() if isinstance(optimizer, case))
+    return next(BY_NAME[name] for name, case in OPTIMIZERS.items() if type(optimizer) is case)
 
 
 def optimizers_of(kind: Optimizer) -> tuple[tuple[str, Optimizer], ...]:

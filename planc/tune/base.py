@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from math import prod
 
 from planc.inventory.schema import Inventory
 from planc.lower.optimizer import build_optimizer
@@ -19,6 +20,8 @@ from planc.vocab import DType
 _BLOCK = re.compile(r"^(\w+)[^\n]*\{\n.*?^\}\n", re.MULTILINE | re.DOTALL)
 _CHOSEN = ("mesh", "pipeline", "tensor_parallel", "fsdp", "context_parallel", "activation_checkpoint")
 """Blocks that the search replaces."""
+_MATRIX = (1024, 1024)
+"""A usual one."""
 ROTATIONS = ("allgather", "ring", "ulysses")
 
 
@@ -79,7 +82,8 @@ def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
 def _state_bytes(bound: BoundPlan) -> int:
     """The least size of a parameter's state, of all parameters."""
     kinds = set(build_optimizer(bound).settings_by_parameter().values())
-    return bound.plan.model.dtype.size_bytes * (1 + min(len(kind.state_names) for kind in kinds))
+    element = bound.plan.model.dtype.size_bytes
+    return element + min(kind.state_bytes(_MATRIX, element=element) // prod(_MATRIX) for kind in kinds)
 
 
 def _dtypes(plan: Plan) -> tuple[str, ...]:

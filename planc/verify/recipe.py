@@ -31,6 +31,8 @@ LOWEST_RATE = 1e-2
 """Below it, three updates would be lost in the rounding of the weights."""
 LOWEST_EPS = 1e-6
 """Below it, AdamW would turn the rounding errors of the smallest gradients into full updates."""
+SMALL_BLOCK = 4
+"""The block of 8-bit moments: ranks hold whole blocks of a small model's rows."""
 MODEL, CORPUS = "model", "corpus.jsonl"
 
 
@@ -142,8 +144,14 @@ def _steadied(kind: Optimizer, *, peak: float) -> Any:
     raised = replace(kind, lr=raised_rate(kind.lr, peak=peak))
     if isinstance(raised, Muon):
         return replace(raised, rest=_steadied(raised.rest, peak=peak))
-    eps = getattr(raised, "eps", None)
-    return raised if eps is None else replace(raised, eps=max(eps, LOWEST_EPS))
+    return robust(raised)
+
+
+def robust(kind: Any) -> Any:
+    """An optimizer of a plan or a graph, with an eps above rounding errors and blocks of a small model."""
+    eps = getattr(kind, "eps", None)
+    changed = {} if eps is None else {"eps": max(eps, LOWEST_EPS)}
+    return replace(kind, **changed, **({"block": SMALL_BLOCK} if hasattr(kind, "block") else {}))
 
 
 def _shortened(schedule: Schedule, *, steps: int | None) -> Schedule:

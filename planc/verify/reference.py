@@ -33,6 +33,7 @@ from planc.verify.muon import Muon
 from planc.verify.perturb import constants, perturb, perturb_tensor, saved_tensors
 from planc.verify.recipe import Recipe
 from planc.verify.routes import Routes
+from planc.verify.stored_adamw import StoredAdam
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +224,8 @@ def _by_torch(kind: spec.Optimizer, parameters: Mapping[str, nn.Parameter], reci
     case = kind_of(kind)
     arguments = {name: getattr(kind, name) for name in case.argument_names()}
     groups = _groups(kind, parameters, recipe)
+    if isinstance(kind, spec.AdamW8bit | spec.AdamWBf16):
+        return StoredAdam(groups, kind, names={parameter: name for name, parameter in parameters.items()})
     built: Optimizer = getattr(torch.optim, case.torch_class)(groups, lr=kind.lr, **arguments)
     return built
 

@@ -35,7 +35,6 @@ from planc.plan.stages import orders
 from planc.verify.recipe import (
     CORPUS,
     DECAY_STEPS,
-    LOWEST_EPS,
     MAX_MICRO_BATCH,
     MAX_MICRO_STEPS,
     MAX_RANKS,
@@ -44,6 +43,7 @@ from planc.verify.recipe import (
     SEQUENCE_LENGTH,
     Recipe,
     raised_rate,
+    robust,
 )
 from planc.verify.twin import Renaming
 from planc.vocab import DType, MeshDim, PackedShard, Placement
@@ -302,8 +302,7 @@ def _steadied(op: ops.BuildOptimizer, *, dtype: DType) -> ops.BuildOptimizer:
 def _robust(settings: Any, *, dtype: DType) -> Any:
     if isinstance(settings, Muon):
         return replace(settings, rest=_robust(settings.rest, dtype=dtype), ns_dtype=cast(Any, dtype.value))
-    eps = getattr(settings, "eps", None)
-    return settings if eps is None else replace(settings, eps=max(eps, LOWEST_EPS))
+    return robust(settings)
 
 
 def _short_data(op: ops.OpenData, *, times: int, vocab_size: int) -> ops.OpenData:

@@ -208,7 +208,7 @@ class RAdam(OptimizerKind):
                 "from planc.optimizers.sgd",
                 "from planc.optimizers.radam import RAdam\nfrom planc.optimizers.sgd",
             ),
-            ("AnyOptimizer = AdamW | Sgd | Muon", "AnyOptimizer = AdamW | Sgd | Muon | RAdam"),
+            ("AnyOptimizer = AdamW |", "AnyOptimizer = RAdam | AdamW |"),
         ),
         "planc/plan/optimizer.py": (
             (
@@ -229,7 +229,7 @@ class RAdam:
 @record
 class Cosine:""",
             ),
-            ('"muon": Muon}', '"muon": Muon, "radam": RAdam}'),
+            ('    "muon": Muon,\n', '    "muon": Muon,\n    "radam": RAdam,\n'),
         ),
     },
 )

@@ -35,6 +35,8 @@ QUICK = (
     Case("TP2·DP2", "lowest frozen", TP2_DP2, micro_batch=2, frozen=("model.embed_tokens", "model.layers.0")),
 )
 SLOW = (
+    Case("TP2·DP2", "8 bits", TP2_DP2, settings=("optimizer.kind=adamw_8bit(lr = 1e-3, block = 8)",)),
+    Case("TP2·DP2", "bfloat16 moments", TP2_DP2, settings=("optimizer.kind=adamw_bf16(lr = 1e-3)",)),
     Case("TP2·DP2", "qwen3, bfloat16, accumulate", TP2_DP2, model="qwen3", micro_batch=1, settings=NARROW),
     Case("TP2", "sequence parallel, recompute", TP2, recomputes=True),
     Case("TP2·DP2", "whole replicas", TP2_REPLICATE2, replicas="whole", micro_batch=2),

@@ -54,7 +54,6 @@ STOPS: dict[str, set[str]] = {
     "axolotl/lora.yaml": {"adapter"},
     "axolotl/pretrains.yaml": {"qat.activation_dtype", "qat.group_size", "qat.weight_dtype"},
     "axolotl/qlora.yaml": {"adapter", "load_in_4bit"},
-    "axolotl/ratios.yaml": {"optimizer"},
     "axolotl/two_datasets.yaml": {"datasets.1.path", "datasets.1.type"},
     "axolotl/zero.yaml": {"deepspeed"},
     "axolotl/zero_and_fsdp.yaml": {"deepspeed"},

@@ -19,6 +19,13 @@ def update_peak(kind: str, *, workspace: Path) -> dict[str, int]:
     return dict(segment.parts)
 
 
+def test_few_bits_are_held_for_moments(workspace: Path) -> None:
+    """Two codes of a byte and two scales for 16 columns, beside weights of four bytes; norms are few."""
+    parts = update_peak("adamw_8bit(lr = 1e-3, block = 16)", workspace=workspace)
+    assert parts["optimizer state"] == pytest.approx((2 + 2 * 4 / 16) / 4 * parts["parameters"], rel=0.1)
+    assert parts["optimizer"] > 0
+
+
 @pytest.mark.parametrize(
     ("kind", "kept", "made"),
     [

@@ -55,6 +55,8 @@ KINDS = {
     "sgd, foreach": SGD.format("foreach"),
     "adamw, fused": "adamw(lr = 1e-3, implementation = fused)",
     "adamw, foreach": "adamw(lr = 1e-3, implementation = foreach)",
+    "adamw, 8 bits": "adamw_8bit(lr = 1e-3, block = 16)",
+    "adamw, bfloat16": "adamw_bf16(lr = 1e-3)",
     "muon": "muon(lr = 2e-2, lr_scale = match_rms_adamw, rest = adamw(lr = 1e-2))",
 }
 """Under tensor parallelism alone some parameters are plain tensors, which no kernel takes with the others."""

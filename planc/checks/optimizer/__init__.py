@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planc.checks.optimizer import (
     betas_exchanged,
+    block_cut,
     decay_beyond_one,
     epsilon_vanishes,
     group_of_frozen,
@@ -39,4 +40,5 @@ RULES: tuple[Rule, ...] = (
     rest_without_muon.check,
     matrix_fused.check,
     matrices_offloaded.check,
+    block_cut.check,
 )

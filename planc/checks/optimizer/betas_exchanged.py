@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Severity
-from planc.plan.optimizer import AdamW, optimizers_of
+from planc.plan.optimizer import Adam, optimizers_of
 
 CODE = Code("P712", "betas-exchanged", "beta1 is larger than beta2", Severity.WARNING)
 
@@ -13,7 +13,7 @@ CODE = Code("P712", "betas-exchanged", "beta1 is larger than beta2", Severity.WA
 def check(subject: Subject) -> Findings:
     """One warning at the optimizer if beta1 is above beta2, for which AdamW is not known to converge."""
     for path, kind in optimizers_of(subject.plan.optimizer.kind):
-        if not isinstance(kind, AdamW) or kind.betas[0] <= kind.betas[1]:
+        if not isinstance(kind, Adam) or kind.betas[0] <= kind.betas[1]:
             continue
         first, second = kind.betas
         yield CODE.at(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.checks.fsdp.fsdp_groups import stored_in_float32
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
-from planc.plan.optimizer import AdamW, optimizers_of
+from planc.plan.optimizer import Adam, optimizers_of
 from planc.vocab import DType
 
 CODE = Code("P709", "epsilon-vanishes", "the optimizer's eps rounds to zero")
@@ -19,7 +19,7 @@ def check(subject: Subject) -> Findings:
     """One finding at the optimizer if a gradient of zero would be divided by zero."""
     plan = subject.plan
     path, kind = optimizers_of(plan.optimizer.kind)[-1]
-    if not isinstance(kind, AdamW):
+    if not isinstance(kind, Adam):
         return
     eps, stored = kind.eps, plan.model.dtype
     smallest = _SMALLEST[stored]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Severity
-from planc.plan.optimizer import AdamW, Optimizer, kind_of, optimizers_of
+from planc.plan.optimizer import Adam, Optimizer, kind_of, optimizers_of
 from planc.plan.spec import Plan
 
 CODE = Code("P723", "implausible-value", "a setting is far from usual", Severity.WARNING)
@@ -47,7 +47,7 @@ def _of_optimizer(plan: Plan, path: str, kind: Optimizer) -> Findings:
     if kind.lr > known.highest_lr and not takes_all:
         usual = " and ".join(known.usual_lr)
         yield CODE.at(plan.span(f"{path}.lr"), f"lr = {kind.lr:g}", help=f"set `lr` between {usual}")
-    if isinstance(kind, AdamW) and kind.eps > _MOST_EPS:
+    if isinstance(kind, Adam) and kind.eps > _MOST_EPS:
         yield CODE.at(
             plan.span(f"{path}.eps"),
             f"eps = {kind.eps:g}",

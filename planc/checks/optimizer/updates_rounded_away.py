@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.checks.fsdp.fsdp_groups import stored_in_float32
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label, Severity
-from planc.plan.optimizer import AdamW, optimizers_of
+from planc.plan.optimizer import Adam, optimizers_of
 from planc.vocab import DType
 
 CODE = Code("P714", "updates-rounded-away", "updates are too small for this dtype", Severity.WARNING)
@@ -26,7 +26,7 @@ def check(subject: Subject) -> Findings:
     # Half a gap rounds back to the original number.
     if gap is None or not 0 < lr <= gap / 2:
         return
-    step = "of AdamW is about lr" if isinstance(kind, AdamW) else "of SGD is the gradient times lr"
+    step = "of AdamW is about lr" if isinstance(kind, Adam) else "of SGD is the gradient times lr"
     yield CODE.at(
         plan.span("model.dtype"),
         f"the next number below 1 is {1 - gap:g} in {plan.model.dtype}",

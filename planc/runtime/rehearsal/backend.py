@@ -246,7 +246,11 @@ class RehearsalBackend(TorchBackend):
         (op,) = (op for op in self.run.graph.setup if isinstance(op, ops.BuildOptimizer))
         parameters = dict(self.model.named_parameters())
         for group in op.groups:
+            own = op.settings_of(group)
             members = [(name, local_of(parameters[name])) for name in group.parameters if name in parameters]
+            for _, part in members:
+                # One after the other: the largest counts.
+                torch.empty(own.update_bytes(part.shape, element=part.element_size()), dtype=torch.uint8)
             is_loop = op.implementation_on("cuda") == "for_loop"
             apart = [[member] for member in members] if is_loop else [members]
             for together in apart:

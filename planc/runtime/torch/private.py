@@ -59,6 +59,8 @@ fused_sdp_choice: Final[Any] = torch._fused_sdp_choice
 
 # The position of a rank's block in the whole DTensor, including strided shards of FSDP over TP.
 local_block: Final[Any] = dtensor_utils.compute_local_shape_and_global_offset
+# The place of a strided shard is found out with tensors, which a rehearsal would make fake.
+without_modes: Final[Any] = python_dispatch._disable_current_modes
 
 # One mesh dim out of several, and several meshes over the same ranks: FSDP2 shards over (dp_shard, cp) as one
 # dim, in addition to dp_replicate. The public slicing of flattened dims is deprecated.

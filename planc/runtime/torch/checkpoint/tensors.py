@@ -16,6 +16,7 @@ from planc.optimizers import OPTIMIZERS
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.manifest import Manifest
 from planc.runtime.torch.agreement.texts import gather
+from planc.runtime.torch.parallel.local_parts import kept_like
 from planc.runtime.torch.parallel.packing import Packing, packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.state import Weights
@@ -69,7 +70,7 @@ def named_packings(state: TrainingState) -> dict[str, Packing]:
         fqn, moments = fqns[parameter], state.optimizer.state.get(parameter, {})
         found[f"model.{fqn}"] = packing
         # The count of steps is a number.
-        alike = (name for name, tensor in moments.items() if tensor.shape == parameter.shape)
+        alike = (name for name, tensor in moments.items() if tensor.ndim == parameter.ndim)
         found.update({f"optimizer.{fqn}.{name}": packing for name in alike})
     return found
 
@@ -162,7 +163,7 @@ def _initial_moments(
     """
     kind = next(one for one in OPTIMIZERS if one.torch_class == _class_of(optimizer, group))
     settings = kind(**{name: group[name] for name in kind.argument_names()})
-    moments = {name: torch.zeros_like(parameter.detach()) for name in settings.state_names}
+    moments = {kept.name: kept_like(parameter, kept) for kept in settings.kept(parameter.ndim)}
     if not kind.has_step_counter:
         return moments
     is_on_device = bool(group.get("fused") or group.get("capturable"))

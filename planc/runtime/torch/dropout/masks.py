@@ -35,14 +35,20 @@ def row_hashes(key: Tensor, *, samples: Tensor, rows: Tensor) -> Tensor:
 
 def dropped(hashes: Tensor, *, columns: Tensor, probability: float) -> Tensor:
     """bool [*hashes.shape, columns]: the elements that dropout sets to 0, for a probability below 1."""
+    bits = random_bits(hashes, columns=columns)
+    limit = round(probability * (1 << 32)) - (1 << 31)
+    # The first integer that int32 does not have is above all of them.
+    return bits < limit if limit < 1 << 31 else torch.ones_like(bits, dtype=torch.bool)
+
+
+def random_bits(hashes: Tensor, *, columns: Tensor) -> Tensor:
+    """int32 [*hashes.shape, columns]: the hash of each element."""
     low, odd = hashes.to(torch.int32), (hashes >> 32).to(torch.int32) | 1
     bits = mix(GOLDEN * (columns + 1)).to(torch.int32) ^ low.unsqueeze(-1)
     bits *= odd.unsqueeze(-1)
     bits ^= (bits >> 16).bitwise_and_(0xFFFF)
     bits *= _THIRD
-    limit = round(probability * (1 << 32)) - (1 << 31)
-    # The first integer that int32 does not have is above all of them.
-    return bits < limit if limit < 1 << 31 else torch.ones_like(bits, dtype=torch.bool)
+    return bits
 
 
 def drop(value: Tensor, mask: Tensor, *, probability: float) -> Tensor:

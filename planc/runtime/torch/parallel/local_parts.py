@@ -5,13 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+
+from planc.optimizers.optimizer import Kept
 
 
 def local_of(tensor: Tensor) -> Tensor:
     """The local shard of a DTensor; a plain tensor itself."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def kept_like(tensor: Tensor, kept: Kept) -> Tensor:
+    """Zeros for what an optimizer keeps of a tensor, in its layout."""
+    dtype = getattr(torch, kept.dtype) if kept.dtype else tensor.dtype
+    local = local_of(tensor.detach())
+    zeros = torch.zeros(kept.shape(local.shape), dtype=dtype, device=local.device)
+    if not isinstance(tensor, DTensor):
+        return zeros
+    whole = torch.empty(kept.shape(tensor.shape), device="meta")
+    return DTensor.from_local(
+        zeros,
+        tensor.device_mesh,
+        tensor.placements,
+        run_check=False,
+        shape=whole.shape,
+        stride=whole.stride(),
+    )
 
 
 def layout_of(tensor: Tensor) -> Callable[[Tensor], Tensor]:

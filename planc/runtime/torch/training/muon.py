@@ -45,7 +45,7 @@ class Muon(Optimizer):
         settings: muon.Muon,
         *,
         rest: Optimizer | None,
-        names: Mapping[Tensor, str],
+        names: Mapping[Any, str],
         widths: Mapping[str, tuple[int, ...]],
         packings: Mapping[Tensor, Packing],
     ) -> None:

@@ -20,6 +20,7 @@ from planc.graph.ops import (
 )
 from planc.optimizers import OptimizerKind
 from planc.optimizers.muon import Muon as MuonSettings
+from planc.optimizers.stored_adamw import StoredAdamW
 from planc.runtime.interpreter import Position
 from planc.runtime.schedule import set_learning_rate
 from planc.runtime.torch import private
@@ -29,6 +30,7 @@ from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import ClippedGradients, Schedule, Update, Verdict, Weights
 from planc.runtime.torch.training.muon import Muon
+from planc.runtime.torch.training.stored_adamw import StoredAdam
 
 
 def build_optimizer(run: Run, op: BuildOptimizer, weights: Weights, pipeline: Pipeline | None) -> Optimizer:
@@ -36,6 +38,10 @@ def build_optimizer(run: Run, op: BuildOptimizer, weights: Weights, pipeline: Pi
     matrices = [group for group in op.groups if isinstance(group, MatrixGroup)]
     others = [group for group in op.groups if not isinstance(group, MatrixGroup)]
     groups = [*_options(others, weights, pipeline)]
+    names = {parameter: name for name, parameter in weights.parameters.items()}
+    packings = packed_parameters(weights.model)
+    if isinstance(op.settings, StoredAdamW):
+        return StoredAdam(groups, op.settings, lr=op.lr, names=names, packings=packings)
     if not isinstance(op.settings, MuonSettings):
         return _optimizer(op, op.settings, groups, device=run.weights_device)
     rest = _optimizer(op, op.settings.rest, groups, device=run.weights_device) if groups else None
@@ -43,9 +49,9 @@ def build_optimizer(run: Run, op: BuildOptimizer, weights: Weights, pipeline: Pi
         [*_options(matrices, weights, pipeline)],
         op.settings,
         rest=rest,
-        names={parameter: name for name, parameter in weights.parameters.items()},
+        names=names,
         widths={name: rows for group in matrices for name, rows in group.widths},
-        packings=packed_parameters(weights.model),
+        packings=packings,
     )
 
 
