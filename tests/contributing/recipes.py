@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planc.inventory.codec import FORMAT_VERSION
 from tests.contributing.scratch import Recipe
 
 TRAIN_KEY = Recipe(
@@ -378,6 +379,8 @@ INVENTORY_FACT = Recipe(
                 "        layer_types=tuple(config.to_dict().get('layer_types') or ()),\n    )\n",
             ),
         ),
-        "planc/inventory/codec.py": (("FORMAT_VERSION = 14\n", "FORMAT_VERSION = 15\n"),),
+        "planc/inventory/codec.py": (
+            (f"FORMAT_VERSION = {FORMAT_VERSION}\n", f"FORMAT_VERSION = {FORMAT_VERSION + 1}\n"),
+        ),
     },
 )

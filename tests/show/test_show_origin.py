@@ -45,7 +45,11 @@ def test_settings_of_nested_blocks_have_an_origin(tmp_path: Path) -> None:
     plan = check_plan(plan_path).plan
     assert plan is not None
     found = {path: value for path, value in values(plan).items() if path.startswith("checkpoint.export")}
-    assert found == {"checkpoint.export.hf.when": "end", "checkpoint.export.hf.dtype": "bfloat16"}
+    assert found == {
+        "checkpoint.export.hf.when": "end",
+        "checkpoint.export.hf.dtype": "bfloat16",
+        "checkpoint.export.hf.merged": "false",
+    }
     assert chain(plan.origins["checkpoint.export.hf.dtype"]) == (f"{plan_path}:59",)
 
 
@@ -54,7 +58,16 @@ def test_every_setting_has_an_origin(tmp_path: Path) -> None:
     assert plan is not None
     written = [f"{kind}.{key.name}" for kind, shape in BLOCKS.items() for key in keys(shape.record)]
     absent = (
-        *("balance", "compile", "context_parallel", "elastic", "expert_parallel", "guard", "hardware"),
+        *(
+            "adapter",
+            "balance",
+            "compile",
+            "context_parallel",
+            "elastic",
+            "expert_parallel",
+            "guard",
+            "hardware",
+        ),
         *("logging", "pipeline", "profile"),
     )
     assert list(values(plan)) == [path for path in written if not path.startswith(absent)]

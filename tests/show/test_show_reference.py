@@ -30,7 +30,7 @@ def test_block_page_lists_every_key_and_action(kind: str) -> None:
 def test_block_page_shows_the_blocks_inside_it() -> None:
     lines = (page("checkpoint") or "").splitlines()
     head = next(number for number, line in enumerate(lines) if line.startswith('  export "hf" { ... }'))
-    assert [line.split()[0] for line in lines[head + 1 :]] == ["when", "dtype"]
+    assert [line.split()[0] for line in lines[head + 1 : head + 4]] == ["when", "dtype", "merged"]
     assert "default end" in lines[head + 1]
 
 

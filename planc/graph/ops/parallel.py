@@ -116,7 +116,7 @@ class ShardExperts(Op):
     size: Annotated[int, _EXPERTS]
     """Neighboring ranks along `over` that hold different experts: `ep`. The others are `efsdp`."""
     over: Annotated[tuple[MeshDim, ...], _EXPERTS]
-    by_features: Annotated[tuple[str, ...], _EXPERTS] = ()
+    by_features: Annotated[tuple[str, ...], DERIVED] = ()
     """The modules of which FSDP shards tensor dimension 1: it can't share their experts equally."""
 
     @property
