@@ -75,6 +75,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Weights of which none is constant, and whose routers prefer some experts."""
     folder = tmp_path_factory.mktemp("balance")
     (folder / "corpus.txt").write_text("Vor dem Gesetz steht ein Türhüter. " * 200, encoding="utf-8")
+    (folder / "documents").mkdir()
+    for number in range(12):
+        text = "Aber der Türhüter sagt, jetzt nicht."[number : number + 8 + 5 * (number % 5)]
+        (folder / "documents" / f"{number}.txt").write_text(text, encoding="utf-8")
     (folder / "model").mkdir()
     config = (PLANS / "models" / "tiny-qwen3-moe" / "config.json").read_text(encoding="utf-8")
     (folder / "model" / "config.json").write_text(config, encoding="utf-8")
@@ -94,8 +98,9 @@ def graph_of(folder: Path, *settings: str, edits: tuple[tuple[str, str], ...] = 
 
 
 @cache
-def by_hand(folder: Path, ids: tuple[int, ...]) -> ByHand:
-    (op,) = (op for op in graph_of(folder).setup if isinstance(op, OpenData))
+def by_hand(folder: Path, ids: tuple[int, ...], data: tuple[tuple[str, str], ...]) -> ByHand:
+    """`data` edits the plan."""
+    (op,) = (op for op in graph_of(folder, edits=data).setup if isinstance(op, OpenData))
     dataset = open_data(data_spec(op, training=op), base=folder, model_vocab_size=260).dataset
     pairs = [dataset[one] for one in ids]
     inputs, labels = (torch.stack([torch.from_numpy(pair[part]) for pair in pairs]) for part in (0, 1))
@@ -133,8 +138,13 @@ INTERLEAVED = (
     PIPELINE[1].replace("{\n}", "{\n  schedule = interleaved(stages_per_rank = 2)\n}"),
 )
 ZERO_BUBBLE = (PIPELINE[0], PIPELINE[1].replace("{\n}", "{\n  schedule = zero_bubble\n}"))
+DOCUMENTS = ('text("corpus.txt")', 'text("documents/*.txt")\n  packing = none')
+"""One document to a sequence, of which the rest is padding: each set of tokens has other labels."""
 WHOLE = (PLAN[PLAN.index("fsdp") : PLAN.index("data {")], "")
 EXPERTS = ("fsdp on", "expert_parallel on dp_shard {\n  size = 2\n  auto\n}\n\nfsdp on")
+EXPERTS_OF_4 = (EXPERTS[0], EXPERTS[1].replace("2", "4"))
+SEQUENCE_PARALLEL = ("on tp {\n  auto\n", "on tp {\n  auto(sequence_parallel = true)\n")
+ULYSSES = ("on cp {\n", "on cp {\n  rotate = ulysses\n  load_balancer = none\n")
 
 
 def frozen(*patterns: str) -> tuple[str, str]:
@@ -175,6 +185,30 @@ CASES = (
     ),
     Case("dp2 ep2", "step", ("mesh.dp_shard=2", "data.micro_batch=4"), (EXPERTS,)),
     Case("dp4 ep2, recomputed", "sequence", ("mesh.dp_shard=4",), (EXPERTS, RECOMPUTED)),
+    Case("dp2 ep2 tp2", "sequence", ("mesh.dp_shard=2", "mesh.tp=2"), (EXPERTS,)),
+    Case(
+        "dp2 ep2, tp2 of sequences",
+        "step",
+        ("mesh.dp_shard=2", "mesh.tp=2", "data.micro_batch=4"),
+        (SEQUENCE_PARALLEL, EXPERTS, RECOMPUTED),
+    ),
+    Case("dp2 ep2 pp2", "sequence", ("mesh.dp_shard=2", "mesh.pp=2"), (PIPELINE, EXPERTS)),
+    Case("dp2 ep2 cp2", "micro_batch", ("mesh.dp_shard=2", "mesh.cp=2"), (EXPERTS,), pooled=True),
+    Case("dp2 ep2, ulysses", "sequence", ("mesh.dp_shard=2", "mesh.cp=2"), (ULYSSES, EXPERTS)),
+    Case(
+        "dp2 ep2 pp2 tp2",
+        "micro_batch",
+        ("mesh.dp_shard=2", "mesh.pp=2", "mesh.tp=2"),
+        (PIPELINE, EXPERTS, RECOMPUTED),
+    ),
+    Case("dp4 ep4 cp2", "step", ("mesh.dp_shard=4", "mesh.cp=2"), (EXPERTS_OF_4,), pooled=True),
+    Case("padded", "sequence", edits=(DOCUMENTS,)),
+    Case(
+        "dp2 cp2 ep2, padded",
+        "micro_batch",
+        ("mesh.dp_shard=2", "mesh.cp=2"),
+        (DOCUMENTS, EXPERTS, RECOMPUTED),
+    ),
     Case("one, selective", "micro_batch", edits=(SELECTIVE,)),
     Case("dp2", "sequence", ("mesh.dp_shard=2",)),
     Case("dp2", "micro_batch", ("mesh.dp_shard=2",)),
@@ -185,6 +219,7 @@ CASES = (
     Case("whole replicas", "step", ("mesh.dp_replicate=2", "data.micro_batch=4"), (WHOLE,)),
     Case("whole replicas", "sequence", ("mesh.dp_replicate=2", "mesh.tp=2"), (WHOLE,)),
     Case("tp2, recomputed", "sequence", ("mesh.tp=2",), (RECOMPUTED,)),
+    Case("tp2 of sequences", "sequence", ("mesh.tp=2",), (SEQUENCE_PARALLEL,)),
     Case("cp2", "sequence", ("mesh.cp=2",)),
     Case("cp2, no balance of load", "micro_batch", ("mesh.cp=2", "context_parallel.load_balancer=none")),
     Case("cp2 tp2", "micro_batch", ("mesh.cp=2", "mesh.tp=2")),
@@ -206,7 +241,7 @@ def test_every_mesh_adds_the_losses_by_hand(folder: Path, tmp_path: Path, case: 
     loss = f"balance.loss=switch(coefficient = 0.5, over = {case.over}, layers = {layers})"
     graph = graph_of(folder, *case.settings, loss, "balance.z_loss=0.25", edits=case.edits)
     line, gradients = first_step(graph, folder, tmp_path)
-    hand = by_hand(folder, line.sample_ids)
+    hand = by_hand(folder, line.sample_ids, tuple(edit for edit in case.edits if edit is DOCUMENTS))
     switch, z = 0.5 * hand.switch(sets=SETS[case.over], pooled=case.pooled), 0.25 * hand.z()
     assert line.loss == pytest.approx(hand.loss.item(), rel=1e-12)
     assert line.balance_loss == pytest.approx(switch.item(), rel=1e-12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,52 +13,114 @@ from planc.graph import ops
 from planc.graph.op import Op
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.dispatch import State
-from planc.runtime.torch.training.balance import Balance
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.training.balance import Balance, _Routes
 from planc.source import SourceFile
 from planc.verify.outcome import Item
 from planc.verify.verify import compared, prepare, run_plan, verify
+from planc.vocab import MeshDim
 from tests.parity.cases import Case, plan_text
 
 BALANCE = "balance {{\n  loss = switch(coefficient = 0.5, over = {over}{more})\n  z_loss = 0.1\n}}\n"
+EXPERTS = "expert_parallel on dp_shard {\n  size = 2\n  auto\n}\n"
+
+
+def routes_of(state: State) -> _Routes:
+    """The routes of the last forward, which are not summed yet."""
+    routes = state[Balance].last
+    assert routes is not None
+    return routes
 
 
 def counts_of_own_ranks(state: State, op: Op, position: Position) -> None:
     """Each rank balances the tokens that it has itself."""
     if isinstance(op, ops.SumRoutes):
-        routes = state[Balance].last
-        assert routes is not None
+        routes = routes_of(state)
         finish = routes.finish
         routes.finish = lambda mesh, over: finish(mesh, replace(over, over=()))  # type: ignore[method-assign]
 
 
-def balanced(case: Case, *, over: str, more: str = "") -> SourceFile:
-    return SourceFile("case.plan", plan_text(case) + BALANCE.format(over=over, more=more))
+def loss_multiplied_by_tp(state: State, op: Op, position: Position) -> None:
+    """Each rank of tp adds the whole loss, and all are summed."""
+    if isinstance(op, ops.SumRoutes):
+        routes = routes_of(state)
+        assert routes.op.loss is not None
+        coefficient = routes.op.loss.coefficient * state[Run].graph.size(MeshDim.TP)
+        routes.op = replace(routes.op, loss=replace(routes.op.loss, coefficient=coefficient))
 
 
-def test_balance_by_the_counts_of_a_rank_shows(workspace: Path, tmp_path: Path) -> None:
-    plan = check_source(
-        balanced(Case("CP2", "", {"cp": 2}, model="qwen3-moe"), over="sequence"), base=workspace
-    )
-    assert plan.bound is not None and plan.graph is not None
+def routes_counted_twice(state: State, op: Op, position: Position) -> None:
+    """Each token counts in the forward, and again in the forward that backward repeats."""
+    if isinstance(op, ops.SumRoutes):
+        routes = routes_of(state)
+        routes.all_chosen.mul_(2)
+        for layer in routes.layers.values():
+            layer.probabilities.mul_(2)
+
+
+MOE = "qwen3-moe"
+CP2 = Case("CP2", "", {"cp": 2}, model=MOE)
+PLANTED = (
+    (counts_of_own_ranks, CP2, "sequence", {Item.BALANCE, Item.GRADIENTS}),
+    (
+        loss_multiplied_by_tp,
+        Case("TP2", "", {"tp": 2}, model=MOE, tensor_parallel="auto"),
+        "micro_batch",
+        {Item.BALANCE, Item.GRADIENTS},
+    ),
+    (
+        routes_counted_twice,
+        Case("DP2", "", {"dp_shard": 2}, model=MOE, recomputes=True),
+        "sequence",
+        {Item.GRADIENTS},
+    ),
+)
+"""Bugs of the runtime, a plan that has what each breaks, and what verification must show."""
+
+
+def balanced(case: Case, *, over: str, more: str = "", blocks: str = "") -> SourceFile:
+    return SourceFile("case.plan", plan_text(case) + BALANCE.format(over=over, more=more) + blocks)
+
+
+@pytest.mark.parametrize(
+    ("fault", "case", "over", "items"),
+    [
+        pytest.param(*one, id=one[0].__name__, marks=() if number == 0 else pytest.mark.slow)
+        for number, one in enumerate(PLANTED)
+    ],
+)
+def test_a_planted_bug_shows(
+    fault: Callable[[State, Op, Position], None],
+    case: Case,
+    over: str,
+    items: set[Item],
+    workspace: Path,
+    tmp_path: Path,
+) -> None:
+    plan = check_source(balanced(case, over=over), base=workspace)
+    assert plan.bound is not None and plan.graph is not None, [str(one) for one in plan.diagnostics]
     shrunk, training = prepare(plan.bound, plan.graph, base=workspace, folder=tmp_path)
-    records = run_plan(shrunk.graph, folder=tmp_path, before_op=counts_of_own_ranks)
-    failing = {one.item for one in compared(records, training) if not one.ok}
-    assert {Item.BALANCE, Item.GRADIENTS} <= failing
+    records = run_plan(shrunk.graph, folder=tmp_path, before_op=fault)
+    assert items <= {one.item for one in compared(records, training) if not one.ok}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mesh", "over", "more"),
+    ("mesh", "over", "more", "blocks"),
     [
-        ({"dp_shard": 2, "tp": 2}, "step", ""),
-        ({"dp_shard": 2, "cp": 2}, "micro_batch", ", layers = pooled"),
-        ({"pp": 2, "dp_shard": 2}, "sequence", ""),
+        ({"dp_shard": 2, "tp": 2}, "step", "", ""),
+        ({"dp_shard": 2, "cp": 2}, "micro_batch", ", layers = pooled", ""),
+        ({"pp": 2, "dp_shard": 2}, "sequence", "", ""),
+        ({"dp_shard": 2, "cp": 2}, "sequence", "", EXPERTS),
+        ({"dp_shard": 2, "tp": 2}, "micro_batch", "", EXPERTS),
     ],
 )
-def test_balanced_plans_are_verified(mesh: dict[str, int], over: str, more: str, workspace: Path) -> None:
+def test_balanced_plans_are_verified(
+    mesh: dict[str, int], over: str, more: str, blocks: str, workspace: Path
+) -> None:
     """Also after a resume on other meshes, where a step that is one set must stay one micro-batch."""
-    case = Case("balanced", "", mesh, model="qwen3-moe", micro_batch=4)
-    plan = check_source(balanced(case, over=over, more=more), base=workspace)
+    case = Case("balanced", "", mesh, model=MOE, micro_batch=4, tensor_parallel="auto")
+    plan = check_source(balanced(case, over=over, more=more, blocks=blocks), base=workspace)
     assert plan.bound is not None and plan.graph is not None, [str(one) for one in plan.diagnostics]
     report = verify(plan.bound, plan.graph, base=workspace)
     assert [one for one in report.verdicts if not one.ok] == []
