@@ -28,6 +28,14 @@ def routers(inventory: Inventory) -> Iterator[Router]:
             yield Router(found.fqn, module.fqn, num_experts)
 
 
+def has_other_rows(inventory: Inventory, router: Router) -> bool:
+    """Whether a router's weight has rows for more than experts, such as shared experts or layers to skip."""
+    module = inventory.get(router.fqn)
+    assert module is not None, "the router is of this inventory"
+    rows = [one.shape[0] for one in module.parameters if len(one.shape) == 2]
+    return router.num_experts not in rows
+
+
 def dispatchable(inventory: Inventory) -> Iterator[Module]:
     """The modules of experts that tokens can be dispatched to, in the model's order."""
     return (module for module in inventory.modules if is_dispatchable(inventory, module))

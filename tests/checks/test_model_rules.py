@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,13 @@ import pytest
 from by_code import of
 from variants import Check, tiny_llama
 
+from planc.api import check_source
 from planc.diagnostics import Diagnostic
 from planc.inventory.codec import dumps
+from planc.inventory.load import save_inventory
+from planc.source import SourceFile
+from tests.models.architectures import architectures
+from tests.models.tiny import tiny_config
 from tests.plans import TINY
 
 NORM = "**.*norm*"
@@ -77,6 +83,11 @@ PIPELINE = "pipeline on pp {\n}\noptimizer {"
         ("tiny-llama", (("optimizer {", SWITCH),), "no experts"),
         ("tiny-llama4", (("optimizer {", SWITCH),), "router of `model.layers.*.feed_forward.experts`"),
         (
+            "tiny-inkling",
+            (("optimizer {", SWITCH),),
+            "`model.layers.*.mlp.gate` has rows for more than experts",
+        ),
+        (
             "tiny-qwen3-moe",
             (("optimizer {", STEP), ("steps = 10", "steps = 10\n  tokens_per_step = 256")),
             "a step has 2 micro-batches",
@@ -107,6 +118,19 @@ def test_balance_that_would_not_be_exact_is_refused(
     assert [text in one.primary.text for one in of("P727", check(plan))] == [True]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["zaya", "inkling_text"])
+def test_routers_with_rows_for_more_than_experts_are_refused(name: str, tmp_path: Path) -> None:
+    """Zaya's choose to skip a layer, too; Inkling's weigh shared experts."""
+    (tmp_path / "model").mkdir()
+    config = json.dumps(tiny_config(name, architectures()[name]))
+    (tmp_path / "model" / "config.json").write_text(config, encoding="utf-8")
+    save_inventory(tmp_path / "model")
+    text = TINY.replace("models/tiny-llama", "model").replace("optimizer {", SWITCH)
+    found = of("P727", check_source(SourceFile("x.plan", text), base=tmp_path))
+    assert any("has rows for more than experts" in one.primary.text for one in found)
+
+
 def test_a_whole_step_is_balanced_where_it_is_one_micro_batch(check: Check) -> None:
     plan = TINY.replace("models/tiny-llama", "models/tiny-qwen3-moe").replace("optimizer {", STEP)
     assert not of("P727", check(plan)) and not of("P725", check(plan))
@@ -118,8 +142,11 @@ def test_routers_that_nothing_balances_are_not_trained_in_silence(name: str, che
     text = TINY.replace("models/tiny-llama", f"models/{name}")
     (found,) = of("P725", check(text))
     assert "which of 4 experts each token goes to" in found.primary.text
-    rule = found.help.split("`")[3]
-    assert not of("P725", check(text.replace("optimizer {", f"optimizer {{\n  {rule}")))
+    *blocks, _ = found.help.split("`")[1::2]
+    assert len(blocks) == (1 if name in ("tiny-llama4", "tiny-inkling") else 2)
+    for block in blocks:
+        mended = check(text.replace("optimizer {", f"{block}\noptimizer {{"))
+        assert not of("P725", mended) and not of("P727", mended)
 
 
 def test_pretrained_weights_are_not_trained_on_bytes(check: Check) -> None:

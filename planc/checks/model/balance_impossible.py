@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
-from planc.inventory.routers import Router, routers, unrouted
+from planc.inventory.routers import has_other_rows, routers, unrouted
 from planc.layouts.families import family, quoted
 from planc.plan.balance import Layers, Over, Switch, balance_loss, is_balanced
 from planc.plan.facts import gradient_accumulation
@@ -27,7 +27,7 @@ def check(subject: Subject) -> Findings:
     if others := unrouted(inventory):
         names = quoted(subject.patterns(others))
         yield from _at(subject, f"planc does not know the router of {names}", help="write `loss = none`")
-    if shared := [router.fqn for router in known if not _has_a_row_for_each(subject, router)]:
+    if shared := [router.fqn for router in known if has_other_rows(inventory, router)]:
         text = f"{quoted(subject.patterns(shared))} has rows for more than experts"
         yield from _at(subject, text, help="write `loss = none`")
     yield from _compiled(subject, [name for router in known for name in (router.experts, router.fqn)])
@@ -45,13 +45,6 @@ def _at(subject: Subject, text: str, *, help: str, why: tuple[Label, ...] = (), 
     origin = () if is_written else ("config.json enables a loss with `output_router_logits`",)
     notes = (note, *origin) if note else origin
     yield CODE.at(where, text, secondary=why, notes=notes, help=help)
-
-
-def _has_a_row_for_each(subject: Subject, router: Router) -> bool:
-    module = subject.inventory.get(router.fqn)
-    return module is not None and any(
-        len(one.shape) == 2 and one.shape[0] == router.num_experts for one in module.parameters
-    )
 
 
 def _compiled(subject: Subject, names: list[str]) -> Findings:

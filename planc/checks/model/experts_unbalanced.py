@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Severity
-from planc.inventory.routers import Router, routers
+from planc.inventory.routers import Router, has_other_rows, routers, unrouted
 from planc.layouts.families import quoted
 from planc.plan.balance import balance_loss
 
@@ -21,6 +21,8 @@ def check(subject: Subject) -> Findings:
     trained = [router for router in routers(subject.inventory) if _is_trained(subject, router)]
     if not trained:
         return
+    inventory = subject.inventory
+    is_balanceable = not unrouted(inventory) and not any(has_other_rows(inventory, one) for one in trained)
     named = subject.patterns([router.fqn for router in trained])
     listed = ", ".join(f'"{pattern}"' for pattern in named)
     yield CODE.at(
@@ -31,8 +33,8 @@ def check(subject: Subject) -> Findings:
             "the plan adds no balance loss: some experts may fall out of use",
             *_enabled(subject.inventory.added_losses),
         ),
-        help="write `balance { loss = switch(coefficient = 0.01) }`; or freeze the routers with "
-        f"`freeze {{ {listed if len(named) == 1 else f'[{listed}]'} -> frozen }}`, "
+        help=f"{'write `balance { loss = switch(coefficient = 0.01) }`; or ' * is_balanceable}"
+        f"freeze the routers with `freeze {{ {listed if len(named) == 1 else f'[{listed}]'} -> frozen }}`, "
         "or write `# planc: ignore[P725] reason`",
     )
 
