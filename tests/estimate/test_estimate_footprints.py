@@ -67,6 +67,17 @@ CONFIGS: Mapping[str, tuple[Mapping[str, Any], str]] = {
         {**_LLAMA, **_GEMMA2, "vocab_size": 8_192, "attn_logit_softcapping": None, "sliding_window": 128},
         "model.layers",
     ),
+    "windows in tiles": (
+        {
+            **_LLAMA,
+            "architectures": ["MistralForCausalLM"],
+            "model_type": "mistral",
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 4096,
+            "sliding_window": 1000,
+        },
+        "model.layers",
+    ),
 }
 OWN = {"own scores"}
 """Those whose attention does without transformers' interface."""
@@ -89,7 +100,7 @@ fsdp on dp_shard {{
 
 data {{
   source = text("data/*.txt")
-  sequence_length = 512
+  sequence_length = {length}
   micro_batch = {micro_batch}
 }}
 
@@ -108,13 +119,15 @@ def held_error(
     folder: Path, name: str, *, micro_batch: int = 16, dtype: str = "bfloat16", mode: str = ""
 ) -> float:
     config, layers = CONFIGS[name]
+    length = config.get("max_position_embeddings", 512)
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text(json.dumps(config), encoding="utf-8")
     recomputed = f'\nactivation_checkpoint {{\n  "{layers}.*" -> {mode}\n}}\n' if mode else ""
     text = PLAN.format(
         dtype=dtype,
         layers=layers,
-        micro_batch=micro_batch,
+        length=length,
+        micro_batch=micro_batch * 512 // length,
         tokens=8 * 512 * micro_batch,
         recomputed=recomputed,
         attention="\n  attention = eager" if name in OWN else "",

@@ -2,7 +2,8 @@
 
 PyTorch's own answers for the attention of every architecture, as planc asks for it; every kind of call that
 planc makes, forward and backward, against products and a softmax in float64 on the CPU; and on a device the
-peak and time of a layer's attention, planc's and what PyTorch does unasked.
+peak and time of a layer's attention, planc's and what PyTorch does unasked. `--costs` measures just these: on
+a CPU a long sequence under a window, which planc computes in tiles and PyTorch under one mask.
 Exits with 1 if an answer or a result differs.
 """
 
@@ -19,16 +20,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from planc.devices.attention_kernels import AttentionCall, Kernel, head_dim_multiple, kernel_of
+from planc.runtime.torch.attention.allgather import allgather_attention, attend_to_end
 from planc.runtime.torch.attention.asking import reasons
-from planc.runtime.torch.attention.blocks import lower_right_attention
+from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.attention.kernels import BlockOutput, block_backward, block_forward, merge
 from planc.runtime.torch.attention.plain import plain_attention
+from planc.runtime.torch.attention.ring import ring_attention
 from planc.runtime.torch.attention.windows import Windows
 from planc.vocab import DType
+from tests.bench.meter import memory, reset_peak, return_freed_memory
 from tests.gpu.architecture_shapes import Shape, shapes
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
@@ -43,7 +49,10 @@ LENGTH, TIMED_LENGTH = 160, 2048
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A call: `before` are keys before the first query's, `window` hides all but the last keys."""
+    """A call: `before` are keys before the first query's, `window` hides all but the last keys.
+
+    `documents` are the lengths of those in each sample, which see nothing of each other.
+    """
 
     name: str
     dtype: str
@@ -53,6 +62,9 @@ class Case:
     value_dim: int
     before: int = 0
     window: int | None = None
+    length: int = LENGTH
+    batch: int = BATCH
+    documents: tuple[tuple[int, ...], ...] = ()
 
 
 CASES = (
@@ -71,7 +83,13 @@ CASES = (
     Case("lower right, float32", "float32", 8, 2, 64, 64, before=77),
     Case("grouped, float64", "float64", 4, 2, 64, 64),
     Case("lower right, float64", "float64", 4, 2, 64, 64, before=77),
+    # Computed in tiles: the last one is short, and no tile's keys start at a multiple of a kernel's block.
+    Case("long window, bfloat16", "bfloat16", 2, 1, 64, 64, window=1001, length=4200, batch=1),
+    Case("long window, float32", "float32", 2, 1, 64, 64, window=1001, length=4200, batch=1),
+    Case("long window, lower right, float32", "float32", 2, 1, 64, 64, 77, window=33, length=4200, batch=1),
 )
+PACKED = ((50, 1, 70, 39), (3, 157))
+"""Documents of each sample: across the middle, up to it, and of one token."""
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -148,24 +166,53 @@ def results(device: str) -> Iterator[dict[str, Any]]:
     for dtype in DTYPES:
         case = Case(f"ring's blocks, {dtype}", dtype, 4, 2, 64, 64, before=LENGTH)
         yield from _errors(case, _ring, device)
+    group = _group_of_one(device)
+    for kind in ("all-gather", "ring"):
+        for dtype in DTYPES:
+            case = Case(f"documents, {kind}, {dtype}", dtype, 4, 2, 64, 64, documents=PACKED)
+            yield from _errors(case, partial(_alone, _over_cp(kind, case, group, device)), device)
+    dist.destroy_process_group()
 
 
 def _inputs(case: Case, device: str) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(0)
-    num_keys = case.before + LENGTH
+    length, num_keys = case.length, case.before + case.length
     sizes = (
-        *((case.heads, LENGTH, case.head_dim), (case.kv_heads, num_keys, case.head_dim)),
-        *((case.kv_heads, num_keys, case.value_dim), (case.heads, LENGTH, case.value_dim)),
+        *((case.heads, length, case.head_dim), (case.kv_heads, num_keys, case.head_dim)),
+        *((case.kv_heads, num_keys, case.value_dim), (case.heads, length, case.value_dim)),
     )
     dtype = DTYPES[case.dtype]
-    return tuple(torch.randn(BATCH, *size, generator=generator).to(dtype).to(device) for size in sizes)
+    return tuple(torch.randn(case.batch, *size, generator=generator).to(dtype).to(device) for size in sizes)
 
 
 def _planc(case: Case) -> Attention:
     if case.before:
-        return lambda query, key, value: lower_right_attention(query, key=key, value=value, scale=SCALE)
+        return lambda query, key, value: attend_to_end(
+            query, key=key, value=value, scale=SCALE, windows=Windows(), window=case.window
+        )
     return lambda query, key, value: plain_attention(
         query, key=key, value=value, scale=SCALE, windows=Windows(), window=case.window
+    )
+
+
+def _group_of_one(device: str) -> dist.ProcessGroup:
+    backend = "nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+    assert dist.group.WORLD is not None, "it has just been made"
+    return dist.group.WORLD
+
+
+def _over_cp(kind: str, case: Case, group: dist.ProcessGroup, device: str) -> Attention:
+    """On the one rank of a mesh dim: its two halves of the sequence are computed apart, as on more ranks."""
+    places = torch.stack([torch.cat([torch.arange(length) for length in row]) for row in case.documents])
+    documents = Documents()
+    documents.begin(places.numpy(), on_device=places.to(device))
+    if kind == "ring":
+        attend = partial(ring_attention, documents=documents)
+    else:
+        attend = partial(allgather_attention, documents=documents, windows=Windows())
+    return lambda query, key, value: attend(
+        query, key=key, value=value, scale=SCALE, group=group, balance="headtail"
     )
 
 
@@ -204,8 +251,16 @@ def _plain(case: Case, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     seen = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril(case.before)
     if case.window is not None:
         seen = seen.triu(case.before + 1 - case.window)
+    if case.documents:
+        numbers = torch.tensor([_numbers(row) for row in case.documents])
+        seen = seen & (numbers[:, :, None] == numbers[:, None, :]).unsqueeze(1)
     scores = (query @ key.mT * SCALE).masked_fill(~seen, -torch.inf)
     return scores.softmax(-1) @ value
+
+
+def _numbers(lengths: tuple[int, ...]) -> list[int]:
+    """Which document each token is of."""
+    return [number for number, length in enumerate(lengths) for _ in range(length)]
 
 
 def _ring(query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor) -> tuple[Tensor, ...]:
@@ -237,24 +292,39 @@ def _ring(query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor) -> tuple[
     return out, gradients[0].query + gradients[1].query, keys, values
 
 
-def costs() -> Iterator[dict[str, Any]]:
+def costs(device: str) -> Iterator[dict[str, Any]]:
     """Bytes kept, peak and milliseconds of one layer's attention: planc's call, and PyTorch's unasked."""
-    for case in (
-        Case("Qwen3-0.6B, bfloat16", "bfloat16", 16, 8, 128, 128),
-        Case("Qwen3-0.6B, float32", "float32", 16, 8, 128, 128),
-        Case("DeepSeek-V3, bfloat16", "bfloat16", 16, 16, 192, 128),
-        Case("window 512, bfloat16", "bfloat16", 16, 8, 128, 128, window=512),
-        Case("window 512, float32", "float32", 16, 8, 128, 128, window=512),
-        Case("all-gather's second half, bfloat16", "bfloat16", 16, 8, 128, 128, before=TIMED_LENGTH),
-        Case("Qwen3-0.6B, float64", "float64", 16, 8, 128, 128),
-    ):
-        yield {"name": case.name, "planc": _cost(case, _planc(case)), "torch": _cost(case, _torch(case))}
+    for case in _costly(device):
+        yield {
+            "name": case.name,
+            "planc": _cost(case, _planc(case), device),
+            "torch": _cost(case, _torch(case, device), device),
+        }
 
 
-def _torch(case: Case) -> Attention:
+def _costly(device: str) -> tuple[Case, ...]:
+    timed = partial(Case, length=TIMED_LENGTH, batch=1)
+    long = partial(timed, head_dim=128, value_dim=128, window=1024, length=4 * TIMED_LENGTH)
+    if device == "cpu":
+        dtypes = ("bfloat16", "float32")
+        return tuple(long(f"long window, {dtype}", dtype, heads=2, kv_heads=1) for dtype in dtypes)
+    return (
+        timed("Qwen3-0.6B, bfloat16", "bfloat16", 16, 8, 128, 128),
+        timed("Qwen3-0.6B, float32", "float32", 16, 8, 128, 128),
+        timed("DeepSeek-V3, bfloat16", "bfloat16", 16, 16, 192, 128),
+        timed("window 512, bfloat16", "bfloat16", 16, 8, 128, 128, window=512),
+        timed("window 512, float32", "float32", 16, 8, 128, 128, window=512),
+        long("long window, bfloat16", "bfloat16", heads=16, kv_heads=8),
+        long("long window, float32", "float32", heads=16, kv_heads=8),
+        timed("all-gather's second half, bfloat16", "bfloat16", 16, 8, 128, 128, before=TIMED_LENGTH),
+        timed("Qwen3-0.6B, float64", "float64", 16, 8, 128, 128),
+    )
+
+
+def _torch(case: Case, device: str) -> Attention:
     """What a model would call."""
-    keys = case.before + TIMED_LENGTH
-    mask = torch.ones(TIMED_LENGTH, keys, dtype=torch.bool, device="cuda").tril(case.before)
+    keys = case.before + case.length
+    mask = torch.ones(case.length, keys, dtype=torch.bool, device=device).tril(case.before)
     if case.window:
         mask = mask.triu(case.before + 1 - case.window)
     has_mask = bool(case.window or case.before)
@@ -273,46 +343,55 @@ def _torch(case: Case) -> Attention:
     return attention
 
 
-def _cost(case: Case, attention: Attention) -> Mapping[str, Any]:
-    sizes = (
-        (case.heads, TIMED_LENGTH, case.head_dim),
-        (case.kv_heads, case.before + TIMED_LENGTH, case.head_dim),
-        (case.kv_heads, case.before + TIMED_LENGTH, case.value_dim),
-    )
+def _cost(case: Case, attention: Attention, device: str) -> Mapping[str, Any]:
+    *inputs, grad = _inputs(case, device)
     try:
-        inputs = [
-            torch.randn(1, *size, dtype=DTYPES[case.dtype], device="cuda", requires_grad=True)
-            for size in sizes
-        ]
-        return _measured(attention, inputs)
+        return _measured(attention, [one.requires_grad_() for one in inputs], grad)
     except (RuntimeError, ValueError) as error:
         return {"error": f"{type(error).__name__}: {error}"[:300]}
 
 
-def _measured(attention: Attention, inputs: list[Tensor]) -> Mapping[str, Any]:
+def _measured(attention: Attention, inputs: list[Tensor], grad: Tensor) -> Mapping[str, Any]:
+    on_device = grad.is_cuda
+    torch.autograd.grad(attention(*inputs), inputs, grad)
+    before = _held(on_device)
+    _reset_peak(on_device)
     out = attention(*inputs)
-    grad = torch.randn_like(out)
+    kept = _held(on_device) - before
     torch.autograd.grad(out, inputs, grad)
+    peak = _peak(on_device) - before
     del out
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    out = attention(*inputs)
-    kept = torch.cuda.memory_allocated() - before
-    torch.autograd.grad(out, inputs, grad)
-    torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated() - before
+    times = 10 if on_device else 1
     started = time.perf_counter()
-    for _ in range(10):
+    for _ in range(times):
         torch.autograd.grad(attention(*inputs), inputs, grad)
-    torch.cuda.synchronize()
-    milliseconds = (time.perf_counter() - started) * 100
+    if on_device:
+        torch.cuda.synchronize()
+    milliseconds = (time.perf_counter() - started) * 1000 / times
     return {
         "kept_mib": round(kept / 2**20, 1),
         "peak_mib": round(peak / 2**20, 1),
         "ms": round(milliseconds, 3),
-        "kernels": _kernels(attention, inputs, grad),
-    }
+    } | ({"kernels": _kernels(attention, inputs, grad)} if on_device else {})
+
+
+def _held(on_device: bool) -> int:
+    return torch.cuda.memory_allocated() if on_device else memory("RssAnon")
+
+
+def _reset_peak(on_device: bool) -> None:
+    if on_device:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        reset_peak()
+
+
+def _peak(on_device: bool) -> int:
+    if on_device:
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated()
+    return memory("VmHWM") - memory("RssFile") - memory("RssShmem")
 
 
 def _kernels(attention: Attention, inputs: list[Tensor], grad: Tensor) -> list[str]:
@@ -328,8 +407,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu.kernels")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--costs", action="store_true", help="measure costs, and nothing else")
     arguments = parser.parse_args(argv)
-    found = {"answers": [], "results": [], "costs": []} | {
+    if arguments.costs:
+        return_freed_memory()
+        for cost in costs(arguments.device):
+            print(json.dumps(cost))
+        return 0
+    found: dict[str, Any] = {"answers": [], "results": [], "costs": []} | {
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
     }
@@ -345,7 +430,7 @@ def main(argv: list[str] | None = None) -> int:
         architectures = f"{len(one['architectures'])} architectures"
         print(f"{one['shape']:<28} {one['dtype']:<8} {mask:<4} {chosen:<70} {architectures}{mark}")
     if arguments.device == "cuda":
-        found["costs"] = [*costs()]
+        found["costs"] = [*costs(arguments.device)]
         for one in found["costs"]:
             print(json.dumps(one))
         wide = torch.zeros(1, 2, 32, 64, dtype=torch.float64, device="cuda")

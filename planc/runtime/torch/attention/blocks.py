@@ -71,7 +71,8 @@ class BlockAttention(torch.autograd.Function):
         ]
         out, lse = results[0].out, results[0].lse
         if window is not None:
-            out = torch.cat([result.out for result in results], 2)
+            # Token after token, as a kernel returns it: the layer reads it in place, and keeps no copy.
+            out = torch.cat([result.out.transpose(1, 2) for result in results], 1).transpose(1, 2)
             lse = torch.cat([result.lse for result in results], 2)
         elif len(results) > 1:
             dtype = accumulation_dtype(query.dtype)
@@ -94,8 +95,10 @@ class BlockAttention(torch.autograd.Function):
         query, key, value, bias, sinks, out, lse, *states = ctx.saved_tensors
         blocks = _blocks(query, key, bias, ctx.window)
         size = len(states) // len(blocks)
-        found = [
-            block_backward(
+        grad_sinks = None if sinks is None else sinks_gradient(grad_out, out=out, lse=lse, sinks=sinks)
+        sums: list[Tensor] = []
+        for index, (rows, keys, causal, tile_bias) in enumerate(blocks):
+            found = block_backward(
                 grad_out[:, :, rows],
                 query=query[:, :, rows],
                 key=key[:, :, keys],
@@ -107,25 +110,14 @@ class BlockAttention(torch.autograd.Function):
                 scale=ctx.scale,
                 bias=tile_bias,
             )
-            for index, (rows, keys, causal, tile_bias) in enumerate(blocks)
-        ]
-        grad_sinks = None if sinks is None else sinks_gradient(grad_out, out=out, lse=lse, sinks=sinks)
-        if len(found) == 1:
-            return found[0].query, found[0].key, found[0].value, None, grad_sinks, None, None
-        if ctx.window is not None:
-            grad_query = torch.cat([gradients.query for gradients in found], 2)
-            grad_key, grad_value = torch.zeros_like(key), torch.zeros_like(value)
-            for (_, keys, *_), gradients in zip(blocks, found, strict=True):
-                grad_key[:, :, keys] += gradients.key
-                grad_value[:, :, keys] += gradients.value
-            return grad_query, grad_key, grad_value, None, grad_sinks, None, None
-        # The blocks are all keys, in order.
-        before, since = found
-        grad_key, grad_value = (
-            torch.cat((before.key, since.key), 2),
-            torch.cat((before.value, since.value), 2),
-        )
-        return before.query + since.query, grad_key, grad_value, None, grad_sinks, None, None
+            if len(blocks) == 1:
+                return found.query, found.key, found.value, None, grad_sinks, None, None
+            # One block's at a time: all of them would be gradients of the same keys several times.
+            sums = sums or [torch.zeros_like(one) for one in (query, key, value)]
+            sums[0][:, :, rows] += found.query
+            sums[1][:, :, keys] += found.key
+            sums[2][:, :, keys] += found.value
+        return (*sums, None, grad_sinks, None, None)
 
 
 def _blocks(
