@@ -35,11 +35,14 @@ RATE, BETAS, EPS, DECAY = 1e-2, (0.9, 0.95), 1e-3, 0.1
 EXACT, ROUTER = 1e-12, 1e-6
 """Routers of some models compute in float32, in a float64 model too."""
 MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "qwen3_moe": ("Qwen3MoeForCausalLM", {"num_local_experts": 8}),
+    # Its routers divide probabilities in place, as those of published models do.
+    "qwen3_moe": ("Qwen3MoeForCausalLM", {"num_local_experts": 8, "norm_topk_prob": True}),
     "deepseek_v3": ("DeepseekV3ForCausalLM", {"n_routed_experts": 8}),
     "gpt_oss": ("GptOssForCausalLM", {"num_local_experts": 8}),
     "mixtral": ("MixtralForCausalLM", {"num_local_experts": 8}),
 }
+WEIGHED_IN_FLOAT32 = ("deepseek_v3", "mixtral")
+"""The weights of a token's experts stay float32, and so do their gradients, which ranks of tp add up."""
 PLAN = f"""\
 model {{
   hf = "model"  # planc: ignore[P725] not what it is about
@@ -184,11 +187,13 @@ def by_transformers(graph: Graph, folder: Path, batches: tuple[tuple[int, ...], 
     (op,) = (op for op in graph.setup if isinstance(op, OpenData))
     data = open_data(data_spec(op, training=op), base=folder, model_vocab_size=260).dataset
     attention = next(op.kind for op in graph.setup if isinstance(op, AttachAttention))
+    # transformers computes the sinks of gpt-oss in eager attention only.
+    is_eager = attention == "eager" or "gpt_oss" in folder.name
     model: Any = AutoModelForCausalLM.from_pretrained(
         folder / "model",
         dtype=torch.float64,
         # Softmax is in float32 in one of them.
-        attn_implementation="eager" if attention == "eager" else "sdpa",
+        attn_implementation="eager" if is_eager else "sdpa",
         experts_implementation="eager",
     ).train()
     optimizer = torch.optim.AdamW(
@@ -209,20 +214,20 @@ def by_transformers(graph: Graph, folder: Path, batches: tuple[tuple[int, ...], 
     return Trained(tuple(losses), tuple(norms), gradients, dict(model.named_parameters()))
 
 
-def assert_equal(records: list[Record], expected: Trained) -> None:
+def assert_equal(records: list[Record], expected: Trained, *, exact: float = EXACT) -> None:
     """Losses, global norms, every gradient and every weight after all steps."""
     first = records[0]
     assert [one.loss for one in first.metrics] == pytest.approx(expected.losses, rel=ROUTER)
     assert [one.grad_norm for one in first.metrics] == pytest.approx(expected.norms, rel=ROUTER)
     assert {*first.gradients} >= {*expected.gradients}
     for name, gradient in expected.gradients.items():
-        assert _error(first.gradients[name], gradient) < _tolerance(name), name
+        assert _error(first.gradients[name], gradient) < _tolerance(name, exact), name
     for name, weight in expected.final.items():
         assert _error(first.final[name], weight) < ROUTER, name
 
 
-def _tolerance(name: str) -> float:
-    return ROUTER if name.endswith(("gate.weight", "router.weight", "router.bias")) else EXACT
+def _tolerance(name: str, exact: float) -> float:
+    return ROUTER if name.endswith(("gate.weight", "router.weight", "router.bias")) else exact
 
 
 def _error(found: Tensor, expected: Tensor) -> float:
@@ -263,7 +268,8 @@ def test_experts_next_to_something_else_train_as_one_process(
     folder = folder_of(root, name)
     graph = graph_of(folder, mesh)
     records = trained(graph, folder, tmp_path)
-    assert_equal(records, by_transformers(graph, folder, batches_of(records)))
+    exact = ROUTER if name in WEIGHED_IN_FLOAT32 and "tp" in mesh else EXACT
+    assert_equal(records, by_transformers(graph, folder, batches_of(records)), exact=exact)
 
 
 def test_one_compiled_graph_cannot_have_experts_inside(root: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Set
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import torch
@@ -18,6 +18,7 @@ from torch.utils.checkpoint import (
 )
 
 from planc.graph.ops import CheckpointActivations
+from planc.modeling.private import TorchDispatchMode
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.training.offloading import Offloader
@@ -40,7 +41,7 @@ KEPT = frozenset(
 """Ops that are expensive for the bytes of their results."""
 CHOICES = frozenset((_aten.topk.default,))
 """Ops by which routers choose experts."""
-
+Context = AbstractContextManager[Any]
 
 _PROFILER_MARKS = (
     torch.ops.profiler._record_function_enter_new.default,
@@ -97,25 +98,95 @@ def _need_gradient(values: Any) -> bool:
 
 def _contexts(mode: Literal["full", "selective"], *, keeps_routing: bool) -> dict[str, Any]:
     """The arguments of `checkpoint` that decide what it keeps."""
-    kept = CHOICES if keeps_routing else frozenset()
     if mode == "selective":
-        return {"context_fn": functools.partial(_selective_contexts, lambda: _EverySecond(KEPT | kept))}
+        return {"context_fn": _routed_selective_contexts if keeps_routing else _selective_contexts}
     # torch.compile supports a context function only if the call names one: `full` leaves it out.
-    return {"context_fn": functools.partial(_selective_contexts, lambda: [*kept])} if kept else {}
+    return {"context_fn": _routed_contexts} if keeps_routing else {}
 
 
-def _selective_contexts(policy: Callable[[], Any]) -> Any:
+def _selective_contexts() -> tuple[Context, Context]:
     """The contexts of one forward of a module, and of its recomputation in backward."""
     # Units of FSDP inside mark what they do for the profiler, and do other things when backward recomputes.
     SAC_IGNORED_OPS.update(_PROFILER_MARKS)
-    return create_selective_checkpoint_contexts(policy())  # type: ignore[no-untyped-call]
+    found: tuple[Context, Context] = create_selective_checkpoint_contexts(_EverySecond())  # type: ignore[no-untyped-call]
+    return found
+
+
+def _routed_contexts() -> tuple[Context, Context]:
+    """Of a module that has routers inside: experts are chosen in forward only."""
+    chosen: list[Tensor] = []
+    return _Choosing(chosen), _Chosen(chosen)
+
+
+def _routed_selective_contexts() -> tuple[Context, Context]:
+    pairs = zip(_routed_contexts(), _selective_contexts(), strict=True)
+    forward, again = (_Nested(pair) for pair in pairs)
+    return forward, again
+
+
+class _Nested:
+    """Several contexts as one, which can be entered again."""
+
+    def __init__(self, contexts: tuple[Context, ...]) -> None:
+        self._contexts = contexts
+
+    def __enter__(self) -> None:
+        for context in self._contexts:
+            context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for context in reversed(self._contexts):
+            context.__exit__(*error)
+
+
+class _Choosing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps which experts routers choose. Not the probabilities: many routers divide them in place."""
+
+    def __init__(self, chosen: list[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._chosen = chosen
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, op: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        result = op(*arguments, **(keywords or {}))
+        if op in CHOICES:
+            self._chosen.append(result[1].clone())
+        return result
+
+
+class _Chosen(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Gives routers the experts that they chose in forward, with probabilities as recomputed."""
+
+    def __init__(self, chosen: list[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._chosen = chosen
+        self._num_taken = 0
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __enter__(self) -> Any:
+        self._num_taken = 0
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, op: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        if op not in CHOICES:
+            return op(*arguments, **(keywords or {}))
+        scores, _, *rest = arguments
+        dim = rest[0] if rest else (keywords or {}).get("dim", -1)
+        chosen = self._chosen[self._num_taken]
+        self._num_taken += 1
+        return scores.gather(dim, chosen), chosen.clone()
 
 
 class _EverySecond:
     """torchtitan's policy for one forward of a module: some ops, and every second matmul."""
 
-    def __init__(self, kept: Set[object]) -> None:
-        self._kept = kept
+    def __init__(self) -> None:
         self._num_matmuls: Counter[bool] = Counter()
 
     def __call__(
@@ -124,5 +195,5 @@ class _EverySecond:
         if op in MATMULS:
             # Up to torch 2.12 the recomputation calls the policy too, where the count starts again.
             self._num_matmuls[context.is_recompute] += 1
-        is_kept = op in self._kept or (op in MATMULS and self._num_matmuls[context.is_recompute] % 2 == 1)
+        is_kept = op in KEPT or (op in MATMULS and self._num_matmuls[context.is_recompute] % 2 == 1)
         return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
