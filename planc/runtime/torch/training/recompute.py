@@ -113,7 +113,7 @@ def _selective_contexts() -> tuple[Context, Context]:
 
 
 def _routed_contexts() -> tuple[Context, Context]:
-    """Of a module that has routers inside: experts are chosen in forward only."""
+    """The contexts of a module with routers inside: experts are chosen in forward only."""
     chosen: list[Tensor] = []
     return _Choosing(chosen), _Chosen(chosen)
 
