@@ -12,7 +12,8 @@ from tests.plan import linking
 from tests.plan.resolving import edited, fault, faults, resolved, setting
 
 LAST = "  resume = latest\n"
-WRITTEN = HfExport(ExportTime.END, DType.BFLOAT16)
+ADAPTER_TOO = "did you mean `checkpoint.export.hf.when` or `checkpoint.export.adapter.when`?"
+WRITTEN = HfExport(ExportTime.END, DType.BFLOAT16, merged=False)
 EXPORT = 'checkpoint {\n  export "hf" {\n    dtype = float16\n  }\n}\n'
 
 
@@ -32,8 +33,8 @@ def exports(plan: Plan) -> dict[str, HfExport]:
         ("", {}),
         ('  export "hf" { when = end, dtype = bfloat16 }', {"hf": WRITTEN}),
         ('  export "hf" {\n    dtype = bfloat16\n    when = end\n  }', {"hf": WRITTEN}),
-        ('  export "hf" { }', {"hf": HfExport(ExportTime.END, None)}),
-        ('  export "hf" { dtype = none }', {"hf": HfExport(ExportTime.END, None)}),
+        ('  export "hf" { }', {"hf": HfExport(ExportTime.END, None, merged=False)}),
+        ('  export "hf" { dtype = none }', {"hf": HfExport(ExportTime.END, None, merged=False)}),
     ],
 )
 def test_a_nested_block_becomes_its_record(text: str, expected: dict[str, HfExport]) -> None:
@@ -94,6 +95,8 @@ def test_every_setting_of_a_nested_block_has_a_path() -> None:
     assert nested == [
         "checkpoint.export.hf.when",
         "checkpoint.export.hf.dtype",
+        "checkpoint.export.hf.merged",
+        "checkpoint.export.adapter.when",
         *(f"logging.tracker.wandb.{name}" for name in ("project", "mode", "entity", "name")),
     ]
     assert BLOCKS["checkpoint"].names[0] in {path.rpartition(".")[2] for path in setting_paths()}
@@ -109,7 +112,7 @@ def test_the_command_line_sets_what_a_nested_block_says() -> None:
 
 def test_the_command_line_adds_a_nested_block_as_it_does_a_block() -> None:
     plan = resolved(edited(), overrides=(setting("checkpoint.export.hf.when=end"),))
-    assert exports(plan) == {"hf": HfExport(ExportTime.END, None)}
+    assert exports(plan) == {"hf": HfExport(ExportTime.END, None, merged=False)}
     assert chain(plan.origins["checkpoint.export.hf.dtype"]) == ("default",)
 
 
@@ -117,10 +120,10 @@ def test_the_command_line_adds_a_nested_block_as_it_does_a_block() -> None:
     ("text", "near"),
     [
         ("checkpoint.export.hf.dtyp=float16", "did you mean `checkpoint.export.hf.dtype`?"),
-        ("export.hf.when=end", "did you mean `checkpoint.export.hf.when`?"),
-        ("checkpoint.export.hf=end", "use a setting of `checkpoint.export.hf`: `when` or `dtype`"),
-        ("checkpoint.export=end", "use a setting of `checkpoint.export`: `hf.when` or `hf.dtype`"),
-        ("checkpoint.export.onnx.when=end", "did you mean `checkpoint.export.hf.when`?"),
+        ("export.hf.when=end", ADAPTER_TOO),
+        ("checkpoint.export.hf=end", "use a setting of `checkpoint.export.hf`: `when`, `dtype` or `merged`"),
+        ("checkpoint.export=end", "`hf.when`, `hf.dtype`, `hf.merged` or `adapter.when`"),
+        ("checkpoint.export.onnx.when=end", ADAPTER_TOO),
     ],
 )
 def test_an_override_of_no_nested_setting_is_reported(text: str, near: str) -> None:
@@ -139,7 +142,7 @@ def test_a_base_gives_a_nested_block() -> None:
 
 def test_nested_blocks_of_one_label_merge() -> None:
     plan = linking.plan_of(extended('checkpoint {\n  export "hf" {\n    when = end\n  }\n}\n'))
-    assert exports(plan) == {"hf": HfExport(ExportTime.END, DType.FLOAT16)}
+    assert exports(plan) == {"hf": HfExport(ExportTime.END, DType.FLOAT16, merged=False)}
     assert chain(plan.origins["checkpoint.export.hf.dtype"]) == ("base.plan:22",)
 
 
