@@ -60,7 +60,7 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "experts",
-        ("runtime/torch/training/expert_load.py::summed",),
+        ("runtime/torch/training/balance.py::summed", "runtime/torch/training/expert_load.py::summed"),
     ),
     (
         "doctor",

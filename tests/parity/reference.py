@@ -69,7 +69,14 @@ def train_reference(
         rates.append((rate,))
         ids.append(tuple(sample_ids))
     return Training(
-        tuple(losses), tuple(norms), tuple(rates), tuple(ids), initial, gradients, snapshot(model)
+        losses=tuple(losses),
+        balances=(),
+        grad_norms=tuple(norms),
+        learning_rates=tuple(rates),
+        sample_ids=tuple(ids),
+        initial=initial,
+        gradients=gradients,
+        final=snapshot(model),
     )
 
 

@@ -29,7 +29,10 @@ def body_of(kind: str) -> tuple[int, int]:
 
 
 def with_line(line: str, kind: str) -> str:
-    """The full plan with a line in a block, in place of the setting that it sets, or with a whole block."""
+    """The full plan with a line in a block, in place of the setting that it sets, or with a whole block.
+
+    A block that the full plan has not holds the line alone.
+    """
     if not kind:
         name = line.split()[0]
         if re.search(rf"^{name}\b", PLAIN, re.MULTILINE) is None:
@@ -37,6 +40,8 @@ def with_line(line: str, kind: str) -> str:
         start, end = body_of(name)
         head = PLAIN.rindex("\n", 0, start - 1) + 1
         return f"{PLAIN[:head]}{line}\n{PLAIN[end + 2 :]}"
+    if re.search(rf"^{kind}\b", PLAIN, re.MULTILINE) is None:
+        return f"{PLAIN}\n{kind} {{\n  {line}\n}}\n"
     start, end = body_of(kind)
     key = re.match(r"(\w+) = ", line)
     kept = [

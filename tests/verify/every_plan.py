@@ -58,7 +58,7 @@ class Row:
         found = next((one for one in report.verdicts if one.item is Item.GRADIENTS), None)
         worst, error = (found.detail, f"{found.error:.0e}") if found else ("", "")
         failed = ", ".join(f"**{one.item}: {one.detail}**" for one in report.verdicts if not one.ok)
-        equal = f"{passed} of {len(Item)}" + (f", {failed}" if failed else "")
+        equal = f"{passed} of {len(report.verdicts)}" + (f", {failed}" if failed else "")
         layers = f"{len(report.kept)} of {report.num_layers}"
         cells = (self.name, mesh_text(report), layers, equal, f"`{worst}`", error, f"{self.seconds:.0f}")
         return f"| {' | '.join(cells)} |"
@@ -83,7 +83,7 @@ def page(rows: Sequence[Row], *, today: str) -> str:
     """The page of these rows, measured `today` with the versions that are installed."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("transformers", "torch"))
     total = f"{sum(row.ok for row in rows)} of {len(rows)} plans compute what one process computes."
-    introduction = _INTRODUCTION.format(num_items=len(Item), limit=LIMITS[DType.FLOAT32])
+    introduction = _INTRODUCTION.format(num_items=len(Item) - 1, limit=LIMITS[DType.FLOAT32])
     table = "\n".join((HEADER, "|---" * HEADER.count(" | ") + "|---|", *(row.text() for row in rows)))
     return f"# Plans\n\n{today}, {versions}. {total}\n\n{introduction}\n\n{table}\n"
 
