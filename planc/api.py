@@ -395,6 +395,6 @@ def _estimated(draft: Draft) -> Mapping[str, int]:
 
 
 def _demand_of(bound: BoundPlan) -> Callable[[], Demand | None]:
-    """What a plan asks of its device, when it is first asked for."""
+    """The figures of a plan on its device, made when they are first asked for."""
     draft = Draft(bound)
     return lambda: draft.demand

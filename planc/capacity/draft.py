@@ -55,14 +55,14 @@ class Draft:
 
     @cached_property
     def demand(self) -> Demand | None:
-        """What the plan asks of the device that it names, with the near plans that fit where it does not."""
+        """The plan's demand of the device that it names, with the near plans that fit where it does not."""
         from planc.capacity.fits import demand  # as above
 
         return demand(self)
 
     @cached_property
     def pairs(self) -> PairDemand | None:
-        """What attention holds for pairs of tokens, if that is much, with the nearest plan without."""
+        """The bytes that attention holds for pairs of tokens, if many, with the nearest plan without."""
         from planc.capacity.pairs import pair_demand  # as above
 
         return pair_demand(self)

@@ -22,7 +22,7 @@ _Edit = Callable[[BoundPlan], BoundPlan]
 
 
 def pair_demand(draft: Draft) -> PairDemand | None:
-    """What attention holds for pairs of tokens; None if that is not much. The plan may break rules."""
+    """The bytes that attention holds for pairs of tokens; None if not many. The plan may break rules."""
     bound = draft.bound
     if not _may_hold(bound):
         return None

@@ -54,7 +54,7 @@ def window_rows(window: int, *, num_queries: int) -> int | None:
 
 @record
 class AttentionSetting:
-    """What the calls of all of a model's attentions have in common under a plan."""
+    """The parts that the calls of all of a model's attentions share under a plan."""
 
     kind: str
     """plain, ring, allgather, ulysses, or eager for the model's own code."""

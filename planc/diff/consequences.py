@@ -46,7 +46,7 @@ def misfit(old: Side, new: Side) -> str:
 def _kept_apart(
     kept: BuildOptimizer, wanted: BuildOptimizer
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """What two optimizers keep of the first parameter of which they keep different tensors."""
+    """The tensors of two optimizers for the first parameter of which they keep different ones."""
     others = wanted.settings_by_parameter()
     both = ((kind, others[fqn]) for fqn, kind in kept.settings_by_parameter().items() if fqn in others)
     names = ((_names(mine), _names(other)) for mine, other in both)

@@ -6,15 +6,16 @@ By Jordan's definition (https://kellerjordan.github.io/posts/muon) and Moonlight
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+
+from planc.verify.by_parameter import ByParameter
 
 
-class Muon(Optimizer):
+class Muon(ByParameter):
     """`parts` are the rows of each matrix that a parameter fuses."""
 
     def __init__(
@@ -31,16 +32,8 @@ class Muon(Optimizer):
         self.momentum, self.nesterov, self.ns_steps = momentum, nesterov, ns_steps
         self.lr_scale, self.parts = lr_scale, parts
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._step(parameter, lr=group["lr"], weight_decay=group["weight_decay"])
-
-    def _step(self, parameter: Tensor, *, lr: float, weight_decay: float) -> None:
-        gradient, state = parameter.grad, self.state[parameter]
-        assert gradient is not None, "its caller looked"
+    def update(self, parameter: Tensor, gradient: Tensor, *, lr: float, weight_decay: float) -> None:
+        state = self.state[parameter]
         average = state.setdefault("average", torch.zeros_like(parameter))
         average.mul_(self.momentum).add_(gradient, alpha=1 - self.momentum)
         direction = average

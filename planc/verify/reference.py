@@ -156,10 +156,10 @@ def _loss(model: nn.Module, texts: Sequence[Text], routes: Routes | None) -> Ten
     for text in texts:
         by_length.setdefault(len(text.tokens), []).append(text)
     total, num_labels = torch.zeros(()), 0
-    for length, alike in by_length.items():
-        tokens = torch.stack([text.tokens for text in alike])
+    for length, members in by_length.items():
+        tokens = torch.stack([text.tokens for text in members])
         if routes is not None:
-            routes.expect([text.sequence for text in alike], length=length - 1)
+            routes.expect([text.sequence for text in members], length=length - 1)
         logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
         logits = logits if logits.dtype is torch.float64 else logits.float()
         labels = tokens[:, 1:].flatten()

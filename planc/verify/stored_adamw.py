@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.optim import Optimizer
 
 from planc.optimizers.stored_adamw import codes
 from planc.plan.optimizer import AdamW8bit, AdamWBf16
+from planc.verify.by_parameter import ByParameter
 
 _GOLDEN, _FIRST, _SECOND = 0x9E37_79B9_7F4A_7C15, 0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB
 
 
-class StoredAdam(Optimizer):
+class StoredAdam(ByParameter):
     """`names` are those of the parameters."""
 
     def __init__(
@@ -27,16 +26,8 @@ class StoredAdam(Optimizer):
         super().__init__(groups, {})
         self.kind, self.names = kind, names
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._step(parameter, lr=group["lr"], weight_decay=group["weight_decay"])
-
-    def _step(self, parameter: Tensor, *, lr: float, weight_decay: float) -> None:
-        gradient, state = parameter.grad, self.state[parameter]
-        assert gradient is not None, "its caller looked"
+    def update(self, parameter: Tensor, gradient: Tensor, *, lr: float, weight_decay: float) -> None:
+        state = self.state[parameter]
         state["steps"] = number = state.get("steps", 0) + 1
         powers = []
         for index, (beta, added) in enumerate(zip(self.kind.betas, (gradient, gradient**2), strict=True)):

@@ -70,8 +70,8 @@ def named_packings(state: TrainingState) -> dict[str, Packing]:
         fqn, moments = fqns[parameter], state.optimizer.state.get(parameter, {})
         found[f"model.{fqn}"] = packing
         # The count of steps is a number.
-        alike = (name for name, tensor in moments.items() if tensor.ndim == parameter.ndim)
-        found.update({f"optimizer.{fqn}.{name}": packing for name in alike})
+        shaped = (name for name, tensor in moments.items() if tensor.ndim == parameter.ndim)
+        found.update({f"optimizer.{fqn}.{name}": packing for name in shaped})
     return found
 
 
