@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from tests.plans import PLANS
 
 _GIB = 2**30
 _OWN_HEAD_UNIT = '  ["model.norm", "lm_head"] -> unit(reshard_after_forward = false)\n'
+_PROJECTIONS = '"model.layers.*.{self_attn,mlp}.*_proj"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ class Variant:
     schedule: str = ""
     """Of a pipeline in four stages, of which `stage` is measured. It has `steps` micro-batches."""
     stage: int = 0
+    adapter: str = ""
+    """Its arguments: every projection has one, and the model's own parameters are frozen, in bfloat16."""
 
     @property
     def text(self) -> str:
@@ -86,6 +88,9 @@ class Variant:
             assert old in text, f"nothing to edit: {old}"
             text = text.replace(old, new)
         rule = f'"model.layers.*" -> {self.recomputation}' if self.recomputes else ""
+        if self.adapter:
+            text = text.replace("  dtype = float32\n", "  dtype = bfloat16\n", 1)
+            text += f"adapter {{\n  kind = lora({self.adapter})\n  {_PROJECTIONS} -> adapted\n}}\n"
         compilation = 'compile { "model.layers.*" -> region }\n' if self.is_compiled else ""
         return f"{text}activation_checkpoint {{\n  {rule}\n}}\n{compilation}"
 
@@ -187,6 +192,25 @@ OFFLOADED = (
     Variant("FSDP 8, offloaded, compiled", dp_shard=8, is_compiled=True, **_OFFLOADED),
     Variant("FSDP 8, CP 4 ring, offloaded", dp_shard=8, cp=4, sequence=32768, rotate="ring", **_OFFLOADED),
 )
+_ONE: Mapping[str, Any] = {"is_whole": True, "adapter": "rank = 16, alpha = 32"}
+_DROPPING = "rank = 16, alpha = 32, dropout = 0.05"
+ADAPTED = (
+    Variant("one device, adapters", sequence=4096, **_ONE),
+    Variant("one device, adapters, all kept", sequence=4096, recomputes=False, **_ONE),
+    Variant("one device, adapters, selective", sequence=4096, **_ONE, **_SELECTIVE),
+    Variant("one device, adapters, 2 micro steps", sequence=4096, steps=2, **_ONE),
+    Variant(
+        "one device, dropout, all kept",
+        sequence=4096,
+        recomputes=False,
+        is_whole=True,
+        adapter=_DROPPING,
+    ),
+    Variant("FSDP 8, adapters", dp_shard=8, adapter=_ONE["adapter"]),
+    Variant("FSDP 8, adapters, all kept", dp_shard=8, recomputes=False, adapter=_ONE["adapter"]),
+    Variant("FSDP 8, TP 2, dropout", dp_shard=8, tp=2, adapter=_DROPPING),
+    Variant("FSDP 8, TP 2, adapters, all kept", dp_shard=8, tp=2, recomputes=False, adapter=_ONE["adapter"]),
+)
 PP = 4
 _INTERLEAVED = "interleaved(stages_per_rank = 2)"
 _MICRO_BATCHES: Mapping[str, Any] = {"sequence": 4096, "steps": 8}
@@ -247,8 +271,10 @@ class Compared:
     @property
     def state_blocks(self) -> int:
         """Bytes of parameters and optimizer state, each tensor in blocks of the allocator's size."""
-        local = (prod(one.local_shape) * one.dtype.size_bytes for one in layouts(self.graph, self.inventory))
-        return sum(3 * _in_blocks(num_bytes) + BLOCK_BYTES for num_bytes in local)
+        return sum(
+            (1 if one.is_frozen else 3) * _in_blocks(one.local_bytes) + BLOCK_BYTES * (not one.is_frozen)
+            for one in layouts(self.graph, self.inventory)
+        )
 
     @property
     def measured_states(self) -> int:
@@ -287,7 +313,7 @@ def compare_text(
 
 def _rows() -> Iterator[str]:
     yield f"{'':<46}{'held, GiB':>12}{'closed form':>13}{'reserved':>11}{'closed form':>13}"
-    for variant in (*QUICK, *SLOW, *SHARDINGS, *COMPILED, *OFFLOADED, *PIPELINES):
+    for variant in (*QUICK, *SLOW, *SHARDINGS, *COMPILED, *OFFLOADED, *ADAPTED, *PIPELINES):
         yield _row(compare(variant))
     for name in PLAN_NAMES:
         yield _row(compare_plan(name))

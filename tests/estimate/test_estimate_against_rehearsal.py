@@ -6,7 +6,9 @@ import functools
 
 import pytest
 
+from planc.estimate.layout import layouts
 from tests.estimate.against_rehearsal import (
+    ADAPTED,
     COMPILED,
     OFFLOADED,
     PIPELINES,
@@ -61,6 +63,17 @@ def test_compiled_layers_keep_what_the_partitioner_leaves(variant: Variant) -> N
 )
 def test_offloaded_inputs_take_no_memory_of_the_device(variant: Variant) -> None:
     assert_agrees(compare(variant))
+
+
+@pytest.mark.parametrize(
+    "variant", named(ADAPTED, "one device, adapters, all kept"), ids=lambda variant: variant.name
+)
+def test_a_frozen_base_takes_its_weights_alone(variant: Variant) -> None:
+    """Parameters, and moments of what is trained, are equal to the byte: frozen parameters have none."""
+    found = compare(variant)
+    trained = [one for one in layouts(found.graph, found.inventory) if not one.is_frozen]
+    assert {one.module.rpartition(".")[2] for one in trained} == {"lora_A", "lora_B"}
+    assert_agrees(found)
 
 
 FEW_TOKENS = (

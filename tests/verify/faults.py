@@ -17,8 +17,18 @@ from planc.runtime.schedule import set_learning_rate
 from planc.runtime.torch.dispatch import State
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.run import Run
-from planc.runtime.torch.state import Data, LocalBatch, Schedule, TokenCount, Verdict
+from planc.runtime.torch.state import (
+    ClippedGradients,
+    Data,
+    LocalBatch,
+    Schedule,
+    SyncedGradients,
+    TokenCount,
+    Verdict,
+    Weights,
+)
 from planc.verify.outcome import Item
+from planc.vocab import DOWN
 from tests.parity.cases import CP2_DP2, Case
 from tests.parity.faults import labels_shifted_after_sharding, norm_gradients_not_reduced, replicas_drift
 
@@ -157,6 +167,36 @@ def trained_parameter_frozen(state: State, op: Op, position: Position) -> None:
         state[nn.Module].get_parameter("model.embed_tokens.weight").requires_grad_(False)
 
 
+def adapters_differ_by_rank(state: State, op: Op, position: Position) -> None:
+    """One rank draws adapters of its own, as ranks do that are seeded apart."""
+    if isinstance(op, ops.BuildOptimizer) and state[Run].launch.rank == 1:
+        generator = torch.Generator().manual_seed(1)
+        for name, parameter in state[nn.Module].named_parameters():
+            if f".{DOWN}." in name:
+                local = local_of(parameter.detach())
+                local.uniform_(-0.1, 0.1, generator=generator)
+
+
+def adapters_left_out_of_the_norm(state: State, op: Op, position: Position) -> None:
+    """Gradients are clipped by the norm of the model's own parameters that are trained."""
+    if isinstance(op, ops.ClipGradients):
+        weights = state[Weights]
+        own = {name: one for name, one in weights.parameters.items() if ".lora_" not in name}
+        state.put(replace(state[SyncedGradients], weights=Weights(weights.model, own)))
+    if isinstance(op, ops.StepOptimizer):
+        state.put(replace(state[ClippedGradients], weights=state[Weights]))
+
+
+def adapted_weight_thawed(state: State, op: Op, position: Position) -> None:
+    """The weight of a layer that has an adapter is trained, too."""
+    if isinstance(op, ops.BuildOptimizer):
+        state[nn.Module].get_parameter(ADAPTED_WEIGHT).requires_grad_(True)
+    if isinstance(op, ops.BuildSchedule):
+        weight = state[nn.Module].get_parameter(ADAPTED_WEIGHT)
+        state[Optimizer].param_groups[-1]["params"].append(weight)
+
+
+ADAPTED_WEIGHT = "model.layers.0.self_attn.q_proj.weight"
 TP2 = Case("TP2", "", {"tp": 2})
 DP2 = Case("DP2", "", {"dp_shard": 2}, micro_batch=1)
 REPLICATE2 = Case("DP2", "replicas", {"dp_replicate": 2})
@@ -166,6 +206,14 @@ TIED2 = Case("TP2", "tied", {"tp": 2}, model="llama-tied")
 
 FROZEN2 = Case("TP2", "frozen", {"tp": 2}, frozen=("model.layers.0", "model.norm"))
 FROZEN_SHARDED2 = Case("DP2", "frozen", {"dp_shard": 2}, micro_batch=1, frozen=("model.norm",))
+
+QV = '  kind = lora(rank = 4, alpha = 8)\n  "model.layers.*.self_attn.{q,v}_proj" -> adapted\n'
+ADAPTED_TP2 = Case("TP2", "adapters", {"tp": 2}, adapter=QV)
+ADAPTED_DP2 = Case("DP2", "adapters", {"dp_shard": 2}, micro_batch=1, adapter=QV)
+ADAPTED_REPLICAS2 = Case("DP2", "replicas, adapters", {"dp_replicate": 2}, adapter=QV)
+WITH_NORM2 = replace(
+    ADAPTED_DP2, variant="adapters, norm", adapter=f'{QV}}}\nfreeze {{\n  "model.norm" -> trained\n'
+)
 
 PLANTED: tuple[Planted, ...] = (
     Planted(norm_gradients_not_reduced, TP2, Item.GRADIENTS, quick=True),
@@ -188,4 +236,10 @@ PLANTED: tuple[Planted, ...] = (
     Planted(thawed_parameter_updated, FROZEN2, Item.PARAMETERS, quick=True),
     Planted(trained_parameter_frozen, FROZEN_SHARDED2, Item.PARAMETERS),
     Planted(trained_parameter_frozen, FROZEN2, Item.PARAMETERS),
+    Planted(adapters_differ_by_rank, ADAPTED_TP2, Item.REPLICAS),
+    Planted(adapters_differ_by_rank, ADAPTED_REPLICAS2, Item.REPLICAS),
+    Planted(adapters_differ_by_rank, ADAPTED_DP2, Item.GRADIENTS),
+    Planted(adapters_left_out_of_the_norm, WITH_NORM2, Item.GRAD_NORM),
+    Planted(adapted_weight_thawed, ADAPTED_DP2, Item.GRADIENTS),
+    Planted(adapted_weight_thawed, ADAPTED_TP2, Item.PARAMETERS, quick=True),
 )

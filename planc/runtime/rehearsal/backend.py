@@ -78,6 +78,7 @@ PURPOSES: Mapping[type[Op], str] = {
 _OUTSIDE = (
     ops.InitMesh,
     ops.BuildModel,
+    ops.AttachAdapters,
     ops.AttachAttention,
     ops.AttachDropout,
     ops.ShardTensorParallel,
