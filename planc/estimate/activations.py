@@ -33,12 +33,11 @@ from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
 from planc.estimate.rank_work import Core, RankWork
 from planc.estimate.selective import kept_results_bytes
-from planc.inventory.adapters import is_of_adapter
 from planc.inventory.footprint import ONE_OPERATION
 from planc.inventory.schema import Attention, Kind, Module
 from planc.record import record
 from planc.styles.edges import SEQUENCE
-from planc.vocab import DType, LogitsFunction, Replicate, ancestors
+from planc.vocab import DOWN, DType, LogitsFunction, Replicate, ancestors
 
 InputKey = tuple[str, tuple[str, ...]]
 
@@ -180,9 +179,9 @@ def input_key(work: RankWork, module: Module) -> InputKey:
     """Equal for linear layers that read the same tensor: one norm's output, or, in one module, what the same
     sources make. What is gathered along the sequence is gathered for each module."""
     is_norms = [work.module(source).kind for source in module.sources] == [Kind.NORM]
-    layer, _, _ = module.fqn.rpartition(".")
+    parent, _, name = module.fqn.rpartition(".")
     # An adapter reads what its layer reads.
-    parent = layer.rpartition(".")[0] if is_of_adapter(module.fqn) else layer
+    parent = parent.rpartition(".")[0] if name == DOWN else parent
     return "" if is_norms and not work.divides_sequence else parent, module.sources
 
 

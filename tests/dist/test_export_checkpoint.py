@@ -12,14 +12,21 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from planc.cli.main import main
 from planc.cli.support.exits import CLEAN, COULD_NOT_RUN
+from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME
+from planc.runtime.checkpoint_format.records import seal
+from planc.runtime.checkpoint_format.verify import read_manifest
+from planc.runtime.files.run_files import KEPT_PLANS
 from tests.dist.pool import run_ranks
 from tests.hub.model_repository import REPOSITORY, REVISION, put_into_cache
 from tests.parity.cases import NUM_STEPS, SAVE_STEP, TP2_DP2, Case, compile_case, make_workspace
 from tests.parity.ranks import Record, Task, train_rank
+from tests.parity.reference import write_weights
+from tests.parity.test_adapter_parity import fill_adapters
 from tests.patience import WAIT_SECONDS
 
 TIED = Case("TP2·DP2", "tied", TP2_DP2, model="llama-tied")
@@ -151,6 +158,90 @@ def test_a_checkpoint_away_from_its_run_needs_the_models_folder(
     shutil.copytree(tied_run[0] / "checkpoints" / copy.name, copy)
     assert main(["checkpoint", "export", str(copy), "--hf", str(tmp_path / "hf")]) == COULD_NOT_RUN
     assert "--model DIR" in capsys.readouterr().err
+
+
+ADAPTER = (
+    '  kind = lora(rank = 3, alpha = 5, rslora = true)\n  "model.layers.*.self_attn.*_proj" -> adapted\n'
+)
+ADAPTED = Case("TP2·DP2", "adapters", TP2_DP2, weights="pretrained", adapter=ADAPTER)
+SCALE = 5 / 3**0.5
+
+
+@pytest.fixture(scope="module")
+def adapted_run(workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Record]:
+    folder = tmp_path_factory.mktemp("adapted")
+    write_weights(workspace / ADAPTED.model)
+    task = Task(compile_case(ADAPTED, workspace=workspace, saves=True), workspace, folder, fill_adapters)
+    return folder, run_ranks(train_rank, ADAPTED.world_size, task, init=False)[0]
+
+
+def test_adapters_are_merged(adapted_run: tuple[Path, Record], workspace: Path, tmp_path: Path) -> None:
+    run, record = adapted_run
+    options = ("--dtype", "bfloat16")
+    assert export(run, model=workspace / ADAPTED.model, output=tmp_path / "wide") == CLEAN
+    assert export(run, model=workspace / ADAPTED.model, output=tmp_path / "narrow", options=options) == CLEAN
+    wide, narrow = loaded(tmp_path / "wide").state_dict(), loaded(tmp_path / "narrow").state_dict()
+    num_adapted = 0
+    for name, weight in record.final.items():
+        if ".lora_" in name:
+            continue
+        layer = name.removesuffix(".weight")
+        if (up := record.final.get(f"{layer}.lora_B.weight")) is not None:
+            change = SCALE * (up.double() @ record.final[f"{layer}.lora_A.weight"].double())
+            assert change.abs().min() > 0
+            weight = (weight.double() + change).float()
+            num_adapted += 1
+        torch.testing.assert_close(wide[name], weight, rtol=1e-6, atol=1e-7)
+        assert torch.equal(narrow[name], wide[name].to(torch.bfloat16))
+    assert num_adapted == 2 * 4
+
+
+def test_adapters_are_exported_alone(adapted_run: tuple[Path, Record], tmp_path: Path) -> None:
+    run, record = adapted_run
+    assert main(["checkpoint", "export", str(run), "--adapter", str(tmp_path / "adapter")]) == CLEAN
+    weights = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    expected = {f"base_model.model.{name}": one for name, one in record.final.items() if ".lora_" in name}
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], one) for name, one in expected.items())
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["use_rslora"]) == (3, 5, True)
+
+
+def test_adapters_without_their_scale_are_not_exported(
+    adapted_run: tuple[Path, Record], workspace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(adapted_run[0], tmp_path / "run"))
+    # As a planc saved it that kept plans in the run's directory alone.
+    checkpoint = run / "checkpoints" / f"step-{NUM_STEPS}"
+    saved = read_manifest(checkpoint).model_copy(update={"plan": None})
+    (checkpoint / MANIFEST_NAME).write_text(seal(saved))
+    shutil.rmtree(run / KEPT_PLANS, ignore_errors=True)
+    assert export(run, model=workspace / ADAPTED.model, output=tmp_path / "hf") == COULD_NOT_RUN
+    assert (
+        "self_attn.k_proj has an adapter, and the plan that states its scale is missing"
+        in capsys.readouterr().err
+    )
+    assert main(["checkpoint", "export", str(run), "--adapter", str(tmp_path / "adapter")]) == COULD_NOT_RUN
+    assert "the plan that saved it is missing" in capsys.readouterr().err
+    assert not (tmp_path / "hf").exists() and not (tmp_path / "adapter").exists()
+
+
+@pytest.mark.parametrize("trains", ["no adapters", "more"])
+def test_adapters_that_are_not_what_was_trained_are_not_exported_alone(
+    trains: str,
+    tied_run: tuple[Path, Record],
+    workspace: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run, said = tied_run[0], "has no adapters"
+    if trains == "more":
+        run, said = tmp_path / "run", "the run also trained model.norm.weight"
+        more = f'{ADAPTER}}}\nfreeze {{\n  "model.norm" -> trained\n'
+        train(Case("1", adapter=more), workspace=workspace, run_folder=run)
+    assert main(["checkpoint", "export", str(run), "--adapter", str(tmp_path / "adapter")]) == COULD_NOT_RUN
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "adapter").exists()
 
 
 @pytest.mark.slow

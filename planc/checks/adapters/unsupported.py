@@ -12,7 +12,7 @@ from planc.source import Span
 
 CODE = Code("P771", "adapters-unsupported", "adapters do not support this yet")
 
-_SHOWN = ("colwise", "packed_colwise", "rowwise", "rowwise_split_input", "replicate")
+_SHOWN = ("colwise", "rowwise", "rowwise_split_input", "replicate")
 """The styles of layers with adapters that were compared with one process."""
 
 
@@ -33,10 +33,11 @@ def check(subject: Subject) -> Findings:
 def _unsupported(subject: Subject) -> Iterator[tuple[Span, str, str]]:
     """(place, what it is, help)."""
     plan, styles = subject.plan, subject.bound.styles
-    for fqn in subject.bound.adapted if plan.mesh.tp > 1 else ():
-        if fqn in styles and styles[fqn].style.name not in _SHOWN:
-            name = family(subject.inventory, fqn)
-            yield styles[fqn].span, f"`{name}` has an adapter", f"leave `{name}` without an adapter"
+    styled = [fqn for fqn in subject.bound.adapted if plan.mesh.tp > 1 and fqn in styles]
+    others = [fqn for fqn in styled if styles[fqn].style.name not in _SHOWN]
+    # One finding for all layers of a rule.
+    for span, name in dict.fromkeys((styles[fqn].span, family(subject.inventory, fqn)) for fqn in others):
+        yield span, f"`{name}` has an adapter", f"leave `{name}` without an adapter"
     if isinstance(plan.optimizer.kind, Muon):
         yield plan.span("optimizer.kind"), "Muon of adapters", "write `kind = adamw(lr = 1e-4)`"
     if plan.expert_parallel is not None and subject.bound.experts:

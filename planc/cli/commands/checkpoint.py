@@ -13,7 +13,7 @@ from typing import Any
 from planc.cli.support import converting
 from planc.cli.support.arguments import add_output_format_argument, add_quiet_argument
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, require_libraries
-from planc.cli.support.export import export
+from planc.cli.support.export import export, export_adapter
 from planc.cli.support.parser import add_subcommand
 from planc.cli.support.terminal import write_view
 from planc.runtime.checkpoint_format.compare import comparable, differences
@@ -58,8 +58,9 @@ Compare two checkpoints: steps, data, mesh, versions and tensors. To compare the
 
 _EXPORT = """\
 Write a checkpoint as a directory that transformers loads: weights under transformers' names, config and
-tokenizer. It verifies the whole checkpoint first. One process is enough for a checkpoint saved on any mesh;
-it holds one tensor in memory at a time."""
+tokenizer. Adapters are merged, or written alone as a directory that peft loads. It verifies the whole
+checkpoint first. One process is enough for a checkpoint saved on any mesh; it holds one tensor in memory at a
+time."""
 
 _CONVERT = """\
 Convert a checkpoint to plain DCP, for torch.distributed.checkpoint and tools that read it, or plain DCP to a
@@ -96,10 +97,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         add_output_format_argument(one)
     add_quiet_argument(verify_parser, help="print problems only")
     exporting = add_subcommand(
-        commands, "export", "write a checkpoint for transformers", _EXPORT, examples=_EXAMPLES
+        commands, "export", "write a checkpoint for transformers or peft", _EXPORT, examples=_EXAMPLES
     )
     exporting.add_argument("checkpoint", metavar="CHECKPOINT", help=_CHECKPOINT)
-    exporting.add_argument("--hf", required=True, metavar="DIR", help="directory to write")
+    written = exporting.add_mutually_exclusive_group(required=True)
+    written.add_argument(
+        "--hf", metavar="DIR", help="directory to write for transformers, with adapters merged"
+    )
+    written.add_argument("--adapter", metavar="DIR", help="directory to write for peft: adapters alone")
     exporting.add_argument(
         "--dtype",
         choices=[dtype.value for dtype in DType],
@@ -282,7 +287,8 @@ _MAX_LISTED = 20
 
 def _export(arguments: Namespace) -> int:
     checkpoint = _one(arguments.checkpoint)
-    note = export(checkpoint, folder=arguments.hf, model=arguments.model, dtype=arguments.dtype)
+    write, folder = (export, arguments.hf) if arguments.hf else (export_adapter, arguments.adapter)
+    note = write(checkpoint, folder=folder, model=arguments.model, dtype=arguments.dtype)
     return _written(note, arguments)
 
 

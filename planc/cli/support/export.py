@@ -1,46 +1,103 @@
-"""`planc checkpoint export`: a checkpoint as a directory that transformers loads."""
+"""`planc checkpoint export`: a checkpoint as a directory that transformers or peft loads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from planc.cli.support.exits import UsageError, require_libraries
 from planc.cli.versions.saved_plans import NoSavedPlanError, SavedPlan, saved_plan
 from planc.graph.artifact import graph_of
-from planc.graph.ops import BuildModel, OpenData
+from planc.graph.graph import Graph
+from planc.graph.ops import BuildModel, BuildOptimizer, OpenData
 from planc.hub.names import model_folder
 from planc.runtime.checkpoint_format.errors import CheckpointError
+from planc.runtime.checkpoint_format.manifest import Manifest
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.tokenizer_folder import Files
 from planc.runtime.errors import RunError
-from planc.vocab import DType
+from planc.vocab import DOWN, DType
 
 
 def export(checkpoint: Path, *, folder: str, model: str | None, dtype: str | None) -> str:
     """Write `folder` and return a note of it; UsageError for files that can't be read or written.
 
     The default model is that of the plan that saved the checkpoint; the default dtype is the saved one.
+    Weights of layers with adapters are merged with them.
     """
     require_libraries("planc checkpoint export", "torch", "transformers", "safetensors")
     # It imports torch, which takes seconds; errors that need no torch have been raised.
     from planc.runtime.torch.weights.export_checkpoint import export_checkpoint
 
-    built = _built(checkpoint)
-    try:
-        source = _named(model) if model else _model(checkpoint)
+    graph = _graph(checkpoint)
+    if graph is None and (layer := _adapted_layer(checkpoint)):
+        raise UsageError(
+            f"{checkpoint}: {layer} has an adapter, and the plan that states its scale is missing\n"
+            f"{_PUT_BACK}"
+        )
+    source = _named(model) if model else _model(checkpoint)
+    with _usage_errors():
         said = export_checkpoint(
             checkpoint,
             model=source,
             tokenizer=_tokenizer(checkpoint, source),
             folder=Path(folder),
             dtype=DType(dtype) if dtype else None,
-            rope=built.rope if built is not None else (),
+            rope=_built(graph).rope if graph is not None else (),
+            adapters=graph.adapters if graph is not None else None,
         )
+    unknown = "; its plan is missing, so config.json has the model's own `rope`" if graph is None else ""
+    return f"wrote {folder} from {checkpoint}{said}{unknown}"
+
+
+def export_adapter(checkpoint: Path, *, folder: str, model: str | None, dtype: str | None) -> str:
+    """Write `folder` with the adapters alone and return a note of it; UsageError if there are none, if they
+    are not all that was trained, or for files that can't be read or written."""
+    require_libraries("planc checkpoint export", "torch", "transformers", "safetensors")
+    from planc.runtime.torch.weights.export_checkpoint import export_adapters
+
+    graph = _graph(checkpoint)
+    if graph is None:
+        raise UsageError(f"{checkpoint}: the plan that saved it is missing\n{_PUT_BACK}")
+    if graph.adapters is None:
+        raise UsageError(f"{checkpoint} has no adapters\nwrite `--hf DIR`")
+    optimizer = next(op for op in graph.setup if isinstance(op, BuildOptimizer))
+    own = frozenset(graph.adapters.parameters)
+    others = [name for name in optimizer.settings_by_parameter() if name not in own]
+    if others:
+        raise UsageError(
+            f"{checkpoint}: the run also trained {others[0]}, which adapters alone would leave out\n"
+            "write `--hf DIR`, which merges the adapters"
+        )
+    with _usage_errors():
+        said = export_adapters(
+            checkpoint,
+            adapters=graph.adapters,
+            base=model or _built(graph).path,
+            folder=Path(folder),
+            dtype=DType(dtype) if dtype else None,
+        )
+    return f"wrote {folder} from {checkpoint}{said}"
+
+
+_PUT_BACK = "export the checkpoint in the directory of its run, which has the plan"
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    try:
+        yield
     except (RunError, DataError) as error:
         raise UsageError(f"{error.message}\n{error.help}" if error.help else error.message) from error
-    unknown = "; its plan is missing, so config.json has the model's own `rope`" if built is None else ""
-    return f"wrote {folder} from {checkpoint}{said}{unknown}"
+
+
+def _adapted_layer(checkpoint: Path) -> str | None:
+    """A layer that has an adapter, by the names of the checkpoint's tensors."""
+    ends = f".{DOWN}.weight"
+    names = (name for name in _manifest(checkpoint).tensors if name.endswith(ends))
+    return next((name.removeprefix("model.").removesuffix(ends) for name in names), None)
 
 
 def _named(model: str) -> Path:
@@ -57,7 +114,7 @@ def _model(checkpoint: Path) -> Path:
         saved = _saved(checkpoint)
     except NoSavedPlanError as error:
         raise UsageError(f"{checkpoint}: the plan that saved it {error}\n{remedy}") from error
-    built = next(op for op in graph_of(saved.artifact).setup if isinstance(op, BuildModel))
+    built = _built(graph_of(saved.artifact))
     found = model_folder(built.path, base=saved.folder / saved.artifact.base)
     if not found.is_dir():
         # Relative paths of the plan start elsewhere if the checkpoint was copied.
@@ -65,13 +122,16 @@ def _model(checkpoint: Path) -> Path:
     return found
 
 
-def _built(checkpoint: Path) -> BuildModel | None:
-    """How the plan that saved a checkpoint builds its model, where the plan is known."""
+def _graph(checkpoint: Path) -> Graph | None:
+    """What the plan that saved a checkpoint runs, where the plan is known."""
     try:
-        saved = _saved(checkpoint)
+        return graph_of(_saved(checkpoint).artifact)
     except NoSavedPlanError:
         return None
-    return next(op for op in graph_of(saved.artifact).setup if isinstance(op, BuildModel))
+
+
+def _built(graph: Graph) -> BuildModel:
+    return next(op for op in graph.setup if isinstance(op, BuildModel))
 
 
 def _tokenizer(checkpoint: Path, model: Path) -> Files | None:
@@ -104,7 +164,15 @@ def _tokenizer(checkpoint: Path, model: Path) -> Files | None:
 
 
 def _saved(checkpoint: Path) -> SavedPlan:
+    manifest = _manifest(checkpoint)
     try:
-        return saved_plan(checkpoint, read_manifest(checkpoint))
+        return saved_plan(checkpoint, manifest)
+    except CheckpointError as error:
+        raise UsageError(error.message) from error
+
+
+def _manifest(checkpoint: Path) -> Manifest:
+    try:
+        return read_manifest(checkpoint)
     except CheckpointError as error:
         raise UsageError(error.message) from error

@@ -9,7 +9,7 @@ from planc.devices.attention_kernels import AttentionCall
 from planc.graph.consequence import DERIVED, identity, layout, numerics, output, start
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
-from planc.vocab import DropoutDim, DType, MeshDim, Placement
+from planc.vocab import DOWN, UP, DropoutDim, DType, MeshDim, Placement
 
 
 @record(kw_only=True)
@@ -80,6 +80,11 @@ class AttachAdapters(Op):
     def scale(self) -> float:
         """What the adapters' outputs are multiplied by."""
         return self.alpha / (sqrt(self.rank) if self.rslora else self.rank)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of all adapters' weights."""
+        return tuple(f"{fqn}.{part}.weight" for fqn in self.modules for part in (DOWN, UP))
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))

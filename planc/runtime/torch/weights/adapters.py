@@ -52,6 +52,12 @@ def _add(layer: Any, inputs: tuple[Tensor, ...], output: Tensor, *, scale: float
     return output + change
 
 
+def merged(weight: Tensor, *, down: Tensor, up: Tensor, scale: float) -> Tensor:
+    """A layer's weight, or rows of it, with what its adapter adds: in float32 at least."""
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    return weight.to(wide) + scale * up.to(wide) @ down.to(wide)
+
+
 def init_adapters(run: Run, op: InitAdapters, weights: Weights, pipeline: Pipeline | None) -> Weights:
     """Fill the adapters' weights, so no output changes."""
     fill_adapters(weights.model, held(pipeline, op.modules), seed=op.seed)

@@ -35,6 +35,7 @@ from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import Data, Weights
 from planc.runtime.torch.weights import export_format
+from planc.runtime.torch.weights.adapters import merged
 from planc.runtime.torch.weights.conversion import to_checkpoint
 from planc.runtime.torch.weights.export_files import Turn, Writer, deal, turns
 from planc.runtime.torch.weights.export_format import common_dtype, refuse_overflow
@@ -247,13 +248,12 @@ class Gathering:
         exported = self._tensors[name]
         if exported.merges is None:
             return self._of_one(name, exported)
-        merges, own = exported.merges, exported.tensor.dtype
+        merges = exported.merges
         parts = [replace(part, dtype=part.tensor.dtype) for part in (exported, merges.down, merges.up)]
-        wide = torch.promote_types(own, torch.float32)
-        weight, down, up = (self._of_one(name, part).to(wide) for part in parts)
-        merged = (weight + merges.scale * up @ down).to(exported.dtype)
-        refuse_overflow(name, merged)
-        return merged
+        weight, down, up = (self._of_one(name, part) for part in parts)
+        whole = merged(weight, down=down, up=up, scale=merges.scale).to(exported.dtype)
+        refuse_overflow(name, whole)
+        return whole
 
     def _of_one(self, name: str, exported: Exported) -> Tensor:
         """A tensor that is held as it is."""

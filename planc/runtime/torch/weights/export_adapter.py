@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch
 
 import planc
 from planc.graph.ops import AttachAdapters, ExportAdapter
@@ -17,7 +20,7 @@ from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import Weights
 from planc.runtime.torch.weights.export import Export, Gathering, exported_tensors, without_gather_warnings
 from planc.runtime.torch.weights.export_format import as_bytes, entries_of
-from planc.vocab import DOWN, UP
+from planc.runtime.torch.weights.views import View
 
 _PREFIX = "base_model.model."
 """peft's name of the model inside of its own two."""
@@ -29,10 +32,8 @@ def export_adapter(
     """Write `export/adapter` into the run directory, replacing an earlier export of the run."""
     adapters = run.graph.adapters
     assert adapters is not None, "a check refuses an export of adapters that a plan doesn't have"
-    names = [f"{fqn}.{part}.weight" for fqn in adapters.modules for part in (DOWN, UP)]
-    gathering = Gathering(run, exported_tensors(weights.model, names, pipeline), pipeline)
-    entries = entries_of(gathering.views, dtype_of=gathering.dtype)
-    named = [Entry(f"{_PREFIX}{entry.key}", entry.dtype, entry.shape) for entry in entries]
+    gathering = Gathering(run, exported_tensors(weights.model, adapters.parameters, pipeline), pipeline)
+    entries = adapter_entries(gathering.views, dtype_of=gathering.dtype)
     content = []
     with without_gather_warnings():
         for view in gathering.views.values():
@@ -45,7 +46,7 @@ def export_adapter(
     def write() -> str:
         temporary = export_folder.begin(folder, effort=run.effort)
         path = temporary / export_folder.ADAPTER_WEIGHTS
-        export_folder.write_file(path, named, data=map(memoryview, content))
+        export_folder.write_file(path, entries, data=map(memoryview, content))
         config = adapter_config(adapters, base=op.path)
         return export_folder.finish_adapter(
             temporary, folder, config=config, origin=origin, effort=run.effort
@@ -55,6 +56,12 @@ def export_adapter(
         replaced = from_coordinator(write)
     run.observer.noted(f"exported {folder}{replaced}")
     return Export(folder)
+
+
+def adapter_entries(views: Mapping[str, View], *, dtype_of: Callable[[str], torch.dtype]) -> list[Entry]:
+    """The tensors of the file, by peft's names."""
+    entries = entries_of(views, dtype_of=dtype_of)
+    return [Entry(f"{_PREFIX}{entry.key}", entry.dtype, entry.shape) for entry in entries]
 
 
 def adapter_config(op: AttachAdapters, *, base: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Tensors are copied one by one; the whole model is never in memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import planc
+from planc.graph.ops import AttachAdapters
 from planc.runtime.checkpoint_format.manifest import Manifest, TensorEntry
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.data.tokenizer_folder import Files
@@ -26,7 +27,11 @@ from planc.runtime.torch.checkpoint.chunks import ChunkReader
 from planc.runtime.torch.checkpoint.errors import run_errors
 from planc.runtime.torch.checkpoint.loading import refuse_damage
 from planc.runtime.torch.checkpoint.tensors import element_type, tensor_names
+from planc.runtime.torch.dtypes import TORCH_DTYPES
+from planc.runtime.torch.parallel.blocks import Slices
+from planc.runtime.torch.weights.adapters import merged
 from planc.runtime.torch.weights.conversion import to_checkpoint
+from planc.runtime.torch.weights.export_adapter import adapter_config, adapter_entries
 from planc.runtime.torch.weights.export_format import (
     MAX_SHARD_BYTES,
     as_bytes,
@@ -38,7 +43,7 @@ from planc.runtime.torch.weights.export_format import (
 )
 from planc.runtime.torch.weights.on_meta import on_meta
 from planc.runtime.torch.weights.views import View, leaf
-from planc.vocab import DType
+from planc.vocab import DOWN, UP, DType
 
 _MODEL_PREFIX = "model."
 
@@ -51,14 +56,15 @@ def export_checkpoint(
     folder: Path,
     dtype: DType | None,
     rope: tuple[tuple[str, object], ...] = (),
+    adapters: AttachAdapters | None = None,
 ) -> str:
     """Export the checkpoint in `directory` to `folder`; return remarks on it, such as
     `, replacing the export of step 60`.
 
     `model` is the directory of the model's config.json, `tokenizer` has the files of the plan's tokenizer,
-    if it has one, `rope` what the plan states of rotary embeddings. Without a dtype parameters keep the
-    checkpoint's. All of the checkpoint is verified first. RunError if something is damaged, or does not match
-    the model.
+    if it has one, `rope` what the plan states of rotary embeddings, `adapters` those that weights are merged
+    with. Without a dtype parameters keep the checkpoint's. All of the checkpoint is verified first. RunError
+    if something is damaged, or does not match the model.
     """
     with run_errors():
         manifest = read_manifest(directory)
@@ -68,7 +74,7 @@ def export_checkpoint(
                 help="pass the directory of its model: --model DIR",
             )
         pristine = on_meta(model)
-        source = _Source(directory, manifest, pristine, dtype=dtype)
+        source = _Source(directory, manifest, pristine, dtype=dtype, adapters=adapters)
         refuse_damage(directory, manifest=manifest)
         views = to_checkpoint(pristine, source.views())
         files = export_folder.plan_files(
@@ -85,19 +91,58 @@ def export_checkpoint(
                 model, architecture=type(pristine).__name__, dtype=source.parameter_dtype, rope=rope
             ),
             files=files,
-            origin={"planc": planc.__version__, "plan_hash": manifest.plan_hash, "step": manifest.step},
+            origin=_origin(manifest),
         )
         return export_folder.finish(temporary, folder, described=described)
+
+
+def export_adapters(
+    directory: Path, *, adapters: AttachAdapters, base: str, folder: Path, dtype: DType | None
+) -> str:
+    """Export the adapters of the checkpoint in `directory` to `folder`, as peft loads them onto the model
+    `base`; return remarks on it.
+
+    All of the checkpoint is verified first. RunError if something is damaged.
+    """
+    with run_errors():
+        manifest = read_manifest(directory)
+        refuse_damage(directory, manifest=manifest)
+        stored, chunks = _stored(manifest), ChunkReader(directory, manifest)
+        views = {name: _leaf(chunks, name, stored[name].shape) for name in adapters.parameters}
+        dtypes = {
+            name: TORCH_DTYPES[dtype] if dtype else getattr(torch, stored[name].dtype) for name in views
+        }
+        entries = adapter_entries(views, dtype_of=dtypes.__getitem__)
+        temporary = export_folder.begin(folder)
+        data = (as_bytes(_filled(view, dtypes[name])) for name, view in views.items())
+        export_folder.write_file(temporary / export_folder.ADAPTER_WEIGHTS, entries, data=data)
+        return export_folder.finish_adapter(
+            temporary,
+            folder,
+            config=adapter_config(adapters, base=base),
+            origin=_origin(manifest),
+        )
+
+
+def _origin(manifest: Manifest) -> dict[str, object]:
+    return {"planc": planc.__version__, "plan_hash": manifest.plan_hash, "step": manifest.step}
 
 
 class _Source:
     """The model's tensors in a checkpoint, and the dtype that each is written in."""
 
     def __init__(
-        self, directory: Path, manifest: Manifest, model: PreTrainedModel, *, dtype: DType | None
+        self,
+        directory: Path,
+        manifest: Manifest,
+        model: PreTrainedModel,
+        *,
+        dtype: DType | None,
+        adapters: AttachAdapters | None,
     ) -> None:
-        self._directory = directory
-        self._entries = _entries(manifest, model)
+        self._adapters = adapters
+        self._adapted = {f"{fqn}.weight": fqn for fqn in adapters.modules} if adapters else {}
+        self._entries = _entries(manifest, model, apart=adapters.parameters if adapters else ())
         parameters = dict(model.named_parameters())
         self.parameter_dtype = dtype or _model_dtype(self._entries, parameters)
         # In the checkpoint's own dtype, each tensor keeps its own.
@@ -110,17 +155,43 @@ class _Source:
 
     def views(self) -> dict[str, View]:
         return {
-            name: leaf(name, shape=entry.shape, read=partial(self._chunks.read, f"{_MODEL_PREFIX}{name}"))
+            name: leaf(name, shape=entry.shape, read=partial(self._merged, self._adapted[name]))
+            if name in self._adapted
+            else _leaf(self._chunks, name, entry.shape)
             for name, entry in self._entries.items()
         }
 
     def values(self, view: View) -> Tensor:
         """A view's values in the dtype that it is written in. RunError if a cast leaves its range."""
-        out = torch.empty(view.shape, dtype=common_dtype(view, dtype_of=self.dtypes.__getitem__))
-        view.fill(out, view.whole)
-        if any(self._entries[name].dtype != element_type(out.dtype) for name in view.sources):
+        out = _filled(view, common_dtype(view, dtype_of=self.dtypes.__getitem__))
+        is_cast = any(self._entries[name].dtype != element_type(out.dtype) for name in view.sources)
+        if is_cast or not self._adapted.keys().isdisjoint(view.sources):
             refuse_overflow(view.sources[0], out)
         return out
+
+    def _merged(self, fqn: str, block: Slices) -> Tensor:
+        """A block of a layer's weight with its adapter's, in float32 at least."""
+        assert self._adapters is not None, "it has the layer"
+        rows, columns = block
+        weight, down, up = (
+            self._chunks.read(f"{_MODEL_PREFIX}{fqn}.{part}", of)
+            for part, of in (
+                ("weight", block),
+                (f"{DOWN}.weight", (slice(0, self._adapters.rank), columns)),
+                (f"{UP}.weight", (rows, slice(0, self._adapters.rank))),
+            )
+        )
+        return merged(weight, down=down, up=up, scale=self._adapters.scale)
+
+
+def _leaf(chunks: ChunkReader, name: str, shape: tuple[int, ...]) -> View:
+    return leaf(name, shape=shape, read=partial(chunks.read, f"{_MODEL_PREFIX}{name}"))
+
+
+def _filled(view: View, dtype: torch.dtype) -> Tensor:
+    out = torch.empty(view.shape, dtype=dtype)
+    view.fill(out, view.whole)
+    return out
 
 
 def _model_dtype(entries: Mapping[str, TensorEntry], parameters: Container[str]) -> DType:
@@ -132,13 +203,19 @@ def _model_dtype(entries: Mapping[str, TensorEntry], parameters: Container[str])
     return DType(elements.most_common(1)[0][0])
 
 
-def _entries(manifest: Manifest, model: PreTrainedModel) -> dict[str, TensorEntry]:
-    """The entries by the model's own names. RunError if names or shapes differ from the checkpoint's."""
-    stored = {
+def _stored(manifest: Manifest) -> dict[str, TensorEntry]:
+    """The model's tensors, by name."""
+    return {
         name.removeprefix(_MODEL_PREFIX): entry
         for name, entry in manifest.tensors.items()
         if name.startswith(_MODEL_PREFIX)
     }
+
+
+def _entries(manifest: Manifest, model: PreTrainedModel, *, apart: Collection[str]) -> dict[str, TensorEntry]:
+    """The entries by the model's own names, without adapters'. RunError if names or shapes differ from the
+    checkpoint's."""
+    stored = {name: entry for name, entry in _stored(manifest).items() if name not in apart}
     wanted = {name: tuple(tensor.shape) for tensor, name in tensor_names(model).items()}
     if {name: entry.shape for name, entry in stored.items()} != wanted:
         names = sorted(

@@ -1,0 +1,49 @@
+"""Adapters where planc would have to guess."""
+
+from __future__ import annotations
+
+from planc.api import check_source
+from planc.source import SourceFile
+from tests.plans import PLANS
+
+PLAN = """\
+model {
+  hf = "models/tiny-phi3"
+}
+
+mesh {
+  tp = 2
+}
+
+adapter {
+  kind = lora(rank = 2, alpha = 4)
+  "model.layers.*.mlp.gate_up_proj" -> adapted
+}
+
+tensor_parallel on tp {
+  "model.layers.*.mlp.gate_up_proj" -> packed_colwise
+  "model.layers.*.mlp.down_proj" -> rowwise
+}
+
+data {
+  source = text("data/*.txt")
+  sequence_length = 64
+  micro_batch = 2
+}
+
+optimizer {
+  kind = adamw(lr = 1e-3)
+}
+
+train {
+  steps = 2
+}
+"""
+
+
+def test_an_adapter_of_a_packed_layer_is_not_sharded() -> None:
+    """No run with one was compared with one process."""
+    for text, expected in ((PLAN, ["P771"]), (PLAN.replace("tp = 2", "dp_replicate = 2"), [])):
+        text = text if expected else text[: text.index("tensor_parallel")] + text[text.index("data {") :]
+        found = check_source(SourceFile("adapted.plan", text), base=PLANS)
+        assert [one.code.code for one in found.diagnostics] == expected
