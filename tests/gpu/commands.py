@@ -17,6 +17,7 @@ from tests.gpu.site import ROOT, Site
 _GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.2
 _MODELS = (ROOT / "plans" / "models").as_posix()
+_SMALL = ("mesh.backend=gloo", "data.sequence_length=256", "train.tokens_per_step=1024")
 _SIZES: Mapping[tuple[str, bool], Sequence[str]] = {
     ("one", False): ("mesh.backend=gloo",),
     ("one", True): (
@@ -44,12 +45,11 @@ _SIZES: Mapping[tuple[str, bool], Sequence[str]] = {
         "train.steps=8",
     ),
     ("large", True): (f'model.hf="{_MODELS}/llama-3.2-1b"', "hardware.gpu={gpu}"),
-    ("stages", False): (
-        f'model.hf="{_MODELS}/tiny-llama"',
-        "mesh.backend=gloo",
-        "data.sequence_length=256",
-        "train.tokens_per_step=1024",
-    ),
+    ("adapters", False): (f'model.hf="{_MODELS}/tiny-llama"', *_SMALL),
+    ("adapters", True): ("hardware.gpu={gpu}",),
+    ("mixture", False): (f'model.hf="{_MODELS}/tiny-qwen3-moe"', *_SMALL),
+    ("mixture", True): ("hardware.gpu={gpu}",),
+    ("stages", False): (f'model.hf="{_MODELS}/tiny-llama"', *_SMALL),
     ("stages", True): ("hardware.gpu={gpu}",),
 }
 """Settings of plans by whether a GPU runs them: a size that it is worth, or one that CPUs have time for."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tests.gpu import judges
-from tests.gpu.cases import CASES, DOCUMENTS, RESHARDED, Case
+from tests.gpu.cases import CASES, REFERENCES, RESHARDED, Case
 from tests.gpu.commands import Command
 from tests.gpu.judges import Judge
 from tests.gpu.site import Site
@@ -110,7 +110,7 @@ def _case(case: Case) -> Step:
     return Step(
         f"nccl-{case.name}",
         f"{case.num_ranks} ranks, {settings}: {near}",
-        (_ranks("small", "run", case.num_ranks, *case.words),),
+        (_ranks(case.plan, "run", case.num_ranks, *case.words),),
         judge=judge,
         seconds=25 if case.num_ranks == 2 else 27,
         cpu_seconds=10 if case.num_ranks == 2 else 18,
@@ -121,10 +121,17 @@ def _case(case: Case) -> Step:
     )
 
 
-def _one_rank(name: str, shows: str, *settings: str) -> Step:
-    words = tuple(word for one in settings for word in ("--set", one))
-    run = ("{run}", f"{_PLANS}/small.plan", "--run-dir", "{out}/run", "{backend}", "{allow}", *words)
-    return Step(name, shows, (Command(run),), judge=judges.trained, seconds=18, is_quick=not settings)
+def _one_rank(case: Case) -> Step:
+    run = ("{run}", _path(case.plan), "--run-dir", "{out}/run", "{backend}", "{allow}", *case.words)
+    what = f", {case.name}" if case.name else ""
+    return Step(
+        f"one-rank-{case.name}" if case.name else "one-rank",
+        f"six steps of a small model on one rank{what}, which those of several are compared with",
+        (Command(run),),
+        judge=judges.trained,
+        seconds=18,
+        is_quick=not case.name,
+    )
 
 
 def _resharded() -> Step:
@@ -212,8 +219,7 @@ STEPS: tuple[Step, ...] = (
         seconds=7,
         is_quick=True,
     ),
-    _one_rank("one-rank", "six steps of a small model on one rank, which those of several are compared with"),
-    _one_rank("one-rank-documents", "the same, with attention that ends with each document", *DOCUMENTS),
+    *map(_one_rank, REFERENCES),
     *map(_case, CASES),
     _prediction("eager", "large", "1.2 B parameters"),
     _prediction("compiled", "large-compiled", "1.2 B parameters with compiled layers"),
@@ -290,6 +296,22 @@ STEPS: tuple[Step, ...] = (
         judge=judges.remembered,
         seconds=60,
         gib=28.0,
+    ),
+    Step(
+        "memory-adapters",
+        "LoRA on 8 B parameters in bfloat16: the peak is as planc estimate and check --deep predict",
+        (*_predictions("adapters-large", "adapters"), _run("adapters-large", "run", size="adapters")),
+        judge=judges.remembered,
+        seconds=150,
+        gib=40.0,
+    ),
+    Step(
+        "memory-experts",
+        "a mixture of 7 B parameters in bfloat16: the peak is as planc estimate and check --deep predict",
+        (*_predictions("experts-large", "mixture"), _run("experts-large", "run", size="mixture")),
+        judge=judges.remembered,
+        seconds=150,
+        gib=70.0,
     ),
     Step(
         "memory-stages",
