@@ -237,7 +237,7 @@ def learning_rate_factor(done: int, *, settings: Settings) -> float:
     step = done + 1
     if step <= settings.warmup:
         return step / settings.warmup
-    progress = (step - settings.warmup) / (settings.steps - settings.warmup)
+    progress = (done - settings.warmup) / (settings.steps - settings.warmup)
     return settings.min_factor + (1 - settings.min_factor) * (1 + math.cos(math.pi * progress)) / 2
 
 

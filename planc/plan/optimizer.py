@@ -136,12 +136,12 @@ def _warmup() -> Any:
 
 def _min_factor() -> Any:
     """The key of a schedule's end, for all that decay."""
-    return key(Float(0.0, 1.0), default=0.0, doc="the last step's learning rate, as a share of the peak")
+    return key(Float(0.0, 1.0), default=0.0, doc="the rate one step after the last, as a share of the peak")
 
 
 @record
 class Cosine:
-    """Linear warm-up, then half a cosine down to `min_factor` of the peak at the last step."""
+    """Linear warm-up, then half a cosine down towards `min_factor` of the peak."""
 
     warmup: int | Fraction = _warmup()
     min_factor: float = _min_factor()
@@ -149,7 +149,7 @@ class Cosine:
 
 @record
 class Linear:
-    """Linear warm-up, then a line down to `min_factor` of the peak at the last step."""
+    """Linear warm-up, then a line down towards `min_factor` of the peak."""
 
     warmup: int | Fraction = _warmup()
     min_factor: float = _min_factor()
@@ -164,7 +164,7 @@ class Constant:
 
 @record
 class WarmupStableDecay:
-    """Linear warm-up, the peak, then a line down to `min_factor` of the peak at the last step (WSD)."""
+    """Linear warm-up, the peak, then a line down towards `min_factor` of the peak (WSD)."""
 
     warmup: int | Fraction = _warmup()
     decay: int | Fraction = key(

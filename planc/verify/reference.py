@@ -258,7 +258,7 @@ def factor(recipe: Recipe, *, step: int) -> float:
     )
     if step <= start:
         return 1.0
-    progress: float = min(1.0, (step - start) / max(1, recipe.total_steps - start))
+    progress: float = min(1.0, (step - 1 - start) / max(1, recipe.total_steps - start))
     if isinstance(schedule, spec.Cosine):
         progress = (1.0 - math.cos(math.pi * progress)) / 2.0
     lowest: float = schedule.min_factor

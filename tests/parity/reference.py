@@ -124,10 +124,10 @@ def _order(num_sequences: int) -> Iterator[int]:
 
 
 def _factor(step: int) -> float:
-    """Linear warmup, then half a cosine down to the least share of the peak at the last step."""
+    """Linear warmup, then half a cosine down towards the least share of the peak."""
     if step <= cases.WARMUP_STEPS:
         return step / cases.WARMUP_STEPS
-    progress = (step - cases.WARMUP_STEPS) / (cases.NUM_STEPS - cases.WARMUP_STEPS)
+    progress = (step - 1 - cases.WARMUP_STEPS) / (cases.NUM_STEPS - cases.WARMUP_STEPS)
     return cases.MIN_FACTOR + (1 - cases.MIN_FACTOR) * (1 + math.cos(math.pi * progress)) / 2
 
 

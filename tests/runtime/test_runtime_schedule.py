@@ -46,7 +46,7 @@ def torch_factors(kind: str, *, warmup_steps: int, min_factor: float) -> list[fl
         decay = CosineAnnealingLR(optimizer, T_max=decay_steps, eta_min=min_factor)
     else:
         decay = LinearLR(optimizer, start_factor=1.0, end_factor=min_factor, total_iters=decay_steps)
-    scheduler = SequentialLR(optimizer, [warmup, decay], milestones=[warmup_steps - 1])
+    scheduler = SequentialLR(optimizer, [warmup, decay], milestones=[warmup_steps])
     found = []
     for _ in range(NUM_STEPS):
         found.append(optimizer.param_groups[0]["lr"])
@@ -74,7 +74,7 @@ def test_constant_without_warmup_is_the_peak_from_the_first_step() -> None:
 
 def test_wsd_rises_stays_and_falls_over_its_last_steps() -> None:
     found = factors(schedule("wsd", warmup_steps=2, decay_steps=4, min_factor=0.2, num_steps=10))
-    assert found == pytest.approx([0.5, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2])
+    assert found == pytest.approx([0.5, 1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4])
 
 
 def test_wsd_without_a_plateau_is_linear() -> None:
@@ -83,16 +83,24 @@ def test_wsd_without_a_plateau_is_linear() -> None:
 
 
 @pytest.mark.parametrize("kind", ["cosine", "linear"])
-def test_the_last_step_has_the_smallest_factor(kind: str) -> None:
-    found = factors(schedule(kind, warmup_steps=3, min_factor=0.1))
-    assert math.isclose(found[-1], 0.1)
-    assert min(found[3:]) == found[-1]
-
-
-@pytest.mark.parametrize("kind", ["cosine", "linear", "constant"])
-def test_steps_after_the_last_keep_its_factor(kind: str) -> None:
+def test_the_decay_ends_one_step_after_the_last(kind: str) -> None:
     of = schedule(kind, warmup_steps=3, min_factor=0.1)
-    assert learning_rate_factor(of, step=NUM_STEPS + 7) == learning_rate_factor(of, step=NUM_STEPS)
+    assert min(factors(of)[3:]) == factors(of)[-1] > 0.1
+    assert math.isclose(learning_rate_factor(of, step=NUM_STEPS + 1), 0.1)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "linear", "wsd"])
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 50])
+def test_no_step_has_a_rate_of_zero(kind: str, num_steps: int) -> None:
+    decay_steps = num_steps if kind == "wsd" else None
+    assert min(factors(schedule(kind, num_steps=num_steps, decay_steps=decay_steps))) > 0
+
+
+@pytest.mark.parametrize(("kind", "factor"), [("cosine", 0.1), ("linear", 0.1), ("constant", 1.0)])
+def test_steps_after_the_end_of_the_decay_keep_its_factor(kind: str, factor: float) -> None:
+    of = schedule(kind, warmup_steps=3, min_factor=0.1)
+    for step in (NUM_STEPS + 1, NUM_STEPS + 7):
+        assert math.isclose(learning_rate_factor(of, step=step), factor)
 
 
 @pytest.mark.parametrize("kind", ["cosine", "linear"])
@@ -102,4 +110,4 @@ def test_warmup_as_long_as_the_run_never_decays(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["cosine", "linear", "constant"])
 def test_a_run_of_one_step_has_a_rate(kind: str) -> None:
-    assert factors(schedule(kind, min_factor=0.5, num_steps=1))[0] in (0.5, 1.0)
+    assert factors(schedule(kind, min_factor=0.5, num_steps=1)) == [1.0]
