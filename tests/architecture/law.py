@@ -212,7 +212,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "safetensors": ("planc/runtime/torch/", "planc/verify/ranks.py"),
     "tokenizers": ("planc/runtime/data/encoding/",),
     "jinja2": ("planc/runtime/data/encoding/template.py",),
-    "numpy": ("planc/runtime/data/", "planc/data_view/shown.py", "planc/modeling/draws.py", *WORKERS),
+    "numpy": ("planc/runtime/data/", "planc/data_view/shown.py", *WORKERS),
     "datasets": ("planc/runtime/data/arrow_rows.py",),
     "pyarrow": ("planc/runtime/data/arrow_rows.py", "planc/runtime/data/content.py"),
     "lark": ("planc/syntax/",),
