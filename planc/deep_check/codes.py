@@ -12,6 +12,4 @@ ESTIMATE_DIFFERS = Code(
     Severity.WARNING,
 )
 
-EXTENSION_NOT_RUN = Code("P852", "extension-not-run", "the plan's own code is not run unasked")
-
-CODES: tuple[Code, ...] = (REHEARSAL_FAILED, ESTIMATE_DIFFERS, EXTENSION_NOT_RUN)
+CODES: tuple[Code, ...] = (REHEARSAL_FAILED, ESTIMATE_DIFFERS)

@@ -9,13 +9,19 @@ from planc.import_configs.kinds.accelerate import ACCELERATE
 from planc.import_configs.kinds.automodel import AUTOMODEL
 from planc.import_configs.kinds.axolotl import AXOLOTL
 from planc.import_configs.kinds.deepspeed import DEEPSPEED
+from planc.import_configs.kinds.llama_factory import LLAMA_FACTORY
+from planc.import_configs.kinds.megatron import MEGATRON
+from planc.import_configs.kinds.ms_swift import MS_SWIFT
 from planc.import_configs.kinds.torchtitan import TORCHTITAN
 from planc.import_configs.kinds.training_arguments import TRAINING_ARGUMENTS
 from planc.import_configs.kinds.trl import TRL
 from planc.import_configs.leaves import Leaf
 from planc.record import record
 
-KINDS: tuple[Kind, ...] = (TORCHTITAN, ACCELERATE, DEEPSPEED, AUTOMODEL, AXOLOTL, TRAINING_ARGUMENTS, TRL)
+KINDS: tuple[Kind, ...] = (
+    *(TORCHTITAN, ACCELERATE, DEEPSPEED, AUTOMODEL, AXOLOTL, TRAINING_ARGUMENTS, TRL),
+    *(LLAMA_FACTORY, MS_SWIFT, MEGATRON),
+)
 BY_NAME = {kind.name: kind for kind in KINDS}
 
 
@@ -25,6 +31,7 @@ class Undetected:
 
     what: str
     looked_for: tuple[str, ...]
+    file: str = ""
 
 
 def detect(leaves: Sequence[Leaf]) -> Kind | Undetected:

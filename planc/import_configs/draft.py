@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planc.diagnostics.suggest import closest
 from planc.import_configs import facts
 from planc.import_configs.facts import Fact
-from planc.import_configs.kind import Kind, Note, NoteKind, Row, find_row, wrong
+from planc.import_configs.kind import Kind, Note, NoteKind, Row, find_row, note
 from planc.import_configs.leaves import Leaf, written
 from planc.import_configs.readers import Automatic, Idle, Unread
 from planc.plan.foreign_help import foreign_help
@@ -30,21 +30,33 @@ class Imported:
     key: str
     line: int
     place: str
+    file: str = ""
+
+
+@record
+class Part:
+    """The leaves of one file, and its kind."""
+
+    file: str
+    kind: Kind
+    leaves: tuple[Leaf, ...]
 
 
 class Draft:
     """Facts by name. Taking one moves its key to the imported; what is never taken becomes a note."""
 
-    def __init__(self, kind: Kind) -> None:
-        self.kind = kind
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.kind = parts[0].kind
+        """The kind of the file that names the training; other files have parts of it."""
+        self.files = {part.kind.name: part.file for part in parts}
         self.notes: list[Note] = []
         self.imported: list[Imported] = []
         self._given: dict[str, Given] = {}
         self._taken: set[str] = set()
         self._defaults: dict[str, str] = {}
         """Whose default a fact has, by its name."""
-        self.open_lines: dict[str, int] = {}
-        """The lines of keys that leave a fact open, by the fact's name."""
+        self.open: dict[str, Leaf] = {}
+        """Keys that leave a fact open, by the fact's name."""
         self.automatic: set[str] = set()
         """The names of facts that the launching program fills in."""
 
@@ -56,15 +68,17 @@ class Draft:
         elif leaf is not None and first.leaf is None:
             if first.value != value:
                 text = f"`{fact.option}` gives {written(first.value)} instead of {written(leaf.value)}"
-                self.notes.append(Note(NoteKind.SET_ASIDE, leaf.key, text, leaf.line))
+                self.notes.append(note(NoteKind.SET_ASIDE, leaf, text))
             else:
-                self.imported.append(Imported(leaf.key, leaf.line, fact.place))
+                self._import(leaf, fact)
         elif leaf is not None and first.leaf is not None:
             if first.value == value:
-                self.imported.append(Imported(leaf.key, leaf.line, fact.place))
+                self._import(leaf, fact)
                 return
-            other = f"`{first.leaf.key}` in line {first.leaf.line} is {written(first.leaf.value)}"
-            self.notes.append(wrong(leaf, f"{written(leaf.value)}, but {other}, which the plan has"))
+            place = "" if first.leaf.file == leaf.file else f" of {first.leaf.file}"
+            other = f"`{first.leaf.key}` in line {first.leaf.line}{place} is {written(first.leaf.value)}"
+            kind = NoteKind.WRONG if fact.trains else NoteKind.SET_ASIDE
+            self.notes.append(note(kind, leaf, f"{written(leaf.value)}, but {other}, which the plan has"))
 
     def give_default(self, fact: Fact, value: Any, whose: str) -> None:
         """State what a tool takes where a file is silent. It is a note once the plan has it."""
@@ -87,7 +101,7 @@ class Draft:
         if fact.name not in self._taken:
             self._taken.add(fact.name)
             if given.leaf is not None:
-                self.imported.append(Imported(given.leaf.key, given.leaf.line, fact.place))
+                self._import(given.leaf, fact)
             elif fact.name in self._defaults:
                 self.added(fact.place, f"{fact.show(given.value)}, {self._defaults[fact.name]}")
         return given.value
@@ -117,8 +131,11 @@ class Draft:
         """Leave a fact out of the plan, with the reason."""
         given = self._given.get(fact.name)
         if given is not None and given.leaf is not None and fact.name not in self._taken:
-            self.notes.append(Note(kind, given.leaf.key, text, given.leaf.line))
+            self.notes.append(note(kind, given.leaf, text))
         self._taken.add(fact.name)
+
+    def _import(self, leaf: Leaf, fact: Fact) -> None:
+        self.imported.append(Imported(leaf.key, leaf.line, fact.place, leaf.file))
 
     def added(self, place: str, text: str) -> None:
         self.notes.append(Note(NoteKind.ADDED, place, text))
@@ -128,7 +145,7 @@ class Draft:
         for name, given in self._given.items():
             if name not in self._taken and given.leaf is not None:
                 text = _UNUSED.get(name, "no part of this plan depends on it")
-                self.notes.append(Note(NoteKind.SET_ASIDE, given.leaf.key, text, given.leaf.line))
+                self.notes.append(note(NoteKind.SET_ASIDE, given.leaf, text))
 
 
 _UNUSED = {
@@ -148,6 +165,10 @@ _UNUSED = {
             (facts.TRAIN_ON, facts.MESSAGES, facts.TEMPLATE, facts.TRAINS_ENDS),
             "the data are not conversations",
         ),
+        (
+            (facts.LORA_RANK, facts.LORA_ALPHA, facts.LORA_DROPOUT, facts.RSLORA, facts.LORA_TARGETS),
+            "the file trains without adapters",
+        ),
         ((facts.SPLIT,), "it is of data that the plan does not read"),
         ((facts.EVAL_EVERY,), "the file holds no share of its data out"),
         ((facts.TEXT_FIELD,), "the data have no columns"),
@@ -162,62 +183,72 @@ _UNUSED = {
 """Why a fact that a file gives may have no place in its plan."""
 
 
-def draft_of(kind: Kind, leaves: Iterable[Leaf], options: Mapping[Fact, Any]) -> Draft:
-    """The draft of a file's leaves under the options, which win over the file."""
-    draft = Draft(kind)
+def draft_of(parts: Sequence[Part], options: Mapping[Fact, Any]) -> Draft:
+    """The draft of files under the options, which win over them. The first file wins over the others."""
+    draft = Draft(parts)
     for fact, value in options.items():
         draft.give(fact, value, None)
-    by_key = {leaf.key: leaf for leaf in leaves}
-    rows = (*kind.own_rows(by_key), *kind.rows)
-    found = [(leaf, find_row(rows, leaf)) for leaf in by_key.values()]
-    for leaf, row in found:
-        _read(leaf, row, draft)
-    draft.notes += kind.faults(by_key)
+    pairs = [pair for part in parts for pair in _read_part(part, draft)]
     draft.spread()
-    for fact, value in kind.implied:
-        if not draft.has(fact):
-            draft.give(fact, value, None)
-    for leaf, row in found:
+    for part in parts:
+        for fact, value in part.kind.implied:
+            if not draft.has(fact):
+                draft.give(fact, value, None)
+    for leaf, row in pairs:
         for fact, value in row.implies if row and leaf.value not in (None, False) else ():
-            if fact.name not in draft.open_lines:
+            if fact.name not in draft.open:
                 draft.give_default(fact, value, f"as `{leaf.key}` implies")
-    for fact, value in kind.defaults:
-        if fact.name not in draft.open_lines:
-            draft.give_default(fact, value, f"the default of {kind.title}")
-    for fact, value in kind.automatic:
-        if fact.name in draft.automatic:
-            draft.give_default(fact, value, "which transformers' Trainer fills in for `auto` by default")
+    for kind in (part.kind for part in parts):
+        for fact, value in kind.defaults:
+            if fact.name not in draft.open:
+                draft.give_default(fact, value, f"the default of {kind.title}")
+        for fact, value in kind.automatic:
+            if fact.name in draft.automatic:
+                draft.give_default(fact, value, "which transformers' Trainer fills in for `auto` by default")
     return draft
 
 
-def _read(leaf: Leaf, row: Row | None, draft: Draft) -> None:
+def _read_part(part: Part, draft: Draft) -> list[tuple[Leaf, Row | None]]:
+    """Read the leaves of one file; each with its row."""
+    by_key = {leaf.key: leaf for leaf in part.leaves}
+    rows = (*part.kind.own_rows(by_key), *part.kind.rows)
+    pairs = [(leaf, find_row(rows, leaf)) for leaf in by_key.values()]
+    for leaf, row in pairs:
+        _read(leaf, row, draft, part.kind)
+    draft.notes += part.kind.faults(by_key)
+    return pairs
+
+
+def _read(leaf: Leaf, row: Row | None, draft: Draft, kind: Kind) -> None:
     """Move a leaf to the draft, or to a note."""
     if row is None:
-        draft.notes.append(Note(NoteKind.CHANGED, leaf.key, _unknown(leaf, draft.kind), leaf.line))
+        draft.notes.append(note(NoteKind.CHANGED, leaf, _unknown(leaf, kind)))
     elif leaf.value is None and (row.fact is None or not row.fact.null):
-        draft.notes.append(Note(NoteKind.SET_ASIDE, leaf.key, "has no value", leaf.line))
+        draft.notes.append(note(NoteKind.SET_ASIDE, leaf, "has no value"))
+    elif row.names in draft.files and isinstance(leaf.value, str) and leaf.value:
+        draft.imported.append(Imported(leaf.key, leaf.line, draft.files[row.names], leaf.file))
     elif row.fact is None:
         _open(row.opens, leaf, draft)
         is_idle = leaf.value in row.harmless and type(leaf.value) in map(type, row.harmless)
         text = f"{written(leaf.value)} asks for what a plan does" if is_idle else row.reason or row.change
         changes = bool(row.change) and not is_idle and leaf.value != ()
-        kind = NoteKind.CHANGED if changes else NoteKind.SET_ASIDE
-        draft.notes.append(Note(kind, leaf.key, text, leaf.line))
+        draft.notes.append(note(NoteKind.CHANGED if changes else NoteKind.SET_ASIDE, leaf, text))
     else:
+        _open(row.opens, leaf, draft)
         try:
             draft.give(row.fact, (row.read or row.fact.read)(leaf.value), leaf)
         except Unread as error:
             _open(row.fact, leaf, draft)
             if isinstance(error, Automatic):
                 draft.automatic.add(row.fact.name)
-            changes = row.fact.trains and not row.fact.option and not isinstance(error, Idle)
-            kind = NoteKind.CHANGED if changes else NoteKind.SET_ASIDE
-            draft.notes.append(Note(kind, leaf.key, str(error), leaf.line))
+            can_ask = row.fact.option and not row.fact.is_settled
+            changes = row.fact.trains and not can_ask and not isinstance(error, Idle)
+            draft.notes.append(note(NoteKind.CHANGED if changes else NoteKind.SET_ASIDE, leaf, str(error)))
 
 
 def _open(fact: Fact | None, leaf: Leaf, draft: Draft) -> None:
     if fact is not None:
-        draft.open_lines.setdefault(fact.name, leaf.line)
+        draft.open.setdefault(fact.name, leaf)
 
 
 def _unknown(leaf: Leaf, kind: Kind) -> str:

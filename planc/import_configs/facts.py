@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from planc.import_configs import readers
+from planc.import_configs import part_readers, readers
 from planc.import_configs.leaves import Value, written
 from planc.record import record
 
@@ -21,7 +21,12 @@ class Fact:
     option: str = ""
     """The option of `planc import` that gives it."""
     trains: bool = True
-    """Whether another value trains something else: one that no plan has stops the import."""
+    """Whether another value trains something else: one that no plan has stops the import.
+
+    Where an option gives the value, the import asks for that instead.
+    """
+    is_settled: bool = False
+    """Whether a value that no plan has stops the import though an option gives the fact."""
     null: bool = False
     """Whether null is a value."""
     words: tuple[str, str] = ("false", "true")
@@ -34,7 +39,9 @@ class Fact:
 
 MODEL = Fact("model", "model.hf", readers.hub_or_path, "--model")
 REVISION = Fact("revision", "model.hf", readers.text)
-PRETRAINED = Fact("pretrained", "model.weights", readers.flag, words=("random", "pretrained"))
+PRETRAINED = Fact(
+    "pretrained", "model.weights", readers.flag, "--weights", is_settled=True, words=("random", "pretrained")
+)
 MODEL_SEED = Fact("model seed", "model.seed", readers.whole)
 SEED = Fact("seed", "model.seed", readers.whole)
 """One seed for weights and for the order of samples."""
@@ -75,7 +82,9 @@ COMPILE = Fact("compile", "compile", readers.flag, trains=False)
 FULLGRAPH = Fact("whole graphs", "compile.fullgraph", readers.flag, trains=False)
 DYNAMIC = Fact("dynamic shapes", "compile.dynamic", readers.flag, trains=False)
 DATA = Fact("data", "data.source", readers.dataset, "--data")
-CHAT = Fact("conversations", "data.source", readers.flag, words=("text", "chat"))
+CHAT = Fact(
+    "conversations", "data.source", readers.flag, "--data-as", is_settled=True, words=("text", "chat")
+)
 TRAIN_ON = Fact("messages trained on", "data.source", readers.train_on)
 ROLES = Fact("messages trained on", "data.source", readers.roles, null=True)
 """A list of roles in place of TRAIN_ON; null is for the last message."""
@@ -121,6 +130,19 @@ DECAY_STEPS = Fact("decay", "optimizer.schedule.decay", readers.whole)
 DECAY_RATIO = Fact("decay ratio", "optimizer.schedule.decay", readers.share)
 MIN_FACTOR = Fact("lowest rate, as a share", "optimizer.schedule.min_factor", readers.share)
 MIN_LR = Fact("lowest rate", "optimizer.schedule.min_factor", readers.amount)
+ADAPTER = Fact("adapter", "adapter", part_readers.adapter, null=True)
+"""None trains the model's own parameters."""
+LORA_RANK = Fact("rank of adapters", "adapter.kind.rank", readers.count)
+LORA_ALPHA = Fact("alpha of adapters", "adapter.kind.alpha", readers.amount)
+LORA_DROPOUT = Fact("dropout of adapters", "adapter.kind.dropout", readers.share)
+RSLORA = Fact("scale by the root of the rank", "adapter.kind.rslora", readers.flag)
+LORA_TARGETS = Fact("adapted layers", "adapter", part_readers.targets)
+"""Names of layers, or `ALL_LINEAR`."""
+TRAINED = Fact("parts trained", "freeze", part_readers.module_names)
+"""Parts of the model that are trained with adapters, or though the rest is frozen."""
+FROZEN = Fact("parts frozen", "freeze", part_readers.module_names)
+LAST_LAYERS = Fact("last layers trained", "freeze", part_readers.whole_number)
+"""The number of last layers that alone are trained; below zero, of first ones."""
 SAVES = Fact("saving", "checkpoint", readers.flag, trains=False)
 SAVE_EVERY = Fact("save interval", "checkpoint.save_every", readers.count, trains=False)
 KEEP_LAST = Fact("kept checkpoints", "checkpoint.keep_last", readers.count, trains=False)

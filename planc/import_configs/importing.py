@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+from planc.import_configs.commands import command_leaves
 from planc.import_configs.detect import BY_NAME, Undetected, detect
-from planc.import_configs.draft import Imported, draft_of
+from planc.import_configs.draft import Imported, Part, draft_of
 from planc.import_configs.facts import Fact
+from planc.import_configs.job import job_of
 from planc.import_configs.kind import Kind, Note, NoteKind
 from planc.import_configs.leaves import MAX_BYTES, Leaf, SourceError, json_leaves, toml_leaves, yaml_leaves
 from planc.import_configs.lowering import Target, plan_text
@@ -19,6 +23,9 @@ READERS: Mapping[str, Callable[[str], tuple[Leaf, ...]]] = {
     ".toml": toml_leaves,
     ".yaml": yaml_leaves,
     ".yml": yaml_leaves,
+    ".sh": command_leaves,
+    ".bash": command_leaves,
+    ".slurm": command_leaves,
 }
 """Readers by the file's suffix."""
 
@@ -32,6 +39,8 @@ class Result:
     """A plan, or what is missing for one; always what became of the file's keys, in the file's order."""
 
     kind: Kind
+    job: str
+    """What kind of training it is."""
     text: str | None
     """None if anything is missing or refused."""
     missing: tuple[Missing, ...]
@@ -42,32 +51,56 @@ class Result:
 
 
 def import_config(
-    content: bytes,
+    files: Mapping[str, bytes],
     *,
-    name: str,
     from_kind: str | None,
     options: Mapping[Fact, Any],
     target: Target,
     accepted: Sequence[str] = (),
 ) -> Result | Undetected:
-    """What a config is as a plan. SourceError for a file that can't be read.
+    """What the files of one training are as a plan. SourceError for other files.
 
-    `accepted` are keys, or tables of them, that the plan may train without. UnusedAcceptance for one that
-    stops nothing.
+    `files` are contents by name, and `from_kind` is the kind of the first. `accepted` are keys, or tables of
+    them, that the plan may train without. UnusedAcceptance for one that stops nothing.
     """
-    leaves = read_leaves(content, name=name)
-    kind = detect(leaves) if from_kind is None else BY_NAME[from_kind]
-    if isinstance(kind, Undetected):
-        return kind
-    draft = draft_of(kind, leaves, options)
-    made = plan_text(draft, target, title=f"Imported from {_shown(name)}, a config of {kind.title}.")
+    read: list[Part] = []
+    for name, content in files.items():
+        try:
+            leaves = tuple(replace(leaf, file=name) for leaf in read_leaves(content, name=name))
+        except SourceError as error:
+            raise SourceError(error.message, error.line, file=name) from None
+        kind = detect(leaves) if from_kind is None or read else BY_NAME[from_kind]
+        if isinstance(kind, Undetected):
+            return replace(kind, file=name)
+        read.append(Part(name, kind, leaves))
+    parts = _ordered(read)
+    draft = draft_of(parts, options)
+    for part in parts:
+        draft.notes += part.kind.checks({leaf.key: leaf for leaf in part.leaves}, target.inventory)
+    shown = " and ".join(f"{_shown(part.file)}, a config of {part.kind.title}" for part in parts)
+    made = plan_text(draft, target, title=f"Imported from {shown}.")
     draft.finish()
-    notes = sorted(draft.notes, key=lambda note: (note.line is None, note.line or 0))
-    imported = sorted(draft.imported, key=lambda one: one.line)
+    order = {part.file: index for index, part in enumerate(parts)}
+    notes = sorted(draft.notes, key=lambda note: (note.line is None, order.get(note.file, 0), note.line or 0))
+    imported = sorted(draft.imported, key=lambda done: (order.get(done.file, 0), done.line))
     missing = () if isinstance(made, str) else made
     refused = _refused(notes, accepted)
     text = made if isinstance(made, str) and not refused else None
-    return Result(kind, text, missing, refused, tuple(imported), tuple(notes))
+    return Result(draft.kind, job_of(draft), text, missing, refused, tuple(imported), tuple(notes))
+
+
+def _ordered(parts: Sequence[Part]) -> list[Part]:
+    """The file that names the training first. SourceError for two of them, or for two of one kind."""
+    ordered = sorted(parts, key=lambda part: part.kind.is_part)
+    for first, second in pairwise(ordered):
+        if first.kind is second.kind or not second.kind.is_part:
+            titles = (
+                f"{first.kind.title} and {second.kind.title}"
+                if first.kind is not second.kind
+                else first.kind.title
+            )
+            raise SourceError(f"{first.file} and {second.file} are configs of two trainings, by {titles}")
+    return ordered
 
 
 def _refused(notes: Sequence[Note], accepted: Sequence[str]) -> tuple[Note, ...]:
@@ -106,6 +139,8 @@ def _by_content(text: str) -> Callable[[str], tuple[Leaf, ...]]:
     """The reader of a file whose name tells nothing."""
     if text.lstrip().startswith("{"):
         return json_leaves
+    if text.startswith("#!"):
+        return command_leaves
     first = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
     return toml_leaves if first.startswith("[") else yaml_leaves
 

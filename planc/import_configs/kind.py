@@ -9,6 +9,7 @@ from typing import Any
 
 from planc.import_configs.facts import Fact
 from planc.import_configs.leaves import Leaf, Value
+from planc.inventory.schema import Inventory
 from planc.record import record
 
 
@@ -29,6 +30,8 @@ class Row:
     """What the key leaves open where nothing else gives it: an error for that points here."""
     harmless: tuple[Any, ...] = ()
     """Values that ask for what a plan does anyway."""
+    names: str = ""
+    """The kind of the file that the value names: with such a file, the key asks for nothing more."""
     implies: tuple[tuple[Fact, Any], ...] = ()
     """What the tool takes where the file has this key, and no other that says it."""
 
@@ -50,6 +53,12 @@ class Note:
     key: str
     text: str
     line: int | None = None
+    file: str = ""
+
+
+def note(kind: NoteKind, leaf: Leaf, text: str) -> Note:
+    """A note on a key of a file."""
+    return Note(kind, leaf.key, text, leaf.line, leaf.file)
 
 
 def under(prefix: str, rows: Iterable[Row]) -> tuple[Row, ...]:
@@ -74,6 +83,8 @@ class Kind:
     marks: tuple[str, ...]
     """Keys or starts of keys that only this kind has; a file with more of one kind's is of it."""
     rows: tuple[Row, ...]
+    is_part: bool = False
+    """Whether it has a part of a training: where another file has the rest, both are read together."""
     extends: tuple[str, ...] = ()
     """Marks of a kind that this one adds keys to: they count too, once there is one of its own."""
     own_rows: Callable[[Mapping[str, Leaf]], tuple[Row, ...]] = lambda leaves: ()
@@ -84,17 +95,27 @@ class Kind:
     """The value that the launching program fills in for `auto` by default."""
     warmup: tuple[float, int] = (0.0, 0)
     """The share of all steps that the tool warms up for where a file is silent, and at most how many."""
+    warms_from_zero: bool = True
+    """Whether step k of w warm-up steps has (k - 1) / w of the peak, where a plan's has k / w."""
+    least_batch: int = 0
+    """The sequences of a step that a silent file accumulates to, at least."""
+    checks: Callable[[Mapping[str, Leaf], Inventory | None], Iterator[Note]] = lambda leaves, inventory: iter(
+        ()
+    )
+    """What another model than that of the plan would be, by the file's sizes."""
     spares_norms: bool = False
     """Whether its weight decay leaves out norms and biases, as transformers' Trainer does."""
     implied: tuple[tuple[Fact, Any], ...] = ()
     """What every file of the kind means without saying it."""
+    adapts_by_peft: bool = False
+    """Whether peft chooses the adapted layers where a file is silent."""
     tells_chats_by_columns: bool = False
     """Whether it tells conversations from documents by the columns of the data."""
     faults: Faults = no_faults
 
 
 def wrong(leaf: Leaf, text: str) -> Note:
-    return Note(NoteKind.WRONG, leaf.key, text, leaf.line)
+    return note(NoteKind.WRONG, leaf, text)
 
 
 def find_row(rows: Iterable[Row], leaf: Leaf) -> Row | None:

@@ -26,10 +26,11 @@ MAX_LEAVES = 10_000
 class SourceError(ValueError):
     """A file that can't be read as a config; `line` is None for all of it."""
 
-    def __init__(self, message: str, line: int | None = None) -> None:
+    def __init__(self, message: str, line: int | None = None, *, file: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.line = line
+        self.file = file
 
 
 @record
@@ -40,6 +41,8 @@ class Leaf:
     """Keys from the top; of a list of tables, the index."""
     value: Value
     line: int
+    file: str = ""
+    """The file's name."""
 
     @property
     def key(self) -> str:

@@ -22,6 +22,7 @@ from planc.import_configs.sizes import (
     required,
     tokens_per_step,
 )
+from planc.import_configs.trained import Trained, trained
 from planc.inventory.schema import Inventory
 from planc.record import record
 from planc.source import SourceFile
@@ -34,6 +35,8 @@ class Target:
 
     is_directory: Callable[[str], bool]
     """Whether a path, relative to the plan, is a directory."""
+    columns: Callable[[str], frozenset[str]] = lambda pattern: frozenset()
+    """The keys of the first row of local files; none if they can't be read."""
     has_tokenizer: bool = False
     inventory: Inventory | None = None
 
@@ -57,7 +60,8 @@ def plan_text(draft: Draft, target: Target, *, title: str) -> str | tuple[Missin
         "model": _model_source(draft, target),
         "length": (length := required(draft, facts.SEQUENCE_LENGTH)),
         "local": local_batch(draft, length),
-        "data": source_of(draft),
+        "data": source_of(draft, target),
+        "trained": trained(draft, target.inventory),
         "lr": required(draft, facts.LR),
         "steps": None if counts_epochs else required(draft, facts.STEPS),
     }
@@ -76,6 +80,11 @@ def _blocks(draft: Draft, target: Target, needed: Mapping[str, Any]) -> Iterator
     mesh: Mesh = needed["mesh"]
     micro_batch = micro_batch_of(draft, mesh, needed["local"])
     yield "model", [*_model(draft, needed["model"])]
+    parts: Trained = needed["trained"]
+    if parts.adapter:
+        yield "adapter", [*parts.adapter]
+    if parts.freeze:
+        yield "freeze", [*parts.freeze]
     sizes = [f"{name} = {size}" for name, size in mesh.sizes]
     sizes += [*_mesh_rest(draft, mesh)]
     if sizes:
@@ -96,7 +105,7 @@ def _blocks(draft: Draft, target: Target, needed: Mapping[str, Any]) -> Iterator
         yield "compile", [*_compile(draft, target, is_ring=is_ring)]
     yield "data", [*_data(draft, target, needed, micro_batch)]
     lr, steps = needed["lr"], needed["steps"]
-    yield "optimizer", [*optimizer_lines(draft, target.inventory, lr=lr, steps=steps)]
+    yield "optimizer", [*optimizer_lines(draft, target.inventory, lr=lr, steps=steps, spares=parts.spares)]
     if saved := [*_checkpoint(draft)]:
         yield "checkpoint", saved
     if logged := [*_logging(draft)]:
@@ -108,15 +117,14 @@ def _model_source(draft: Draft, target: Target) -> str | Missing:
     """The value of `model.hf`, in a plan's words."""
     given = draft.peek(facts.MODEL)
     if given is None:
-        line = draft.open_lines.get(facts.MODEL.name)
-        return Missing("the file names no model", "pass --model DIR, a directory with a config.json", line)
+        at = draft.open.get(facts.MODEL.name)
+        return Missing("the file names no model", "pass --model DIR, a directory with a config.json", at)
     name, revision = str(given.value), draft.peek(facts.REVISION)
-    line = given.leaf.line if given.leaf is not None else None
     if is_hub(name):
         try:
             model = parse_hub(name)
         except ValueError:
-            return Missing(f"`{name[:100]}` names no commit", "pass --model hf://org/name@COMMIT", line)
+            return Missing(f"`{name[:100]}` names no commit", "pass --model hf://org/name@COMMIT", given.leaf)
         draft.take(facts.MODEL)
         return f'hub("{model.repository}", revision = "{model.revision}")'
     if is_repository(name) and not target.is_directory(name):
@@ -125,7 +133,7 @@ def _model_source(draft: Draft, target: Target) -> str | Missing:
             return f'hub("{name}", revision = "{draft.take(facts.REVISION)}")'
         what = f"`{name[:100]}` is a model of the Hub, without a commit"
         help = f"pass --model DIR, or --model hf://{name[:100]}@COMMIT"
-        return Missing(what, help, line)
+        return Missing(what, help, given.leaf)
     draft.take(facts.MODEL)
     return quoted(name)
 
@@ -268,6 +276,7 @@ def _train(draft: Draft, mesh: Mesh, needed: Mapping[str, Any]) -> Iterator[str]
 
 
 _DATA = "data/*.txt"
+_CONVERSATIONS = ("messages", "conversations")
 _OF_CHATS = (
     ("train_on", facts.TRAIN_ON),
     ("train_on_end_of_turn", facts.TRAINS_ENDS),
@@ -276,14 +285,20 @@ _OF_CHATS = (
 _CALLS = {".json": "jsonl", ".jsonl": "jsonl", ".parquet": "hf_dataset", ".arrow": "hf_dataset"}
 
 
-def source_of(draft: Draft) -> str | Missing:
+def source_of(draft: Draft, target: Target) -> str | Missing:
     """The value of `data.source`; missing where the file trains on what a plan can't name."""
     path = draft.take(facts.DATA)
-    if path is None and (line := draft.open_lines.get(facts.DATA.name)) is not None:
-        return Missing("the file trains on data that planc can't read from here", "pass --data GLOB", line)
+    if path is None and (at := draft.open.get(facts.DATA.name)) is not None:
+        return Missing("the file trains on data that planc can't read from here", "pass --data GLOB", at)
     if draft.kind.tells_chats_by_columns and not draft.has(facts.CHAT):
-        text = f"documents: {draft.kind.title} tells conversations by their columns, a plan by `chat(...)`"
-        draft.added("data.source", text)
+        columns = target.columns(path) if path is not None else frozenset()
+        if not columns.intersection(("text", *_CONVERSATIONS)):
+            what = f"{draft.kind.title} tells conversations from documents by the columns of the data"
+            return Missing(what, "pass --data-as chat or --data-as text", None)
+        is_chat = not columns.isdisjoint(_CONVERSATIONS)
+        draft.give_default(facts.CHAT, is_chat, "by the columns of the data")
+    if draft.kind.tells_chats_by_columns:
+        draft.give_default(facts.TRAIN_ON, "all", f"the default of {draft.kind.title}")
     is_chat = bool(draft.take(facts.CHAT))
     if path is None:
         path = "data/*.jsonl" if is_chat else _DATA

@@ -17,9 +17,9 @@ from planc.syntax.write import call, number, rule
 
 
 def optimizer_lines(
-    draft: Draft, inventory: Inventory | None, *, lr: float, steps: int | None
+    draft: Draft, inventory: Inventory | None, *, lr: float, steps: int | None, spares: bool
 ) -> Iterator[str]:
-    """The settings of the block, and the parameters that do not decay."""
+    """The settings of the block, and the parameters that do not decay; `spares` if norms may be trained."""
     kind, decay = _kind(draft), draft.take(facts.WEIGHT_DECAY)
     if decay is None and kind.startswith("adamw"):
         decay = 0.01
@@ -31,7 +31,7 @@ def optimizer_lines(
     schedule = _schedule_of_epochs(draft, lr=lr) if steps is None else _schedule(draft, lr=lr, steps=steps)
     if schedule:
         yield f"schedule = {schedule}"
-    if draft.kind.spares_norms and decay:
+    if draft.kind.spares_norms and decay and spares:
         yield from _spared(draft, inventory)
 
 
@@ -90,7 +90,7 @@ def decimal_text(value: float) -> str:
 def _schedule_of_epochs(draft: Draft, *, lr: float) -> str:
     """The call for a training whose steps follow from its data, or nothing for a constant rate."""
     warmup = _steps_or_share(draft, facts.WARMUP, facts.WARMUP_RATIO)
-    if not warmup and facts.WARMUP.name not in draft.open_lines:
+    if not warmup and facts.WARMUP.name not in draft.open:
         share, most = draft.kind.warmup
         if share:
             warmup = share_text(share)
@@ -160,12 +160,15 @@ def _warmup(draft: Draft, *, steps: int) -> int:
         draft.set_aside(facts.WARMUP_RATIO, text, kind=NoteKind.WRONG if ratio.value else NoteKind.SET_ASIDE)
     elif ratio is not None:
         warmup = math.ceil(draft.take(facts.WARMUP_RATIO) * steps)
-    elif warmup is None and facts.WARMUP.name not in draft.open_lines:
+    elif warmup is None and facts.WARMUP.name not in draft.open:
         share, most = draft.kind.warmup
         warmup = min(int(share * steps), most)
         if warmup:
             text = f"{warmup} steps, the default of {draft.kind.title} for {steps}"
             draft.added(facts.WARMUP.place, text)
+    if warmup and draft.kind.warms_from_zero:
+        text = f"step k of {warmup} has k / {warmup} of the peak; with {draft.kind.title}, (k - 1) / {warmup}"
+        draft.added(facts.WARMUP.place, text)
     if warmup and warmup >= steps:
         draft.added("optimizer.schedule", f"warm-up of {warmup} steps does not end within {steps} steps")
     return int(warmup or 0)

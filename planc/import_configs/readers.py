@@ -218,7 +218,7 @@ optimizer = choice(
         **dict.fromkeys(("adam", "torch.optim.adam"), "adam"),
         **dict.fromkeys(("sgd", "torch.optim.sgd"), "sgd"),
     },
-    "planc has adamw, adamw_8bit and sgd, not {}",
+    "planc has adamw, adamw_8bit, adamw_bf16, muon and sgd, with an lr of its own for each; not {}",
 )
 pipeline_schedule = choice(
     {"1f1b": "one_f_one_b", "gpipe": "gpipe", "interleaved1f1b": "interleaved"},

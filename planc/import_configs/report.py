@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from planc.import_configs.detect import KINDS
+from planc.import_configs.draft import Imported
 from planc.import_configs.importing import Result
 from planc.import_configs.kind import Kind, Note, NoteKind, Row
-from planc.import_configs.leaves import written
+from planc.import_configs.leaves import Leaf, written
 from planc.tables import plural, render_table
 
 _HEADINGS = {
@@ -22,32 +23,51 @@ _HEADINGS = {
 _LEFT_OUT = (NoteKind.SET_ASIDE, NoteKind.CHANGED)
 
 
-def notes_text(result: Result, *, name: str) -> str:
+def notes_text(result: Result) -> str:
     """All notes, by what they are about."""
     num_all = len(result.imported) + sum(note.kind in _LEFT_OUT for note in result.notes)
-    heading = f"{name}: {result.kind.title}, {len(result.imported)} of {plural(num_all, 'key')} in the plan\n"
-    parts = [heading]
+    accounted: tuple[Imported | Note, ...] = (*result.imported, *result.notes)
+    names = " and ".join(dict.fromkeys(part.file for part in accounted if part.file))
+    counts = f"{len(result.imported)} of {plural(num_all, 'key')} in the plan"
+    parts = [f"{names}: {result.kind.title}, {result.job}, {counts}\n"]
     for kind, title in _HEADINGS.items():
-        rows = [_row(note, name=name) for note in result.notes if note.kind is kind]
+        rows = [_row(group) for group in _by_cause(note for note in result.notes if note.kind is kind)]
         if rows:
             parts.append(f"\n{title}\n{render_table(rows, indent='  ')}")
     return "".join(parts)
 
 
-def _row(note: Note, *, name: str) -> tuple[str, ...]:
-    place = (f"{name}:{note.line}",) if note.line is not None else ()
-    return (*place, note.key, note.text)
+def _by_cause(notes: Iterable[Note]) -> Iterable[list[Note]]:
+    """Notes with the same reason together, where the first of them is."""
+    groups: dict[tuple[str, str, str], list[Note]] = {}
+    for note in notes:
+        # Two settings may share a default without having one cause.
+        key = "" if note.line is not None else note.key
+        groups.setdefault((note.file, note.text, key), []).append(note)
+    return groups.values()
+
+
+_MOST_NAMED = 3
+
+
+def _row(notes: Sequence[Note]) -> tuple[str, ...]:
+    first = notes[0]
+    place = (f"{first.file}:{first.line}",) if first.line is not None else ()
+    more = len(notes) - _MOST_NAMED
+    keys = ", ".join(dict.fromkeys(note.key for note in notes[:_MOST_NAMED]))
+    return (*place, f"{keys} and {more} more" if more > 0 else keys, first.text)
 
 
 def errors_text(result: Result, *, name: str) -> str:
-    """What is missing, and what no plan trains, as `planc: error` prints what can't be done."""
+    """What is missing, and what no plan trains; `name` is of the first file."""
     lines = []
     for one in result.missing:
-        place = f"{name}:{one.line}" if one.line is not None else name
+        place = f"{one.at.file}:{one.at.line}" if one.at is not None else name
         lines.append(f"error: {place}: {one.what}\nhelp: {one.help}\n")
     alike = _alike(result.refused)
     for key, note in alike.items():
-        lines.append(f"error: {name}:{note.line}: no plan trains what `{key}` asks for: {note.text}\n")
+        place = f"{note.file}:{note.line}" if note.line is not None else name
+        lines.append(f"error: {place}: no plan trains what `{key}` asks for: {note.text}\n")
         lines.append(f"help: pass --accept {key} to train without it\n")
     num_errors = len(result.missing) + len(alike)
     return "".join(lines) + f"Found {plural(num_errors, 'error')}: no plan is written.\n"
@@ -67,20 +87,25 @@ def _alike(notes: Sequence[Note]) -> dict[str, Note]:
 
 
 def result_data(result: Result, *, name: str) -> dict[str, Any]:
-    """Everything as data."""
+    """Everything as data; `name` is of the first file."""
     return {
-        "format_version": 1,
+        "format_version": 2,
         "file": name,
         "kind": result.kind.name,
+        "training": result.job,
         "plan": result.text,
-        "missing": [{"line": one.line, "message": one.what, "help": one.help} for one in result.missing],
-        "refused": [{"key": note.key, "line": note.line, "message": note.text} for note in result.refused],
-        "imported": [{"key": one.key, "line": one.line, "setting": one.place} for one in result.imported],
+        "missing": [{**_place(one.at), "message": one.what, "help": one.help} for one in result.missing],
+        "refused": [{"key": note.key, **_place(note), "message": note.text} for note in result.refused],
+        "imported": [{"key": one.key, **_place(one), "setting": one.place} for one in result.imported],
         "notes": [
-            {"kind": str(note.kind), "key": note.key, "line": note.line, "message": note.text}
+            {"kind": str(note.kind), "key": note.key, **_place(note), "message": note.text}
             for note in result.notes
         ],
     }
+
+
+def _place(at: Note | Imported | Leaf | None) -> dict[str, Any]:
+    return {"file": at.file or None if at else None, "line": at.line if at else None}
 
 
 _INTRODUCTION = """\

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 from planc.import_configs import facts
 from planc.import_configs.draft import Draft
 from planc.import_configs.facts import Fact
 from planc.import_configs.kind import NoteKind
+from planc.import_configs.leaves import Leaf
 from planc.record import record
 
 
 @record
 class Missing:
-    """A value that a plan needs and nothing gives. `line` is that of the key which leaves it open."""
+    """A value that a plan needs and nothing gives. `at` is the key which leaves it open."""
 
     what: str
     help: str
-    line: int | None = None
+    at: Leaf | None = None
 
 
 @record
@@ -50,7 +53,7 @@ def mesh_of(draft: Draft) -> Mesh | Missing:
     pp = draft.take(facts.PP) or 1
     is_sharded = _is_sharded(draft)
     given = draft.peek(facts.DP_SHARD) or draft.peek(facts.DP_SIZE)
-    line = given.leaf.line if given is not None and given.leaf is not None else None
+    at = given.leaf if given is not None else None
     num_data = _num_data(draft, tp=tp, cp=cp, pp=pp)
     if isinstance(num_data, Missing):
         return num_data
@@ -61,16 +64,16 @@ def mesh_of(draft: Draft) -> Mesh | Missing:
     if shard is None:
         if num_data is None:
             what = f"{draft.kind.title}'s file leaves the number of devices to the launch"
-            return Missing(what, "pass --gpus N", line)
+            return Missing(what, "pass --gpus N", at)
         if num_data % replicate:
             return Missing(
-                f"{num_data} data-parallel ranks are not whole groups of {replicate}", _FITTING, line
+                f"{num_data} data-parallel ranks are not whole groups of {replicate}", _FITTING, at
             )
         draft.take(facts.DP_SIZE)
         shard = num_data // replicate
     elif num_data is not None and num_data != replicate * shard:
         what = f"dp_replicate {replicate} x dp_shard {shard} is not the {num_data} ranks that remain"
-        return Missing(what, _FITTING, line)
+        return Missing(what, _FITTING, at)
     nodes = draft.peek(facts.NODES)
     if shard * cp == 1 and replicate > 1:
         is_sharded = False
@@ -130,10 +133,9 @@ def local_batch(draft: Draft, length: int | float | str | Missing) -> int | Miss
     if tokens is None or not isinstance(length, int) or draft.states(facts.MICRO_BATCH):
         found = required(draft, facts.MICRO_BATCH)
         return found if isinstance(found, Missing) else int(found)
-    line = tokens.leaf.line if tokens.leaf is not None else None
     if tokens.value % length:
         what = f"{tokens.value} tokens of a micro batch are not whole sequences of {length}"
-        return Missing(what, "pass --micro-batch N", line)
+        return Missing(what, "pass --micro-batch N", tokens.leaf)
     micro = draft.take(facts.MICRO_BATCH_TOKENS) // length
     if (draft.take(facts.PP) or 1) == 1:
         return int(micro)
@@ -176,6 +178,12 @@ def tokens_per_step(draft: Draft, mesh: Mesh, *, sequence_length: int, local_bat
         draft.take(facts.ACCUMULATION)
         return int(draft.take(facts.GLOBAL_BATCH)) * sequence_length
     steps = draft.take(facts.ACCUMULATION) or (1 if mesh.pp > 1 else None)
+    if steps is None and (least := draft.kind.least_batch) > once:
+        world = mesh.dp_size * mesh.cp * mesh.tp * mesh.pp
+        steps = max(1, math.ceil(least / local_batch / world))
+        draft.added(
+            "train.tokens_per_step", f"{steps} micro batches, which {draft.kind.title} accumulates by default"
+        )
     return None if steps is None else steps * once * sequence_length
 
 
@@ -183,10 +191,10 @@ def required(draft: Draft, fact: Fact) -> int | float | str | Missing:
     """The value of a fact that every plan has, or what to pass for it."""
     value = draft.take(fact)
     if value is None:
-        line = draft.open_lines.get(fact.name)
-        what = "this leaves" if line is not None else "the file leaves"
+        at = draft.open.get(fact.name)
+        what = "this leaves" if at is not None else "the file leaves"
         return Missing(
-            f"{what} `{fact.place}` open", f"pass {fact.option} {'X' if fact is facts.LR else 'N'}", line
+            f"{what} `{fact.place}` open", f"pass {fact.option} {'X' if fact is facts.LR else 'N'}", at
         )
     found: int | float | str = value
     return found

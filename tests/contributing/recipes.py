@@ -357,7 +357,7 @@ PICOTRON = Kind(
                 "from planc.import_configs.kinds.picotron import PICOTRON\n"
                 "from planc.import_configs.kinds.torchtitan",
             ),
-            ("KINDS: tuple[Kind, ...] = (TORCHTITAN,", "KINDS: tuple[Kind, ...] = (PICOTRON, TORCHTITAN,"),
+            ("    *(TORCHTITAN, ACCELERATE,", "    *(PICOTRON, TORCHTITAN, ACCELERATE,"),
         ),
     },
 )

@@ -74,9 +74,11 @@ SHORTER = {
 """What is put in place of a part of an example: a step that the run has, a folder that it may write."""
 
 CONFIGS = {
-    "llama3_8b.toml": "torchtitan/dense_8b.toml",
+    "llama3_8b.toml": "torchtitan/plain.toml",
     "zero3.json": "deepspeed/numbers_zero3.json",
-    "recipe.yaml": "axolotl/full_fsdp2.yaml",
+    "arguments.json": "training-arguments/linear_ratio.json",
+    "accelerate.yaml": "accelerate/full_shard.yaml",
+    "recipe.yaml": "axolotl/local_file.yaml",
 }
 """Configs that examples import."""
 LORA = """\
@@ -86,6 +88,10 @@ datasets:
     type: chat_template
     field_messages: messages
 adapter: lora
+lora_r: 8
+lora_alpha: 16
+lora_target_linear: true
+load_in_4bit: true
 sequence_len: 256
 micro_batch_size: 1
 learning_rate: 1.0e-04

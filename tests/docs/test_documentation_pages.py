@@ -151,6 +151,7 @@ KINDS = (
     "dockerfile",
     "toml",
     "lua",
+    "sh",
     "mermaid",
 )
 

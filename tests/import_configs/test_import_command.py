@@ -55,7 +55,7 @@ def test_everything_that_is_missing_is_named_with_its_option(tmp_path: Path, cap
     plan = tmp_path / "x.plan"
     assert main(["import", str(config), "-o", str(plan)]) == 1
     err = capsys.readouterr().err
-    for line, option in ((1, "--model DIR"), (None, "--steps N"), (None, "--lr X"), (None, "--gpus N")):
+    for line, option in ((1, "--model DIR"), (None, "--lr X"), (None, "--gpus N")):
         place = f"{config}:{line}" if line else f"{config}: "
         assert place in err and f"help: pass {option}" in err, err
     assert not plan.exists()
@@ -112,9 +112,9 @@ def test_json_has_the_plan_and_where_each_key_went(capsys: Streams) -> None:
     assert document["kind"] == "deepspeed" and document["missing"] == []
     lines = Path(ZERO).read_text(encoding="utf-8").splitlines()
     line = next(number for number, text in enumerate(lines, 1) if '"lr"' in text)
-    assert {"key": "optimizer.params.lr", "line": line, "setting": "optimizer.kind.lr"} in document[
-        "imported"
-    ]
+    assert document["training"] == "pretrains random weights on documents"
+    found = {"key": "optimizer.params.lr", "file": ZERO, "line": line, "setting": "optimizer.kind.lr"}
+    assert found in document["imported"]
     assert document["plan"].endswith("}\n")
 
 

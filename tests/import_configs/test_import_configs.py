@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -17,7 +18,7 @@ from planc.api import check_source
 from planc.hub.user_dirs import cache_dir
 from planc.import_configs import facts
 from planc.import_configs.detect import BY_NAME, KINDS, Undetected
-from planc.import_configs.draft import draft_of
+from planc.import_configs.draft import Part, draft_of
 from planc.import_configs.facts import Fact
 from planc.import_configs.importing import READERS, Result, import_config
 from planc.import_configs.kind import NoteKind
@@ -32,7 +33,24 @@ CONFIGS = Path(__file__).parent / "configs"
 FILES = sorted(path for path in CONFIGS.glob("*/*") if path.is_file())
 ROOT = Path(__file__).parents[2]
 MODEL = "plans/models/tiny-llama"
-LOADERS = {".toml": tomllib.loads, ".json": json.loads, ".yaml": yaml.safe_load, ".yml": yaml.safe_load}
+
+
+def options_of(script: str) -> dict[str, Any]:
+    """The options in a script, by a reading of its own; what torchrun takes is below `launch`."""
+    found: dict[str, Any] = {}
+    for name, value in re.findall(r"(?m)(?<!\S)--([\w-]+)(?:[ =]([^\s\\#)]+))?", script):
+        is_launch = name in ("nproc_per_node", "nnodes")
+        found[f"launch.{name}" if is_launch else name] = yaml.safe_load(value) if value else True
+    return found
+
+
+LOADERS = {
+    ".toml": tomllib.loads,
+    ".json": json.loads,
+    ".yaml": yaml.safe_load,
+    ".yml": yaml.safe_load,
+    ".sh": options_of,
+}
 
 OPTIONS: dict[str, dict[Fact, Any]] = {
     "torchtitan": {},
@@ -46,7 +64,10 @@ OPTIONS: dict[str, dict[Fact, Any]] = {
     "automodel": {},
     "axolotl": {},
     "training-arguments": {facts.SEQUENCE_LENGTH: 256},
-    "trl": {},
+    "trl": {facts.CHAT: False},
+    "llama-factory": {facts.CHAT: False, facts.DATA: "data/*.txt"},
+    "ms-swift": {facts.CHAT: False, facts.DATA: "data/*.txt"},
+    "megatron": {facts.DATA: "data/*.txt"},
 }
 """What files of a kind never have, and a launch gives."""
 
@@ -88,8 +109,7 @@ def imported(path: Path) -> Result:
 def as_plan(path: Path, options: dict[Fact, Any], accepted: Sequence[str] = ()) -> Result:
     target = Target(lambda name: False, inventory=inventory())
     result = import_config(
-        path.read_bytes(),
-        name=path.name,
+        {path.name: path.read_bytes()},
         from_kind=None,
         options=options,
         target=target,
@@ -253,6 +273,31 @@ ARRIVALS: dict[str, dict[str, str]] = {
         "save_steps": "checkpoint.save_every",
         "lr_scheduler_kwargs.min_lr_rate": "optimizer.schedule.min_factor",
         "max_length": "data.sequence_length",
+    },
+    "llama-factory": {
+        "cutoff_len": "data.sequence_length",
+        "per_device_train_batch_size": "data.micro_batch",
+        "max_steps": "train.steps",
+        "learning_rate": f"{_ADAM}.lr",
+        "lora_rank": "adapter.kind.rank",
+        "lora_alpha": "adapter.kind.alpha",
+        "lora_dropout": "adapter.kind.dropout",
+        "weight_decay": f"{_ADAM}.weight_decay",
+    },
+    "ms-swift": {
+        "max_length": "data.sequence_length",
+        "per_device_train_batch_size": "data.micro_batch",
+        "lora_rank": "adapter.kind.rank",
+        "lora_alpha": "adapter.kind.alpha",
+    },
+    "megatron": {
+        "micro-batch-size": "data.micro_batch",
+        "seq-length": "data.sequence_length",
+        "train-iters": "train.steps",
+        "lr": f"{_ADAM}.lr",
+        "weight-decay": f"{_ADAM}.weight_decay",
+        "clip-grad": "optimizer.clip_grad_norm",
+        "tensor-model-parallel-size": "mesh.tp",
     },
 }
 """Keys and the settings that have their values, kept apart from the importer's own table."""
@@ -432,7 +477,7 @@ def test_odd_values_are_accounted_for_too(seed: int) -> None:
     for index in draw.sample(range(len(leaves)), 4):
         leaves[index] = Leaf(leaves[index].path, draw.choice(ODD), leaves[index].line)
     options = {facts.MODEL: MODEL, facts.WORLD_SIZE: 8, **OPTIONS[path.parent.name]}
-    draft = draft_of(BY_NAME[path.parent.name], leaves, options)
+    draft = draft_of([Part(path.name, BY_NAME[path.parent.name], tuple(leaves))], options)
     made = plan_text(draft, Target(lambda name: False, inventory=inventory()), title="odd")
     draft.finish()
     accounted = {one.key for one in draft.imported} | {note.key for note in draft.notes if note.line}

@@ -25,7 +25,7 @@ def imported(text: str, *, name: str, gpus: int = 8, accepted: tuple[str, ...] =
     options = {facts.MODEL: "plans/models/tiny-llama", facts.WORLD_SIZE: gpus, facts.DATA: "data/*.txt"}
     target = Target(lambda name: False)
     result = import_config(
-        text.encode(), name=name, from_kind=None, options=options, target=target, accepted=accepted
+        {name: text.encode()}, from_kind=None, options=options, target=target, accepted=accepted
     )
     assert not isinstance(result, Undetected)
     return result

@@ -11,18 +11,20 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer
 
+from planc.api import check_source
 from planc.cli.main import main
 from planc.hub.user_dirs import cache_dir
 from planc.import_configs import facts
 from planc.import_configs.detect import BY_NAME
-from planc.import_configs.draft import draft_of
+from planc.import_configs.draft import Part, draft_of
 from planc.import_configs.importing import READERS
 from planc.import_configs.kind import NoteKind
 from planc.import_configs.leaves import Leaf
 from planc.import_configs.optimizer_text import spared_patterns
+from planc.inventory.adapters import adapted_layers
 from planc.inventory.known import KnownModels
 from planc.plan.pattern import parse_own
-from planc.source import NOWHERE
+from planc.source import NOWHERE, SourceFile
 from tests.import_configs.test_import_configs import (
     CONFIGS,
     FILES,
@@ -42,7 +44,6 @@ STOPS: dict[str, set[str]] = {
     "accelerate/short.yaml": {"mixed_precision"},
     "accelerate/zero2_in_half.yaml": {"mixed_precision"},
     "automodel/adam_with_decay.yaml": {"optimizer._target_"},
-    "automodel/adapter.yaml": {"peft._target_"},
     "automodel/float8.yaml": {"fp8.enabled"},
     "automodel/local_data.yaml": {
         "dataset.answer_only_loss_mask",
@@ -51,9 +52,8 @@ STOPS: dict[str, set[str]] = {
     },
     "axolotl/chats.yaml": {"chat_template"},
     "axolotl/eight_bits.yaml": {"load_in_8bit"},
-    "axolotl/lora.yaml": {"adapter"},
     "axolotl/pretrains.yaml": {"qat.activation_dtype", "qat.group_size", "qat.weight_dtype"},
-    "axolotl/qlora.yaml": {"adapter", "load_in_4bit"},
+    "axolotl/qlora.yaml": {"load_in_4bit"},
     "axolotl/two_datasets.yaml": {"datasets.1.path", "datasets.1.type"},
     "axolotl/zero.yaml": {"deepspeed"},
     "axolotl/zero_and_fsdp.yaml": {"deepspeed"},
@@ -69,6 +69,12 @@ STOPS: dict[str, set[str]] = {
         "scheduler.params.warmup_min_lr",
         "scheduler.params.warmup_type",
     },
+    "deepspeed/another_rate.json": {"scheduler.params.warmup_type"},
+    "deepspeed/auto_everything.json": {"scheduler.params.warmup_type"},
+    "deepspeed/cosine.json": {"scheduler.params.warmup_type"},
+    "deepspeed/numbers_zero2_decay.json": {"scheduler.params.warmup_type"},
+    "llama-factory/preferences.yaml": {"stage"},
+    "megatron/half.sh": {"fp16"},
     "torchtitan/float8.toml": {"model.converters"},
     "torchtitan/root_decay.toml": {"lr_scheduler.decay_type"},
     "torchtitan/saved.toml": {"checkpoint.initial_load_path"},
@@ -131,7 +137,7 @@ def test_an_unknown_key_of_training_optimizer_or_parallelism_stops_the_import() 
             if any(leaf.path == table for leaf in leaves):
                 continue
             unknown = Leaf((*table, "an_unknown_key"), 3, 1)
-            draft = draft_of(BY_NAME[path.parent.name], [*leaves, unknown], {})
+            draft = draft_of([Part(path.name, BY_NAME[path.parent.name], (*leaves, unknown))], {})
             kinds = {note.kind for note in draft.notes if note.key == unknown.key}
             assert kinds == {NoteKind.CHANGED}, (path.name, unknown.key)
             num_tables += 1
@@ -147,31 +153,45 @@ def written(tmp_path: Path, text: str, *options: str, suffix: str = ".json") -> 
 
 
 LORA = "base_model: org/base\nsequence_len: 256\nmicro_batch_size: 1\nmax_steps: 5\nlearning_rate: 2.0e-4\n"
-LORA += "adapter: lora\nlora_r: 8\n"
+LORA += "adapter: lora\nlora_r: 8\nlora_alpha: 24\nlora_target_modules: [q_proj, down_proj]\n"
+DORA = LORA + "peft_use_dora: true\n"
 
 
-def test_an_adapter_recipe_is_not_a_full_fine_tune(tmp_path: Path, capsys: Streams) -> None:
+def test_an_adapter_recipe_trains_adapters(tmp_path: Path, capsys: Streams) -> None:
     code, plan = written(tmp_path, LORA, suffix=".yaml")
+    assert code == 0 and "Axolotl, trains adapters on documents, " in capsys.readouterr().out
+    bound = check_source(SourceFile("x.plan", plan.read_text()), base=tmp_path).bound
+    assert bound is not None and bound.plan.adapter is not None
+    lora = bound.plan.adapter.kind
+    assert (lora.rank, lora.alpha, lora.dropout, lora.rslora) == (8, 24.0, 0.0, False)
+    expected = {
+        f"model.layers.{layer}.{name}" for layer in range(4) for name in ("self_attn.q_proj", "mlp.down_proj")
+    }
+    assert set(adapted_layers(bound.inventory)) == expected
+
+
+def test_adapters_of_another_kind_stop_the_import(tmp_path: Path, capsys: Streams) -> None:
+    code, plan = written(tmp_path, DORA, suffix=".yaml")
     err = capsys.readouterr().err
     assert code == 1 and not plan.exists()
-    assert f"error: {tmp_path / 'config.yaml'}:6: no plan trains what `adapter` asks for" in err
-    assert "help: pass --accept adapter to train without it" in err
+    assert f"error: {tmp_path / 'config.yaml'}:10: no plan trains what `peft_use_dora` asks for" in err
+    assert "help: pass --accept peft_use_dora to train without it" in err
 
 
 def test_what_is_accepted_is_trained_without_and_noted(tmp_path: Path, capsys: Streams) -> None:
-    code, plan = written(tmp_path, LORA, "--accept", "adapter", suffix=".yaml")
+    code, plan = written(tmp_path, DORA, "--accept", "peft_use_dora", suffix=".yaml")
     assert code == 0 and plan.exists()
     assert "TRAINED OTHERWISE\n" in capsys.readouterr().out
 
 
 def test_an_acceptance_that_accepts_nothing_is_an_error(tmp_path: Path, capsys: Streams) -> None:
-    code, plan = written(tmp_path, LORA, "--accept", "adapter", "--accept", "lora", suffix=".yaml")
+    code, plan = written(tmp_path, DORA, "--accept", "peft_use_dora", "--accept", "lora", suffix=".yaml")
     assert code == 2 and not plan.exists()
     assert "--accept lora: no key of this name stops the import" in capsys.readouterr().err
 
 
 def test_a_table_is_accepted_by_its_name(tmp_path: Path, capsys: Streams) -> None:
-    text = LORA.replace("adapter: lora\nlora_r: 8\n", "qat:\n  weight_dtype: int4\n  group_size: 32\n")
+    text = f"{LORA}qat:\n  weight_dtype: int4\n  group_size: 32\n"
     assert written(tmp_path, text, suffix=".yaml")[0] == 1
     assert capsys.readouterr().err.count("help: pass --accept qat to train without it") == 1
     assert written(tmp_path, text, "--accept", "qat", suffix=".yaml")[0] == 0

@@ -6,9 +6,11 @@ import json
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from planc import strict_json
 from planc.cli.support import plans
 from planc.cli.support.arguments import STDIN, add_output_format_argument
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
@@ -19,6 +21,7 @@ from planc.import_configs import facts
 from planc.import_configs.detect import BY_NAME, Undetected
 from planc.import_configs.facts import Fact
 from planc.import_configs.importing import Result, UnusedAcceptance, import_config
+from planc.import_configs.kind import NoteKind
 from planc.import_configs.leaves import MAX_BYTES, SourceError
 from planc.import_configs.lowering import Target
 from planc.import_configs.report import errors_text, notes_text, result_data
@@ -29,9 +32,11 @@ DESCRIPTION = """\
 Write a config of another tool as a plan.
 
 CONFIG is a torchtitan config (TOML, or the printed JSON of a Python config), an accelerate YAML, a DeepSpeed
-JSON, a NeMo Automodel, Axolotl or TRL recipe (YAML), or the JSON of transformers' TrainingArguments. Its
-kind is recognized by its keys. What has a counterpart goes into the plan. Other keys and values that can't
-be right are notes with the line, the reason, and what is nearest.
+JSON, a NeMo Automodel, Axolotl, TRL, LLaMA-Factory or ms-swift recipe (YAML), the JSON of transformers'
+TrainingArguments, or a shell script that starts one of these or Megatron-LM. Its kind is recognized by its
+keys. Several files of one training are read together, such as a recipe with its accelerate YAML and its
+DeepSpeed JSON. What has a counterpart goes into the plan. Other keys and values that can't be right are notes
+with the line, the reason, and what is nearest.
 
 A key that decides what is trained and that no plan has, such as an adapter, stops the import, and so does
 a key that planc doesn't know. --accept KEY trains without it.
@@ -44,19 +49,27 @@ examples:
   planc import llama3_8b.toml --model models/llama-3.1-8b --gpus 8 --data 'data/*.txt' -o imported.plan
   planc import zero3.json --model models/llama-3.1-8b --gpus 8 --sequence-length 4096 --steps 1000
   planc import recipe.yaml --from axolotl --model models/llama-3.1-8b --gpus 8 --steps 500
-  planc import lora.yaml --model models/llama-3.1-8b --gpus 8 --steps 500 --accept adapter
+  planc import arguments.json accelerate.yaml --model models/llama-3.1-8b --sequence-length 4096
+  planc import lora.yaml --model models/llama-3.1-8b --gpus 8 --steps 500 --accept load_in_4bit
 
 A config that lacks what a plan needs, or that trains what no plan does, exits with 1 and names the option
-that helps."""
+that helps. So does one with a value that can't be right, though its plan is written."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "file", metavar="CONFIG", help="a config: .toml, .yaml or .json, or - for standard input"
+        "files",
+        metavar="CONFIG",
+        nargs="+",
+        help="a config: .toml, .yaml, .json or .sh, or - for standard input",
     )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the plan to a file")
     parser.add_argument(
-        "--from", dest="kind", choices=tuple(BY_NAME), metavar="KIND", help=f"one of {', '.join(BY_NAME)}"
+        "--from",
+        dest="kind",
+        choices=tuple(BY_NAME),
+        metavar="KIND",
+        help=f"kind of the first CONFIG: {', '.join(BY_NAME)}",
     )
     parser.add_argument(
         "--model",
@@ -66,6 +79,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--gpus", type=_count, metavar="N", help="number of devices")
     parser.add_argument("--data", type=_name, metavar="GLOB", help="files to train on (default: data/*.txt)")
+    parser.add_argument(
+        "--data-as", choices=("chat", "text"), help="whether the data are conversations or documents"
+    )
+    parser.add_argument(
+        "--weights", choices=("pretrained", "random"), help="the weights that training starts from"
+    )
     parser.add_argument("--sequence-length", type=_count, metavar="N", help="tokens per sequence")
     parser.add_argument("--micro-batch", type=_count, metavar="N", help="sequences per forward on one rank")
     parser.add_argument("--steps", type=_count, metavar="N", help="optimizer steps")
@@ -104,36 +123,38 @@ def _rate(text: str) -> float:
 
 
 def run(arguments: Namespace) -> int:
-    """0 with a plan; 1 if the file lacks what a plan needs, or by --strict; UsageError for another file."""
+    """0 with a plan; 1 if the files lack what a plan needs or can't be right, or by --strict."""
     folder = arguments.output.parent if arguments.output is not None else Path()
-    name = str(arguments.file)
+    name = str(arguments.files[0])
     try:
         result = import_config(
-            _content(name),
-            name=name,
+            {str(file): _content(str(file)) for file in arguments.files},
             from_kind=arguments.kind,
             options=_options(arguments, folder),
             target=_target(arguments, folder),
             accepted=arguments.accept,
         )
     except SourceError as error:
-        place = f"{name}:{error.line}" if error.line is not None else name
+        place = f"{error.file or name}:{error.line}" if error.line is not None else error.file or name
         raise UsageError(f"{place}: {error.message}") from None
     except UnusedAcceptance as error:
         raise UsageError(str(error)) from None
     if isinstance(result, Undetected):
         looked = "".join(f"\n  {line}" for line in result.looked_for)
-        raise UsageError(f"{name}: {result.what}: pass --from KIND. Keys looked for:{looked}")
+        raise UsageError(f"{result.file}: {result.what}: pass --from KIND. Keys looked for:{looked}")
     _write(result, arguments, name=name)
     if result.text is None:
         return FINDINGS
-    return FINDINGS if arguments.strict and any(note.line is not None for note in result.notes) else CLEAN
+    is_wrong = any(note.kind is NoteKind.WRONG for note in result.notes)
+    is_short = arguments.strict and any(note.line is not None for note in result.notes)
+    return FINDINGS if is_wrong or is_short else CLEAN
 
 
 def _write(result: Result, arguments: Namespace, *, name: str) -> None:
     if result.text is not None and arguments.output is not None:
-        if arguments.output.exists() and Path(name).exists() and arguments.output.samefile(name):
-            raise UsageError(f"{name} would be overwritten: give the plan another name")
+        for file in map(Path, arguments.files):
+            if arguments.output.exists() and file.exists() and arguments.output.samefile(file):
+                raise UsageError(f"{file} would be overwritten: give the plan another name")
         try:
             arguments.output.write_text(result.text, encoding="utf-8", newline="\n")
         except OSError as error:
@@ -144,7 +165,7 @@ def _write(result: Result, arguments: Namespace, *, name: str) -> None:
     if result.text is None:
         sys.stderr.write(errors_text(result, name=name))
         return
-    notes = notes_text(result, name=name)
+    notes = notes_text(result)
     if arguments.output is not None:
         write_view(notes, stream=sys.stdout)
     else:
@@ -163,6 +184,22 @@ def _content(name: str) -> bytes:
         raise UsageError(f"{name}: {error.strerror}") from None
 
 
+_MOST_BYTES_OF_A_ROW = 1 << 20
+
+
+def _first_columns(folder: Path, pattern: str) -> frozenset[str]:
+    """The keys of the first row of JSON lines that a glob matches; none of other files."""
+    try:
+        path = next(iter(sorted(folder.glob(pattern))), None)
+        if path is None or path.suffix not in (".json", ".jsonl"):
+            return frozenset()
+        with path.open("rb") as file:
+            row = strict_json.loads(file.readline(_MOST_BYTES_OF_A_ROW).decode("utf-8-sig"))
+    except (OSError, ValueError, NotImplementedError):
+        return frozenset()
+    return frozenset(row) if isinstance(row, dict) else frozenset()
+
+
 def _options(arguments: Namespace, folder: Path) -> dict[Fact, Any]:
     given = {
         facts.MODEL: _model(arguments, folder),
@@ -172,6 +209,8 @@ def _options(arguments: Namespace, folder: Path) -> dict[Fact, Any]:
         facts.MICRO_BATCH: arguments.micro_batch,
         facts.STEPS: arguments.steps,
         facts.LR: arguments.lr,
+        facts.CHAT: arguments.data_as and arguments.data_as == "chat",
+        facts.PRETRAINED: arguments.weights and arguments.weights == "pretrained",
     }
     return {fact: value for fact, value in given.items() if value is not None}
 
@@ -187,8 +226,9 @@ def _model(arguments: Namespace, folder: Path) -> str | None:
 def _target(arguments: Namespace, folder: Path) -> Target:
     """What can be read of the model that --model names."""
     name = _model(arguments, folder)
+    columns = partial(_first_columns, folder)
     if name is None:
-        return Target(lambda path: (folder / path).is_dir())
+        return Target(lambda path: (folder / path).is_dir(), columns=columns)
     try:
         inventory = KnownModels(folder, cache_dir(), on_probe=plans.announce_probe).get(name)
     except InventoryError as error:
@@ -196,6 +236,7 @@ def _target(arguments: Namespace, folder: Path) -> Target:
     has_tokenizer = not is_hub(name) and (folder / name / "tokenizer.json").exists()
     return Target(
         lambda path: (folder / path).is_dir(),
+        columns=columns,
         has_tokenizer=has_tokenizer,
         inventory=inventory,
     )

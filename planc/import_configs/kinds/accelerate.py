@@ -98,7 +98,7 @@ _DEEPSPEED = (
     Row("offload_param_device", facts.OFFLOAD, read=readers.offload_device),
     Row("zero3_init_flag", reason=why.SLICES),
     Row("zero3_save_16bit_model", reason=why.EXPORT, harmless=(False,)),
-    Row("deepspeed_config_file", change=why.OTHER_FILE),
+    Row("deepspeed_config_file", change=why.OTHER_FILE, names="deepspeed"),
     Row("deepspeed_multinode_launcher", reason=why.LAUNCH),
     Row("deepspeed_hostfile", reason=why.LAUNCH),
     Row("deepspeed_inclusion_filter", reason=why.LAUNCH),
@@ -227,5 +227,6 @@ ACCELERATE = Kind(
     rows=_ROWS,
     defaults=((facts.ROTATE, "allgather"),),
     automatic=AUTOMATIC,
+    is_part=True,
     faults=_faults,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from planc.import_configs import facts, readers
-from planc.import_configs.kind import Kind, Note, Row, wrong
+from planc.import_configs import facts, part_readers, readers
+from planc.import_configs.kind import Kind, Note, NoteKind, Row, note, wrong
 from planc.import_configs.kinds import reasons as why
 from planc.import_configs.leaves import Leaf, Value, written
 from planc.import_configs.readers import Idle, Unread
@@ -44,6 +44,12 @@ def _is_chat(value: Value) -> bool:
     if name in ("ChatDataset", "NanogptDataset", "MegatronPretraining"):
         return name == "ChatDataset"
     raise Unread(f"a plan has documents or conversations, not what {name} makes of its columns")
+
+
+def _adapts(value: Value) -> str:
+    if readers.text(value).rpartition(".")[2] == "PeftConfig":
+        return "lora"
+    raise Unread(why.ADAPTERS)
 
 
 _CROSS_ENTROPY = tuple(
@@ -205,9 +211,21 @@ _ROWS = (
     Row("compile.fullgraph", facts.FULLGRAPH),
     Row("compile.dynamic", facts.DYNAMIC),
     Row("compile.**", reason=why.COMPILED),
-    Row("peft", change=why.LORA),
-    Row("peft._target_", change=why.LORA),
-    Row("peft.**", reason=why.LORA),
+    Row("peft", reason="off", harmless=(None, ())),
+    Row("peft._target_", facts.ADAPTER, read=_adapts),
+    Row("peft.dim", facts.LORA_RANK),
+    Row("peft.alpha", facts.LORA_ALPHA),
+    Row("peft.dropout", facts.LORA_DROPOUT),
+    Row("peft.target_modules", facts.LORA_TARGETS),
+    Row("peft.match_all_linear", facts.LORA_TARGETS, read=part_readers.every_linear),
+    Row("peft.use_dora", change=why.DORA, harmless=(False,)),
+    Row("peft.dropout_position", change="dropout in a plan is of an adapter's input", harmless=("pre",)),
+    Row(
+        "peft.lora_A_init", reason="A starts as torch's linear layers do, B with zeros", harmless=("uniform",)
+    ),
+    Row("peft.use_triton", reason=why.OF_ADAPTERS),
+    Row("peft.use_memory_efficient_lora", reason=why.OF_ADAPTERS),
+    Row("peft.**", change=why.ADAPTERS),
     Row("fp8.enabled", change=why.FLOAT8, harmless=(False,)),
     Row("fp8.**", reason=why.FLOAT8),
     Row("quantization.**", change=why.FLOAT8),
@@ -231,6 +249,11 @@ def _faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
         and (tp is None or tp.value in (1, "none", None))
     ):
         yield wrong(in_sequence, "without tensor parallelism it does nothing")
+    dropout, place = leaves.get("peft.dropout"), leaves.get("peft.dropout_position")
+    if dropout is not None and dropout.value and place is None:
+        yield note(
+            NoteKind.CHANGED, dropout, "Automodel drops an adapter's output by default, a plan its input"
+        )
     data, packed = leaves.get("dataset.seq_length"), leaves.get("packed_sequence.packed_sequence_size")
     if packed is not None and data is not None and _fits_no_document(packed.value, data.value):
         text = f"documents of up to {written(data.value)} tokens do not fit into packs"
@@ -259,7 +282,7 @@ AUTOMODEL = Kind(
     rows=_ROWS,
     defaults=(
         *((facts.OPTIMIZER, "adamw"), (facts.PARAM_DTYPE, "bfloat16"), (facts.REDUCE_DTYPE, "float32")),
-        (facts.CLIP, 1.0),
+        *((facts.CLIP, 1.0), (facts.LORA_RANK, 8), (facts.LORA_ALPHA, 32.0)),
     ),
     implied=((facts.SHARDED, True),),
     faults=_faults,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from planc.import_configs import facts, readers
+from planc.import_configs import facts, part_readers, readers
 from planc.import_configs.kind import Kind, Note, Row, wrong
 from planc.import_configs.kinds import reasons as why
 from planc.import_configs.kinds.training_arguments import ARGUMENT_ROWS, argument_faults, offloading_rows
@@ -103,8 +103,29 @@ def _documents(table: str) -> Iterator[Row]:
     yield Row(f"{table}.**", change=why.OWN_DATA)
 
 
-_ADAPTER = ("adapter", "peft.**", "load_in_8bit", "load_in_4bit", "gptq", "relora")
-_ADAPTER_OPTIONS = ("lora_*", "peft_*", "qlora_*", "loraplus_*", "relora_*", "bnb_config_kwargs.**")
+_ADAPTERS = (
+    Row("adapter", facts.ADAPTER),
+    Row("lora_r", facts.LORA_RANK),
+    Row("lora_alpha", facts.LORA_ALPHA),
+    Row("lora_dropout", facts.LORA_DROPOUT),
+    Row("lora_target_modules", facts.LORA_TARGETS),
+    Row("lora_target_linear", facts.LORA_TARGETS, read=part_readers.every_linear),
+    Row("lora_modules_to_save", facts.TRAINED),
+    Row("peft_use_rslora", facts.RSLORA),
+    Row("peft_use_dora", change=why.DORA, harmless=(False,)),
+    Row("lora_model_dir", change=why.FIRST_ADAPTERS),
+    Row("lora_on_cpu", reason=why.OF_ADAPTERS),
+    Row("lora_fan_in_fan_out", reason=why.OF_ADAPTERS, harmless=(False,)),
+    *(Row(f"lora_{name}_kernel", reason=why.OF_ADAPTERS) for name in ("mlp", "qkv", "o", "embedding")),
+    *(Row(key, change=why.QUANTIZED, harmless=(False,)) for key in ("load_in_8bit", "load_in_4bit", "gptq")),
+    Row("qlora_sharded_model_loading", reason=why.OF_ADAPTERS),
+    Row("bnb_config_kwargs.**", reason=why.QUANTIZED),
+    Row("peft_init_lora_weights", change=why.ADAPTERS, harmless=(True,)),
+    *(
+        Row(key, change=why.ADAPTERS, harmless=(False,))
+        for key in ("relora", "relora_*", "lora_*", "peft_*", "peft.**", "loraplus_*")
+    ),
+)
 _OWN_LOSS = (
     *("rl", "dpo_*", "kto_*", "orpo_*", "simpo_*", "cpo_*", "rl_beta", "trl.**", "ebft.**", "use_eaft"),
     *(
@@ -196,7 +217,7 @@ _OWN = (
     Row("ring_attn_func", reason=why.CP_BACKEND),
     Row("fsdp", facts.STRATEGY),
     Row("fsdp_version", facts.SHARDED, read=_shards),
-    Row("deepspeed", change=why.OTHER_FILE),
+    Row("deepspeed", change=why.OTHER_FILE, names="deepspeed"),
     Row("wandb_project", facts.WANDB),
     Row("wandb_*", reason=why.WANDB),
     Row("mlflow_*", reason=why.LOGS),
@@ -225,8 +246,7 @@ _OWN = (
     Row("auto_resume_from_checkpoints", reason=why.LOADING),
     Row("use_ray", reason=why.LAUNCH),
     Row("ray_num_workers", reason=why.LAUNCH),
-    *(Row(key, change=why.LORA, harmless=(False,)) for key in _ADAPTER),
-    *(Row(key, reason=why.LORA, harmless=(False,)) for key in _ADAPTER_OPTIONS),
+    *_ADAPTERS,
 )
 
 
@@ -279,10 +299,11 @@ AXOLOTL = Kind(
     implied=((facts.SHARDED, False), (facts.PRETRAINED, True)),
     defaults=(
         *((facts.CLIP, 1.0), (facts.SCHEDULE, "cosine"), (facts.WEIGHT_DECAY, 0.0), (facts.SEED, 42)),
-        (facts.PACKING, False),
+        *((facts.PACKING, False), (facts.EPOCHS, 1.0)),
     ),
     warmup=(0.03, 100),
     spares_norms=True,
+    adapts_by_peft=True,
     own_rows=partial(offloading_rows, recomputes=False),
     faults=_faults,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from planc.import_configs import facts, readers
-from planc.import_configs.kind import Kind, Note, Row, wrong
+from planc.import_configs.kind import Kind, Note, NoteKind, Row, wrong
 from planc.import_configs.kinds import reasons as why
 from planc.import_configs.leaves import Leaf, Value
 from planc.import_configs.readers import Idle
@@ -38,6 +38,7 @@ _ZERO_KEYS = (
     *("max_reuse_distance", "gather_16bit_weights_on_model_save"),
 )
 """The keys of ZeRO: when and in which pieces it communicates."""
+_WARMUP_TYPE = "scheduler.params.warmup_type"
 _OWN_TRAINING = (
     *("curriculum_learning", "data_efficiency", "progressive_layer_drop", "compression_training"),
     *("quantize_training", "fp8", "hybrid_engine", "eigenvalue"),
@@ -90,14 +91,14 @@ DEEPSPEED_ROWS = (
     Row("optimizer.params.amsgrad", change=why.ARGUMENT, harmless=(False,)),
     Row("optimizer.params.**", change=why.ARGUMENT),
     Row("optimizer.legacy_fusion", reason=why.INTERNAL),
-    Row("scheduler.type", facts.SCHEDULE),
+    Row("scheduler.type", facts.SCHEDULE, implies=((facts.WARMUP, 1000),)),
     Row("scheduler.params.warmup_max_lr", facts.LR),
     Row("scheduler.params.warmup_num_steps", facts.WARMUP),
     Row("scheduler.params.total_num_steps", facts.STEPS),
     Row("scheduler.params.cos_min_ratio", facts.MIN_FACTOR),
     Row("scheduler.params.warmup_min_lr", change=why.WARMS_FROM_ZERO, harmless=(0, 0.0, "auto")),
     Row("scheduler.params.warmup_min_ratio", change=why.WARMS_FROM_ZERO, harmless=(0, 0.0)),
-    Row("scheduler.params.warmup_type", change="warm-up in a plan is linear", harmless=("linear",)),
+    Row(_WARMUP_TYPE, change="warm-up in a plan is linear", harmless=("linear",)),
     Row("scheduler.params.**", change=why.SCHEDULE_ARGUMENT),
     Row("tensor_parallel.autotp_size", facts.TP),
     Row("tensor_parallel.**", reason="`auto` in `tensor_parallel` takes the model's own rules"),
@@ -168,6 +169,12 @@ def deepspeed_faults(leaves: Mapping[str, Leaf], *, prefix: str = "") -> Iterato
         text = "the scheduler sets the rate of every step, so the optimizer's own is never used"
         if isinstance(most.value, float):
             yield wrong(peak, text)
+    warms = (
+        str(value("scheduler.type")).startswith("Warmup") and value("scheduler.params.warmup_num_steps") != 0
+    )
+    if warms and at(_WARMUP_TYPE) is None:
+        text = "DeepSpeed warms up by a logarithm by default, a plan along a line"
+        yield Note(NoteKind.CHANGED, prefix + _WARMUP_TYPE, text)
     total, warmup = value("scheduler.params.total_num_steps"), at("scheduler.params.warmup_num_steps")
     if (
         warmup is not None
@@ -199,5 +206,6 @@ DEEPSPEED = Kind(
     rows=DEEPSPEED_ROWS,
     implied=((facts.SHARDED, False),),
     automatic=AUTOMATIC,
+    is_part=True,
     faults=deepspeed_faults,
 )

@@ -24,7 +24,7 @@ LOADER = "a thread of each rank prepares batches: `prefetch` in `data` is how fa
 LOADING = "a run resumes from the last checkpoint in its run directory (`resume = latest`)"
 LOGS = "planc writes metrics.jsonl in the run directory, and to the trackers of `logging`"
 LOSS_PARALLEL = 'rules for the head decide: `"lm_head" -> colwise(output = Shard(-1))` shards the loss'
-OTHER_FILE = "it shards the model by another file, a DeepSpeed JSON: import that one"
+OTHER_FILE = "it shards the model by another file, a DeepSpeed JSON: pass that file too"
 OWN_MODEL = "the architecture comes from the config.json of `model.hf`"
 STAGES = "`pipeline on pp` divides the layers by their estimated cost: write rules there for other stages"
 PROFILE = "write `profile { first_step = 10, last_step = 12 }`"
@@ -47,7 +47,11 @@ FSDP2 = "FSDP2 does this itself"
 GROUPS = 'write `"pattern" -> group(lr = ..., weight_decay = ...)` in `optimizer`'
 HALF = "planc does not scale the loss, which float16 needs: train in bfloat16"
 LAUNCH = "part of the launch, not of a plan: `planc launch` prints the commands"
-LORA = 'write `adapter { kind = lora(rank = 16, alpha = 32), "**.q_proj" -> adapted }` with its values'
+ADAPTERS = "adapters in a plan are plain LoRA, of the same rank in every layer that has one"
+DORA = "adapters in a plan are LoRA, not DoRA"
+FIRST_ADAPTERS = "the adapters of a plan start new"
+OF_ADAPTERS = "how adapters are computed or stored, not what is trained"
+QUANTIZED = "a plan has no weights of 4 or 8 bits: the frozen model stays in `model.dtype`"
 OWN_DATA = "a plan reads the usual keys of conversations: `planc explain P862` lists them"
 OWN_TRAINING = "planc trains on whole next-token cross-entropy, every layer and every sequence at every step"
 SCHEDULE_ARGUMENT = "the schedule in a plan does not have this argument"
@@ -58,6 +62,7 @@ SHARDED_STATE = "checkpoints are sharded, and load on any mesh"
 SLICES = "each rank reads its own slices of the weights"
 UNITS = 'units are patterns of module names: `"model.layers.*" -> unit`'
 WARMS_FROM_ZERO = "warm-up in a plan starts from zero"
+NO_PREFERENCES = "a plan trains on documents or conversations, not on preferences or rewards"
 HUB_UPLOAD = 'planc does not upload; `export "hf"` in `checkpoint` writes a directory that transformers loads'
 LOSS = "planc trains on next-token cross-entropy and does not have another loss"
 PACKS = "`packing` in `data` is attend, isolate, whole or none"

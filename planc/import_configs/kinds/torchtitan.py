@@ -250,6 +250,7 @@ def _faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
 TORCHTITAN = Kind(
     name="torchtitan",
     title="torchtitan",
+    warms_from_zero=False,
     formats=("toml", "json"),
     marks=(
         *("training.local_batch_size", "training.seq_len", "training.max_norm", "parallelism.", "job."),

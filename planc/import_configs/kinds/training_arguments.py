@@ -133,7 +133,7 @@ ARGUMENT_ROWS = (
     *prefixed("fsdp_config"),
     *(Row(f"fsdp_config.{key}", reason=why.FSDP2) for key in ("xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt")),
     Row("fsdp_config.xla_fsdp_settings.**", reason=why.FSDP2),
-    Row("deepspeed", facts.ZERO_STAGE, read=_deepspeed),
+    Row("deepspeed", facts.ZERO_STAGE, read=_deepspeed, names="deepspeed"),
     *under("deepspeed", DEEPSPEED_ROWS),
     *under("parallelism_config", DEGREES),
     *under("parallelism_config", HANDLERS),
@@ -145,6 +145,7 @@ ARGUMENT_ROWS = (
     Row("trackio_space_id", reason=why.LOGS),
     Row("trackio_bucket_id", reason=why.LOGS),
     Row("trackio_static_space_id", reason=why.LOGS),
+    Row("launch.**", reason=why.LAUNCH),
     Row("optim_args", change=why.ARGUMENT, harmless=("",)),
     Row("optim_target_modules", change="planc has adamw and sgd"),
 )
@@ -199,6 +200,7 @@ ARGUMENT_DEFAULTS = (
     (facts.CLIP, 1.0),
     (facts.SCHEDULE, "linear"),
     (facts.SEED, 42),
+    (facts.EPOCHS, 3.0),
 )
 
 TRAINING_ARGUMENTS = Kind(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from planc.import_configs import facts
+from planc.import_configs import facts, readers
 from planc.import_configs.kind import Kind, Row
 from planc.import_configs.kinds import reasons as why
 from planc.import_configs.kinds.training_arguments import (
@@ -14,11 +14,27 @@ from planc.import_configs.kinds.training_arguments import (
     argument_faults,
     offloading_rows,
 )
-
-_ADAPTER = ("use_peft", "load_in_4bit", "load_in_8bit")
-_ADAPTER_OPTIONS = ("lora_*", "use_rslora", "use_dora", "bnb_4bit_quant_*", "use_bnb_nested_quant")
+from planc.import_configs.leaves import Value
 
 
+def _adapts(value: Value) -> str | None:
+    return "lora" if readers.flag(value) else None
+
+
+_ADAPTERS = (
+    Row("use_peft", facts.ADAPTER, read=_adapts),
+    Row("lora_r", facts.LORA_RANK),
+    Row("lora_alpha", facts.LORA_ALPHA),
+    Row("lora_dropout", facts.LORA_DROPOUT),
+    Row("lora_target_modules", facts.LORA_TARGETS),
+    Row("lora_modules_to_save", facts.TRAINED),
+    Row("use_rslora", facts.RSLORA),
+    Row("use_dora", change=why.DORA, harmless=(False,)),
+    Row("lora_task_type", reason=why.OF_ADAPTERS, harmless=("CAUSAL_LM",)),
+    Row("lora_*", change=why.ADAPTERS),
+    *(Row(key, change=why.QUANTIZED, harmless=(False,)) for key in ("load_in_4bit", "load_in_8bit")),
+    *(Row(key, reason=why.QUANTIZED) for key in ("bnb_4bit_quant_*", "use_bnb_nested_quant")),
+)
 _OWN = (
     Row("model_name_or_path", facts.MODEL),
     Row("model_revision", facts.REVISION),
@@ -57,8 +73,7 @@ _OWN = (
     Row("router_aux_loss_coef", change=why.BALANCE, harmless=(0, 0.0)),
     Row("activation_offloading", reason=why.OFFLOADS, harmless=(False,)),
     Row("model_init_kwargs.**", change=why.OWN_MODEL),
-    *(Row(key, change=why.LORA, harmless=(False,)) for key in _ADAPTER),
-    *(Row(key, reason=why.LORA) for key in _ADAPTER_OPTIONS),
+    *_ADAPTERS,
 )
 
 TRL = Kind(
@@ -76,9 +91,11 @@ TRL = Kind(
     defaults=(
         *((facts.LR, 2e-5), (facts.PARAM_DTYPE, "bfloat16"), (facts.RECOMPUTE, "full")),
         *((facts.SEQUENCE_LENGTH, 1024), (facts.PACKING, False)),
+        *((facts.LORA_RANK, 16), (facts.LORA_ALPHA, 32.0), (facts.LORA_DROPOUT, 0.05)),
         *ARGUMENT_DEFAULTS,
     ),
     spares_norms=True,
+    adapts_by_peft=True,
     tells_chats_by_columns=True,
     own_rows=partial(offloading_rows, recomputes=True),
     faults=argument_faults,

@@ -77,7 +77,6 @@ PURPOSES: Mapping[type[Op], str] = {
 
 _OUTSIDE = (
     ops.InitMesh,
-    ops.LoadLoss,
     ops.BuildModel,
     ops.AttachAdapters,
     ops.AttachAttention,
