@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from planc.deep_check.cache import load, save
-from planc.deep_check.codes import ESTIMATE_DIFFERS, REHEARSAL_FAILED
+from planc.deep_check.codes import ESTIMATE_DIFFERS, EXTENSION_NOT_RUN, REHEARSAL_FAILED
 from planc.diagnostics import Diagnostic
 from planc.estimate.collectives import as_called
 from planc.estimate.result import Estimate
+from planc.graph.extensions import extensions_of
 from planc.graph.graph import Graph
 from planc.record import record
 from planc.runtime.rehearsal.findings import Failure, Measured, Rehearsal
@@ -34,6 +35,18 @@ class Deep:
     is_cached: bool
 
 
+def own_code(graph: Graph, *, nowhere: Span) -> tuple[Diagnostic, ...]:
+    """A finding for each part of the plan's own code, which a rehearsal without permission would run."""
+    return tuple(
+        EXTENSION_NOT_RUN.at(
+            op.span or nowhere,
+            f"`{extension.entry}` is code in {extension.file}",
+            help=f"read {extension.file}, then add `--run-extensions`",
+        )
+        for op, extension in extensions_of(graph)
+    )
+
+
 def check_deep(
     graph: Graph,
     *,
@@ -45,9 +58,9 @@ def check_deep(
 ) -> Deep:
     """Rehearse a graph, or load its earlier rehearsal with the same libraries from the cache.
 
-    Relative paths start at `base`; findings without a line of the plan are at `nowhere`; `said` is called
-    with the name of each slow stage. Raises ValueError if this process has a process group, RunError if the
-    model can't be built. Imports torch.
+    If the plan has code of its own, the caller has permission to run it. Relative paths start at `base`;
+    findings without a line of the plan are at `nowhere`; `said` is called with the name of each slow stage.
+    ValueError if this process has a process group, RunError if the model can't be built. Imports torch.
     """
     rehearsal = load(graph, cache_dir=cache_dir)
     is_cached = rehearsal is not None

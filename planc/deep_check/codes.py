@@ -12,4 +12,6 @@ ESTIMATE_DIFFERS = Code(
     Severity.WARNING,
 )
 
-CODES: tuple[Code, ...] = (REHEARSAL_FAILED, ESTIMATE_DIFFERS)
+EXTENSION_NOT_RUN = Code("P852", "extension-not-run", "the plan's own code is not run unasked")
+
+CODES: tuple[Code, ...] = (REHEARSAL_FAILED, ESTIMATE_DIFFERS, EXTENSION_NOT_RUN)

@@ -21,6 +21,7 @@ from planc.graph.ops import (
     Draw,
     FreezeParameters,
     FullyShard,
+    LoadLoss,
     OpenData,
     Rows,
     ShardTensorParallel,
@@ -111,6 +112,8 @@ class RankWork:
     """Parts of the tokens whose logits exist at a time."""
     fuses_loss: bool
     """Whether one kernel computes the loss of logits, and one their gradient."""
+    has_own_loss: bool
+    """Whether the plan's own code computes the loss, of logits of the whole vocabulary."""
     tp: int
     cp: int
     around: Mapping[str, str]
@@ -271,6 +274,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         vocab_over=loss.vocab_over if inventory.vocab_size else (),
         loss_chunks=loss.chunks if inventory.vocab_size else 1,
         fuses_loss=any(isinstance(op, CompileModules) and op.fuses and op.loss for op in ops),
+        has_own_loss=any(isinstance(op, LoadLoss) for op in ops),
         is_compiled=any(isinstance(op, CompileModules) for op in ops),
         fused=_fused(ops, inventory),
         tp=graph.size(MeshDim.TP),

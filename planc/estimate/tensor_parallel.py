@@ -131,8 +131,18 @@ def _parameter_gradients(work: RankWork) -> Iterator[Collective]:
 
 
 def _loss(work: RankWork) -> Iterator[Collective]:
-    """Every token's maximum, sum of exponentials and label logit (torch.distributed.tensor.parallel.loss)."""
-    if work.vocab_over:
+    """Every token's maximum, sum of exponentials and label logit (torch.distributed.tensor.parallel.loss).
+
+    For the plan's own loss, the logits.
+    """
+    cause = "loss" if work.loss_chunks == 1 else "forward"
+    head = work.inventory.head
+    if work.vocab_over and work.has_own_loss and head is not None:
+        columns = -(-work.inventory.vocab_size // work.tp)
+        num_bytes = work.num_tokens // work.loss_chunks * columns * work.compute_dtype.size_bytes
+        count = work.loss_chunks * work.times
+        yield Collective(_OVER, work.tp, Kind.ALL_GATHER, cause, count, num_bytes)
+    elif work.vocab_over:
         num_bytes = work.num_tokens // work.loss_chunks * work.loss_bytes
-        cause, count = ("loss", 3) if work.loss_chunks == 1 else ("forward", 3 * work.loss_chunks)
-        yield Collective(_OVER, work.tp, Kind.ALL_REDUCE, cause, count * work.times, num_bytes)
+        count = 3 * work.loss_chunks * work.times
+        yield Collective(_OVER, work.tp, Kind.ALL_REDUCE, cause, count, num_bytes)

@@ -123,6 +123,8 @@ class _Builder:
                 return f"extends {_text(path)}"
             case ast.Import(path, alias, _):
                 return f"import {_text(path)} as {alias.text}"
+            case ast.Extension(path, _):
+                return f"extension {_text(path)}"
             case ast.Use(name, _):
                 return f"use {name.text}"
             case ast.Directive(name, call):

@@ -98,6 +98,8 @@ class Resource(StrEnum):
     HIDDEN = "hidden"
     """Hidden states between two stages of a pipeline, and their gradients."""
     LOGITS = "logits"
+    OWN_LOSS = "own_loss"
+    """The loss that the plan's own code computes, in the place of cross entropy."""
     LOSS = "loss"
     """The loss of one micro-batch, with its graph for backward."""
     STEP_LOSS = "step_loss"

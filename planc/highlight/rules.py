@@ -40,7 +40,7 @@ class Rule:
     kinds: tuple[Kind, ...]
 
 
-OPENING_KEYWORDS = ("extends", "import", "as", "param", "use", "override", "on")
+OPENING_KEYWORDS = ("extends", "import", "extension", "as", "param", "use", "override", "on")
 """Words that a name or a string follows; anywhere else they are names."""
 CONSTANTS = ("true", "false")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.extend.reference import Extension
 from planc.graph.graph import UNKNOWN_STEPS, AnyOp, Graph
 from planc.graph.ops import (
     Accumulate,
@@ -29,6 +30,7 @@ from planc.graph.ops import (
     InitAdapters,
     InitMesh,
     InitWeights,
+    LoadLoss,
     LoadWeights,
     Log,
     MaterialiseWeights,
@@ -99,6 +101,8 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         timeout_seconds=plan.mesh.timeout,
         span=plan.span("mesh"),
     )
+    if isinstance(plan.train.loss, Extension):
+        yield LoadLoss(extension=plan.train.loss, span=plan.span("train.loss"))
     yield from open_log(plan)
     yield BuildModel(
         path=plan.model.hf,
@@ -189,7 +193,7 @@ def _recomputation(bound: BoundPlan) -> Iterator[AnyOp]:
 
 
 def _compilation(bound: BoundPlan, compilation: spec.CompileSpec) -> Iterator[AnyOp]:
-    if not bound.compiled and not compilation.loss:
+    if not bound.compiled and not bound.plan.compiles_loss:
         return
     backend, mode = _backend(compilation)
     yield CompileModules(
@@ -197,7 +201,7 @@ def _compilation(bound: BoundPlan, compilation: spec.CompileSpec) -> Iterator[An
         mode=mode,
         fullgraph=compilation.fullgraph,
         dynamic=compilation.dynamic,
-        loss=compilation.loss,
+        loss=bound.plan.compiles_loss,
         modules=tuple(bound.compiled),
         span=compilation.span,
     )

@@ -128,7 +128,7 @@ def _at_top(place: _Place) -> Iterator[Item]:
         for kind, shape in BLOCKS.items():
             if kind not in written:
                 yield place.item(kind, Kind.BLOCK, doc=on_one_line(shape.record.__doc__, of=shape.record))
-        for word in ("param", "extends", "import", "expect"):
+        for word in ("param", "extends", "import", "extension", "expect"):
             yield place.item(word, Kind.KEYWORD)
     elif statement[0] == "param" and statement[-1] == ":":
         yield from (place.item(word, Kind.WORD) for word in _PARAM_TYPES)

@@ -18,7 +18,7 @@ from planc.syntax import ast
 from planc.syntax.tokens import Token, lines
 
 _IN_COMMENT = re.compile(r'(?:[^"#]|"[^"]*")*#')
-_TOP = (*BLOCKS, "expect", "param", "extends", "import")
+_TOP = (*BLOCKS, "expect", "param", "extends", "import", "extension")
 
 
 @record

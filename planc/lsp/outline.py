@@ -49,7 +49,7 @@ def _symbols(statement: ast.Statement, source: SourceFile) -> Iterator[Symbol]:
             yield Symbol(names or '""', Kind.RULE, action.name.text, span, patterns[0].span)
         case ast.Param(name, _, default, span):
             yield Symbol(name.text, Kind.PARAM, source.text_of(default.span), span, name.span)
-        case ast.Extends(path, span) | ast.Import(path, _, span):
+        case ast.Extends(path, span) | ast.Import(path, _, span) | ast.Extension(path, span):
             yield Symbol(path.value or '""', Kind.FILE, "", span, path.span)
         case _:
             return

@@ -29,7 +29,7 @@ def definition(analysis: Analysis, line: int, column: int) -> Target | None:
     path = path_to(analysis.tree, line, column)
     for node in reversed(path):
         match node:
-            case ast.Extends(path=written) | ast.Import(path=written):
+            case ast.Extends(path=written) | ast.Import(path=written) | ast.Extension(path=written):
                 return _file(analysis, written)
             case ast.Use(name):
                 return _fragment(analysis, name, column - name.span.column)

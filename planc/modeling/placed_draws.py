@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from planc.modeling.draws import LEAST, Box, Distribution, Normal, TruncatedNormal, Uniform, fill
-from planc.modeling.private import TorchDispatchMode, tree_leaves
+from planc.modeling.private import FakeTensor, TorchDispatchMode, tree_leaves
 
 KeyOf = Callable[[str, int], int]
 """The key of a tensor's n-th draw, by the tensor's local name and n from 0."""
@@ -133,10 +133,10 @@ class Draws(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
 
 class Whole(Draws):  # type: ignore[no-untyped-call]
-    """Draws into real tensors, and nothing into those on meta, which have no memory."""
+    """Draws into real tensors, and nothing into those on meta and in a rehearsal, which have no values."""
 
     def draw(self, name: str, view: Tensor, of: Distribution) -> None:
-        if view.is_meta:
+        if view.is_meta or isinstance(view, FakeTensor):
             return
         everything = tuple(slice(0, size) for size in view.shape)
         fill(view, everything, shape=tuple(view.shape), key=self.next_key(name), of=of)

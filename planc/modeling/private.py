@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+# A tensor without values, in a rehearsal.
+from torch._subclasses.fake_tensor import FakeTensor
+
 # Sees every op that is called, below autograd: probes, draws of weights and the rehearsal follow tensors so.
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # The tensors of an op's arguments, however they are nested.
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-__all__ = ["TorchDispatchMode", "tree_leaves", "tree_map_only"]
+__all__ = ["FakeTensor", "TorchDispatchMode", "tree_leaves", "tree_map_only"]

@@ -29,6 +29,8 @@ UNKNOWN_IMPORT = Code("P237", "unknown-import", "unknown import")
 UNKNOWN_FRAGMENT = Code("P238", "unknown-fragment", "unknown fragment")
 WRONG_FRAGMENT = Code("P239", "wrong-fragment", "a fragment used in the wrong block")
 UNUSED_IMPORT = Code("P240", "unused-import", "unused import")
+BAD_EXTENSION = Code("P241", "bad-extension", "an extension that planc can't use")
+UNUSED_EXTENSION = Code("P242", "unused-extension", "unused extension")
 
 RESOLVE_CODES = (
     UNKNOWN_BLOCK,
@@ -44,6 +46,7 @@ RESOLVE_CODES = (
     UNKNOWN_ACTION,
     BAD_PATTERN,
     UNUSED_PARAM,
+    UNUSED_EXTENSION,
     UNKNOWN_TARGET,
     UNKNOWN_MESH_DIM,
 )
@@ -60,6 +63,7 @@ LINK_CODES = (
     UNKNOWN_FRAGMENT,
     WRONG_FRAGMENT,
     UNUSED_IMPORT,
+    BAD_EXTENSION,
 )
 
 CODES = (*RESOLVE_CODES, *LINK_CODES)

@@ -35,7 +35,7 @@ def home(statement: ast.Statement, *, scope: Scope) -> str | None:
             is_known = kind.text in BLOCKS or kind.text == "expect"
             foreign = None if is_known else foreign_help(kind.text)
             return nested_home(kind.text) or foreign or _TOP_LEVEL
-        case ast.Param() | ast.Extends() | ast.Import():
+        case ast.Param() | ast.Extends() | ast.Import() | ast.Extension():
             return _TOP_LEVEL
         case ast.Use():
             return "move `use` to a block of the fragment's kind"

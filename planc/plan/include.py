@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 import re
 from collections.abc import Callable, Mapping
@@ -9,8 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from planc.diagnostics import Diagnostic, Label, has_errors
+from planc.extend import KINDS
+from planc.extend.declarations import Declaration, Place, read_declarations
 from planc.plan import codes
 from planc.plan.blocks import BLOCKS
+from planc.plan.scalars import listed
 from planc.record import record
 from planc.source import SourceFile, Span
 from planc.syntax import ast
@@ -42,6 +46,20 @@ class Imported:
 
 
 @record
+class ExtensionFile:
+    """A file of Python code that an `extension` names, read and never run.
+
+    `path` is relative to the top plan's folder; `digest` is the SHA-256 of the text.
+    """
+
+    statement: ast.Extension
+    path: str
+    source: SourceFile
+    digest: str
+    declarations: tuple[Declaration, ...]
+
+
+@record
 class Layer:
     """One file of the chain with what it imports."""
 
@@ -59,6 +77,7 @@ class Files:
     layers: tuple[Layer, ...]
     sources: Mapping[str, SourceFile]
     included: Mapping[str, Span]
+    extensions: tuple[ExtensionFile, ...] = ()
 
 
 def read_files(file: ast.PlanFile, *, load: Load) -> tuple[Files, bool, tuple[Diagnostic, ...]]:
@@ -69,11 +88,12 @@ def read_files(file: ast.PlanFile, *, load: Load) -> tuple[Files, bool, tuple[Di
     current: ast.PlanFile | None = file
     while current is not None:
         layers.insert(0, Layer(current, reader.imports(current, path)))
+        reader.extend_by_code(current, path)
         statement = reader.base(current)
         if statement is None:
             break
         path, current = reader.extend(statement.path, path)
-    files = Files(tuple(layers), reader.sources, reader.included)
+    files = Files(tuple(layers), reader.sources, reader.included, tuple(reader.extensions.values()))
     return files, not reader.is_broken, tuple(reader.diagnostics)
 
 
@@ -86,6 +106,13 @@ def _is_whole(file: ast.PlanFile) -> bool:
     return has_base or any(block.kind.text in BLOCKS and BLOCKS[block.kind.text].required for block in blocks)
 
 
+def _span_of(place: Place, source: SourceFile) -> Span:
+    """A place of Python's parser, which ends lines where a plan does not, too."""
+    is_inside = place.end_line <= len(source.lines)
+    span = Span(source.name, place.line, place.column, place.end_line, place.end_column)
+    return span if is_inside else source.start()
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class _Reader:
     """The state of one reading: files by path, each read once, and the chain of `extends` so far."""
@@ -95,6 +122,8 @@ class _Reader:
     sources: dict[str, SourceFile] = field(default_factory=dict)
     files: dict[str, ast.PlanFile | None] = field(default_factory=dict)
     included: dict[str, Span] = field(default_factory=dict)
+    extensions: dict[str, ExtensionFile] = field(default_factory=dict)
+    """Files of Python code by path."""
     diagnostics: list[Diagnostic] = field(default_factory=list)
     is_broken: bool = False
 
@@ -159,6 +188,36 @@ class _Reader:
                 found.append(Imported(statement, target, tree))
         return tuple(found)
 
+    def extend_by_code(self, file: ast.PlanFile, path: str) -> None:
+        """Read the Python files that a file names, each once."""
+        for statement in file.statements:
+            if not isinstance(statement, ast.Extension):
+                continue
+            target = self._path(statement.path, path)
+            if target is None:
+                continue
+            if target in self.extensions:
+                first = Label(self.extensions[target].statement.span, "first given here")
+                text, help = "this file is named twice", "remove this line"
+                self._report(codes.DUPLICATE.at(statement.span, text, secondary=(first,), help=help))
+            elif not target.endswith(".py"):
+                text, help = f"`{target}` is not a `.py` file", "name a file of Python code"
+                self._refuse(codes.BAD_EXTENSION.at(statement.path.span, text, help=help))
+            elif (source := self._text(target, statement.path.span)) is not None:
+                self._read_extension(statement, target, source)
+
+    def _read_extension(self, statement: ast.Extension, path: str, source: SourceFile) -> None:
+        declarations, problems = read_declarations(source.text, kinds=KINDS)
+        for problem in problems:
+            span = _span_of(problem.place, source)
+            self._refuse(codes.BAD_EXTENSION.at(span, problem.text, help=problem.help))
+        if not declarations and not problems:
+            text = f"`{path}` registers nothing"
+            help = f"decorate a function with {listed(f'`@{word}(...)`' for word in KINDS)} of `planc.extend`"
+            self._refuse(codes.BAD_EXTENSION.at(statement.path.span, text, help=help))
+        digest = hashlib.sha256(source.text.encode()).hexdigest()
+        self.extensions[path] = ExtensionFile(statement, path, source, digest, declarations)
+
     def _path(self, written: ast.Text, folder_of: str) -> str | None:
         """A written path, relative to the top plan's folder; None after a report."""
         text = written.value
@@ -202,6 +261,17 @@ class _Reader:
         return self.files[path]
 
     def _read_first(self, path: str, span: Span) -> ast.PlanFile | None:
+        source = self._text(path, span)
+        if source is None:
+            return None
+        file, problems = parse(source)
+        if has_errors(problems):
+            self._refuse(*problems)
+            return None
+        return file
+
+    def _text(self, path: str, span: Span) -> SourceFile | None:
+        """The text of a file, within the limits of what a plan includes; None after a report."""
         if len(self.files) + 1 >= MAX_FILES:
             # Reported once: further files are not read.
             if len(self.files) + 1 == MAX_FILES:
@@ -220,11 +290,7 @@ class _Reader:
             help = f"keep them below {MAX_INCLUDED_CHARACTERS} characters in total"
             self._refuse(codes.INCLUDES_TOO_LARGE.at(span, text, help=help))
             return None
-        file, problems = parse(source)
-        if has_errors(problems):
-            self._refuse(*problems)
-            return None
-        return file
+        return source
 
     def _report(self, diagnostic: Diagnostic) -> None:
         self.diagnostics.append(diagnostic)

@@ -14,10 +14,10 @@ from planc.diagnostics import Applicability, Diagnostic, Fix, Label
 from planc.plan import codes
 from planc.plan.blocks import BLOCKS
 from planc.plan.fragments import Fragments, Uses, read_fragments
-from planc.plan.include import Files, Layer, Load, read_files
+from planc.plan.include import ExtensionFile, Files, Layer, Load, read_files
 from planc.plan.overrides import Override
 from planc.plan.params import words
-from planc.plan.scope import Links, OriginStep, Scope
+from planc.plan.scope import Links, OriginStep, Registered, Registry, Scope
 from planc.record import record
 from planc.source import SourceFile, Span
 from planc.syntax import ast
@@ -38,13 +38,14 @@ class Linked:
     links: Links
     sources: Mapping[str, SourceFile]
     included: Mapping[str, Span]
+    extensions: tuple[ExtensionFile, ...] = ()
 
 
 def link(file: ast.PlanFile, *, load: Load) -> tuple[Linked, tuple[Diagnostic, ...]]:
     """A plan with all that it extends and uses, and findings."""
     files, is_whole, problems = read_files(file, load=load)
     if not is_whole:
-        return Linked(None, (), Links(), files.sources, files.included), problems
+        return Linked(None, (), Links(), files.sources, files.included, files.extensions), problems
     linker = _Linker()
     for layer in files.layers:
         linker.add(layer)
@@ -55,11 +56,28 @@ def link(file: ast.PlanFile, *, load: Load) -> tuple[Linked, tuple[Diagnostic, .
         frozenset(linker.idle),
         _folders(files),
         frozenset(linker.incomplete),
+        _registry(files, linker.scope),
     )
     return (
-        Linked(linked, tuple(linker.overrides), links, files.sources, files.included),
+        Linked(linked, tuple(linker.overrides), links, files.sources, files.included, files.extensions),
         (*problems, *linker.scope.diagnostics),
     )
+
+
+def _registry(files: Files, scope: Scope) -> Registry:
+    """What the plan's own code registers; a name that two files register is reported."""
+    registry: dict[str, dict[str, Registered]] = {}
+    for file in files.extensions:
+        for declared in file.declarations:
+            of_kind = registry.setdefault(declared.kind, {})
+            if declared.name in of_kind:
+                first = Label(of_kind[declared.name].statement.path.span, "first registered by this file")
+                text = f"registers the {declared.kind} `{declared.name}` again"
+                help = "rename one of them"
+                scope.report(codes.DUPLICATE, file.statement.path.span, text, secondary=(first,), help=help)
+                continue
+            of_kind[declared.name] = Registered(declared, file.path, file.digest, file.statement)
+    return registry
 
 
 def _folders(files: Files) -> dict[str, str]:
@@ -119,7 +137,7 @@ class _Linker:
         settings: list[ast.Setting] = []
         for statement in layer.file.statements:
             match statement:
-                case ast.Extends() | ast.Import() | ast.Param():
+                case ast.Extends() | ast.Import() | ast.Extension() | ast.Param():
                     pass
                 case ast.Setting():
                     settings.append(statement)

@@ -15,6 +15,7 @@ from planc.plan.apply_overrides import apply_overrides
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.call_arguments import argument_home, argument_origins, via_parameters
 from planc.plan.expectations import resolve_expectations
+from planc.plan.extensions import report_unused_code
 from planc.plan.foreign_help import foreign_help, meant_block, meant_by
 from planc.plan.homes import home, nested_home, rule_instead
 from planc.plan.mesh_dims import mesh_dims
@@ -54,7 +55,9 @@ def resolve(
     links = links or Links()
     params, problems = resolve_params(file, overrides)
     statements = () if params.other_overrides or links.incomplete else file.statements
-    scope = Scope(params.values, params.broken, list(problems), links.folders, statements, is_whole)
+    scope = Scope(
+        params.values, params.broken, list(problems), links.folders, statements, is_whole, links.registry
+    )
     resolver = Resolver(scope, links)
     resolver.spans[""] = Span(file.file, 1, 1, 1, 1)
     written = _collect(file, resolver)
@@ -66,6 +69,7 @@ def resolve(
             report_block(kind, shape, resolver.scope, file=file.span)
     meant = misspelled(file, links.idle, resolver.scope.diagnostics, params=params.values)
     _report_unused(params.values, used_names(file, overrides) | meant, resolver)
+    report_unused_code(scope)
     diagnostics = tuple(resolver.scope.diagnostics)
     if has_errors(diagnostics) or links.incomplete:
         return None, diagnostics
@@ -75,6 +79,7 @@ def resolve(
             expectations=expectations,
             origins=resolver.origins,
             spans=resolver.spans,
+            extensions=tuple(sorted(scope.used_files)),
             **records,
         ),
         diagnostics,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from planc.diagnostics import Applicability, Code, Diagnostic, Fix, Label
 from planc.diagnostics.suggest import closest, is_slip
+from planc.extend.declarations import Declaration
 from planc.record import record
 from planc.source import Span
 from planc.syntax import ast
@@ -38,6 +39,20 @@ class OriginStep:
 
 
 @record
+class Registered:
+    """What a file of a plan's own code registers: its declaration, and the file it is in."""
+
+    declaration: Declaration
+    file: str
+    digest: str
+    statement: ast.Extension
+
+
+Registry = Mapping[str, Mapping[str, Registered]]
+"""What a plan's own code registers, by kind and name."""
+
+
+@record
 class Links:
     """What resolving a plan of several files has to know of them.
 
@@ -53,6 +68,7 @@ class Links:
     idle: frozenset[str] = frozenset()
     folders: Mapping[str, str] = field(default_factory=dict)
     incomplete: frozenset[str] = frozenset()
+    registry: Registry = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -70,6 +86,9 @@ class Scope:
     folders: Mapping[str, str] = field(default_factory=dict)
     statements: Sequence[ast.Statement] = ()
     is_whole: bool = True
+    registry: Registry = field(default_factory=dict)
+    used_files: set[str] = field(default_factory=set)
+    """The files of the plan's own code of which something is used."""
     _unjudged: set[Span] = field(default_factory=set)
 
     def lookup(self, value: ast.Value) -> tuple[ast.Value, tuple[Label, ...]]:

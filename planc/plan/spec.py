@@ -33,7 +33,7 @@ from planc.plan.rope import ROPES, RopeScaling
 from planc.plan.scalars import STEPS, Bool, Choice, Float, Int, Quantity
 from planc.plan.scope import OriginStep
 from planc.plan.style_actions import StyleAction
-from planc.plan.train import TrainSpec
+from planc.plan.train import CrossEntropy, TrainSpec
 from planc.plan.types import Optional, Variant, key
 from planc.record import record
 from planc.source import Span
@@ -375,8 +375,15 @@ class Plan:
     expectations: tuple[Expectation, ...]
     origins: Mapping[str, tuple[OriginStep, ...]]
     spans: Mapping[str, Span]
+    extensions: tuple[str, ...] = ()
+    """The plan's own Python files, relative to its directory."""
     num_sequences: int | None = None
     """The sequences of the training data, for a plan whose steps were computed from them."""
+
+    @property
+    def compiles_loss(self) -> bool:
+        """Whether torch.compile gets the loss: cross entropy, if the plan does not say otherwise."""
+        return self.compile is not None and self.compile.loss and isinstance(self.train.loss, CrossEntropy)
 
     def span(self, path: str) -> Span:
         """The span of `mesh.tp`; for a default, the span of its block, or the start of the file."""

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from planc.extend.loss import LOSS
+from planc.extend.reference import Extension
+from planc.plan.extensions import OrExtension
 from planc.plan.scalars import STEPS, Int, Quantity
 from planc.plan.shares import Weight
-from planc.plan.types import Optional, OrAuto, key
+from planc.plan.types import Optional, OrAuto, Variant, key
 from planc.record import record
 
 if TYPE_CHECKING:
     from fractions import Fraction
+
+
+@record
+class CrossEntropy:
+    """The negative log-likelihood of each label."""
 
 
 @record
@@ -29,6 +37,11 @@ class TrainSpec:
         Optional(Int(1)), default=None, doc="tokens per optimizer step, over all ranks", example="8192"
     )
     log_every: int = key(Quantity(STEPS, low=1), default=1, doc="steps between log lines")
+    loss: CrossEntropy | Extension = key(
+        OrExtension(LOSS, Variant({"cross_entropy": CrossEntropy}, "loss")),
+        default=CrossEntropy(),
+        doc="the value of each token; a step's loss is its mean over the tokens that have a label",
+    )
     loss_chunks: int | Literal["auto"] = key(
         OrAuto(Int(1)),
         default=1,

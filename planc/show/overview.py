@@ -102,10 +102,10 @@ def overview(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Ro
         some = f", of which {len(bound.selective)} selectively" if bound.selective else ""
         some += f", {len(bound.offloaded)} from inputs in host memory" if bound.offloaded else ""
         yield "recomputed", f"{of_plan.recomputed_modules(graph).text}{some}"
-    if plan.compile and (bound.compiled or plan.compile.loss):
+    if plan.compile and (bound.compiled or plan.compiles_loss):
         how = _written(plan.compile, ("backend",))
         modules = (of_plan.compiled_modules(graph).text,) if bound.compiled else ()
-        loss = ("the loss",) if plan.compile.loss else ()
+        loss = ("the loss",) if plan.compiles_loss else ()
         yield "compiled", f"{' and '.join((*modules, *loss))} by {how}"
     for name, record in (("data", plan.data), ("optimizer", plan.optimizer)):
         yield name, _written(record, ("source", "tokenizer", "kind", "schedule"))

@@ -41,6 +41,8 @@ def resolved_text(bound: BoundPlan) -> str:
     ]
     if bound.plan.expectations:
         blocks.append("\n".join(_expect(bound)))
+    if bound.plan.extensions:
+        blocks.insert(0, "\n".join(f'extension "{file}"' for file in bound.plan.extensions))
     text = "\n\n".join(blocks) + "\n"
     formatted, _ = format_source(SourceFile(bound.plan.name, text))
     return (

@@ -118,6 +118,14 @@ class Import:
 
 
 @record
+class Extension:
+    """`extension "losses.py"`: a Python file, what it registers is the plan's to name."""
+
+    path: Text
+    span: Span
+
+
+@record
 class Use:
     """`use llama.sequence_parallel`: a fragment's statements stand here. `name` has the dots."""
 
@@ -171,7 +179,7 @@ class Block:
     span: Span
 
 
-Statement = Extends | Import | Param | Block | Setting | Rule | Use | Directive | Comparison
+Statement = Extends | Import | Extension | Param | Block | Setting | Rule | Use | Directive | Comparison
 
 
 @record

@@ -34,6 +34,8 @@ class Builder:
                 return ast.Extends(self._text(parts[0]), self._span(tree))
             case "import":
                 return ast.Import(self._text(parts[0]), self._name(parts[1]), self._span(tree))
+            case "extension":
+                return ast.Extension(self._text(parts[0]), self._span(tree))
             case "use":
                 return ast.Use(self._path(_tree(parts[0])), self._span(tree))
             case "param":

@@ -14,7 +14,7 @@ from planc.source import SourceFile, Span
 from planc.syntax import codes
 from planc.syntax.budget import span_at
 
-_KEYWORDS = ("param", "override", "extends", "import", "use")
+_KEYWORDS = ("param", "override", "extends", "import", "extension", "use")
 _BLOCK = "write the block as `{name} {{ ... }}`"
 _LIST = "write a list as `[a, b]`"
 _COMMENT = "start a comment with `#`"

@@ -150,6 +150,7 @@ def open_run(task: Task, observer: Observer) -> Run:
     return Run(
         *(task.graph, hashed, launch, paths, Together(observer), device),
         reports_sample_ids=True,
+        runs_extensions=True,
         store=store,
         statements=Statements(store, launch.rank, launch.world_size),
     )

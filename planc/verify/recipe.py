@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from planc.data_sources.kinds import JsonLinesSource
+from planc.extend.reference import Extension
 from planc.inventory.routers import routers
 from planc.plan.adapter import Lora
 from planc.plan.balance import Layers, Over, balance_loss, is_balanced
@@ -75,6 +76,9 @@ class Recipe:
     matrices: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """The parameters that Muon updates, and the rows of each part of those that fuse several."""
     balance: Balance | None = None
+    loss: Extension | None = None
+    """The loss that the plan's own code computes, in the place of cross entropy."""
+    first_position: int = 0
     adapted: tuple[str, ...] = ()
     """The linear layers with adapters."""
     adapter: Lora | None = None
@@ -113,6 +117,8 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         decays=tuple((name, decay) for names, decay in decays for name in names),
         rates=tuple((name, lr) for names, lr in rates for name in names),
         frozen=renamed.of(tuple(bound.frozen)),
+        loss=plan.train.loss if isinstance(plan.train.loss, Extension) else None,
+        first_position=bound.inventory.positions.first,
         adapted=renamed.of(tuple(bound.adapted)),
         adapter=plan.adapter.kind if plan.adapter else None,
         balance=_balance(bound, renamed, micro_batch, global_batch=micro_batch * micro_steps * dp_size),

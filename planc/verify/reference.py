@@ -7,8 +7,9 @@ time.
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -27,6 +28,7 @@ from planc.plan.optimizer import kind_of
 from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.packing import PackedDataset
 from planc.runtime.data.padding import PaddedDataset
+from planc.runtime.extensions import arguments_of, load_extension
 from planc.runtime.torch.weights.adapters import fill_adapters
 from planc.runtime.torch.weights.weights import initialize
 from planc.verify.muon import Muon
@@ -79,10 +81,11 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     optimizers = _optimizers(model, recipe)
     schedules = [LambdaLR(optimizer, lambda done: factor(recipe, step=done + 1)) for optimizer in optimizers]
     routes = Routes(model, recipe.balance, num_sequences=recipe.global_batch) if recipe.balance else None
+    values_of = _values_of(recipe)
     losses, balances, norms, rates, ids, gradients = [], [], [], [], [], {}
     for step in range(recipe.num_steps):
         sample_ids = data.order.sample_ids(step * recipe.global_batch, count=recipe.global_batch)
-        loss = _loss(model, texts_of(data, sample_ids, recipe=recipe), routes)
+        loss = _loss(model, texts_of(data, sample_ids, recipe=recipe), routes, values_of=values_of)
         added = torch.stack(routes.losses()).sum() if routes else torch.zeros(())
         (loss + added).backward()  # type: ignore[no-untyped-call]
         if step == 0:
@@ -149,7 +152,33 @@ def snapshot(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
-def _loss(model: nn.Module, texts: Sequence[Text], routes: Routes | None) -> Tensor:
+ValuesOf = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""The value of each token, of logits [texts, length, vocabulary], labels and tokens, both [texts, length]."""
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor, tokens: Tensor) -> Tensor:
+    return cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+
+
+def _values_of(recipe: Recipe) -> ValuesOf:
+    """Cross entropy, or the plan's own loss, which is called by all tokens of equally long texts at once."""
+    if recipe.loss is None:
+        return _cross_entropy
+    function = load_extension(recipe.loss, base=recipe.base, is_allowed=True)
+    given = arguments_of(recipe.loss)
+    known = inspect.signature(function).parameters
+
+    def values_of(logits: Tensor, labels: Tensor, tokens: Tensor) -> Tensor:
+        places = recipe.first_position + torch.arange(tokens.shape[1]).expand_as(tokens)
+        offered = {"input_ids": tokens.flatten(), "position_ids": places.flatten()}
+        wanted = {name: value for name, value in offered.items() if name in known}
+        values: Tensor = function(logits.flatten(0, 1), labels.flatten(), **wanted, **given)
+        return values
+
+    return values_of
+
+
+def _loss(model: nn.Module, texts: Sequence[Text], routes: Routes | None, *, values_of: ValuesOf) -> Tensor:
     """The mean over all tokens but the first of each text. A model sees texts of one length together, without
     any effect on each other."""
     by_length: dict[int, list[Text]] = {}
@@ -162,9 +191,9 @@ def _loss(model: nn.Module, texts: Sequence[Text], routes: Routes | None) -> Ten
             routes.expect([text.sequence for text in members], length=length - 1)
         logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
         logits = logits if logits.dtype is torch.float64 else logits.float()
-        labels = tokens[:, 1:].flatten()
-        total = total + cross_entropy(logits.flatten(0, 1), labels, reduction="sum")
-        num_labels += len(labels)
+        labels = tokens[:, 1:]
+        total = total + values_of(logits, labels, tokens[:, :-1]).sum()
+        num_labels += labels.numel()
     return total / num_labels
 
 

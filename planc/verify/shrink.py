@@ -8,6 +8,7 @@ are equal, the first two.
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import nn
 
 from planc.data_sources.kinds import PythonStdlibSource
 from planc.graph import ops
+from planc.graph.extensions import extensions_of
 from planc.graph.graph import Graph
 from planc.inventory.small_config import Config, Demands, shrink_config
 from planc.modeling.tensor_dtypes import kept_in_float32
@@ -62,6 +64,9 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
     small = shrink_config(_config_of(model), demands, aliases=type(model.config).attribute_map)
     _write_config(folder / MODEL, small)
     _write_corpus(folder / CORPUS)
+    for _, extension in extensions_of(graph):
+        (folder / extension.file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(base / extension.file, folder / extension.file)
     digest = config_digest(folder / MODEL)
     # The small config has what a plan sets in the large one.
     built = replace(build, path=MODEL, config_digest=digest, dtype=dtype)

@@ -17,11 +17,13 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
+from planc.graph.extensions import extensions_of
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import CompileModules
 from planc.plan.bind import BoundPlan
 from planc.runtime.data.errors import DataError
 from planc.runtime.errors import STOPS, RunError
+from planc.runtime.extensions import not_permitted
 from planc.tables import plural
 from planc.verify.compare import disagreements, relative_distance, worst_gradient, worst_relative
 from planc.verify.outcome import Item, Report, Verdict
@@ -60,13 +62,16 @@ def verify(
     dtype: DType = DType.FLOAT32,
     backend: str = "gloo",
     before_op: BeforeOp | None = None,
+    runs_extensions: bool = False,
 ) -> Report:
     """Every item's verdict. The plan's relative paths start at `base`; `before_op` plants bugs in tests.
 
     Ranks run on CPUs with gloo, on CUDA devices with nccl; the one process always runs on the CPU.
     CannotShrink if the model has no small twin or one process can't train it; RunError if its config.json
-    changed meanwhile.
+    changed meanwhile, or if the plan has code of its own and not `runs_extensions`.
     """
+    if not runs_extensions:
+        _refuse_own_code(graph)
     start_server()
     with TemporaryDirectory(prefix="planc-verify-") as name:
         folder = Path(name)
@@ -87,6 +92,12 @@ def verify(
         num_steps=shrunk.recipe.num_steps,
         verdicts=verdicts,
     )
+
+
+def _refuse_own_code(graph: Graph) -> None:
+    """RunError for a plan with code of its own."""
+    for _, extension in extensions_of(graph):
+        raise not_permitted(extension)
 
 
 def _require_devices(num_ranks: int) -> None:

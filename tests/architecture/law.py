@@ -19,6 +19,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "diagnostics": ("source", "outgoing"),
     "syntax": ("source", "diagnostics"),
     "fmt": ("source", "diagnostics", "syntax"),
+    "extend": (),
     "modeling": (),
     "inventory": ("vocab", "hub", "modeling"),
     "styles": ("vocab", "inventory.schema"),
@@ -28,7 +29,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "plan": (
         *("source", "vocab", "devices", "hub", "diagnostics", "syntax", "styles"),
         *("inventory.adapters", "inventory.schema", "inventory.routers", "optimizers"),
-        *("data_sources", "pipelining"),
+        *("data_sources", "pipelining", "extend"),
     ),
     "layouts": (
         "vocab",
@@ -46,10 +47,12 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "graph": (
         *("source", "vocab", "strict_json", "devices", "styles", "optimizers", "data_sources", "pipelining"),
+        "extend",
     ),
     "lower": (
         *("vocab", "styles", "optimizers", "plan", "layouts", "graph", "inventory.schema"),
         *("inventory.adapters", "inventory.routers", "inventory.matrices", "pipelining", "data_sources"),
+        "extend",
     ),
     "estimate": (
         *("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
@@ -63,7 +66,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "figures": ("vocab", "tables", "devices", "graph", "estimate"),
     "runtime": (
         *("source", "vocab", "outgoing", "strict_json", "tables", "devices", "hub", "modeling"),
-        *("styles", "optimizers", "graph", "data_sources", "figures.plan", "pipelining"),
+        *("styles", "optimizers", "graph", "data_sources", "figures.plan", "pipelining", "extend"),
     ),
     "data_view": ("source", "outgoing", "tables", "diagnostics", "data_sources", "graph", "runtime"),
     "deep_check": (
@@ -81,7 +84,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "verify": (
         *("vocab", "tables", "modeling", "plan", "graph", "lower", "runtime", "inventory.routers"),
-        *("inventory.small_config", "optimizers", "pipelining", "data_sources"),
+        *("inventory.small_config", "optimizers", "pipelining", "data_sources", "extend"),
     ),
     "doctor": (
         *("source", "vocab", "tables", "hub", "diagnostics", "graph", "estimate", "runtime"),
@@ -160,11 +163,12 @@ INSIDE: dict[str, dict[str, tuple[str, ...]]] = {
         "interpreter": ("errors", "failures"),
         "ranks": ("errors", "files", "numerics", "observer", "process"),
         "run_directory": ("errors", "files", "numerics", "observer", "checkpoint_format"),
+        "extensions": ("errors",),
         "data": ("cpus", "errors", "file_systems", "files", "checkpoint_format", "ranks"),
         "torch": (
             *("compilers", "errors", "files", "loss_window", "numerics", "observer", "schedule"),
             *("throughput", "checkpoint_format", "collectives", "model_files", "process", "stopping"),
-            *("trackers", "interpreter", "ranks", "run_directory", "data"),
+            *("trackers", "interpreter", "ranks", "run_directory", "extensions", "data"),
         ),
         "rehearsal": ("errors", "observer", "process", "interpreter", "ranks", "data", "torch"),
     },
@@ -180,16 +184,20 @@ INSIDE: dict[str, dict[str, tuple[str, ...]]] = {
         "dropout": ("copies", "run", "parallel", "attention"),
         "checkpoint": ("run", "state", "agreement", "parallel"),
         "weights": ("dtypes", "run", "state", "agreement", "parallel", "attention", "checkpoint"),
+        "extensions": ("run", "state", "agreement"),
         "training": (
             *("private", "copies", "dtypes", "run", "state"),
-            *("agreement", "parallel", "attention", "dropout"),
+            *("agreement", "parallel", "attention", "dropout", "extensions"),
         ),
         "reporting": ("private", "copies", "run", "state", "parallel", "training"),
         "dispatch": (
             *("state", "agreement", "parallel", "attention", "dropout", "checkpoint", "weights"),
-            *("training", "reporting"),
+            *("extensions", "training", "reporting"),
         ),
-        "handlers": ("parallel", "dropout", "checkpoint", "weights", "training", "reporting", "dispatch"),
+        "handlers": (
+            *("parallel", "dropout", "checkpoint", "weights", "extensions", "training"),
+            *("reporting", "dispatch"),
+        ),
         "backend": (
             *("run", "state", "agreement", "parallel", "checkpoint", "weights", "training"),
             *("reporting", "dispatch", "handlers"),
@@ -212,7 +220,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "safetensors": ("planc/runtime/torch/", "planc/verify/ranks.py"),
     "tokenizers": ("planc/runtime/data/encoding/",),
     "jinja2": ("planc/runtime/data/encoding/template.py",),
-    "numpy": ("planc/runtime/data/", "planc/data_view/shown.py", "planc/modeling/draws.py", *WORKERS),
+    "numpy": ("planc/runtime/data/", "planc/data_view/shown.py", *WORKERS),
     "datasets": ("planc/runtime/data/arrow_rows.py",),
     "pyarrow": ("planc/runtime/data/arrow_rows.py", "planc/runtime/data/content.py"),
     "lark": ("planc/syntax/",),

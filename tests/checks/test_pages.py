@@ -20,12 +20,12 @@ from planc.plan.blocks import BLOCKS
 PACKAGE = Path(planc.__path__[0])
 WITHOUT_PLAN = (
     *("P100", "P103", "P105", "P106", "P110", "P234", "P235", "P236"),
-    *("P850", "P851", "P860", "P861", "P862"),
+    *("P850", "P851", "P852", "P860", "P861", "P862"),
 )
 """Codes of files that cannot be read, or are too many, of rehearsals and of data: no text shows them."""
 
 EXAMPLE = re.compile(r"^```plan (fails|passes)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"^```plan (\S+\.plan)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^```(?:plan|python) (\S+\.(?:plan|py))\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A file that the page's examples, which are `example.plan`, may include."""
 DIRECTIVE = re.compile(r"^# (world-size|set): (.+)$", re.MULTILINE)
 

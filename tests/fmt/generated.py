@@ -92,6 +92,7 @@ def _statements() -> st.SearchStrategy[Tokens]:
         )
         | st.tuples(NAMES)
         | st.builds(lambda path: ("extends", path), STRINGS)
+        | st.builds(lambda path: ("extension", path), STRINGS)
         | st.builds(lambda path, alias: ("import", path, "as", alias), STRINGS, NAMES)
         | st.builds(lambda names: ("use", *_between(names, ".")), PATHS)
         | st.builds(

@@ -115,6 +115,7 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "dropout",
         (
+            "modeling/draws.py::_block",
             "runtime/torch/dropout/attach.py::_masking",
             "runtime/torch/dropout/masking.py::module",
             "runtime/torch/dropout/masking.py::begin",

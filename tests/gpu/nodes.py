@@ -7,8 +7,10 @@ for strangers, and they talk through sockets on the loopback interface.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -22,6 +24,7 @@ from tests.gpu.site import ROOT
 
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 30.0
+_PORTS = (15_000, 30_000)
 ONE_DEVICE = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_IB_DISABLE": "1"}
 """Only sockets work between ranks that pretend to be on different hosts."""
 
@@ -90,9 +93,12 @@ def start(program: Sequence[str], num_ranks: int, *, logs: Path, num_devices: in
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A free port below those that systems give out, which other steps' connections would take meanwhile."""
+    while True:
+        port = random.randrange(*_PORTS)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
 
 
 def main(argv: Sequence[str]) -> int:

@@ -231,6 +231,6 @@ def test_one_name_for_two_files_in_two_layers_is_a_fault() -> None:
 
 
 def test_link_codes_are_those_tested_here_and_beside() -> None:
-    beside = {"P217", "P231", "P232", "P233", "P234", "P235", "P236"}
+    beside = {"P217", "P231", "P232", "P233", "P234", "P235", "P236", "P241"}
     here = {place.split()[0] for _, place, _ in FAULTS if place.startswith(("P237", "P238", "P239", "P240"))}
     assert here | beside == {code.code for code in codes.LINK_CODES}

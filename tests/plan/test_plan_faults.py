@@ -733,8 +733,10 @@ def test_a_fault_is_one_finding_with_place_and_reason(
 
 
 def test_every_code_of_this_phase_has_a_fault_above() -> None:
-    """P209 beyond `on`, and P215, have tests of their own."""
-    assert {code for _, _, code, *_ in FAULTS} | {"P215"} == {code.code for code in codes.RESOLVE_CODES}
+    """P209 beyond `on`, P215 and P242 have tests of their own."""
+    assert {code for _, _, code, *_ in FAULTS} | {"P215", "P242"} == {
+        code.code for code in codes.RESOLVE_CODES
+    }
 
 
 @pytest.mark.parametrize("kind", [kind for kind, shape in BLOCKS.items() if shape.required])

@@ -8,6 +8,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from planc.cli.support.arguments import (
     add_output_format_argument,
     add_plans_argument,
     add_quiet_argument,
+    add_run_extensions_argument,
     add_set_argument,
     add_world_size_argument,
 )
@@ -47,7 +49,8 @@ structure. Reads no weights, and needs no torch if the model's inventory is cach
 without labels, and whatever else would surprise. `planc data show` shows the rows.
 
 --deep also does that, and rehearses the plan: it runs the training code on fake tensors in a fake process
-group of the plan's size, once for each distinct rank. It takes seconds; results are cached.
+group of the plan's size, once for each distinct rank. It takes seconds; results are cached. A plan with code
+of its own (`extension`) is rehearsed with --run-extensions only: without it, no command that reads runs code.
 
 A comment `# planc: ignore[P802] reason` at the end of a line, or on the line above it, suppresses a warning.
 Errors can't be suppressed."""
@@ -79,6 +82,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_quiet_argument(parser, help="print findings only, and nothing for plans that pass")
     parser.add_argument("--data", action="store_true", help="also read a sample of the data; needs numpy")
     parser.add_argument("--deep", action="store_true", help="also rehearse the plan; needs torch")
+    add_run_extensions_argument(parser)
     parser.add_argument(
         "--fix", action="store_true", help="apply safe fixes to the plans and the files that they include"
     )
@@ -133,6 +137,8 @@ def _require_consistent(arguments: Namespace) -> None:
     """UsageError for arguments that exclude each other."""
     if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
         raise UsageError("--unsafe-fixes needs --fix or --diff")
+    if arguments.run_extensions and not (arguments.deep or arguments.data):
+        raise UsageError("--run-extensions needs --deep or --data: nothing else runs code")
     if arguments.diff and (arguments.deep or arguments.data):
         raise UsageError("--diff can't be combined with --data or --deep")
     if arguments.diff and arguments.output_format != FULL:
@@ -182,11 +188,12 @@ def _rehearsed(result: _Result, arguments: Namespace, settings: Sequence[SourceF
     from planc.cli.support.deep import rehearse, with_smaller  # a plain check should not wait for the import
 
     started = time.perf_counter()
-    checked, rows = rehearse(result.path, result.checked, stream=sys.stderr)
+    permitted = partial(rehearse, stream=sys.stderr, runs_extensions=arguments.run_extensions)
+    checked, rows = permitted(result.path, result.checked)
     if checked.plan is not None and checked.graph is not None:
         smaller = [plan.mesh.world_size for plan in smaller_plans(checked.plan)]
         plain = (plans.check(result.path, settings=settings, world_size=size) for size in smaller)
-        checked = with_smaller(checked, (rehearse(result.path, one, stream=sys.stderr)[0] for one in plain))
+        checked = with_smaller(checked, (permitted(result.path, one)[0] for one in plain))
     seconds = result.seconds + time.perf_counter() - started
     return replace(result, checked=checked, seconds=seconds, rehearsed=rows)
 

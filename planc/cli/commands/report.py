@@ -11,6 +11,7 @@ from planc.cli.support.arguments import (
     add_gpu_argument,
     add_output_argument,
     add_plan_argument,
+    add_run_extensions_argument,
     add_set_argument,
 )
 from planc.cli.support.deep import rehearsal, with_findings
@@ -66,6 +67,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--data", action="store_true", help="read a sample of the data first, as `planc data show`"
     )
+    add_run_extensions_argument(parser)
     add_set_argument(parser)
     add_gpu_argument(parser)
 
@@ -80,7 +82,10 @@ def run(arguments: Namespace) -> int:
     plans.require_figures(checked)
     side = side_of(checked, name=arguments.plan)
     assert side is not None, "a plan with figures has a graph"
-    deep = rehearsal(arguments.plan, checked, stream=sys.stderr) if arguments.deep else _cached(side)
+    deep = _cached(side)
+    if arguments.deep:
+        permitted = arguments.run_extensions
+        deep = rehearsal(arguments.plan, checked, stream=sys.stderr, runs_extensions=permitted)
     if arguments.deep and deep is not None:
         checked = with_findings(checked, deep)
     data = _data(side, path.parent) if arguments.data else None

@@ -11,7 +11,12 @@ from pathlib import Path
 
 from planc.api import check_source
 from planc.cli.support import plans
-from planc.cli.support.arguments import add_gpu_argument, add_output_format_argument, add_set_argument
+from planc.cli.support.arguments import (
+    add_gpu_argument,
+    add_output_format_argument,
+    add_run_extensions_argument,
+    add_set_argument,
+)
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
 from planc.cli.support.next_commands import next_commands
 from planc.cli.support.spinner import spinner
@@ -62,6 +67,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN_OR_MODEL", help="a .plan file, or a model directory", type=Path)
     parser.add_argument("--gpus", type=_count, required=True, metavar="N", help="number of devices")
     add_set_argument(parser)
+    add_run_extensions_argument(parser)
     add_gpu_argument(parser)
     parser.add_argument("--nodes", type=_count, metavar="N", help="nodes that the devices are in")
     parser.add_argument(
@@ -232,7 +238,7 @@ def _write(proposals: tuple[Proposal, ...], search: Search, arguments: Namespace
         # The other outcomes should not wait for this import, of torch.
         from planc.cli.support.deep import rehearse
 
-    rehearsed, _ = rehearse(name, checked, stream=sys.stderr)
+    rehearsed, _ = rehearse(name, checked, stream=sys.stderr, runs_extensions=arguments.run_extensions)
     if has_errors(rehearsed.diagnostics):
         sys.stderr.write(plans.render_errors(rehearsed, stream=sys.stderr))
         return FINDINGS

@@ -10,7 +10,12 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from planc.cli.support import plans
-from planc.cli.support.arguments import add_output_format_argument, add_plan_argument, add_set_argument
+from planc.cli.support.arguments import (
+    add_output_format_argument,
+    add_plan_argument,
+    add_run_extensions_argument,
+    add_set_argument,
+)
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, require_libraries
 from planc.runtime.cpus import unsupported_system
 from planc.runtime.data.errors import DataError
@@ -59,6 +64,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="gloo",
         help="gloo (default): ranks on CPUs; nccl: each rank on a CUDA device of its own",
     )
+    add_run_extensions_argument(parser)
     add_output_format_argument(parser)
 
 
@@ -85,6 +91,7 @@ def run(arguments: Namespace) -> int:
             base=Path(arguments.plan).parent,
             dtype=arguments.dtype,
             backend=arguments.backend,
+            runs_extensions=arguments.run_extensions,
         )
     except CannotShrink as error:
         raise UsageError(f"cannot verify this plan: {error}") from error

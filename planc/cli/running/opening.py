@@ -63,6 +63,7 @@ def run_of(
         others = _watch_others(compiled.graph, launch, store, listener, directory, has_nccl=has_nccl)
     return Run(
         *(compiled.graph, listener.plan_hash, launch, paths, observer, device),
+        runs_extensions=True,
         sources=compiled.sources,
         overrides=compiled.overrides,
         work=work_of(compiled),

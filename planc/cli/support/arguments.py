@@ -79,6 +79,12 @@ def add_quiet_argument(parser: ArgumentParser, *, help: str = "print findings on
     parser.add_argument("-q", "--quiet", action="store_true", help=help)
 
 
+def add_run_extensions_argument(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--run-extensions", action="store_true", help="permit running the Python files that the plan names"
+    )
+
+
 def _gpu(text: str) -> str:
     """The setting of a device. A name that no plan could write is refused here, where the flag is named."""
     if "(" not in text and not re.fullmatch(r"\w+", text):

@@ -12,7 +12,7 @@ from planc.api import Checked
 from planc.checks.run import does_not_fit, expectation_broken
 from planc.cli.support.exits import UsageError, require_libraries
 from planc.cli.support.spinner import spinner
-from planc.deep_check.check import Deep, check_deep
+from planc.deep_check.check import Deep, check_deep, own_code
 from planc.deep_check.summary import rehearsed_rows
 from planc.devices.hardware import Demand
 from planc.diagnostics import Diagnostic, Severity, has_errors, in_order
@@ -23,21 +23,37 @@ from planc.runtime.errors import RunError
 from planc.tables import Row
 
 
-def rehearse(path: str, checked: Checked, *, stream: TextIO) -> tuple[Checked, tuple[Row, ...]]:
+def rehearse(
+    path: str, checked: Checked, *, stream: TextIO, runs_extensions: bool = False
+) -> tuple[Checked, tuple[Row, ...]]:
     """The plan with the rehearsal's findings added, and the rows that `check` prints about it.
+
+    Of a plan with code of its own, the finding that it would run, unless `runs_extensions` permits it.
 
     A terminal as `stream` shows progress. A plan with errors is returned unchanged, because it has no graph.
     UsageError if torch or transformers is missing, or the model can't be built.
     """
-    deep = rehearsal(path, checked, stream=stream)
+    refused = () if runs_extensions else _own_code(path, checked)
+    if refused:
+        return replace(checked, diagnostics=in_order((*checked.diagnostics, *refused)), graph=None), ()
+    deep = rehearsal(path, checked, stream=stream, runs_extensions=runs_extensions)
     if deep is None or checked.graph is None:
         return checked, ()
     return with_findings(checked, deep), tuple(rehearsed_rows(deep, graph=checked.graph))
 
 
-def rehearsal(path: str, checked: Checked, *, stream: TextIO) -> Deep | None:
-    """The rehearsal of a plan; None for a plan with errors. Otherwise, as `rehearse`."""
+def _own_code(path: str, checked: Checked) -> tuple[Diagnostic, ...]:
+    return () if checked.graph is None else own_code(checked.graph, nowhere=checked.sources[path].start())
+
+
+def rehearsal(path: str, checked: Checked, *, stream: TextIO, runs_extensions: bool = False) -> Deep | None:
+    """The rehearsal of a plan; None for a plan with errors. Otherwise, as `rehearse`.
+
+    UsageError for code of the plan's own without `runs_extensions`.
+    """
     require_libraries("--deep", "torch", "transformers")
+    if not runs_extensions and (refused := _own_code(path, checked)):
+        raise UsageError(f"{refused[0].primary.text}, which a rehearsal runs: {refused[0].help}")
     if checked.graph is None or checked.draft is None:
         return None
     source = checked.sources[path]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from planc.graph.consequence import DERIVED, derived_sums, layout, output
+from planc.extend.reference import Extension
+from planc.graph.consequence import DERIVED, derived_sums, layout, numerics, output
 from planc.graph.op import Effects, Op, Phase, Resource, Stage
 from planc.graph.ops.balance import SumRoutes
 from planc.graph.ops.data import ShardContext
@@ -37,10 +38,24 @@ class Forward(Op):
                 Resource.EXPERT_LOAD,
                 Resource.COMPILED,
                 Resource.BALANCE,
+                Resource.OWN_LOSS,
             ),
             writes=(Resource.LOGITS, Resource.STEP_LOSS),
             communicates=self.over,
         )
+
+
+@record(kw_only=True)
+class LoadLoss(Op):
+    op: Literal["loss.load"] = "loss.load"
+    stage: ClassVar[Stage] = Stage.MESH
+    summary: ClassVar[str] = (
+        "Runs the plan's own file, and tries that its loss of a token depends on nothing but the token."
+    )
+    extension: Annotated[Extension, numerics("train.loss", "loss")]
+
+    def effects(self) -> Effects:
+        return Effects(writes=(Resource.OWN_LOSS,))
 
 
 _CHUNKS = layout("train.loss_chunks", "loss chunks", is_in_sums=True)
@@ -51,7 +66,9 @@ class ComputeLoss(Op):
     op: Literal["loss"] = "loss"
     stage: ClassVar[Stage] = Stage.STEP
     phase: ClassVar[Phase] = Phase.FORWARD
-    summary: ClassVar[str] = "Sums the local cross entropy and divides by the step's global token count."
+    summary: ClassVar[str] = (
+        "Sums the local cross entropy, or the plan's own loss, and divides by the step's global token count."
+    )
     vocab_over: Annotated[tuple[MeshDim, ...], derived_sums("tensor_parallel", "loss over tp")]
     """The mesh dim that shards the logits' vocabulary, if any."""
     chunks: Annotated[int, _CHUNKS] = 1
@@ -69,7 +86,7 @@ class ComputeLoss(Op):
     def effects(self) -> Effects:
         return Effects(
             reads=(Resource.MESH, Resource.LOGITS, Resource.LOCAL_BATCH, Resource.TOKENS, Resource.STEP_LOSS),
-            finds=(Resource.PIPELINE, Resource.COMPILED),
+            finds=(Resource.PIPELINE, Resource.COMPILED, Resource.OWN_LOSS),
             writes=(Resource.LOSS, Resource.STEP_LOSS),
             communicates=self.vocab_over,
         )
@@ -182,7 +199,7 @@ class Evaluate(Op):
                 Resource.UPDATE,
                 Resource.EVALUATIONS,
             ),
-            finds=(Resource.PIPELINE, Resource.COMPILED),
+            finds=(Resource.PIPELINE, Resource.COMPILED, Resource.OWN_LOSS),
             writes=(Resource.EVALUATIONS,),
             communicates=tuple(dict.fromkeys((*dims, *self.over))),
         )

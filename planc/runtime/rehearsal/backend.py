@@ -77,6 +77,7 @@ PURPOSES: Mapping[type[Op], str] = {
 
 _OUTSIDE = (
     ops.InitMesh,
+    ops.LoadLoss,
     ops.BuildModel,
     ops.AttachAdapters,
     ops.AttachAttention,

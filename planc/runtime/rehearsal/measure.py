@@ -107,7 +107,9 @@ def _run(short: Graph, rank: int, *, base: Path, dropped: frozenset[str]) -> Reh
     launch = Launch(rank=rank, world_size=short.world_size)
     # A rehearsal writes nothing, so the run directory is never used.
     paths, observer = Paths(base, base), Together(Silent())
-    own = Run(short, "", launch, paths, observer, torch.device("cpu"), is_rehearsal=True)
+    own = Run(
+        short, "", launch, paths, observer, torch.device("cpu"), is_rehearsal=True, runs_extensions=True
+    )
     backend = RehearsalBackend(own, dropped=dropped)
     run(short, backend)
     return backend

@@ -22,6 +22,7 @@ from planc.runtime.torch.agreement.stopping import Stopping
 from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.checkpoint.background_saving import Checkpoints
 from planc.runtime.torch.dropout.masking import Masking
+from planc.runtime.torch.extensions.loss import OwnLoss
 from planc.runtime.torch.parallel.fsdp import Units
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline
@@ -82,6 +83,7 @@ RECORDS: Mapping[Resource, type[Any]] = {
     Resource.LOCAL_BATCH: LocalBatch,
     Resource.HIDDEN: Hidden,
     Resource.LOGITS: Logits,
+    Resource.OWN_LOSS: OwnLoss,
     Resource.LOSS: Loss,
     Resource.STEP_LOSS: StepLoss,
     Resource.GRADIENTS: Gradients,

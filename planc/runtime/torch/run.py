@@ -56,6 +56,8 @@ class Run:
     reports_sample_ids: bool = False
     is_rehearsal: bool = False
     """The memory is that of the plan's device, which this machine lacks."""
+    runs_extensions: bool = False
+    """Whether code that the plan brings may run, by the leave of whoever starts it."""
     sources: tuple[tuple[str, str], ...] = ()
     """The plan's files: (file name, SHA-256)."""
     overrides: tuple[str, ...] = ()

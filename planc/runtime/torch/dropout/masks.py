@@ -1,8 +1,7 @@
 """The masks of dropout: a stateless hash of a key and an element's position, in integer operations.
 
-docs/concepts/determinism.md has the formula. 64-bit values are int64 and 32-bit values int32 here: both wrap
-around, and a right shift is masked to be a logical one. Keys and rows are few and get splitmix64's finalizer;
-the elements get seven operations.
+docs/concepts/determinism.md has the formula. Keys and rows are few and get splitmix64's finalizer; the
+elements get seven operations.
 """
 
 from __future__ import annotations
@@ -10,22 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from planc.modeling.draws import GOLDEN, mix
 
-def signed(value: int, *, bits: int) -> int:
-    """The signed integer with the same bits."""
-    return value - (1 << bits) if value >> (bits - 1) else value
-
-
-GOLDEN = signed(0x9E37_79B9_7F4A_7C15, bits=64)
-_FIRST, _SECOND = signed(0xBF58_476D_1CE4_E5B9, bits=64), signed(0x94D0_49BB_1331_11EB, bits=64)
 _THIRD = 0x7FEB_352D
-
-
-def mix(value: Tensor) -> Tensor:
-    """splitmix64's finalizer of int64: every bit of the result depends on all bits."""
-    value = (value ^ ((value >> 30) & ((1 << 34) - 1))) * _FIRST
-    value = (value ^ ((value >> 27) & ((1 << 37) - 1))) * _SECOND
-    return value ^ ((value >> 31) & ((1 << 33) - 1))
 
 
 def row_hashes(key: Tensor, *, samples: Tensor, rows: Tensor) -> Tensor:

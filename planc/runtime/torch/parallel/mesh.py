@@ -221,7 +221,9 @@ class Mesh:
             (mesh_dim,) = op.over
             factors = tuple(ExpertDim)
             sizes, names = map(run.graph.size, factors), (factor.value for factor in factors)
-            self._of_experts = split_mesh(self.device_mesh, mesh_dim.value, tuple(sizes), tuple(names))
+            # By its place: PyTorch 2.11 refuses the names that a mesh has.
+            place = list(MeshDim).index(mesh_dim)
+            self._of_experts = split_mesh(self.device_mesh, place, tuple(sizes), tuple(names))
             for factor in factors:
                 _limit(run, self._of_experts[factor.value])
         return self._of_experts

@@ -14,6 +14,7 @@ from planc.runtime.interpreter import Position
 from planc.runtime.observer import Evaluation
 from planc.runtime.torch.agreement.agree import agreed
 from planc.runtime.torch.agreement.stopping import Stopping
+from planc.runtime.torch.extensions.loss import OwnLoss
 from planc.runtime.torch.parallel.fsdp import reshard
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline
@@ -71,6 +72,7 @@ def evaluate(
     evaluations: Evaluations,
     pipeline: Pipeline | None,
     compiled: CompiledGraphs | None,
+    own_loss: OwnLoss | None,
 ) -> Evaluations:
     """The mean loss over a set, if due.
 

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 
 from planc.graph.ops import Accumulate, Backward, ComputeLoss, ComputeWeightGradients, Forward
@@ -18,6 +18,7 @@ from planc.runtime.interpreter import Position
 from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.dropout.attach import begin_dropout
 from planc.runtime.torch.dropout.masking import Masking
+from planc.runtime.torch.extensions.loss import OwnLoss, labels_of
 from planc.runtime.torch.parallel.deferred_weights import compute_gradients
 from planc.runtime.torch.parallel.fsdp import Units, ending_as_stated, reduce_deferred
 from planc.runtime.torch.parallel.local_parts import local_of
@@ -51,6 +52,7 @@ def forward(
     experts: ExpertLoad | None,
     compiled: CompiledGraphs | None,
     balance: Balance | None,
+    own_loss: OwnLoss | None,
 ) -> Logits:
     """Logits [micro_batch, local sequence, vocabulary or this rank's part of it]; the loss if it has chunks.
 
@@ -68,10 +70,12 @@ def forward(
     if loss_op.chunks > 1 and (pipeline is None or pipeline.is_last(at.stage)):
 
         def part_loss(logits: Tensor, labels: Tensor) -> Tensor:
-            return local_of(_mean_loss(run, loss_op, mesh, logits, labels, tokens, step_loss, compiled))
+            return local_of(
+                _mean_loss(run, loss_op, mesh, logits, labels, tokens, step_loss, compiled, own_loss)
+            )
 
-        context = partial(_loss_context, loss_op)
-        chunks = losses_in_chunks(model, loss_op, labels=batch.labels, part_loss=part_loss, context=context)
+        context, labels = partial(_loss_context, loss_op), labels_of(batch, own_loss)
+        chunks = losses_in_chunks(model, loss_op, labels=labels, part_loss=part_loss, context=context)
     counts = counting(experts, run, at) if experts is not None else contextlib.nullcontext()
     balanced = balancing(balance, at, batch, tokens) if balance is not None else contextlib.nullcontext()
     with chunks, counts, balanced:
@@ -101,6 +105,7 @@ def compute_loss(
     step_loss: StepLoss,
     pipeline: Pipeline | None,
     compiled: CompiledGraphs | None,
+    own_loss: OwnLoss | None,
 ) -> Loss | None:
     """Local sum of cross entropies over the step's global token count: right for every mesh and packing.
 
@@ -113,8 +118,8 @@ def compute_loss(
         loss = logits.values
     else:
         with _loss_context(op):
-            values, labels = logits.values.flatten(0, 1), batch.labels.flatten()
-            loss = _mean_loss(run, op, mesh, values, labels, tokens, step_loss, compiled)
+            values, labels = logits.values.flatten(0, 1), labels_of(batch, own_loss).flatten(0, 1)
+            loss = _mean_loss(run, op, mesh, values, labels, tokens, step_loss, compiled, own_loss)
     step_loss.add(local_of(loss).detach(), batch)
     if pipeline is None:
         return Loss(loss)
@@ -132,17 +137,37 @@ def _mean_loss(
     tokens: TokenCount,
     step_loss: StepLoss,
     compiled: CompiledGraphs | None,
+    own_loss: OwnLoss | None,
 ) -> Tensor:
-    """The loss of logits [T, vocabulary or this rank's part of it] in the step's mean, for labels [T]."""
+    """The loss of logits [T, vocabulary or this rank's part of it] in the step's mean, for labels [T], or
+    those with what else the plan's own loss reads."""
     sums = step_loss.by_source
-    if compiled is not None and compiled.loss is not None:
+    if own_loss is not None:
+        values = own_loss.values(_whole(run, op, mesh, logits), labels)
+    elif compiled is not None and compiled.loss is not None:
         group = mesh.group(op.vocab_over[0]) if op.vocab_over else None
-        found = compiled.loss(logits, labels, group=group, vocab_size=run.vocab_size)
+        values = compiled.loss(logits, labels, group=group, vocab_size=run.vocab_size)
     else:
-        found = _eager_loss(run, op, mesh, logits, labels, reduction="sum" if sums is None else "none")
+        values = _eager_loss(run, op, mesh, logits, labels, reduction="sum" if sums is None else "none")
     if sums is not None:
-        sums.keep(local_of(found))
-    return found.sum() / tokens.labels.clamp(min=1)
+        sums.keep(local_of(values))
+    return values.sum() / tokens.labels.clamp(min=1)
+
+
+def _whole(run: Run, op: ComputeLoss, mesh: Mesh, logits: Tensor) -> Tensor:
+    """Logits of the whole vocabulary, gathered as the head made them, in float32 at least."""
+    if op.vocab_over:
+        logits = _over_vocabulary(run, op, mesh, logits).redistribute(placements=(Replicate(),)).to_local()
+    return logits if logits.dtype in _WIDE else logits.float()
+
+
+def _over_vocabulary(run: Run, op: ComputeLoss, mesh: Mesh, logits: Tensor) -> DTensor:
+    """The logits [T, vocabulary] of which this rank has a part."""
+    (mesh_dim,) = op.vocab_over
+    shape = torch.Size((len(logits), run.vocab_size))
+    return DTensor.from_local(
+        logits, mesh.submesh(mesh_dim), (Shard(-1),), run_check=False, shape=shape, stride=(shape[1], 1)
+    )
 
 
 def _eager_loss(
@@ -150,16 +175,7 @@ def _eager_loss(
 ) -> Tensor:
     logits = logits if logits.dtype in _WIDE else logits.float()
     if op.vocab_over:
-        (mesh_dim,) = op.vocab_over
-        shape = torch.Size((len(logits), run.vocab_size))
-        logits = DTensor.from_local(
-            logits,
-            mesh.submesh(mesh_dim),
-            (Shard(-1),),
-            run_check=False,
-            shape=shape,
-            stride=(shape[1], 1),
-        )
+        logits = _over_vocabulary(run, op, mesh, logits)
     return F.cross_entropy(logits, labels, reduction=reduction, ignore_index=IGNORED_LABEL)
 
 

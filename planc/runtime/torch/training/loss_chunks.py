@@ -20,7 +20,7 @@ from planc.vocab import LogitsFunction, LogitsStep
 
 Context = Callable[[], contextlib.AbstractContextManager[object]]
 PartLoss = Callable[[Tensor, Tensor], Tensor]
-"""The loss of hidden states or logits [T, features] and labels [T]."""
+"""The loss of hidden states or logits [T, features] and labels [T], or [T, n] with more of a token."""
 
 
 @contextlib.contextmanager
@@ -42,7 +42,7 @@ def losses_in_chunks(
     def forward_head(hidden: Tensor) -> Tensor:
         parameters = [one for one in head._parameters.values() if one is not None]
         with context():
-            given = (hidden.flatten(0, -2), labels.flatten(), one_part, op.chunks, *parameters)
+            given = (hidden.flatten(0, -2), labels.flatten(0, 1), one_part, op.chunks, *parameters)
             loss: Tensor = _Loss.apply(*given)  # type: ignore[no-untyped-call]
         losses.append(loss)
         return loss

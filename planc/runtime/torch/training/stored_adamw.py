@@ -13,9 +13,10 @@ from torch.distributed.tensor import DTensor
 from torch.nn.functional import pad
 from torch.optim import Optimizer
 
+from planc.modeling.draws import GOLDEN, mix
 from planc.optimizers.stored_adamw import AT_ONCE, MOMENTS, SCALE, AdamW8bit, StoredAdamW, codes
 from planc.runtime.torch import private
-from planc.runtime.torch.dropout.masks import GOLDEN, mix, random_bits, row_hashes
+from planc.runtime.torch.dropout.masks import random_bits, row_hashes
 from planc.runtime.torch.parallel.blocks import Slices, blocks
 from planc.runtime.torch.parallel.local_parts import kept_like, local_of
 from planc.runtime.torch.parallel.packing import Packing

@@ -1,0 +1,18 @@
+"""What a plan's own Python files register: `from planc.extend import loss`.
+
+A plan names the file with `extension "losses.py"`, and what it registers by its name:
+`train { loss = focal(gamma = 2.0) }`. Each decorator's docstring is the contract of its kind, which planc
+tries before the first step. Imports nothing but planc's own records: torch is the file's to import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planc.extend.kind import Kind
+from planc.extend.loss import LOSS, loss
+
+KINDS: Mapping[str, Kind] = {kind.word: kind for kind in (LOSS,)}
+"""Every kind of extension, by the name of its decorator."""
+
+__all__ = ["KINDS", "Kind", "loss"]

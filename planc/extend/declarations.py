@@ -1,0 +1,171 @@
+"""What a file of extensions registers, read from its syntax alone: none of its code runs."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from planc.extend.kind import Kind
+from planc.record import record
+
+_PUBLIC = "planc.extend"
+
+
+@record
+class Parameter:
+    """A value that a plan gives. `annotation` is as written; empty without one."""
+
+    name: str
+    annotation: str
+    is_required: bool
+
+
+@record
+class Declaration:
+    """What a decorator registers; lines and columns start at 1."""
+
+    kind: str
+    name: str
+    parameters: tuple[Parameter, ...]
+    place: Place
+
+
+@record
+class Place:
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+@record
+class Problem:
+    """Why a file can't be used, at a place of it."""
+
+    place: Place
+    text: str
+    help: str
+
+
+def read_declarations(
+    text: str, *, kinds: Mapping[str, Kind]
+) -> tuple[tuple[Declaration, ...], tuple[Problem, ...]]:
+    """What a file registers, in its order, and what is wrong with it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Of escapes in strings, say: running the code repeats them.
+            tree = ast.parse(text)
+    except SyntaxError as error:
+        line, column = error.lineno or 1, error.offset or 1
+        place = Place(line, column, line, column + 1)
+        return (), (Problem(place, f"not valid Python: {error.msg}", "correct the file's syntax"),)
+    except (ValueError, RecursionError, MemoryError) as error:
+        return (), (Problem(Place(1, 1, 1, 2), f"not valid Python: {error}", "correct the file's syntax"),)
+    reader = _Reader(kinds)
+    for statement in tree.body:
+        reader.read(statement)
+    return tuple(reader.declarations), tuple(reader.problems)
+
+
+def imported_names(text: str) -> tuple[str, ...]:
+    """The top-level names of all modules that a file imports anywhere; a dot for those of its own package."""
+    names: dict[str, None] = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names.update(dict.fromkeys(alias.name.partition(".")[0] for alias in node.names))
+        elif isinstance(node, ast.ImportFrom):
+            names["." if node.level else (node.module or "").partition(".")[0]] = None
+    return tuple(names)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class _Reader:
+    """The state of one reading: the names that the file gives to decorators, and what it found."""
+
+    kinds: Mapping[str, Kind]
+    decorators: dict[str, str] = field(default_factory=dict)
+    """Dotted names in the file to words of kinds."""
+    declarations: list[Declaration] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def read(self, statement: ast.stmt) -> None:
+        match statement:
+            case ast.Import(names):
+                for alias in names:
+                    if alias.name == _PUBLIC:
+                        self._module(alias.asname or _PUBLIC)
+            case ast.ImportFrom(module="planc", names=names):
+                for alias in names:
+                    if alias.name == "extend":
+                        self._module(alias.asname or alias.name)
+            case ast.ImportFrom(module="planc.extend", names=names):
+                self.decorators.update({alias.asname or alias.name: alias.name for alias in names})
+            case ast.FunctionDef() | ast.ClassDef():
+                for decorator in statement.decorator_list:
+                    self._decorated(statement, decorator)
+
+    def _module(self, name: str) -> None:
+        self.decorators.update({f"{name}.{word}": word for word in self.kinds})
+
+    def _decorated(self, target: ast.FunctionDef | ast.ClassDef, decorator: ast.expr) -> None:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        kind = self.kinds.get(self.decorators.get(ast.unparse(called), ""))
+        if kind is None:
+            return
+        match decorator:
+            case ast.Call(args=[ast.Constant(value=str(name))], keywords=[]) if name.isidentifier():
+                pass
+            case _:
+                help = f'write `@{ast.unparse(called)}("{target.name}")`'
+                self._report(decorator, "the name must be a plain string that is a word", help)
+                return
+        parameters = self._parameters(kind, target)
+        if parameters is not None:
+            self.declarations.append(Declaration(kind.word, name, parameters, _place(decorator)))
+
+    def _parameters(self, kind: Kind, target: ast.FunctionDef | ast.ClassDef) -> tuple[Parameter, ...] | None:
+        """The parameters that a plan gives; None after a report."""
+        function = _function(target)
+        arguments = function.args if function is not None else ast.arguments([], [], None, [], [], None, [])
+        by_position = [*arguments.posonlyargs, *arguments.args]
+        if isinstance(target, ast.ClassDef):
+            by_position = by_position[1:]
+        called = f"{target.name}({', '.join((*kind.passes, '*, ...'))})"
+        if len(by_position) != len(kind.passes) or arguments.vararg or arguments.kwarg:
+            text = f"a {kind.word} takes {_listed(kind.passes)} by position, and all others by name"
+            self._report(target, text, f"write `def {called}`")
+            return None
+        return tuple(_by_name(arguments, without=kind.offers))
+
+    def _report(self, node: ast.expr | ast.stmt, text: str, help: str) -> None:
+        self.problems.append(Problem(_place(node), text, help))
+
+
+def _function(target: ast.FunctionDef | ast.ClassDef) -> ast.FunctionDef | None:
+    """What is called with the arguments: of a class, its `__init__`."""
+    if isinstance(target, ast.FunctionDef):
+        return target
+    inits = (part for part in target.body if isinstance(part, ast.FunctionDef) and part.name == "__init__")
+    return next(inits, None)
+
+
+def _by_name(arguments: ast.arguments, *, without: Sequence[str]) -> Iterator[Parameter]:
+    for written, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        if written.arg not in without:
+            annotation = ast.unparse(written.annotation) if written.annotation else ""
+            yield Parameter(written.arg, annotation, is_required=default is None)
+
+
+def _place(node: ast.expr | ast.stmt) -> Place:
+    """The first line of a statement, or a whole expression."""
+    end = node.end_lineno or node.lineno
+    if isinstance(node, ast.stmt):
+        return Place(node.lineno, node.col_offset + 1, node.lineno, node.col_offset + 2)
+    return Place(node.lineno, node.col_offset + 1, end, (node.end_col_offset or node.col_offset) + 1)
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = (f"`{name}`" for name in names)
+    return f"{', '.join(others)} and {last}" if others else last

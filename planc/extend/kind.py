@@ -1,0 +1,33 @@
+"""What all kinds of extensions share: the record of a kind, and the mark that its decorator leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from planc.record import record
+
+Any_ = TypeVar("Any_", bound=Callable[..., Any])
+MARK = "__planc_extension__"
+"""The attribute in which a decorator notes (kind, name) on what it decorates, which it returns unchanged."""
+
+
+@record
+class Kind:
+    """A kind of extension: the decorator `planc.extend.WORD`, and what planc passes to what it decorates.
+
+    `passes` are the first parameters, by position, of any names. `offers` are keyword-only parameters that
+    planc passes where they are there. All others are keyword-only, and get their values in the plan.
+    """
+
+    word: str
+    setting: str
+    """The setting of a plan that can name one."""
+    passes: tuple[str, ...]
+    offers: tuple[str, ...] = ()
+
+
+def mark(kind: Kind, target: Any_, name: str) -> Any_:
+    """`target`, with the note that a run looks for."""
+    setattr(target, MARK, (kind.word, name))
+    return target
