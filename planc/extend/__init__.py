@@ -11,8 +11,10 @@ from collections.abc import Mapping
 
 from planc.extend.kind import Kind
 from planc.extend.loss import LOSS, loss
+from planc.extend.optimizer import OPTIMIZER, optimizer
+from planc.extend.schedule import SCHEDULE, schedule
 
-KINDS: Mapping[str, Kind] = {kind.word: kind for kind in (LOSS,)}
+KINDS: Mapping[str, Kind] = {kind.word: kind for kind in (LOSS, OPTIMIZER, SCHEDULE)}
 """Every kind of extension, by the name of its decorator."""
 
-__all__ = ["KINDS", "Kind", "loss"]
+__all__ = ["KINDS", "Kind", "loss", "optimizer", "schedule"]

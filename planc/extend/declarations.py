@@ -29,6 +29,8 @@ class Declaration:
     kind: str
     name: str
     parameters: tuple[Parameter, ...]
+    options: tuple[tuple[str, tuple[str, ...]], ...]
+    """What the decorator is given after the name."""
     place: Place
 
 
@@ -115,15 +117,20 @@ class _Reader:
         if kind is None:
             return
         match decorator:
-            case ast.Call(args=[ast.Constant(value=str(name))], keywords=[]) if name.isidentifier():
-                pass
+            case ast.Call(args=[ast.Constant(value=str(name))], keywords=keywords) if name.isidentifier():
+                options = tuple(_option(kind, keyword) for keyword in keywords)
             case _:
                 help = f'write `@{ast.unparse(called)}("{target.name}")`'
                 self._report(decorator, "the name must be a plain string that is a word", help)
                 return
         parameters = self._parameters(kind, target)
-        if parameters is not None:
-            self.declarations.append(Declaration(kind.word, name, parameters, _place(decorator)))
+        if None in options:
+            known = [f'{option} = ("name",)' for option in kind.options]
+            help = f"write {_listed(known)}" if known else "give only the name"
+            self._report(decorator, "an option must be a tuple of plain strings", help)
+        elif parameters is not None:
+            written = tuple(filter(None, options))
+            self.declarations.append(Declaration(kind.word, name, parameters, written, _place(decorator)))
 
     def _parameters(self, kind: Kind, target: ast.FunctionDef | ast.ClassDef) -> tuple[Parameter, ...] | None:
         """The parameters that a plan gives; None after a report."""
@@ -137,10 +144,24 @@ class _Reader:
             text = f"a {kind.word} takes {_listed(kind.passes)} by position, and all others by name"
             self._report(target, text, f"write `def {called}`")
             return None
-        return tuple(_by_name(arguments, without=kind.offers))
+        parameters = tuple(_by_name(arguments, without=kind.offers))
+        if fixed := [one.name for one in parameters if one.name in kind.varies and not one.is_required]:
+            text = f"`{fixed[0]}` has a default, but its value comes from the plan"
+            self._report(target, text, f"remove the default of `{fixed[0]}`")
+            return None
+        return parameters
 
     def _report(self, node: ast.expr | ast.stmt, text: str, help: str) -> None:
         self.problems.append(Problem(_place(node), text, help))
+
+
+def _option(kind: Kind, keyword: ast.keyword) -> tuple[str, tuple[str, ...]] | None:
+    """An option of a decorator; None if it is not a tuple of plain words."""
+    if keyword.arg not in kind.options or not isinstance(keyword.value, ast.Tuple | ast.List):
+        return None
+    values = [part.value for part in keyword.value.elts if isinstance(part, ast.Constant)]
+    words = tuple(word for word in values if isinstance(word, str) and word.isidentifier())
+    return (keyword.arg, words) if len(words) == len(keyword.value.elts) else None
 
 
 def _function(target: ast.FunctionDef | ast.ClassDef) -> ast.FunctionDef | None:

@@ -25,6 +25,10 @@ class Kind:
     """The setting of a plan that can name one."""
     passes: tuple[str, ...]
     offers: tuple[str, ...] = ()
+    varies: tuple[str, ...] = ()
+    """Keyword-only parameters of which the plan gives a first value and planc, later, others: no defaults."""
+    options: tuple[str, ...] = ()
+    """What the decorator takes after the name: tuples of strings."""
 
 
 def mark(kind: Kind, target: Any_, name: str) -> Any_:

@@ -76,6 +76,8 @@ class Resource(StrEnum):
     """The model with the values of its parameters."""
     OPTIMIZER = "optimizer"
     SCHEDULE = "schedule"
+    OWN_SCHEDULE = "own_schedule"
+    """The schedule that the plan's own code computes."""
     SOURCES = "sources"
     """The sources of a mixture."""
     DATA = "data"

@@ -50,7 +50,7 @@ from planc.lower.dropout import attach_dropout
 from planc.lower.experts import count_experts, shard_experts
 from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.observing import open_log, start_profile, stop_profile
-from planc.lower.optimizer import build_optimizer, build_schedule
+from planc.lower.optimizer import build_optimizer, build_schedule, load_schedule
 from planc.lower.saving import save_checkpoint, settle_save
 from planc.lower.stages import (
     micro_orders,
@@ -68,6 +68,7 @@ from planc.plan.bind import BoundPlan
 from planc.plan.compile_backends import AotEager, Eager, Inductor, InductorMode
 from planc.plan.facts import gradient_accumulation
 from planc.plan.loss_chunks import num_chunks, vocab_over
+from planc.plan.optimizer import OwnSchedule
 from planc.plan.positions import grows, rope_parameters
 from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
@@ -103,6 +104,8 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     )
     if isinstance(plan.train.loss, Extension):
         yield LoadLoss(extension=plan.train.loss, span=plan.span("train.loss"))
+    if isinstance(plan.optimizer.schedule, OwnSchedule):
+        yield load_schedule(plan, plan.optimizer.schedule)
     yield from open_log(plan)
     yield BuildModel(
         path=plan.model.hf,

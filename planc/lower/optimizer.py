@@ -7,11 +7,18 @@ from enum import StrEnum
 from typing import Any, cast
 
 from planc.graph.graph import UNKNOWN_STEPS
-from planc.graph.ops import BuildOptimizer, BuildSchedule, MatrixGroup, ParameterGroup
+from planc.graph.ops import (
+    OWN_SCHEDULE,
+    BuildOptimizer,
+    BuildSchedule,
+    LoadSchedule,
+    MatrixGroup,
+    ParameterGroup,
+)
 from planc.inventory.matrices import matrices
 from planc.optimizers.optimizer import Implementation
 from planc.plan.bind import BoundPlan
-from planc.plan.optimizer import SCHEDULES, Muon, Optimizer, WarmupStableDecay, kind_of
+from planc.plan.optimizer import SCHEDULES, Muon, Optimizer, OwnSchedule, WarmupStableDecay, kind_of
 from planc.plan.optimizer import Implementation as Choice
 from planc.plan.settle import in_steps
 from planc.plan.spec import Plan
@@ -92,10 +99,14 @@ def of_matrices(bound: BoundPlan) -> Mapping[str, tuple[int, ...]]:
 def build_schedule(plan: Plan) -> BuildSchedule:
     schedule, steps = plan.optimizer.schedule, plan.train.steps
     return BuildSchedule(
-        kind=next(name for name, case in SCHEDULES.items() if isinstance(schedule, case)),
+        kind=next((name for name, case in SCHEDULES.items() if isinstance(schedule, case)), OWN_SCHEDULE),
         warmup_steps=in_steps(schedule.warmup, steps),
         decay_steps=in_steps(schedule.decay, steps) if isinstance(schedule, WarmupStableDecay) else None,
         min_factor=getattr(schedule, "min_factor", 1.0),
         num_steps=steps or UNKNOWN_STEPS,
         span=plan.span("optimizer.schedule"),
     )
+
+
+def load_schedule(plan: Plan, schedule: OwnSchedule) -> LoadSchedule:
+    return LoadSchedule(extension=schedule.extension, span=plan.span("optimizer.schedule"))

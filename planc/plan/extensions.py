@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from planc.diagnostics import Label, has_errors
@@ -65,6 +65,10 @@ class OrExtension:
 
     kind: Kind
     inner: Variant
+    make: Callable[[Extension, Declaration], Any] = lambda extension, declaration: extension
+    """What the plan has of it."""
+    code_of: Callable[[Any], Extension] = lambda value: value
+    """The extension of what `make` has made."""
 
     @property
     def calls(self) -> Mapping[str, type[Any]]:
@@ -92,14 +96,15 @@ class OrExtension:
         return f"{self.inner.describe(mark=mark)}, or what an `extension` registers"
 
     def render(self, value: Any) -> str:
-        if not isinstance(value, Extension):
+        if type(value) in self.inner.cases.values():
             return self.inner.render(value)
-        arguments = ", ".join(f"{name} = {_ANYTHING.render(given)}" for name, given in value.arguments)
-        return f"{value.entry}({arguments})" if arguments else value.entry
+        code = self.code_of(value)
+        arguments = ", ".join(f"{name} = {_ANYTHING.render(given)}" for name, given in code.arguments)
+        return f"{code.entry}({arguments})" if arguments else code.entry
 
     def _own(
         self, name: ast.Name, arguments: tuple[ast.Argument, ...], registered: Registered, scope: Scope
-    ) -> Extension | None:
+    ) -> Any:
         scope.used_files.add(registered.file)
         if name.text in self.inner.cases:
             text = f"`{name.text}` is planc's own {self.kind.word}, and `{registered.file}` registers it too"
@@ -110,13 +115,14 @@ class OrExtension:
         given = _given(name, arguments, registered.declaration, scope)
         if given is None:
             return None
-        return Extension(
+        extension = Extension(
             kind=self.kind.word,
             entry=name.text,
             file=registered.file,
             digest=registered.digest,
             arguments=given,
         )
+        return self.make(extension, registered.declaration)
 
 
 def _given(

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from planc.extend.reference import Extension
 from planc.optimizers import BY_NAME, OptimizerKind
+from planc.optimizers.own import OwnOptimizer as OwnKind
 from planc.plan.scalars import Bool, Choice, Float, Int
 from planc.plan.shares import StepsOrShare
 from planc.plan.types import List, Optional, Variant, key
@@ -173,16 +175,36 @@ class WarmupStableDecay:
     min_factor: float = _min_factor()
 
 
-Optimizer = AdamW | Sgd | Muon | AdamW8bit | AdamWBf16
-OPTIMIZERS: Mapping[str, type[Optimizer]] = {
+@record
+class OwnOptimizer:
+    """An optimizer of the plan's own. `extension` has its other arguments."""
+
+    lr: float
+    weight_decay: float
+    extension: Extension
+    state: tuple[str, ...]
+    decays: bool
+    """Whether it takes `weight_decay`."""
+
+
+@record
+class OwnSchedule:
+    """A schedule of the plan's own, which has a warm-up of its own or none."""
+
+    extension: Extension
+    warmup: int | Fraction = 0
+
+
+Optimizer = AdamW | Sgd | Muon | AdamW8bit | AdamWBf16 | OwnOptimizer
+OPTIMIZERS: Mapping[str, type[AdamW | Sgd | Muon | AdamW8bit | AdamWBf16]] = {
     "adamw": AdamW,
     "sgd": Sgd,
     "muon": Muon,
     "adamw_8bit": AdamW8bit,
     "adamw_bf16": AdamWBf16,
 }
-Schedule = Cosine | Linear | Constant | WarmupStableDecay
-SCHEDULES: Mapping[str, type[Schedule]] = {
+Schedule = Cosine | Linear | Constant | WarmupStableDecay | OwnSchedule
+SCHEDULES: Mapping[str, type[Cosine | Linear | Constant | WarmupStableDecay]] = {
     "cosine": Cosine,
     "linear": Linear,
     "constant": Constant,
@@ -192,6 +214,8 @@ SCHEDULES: Mapping[str, type[Schedule]] = {
 
 def kind_of(optimizer: Optimizer) -> type[OptimizerKind]:
     """What planc knows of this kind of optimizer."""
+    if isinstance(optimizer, OwnOptimizer):
+        return OwnKind
     return next(BY_NAME[name] for name, case in OPTIMIZERS.items() if type(optimizer) is case)
 
 

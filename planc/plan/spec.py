@@ -25,7 +25,8 @@ from planc.plan.mesh import MeshSpec
 from planc.plan.model_source import ModelSource, NamePart
 from planc.plan.nested import nested
 from planc.plan.observing import LoggingSpec, ProfileSpec
-from planc.plan.optimizer import OPTIMIZERS, SCHEDULES, Constant, Group, Optimizer, Schedule
+from planc.plan.optimizer import Constant, Group, Optimizer, Schedule
+from planc.plan.own_optimizer import OPTIMIZER_KIND, SCHEDULE_KIND
 from planc.plan.pattern import PatternRule as PatternRule
 from planc.plan.pipeline_schedule import SCHEDULES as PIPELINE_SCHEDULES
 from planc.plan.pipeline_schedule import Interleaved, OneFOneB, PipelineSchedule, StageOf
@@ -254,12 +255,12 @@ class OptimizerSpec:
 
     rules: tuple[PatternRule[Group], ...]
     span: Span
-    kind: Optimizer = key(Variant(OPTIMIZERS, "optimizer"), doc="the optimizer", example="adamw(lr = 3e-4)")
+    kind: Optimizer = key(OPTIMIZER_KIND, doc="the optimizer", example="adamw(lr = 3e-4)")
     clip_grad_norm: float | None = key(
         Optional(Float(1e-12)), default=None, doc="maximum global gradient norm", example="1.0"
     )
     schedule: Schedule = key(
-        Variant(SCHEDULES, "schedule"),
+        SCHEDULE_KIND,
         default=Constant(warmup=0),
         doc="the learning rate schedule",
     )

@@ -5,7 +5,16 @@ from __future__ import annotations
 from planc.diff.side import Side
 from planc.figures import plan as of_plan
 from planc.graph.graph import UNKNOWN_STEPS
-from planc.graph.ops import BuildOptimizer, BuildSchedule, Evaluate, ExportAdapter, ExportHf, SaveCheckpoint
+from planc.graph.ops import (
+    OWN_SCHEDULE,
+    BuildOptimizer,
+    BuildSchedule,
+    Evaluate,
+    ExportAdapter,
+    ExportHf,
+    LoadSchedule,
+    SaveCheckpoint,
+)
 from planc.report.charts import Curve, chart
 from planc.report.html import Html, markup, table
 from planc.runtime.schedule import learning_rate_factor
@@ -24,6 +33,9 @@ def schedule_section(side: Side) -> Html:
         rows: list[tuple[str, ...]] = [("train", "steps known after `planc data prepare`")]
         return markup(table(rows, caption="Schedule"))
     saves, evaluations = side.op(SaveCheckpoint), side.ops(Evaluate)
+    if schedule.kind == OWN_SCHEDULE:
+        # Its rates are known only to code that a report doesn't run.
+        return markup(table([*_rows(side, schedule, saves, evaluations)], caption="Schedule"))
     rates = tuple(dict.fromkeys(group.lr for group in optimizer.groups))
     marked: dict[str, list[int]] = {}
     if saves is not None:
@@ -32,7 +44,7 @@ def schedule_section(side: Side) -> Html:
         marked[f"evaluate {op.label}"] = _due(op.every_steps, schedule.num_steps, at_end=True)
     shown = {name: steps for name, steps in marked.items() if 0 < len(steps) <= _MAX_MARKS}
     steps = sorted({*_spread(schedule), *(step for steps in shown.values() for step in steps)})
-    factors = {step: learning_rate_factor(schedule, step=step) for step in steps}
+    factors = {step: learning_rate_factor(schedule, step) for step in steps}
     names = ["learning rate"] if len(rates) == 1 else [f"learning rate, peak {rate:g}" for rate in rates]
     curves = [
         Curve(name, tuple((step, rate * factors[step]) for step in steps))
@@ -53,9 +65,11 @@ def _rows(
 ) -> list[tuple[str, ...]]:
     steps, tokens = of_plan.num_steps(side.graph), of_plan.total_tokens(side.graph)
     decay = f", decay over the last {schedule.decay_steps:_} steps" if schedule.decay_steps else ""
+    own = side.op(LoadSchedule)
+    shape = str(own.extension) if own else f"{schedule.kind}, warmup {schedule.warmup_steps:_} steps{decay}"
     rows = [
         ("train", f"{steps.text}, {tokens.text}"),
-        ("learning rate", f"{schedule.kind}, warmup {schedule.warmup_steps:_} steps{decay}"),
+        ("learning rate", shape),
     ]
     if saves is None:
         rows.append(("save", "never"))

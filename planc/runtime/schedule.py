@@ -9,7 +9,7 @@ from typing import Any
 from planc.graph.ops import BuildSchedule
 
 
-def learning_rate_factor(schedule: BuildSchedule, *, step: int) -> float:
+def learning_rate_factor(schedule: BuildSchedule, step: int) -> float:
     """The share of the peak learning rate at `step`, counted from 1.
 
     Step k of w warm-up steps has k / w. The step after the last has `min_factor`, and so have all that
@@ -33,8 +33,7 @@ def learning_rate_factor(schedule: BuildSchedule, *, step: int) -> float:
             raise AssertionError(f"no schedule {unknown}")
 
 
-def set_learning_rate(groups: Iterable[dict[str, Any]], schedule: BuildSchedule, *, step: int) -> None:
-    """Set every parameter group's learning rate for `step`."""
-    factor = learning_rate_factor(schedule, step=step)
+def set_learning_rate(groups: Iterable[dict[str, Any]], factor: float) -> None:
+    """Set every parameter group's learning rate to a share of its peak."""
     for group in groups:
         group["lr"] = group["peak_lr"] * factor

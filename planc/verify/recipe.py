@@ -14,7 +14,7 @@ from planc.plan.balance import Layers, Over, balance_loss, is_balanced
 from planc.plan.bind import BoundPlan
 from planc.plan.data import TooLong
 from planc.plan.facts import gradient_accumulation
-from planc.plan.optimizer import Muon, Optimizer, Schedule, WarmupStableDecay
+from planc.plan.optimizer import Muon, Optimizer, OwnSchedule, Schedule, WarmupStableDecay
 from planc.plan.settle import in_steps
 from planc.runtime.data.spec import DataSpec
 from planc.verify.twin import Renaming
@@ -161,6 +161,8 @@ def robust(kind: Any) -> Any:
 
 
 def _shortened(schedule: Schedule, *, steps: int | None) -> Schedule:
+    if isinstance(schedule, OwnSchedule):
+        return schedule
     short = replace(schedule, warmup=min(in_steps(schedule.warmup, steps), MAX_WARMUP_STEPS))
     if isinstance(short, WarmupStableDecay):
         return replace(short, decay=DECAY_STEPS)

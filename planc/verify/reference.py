@@ -32,6 +32,7 @@ from planc.runtime.extensions import arguments_of, load_extension
 from planc.runtime.torch.weights.adapters import fill_adapters
 from planc.runtime.torch.weights.weights import initialize
 from planc.verify.muon import Muon
+from planc.verify.own_optimizer import OwnUpdates
 from planc.verify.perturb import constants, perturb, perturb_tensor, saved_tensors
 from planc.verify.recipe import Recipe
 from planc.verify.routes import Routes
@@ -253,6 +254,8 @@ def _by_torch(kind: spec.Optimizer, parameters: Mapping[str, nn.Parameter], reci
     case = kind_of(kind)
     arguments = {name: getattr(kind, name) for name in case.argument_names()}
     groups = _groups(kind, parameters, recipe)
+    if isinstance(kind, spec.OwnOptimizer):
+        return OwnUpdates(groups, kind, base=recipe.base)
     if isinstance(kind, spec.AdamW8bit | spec.AdamWBf16):
         return StoredAdam(groups, kind, names={parameter: name for name, parameter in parameters.items()})
     built: Optimizer = getattr(torch.optim, case.torch_class)(groups, lr=kind.lr, **arguments)
@@ -276,6 +279,13 @@ def _groups(
 def factor(recipe: Recipe, *, step: int) -> float:
     """The fraction of the peak learning rate: rising in `warmup` steps, then falling to `min_factor`."""
     schedule = recipe.schedule
+    if isinstance(schedule, spec.OwnSchedule):
+        function = load_extension(schedule.extension, base=recipe.base, is_allowed=True)
+        offered = {"num_steps": recipe.total_steps}
+        known = {
+            name: value for name, value in offered.items() if name in inspect.signature(function).parameters
+        }
+        return float(function(step, **known, **arguments_of(schedule.extension)))
     warmup = schedule.warmup
     assert isinstance(warmup, int), "a recipe counts steps"
     if step <= warmup:

@@ -23,7 +23,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "modeling": (),
     "inventory": ("vocab", "hub", "modeling"),
     "styles": ("vocab", "inventory.schema"),
-    "optimizers": ("vocab",),
+    "optimizers": ("vocab", "extend"),
     "data_sources": (),
     "pipelining": (),
     "plan": (
@@ -184,7 +184,7 @@ INSIDE: dict[str, dict[str, tuple[str, ...]]] = {
         "dropout": ("copies", "run", "parallel", "attention"),
         "checkpoint": ("run", "state", "agreement", "parallel"),
         "weights": ("dtypes", "run", "state", "agreement", "parallel", "attention", "checkpoint"),
-        "extensions": ("run", "state", "agreement"),
+        "extensions": ("private", "run", "state", "agreement", "parallel"),
         "training": (
             *("private", "copies", "dtypes", "run", "state"),
             *("agreement", "parallel", "attention", "dropout", "extensions"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -107,6 +107,8 @@ class Case:
     """Modules and parameters that are not trained."""
     is_compiled: bool = False
     """Whether layers are compiled, by the backend that needs no C++ compiler."""
+    extensions: tuple[str, ...] = ()
+    """The plan's own Python files, in the workspace."""
     adapter: str = ""
     """The body of a block `adapter`."""
     weights: Literal["random", "pretrained"] = "random"
@@ -198,6 +200,7 @@ def plan_text(case: Case, *, saves: bool = False) -> str:
     micro_batch = case.micro_batch or GLOBAL_BATCH // case.dp_size
     weights = "  weights = pretrained\n" if case.weights == "pretrained" else ""
     blocks = [
+        *(f'extension "{file}"' for file in case.extensions),
         f'model {{\n  hf = "{case.model}"\n  seed = {SEED}\n{weights}}}',
         f"mesh {{\n{mesh}\n}}" if mesh else "mesh { tp = 1 }",
         f'data {{\n  source = text("{CORPUS}")\n  sequence_length = {SEQUENCE_LENGTH}\n'
@@ -239,9 +242,9 @@ def _tensor_parallel_rules(case: Case) -> str:
     return SEQUENCE_PARALLEL + (_HEAD_NORMS if case.model == "qwen3" else "")
 
 
-def make_workspace(folder: Path) -> Path:
-    """`folder`, filled with every model's config and inventory, and with text for more than one epoch."""
-    for name, config in MODELS.items():
+def make_workspace(folder: Path, models: Collection[str] = tuple(MODELS)) -> Path:
+    """`folder`, filled with models' configs and inventories, and with text for more than one epoch."""
+    for name, config in ((name, MODELS[name]) for name in models):
         (folder / name).mkdir(parents=True)
         (folder / name / "config.json").write_text(json.dumps(config), encoding="utf-8")
         save_inventory(folder / name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,6 +31,10 @@ NOISE = 0.02
 END_OF_DOCUMENT = 256
 
 
+def _cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropy(logits, labels, reduction="none")
+
+
 def train_reference(
     model_name: str,
     *,
@@ -37,11 +42,15 @@ def train_reference(
     dtype: torch.dtype = torch.float32,
     frozen: Sequence[str] = (),
     prepare: Callable[[nn.Module], object] = lambda model: None,
+    value: Callable[[Tensor, Tensor], Tensor] = _cross_entropies,
+    update: Callable[[list[dict[str, object]]], torch.optim.Optimizer] | None = None,
+    factor: Callable[[int], float] | None = None,
 ) -> Training:
     """The training that every case with this model, and with its pretrained weights, must repeat.
 
     `frozen` are the names of modules and parameters that keep their values; `prepare` changes the model
-    before it trains.
+    before it trains. `value` is the loss of each token, `update` makes the optimizer of parameter groups, and
+    `factor` is that of the learning rate at a step, from 1.
     """
     write_weights(workspace / model_name)
     model = _loaded(workspace / model_name, dtype=dtype)
@@ -49,17 +58,18 @@ def train_reference(
         parameter.requires_grad_(not any(f"{name}.".startswith(f"{one}.") for one in frozen))
     prepare(model)
     initial, windows = snapshot(model), _windows(workspace)
-    optimizer = torch.optim.AdamW(_groups(model), lr=cases.LEARNING_RATE, betas=cases.BETAS, eps=1e-8)
+    adamw = partial(torch.optim.AdamW, lr=cases.LEARNING_RATE, betas=cases.BETAS, eps=1e-8)
+    optimizer = (update or adamw)(_groups(model))
     losses, norms, rates, ids, gradients = [], [], [], [], {}
     order = _order(len(windows))
     for step in range(1, cases.NUM_STEPS + 1):
-        rate = cases.LEARNING_RATE * _factor(step)
+        rate = cases.LEARNING_RATE * (factor or _factor)(step)
         for group in optimizer.param_groups:
             group["lr"] = rate
         sample_ids = [next(order) for _ in range(cases.GLOBAL_BATCH)]
         tokens = windows[sample_ids]
         logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
-        loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss = value(logits.flatten(0, 1), tokens[:, 1:].flatten()).mean()
         loss.backward()  # type: ignore[no-untyped-call]
         gradients = gradients or gradients_of(model)
         norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), cases.MAX_NORM)))

@@ -114,7 +114,7 @@ def schedule_one_step_ahead(state: State, op: Op, position: Position) -> None:
     """Every step has the learning rate of the next."""
     if isinstance(op, ops.StepOptimizer):
         groups = state[Optimizer].param_groups
-        set_learning_rate(groups, state[Schedule].op, step=position.step + 1)
+        set_learning_rate(groups, state[Schedule].factor(position.step + 1))
 
 
 def order_off_by_one(state: State, op: Op, position: Position) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
+from planc.extend.reference import Extension
 from planc.graph.consequence import layout, numerics
 from planc.graph.op import Effects, Op, Phase, Resource, Stage
 from planc.optimizers import AnyOptimizer, OptimizerKind
@@ -82,6 +83,23 @@ class BuildOptimizer(Op):
         return Effects(reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.OPTIMIZER,))
 
 
+OWN_SCHEDULE = "own"
+"""The kind of a schedule that the plan's own code computes."""
+
+
+@record(kw_only=True)
+class LoadSchedule(Op):
+    op: Literal["schedule.load"] = "schedule.load"
+    stage: ClassVar[Stage] = Stage.MESH
+    summary: ClassVar[str] = (
+        "Runs the plan's own file, and tries that its schedule depends on the step alone."
+    )
+    extension: Annotated[Extension, numerics("optimizer.schedule", "schedule")]
+
+    def effects(self) -> Effects:
+        return Effects(writes=(Resource.OWN_SCHEDULE,))
+
+
 @record(kw_only=True)
 class BuildSchedule(Op):
     op: Literal["schedule.build"] = "schedule.build"
@@ -95,7 +113,11 @@ class BuildSchedule(Op):
     num_steps: Annotated[int, numerics("train.steps", "schedule ends at step")]
 
     def effects(self) -> Effects:
-        return Effects(reads=(Resource.OPTIMIZER,), writes=(Resource.OPTIMIZER, Resource.SCHEDULE))
+        return Effects(
+            reads=(Resource.OPTIMIZER,),
+            finds=(Resource.OWN_SCHEDULE,),
+            writes=(Resource.OPTIMIZER, Resource.SCHEDULE),
+        )
 
 
 @record(kw_only=True)

@@ -78,6 +78,7 @@ PURPOSES: Mapping[type[Op], str] = {
 _OUTSIDE = (
     ops.InitMesh,
     ops.LoadLoss,
+    ops.LoadSchedule,
     ops.BuildModel,
     ops.AttachAdapters,
     ops.AttachAttention,

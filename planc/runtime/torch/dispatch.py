@@ -23,6 +23,7 @@ from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.checkpoint.background_saving import Checkpoints
 from planc.runtime.torch.dropout.masking import Masking
 from planc.runtime.torch.extensions.loss import OwnLoss
+from planc.runtime.torch.extensions.schedule import OwnSchedule
 from planc.runtime.torch.parallel.fsdp import Units
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline
@@ -84,6 +85,7 @@ RECORDS: Mapping[Resource, type[Any]] = {
     Resource.HIDDEN: Hidden,
     Resource.LOGITS: Logits,
     Resource.OWN_LOSS: OwnLoss,
+    Resource.OWN_SCHEDULE: OwnSchedule,
     Resource.LOSS: Loss,
     Resource.STEP_LOSS: StepLoss,
     Resource.GRADIENTS: Gradients,

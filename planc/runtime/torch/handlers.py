@@ -11,6 +11,7 @@ from planc.runtime.torch.checkpoint import ops as checkpointing
 from planc.runtime.torch.dispatch import Handler
 from planc.runtime.torch.dropout import attach as dropout
 from planc.runtime.torch.extensions import loss as own_loss
+from planc.runtime.torch.extensions import schedule as own_schedule
 from planc.runtime.torch.parallel import (
     experts,
     gradients,
@@ -42,6 +43,7 @@ from planc.runtime.torch.weights import adapters, build, export, export_adapter,
 
 HANDLERS: Mapping[type[Op], Handler] = {
     ops.InitMesh: mesh.init_mesh,
+    ops.LoadSchedule: own_schedule.load_schedule,
     ops.LoadLoss: own_loss.load_loss,
     ops.OpenLog: reporting_log.open_log,
     ops.BuildModel: build.build_model,

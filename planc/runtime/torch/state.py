@@ -5,7 +5,7 @@ A record that needs a part of the runtime is in that part, such as `Mesh` and `P
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -39,6 +39,8 @@ class Schedule:
     """The learning rate's; a resumed run needs no state of it."""
 
     op: BuildSchedule
+    factor: Callable[[int], float]
+    """The share of the peak at a step, from 1."""
 
 
 @dataclass(frozen=True, slots=True)

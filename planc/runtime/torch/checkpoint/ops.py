@@ -108,7 +108,7 @@ def resume_checkpoint(
     since = manifest.step, progress.samples_consumed
     if progress.batch is not None and progress.batch.samples == data.loader.source.global_batch:
         since = progress.batch.since_step, progress.batch.since_samples
-    set_learning_rate(optimizer.param_groups, schedule.op, step=manifest.step + 1)
+    set_learning_rate(optimizer.param_groups, schedule.factor(manifest.step + 1))
     run.observer.noted(f"resumed from {directory}{_changes(run, manifest)}")
     memory = Memory(progress.recent_losses, progress.skipped_in_a_row)
     return (

@@ -88,10 +88,12 @@ def try_loss(
     known = inspect.signature(function).parameters
     offers = tuple(name for name in LOSS.offers if name in known)
     trial = _Trial(partial(function, **arguments), offers, vocab_size, dtype, device)
-    trial.gives_values()
-    trial.repeats()
-    trial.leaves_inputs()
-    trial.is_of_one_token()
+    with torch.random.fork_rng():
+        trial.gives_values()
+        # Before any call that could change what later ones compare with.
+        trial.leaves_inputs()
+        trial.repeats()
+        trial.is_of_one_token()
     shown = (
         "each token's value depends on its own logits and label only",
         "the same each time",
@@ -137,6 +139,7 @@ class _Trial:
         return values
 
     def gives_values(self) -> None:
+        torch.manual_seed(0)
         logits = self.logits.clone().requires_grad_()
         values = self.of(slice(None), logits=logits)
         if not isinstance(values, Tensor):

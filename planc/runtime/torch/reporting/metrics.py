@@ -17,7 +17,6 @@ from planc.graph.sources import mixture_labels
 from planc.runtime.interpreter import Position
 from planc.runtime.observer import SourceMetrics, StepMetrics
 from planc.runtime.process import Launch
-from planc.runtime.schedule import learning_rate_factor
 from planc.runtime.torch.copies import Arrival
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.reporting.instruments import Instruments
@@ -103,7 +102,7 @@ def _metrics(
         step=at.step,
         loss=verdict.loss,
         grad_norm=verdict.gradient_norm,
-        learning_rate=peak * learning_rate_factor(schedule.op, step=at.step),
+        learning_rate=peak * schedule.factor(at.step),
         tokens=tokens,
         labels=verdict.num_labels,
         tokens_per_second=tokens / seconds,

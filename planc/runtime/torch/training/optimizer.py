@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,10 +21,13 @@ from planc.graph.ops import (
 )
 from planc.optimizers import OptimizerKind
 from planc.optimizers.muon import Muon as MuonSettings
+from planc.optimizers.own import OwnOptimizer as OwnSettings
 from planc.optimizers.stored_adamw import StoredAdamW
 from planc.runtime.interpreter import Position
-from planc.runtime.schedule import set_learning_rate
+from planc.runtime.schedule import learning_rate_factor, set_learning_rate
 from planc.runtime.torch import private
+from planc.runtime.torch.extensions.optimizer import own_optimizer
+from planc.runtime.torch.extensions.schedule import OwnSchedule
 from planc.runtime.torch.parallel.gradients import clip_factor, scale
 from planc.runtime.torch.parallel.packing import packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
@@ -40,6 +44,8 @@ def build_optimizer(run: Run, op: BuildOptimizer, weights: Weights, pipeline: Pi
     groups = [*_options(others, weights, pipeline)]
     names = {parameter: name for name, parameter in weights.parameters.items()}
     packings = packed_parameters(weights.model)
+    if isinstance(op.settings, OwnSettings):
+        return own_optimizer(run, op, op.settings, groups, names)
     if isinstance(op.settings, StoredAdamW):
         return StoredAdam(groups, op.settings, lr=op.lr, names=names, packings=packings)
     if not isinstance(op.settings, MuonSettings):
@@ -86,9 +92,12 @@ def _optimizer(
     return torch_class(groups, **options)
 
 
-def build_schedule(run: Run, op: BuildSchedule, optimizer: Optimizer) -> Schedule:
-    set_learning_rate(optimizer.param_groups, op, step=1)
-    return Schedule(op)
+def build_schedule(
+    run: Run, op: BuildSchedule, optimizer: Optimizer, own_schedule: OwnSchedule | None
+) -> Schedule:
+    factor = partial(learning_rate_factor, op) if own_schedule is None else own_schedule.factor
+    set_learning_rate(optimizer.param_groups, factor(1))
+    return Schedule(op, factor)
 
 
 def step_optimizer(
@@ -133,4 +142,4 @@ def _fits_float32(divisor: float, gradients: Iterable[Tensor]) -> bool:
 def step_schedule(
     run: Run, op: StepSchedule, optimizer: Optimizer, schedule: Schedule, update: Update
 ) -> None:
-    set_learning_rate(optimizer.param_groups, schedule.op, step=update.step + 1)
+    set_learning_rate(optimizer.param_groups, schedule.factor(update.step + 1))
