@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 from planc.diff.difference import Action, Change, Group
 from planc.diff.sample_order import SOURCES, data_state, has_same_sources
 from planc.diff.side import Side
-from planc.graph.ops import BuildOptimizer, FullyShard, ShardExperts, ShardTensorParallel
+from planc.graph.ops import (
+    BuildOptimizer,
+    FullyShard,
+    LoadWeights,
+    NameBase,
+    ShardExperts,
+    ShardTensorParallel,
+)
 from planc.optimizers import OptimizerKind
 from planc.tables import plural
 
@@ -37,6 +44,8 @@ def misfit(old: Side, new: Side) -> str:
     types, others = (one.model.other_dtypes for one in (old, new))
     if num_other := sum(types.get(fqn) != others.get(fqn) for fqn in before):
         return f"{plural(num_other, 'parameter')} with another dtype"
+    if (base := old.op(NameBase)) and old.op(LoadWeights) and not new.op(LoadWeights):
+        return f"frozen parameters are in {base.path}, and the plan starts from random weights"
     kept, wanted = (one.op(BuildOptimizer) for one in (old, new))
     if kept and wanted and (apart := _kept_apart(kept, wanted)):
         return f"one optimizer keeps {_listed(apart[0])}, the other {_listed(apart[1])}"

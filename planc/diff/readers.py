@@ -19,6 +19,7 @@ from planc.graph.ops import (
     FullyShard,
     InitWeights,
     LoadWeights,
+    NameBase,
     OpenData,
     OpenEvaluation,
     OpenSource,
@@ -161,6 +162,11 @@ def _evaluations(side: Side) -> str | None:
     return "; ".join((*found, *(f"{label}: {every_step(steps)}" for label, steps in every.items()))) or None
 
 
+def _base(side: Side) -> str | None:
+    op = side.op(NameBase)
+    return f"frozen parameters left to the files in {op.path}" if op else None
+
+
 def _export(side: Side) -> str | None:
     export = side.op(ExportHf)
     return f"at the {export.when}, {export.dtype}" if export else None
@@ -207,6 +213,7 @@ READERS: Mapping[str, Reader] = {
     "data.source": _source,
     "data.weights": _source_weights,
     "evaluations": _evaluations,
+    "checkpoint.base": _base,
     'export "hf"': _export,
     'export "adapter"': _adapter_export,
     "checkpoint.mode": _save_mode,

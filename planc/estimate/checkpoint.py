@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from planc.estimate.layout import layouts
-from planc.estimate.result import Amount
+from planc.estimate.result import Amount, Saved
 from planc.estimate.states import ON_HOST
 from planc.graph.graph import Graph
-from planc.graph.ops import BuildOptimizer, SaveCheckpoint
+from planc.graph.ops import BuildOptimizer, NameBase, SaveCheckpoint
 from planc.inventory.schema import Inventory
 
 
-def checkpoint_bytes(graph: Graph, inventory: Inventory) -> int:
-    """Bytes of the tensors in one checkpoint, every element once: parameters, the optimizer's states in
-    the same dtype, and its step counters, if it has any. The inventory must be of the graph's model.
+def saved(graph: Graph, inventory: Inventory) -> Saved:
+    """Bytes of the tensors in one checkpoint, every element once: parameters that it does not leave out, the
+    optimizer's states in the same dtype, and its step counters, if it has any. The inventory must be of the
+    graph's model.
 
     Headers and the manifest come on top: kilobytes for each rank.
     """
     optimizer = next(op for op in graph.setup if isinstance(op, BuildOptimizer))
     kinds = optimizer.settings_by_parameter()
-    num_bytes = 0
+    left_out = {name for op in graph.setup if isinstance(op, NameBase) for name in op.parameters}
+    num_bytes = left_out_bytes = 0
     for layout in layouts(graph, inventory):
-        num_bytes += layout.total_bytes
+        if layout.fqn in left_out:
+            left_out_bytes += layout.total_bytes
+        else:
+            num_bytes += layout.total_bytes
         if not layout.is_frozen:
             element = layout.dtype.size_bytes
             num_bytes += kinds[layout.fqn].state_bytes(layout.shape, element=element)
-    return num_bytes
+    return Saved(num_bytes, left_out_bytes)
+
+
+def checkpoint_bytes(graph: Graph, inventory: Inventory) -> int:
+    """The size of one checkpoint: see `saved`."""
+    return saved(graph, inventory).num_bytes
 
 
 def staging(graph: Graph, inventory: Inventory) -> Amount:

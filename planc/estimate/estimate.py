@@ -17,7 +17,7 @@ from planc.estimate.activations import (
 )
 from planc.estimate.at_intervals import at_intervals
 from planc.estimate.backward import fullest_moment, fullest_product
-from planc.estimate.checkpoint import staging
+from planc.estimate.checkpoint import saved, staging
 from planc.estimate.collectives import collectives, replicated_message
 from planc.estimate.flops import Flops, flops
 from planc.estimate.gaps import gaps, last_units
@@ -38,7 +38,7 @@ from planc.estimate.result import Amount, Collective, Estimate, Memory, Place
 from planc.estimate.states import ON_HOST, num_local_parameters, states, update_bytes
 from planc.estimate.units import Unit, units
 from planc.graph.graph import Graph
-from planc.graph.ops import PrefetchUnits
+from planc.graph.ops import PrefetchUnits, SaveCheckpoint
 from planc.inventory.schema import Inventory
 from planc.vocab import MeshDim
 
@@ -49,6 +49,12 @@ def estimate(graph: Graph, inventory: Inventory) -> Estimate:
     Of a pipeline each figure is that of the pp rank with the most of it, and `ranks` has them all. The
     inventory must be of the graph's model.
     """
+    saves = any(isinstance(op, SaveCheckpoint) for op in graph.save)
+    return replace(_estimate(graph, inventory), checkpoint=saved(graph, inventory) if saves else None)
+
+
+def _estimate(graph: Graph, inventory: Inventory) -> Estimate:
+    """The estimate of what ranks hold and do."""
     whole = rank_work(graph, inventory)
     shared = flops(whole), staging(graph, inventory)
     found = tuple(_of_part(one, *shared) for one in parts(graph, inventory))

@@ -161,6 +161,14 @@ class Place:
 
 
 @record
+class Saved:
+    """The bytes of one checkpoint's tensors, and of those that it leaves to the model's files."""
+
+    num_bytes: int
+    left_out_bytes: int
+
+
+@record
 class Estimate:
     """A plan's memory, communication and work, and the elements of its parameters on one rank."""
 
@@ -176,6 +184,8 @@ class Estimate:
     """Where in a pipeline `memory` is reached."""
     ranks: tuple[Estimate, ...] = ()
     """The estimates of all pp ranks, in a pipeline's own."""
+    checkpoint: Saved | None = None
+    """None for a plan that saves none."""
 
     def sent_bytes(self, collectives: Iterable[Collective] | None = None) -> int:
         """Bytes sent in a step: by all collectives, or by the given ones."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from planc.devices.attention_kernels import AttentionUse
-from planc.estimate.result import AtInterval, Collective, Estimate
+from planc.estimate.result import AtInterval, Collective, Estimate, Saved
 from planc.figures import plan as of_plan
 from planc.figures.figure import Figure, Unit, num_bytes
 from planc.vocab import GroupDim
@@ -48,6 +48,16 @@ def pair_bytes(use: AttentionUse) -> Figure:
 def host_memory(estimated: Estimate) -> Figure:
     """The host memory that a rank permanently holds, without the process itself."""
     return num_bytes("host_memory", estimated.memory.host_bytes)
+
+
+def checkpoint_size(saved: Saved) -> Figure:
+    """The bytes of one checkpoint's tensors."""
+    return num_bytes("checkpoint_bytes", saved.num_bytes)
+
+
+def left_out_bytes(saved: Saved) -> Figure:
+    """The bytes of frozen parameters that a checkpoint leaves to the model's files."""
+    return num_bytes("left_out_bytes", saved.left_out_bytes)
 
 
 def sent_bytes(estimated: Estimate) -> Figure:

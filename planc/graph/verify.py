@@ -24,6 +24,7 @@ from planc.graph.ops import (
     LoadWeights,
     MaterialiseWeights,
     Mixture,
+    NameBase,
     NextBatch,
     OpenData,
     PrefetchUnits,
@@ -231,6 +232,11 @@ def _saves(graph: Graph) -> Iterator[Violation]:
     found = sum(isinstance(op, SettleSave) for op in graph.step)
     if found != wanted:
         yield Violation("graph", f"has checkpoint.settle {found} times for {wanted} asynchronous saves")
+    loads = any(isinstance(op, LoadWeights) for op in graph.setup)
+    frozen = frozenset(graph.frozen if loads else ())
+    for base in (op for op in graph.setup if isinstance(op, NameBase)):
+        if trained := [name for name in base.parameters if name not in frozen]:
+            yield Violation(base.name, f"checkpoints would leave out `{trained[0]}`, which no file holds")
     for op in graph.save:
         if isinstance(op, SaveCheckpoint) and (op.mode == "async") != (op.when_busy is not None):
             yield Violation(op.name, "when_busy is only for an asynchronous save")

@@ -51,7 +51,7 @@ from planc.lower.experts import count_experts, shard_experts
 from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule, load_schedule
-from planc.lower.saving import save_checkpoint, settle_save
+from planc.lower.saving import name_base, save_checkpoint, settle_save
 from planc.lower.stages import (
     micro_orders,
     passed,
@@ -150,6 +150,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from open_evaluations(plan)
     yield from count_experts(bound)
     yield from balance_experts(bound)
+    yield from name_base(bound)
     if plan.checkpoint is not None and plan.checkpoint.resume is spec.Resume.LATEST:
         yield ResumeCheckpoint(policy="latest", span=plan.span("checkpoint.resume"))
 

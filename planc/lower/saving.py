@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, assert_never
 
-from planc.graph.ops import SaveCheckpoint, SettleSave
-from planc.plan.spec import AsyncSave, CheckpointSpec, Plan, SyncSave, WhenBusy
+from planc.graph.ops import NameBase, SaveCheckpoint, SettleSave
+from planc.plan.bind import BoundPlan
+from planc.plan.spec import (
+    AsyncSave,
+    CheckpointSpec,
+    FrozenBase,
+    Plan,
+    Resume,
+    SyncSave,
+    Weights,
+    WhenBusy,
+)
 from planc.vocab import MeshDim
 
 
@@ -22,6 +32,17 @@ def save_checkpoint(plan: Plan) -> Iterator[SaveCheckpoint]:
         when_busy=_when_busy(checkpoint.mode),
         span=plan.span("checkpoint"),
     )
+
+
+def name_base(bound: BoundPlan) -> Iterator[NameBase]:
+    """One op, if files hold the parameters that the plan freezes, and checkpoints may leave them out."""
+    plan = bound.plan
+    if (checkpoint := plan.checkpoint) is None or checkpoint.base is FrozenBase.STORED:
+        return
+    freezes = plan.freeze is not None or plan.adapter is not None
+    saves = _saves(checkpoint) or checkpoint.resume is Resume.LATEST
+    if freezes and saves and bound.frozen and plan.model.weights is Weights.PRETRAINED:
+        yield NameBase(path=plan.model.hf, parameters=tuple(bound.frozen), span=plan.span("checkpoint.base"))
 
 
 def settle_save(plan: Plan) -> Iterator[SettleSave]:

@@ -290,6 +290,11 @@ class Resume(StrEnum):
     NONE = "none"
 
 
+class FrozenBase(StrEnum):
+    NAMED = "named"
+    STORED = "stored"
+
+
 class ExportTime(StrEnum):
     END = "end"
 
@@ -330,6 +335,11 @@ class CheckpointSpec:
         Choice(Resume),
         default=Resume.LATEST,
         doc="latest: continue from the last checkpoint in the run directory",
+    )
+    base: FrozenBase = key(
+        Choice(FrozenBase),
+        default=FrozenBase.NAMED,
+        doc="named: checkpoints leave out frozen pretrained parameters, and name the files that have them",
     )
     export: Mapping[str, HfExport | AdapterExport] = nested(
         {"hf": HfExport, "adapter": AdapterExport}, doc="the weights in another library's format"

@@ -80,6 +80,11 @@ def memory_text(estimated: Estimate, *, device: Device | None = None) -> str:
         text += (
             f"  in host memory, in addition to the process: {needs.host_memory(estimated).text} per rank\n"
         )
+    if (saved := estimated.checkpoint) is not None and saved.left_out_bytes:
+        text += (
+            f"  a checkpoint has {needs.checkpoint_size(saved).text}, and leaves "
+            f"{needs.left_out_bytes(saved).text} of frozen parameters to the model's files\n"
+        )
     text += "".join(f"  {line}\n" for line in caveats(estimated))
     return text if device is None else f"{text}  on {device.name}: {verdict(estimated, device)}\n"
 
@@ -235,6 +240,8 @@ def estimate_data(
     }
     if estimated.ranks:
         document["ranks"] = [_rank_data(rank) for rank in estimated.ranks]
+    if (saved := estimated.checkpoint) is not None and saved.left_out_bytes:
+        document["checkpoint"] = asdict(saved)
     if device is not None:
         document["device"] = asdict(device)
     if times is not None:

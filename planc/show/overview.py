@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from planc.figures import plan as of_plan
 from planc.graph.graph import UNKNOWN_STEPS, Graph
+from planc.graph.ops import NameBase
 from planc.graph.pipeline import pipeline_of
 from planc.plan.bind import BoundPlan
 from planc.plan.elastic import ElasticSpec
@@ -110,7 +111,8 @@ def overview(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Ro
     for name, record in (("data", plan.data), ("optimizer", plan.optimizer)):
         yield name, _written(record, ("source", "tokenizer", "kind", "schedule"))
     if plan.checkpoint:
-        yield "checkpoint", _checkpoint(plan.checkpoint)
+        has_base = any(isinstance(op, NameBase) for op in graph.setup)
+        yield "checkpoint", _checkpoint(plan.checkpoint, has_base=has_base)
     if plan.train.epochs is None:
         yield "train", f"{of_plan.num_steps(graph).text}, {of_plan.total_tokens(graph).text}"
 
@@ -130,7 +132,7 @@ def _length(plan: Plan, graph: Graph) -> str:
     )
 
 
-def _checkpoint(checkpoint: CheckpointSpec) -> str:
+def _checkpoint(checkpoint: CheckpointSpec, *, has_base: bool) -> str:
     when = [every_step(checkpoint.save_every)] if checkpoint.save_every else []
     when += ["after the last step"] if checkpoint.save_last else []
     how = ""
@@ -138,7 +140,8 @@ def _checkpoint(checkpoint: CheckpointSpec) -> str:
         skips = checkpoint.mode.when_busy is WhenBusy.SKIP
         how = f" while training continues ({'skipped' if skips else 'waits'} while another save is running)"
     kept = f"keeping the last {checkpoint.keep_last}"
-    return f"{' and '.join(when) or 'never'}{how}, {kept}, resume {checkpoint.resume}"
+    rest = ", without frozen parameters" if has_base else ""
+    return f"{' and '.join(when) or 'never'}{how}{rest}, {kept}, resume {checkpoint.resume}"
 
 
 def _written(record: object, names: tuple[str, ...]) -> str:

@@ -13,9 +13,10 @@ from typing import Any
 from planc.cli.support import converting
 from planc.cli.support.arguments import add_output_format_argument, add_quiet_argument
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, require_libraries
-from planc.cli.support.export import export, export_adapter
+from planc.cli.support.export import export, export_adapter, model_of, named_model
 from planc.cli.support.parser import add_subcommand
 from planc.cli.support.terminal import write_view
+from planc.runtime.checkpoint_format.base import base_problems, hash_files
 from planc.runtime.checkpoint_format.compare import comparable, differences
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import (
@@ -27,9 +28,12 @@ from planc.runtime.checkpoint_format.layout import (
 )
 from planc.runtime.checkpoint_format.manifest import Manifest
 from planc.runtime.checkpoint_format.part import part_name, shard_name
+from planc.runtime.checkpoint_format.part_files import Problem
 from planc.runtime.checkpoint_format.verify import read_manifest, verify
+from planc.runtime.errors import RunError
 from planc.runtime.files.plain_files import kind_of
 from planc.runtime.files.run_files import PLAN_NAME
+from planc.runtime.model_files import weight_names
 from planc.tables import format_bytes, plural, render_table
 from planc.vocab import DType
 
@@ -50,7 +54,8 @@ List a run's checkpoints, and directories that an interrupted save left behind."
 
 _VERIFY = """\
 Read every byte of a checkpoint, or of all checkpoints of a run, and compare it with what was saved: file
-sizes, SHA-256, headers, and that every element of every tensor is stored exactly once."""
+sizes, SHA-256, headers, and that every element of every tensor is stored exactly once. The weight files of
+frozen parameters that a checkpoint leaves out are compared too."""
 
 _DIFF = """\
 Compare two checkpoints: steps, data, mesh, versions and tensors. To compare the plans that saved them, use
@@ -93,6 +98,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     compare.add_argument("old", metavar="OLD", help=_CHECKPOINT)
     compare.add_argument("new", metavar="NEW", help="as OLD")
     compare.add_argument("--values", action="store_true", help="also compare tensor values; needs torch")
+    verify_parser.add_argument(
+        "--model", metavar="DIR", help="the directory of frozen parameters (default: as in the run's plan)"
+    )
     for one in (ls, verify_parser, compare):
         add_output_format_argument(one)
     add_quiet_argument(verify_parser, help="print problems only")
@@ -189,6 +197,7 @@ def _empty_row(path: Path, state: str) -> dict[str, Any]:
 
 
 def _row(checkpoint: Path, manifest: Manifest) -> dict[str, Any]:
+    base = f", base {manifest.base.path}" if manifest.base is not None else ""
     mesh = ", ".join(f"{dim} {size}" for dim, size in manifest.mesh.items() if size > 1)
     return {
         "path": str(checkpoint),
@@ -197,7 +206,7 @@ def _row(checkpoint: Path, manifest: Manifest) -> dict[str, Any]:
         "size_bytes": sum(size_bytes for _, size_bytes in _files(manifest)),
         "mesh": mesh or "1 rank",
         "plan_hash": manifest.plan_hash[:12],
-        "state": "committed"
+        "state": f"committed{base}"
         if _is_whole(checkpoint, manifest)
         else "incomplete: run `planc checkpoint verify`",
     }
@@ -221,7 +230,7 @@ def _files(manifest: Manifest) -> Iterator[tuple[str, int]]:
 
 def _verify(arguments: Namespace) -> int:
     problems = {
-        str(checkpoint): verify(checkpoint)
+        str(checkpoint): (*verify(checkpoint), *_base_problems(checkpoint, arguments.model))
         for folder in map(Path, arguments.checkpoints)
         for checkpoint in _checkpoints(folder)
     }
@@ -236,6 +245,28 @@ def _verify(arguments: Namespace) -> int:
             for problem in listed:
                 print(f"  {problem}")
     return FINDINGS if any(problems.values()) else CLEAN
+
+
+def _base_problems(checkpoint: Path, model: str | None) -> tuple[Problem, ...]:
+    """How the files that a checkpoint leaves frozen parameters to differ from those that it names."""
+    try:
+        base = read_manifest(checkpoint).base
+    except CheckpointError:
+        # `verify` reports it.
+        return ()
+    if base is None:
+        return ()
+    try:
+        folder = named_model(model) if model else model_of(checkpoint)
+        files = hash_files(folder, weight_names(folder))
+    except UsageError as error:
+        return (Problem("base", str(error).replace("\n", "; ")),)
+    except RunError as error:
+        return (Problem("base", error.message),)
+    return tuple(
+        Problem(str(Path(model or base.path) / file.subject), file.text)
+        for file in base_problems(base, files)
+    )
 
 
 def _diff(arguments: Namespace) -> int:

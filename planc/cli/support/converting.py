@@ -52,8 +52,9 @@ def to_plain(checkpoint: Path, arguments: Namespace) -> str:
     # It imports torch, which takes seconds.
     from planc.runtime.torch.checkpoint.dcp_convert import to_dcp
 
-    to_dcp(checkpoint, folder=Path(arguments.dcp))
-    return f"wrote {arguments.dcp} from {checkpoint}; read back, it is bitwise equal"
+    base = to_dcp(checkpoint, folder=Path(arguments.dcp)).base
+    rest = f"\nfrozen parameters are not in it: they are in {base.path}" if base is not None else ""
+    return f"wrote {arguments.dcp} from {checkpoint}; read back, it is bitwise equal{rest}"
 
 
 def from_plain(folder: Path, arguments: Namespace) -> str:

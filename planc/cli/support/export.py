@@ -10,7 +10,7 @@ from planc.cli.support.exits import UsageError, require_libraries
 from planc.cli.versions.saved_plans import NoSavedPlanError, SavedPlan, saved_plan
 from planc.graph.artifact import graph_of
 from planc.graph.graph import Graph
-from planc.graph.ops import BuildModel, BuildOptimizer, OpenData
+from planc.graph.ops import BuildModel, BuildOptimizer, LoadWeights, OpenData
 from planc.hub.names import model_folder
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.manifest import Manifest
@@ -37,7 +37,7 @@ def export(checkpoint: Path, *, folder: str, model: str | None, dtype: str | Non
             f"{checkpoint}: {layer} has an adapter, and the plan that states its scale is missing\n"
             f"{_PUT_BACK}"
         )
-    source = _named(model) if model else _model(checkpoint)
+    source = named_model(model) if model else model_of(checkpoint)
     with _usage_errors():
         said = export_checkpoint(
             checkpoint,
@@ -46,6 +46,7 @@ def export(checkpoint: Path, *, folder: str, model: str | None, dtype: str | Non
             folder=Path(folder),
             dtype=DType(dtype) if dtype else None,
             rope=_built(graph).rope if graph is not None else (),
+            strip=_strip(graph) if graph is not None else None,
             adapters=graph.adapters if graph is not None else None,
         )
     unknown = "; its plan is missing, so config.json has the model's own `rope`" if graph is None else ""
@@ -100,14 +101,14 @@ def _adapted_layer(checkpoint: Path) -> str | None:
     return next((name.removeprefix("model.").removesuffix(ends) for name in names), None)
 
 
-def _named(model: str) -> Path:
+def named_model(model: str) -> Path:
     try:
         return model_folder(model, base=Path())
     except ValueError as error:
         raise UsageError(str(error)) from error
 
 
-def _model(checkpoint: Path) -> Path:
+def model_of(checkpoint: Path) -> Path:
     """The model's directory, as named by the plan that saved a checkpoint."""
     remedy = "pass the model's directory: --model DIR"
     try:
@@ -128,6 +129,10 @@ def _graph(checkpoint: Path) -> Graph | None:
         return graph_of(_saved(checkpoint).artifact)
     except NoSavedPlanError:
         return None
+
+
+def _strip(graph: Graph) -> str | None:
+    return next((op.strip for op in graph.setup if isinstance(op, LoadWeights)), None)
 
 
 def _built(graph: Graph) -> BuildModel:

@@ -11,6 +11,25 @@ from planc.vocab import DType, MeshDim
 
 
 @record(kw_only=True)
+class NameBase(Op):
+    op: Literal["checkpoint.base"] = "checkpoint.base"
+    stage: ClassVar[Stage] = Stage.RESUME
+    summary: ClassVar[str] = (
+        "Hashes the model's weight files. Checkpoints name them, and leave out the frozen parameters in them."
+    )
+    path: Annotated[str, output("checkpoint.base")]
+    """The model's own directory."""
+    parameters: Annotated[tuple[str, ...], DERIVED]
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.WEIGHTS, Resource.CHECKPOINTS),
+            finds=(Resource.PIPELINE,),
+            writes=(Resource.CHECKPOINTS,),
+        )
+
+
+@record(kw_only=True)
 class ResumeCheckpoint(Op):
     op: Literal["checkpoint.resume"] = "checkpoint.resume"
     stage: ClassVar[Stage] = Stage.RESUME

@@ -43,6 +43,8 @@ def _facts(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "data", manifest.progress.data_fingerprint[:12]
     yield "model", manifest.model_digest[:12]
     yield "plan", manifest.plan_hash[:12]
+    if manifest.base is not None:
+        yield "base", f"{manifest.base.path} ({manifest.base.digest[:12]})"
     yield from ((f"mesh {dim}", str(size)) for dim, size in manifest.mesh.items() if size > 1)
     yield "planc", manifest.planc_version
     yield "torch", manifest.torch_version

@@ -7,11 +7,13 @@ the ranks, never with their product, and the place of any chunk follows from it 
 
 from __future__ import annotations
 
+from math import prod
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from planc.runtime.checkpoint_format.grid import Grid
+from planc.runtime.checkpoint_format.hashing import sha256
 from planc.runtime.checkpoint_format.records import (
     Count,
     ElementType,
@@ -23,6 +25,7 @@ from planc.runtime.checkpoint_format.records import (
     Seed,
     Step,
 )
+from planc.runtime.checkpoint_format.shards import element_bytes
 from planc.runtime.files.run_files import MAX_PLAN_BYTES
 from planc.vocab import MeshDim
 
@@ -33,11 +36,16 @@ FORMAT_VERSION: Literal[4] = 4
 Scalar = bool | Seed | float | Fact | None
 
 
-class TensorEntry(Record):
-    """A whole tensor, as one device would hold it, and the index of its grid in the manifest."""
+class WholeTensor(Record):
+    """A tensor as one device would hold it."""
 
     dtype: ElementType
     shape: Lengths
+
+
+class TensorEntry(WholeTensor):
+    """A whole tensor, and the index of its grid in the manifest."""
+
     grid: Count
 
 
@@ -61,6 +69,29 @@ class Contents(Record):
     def ranks(self) -> set[int]:
         """Every rank that writes a chunk."""
         return set[int]().union(*(grid.ranks() for grid in self.grids))
+
+
+class Base(Record):
+    """The frozen parameters that a checkpoint leaves out, and the weight files that hold them.
+
+    `path` is the model's directory as the plan names it. Only the files' hashes decide whether another
+    directory is the same base.
+    """
+
+    path: Fact
+    files: dict[Fact, FileEntry]
+    tensors: dict[str, WholeTensor]
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of all files' names and hashes."""
+        names = (f"{entry.sha256}  {name}\n" for name, entry in sorted(self.files.items()))
+        return sha256("".join(names).encode())
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the parameters, as a checkpoint would store them."""
+        return sum(prod(entry.shape) * element_bytes(entry.dtype) for entry in self.tensors.values())
 
 
 class Batch(Record):
@@ -119,7 +150,8 @@ class PartEntry(FileEntry):
 class Manifest(Record):
     """A checkpoint. `plan_hash`, `model_digest` and `mesh` record what saved it; a loading run may differ.
 
-    `model_digest` is the inventory's `config_digest`. `plan` is the entry of PLAN_NAME, the compiled plan
+    `model_digest` is the inventory's `config_digest`. `base` has what `contents` lacks of the model; None if
+    it lacks nothing. `plan` is the entry of PLAN_NAME, the compiled plan
     that saved it; None if no run did, as after a conversion. `parts` are the entries of the ranks' parts, by
     rank; None for a rank that writes nothing.
     """
@@ -133,6 +165,7 @@ class Manifest(Record):
     mesh: dict[MeshDim, PositiveCount]
     progress: Progress
     plan: FileEntry | None = None
+    base: Base | None = None
     contents: Contents
     parts: tuple[PartEntry | None, ...]
 
@@ -154,6 +187,8 @@ class Manifest(Record):
             last = max((first + stride * (count - 1) for first, stride, count in grid.writers), default=-1)
             if last >= len(self.parts):
                 raise ValueError(f"rank {last} writes chunks, but there are {len(self.parts)} parts")
+        if self.base is not None and (twice := sorted(self.base.tensors.keys() & self.tensors.keys())):
+            raise ValueError(f"{twice[0]} is both in the checkpoint and in its base")
         wanted, found = self.contents.ranks(), set(self.writing_ranks())
         if wanted != found:
             rank = min(wanted ^ found)

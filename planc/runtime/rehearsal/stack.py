@@ -27,6 +27,7 @@ from planc.graph.ops import (
     FreezeParameters,
     FullyShard,
     InitAdapters,
+    NameBase,
     OpenData,
     PrefetchUnits,
     SaveCheckpoint,
@@ -209,7 +210,7 @@ def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
         case BalanceExperts():
             layers = tuple(layer for layer in op.layers if _names(layer[:2], dropped))
             return replace(op, layers=layers) if layers else None
-        case FreezeParameters():
+        case FreezeParameters() | NameBase():
             parameters = _names(op.parameters, dropped)
             return replace(op, parameters=parameters) if parameters else None
         case PrefetchUnits():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from planc.graph import ops
 from planc.graph.op import Op
-from planc.runtime.torch.checkpoint import background_saving
+from planc.runtime.torch.checkpoint import background_saving, base
 from planc.runtime.torch.checkpoint import ops as checkpointing
 from planc.runtime.torch.dispatch import Handler
 from planc.runtime.torch.dropout import attach as dropout
@@ -70,6 +70,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.OpenEvaluation: evaluation.open_evaluation,
     ops.CountExperts: expert_load.count_experts,
     ops.BalanceExperts: balance.balance_experts,
+    ops.NameBase: base.name_base,
     ops.ResumeCheckpoint: checkpointing.resume_checkpoint,
     ops.StartProfile: reporting_profile.start_profile,
     ops.NextBatch: batches.next_batch,

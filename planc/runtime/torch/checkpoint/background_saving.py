@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from planc.graph.ops import SaveCheckpoint, SettleSave
 from planc.runtime.checkpoint_format.layout import step_of
+from planc.runtime.checkpoint_format.manifest import Base
 from planc.runtime.errors import STOPS
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.agreement.stopping import Stopping
@@ -31,6 +32,8 @@ class Checkpoints:
 
     saved_step: int | None = None
     """The last step whose checkpoint is committed."""
+    base: Base | None = None
+    """What checkpoints of this run leave out."""
     background: BackgroundSaves | None = None
     """None until a step before the first save in the background."""
     _plan: SavePlan | None = None
@@ -95,7 +98,8 @@ def settle_save(
     if saves is None:
         if _has_saves_after(run, at):
             with run_errors():
-                checkpoints.prepare(run, training_state(weights, optimizer, pipeline))
+                state = training_state(weights, optimizer, pipeline, base=checkpoints.base)
+                checkpoints.prepare(run, state)
     elif saves.is_under_way and (at.is_last_step or saves.has_ended()):
         join_save(run, stopping, checkpoints)
 

@@ -47,8 +47,8 @@ def load(state: TrainingState, *, directory: Path, in_place: bool = False) -> Ma
 
     Every rank must call it; the mesh may differ from the one that saved. Names, shapes, dtypes, sizes,
     headers and hashes are checked first: a CheckpointError is raised on every rank, and until then no tensor
-    has changed. With `in_place` values are copied while they are hashed, which reads them once: after an
-    error the tensors must not be used.
+    has changed. What the checkpoint leaves to its base keeps its values. With `in_place` values are copied
+    while they are hashed, which reads them once: after an error the tensors must not be used.
     """
     # One rank reads, so all see the same even if the file changes meanwhile.
     text = from_coordinator(partial(read_manifest_text, directory))
@@ -56,6 +56,8 @@ def load(state: TrainingState, *, directory: Path, in_place: bool = False) -> Ma
     tensors = named_tensors(state)
     wanted = outline_of_all_stages(tensors, stages=state.stages)
     apart = moments_on_one_side(manifest, wanted=wanted)
+    left_out = manifest.base.tensors if manifest.base is not None else {}
+    apart |= left_out.keys()
     filled = {name: tensor for name, tensor in tensors.items() if name not in apart}
     filling = Filling(filled, packings=named_packings(state))
 

@@ -17,6 +17,7 @@ from planc.runtime.schedule import set_learning_rate
 from planc.runtime.torch.agreement.stopping import Stopping
 from planc.runtime.torch.checkpoint import Destination, latest_step, load, save
 from planc.runtime.torch.checkpoint.background_saving import Checkpoints, join_save, start_save
+from planc.runtime.torch.checkpoint.base import base_of_resumed
 from planc.runtime.torch.checkpoint.errors import run_errors
 from planc.runtime.torch.checkpoint.tensors import training_state
 from planc.runtime.torch.parallel.pipeline import Pipeline
@@ -62,11 +63,12 @@ def save_checkpoint(
         plan_hash=run.plan_hash,
         model_digest=run.model_op.config_digest,
         mesh=dict(run.graph.mesh),
+        base=checkpoints.base,
         keep_last=op.keep_last,
         plan=run.artifact,
         effort=run.effort,
     )
-    state = training_state(weights, optimizer, pipeline)
+    state = training_state(weights, optimizer, pipeline, base=checkpoints.base)
     if op.mode == "async" and not at.is_last_step:
         start_save(run, op, stopping, checkpoints, state, to=to)
         return
@@ -101,6 +103,7 @@ def resume_checkpoint(
         # Its errors end the run, so nothing uses values that are not verified.
         state = training_state(weights, optimizer, pipeline)
         manifest = load(state, directory=directory, in_place=True)
+    checkpoints.base = base_of_resumed(run, manifest, checkpoints.base)
     _refuse_other_data(run, data, manifest)
     progress = manifest.progress
     data.loader.load_state(progress.samples_consumed)

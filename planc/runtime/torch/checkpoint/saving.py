@@ -14,7 +14,7 @@ import planc
 from planc.runtime.checkpoint_format import commit
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import step_directory, temporary_directory
-from planc.runtime.checkpoint_format.manifest import Contents, Manifest, PartEntry, Progress
+from planc.runtime.checkpoint_format.manifest import Base, Contents, Manifest, PartEntry, Progress
 from planc.runtime.checkpoint_format.part_files import write_part
 from planc.runtime.files.best_effort import BestEffort
 from planc.runtime.torch.agreement.texts import rank
@@ -36,6 +36,8 @@ class Destination:
     plan_hash: str
     model_digest: str
     mesh: Mapping[MeshDim, int]
+    base: Base | None = None
+    """The tensors that the state leaves out."""
     keep_last: int | None = None
     plan: Callable[[Path], str] | None = None
     """The text of the compiled plan for a file in a directory; only rank 0 calls it."""
@@ -57,6 +59,7 @@ class Destination:
             model_digest=self.model_digest,
             mesh=dict(self.mesh),
             progress=self.progress,
+            base=self.base,
             contents=contents,
             parts=parts,
         )

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from planc.optimizers import OPTIMIZERS
 from planc.runtime.checkpoint_format.errors import CheckpointError
-from planc.runtime.checkpoint_format.manifest import Manifest
+from planc.runtime.checkpoint_format.manifest import Base, Manifest
 from planc.runtime.torch.agreement.texts import gather
 from planc.runtime.torch.parallel.local_parts import kept_like
 from planc.runtime.torch.parallel.packing import Packing, packed_parameters
@@ -34,15 +34,20 @@ class TrainingState:
     stages: ProcessGroup | None = None
     """The group of this rank and those in its place in a pipeline's other stages, which hold other
     tensors."""
+    left_out: Collection[str] = ()
+    """The names of tensors that other files hold, of every stage."""
 
 
-def training_state(weights: Weights, optimizer: Optimizer, pipeline: Pipeline | None) -> TrainingState:
-    """The state of a run on this rank."""
-    return TrainingState(weights.model, optimizer, pipeline.activations if pipeline is not None else None)
+def training_state(
+    weights: Weights, optimizer: Optimizer, pipeline: Pipeline | None, *, base: Base | None = None
+) -> TrainingState:
+    """The state of a run on this rank, without what is in the base."""
+    stages = pipeline.activations if pipeline is not None else None
+    return TrainingState(weights.model, optimizer, stages, base.tensors if base is not None else ())
 
 
 def named_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
-    """Every tensor of `state`, detached, sharing its storage.
+    """Every tensor of `state` but those left out, detached, sharing its storage.
 
     `model.<fqn>` for parameters and persistent buffers, tied ones once, under the first name. For each
     parameter that the optimizer trains, its state: `optimizer.<fqn>.exp_avg`, `.exp_avg_sq` and `.step` of
@@ -50,6 +55,7 @@ def named_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
     """
     fqns = tensor_names(state.model)
     tensors = {f"model.{fqn}": tensor.detach() for tensor, fqn in fqns.items()}
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in state.left_out}
     for group in state.optimizer.param_groups:
         for parameter in group["params"]:
             if not parameter.requires_grad:
@@ -120,9 +126,8 @@ def refuse_misfit(manifest: Manifest, *, wanted: Mapping[str, tuple[str, tuple[i
     """Raises CheckpointError that lists every name, shape and dtype that differs from the run's."""
     apart = moments_on_one_side(manifest, wanted=wanted)
     wanted = {name: entry for name, entry in wanted.items() if name not in apart}
-    saved = {
-        name: (entry.dtype, entry.shape) for name, entry in manifest.tensors.items() if name not in apart
-    }
+    entries = {**manifest.tensors, **(manifest.base.tensors if manifest.base else {})}
+    saved = {name: (entry.dtype, entry.shape) for name, entry in entries.items() if name not in apart}
     problems = [
         *(f"{name} is not in the checkpoint" for name in sorted(wanted.keys() - saved.keys())),
         *(f"{name} is not in this run" for name in sorted(saved.keys() - wanted.keys())),

@@ -17,11 +17,12 @@ from transformers import PreTrainedModel
 
 import planc
 from planc.graph.ops import AttachAdapters
-from planc.runtime.checkpoint_format.manifest import Manifest, TensorEntry
+from planc.runtime.checkpoint_format.base import hash_files, refuse_other_base
+from planc.runtime.checkpoint_format.manifest import Base, Manifest, WholeTensor
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.data.tokenizer_folder import Files
 from planc.runtime.errors import RunError
-from planc.runtime.model_files import config_digest
+from planc.runtime.model_files import config_digest, weight_names
 from planc.runtime.run_directory import export_folder
 from planc.runtime.torch.checkpoint.chunks import ChunkReader
 from planc.runtime.torch.checkpoint.errors import run_errors
@@ -41,6 +42,8 @@ from planc.runtime.torch.weights.export_format import (
     refuse_overflow,
     written_dtypes,
 )
+from planc.runtime.torch.weights.files import stored_views
+from planc.runtime.torch.weights.fit import converted
 from planc.runtime.torch.weights.on_meta import on_meta
 from planc.runtime.torch.weights.views import View, leaf
 from planc.vocab import DOWN, UP, DType
@@ -56,15 +59,17 @@ def export_checkpoint(
     folder: Path,
     dtype: DType | None,
     rope: tuple[tuple[str, object], ...] = (),
+    strip: str | None = None,
     adapters: AttachAdapters | None = None,
 ) -> str:
     """Export the checkpoint in `directory` to `folder`; return remarks on it, such as
     `, replacing the export of step 60`.
 
-    `model` is the directory of the model's config.json, `tokenizer` has the files of the plan's tokenizer,
-    if it has one, `rope` what the plan states of rotary embeddings, `adapters` those that weights are merged
-    with. Without a dtype parameters keep the checkpoint's. All of the checkpoint is verified first. RunError
-    if something is damaged, or does not match the model.
+    `model` is the directory of the model's config.json, and of weights that the checkpoint leaves out.
+    `tokenizer` has the files of the plan's tokenizer, if it has one, `rope` what the plan states of rotary
+    embeddings, `strip` what it removes from names in the model's files, `adapters` those that weights are
+    merged with. Without a dtype parameters keep the checkpoint's. All of the checkpoint is verified first.
+    RunError if something is damaged, or does not match the model.
     """
     with run_errors():
         manifest = read_manifest(directory)
@@ -74,8 +79,9 @@ def export_checkpoint(
                 help="pass the directory of its model: --model DIR",
             )
         pristine = on_meta(model)
-        source = _Source(directory, manifest, pristine, dtype=dtype, adapters=adapters)
         refuse_damage(directory, manifest=manifest)
+        base = _base(manifest.base, pristine, folder=model, strip=strip) if manifest.base else {}
+        source = _Source(directory, manifest, pristine, dtype=dtype, adapters=adapters, base=base)
         views = to_checkpoint(pristine, source.views())
         files = export_folder.plan_files(
             entries_of(views, dtype_of=source.dtypes.__getitem__), max_bytes=MAX_SHARD_BYTES
@@ -124,6 +130,13 @@ def export_adapters(
         )
 
 
+def _base(base: Base, model: PreTrainedModel, *, folder: Path, strip: str | None) -> Mapping[str, View]:
+    """The tensors that a checkpoint leaves out, by the model's names, from the files that it names."""
+    refuse_other_base(base, hash_files(folder, weight_names(folder)), folder=folder)
+    views = converted(model, stored_views(folder), strip=strip).views
+    return {name: views[name.removeprefix(_MODEL_PREFIX)] for name in base.tensors}
+
+
 def _origin(manifest: Manifest) -> dict[str, object]:
     return {"planc": planc.__version__, "plan_hash": manifest.plan_hash, "step": manifest.step}
 
@@ -139,6 +152,7 @@ class _Source:
         *,
         dtype: DType | None,
         adapters: AttachAdapters | None,
+        base: Mapping[str, View],
     ) -> None:
         self._adapters = adapters
         self._adapted = {f"{fqn}.weight": fqn for fqn in adapters.modules} if adapters else {}
@@ -152,12 +166,13 @@ class _Source:
             name: cast.get(name, getattr(torch, entry.dtype)) for name, entry in self._entries.items()
         }
         self._chunks = ChunkReader(directory, manifest)
+        self._base = base
 
     def views(self) -> dict[str, View]:
         return {
             name: leaf(name, shape=entry.shape, read=partial(self._merged, self._adapted[name]))
             if name in self._adapted
-            else _leaf(self._chunks, name, entry.shape)
+            else leaf(name, shape=entry.shape, read=partial(self._read, f"{_MODEL_PREFIX}{name}"))
             for name, entry in self._entries.items()
         }
 
@@ -174,7 +189,7 @@ class _Source:
         assert self._adapters is not None, "it has the layer"
         rows, columns = block
         weight, down, up = (
-            self._chunks.read(f"{_MODEL_PREFIX}{fqn}.{part}", of)
+            self._read(f"{_MODEL_PREFIX}{fqn}.{part}", of)
             for part, of in (
                 ("weight", block),
                 (f"{DOWN}.weight", (slice(0, self._adapters.rank), columns)),
@@ -182,6 +197,16 @@ class _Source:
             )
         )
         return merged(weight, down=down, up=up, scale=self._adapters.scale)
+
+    def _read(self, name: str, block: Slices) -> Tensor:
+        """A block of a tensor, from the checkpoint, or from its base in the dtype of the run."""
+        view = self._base.get(name)
+        if view is None:
+            return self._chunks.read(name, block)
+        dtype = getattr(torch, self._entries[name.removeprefix(_MODEL_PREFIX)].dtype)
+        out = torch.empty([one.stop - one.start for one in block], dtype=dtype)
+        view.fill(out, block)
+        return out
 
 
 def _leaf(chunks: ChunkReader, name: str, shape: tuple[int, ...]) -> View:
@@ -194,7 +219,7 @@ def _filled(view: View, dtype: torch.dtype) -> Tensor:
     return out
 
 
-def _model_dtype(entries: Mapping[str, TensorEntry], parameters: Container[str]) -> DType:
+def _model_dtype(entries: Mapping[str, WholeTensor], parameters: Container[str]) -> DType:
     """The dtype of most elements of parameters: a few may be stored in float32."""
     elements: Counter[str] = Counter()
     for name, entry in entries.items():
@@ -203,16 +228,17 @@ def _model_dtype(entries: Mapping[str, TensorEntry], parameters: Container[str])
     return DType(elements.most_common(1)[0][0])
 
 
-def _stored(manifest: Manifest) -> dict[str, TensorEntry]:
-    """The model's tensors, by name."""
+def _stored(manifest: Manifest) -> dict[str, WholeTensor]:
+    """The model's tensors, by name, those of the base too."""
+    every: dict[str, WholeTensor] = {**manifest.tensors, **(manifest.base.tensors if manifest.base else {})}
     return {
         name.removeprefix(_MODEL_PREFIX): entry
-        for name, entry in manifest.tensors.items()
+        for name, entry in every.items()
         if name.startswith(_MODEL_PREFIX)
     }
 
 
-def _entries(manifest: Manifest, model: PreTrainedModel, *, apart: Collection[str]) -> dict[str, TensorEntry]:
+def _entries(manifest: Manifest, model: PreTrainedModel, *, apart: Collection[str]) -> dict[str, WholeTensor]:
     """The entries by the model's own names, without adapters'. RunError if names or shapes differ from the
     checkpoint's."""
     stored = {name: entry for name, entry in _stored(manifest).items() if name not in apart}
