@@ -30,6 +30,7 @@ from planc.graph.ops import (
     InitAdapters,
     InitMesh,
     InitWeights,
+    LoadAdapters,
     LoadLoss,
     LoadWeights,
     Log,
@@ -65,6 +66,7 @@ from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
 from planc.plan.attention_calls import attention_calls
 from planc.plan.bind import BoundPlan
+from planc.plan.checkpoint import AdapterExport, HfExport, Resume
 from planc.plan.compile_backends import AotEager, Eager, Inductor, InductorMode
 from planc.plan.facts import gradient_accumulation
 from planc.plan.loss_chunks import num_chunks, vocab_over
@@ -142,7 +144,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
             span=plan.span("model.weights"),
         )
     if plan.adapter is not None:
-        yield InitAdapters(modules=adapted_layers(inventory), seed=plan.model.seed, span=plan.adapter.span)
+        yield _first_adapters(bound, plan.adapter)
     yield build_optimizer(bound)
     yield build_schedule(plan)
     yield from open_sources(plan)
@@ -151,8 +153,15 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from count_experts(bound)
     yield from balance_experts(bound)
     yield from name_base(bound)
-    if plan.checkpoint is not None and plan.checkpoint.resume is spec.Resume.LATEST:
+    if plan.checkpoint is not None and plan.checkpoint.resume is Resume.LATEST:
         yield ResumeCheckpoint(policy="latest", span=plan.span("checkpoint.resume"))
+
+
+def _first_adapters(bound: BoundPlan, adapter: spec.AdapterSpec) -> InitAdapters | LoadAdapters:
+    layers = adapted_layers(bound.inventory)
+    if adapter.start is None:
+        return InitAdapters(modules=layers, seed=bound.plan.model.seed, span=adapter.span)
+    return LoadAdapters(path=adapter.start, modules=layers, span=bound.plan.span("adapter.start"))
 
 
 def _trained(bound: BoundPlan) -> Iterator[AnyOp]:
@@ -374,10 +383,10 @@ def _save(bound: BoundPlan) -> Iterator[AnyOp]:
     for label, export in checkpoint.export.items():
         span = bound.plan.span(f"checkpoint.export.{label}")
         match export:
-            case spec.HfExport():
+            case HfExport():
                 dtype = export.dtype or bound.plan.model.dtype
                 yield ExportHf(when="end", dtype=dtype, path=path, over=over, span=span)
-            case spec.AdapterExport():
+            case AdapterExport():
                 yield ExportAdapter(when="end", path=path, over=over, span=span)
 
 

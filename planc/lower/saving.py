@@ -7,16 +7,8 @@ from typing import Literal, assert_never
 
 from planc.graph.ops import NameBase, SaveCheckpoint, SettleSave
 from planc.plan.bind import BoundPlan
-from planc.plan.spec import (
-    AsyncSave,
-    CheckpointSpec,
-    FrozenBase,
-    Plan,
-    Resume,
-    SyncSave,
-    Weights,
-    WhenBusy,
-)
+from planc.plan.checkpoint import AsyncSave, CheckpointSpec, FrozenBase, Resume, SyncSave, WhenBusy
+from planc.plan.spec import Plan, Weights
 from planc.vocab import MeshDim
 
 

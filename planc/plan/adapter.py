@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from planc.plan.actions import Frozen, Trained
 from planc.plan.pattern import PatternRule
-from planc.plan.scalars import Bool, Float, Int
-from planc.plan.types import Variant, key
+from planc.plan.scalars import Bool, Float, Int, Path
+from planc.plan.types import Optional, Variant, key
 from planc.record import record
 from planc.source import Span
 
@@ -53,3 +53,9 @@ class AdapterSpec:
     rules: tuple[PatternRule[Adapted | NotAdapted], ...]
     span: Span
     kind: Lora = key(Variant(ADAPTERS, "adapter"), doc="the adapter", example="lora(rank = 16, alpha = 32)")
+    start: str | None = key(
+        Optional(Path()),
+        default=None,
+        doc="directory of peft adapters to train further; none draws new ones",
+        example='"runs/first/export/adapter"',
+    )

@@ -11,6 +11,7 @@ from planc.plan.actions import BufferShard, Frozen, NoRegion, Region, Trained
 from planc.plan.adapter import Adapted, NotAdapted
 from planc.plan.auto import Auto
 from planc.plan.balance import BalanceSpec
+from planc.plan.checkpoint import CheckpointSpec
 from planc.plan.data import DataSpec
 from planc.plan.dispatch import AllExperts, Dispatch
 from planc.plan.elastic import ElasticSpec
@@ -95,7 +96,7 @@ BLOCKS: Mapping[str, Shape] = {
     "adapter": Shape(spec.AdapterSpec, actions={"adapted": Adapted, "none": NotAdapted}),
     "data": Shape(DataSpec, required=True),
     "optimizer": Shape(spec.OptimizerSpec, required=True, actions={"group": Group}),
-    "checkpoint": Shape(spec.CheckpointSpec),
+    "checkpoint": Shape(CheckpointSpec),
     "hardware": Shape(HardwareSpec),
     "train": Shape(TrainSpec, required=True),
     "logging": Shape(LoggingSpec),

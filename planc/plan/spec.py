@@ -15,6 +15,7 @@ from planc.plan.adapter import AdapterSpec as AdapterSpec
 from planc.plan.adapter import FreezeSpec as FreezeSpec
 from planc.plan.auto import Auto
 from planc.plan.balance import BalanceSpec
+from planc.plan.checkpoint import CheckpointSpec
 from planc.plan.compile_backends import COMPILE_BACKENDS, AotEager, Eager, Inductor, InductorMode
 from planc.plan.data import DataSpec
 from planc.plan.dispatch import AllExperts, Dispatch
@@ -23,7 +24,6 @@ from planc.plan.guard import GuardSpec
 from planc.plan.hardware import HardwareSpec
 from planc.plan.mesh import MeshSpec
 from planc.plan.model_source import ModelSource, NamePart
-from planc.plan.nested import nested
 from planc.plan.observing import LoggingSpec, ProfileSpec
 from planc.plan.optimizer import Constant, Group, Optimizer, Schedule
 from planc.plan.own_optimizer import OPTIMIZER_KIND, SCHEDULE_KIND
@@ -31,7 +31,7 @@ from planc.plan.pattern import PatternRule as PatternRule
 from planc.plan.pipeline_schedule import SCHEDULES as PIPELINE_SCHEDULES
 from planc.plan.pipeline_schedule import Interleaved, OneFOneB, PipelineSchedule, StageOf
 from planc.plan.rope import ROPES, RopeScaling
-from planc.plan.scalars import STEPS, Bool, Choice, Float, Int, Quantity
+from planc.plan.scalars import Bool, Choice, Float, Int
 from planc.plan.scope import OriginStep
 from planc.plan.style_actions import StyleAction
 from planc.plan.train import CrossEntropy, TrainSpec
@@ -263,86 +263,6 @@ class OptimizerSpec:
         SCHEDULE_KIND,
         default=Constant(warmup=0),
         doc="the learning rate schedule",
-    )
-
-
-class WhenBusy(StrEnum):
-    WAIT = "wait"
-    SKIP = "skip"
-
-
-@record
-class SyncSave:
-    """Training waits until a save is complete."""
-
-
-@record
-class AsyncSave:
-    """A thread copies the state during the next step, whose optimizer waits for it, and writes the copy."""
-
-    when_busy: WhenBusy = key(
-        Choice(WhenBusy), default=WhenBusy.WAIT, doc="what to do if the previous save is still running"
-    )
-
-
-class Resume(StrEnum):
-    LATEST = "latest"
-    NONE = "none"
-
-
-class FrozenBase(StrEnum):
-    NAMED = "named"
-    STORED = "stored"
-
-
-class ExportTime(StrEnum):
-    END = "end"
-
-
-@record
-class HfExport:
-    """Export the weights as a directory that transformers loads: `export/hf` in the run directory."""
-
-    when: ExportTime = key(Choice(ExportTime), default=ExportTime.END, doc="after the last step")
-    dtype: DType | None = key(
-        Optional(Choice(DType)), default=None, doc="dtype of the exported weights; none is `model.dtype`"
-    )
-    merged: bool = key(Bool(), default=False, doc="add to each adapted layer's weight what its adapter does")
-
-
-@record
-class AdapterExport:
-    """Export the adapters as a directory that peft loads: `export/adapter` in the run directory."""
-
-    when: ExportTime = key(Choice(ExportTime), default=ExportTime.END, doc="after the last step")
-
-
-@record
-class CheckpointSpec:
-    """When to save training state, how many checkpoints to keep, and where a run starts."""
-
-    save_every: int | None = key(
-        Optional(Quantity(STEPS, low=1)), default=None, doc="steps between saves", example="500 steps"
-    )
-    save_last: bool = key(Bool(), default=True, doc="also save after the last step")
-    keep_last: int = key(Int(1), default=3, doc="number of checkpoints to keep")
-    mode: SyncSave | AsyncSave = key(
-        Variant({"sync": SyncSave, "async": AsyncSave}, "save mode"),
-        default=SyncSave(),
-        doc="whether training waits for the save, or only for the copy",
-    )
-    resume: Resume = key(
-        Choice(Resume),
-        default=Resume.LATEST,
-        doc="latest: continue from the last checkpoint in the run directory",
-    )
-    base: FrozenBase = key(
-        Choice(FrozenBase),
-        default=FrozenBase.NAMED,
-        doc="named: checkpoints leave out frozen pretrained parameters, and name the files that have them",
-    )
-    export: Mapping[str, HfExport | AdapterExport] = nested(
-        {"hf": HfExport, "adapter": AdapterExport}, doc="the weights in another library's format"
     )
 
 

@@ -11,11 +11,12 @@ from planc.graph.graph import UNKNOWN_STEPS, Graph
 from planc.graph.ops import NameBase
 from planc.graph.pipeline import pipeline_of
 from planc.plan.bind import BoundPlan
+from planc.plan.checkpoint import AsyncSave, CheckpointSpec, WhenBusy
 from planc.plan.elastic import ElasticSpec
 from planc.plan.elastic_meshes import smaller_plans
 from planc.plan.settle import in_steps
 from planc.plan.shares import decimal
-from planc.plan.spec import AsyncSave, CheckpointSpec, Plan, Weights, WhenBusy
+from planc.plan.spec import Plan, Weights
 from planc.plan.types import type_of
 from planc.show.attention import attention_line
 from planc.tables import Row, every_step, format_number, plural

@@ -93,11 +93,25 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
         hidden_size=short.get_input_embeddings().embedding_dim,
         dtype=dtype,
     )
-    shrunk = shrunk_graph(staged, built, renamed, sizes, recipe, vocab_size=short.config.vocab_size)
+    shrunk = shrunk_graph(
+        _without_start(staged), built, renamed, sizes, recipe, vocab_size=short.config.vocab_size
+    )
     shrunk = resized(shrunk, short)
     recipe = replace(recipe, matrices=_matrices(shrunk))
     _require_all_stated(shrunk, short)
     return Shrunk(shrunk, recipe, numbers, len(layers))
+
+
+def _without_start(graph: Graph) -> Graph:
+    """The graph with adapters that are drawn: those of a directory do not fit the small model."""
+    seed = next(op.seed for op in graph.setup if isinstance(op, ops.InitWeights | ops.LoadWeights))
+    setup = (
+        ops.InitAdapters(modules=op.modules, seed=seed, span=op.span)
+        if isinstance(op, ops.LoadAdapters)
+        else op
+        for op in graph.setup
+    )
+    return replace(graph, setup=tuple(setup))
 
 
 def _demands(bound: BoundPlan, kept: tuple[int, ...], *, num_layers: int) -> Demands:

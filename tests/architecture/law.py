@@ -43,6 +43,7 @@ LAW: dict[str, tuple[str, ...]] = {
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "styles", "plan", "layouts"),
         *("inventory.adapters", "inventory.schema", "inventory.routers", "inventory.matrices"),
         *("data_sources", "pipelining"),
+        "hub.peft_adapter",
         "hub.tokenizer_files",
     ),
     "graph": (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planc.plan.blocks import BLOCKS, setting_paths
-from planc.plan.spec import ExportTime, HfExport, Plan
+from planc.plan.checkpoint import ExportTime, HfExport
+from planc.plan.spec import Plan
 from planc.show.origin import chain
 from planc.vocab import DType
 from tests.plan import linking

@@ -1,6 +1,6 @@
 """Rules on adapters."""
 
-from planc.checks.adapters import exports, not_adaptable, unsupported
+from planc.checks.adapters import exports, not_adaptable, start_differs, unsupported
 from planc.checks.support.rule import Rule
 
-RULES: tuple[Rule, ...] = (not_adaptable.check, unsupported.check, exports.check)
+RULES: tuple[Rule, ...] = (not_adaptable.check, unsupported.check, exports.check, start_differs.check)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
 from planc.inventory.adapters import is_of_adapter
-from planc.plan.spec import HfExport
+from planc.plan.checkpoint import HfExport
 
 CODE = Code("P772", "export-of-adapters", "this export does not fit what the plan trains")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
-from planc.plan.spec import Resume
+from planc.plan.checkpoint import Resume
 from planc.tables import plural
 
 CODE = Code("P311", "elastic-without-resume", "an elastic run has no checkpoint to resume")

@@ -274,3 +274,15 @@ class InitAdapters(Op):
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.WEIGHTS,))
+
+
+@record(kw_only=True)
+class LoadAdapters(Op):
+    op: Literal["adapters.load"] = "adapters.load"
+    stage: ClassVar[Stage] = Stage.LOAD
+    summary: ClassVar[str] = "Reads each rank's slices of the adapters in a directory that peft wrote."
+    path: Annotated[str, start("adapter.start")]
+    modules: Annotated[tuple[str, ...], DERIVED]
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.WEIGHTS,))

@@ -381,7 +381,7 @@ _TAKEN = Verdict(loss=0.0, gradient_norm=0.0, num_labels=0, is_skipped=False)
 PASSED_OVER = (
     *(ops.OpenLog, ops.Log, ops.OpenSource, ops.OpenEvaluation, ops.CountExperts, ops.ResumeCheckpoint),
     *(ops.StartProfile, ops.CompareReplicas, ops.Evaluate, ops.StopProfile, ops.SettleSave),
-    *(ops.InitAdapters, ops.ExportAdapter, ops.NameBase),
+    *(ops.InitAdapters, ops.ExportAdapter, ops.LoadAdapters, ops.NameBase),
 )
 """Ops that a rehearsal leaves out. An evaluation computes the forward of a step, and keeps less of it.
 Neither reports nor the comparison of weights are part of a rehearsal, and there is nothing to resume from.

@@ -27,6 +27,7 @@ from planc.graph.ops import (
     FreezeParameters,
     FullyShard,
     InitAdapters,
+    LoadAdapters,
     NameBase,
     OpenData,
     PrefetchUnits,
@@ -195,6 +196,7 @@ def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
         case (
             AttachAdapters()
             | InitAdapters()
+            | LoadAdapters()
             | AttachDropout()
             | ShardTensorParallel()
             | ShareHeads()

@@ -63,6 +63,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.InitWeights: weights.init_weights,
     ops.LoadWeights: weights.load_weights,
     ops.InitAdapters: adapters.init_adapters,
+    ops.LoadAdapters: adapters.load_adapters,
     ops.BuildOptimizer: optimizer.build_optimizer,
     ops.BuildSchedule: optimizer.build_schedule,
     ops.OpenSource: batches.open_source,

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from planc.graph.ops import AttachAdapters, InitAdapters
+from planc.graph.ops import AttachAdapters, InitAdapters, LoadAdapters
+from planc.hub.peft_adapter import PREFIX, WEIGHTS, UnreadableAdapterError, differences, read_adapter
 from planc.modeling.draws import Uniform, fill
 from planc.modeling.initialization import derived_seed
+from planc.runtime.errors import RunError
+from planc.runtime.torch.agreement.agree import agreed
 from planc.runtime.torch.parallel.packing import packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import Weights
+from planc.runtime.torch.weights.files import file_views
 from planc.runtime.torch.weights.weights import copy_block
 from planc.vocab import DOWN, DROP, UP
 
@@ -62,6 +67,48 @@ def init_adapters(run: Run, op: InitAdapters, weights: Weights, pipeline: Pipeli
     """Fill the adapters' weights, so no output changes."""
     fill_adapters(weights.model, held(pipeline, op.modules), seed=op.seed)
     return weights
+
+
+@agreed
+def load_adapters(run: Run, op: LoadAdapters, weights: Weights, pipeline: Pipeline | None) -> Weights:
+    """Fill the adapters' weights with those of a directory, cast to the layers' dtype.
+
+    RunError that lists how the directory's adapters differ from the graph's.
+    """
+    folder = run.paths.base / op.path
+    _refuse_others(run, folder, weights.model, held(pipeline, op.modules))
+    path = folder / WEIGHTS
+    run.reads.add_content("file", WEIGHTS, path.read_bytes())
+    views = file_views(path)
+    packings = packed_parameters(weights.model)
+    for fqn in held(pipeline, op.modules):
+        layer: Any = weights.model.get_submodule(fqn)
+        for part in (DOWN, UP):
+            weight = getattr(layer, part).weight
+            copy_block(weight, views[f"{PREFIX}{fqn}.{part}.weight"].fill, packing=packings.get(weight))
+    run.observer.noted(f"adapters begin with those in {folder}")
+    return weights
+
+
+def _refuse_others(run: Run, folder: Path, model: nn.Module, held: Collection[str]) -> None:
+    op = run.graph.adapters
+    assert op is not None, "the graph attaches adapters before it fills them"
+    sizes: dict[str, tuple[int, int] | None] = dict.fromkeys(op.modules)
+    for fqn in held:
+        layer: Any = model.get_submodule(fqn)
+        sizes[fqn] = (getattr(layer, DOWN).weight.shape[1], getattr(layer, UP).weight.shape[0])
+    try:
+        adapter = read_adapter(folder)
+    except UnreadableAdapterError as error:
+        raise RunError(
+            f"{folder}: {error}", help="name a directory of LoRA adapters, as peft saves them"
+        ) from error
+    problems = differences(adapter, rank=op.rank, alpha=op.alpha, rslora=op.rslora, layers=sizes)
+    if texts := [text for _, text in problems]:
+        raise RunError(
+            f"the adapters in {folder} are not those of the plan: {'; '.join(texts)}",
+            help="correct `start` in `adapter`, or what differs",
+        )
 
 
 def fill_adapters(model: nn.Module, modules: Iterable[str], *, seed: int) -> None:

@@ -9,6 +9,7 @@ import torch
 
 import planc
 from planc.graph.ops import AttachAdapters, ExportAdapter
+from planc.hub.peft_adapter import PREFIX
 from planc.runtime.checkpoint_format.shards import Entry
 from planc.runtime.interpreter import Position
 from planc.runtime.run_directory import export_folder
@@ -21,9 +22,6 @@ from planc.runtime.torch.state import Weights
 from planc.runtime.torch.weights.export import Export, Gathering, exported_tensors, without_gather_warnings
 from planc.runtime.torch.weights.export_format import as_bytes, entries_of
 from planc.runtime.torch.weights.views import View
-
-_PREFIX = "base_model.model."
-"""peft's name of the model inside of its own two."""
 
 
 def export_adapter(
@@ -61,7 +59,7 @@ def export_adapter(
 def adapter_entries(views: Mapping[str, View], *, dtype_of: Callable[[str], torch.dtype]) -> list[Entry]:
     """The tensors of the file, by peft's names."""
     entries = entries_of(views, dtype_of=dtype_of)
-    return [Entry(f"{_PREFIX}{entry.key}", entry.dtype, entry.shape) for entry in entries]
+    return [Entry(f"{PREFIX}{entry.key}", entry.dtype, entry.shape) for entry in entries]
 
 
 def adapter_config(op: AttachAdapters, *, base: str) -> dict[str, Any]:

@@ -28,23 +28,29 @@ def stored_views(folder: Path, *, reads: Reads | None = None) -> dict[str, View]
     """
     files = weight_files(folder)
     paths = {files} if isinstance(files, Path) else set(files.values())
-    found: dict[str, Any] = {}
+    every: dict[str, View] = {}
     for path in sorted(paths):
-        handle = _open(path)
-        if reads is not None:
-            reads.add("weights", path.name, _header(path))
-        for key in handle.keys():  # noqa: SIM118
-            if key in found:
-                raise RunError(f"{folder} has {key} in two files", help="remove one of them")
-            found[key] = handle.get_slice(key)
+        views = file_views(path, reads=reads)
+        if twice := sorted(views.keys() & every.keys()):
+            raise RunError(f"{folder} has {twice[0]} in two files", help="remove one of them")
+        every |= views
     if isinstance(files, Mapping):
-        _refuse_absent(files, found)
+        _refuse_absent(files, every)
         if reads is not None:
             index = {key: path.name for key, path in sorted(files.items())}
             reads.add_content("file", "the index of weights", json.dumps(index).encode())
+    return every
+
+
+def file_views(path: Path, *, reads: Reads | None = None) -> dict[str, View]:
+    """Every tensor of a safetensors file, by its key. RunError for an invalid file."""
+    handle = _open(path)
+    if reads is not None:
+        reads.add("weights", path.name, _header(path))
+    entries = {key: handle.get_slice(key) for key in handle.keys()}  # noqa: SIM118
     return {
         key: leaf(key, shape=entry.get_shape(), read=functools.partial(_read, entry))
-        for key, entry in found.items()
+        for key, entry in entries.items()
     }
 
 

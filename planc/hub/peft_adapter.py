@@ -1,0 +1,148 @@
+"""Adapters in peft's format: what their two files say, read without a library."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from planc.record import record
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."
+"""peft's name of the model inside of its own two."""
+
+_MAX_CONFIG_BYTES, _MAX_HEADER_BYTES = 2**22, 2**26
+_TENSOR = re.compile(rf"{re.escape(PREFIX)}(.+)\.lora_([AB])\.weight")
+_PLAIN = frozenset(
+    (
+        *("peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision"),
+        *("inference_mode", "r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "bias"),
+        *("exclude_modules", "layers_to_transform", "layers_pattern", "init_lora_weights", "megatron_core"),
+        *("runtime_config", "loftq_config", "eva_config", "corda_config", "qalora_group_size"),
+        "ensure_weight_tying",
+    )
+)
+"""Keys of the config that state where adapters are and how they began: the tensors' names say the rest."""
+_CHANGES_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
+"""Initializations of peft that also change the weights of the model itself."""
+
+
+class UnreadableAdapterError(ValueError):
+    """A directory that is not one of adapters that planc can train."""
+
+
+@record
+class PeftAdapter:
+    """The adapters of a directory: `layers` has the shapes of A and B by the layer's name."""
+
+    rank: int
+    alpha: float
+    rslora: bool
+    layers: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+
+
+def read_adapter(folder: Path) -> PeftAdapter:
+    """The adapters in `folder`. UnreadableAdapterError for anything but plain LoRA of linear layers."""
+    config = _config(folder / CONFIG)
+    layers: dict[str, dict[str, tuple[int, ...]]] = {}
+    for key, shape in _shapes(folder / WEIGHTS):
+        match = _TENSOR.fullmatch(key)
+        if match is None:
+            raise UnreadableAdapterError(f"{WEIGHTS} has {key}, which is not of an adapter of a linear layer")
+        layers.setdefault(match[1], {})[match[2]] = shape
+    for layer, parts in layers.items():
+        if len(parts) == 1:
+            raise UnreadableAdapterError(f"{WEIGHTS} has one of the two matrices of {layer}")
+    return PeftAdapter(
+        rank=_number(config, "r"),
+        alpha=_number(config, "lora_alpha"),
+        rslora=config.get("use_rslora") is True,
+        layers={layer: (parts["A"], parts["B"]) for layer, parts in layers.items()},
+    )
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as stream:
+            config = json.loads(stream.read(_MAX_CONFIG_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnreadableAdapterError(f"{path.name} cannot be read: {error}") from error
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+        raise UnreadableAdapterError(f"{path.name} is not of LoRA")
+    for key, value in config.items():
+        if value and key not in _PLAIN:
+            raise UnreadableAdapterError(f"{path.name} has {key} = {json.dumps(value)}")
+    if config.get("bias") not in (None, "none"):
+        raise UnreadableAdapterError(f"{path.name} has bias = {json.dumps(config['bias'])}")
+    start = str(config.get("init_lora_weights")).lower()
+    if start.startswith(_CHANGES_BASE):
+        raise UnreadableAdapterError(
+            f'{path.name} has init_lora_weights = "{start}", which changes the weights of the base'
+        )
+    return config
+
+
+def _number(config: Mapping[str, Any], key: str) -> Any:
+    value = config.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UnreadableAdapterError(f"{CONFIG} has no number `{key}`")
+    return value
+
+
+def _shapes(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every tensor of a safetensors file, with its shape, from the header alone."""
+    try:
+        with path.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if length > _MAX_HEADER_BYTES:
+                raise ValueError("its header is larger than a header of adapters")
+            header = json.loads(stream.read(length))
+        for key, entry in header.items():
+            if key != "__metadata__":
+                yield key, tuple(map(int, entry["shape"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UnreadableAdapterError(f"{path.name} cannot be read: {error}") from error
+
+
+def differences(
+    adapter: PeftAdapter,
+    *,
+    rank: int,
+    alpha: float,
+    rslora: bool,
+    layers: Mapping[str, tuple[int, int] | None],
+) -> Iterator[tuple[str, str]]:
+    """How a directory's adapters differ from those of a plan: (`rank`, `alpha`, `rslora` or `layers`, text).
+
+    `layers` are the plan's layers with the numbers of their inputs and outputs, where these are known.
+    """
+    for key, own, planned in (
+        ("rank", adapter.rank, rank),
+        ("alpha", adapter.alpha, alpha),
+        ("rslora", adapter.rslora, rslora),
+    ):
+        if own != planned:
+            yield key, f"{key} is {_text(own)} in the directory, and {_text(planned)} here"
+    if absent := [layer for layer in layers if layer not in adapter.layers]:
+        yield "layers", f"the directory has no adapter of {_listed(absent)}"
+    if others := [layer for layer in adapter.layers if layer not in layers]:
+        yield "layers", f"the directory has an adapter of {_listed(others)}, and the plan has none"
+    for layer, sizes in layers.items():
+        shapes = adapter.layers.get(layer)
+        if shapes is None or sizes is None:
+            continue
+        if shapes != ((adapter.rank, sizes[0]), (sizes[1], adapter.rank)):
+            written = " and ".join(str(list(shape)) for shape in shapes)
+            yield "layers", f"the adapter of {layer} in the directory has shapes {written}"
+            return
+
+
+def _text(value: float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
+
+
+def _listed(layers: list[str]) -> str:
+    return layers[0] if len(layers) == 1 else f"{layers[0]} and {len(layers) - 1} more layers"

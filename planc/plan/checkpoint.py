@@ -1,0 +1,92 @@
+"""The `checkpoint` block: saves, where a run starts, and exports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from planc.plan.nested import nested
+from planc.plan.scalars import STEPS, Bool, Choice, Int, Quantity
+from planc.plan.types import Optional, Variant, key
+from planc.record import record
+from planc.vocab import DType
+
+
+class WhenBusy(StrEnum):
+    WAIT = "wait"
+    SKIP = "skip"
+
+
+@record
+class SyncSave:
+    """Training waits until a save is complete."""
+
+
+@record
+class AsyncSave:
+    """A thread copies the state during the next step, whose optimizer waits for it, and writes the copy."""
+
+    when_busy: WhenBusy = key(
+        Choice(WhenBusy), default=WhenBusy.WAIT, doc="what to do if the previous save is still running"
+    )
+
+
+class Resume(StrEnum):
+    LATEST = "latest"
+    NONE = "none"
+
+
+class FrozenBase(StrEnum):
+    NAMED = "named"
+    STORED = "stored"
+
+
+class ExportTime(StrEnum):
+    END = "end"
+
+
+@record
+class HfExport:
+    """Export the weights as a directory that transformers loads: `export/hf` in the run directory."""
+
+    when: ExportTime = key(Choice(ExportTime), default=ExportTime.END, doc="after the last step")
+    dtype: DType | None = key(
+        Optional(Choice(DType)), default=None, doc="dtype of the exported weights; none is `model.dtype`"
+    )
+    merged: bool = key(Bool(), default=False, doc="add to each adapted layer's weight what its adapter does")
+
+
+@record
+class AdapterExport:
+    """Export the adapters as a directory that peft loads: `export/adapter` in the run directory."""
+
+    when: ExportTime = key(Choice(ExportTime), default=ExportTime.END, doc="after the last step")
+
+
+@record
+class CheckpointSpec:
+    """When to save training state, how many checkpoints to keep, and where a run starts."""
+
+    save_every: int | None = key(
+        Optional(Quantity(STEPS, low=1)), default=None, doc="steps between saves", example="500 steps"
+    )
+    save_last: bool = key(Bool(), default=True, doc="also save after the last step")
+    keep_last: int = key(Int(1), default=3, doc="number of checkpoints to keep")
+    mode: SyncSave | AsyncSave = key(
+        Variant({"sync": SyncSave, "async": AsyncSave}, "save mode"),
+        default=SyncSave(),
+        doc="whether training waits for the save, or only for the copy",
+    )
+    resume: Resume = key(
+        Choice(Resume),
+        default=Resume.LATEST,
+        doc="latest: continue from the last checkpoint in the run directory",
+    )
+    base: FrozenBase = key(
+        Choice(FrozenBase),
+        default=FrozenBase.NAMED,
+        doc="named: checkpoints leave out frozen pretrained parameters, and name the files that have them",
+    )
+    export: Mapping[str, HfExport | AdapterExport] = nested(
+        {"hf": HfExport, "adapter": AdapterExport}, doc="the weights in another library's format"
+    )
