@@ -15,11 +15,18 @@ HANDLED = tuple(op for op in OPS if op is not Accumulate)
 
 class NullBackend:
     """Records (position, op) pairs; `resumed_steps` plays a checkpoint, `told_at` the end of a step at which
-    the run is asked to stop, `left_at` a step that is abandoned after its first micro-batch."""
+    the run is asked to stop, `left_at` a step that is abandoned after its first micro-batch, and `ended_at`
+    one after which the program ends the run."""
 
     def __init__(
-        self, *, resumed_steps: int = 0, told_at: int | None = None, left_at: int | None = None
+        self,
+        *,
+        resumed_steps: int = 0,
+        told_at: int | None = None,
+        left_at: int | None = None,
+        ended_at: int | None = None,
     ) -> None:
+        self.ended_at = ended_at
         self.resumed_steps, self.told_at, self.left_at = resumed_steps, told_at, left_at
         self.num_left = 0
         self.executed: list[tuple[Position, Op]] = []
@@ -40,6 +47,9 @@ class NullBackend:
 
     def ends_after(self, *, step: int) -> bool:
         return step == self.told_at
+
+    def ends_early(self, *, step: int) -> bool:
+        return step == self.ended_at
 
     def abandons_step(self) -> bool:
         return self.left_at is not None and self.left_at == self._step()

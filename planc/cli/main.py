@@ -42,6 +42,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("show", "show what a plan means: layout, mesh, origins, graph"),
     Command("estimate", "estimate memory per rank, communication and FLOPs"),
     Command("report", "write an HTML page with pictures of a plan or a run"),
+    Command("runs", "list the runs of a directory, and what differs between their plans"),
+    Command("sweep", "run a plan at every point of a grid of settings"),
     Command("calibrate", "measure a machine's efficiency from a run, for step-time estimates"),
     Command("tune", "search the plans of a model for a number of devices"),
     Command("import", "write a config of another tool as a plan"),

@@ -11,6 +11,8 @@ from planc.source import Span
 
 
 class Severity(StrEnum):
+    """How bad a finding is: only an error keeps a plan from running."""
+
     ERROR = "error"
     WARNING = "warning"
     NOTE = "note"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,6 +59,9 @@ class Backend(Protocol):
     def ends_after(self, *, step: int) -> bool:
         """Whether the run ends after `step`, which is done: the same on every rank, and all must call it."""
 
+    def ends_early(self, *, step: int) -> bool:
+        """Whether the program of any rank asked to end the run after `step`, as if it were the last."""
+
     def abandons_step(self) -> bool:
         """Whether to abandon the step between micro-batches: the same on every rank, and all must call it."""
 
@@ -76,7 +79,13 @@ class Backend(Protocol):
 
 
 def run(graph: Graph, backend: Backend, *, stop_after: int | None = None) -> int:
-    """Run the graph, and return the last step run or resumed; RunError if an op fails.
+    """Run the graph, and return the last step run or resumed; RunError if an op fails."""
+    *_, ended = steps(graph, backend, stop_after=stop_after)
+    return ended
+
+
+def steps(graph: Graph, backend: Backend, *, stop_after: int | None = None) -> Iterator[int]:
+    """Yield the step that is resumed once setup is over, then each step when it is done and saved.
 
     `stop_after` ends the run after that step, as if it were the last: it saves what a run saves at its end.
     A run resumed at its end already has its checkpoint; its exports may be what it was started for.
@@ -91,23 +100,36 @@ def run(graph: Graph, backend: Backend, *, stop_after: int | None = None) -> int
     backend.started(first_step=completed + 1)
     for op in backend.pending_evaluations():
         _execute(backend, op, Position(completed))
-    ended = max(completed, last)
-    if completed < last and backend.ends_after(step=completed):
-        ended = completed
-    for step in range(completed + 1, ended + 1):
-        if not _run_step(graph, backend, step, is_last_step=step == last):
-            backend.abandon_step(step=step)
-            ended = step - 1
-            _save_what_is_new(graph, backend, ended, is_saved=ended == completed)
-            break
-        if _save(graph, backend, step, last_step=last):
-            ended = step
-            break
     if completed >= last:
         for op in graph.save:
             if isinstance(op, ExportHf | ExportAdapter):
                 _execute(backend, op, Position(completed))
-    return ended
+    yield completed
+    if completed >= last or backend.ends_after(step=completed):
+        return
+    for step in range(completed + 1, last + 1):
+        if not _run_step(graph, backend, step, is_last_step=step == last):
+            backend.abandon_step(step=step)
+            _save_what_is_new(graph, backend, step - 1, is_saved=step - 1 == completed)
+            return
+        is_ending = _save(graph, backend, step, last_step=last)
+        yield step
+        if is_ending:
+            return
+        if step < last and backend.ends_early(step=step):
+            _end_early(graph, backend, step)
+            return
+
+
+def _end_early(graph: Graph, backend: Backend, step: int) -> None:
+    """Save what a run saves at its end, after a step that was not known to be the last."""
+    position = Position(step, is_last_step=True)
+    for op in graph.step:
+        if isinstance(op, SettleSave):
+            _execute(backend, op, position)
+    for op in graph.save:
+        if _is_due(op, step, last_step=step):
+            _execute(backend, op, position)
 
 
 def _run_step(graph: Graph, backend: Backend, step: int, *, is_last_step: bool) -> bool:

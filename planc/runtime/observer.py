@@ -32,6 +32,21 @@ class SourceMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One optimizer step that is done. The figures are over all ranks, and the same on each."""
+
+    step: int
+    loss: float
+    """The mean over `labels`, 0 if there are none."""
+    grad_norm: float
+    """Before clipping."""
+    learning_rate: float
+    labels: int
+    is_skipped: bool = False
+    """Whether the optimizer changed no weight, as in a step without labels."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepMetrics:
     """One optimizer step, over all ranks. `loss` is the mean over `labels`, 0 where there are none.
 
@@ -79,6 +94,8 @@ class StepMetrics:
     """What the balance of experts adds to `loss` in training; None without such a loss."""
     z_loss: float | None = None
     """What the z-loss of routers adds."""
+    custom: Mapping[str, float] = field(default_factory=dict)
+    """The metrics of the program that started the run, by name."""
 
 
 WaitCause = Literal["start", "memory", "copies", "ranks", "end"]

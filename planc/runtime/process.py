@@ -22,7 +22,8 @@ class Launch:
     """This process's place among all processes. `address` and `port` are None for a single process.
 
     `agent_hosts_store` is true if torchrun's agent already listens on the port. `local_world_size` is None
-    if the launcher does not set the number of processes on this machine.
+    if the launcher does not set the number of processes on this machine. `num_before` counts the runs of this
+    process before this one: each meets under keys of its own.
     """
 
     rank: int = 0
@@ -32,6 +33,7 @@ class Launch:
     port: int | None = None
     agent_hosts_store: bool = False
     local_world_size: int | None = None
+    num_before: int = 0
 
     @property
     def is_one_machine(self) -> bool:

@@ -141,7 +141,11 @@ LAW: dict[str, tuple[str, ...]] = {
         *("figures", "launchers", "runtime", "data_view", "deep_check", "verify", "doctor", "show", "api"),
         *("diff", "solve", "report", "tune", "import_configs", "first_plan", "lsp"),
     ),
-    "run": ("cli",),
+    "python": (
+        *("outgoing", "strict_json", "tables", "diagnostics", "inventory.files", "graph", "runtime"),
+        *("api", "cli.running", "cli.support"),
+    ),
+    "run": ("cli", "python"),
     "rendezvous": ("cli",),
     "__main__": ("cli",),
 }
@@ -158,6 +162,7 @@ INSIDE: dict[str, dict[str, tuple[str, ...]]] = {
         "failures": ("errors",),
         "model_files": ("errors",),
         "process": ("errors",),
+        "callbacks": ("observer",),
         "stopping": ("errors", "numerics"),
         "trackers": ("files", "observer"),
         "fetch": ("errors", "model_files"),
@@ -169,7 +174,8 @@ INSIDE: dict[str, dict[str, tuple[str, ...]]] = {
         "torch": (
             *("compilers", "errors", "files", "loss_window", "numerics", "observer", "schedule"),
             *("throughput", "checkpoint_format", "collectives", "model_files", "process", "stopping"),
-            *("trackers", "interpreter", "ranks", "run_directory", "extensions", "data"),
+            *("trackers", "interpreter", "ranks", "run_directory", "extensions", "data", "callbacks"),
+            "failures",
         ),
         "rehearsal": ("errors", "observer", "process", "interpreter", "ranks", "data", "torch"),
     },
@@ -190,7 +196,9 @@ INSIDE: dict[str, dict[str, tuple[str, ...]]] = {
             *("private", "copies", "dtypes", "run", "state"),
             *("agreement", "parallel", "attention", "dropout", "extensions"),
         ),
-        "reporting": ("private", "copies", "run", "state", "parallel", "training"),
+        "reporting": (
+            *("private", "copies", "run", "state", "parallel", "checkpoint", "weights", "training"),
+        ),
         "dispatch": (
             *("state", "agreement", "parallel", "attention", "dropout", "checkpoint", "weights"),
             *("extensions", "training", "reporting"),
@@ -212,7 +220,7 @@ WORKERS = ("planc/runtime/torch/", "planc/runtime/rehearsal/", "planc/verify/")
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "torch": (
         *("planc/inventory/probe/", "planc/modeling/", *WORKERS),
-        *("planc/doctor/torch_probe.py", "planc/cli/commands/run.py", "planc/cli/running/opening.py"),
+        *("planc/doctor/torch_probe.py", "planc/cli/running/session.py", "planc/cli/running/opening.py"),
     ),
     "transformers": (
         *("planc/inventory/probe/", "planc/modeling/", "planc/runtime/torch/", "planc/verify/"),

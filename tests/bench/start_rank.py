@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,19 +67,20 @@ def start_floor(marks: Marks, folder: Path) -> None:
 def start_planc(marks: Marks, folder: Path) -> None:
     """`planc run` of the plan."""
     from planc.cli.commands import run
+    from planc.cli.running.session import Session
     from planc.runtime import interpreter
 
     marks.mark("planc's compiler")
-    execute, interpret = run._execute, interpreter.run
+    execute, interpret = Session._execute, interpreter.steps
 
-    def execute_marked(*arguments: Any) -> None:
+    def execute_marked(*arguments: Any) -> Iterator[int]:
         marks.mark("compile")
         import_libraries(marks)
         importlib.import_module("planc.runtime.torch.backend")
         marks.mark("planc's backend")
-        execute(*arguments)
+        return execute(*arguments)
 
-    def interpret_marked(graph: Any, backend: Any, *, stop_after: int | None) -> int:
+    def interpret_marked(graph: Any, backend: Any, *, stop_after: int | None) -> Iterator[int]:
         marks.mark("process group")
         carry_out = backend.execute
 
@@ -87,11 +89,10 @@ def start_planc(marks: Marks, folder: Path) -> None:
             marks.mark("first step" if position.step else _BY_OP.get(op.name, "model"))
 
         backend.execute = execute_op
-        last = interpret(graph, backend, stop_after=stop_after)
+        yield from interpret(graph, backend, stop_after=stop_after)
         marks.write(folder)
-        return last
 
-    run._execute, interpreter.run = execute_marked, interpret_marked
+    Session._execute, interpreter.steps = execute_marked, interpret_marked  # type: ignore[method-assign]
     # A folder of this launch: the ranks of one have one parent.
     run.main([str(folder / PLAN), "--run-dir", str(folder / f"run-{os.getppid()}"), "--stop-after", "1"])
 

@@ -20,7 +20,7 @@ from unittest.mock import patch
 import torch.distributed as dist
 
 from planc.cli.commands import run
-from planc.cli.running import opening
+from planc.cli.running import opening, session
 
 STREAM = io.BytesIO()
 SAID = io.TextIOWrapper(STREAM, encoding="utf-8", newline="")
@@ -41,7 +41,7 @@ def outcome(case: dict[str, Any]) -> dict[str, Any]:
         stack.enter_context(contextlib.redirect_stderr(SAID))
         if case.get("without_verdict"):
             # What the backend itself finds, when nothing has refused before it.
-            stack.enter_context(patch.object(run, "changes_since_saved", lambda *_, **__: ()))
+            stack.enter_context(patch.object(session, "changes_since_saved", lambda *_, **__: ()))
             stack.enter_context(patch.object(opening, "refuse_old_checkpoints", lambda *_: None))
         code = run._run(arguments)
     if dist.is_initialized():

@@ -182,7 +182,7 @@ _SMALL = ("--deep", "--data")
 
 
 def is_small(name: str, command: str) -> bool:
-    trains = name in ("verify", "run", "doctor", "checkpoint", "calibrate", "data")
+    trains = name in ("verify", "run", "runs", "sweep", "doctor", "checkpoint", "calibrate", "data")
     return trains or (name == "diff" and "runs/" in command) or any(word in command for word in _SMALL)
 
 

@@ -18,8 +18,16 @@ _MAX_RANK_ROWS = 8
 _LABEL_WIDTH = 13
 
 
-def banner(graph: Graph, launch: Launch, *, device: str, run_folder: Path, overrides: Sequence[str]) -> str:
-    """The lines before a run: mesh, layout, run directory, and the source of each override."""
+def banner(
+    graph: Graph,
+    launch: Launch,
+    *,
+    device: str,
+    run_folder: Path,
+    overrides: Sequence[str],
+    readers: Sequence[str] = (),
+) -> str:
+    """The lines before a run: mesh, layout, run directory, overrides, and what reads the run."""
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     ranks = of_plan.world_size(graph).text
     lines = [
@@ -29,6 +37,7 @@ def banner(graph: Graph, launch: Launch, *, device: str, run_folder: Path, overr
         *_layout(graph),
         f"  run dir    {run_folder}",
         *(f"  override   {text}" for text in overrides),
+        *(f"  reader     {text}" for text in readers),
     ]
     return "\n".join(lines)
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planc.cli.running.run_errors import PlanRefused
-from planc.cli.running.starting import start_with
+from planc.cli.running.starting import Options, start_with
 from planc.estimate.at_intervals import at_intervals
 from planc.estimate.collectives import as_called, collectives
 from planc.estimate.flops import flops
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     # The front end, which a compiled artifact runs without.
     # A compiled plan runs without the front end.
     from planc.api import Checked
+    from planc.inventory.load import OnProbe
     from planc.plan.spec import Plan
 
 
@@ -78,32 +78,18 @@ class Compiled:
         return reads
 
 
-def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
+def compiled_for(options: Options, launch: Launch) -> Compiled:
     """Compile the plan; rank 0 prints its warnings. PlanRefused if it has errors."""
-    if arguments.plan.suffix == ".json":
-        return load_compiled(arguments.plan, arguments.set)
+    if options.plan.suffix == ".json":
+        return load_compiled(options.plan, options.set)
     # Imported lazily: a compiled artifact runs without the front end.
-    from planc.api import check_plan
     from planc.checks.mesh.world_size_mismatch import CODE as WORLD_SIZE_MISMATCH
-    from planc.cli.support.count_sequences import count_prepared
     from planc.cli.support.plans import announce_probe, render_errors
-    from planc.cli.support.settings import settings_from
     from planc.diagnostics import Severity
 
-    settings, errors = settings_from(arguments.set, os.environ)
-    if errors:
-        raise RunError("; ".join(errors))
     announce = announce_probe if launch.rank == 0 else None
-    checked = with_model(
-        partial(
-            check_plan,
-            arguments.plan,
-            settings=settings,
-            world_size=launch.world_size,
-            on_probe=announce,
-            count=partial(count_prepared, name=arguments.plan.stem, say=partial(_say, launch)),
-        )
-    )
+    say = partial(_say, launch)
+    checked = checked_for(options, world_size=launch.world_size, on_probe=announce, say=say)
     findings = render_errors(checked, stream=sys.stderr).rstrip("\n")
     if checked.graph is None:
         errors_found = {
@@ -112,20 +98,53 @@ def compiled_for(arguments: argparse.Namespace, launch: Launch) -> Compiled:
         # A plan with any other error would still be rejected.
         if checked.plan is not None and errors_found == {WORLD_SIZE_MISMATCH}:
             mesh = checked.plan.mesh
-            line = start_with(arguments, world_size=mesh.world_size, devices_per_node=mesh.devices_per_node)
+            line = start_with(options, world_size=mesh.world_size, devices_per_node=mesh.devices_per_node)
             findings += f"\n\nstart it with: {line}"
-        raise PlanRefused(findings)
+        raise PlanRefused(findings, diagnostics=checked.diagnostics)
     if launch.rank == 0 and checked.diagnostics:
         print(findings, file=sys.stderr)
+    compiled = of_checked(checked, checked.graph, base=options.plan.parent)
+    return replace(compiled, num_spares=max(0, launch.world_size - checked.graph.world_size))
+
+
+def checked_for(
+    options: Options, *, world_size: int | None, on_probe: OnProbe | None, say: Callable[[str], None]
+) -> Checked:
+    """Check a plan whose data is prepared if its steps depend on it, and its model's config downloaded.
+
+    RunError if either fails, or if the environment has a malformed size.
+    """
+    # Imported lazily, as above.
+    from planc.api import check_plan
+    from planc.cli.support.count_sequences import count_prepared
+    from planc.cli.support.settings import settings_from
+
+    settings, errors = settings_from(options.set, os.environ)
+    if errors:
+        raise RunError("; ".join(errors))
+    count = partial(count_prepared, name=options.plan.stem, say=say)
+    return with_model(
+        partial(
+            check_plan,
+            options.plan,
+            settings=settings,
+            world_size=world_size,
+            on_probe=on_probe,
+            count=count,
+        )
+    )
+
+
+def of_checked(checked: Checked, graph: Graph, *, base: Path) -> Compiled:
+    """A plan without errors, whose relative paths start at `base`, as a run takes it."""
     return Compiled(
-        checked.graph,
-        arguments.plan.parent,
+        graph,
+        base,
         checked.source_digests,
         checked.overrides,
         checked.inventory,
         _peak_flops(checked.plan),
         checked.plan.mesh.devices_per_node if checked.plan else None,
-        num_spares=max(0, launch.world_size - checked.graph.world_size),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +29,22 @@ if TYPE_CHECKING:
     from planc.runtime.torch.run import Run
 
 
-def meet(compiled: Compiled, launch: Launch, *, device: torch.device, claim: Claim) -> Store:
+def meet(
+    compiled: Compiled,
+    launch: Launch,
+    *,
+    device: torch.device,
+    claim: Claim,
+    readers: Sequence[str],
+) -> Store:
     """The store where all ranks have met, after checking that they run the same plan in the same way."""
     # Imported lazily, as all of torch is.
     from planc.runtime.torch.agreement.surroundings import note_surroundings
     from planc.runtime.torch.parallel.mesh import connect
 
     reads = compiled.reads()
+    # Ranks call them together.
+    reads.add("readers", "callbacks and metrics", ", ".join(readers) or "none")
     if launch.world_size > 1:
         note_surroundings(reads, compiled.graph, device=device)
     timeout = compiled.graph.init_mesh.timeout_seconds

@@ -9,8 +9,8 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
 
+from planc.diagnostics import Diagnostic
 from planc.outgoing import harmless, redactor
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.failures import exit_code, memory_help, summary
@@ -32,9 +32,13 @@ def run_directory(path: Path) -> RunDirectory:
 class PlanRefused(RunError):
     """The plan has errors; the message has all of them, rendered: each is harmless already, and colored."""
 
-    def __init__(self, message: str, **options: Any) -> None:
-        super().__init__(message, **options)
+    def __init__(self, message: str, *, diagnostics: tuple[Diagnostic, ...] = ()) -> None:
+        super().__init__(message)
         self.message = message
+        self.diagnostics = diagnostics
+
+    def __str__(self) -> str:
+        return self.message
 
 
 def report(error: RunError, launch: Launch, directory: RunDirectory | None) -> None:
@@ -44,9 +48,9 @@ def report(error: RunError, launch: Launch, directory: RunDirectory | None) -> N
         # torchrun ends all ranks when the first one exits, so this one lets rank 0 report. If this rank still
         # runs after that, rank 0 has not failed, and no other rank will report.
         time.sleep(_FIRST_WORD_SECONDS + _TURN_SECONDS * launch.local_rank)
-    text = _error_text(error)
+    text = error_text(error)
     print(text, file=sys.stderr)
-    _tell_torchrun(text)
+    tell_torchrun(text)
     if os.environ.get("PLANC_DEBUG"):
         traceback.print_exception(error)
     sys.stderr.flush()
@@ -88,7 +92,8 @@ def record(error: RunError, launch: Launch, directory: RunDirectory | None) -> N
         directory.write_status("failed", code=error.code, error=message, **error.record)
 
 
-def _error_text(error: RunError) -> str:
+def error_text(error: RunError) -> str:
+    """The lines that a failed run ends with."""
     if isinstance(error, PlanRefused):
         return error.message
     where = f"{error.span}: " if error.span else ""
@@ -96,7 +101,7 @@ def _error_text(error: RunError) -> str:
     return f"planc: error: {where}{error.message}{help}"
 
 
-def _tell_torchrun(text: str) -> None:
+def tell_torchrun(text: str) -> None:
     """Write an error where torchrun looks for it, so its summary ends with the reason."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:

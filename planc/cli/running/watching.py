@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from planc.graph.ops import InitMesh
 from planc.runtime.checkpoint_format.errors import CheckpointError
@@ -51,7 +51,7 @@ def listen(launch: Launch, directory: RunDirectory | None) -> Listener:
     listener = Listener(reader, launch, directory)
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, listener.note)
+            listener.previous[number] = signal.signal(number, listener.note)
             # A signal must not make a library's system call fail.
             signal.siginterrupt(number, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -59,6 +59,11 @@ def listen(launch: Launch, directory: RunDirectory | None) -> Listener:
     os.register_at_fork(after_in_child=_stop_listening)
     threading.Thread(target=listener.run, name="planc-signals", daemon=True).start()
     return listener
+
+
+def silent(launch: Launch, directory: RunDirectory | None) -> Listener:
+    """A listener that leaves all signals to the program that started the run."""
+    return Listener(-1, launch, directory)
 
 
 def _stop_listening() -> None:
@@ -79,6 +84,9 @@ class Listener:
         self.stands_by = False
         """Whether this rank is a spare, which waits for a place in the mesh."""
         self.report_lost: Callable[[str], None] | None = None
+        self.previous: dict[int, Any] = {}
+        """The handlers of signals before this listener's, by number."""
+        self._is_closed = False
         self._signaled_at: float | None = None
         self._pressed_at: float | None = None
         """When the first of the `_AT_ONCE` signals came."""
@@ -111,9 +119,17 @@ class Listener:
         """The signal handler, in the main thread: notify the run. The listener's thread does the rest."""
         self.notice.request(signal.Signals(number).name)
 
+    def close(self) -> None:
+        """Leave signals to the handlers that they had before."""
+        if self.previous:
+            signal.set_wakeup_fd(-1)
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
+        self._is_closed = True
+
     def run(self) -> None:
-        """Handle signals until the process ends."""
-        while True:
+        """Handle signals until the process or the run ends."""
+        while not self._is_closed:
             for number in self._signals():
                 self._handle(number)
             signaled_at = self._signaled_at or self.notice.requested_at

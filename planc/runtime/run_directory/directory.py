@@ -97,6 +97,11 @@ class RunDirectory:
         self._claimed = file
         return file
 
+    def release(self) -> None:
+        """End the claim: a process may outlive its run."""
+        if self._claimed is not None:
+            self._claimed.close()
+
     def free_lock(self) -> tuple[str, ...]:
         """Rename anything but a plain file in the lock's place; return a line that reports it."""
         path = self.path / LOCK_NAME

@@ -27,6 +27,10 @@ class Notice:
     """What the run left undone, as text; the same command does it."""
     is_agreed: bool = False
     """All ranks end after `step`."""
+    may_end_early: bool = False
+    """The program that started the run may ask it to end, so ranks agree on it after every step."""
+    ends_early: bool = False
+    """This rank's program asked to end the run after the step that is done."""
     is_over: bool = False
     """Everything that must be saved is saved, or the run has failed."""
     has_failed: bool = False

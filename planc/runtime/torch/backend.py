@@ -13,6 +13,7 @@ from planc.graph.op import Op
 from planc.pipelining.orders import Action
 from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import Position
+from planc.runtime.observer import Step
 from planc.runtime.ranks.lost_ranks import coordinates
 from planc.runtime.torch.agreement.stopping import Stopping
 from planc.runtime.torch.checkpoint.background_saving import Checkpoints, finish_save
@@ -23,10 +24,21 @@ from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.reporting.instruments import Instruments
 from planc.runtime.torch.reporting.log import close_log
+from planc.runtime.torch.reporting.metrics import learning_rate
 from planc.runtime.torch.reporting.own_time import OwnTime
 from planc.runtime.torch.reporting.stage_shares import shares_of_ranks
 from planc.runtime.torch.run import Run
-from planc.runtime.torch.state import Batch, Data, Evaluations, History, Perform, Update, Verdict
+from planc.runtime.torch.state import (
+    Batch,
+    Data,
+    Evaluations,
+    History,
+    Perform,
+    Schedule,
+    Update,
+    Verdict,
+    Weights,
+)
 from planc.runtime.torch.training.bad_steps import guard_of
 from planc.runtime.torch.training.pipeline_messages import finish_sends
 from planc.runtime.torch.weights.freezing import PLACING, require_frozen
@@ -47,7 +59,11 @@ class TorchBackend:
         """The op that reads the step's numbers from the device."""
 
     def execute(self, op: Op, position: Position) -> None:
-        instruments = self.instruments
+        instruments, kind = self.instruments, type(op)
+        readers = instruments.readers if kind is ops.StepOptimizer else None
+        if readers is not None:
+            figures = self.figures(step=position.step)
+            readers.before_update(figures, self.state[Weights], self.state.get(Pipeline))
         instruments.enter(op, position)
         if instruments.trace is None and instruments.first_step is None:
             self._handle(op, position)
@@ -55,8 +71,9 @@ class TorchBackend:
             with instruments.around(op, position):
                 self._handle(op, position)
             instruments.compare(op, position, self.state.get(Verdict))
-        kind = type(op)
-        if kind is ops.NextBatch:
+        if readers is not None:
+            readers.after_update(figures)
+        elif kind is ops.NextBatch:
             instruments.has_read(self.state[Batch])
         elif kind is self._decides:
             instruments.has_decided()
@@ -98,6 +115,24 @@ class TorchBackend:
         if is_ending:
             self.instruments.write_line()
         return is_ending
+
+    def ends_early(self, *, step: int) -> bool:
+        is_ending = self.stopping.ends_early()
+        if is_ending:
+            self.instruments.write_line()
+        return is_ending
+
+    def figures(self, *, step: int) -> Step:
+        """The figures of the step that is done."""
+        verdict = self.state[Verdict]
+        return Step(
+            step=step,
+            loss=verdict.loss,
+            grad_norm=verdict.gradient_norm,
+            learning_rate=learning_rate(self.run, self.state[Schedule], step=step),
+            labels=verdict.num_labels,
+            is_skipped=verdict.is_skipped,
+        )
 
     def abandons_step(self) -> bool:
         return self.stopping.stops_here(in_step=True)

@@ -54,6 +54,7 @@ def values_of(metrics: StepMetrics) -> dict[str, float]:
         "time/step": metrics.seconds,
         **{f"time/{phase}": seconds for phase, seconds in metrics.phase_seconds.items()},
     }
+    given |= {f"custom/{name}": value for name, value in metrics.custom.items()}
     for source in metrics.sources:
         of_source = {
             "loss": source.loss,

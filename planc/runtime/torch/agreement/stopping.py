@@ -67,6 +67,17 @@ class Stopping:
         notice.is_agreed = self.stops_here()
         return notice.is_agreed
 
+    def ends_early(self) -> bool:
+        """Whether any rank's program asked to end the run; the same on every rank, and all must call it."""
+        run, notice = self._run, self._run.notice
+        if not notice.may_end_early:
+            return False
+        requests = torch.tensor(float(notice.ends_early), device=run.device)
+        if run.launch.world_size > 1:
+            dist.all_reduce(requests)
+        notice.ends_early = bool(requests.item() > 0)
+        return notice.ends_early
+
     def report_undone(self, what: str) -> None:
         """Report that the run ends without `what`; the same command does it later."""
         notice = self._run.notice

@@ -122,7 +122,8 @@ def meet(launch: Launch, claim: Claim | None = None, *, patience: timedelta = _A
         ) from error
     # Attempts of one torchrun share its agent's store, so each needs its own keys.
     attempt = f"/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}" if launch.agent_hosts_store else ""
-    found = PrefixStore(f"planc{attempt}", store)
+    run = f"/run-{launch.num_before}" if launch.num_before else ""
+    found = PrefixStore(f"planc{attempt}{run}", store)
     register(found, launch)
     return found
 

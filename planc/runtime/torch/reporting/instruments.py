@@ -16,6 +16,7 @@ from planc.runtime.torch.reporting.first_step import FirstStep
 from planc.runtime.torch.reporting.line import Line
 from planc.runtime.torch.reporting.own_time import OwnTime
 from planc.runtime.torch.reporting.phase_times import PhaseClock
+from planc.runtime.torch.reporting.readers import Readers
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import Batch, Verdict
 from planc.runtime.trackers import Following
@@ -44,6 +45,8 @@ class Instruments:
     line: Line | None = None
     """The last logged step's, until it is written."""
     rank_log: RankLog | None = None
+    readers: Readers | None = None
+    """What the program that started the run reads of it."""
     following: Following | None = None
     """The trackers, if the plan names any and this is rank 0."""
     clock: PhaseClock = field(init=False)

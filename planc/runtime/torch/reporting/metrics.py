@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +69,10 @@ def log(
     if is_due and balance is not None:
         added = balance.summed(tp_size=tp_size, has_queue=run.has_queue)
     instruments.line = Line(
-        metrics=_metrics(run, at, schedule, data, verdict, evaluations, seconds=seconds, sample_ids=ids),
+        metrics=replace(
+            _metrics(run, at, schedule, data, verdict, evaluations, seconds=seconds, sample_ids=ids),
+            custom=instruments.readers.values if instruments.readers is not None else {},
+        ),
         num_memory=len(memory),
         has_graphs=compiled is not None,
         phases=tuple(spent),
@@ -83,6 +87,12 @@ def log(
         instruments.write_line()
 
 
+def learning_rate(run: Run, schedule: Schedule, *, step: int) -> float:
+    """The optimizer's peak learning rate, as the schedule has it at a step."""
+    peak = next(op.lr for op in run.graph.setup if isinstance(op, BuildOptimizer))
+    return peak * schedule.factor(step)
+
+
 def _metrics(
     run: Run,
     at: Position,
@@ -95,14 +105,13 @@ def _metrics(
     sample_ids: tuple[int, ...],
 ) -> StepMetrics:
     """The metrics that every rank knows by itself."""
-    peak = next(op.lr for op in run.graph.setup if isinstance(op, BuildOptimizer))
     tokens = tokens_per_step(run.graph).count
     work, is_cuda = run.work, run.device.type == "cuda"
     return StepMetrics(
         step=at.step,
         loss=verdict.loss,
         grad_norm=verdict.gradient_norm,
-        learning_rate=peak * schedule.factor(at.step),
+        learning_rate=learning_rate(run, schedule, step=at.step),
         tokens=tokens,
         labels=verdict.num_labels,
         tokens_per_second=tokens / seconds,

@@ -1,0 +1,137 @@
+"""`planc runs`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from planc.cli.support.exits import CLEAN, UsageError
+from planc.cli.versions.revisions import read_side
+from planc.diff.among import among
+from planc.diff.side import Side
+from planc.figures.speed import tokens_per_second
+from planc.record import record
+from planc.report.run import RunRecord, read_run
+from planc.runtime.files.run_files import CHECKPOINTS, KEPT_PLANS, LOGS, PLAN_NAME
+from planc.tables import plural, render_table
+
+DESCRIPTION = """\
+List the runs of a directory in a table: state, step, loss and speed, and what differs between their plans.
+
+A run is a directory with a compiled plan, at any depth. The loss and the speed are those of the last logged
+step. A column for each setting in which plans differ follows, as `planc diff` names it."""
+
+EPILOG = """\
+examples:
+  planc runs
+  planc runs runs --sort loss"""
+
+_INSIDE = (CHECKPOINTS, KEPT_PLANS, LOGS, "export")
+"""Directories of a run that hold no further runs."""
+_MAX_DIFFERENCES = 8
+_SORTS = ("name", "loss", "step", "speed")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("directory", nargs="?", default="runs", type=Path, help="default: runs")
+    parser.add_argument("--sort", choices=_SORTS, default="name", help="the best first; default: name")
+
+
+@record
+class Listed:
+    """A run, and its plan."""
+
+    name: str
+    side: Side
+    logged: RunRecord
+
+    def last(self, name: str) -> float | None:
+        """The last logged value."""
+        points = self.logged.logged.get(name, ())
+        return points[-1][1] if points else None
+
+    @property
+    def step(self) -> int:
+        step = self.logged.status.get("step")
+        points = self.logged.logged.get("loss", ())
+        return step if isinstance(step, int) else points[-1][0] if points else 0
+
+
+def run(arguments: Namespace) -> int:
+    """0, also for a directory without runs; 2 if it can't be read."""
+    if not arguments.directory.is_dir():
+        raise UsageError(f"{arguments.directory} is not a directory")
+    listed, unread = list_runs(arguments.directory)
+    sys.stdout.write(table(listed, sort=arguments.sort) if listed else "no runs\n")
+    for text in unread:
+        print(f"planc: warning: {text}", file=sys.stderr)
+    return CLEAN
+
+
+def list_runs(directory: Path) -> tuple[list[Listed], list[str]]:
+    """The runs below a directory by name, and why some can't be read."""
+    runs, unread = [], []
+    for folder in _folders(directory):
+        try:
+            side, _ = read_side(str(folder), settings=(), world_size=None)
+            assert side is not None, "a directory has a compiled plan"
+            name = folder.relative_to(directory).as_posix()
+            runs.append(Listed(folder.name if name == "." else name, side, read_run(folder)))
+        except (UsageError, OSError) as error:
+            unread.append(f"{folder}: {error}")
+    return runs, unread
+
+
+def table(runs: Sequence[Listed], *, sort: str = "name") -> str:
+    """One row for each run, with a column for each of what differs between their plans."""
+    differing = among([run.side for run in runs])
+    names = list(differing)[:_MAX_DIFFERENCES]
+    rows = [
+        (_key(run, sort), (*_cells(run), *(differing[name][place] for name in names)))
+        for place, run in enumerate(runs)
+    ]
+    rows.sort(key=lambda row: row[0])
+    header = ("run", "state", "step", "loss", "tokens/s", *names)
+    text = render_table([cells for _, cells in rows], header=header, right=(2, 3, 4))
+    more = len(differing) - len(names)
+    return text + (f"{plural(more, 'more difference')}: planc diff RUN OTHER\n" if more else "")
+
+
+def _key(run: Listed, sort: str) -> tuple[float, str]:
+    worst = float("inf")
+    loss, speed = run.last("loss"), run.last("tokens_per_second")
+    values = {
+        "name": 0.0,
+        "loss": worst if loss is None else loss,
+        "step": -run.step,
+        "speed": worst if speed is None else -speed,
+    }
+    return values[sort], run.name
+
+
+def _cells(run: Listed) -> tuple[str, ...]:
+    loss, speed = run.last("loss"), run.last("tokens_per_second")
+    return (
+        run.name,
+        _state(run.logged.status),
+        f"{run.step}/{run.side.graph.num_steps}",
+        "-" if loss is None else f"{loss:.4f}",
+        "-" if speed is None else tokens_per_second(speed).text.removesuffix(" tokens/s"),
+    )
+
+
+def _state(status: Mapping[str, object]) -> str:
+    """The state of status.json, with the exit code of a failure."""
+    state, code = status.get("state"), status.get("exit_code")
+    return f"failed ({code})" if state == "failed" else str(state or "unknown")
+
+
+def _folders(directory: Path) -> Iterator[Path]:
+    """Every run directory below a directory, or itself, by name."""
+    for folder, names, files in os.walk(directory):
+        names[:] = sorted(name for name in names if not name.startswith(".") and name not in _INSIDE)
+        if PLAN_NAME in files:
+            yield Path(folder)

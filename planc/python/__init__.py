@@ -1,0 +1,1 @@
+"""planc from Python: check, compile and run plans, on the same paths as the commands."""
