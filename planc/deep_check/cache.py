@@ -17,7 +17,7 @@ from planc.runtime.rehearsal.findings import Measured, Rehearsal, SegmentPeak, S
 from planc.strict_json import loads
 from planc.vocab import MeshDim
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 def load(graph: Graph, *, cache_dir: Path) -> Rehearsal | None:
@@ -80,4 +80,5 @@ def _measured(found: dict[str, Any]) -> Measured:
         ),
         held_bytes=found["held_bytes"],
         reserved_bytes=found["reserved_bytes"],
+        notes=tuple(found["notes"]),
     )

@@ -104,7 +104,8 @@ def _failures(rehearsal: Rehearsal, nowhere: Span) -> Iterator[Diagnostic]:
             span,
             lines[0],
             notes=(*lines[1:_MAX_MESSAGE_LINES], f"fails on {_ranks(ranks, rehearsal)}"),
-            help="this is PyTorch's message; run `planc show --layout` for each module's input and output",
+            help=failure.help
+            or "this is PyTorch's message; run `planc show --layout` for each module's input and output",
         )
 
 

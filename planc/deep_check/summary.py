@@ -26,6 +26,7 @@ def rehearsed_rows(deep: Deep, *, graph: Graph) -> Iterator[Row]:
     yield "rehearsed", f"rank {ranks} with {layers}: setup, steps, save{cached}"
     if found.measured is None:
         return
+    yield from (("own code", note) for note in found.measured.notes)
     called = counted_collectives(sum(one.count for one in found.measured.sent))
     agreed = "" if deep.diagnostics else ", as estimated"
     # The other stages of a pipeline send and hold something else.

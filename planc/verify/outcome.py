@@ -15,6 +15,7 @@ class Item(StrEnum):
     """The items compared with one process, in the order in which a difference would first show."""
 
     RUN = "run"
+    OWN_CODE = "own code"
     INITIAL_WEIGHTS = "initial weights"
     SAMPLE_IDS = "sample ids"
     LOSS = "loss"

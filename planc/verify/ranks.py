@@ -78,6 +78,8 @@ class Record:
     """Digests of local blocks, after setup, first step and run; equal keys must have equal values."""
     states: dict[int, Digests] = field(default_factory=dict)
     """Whole parameters and moments by step, as saved and as restored by a resume."""
+    notes: tuple[str, ...] = ()
+    """What trials of the plan's own code have shown."""
     first_step: int = 0
     learning_rates: list[tuple[float, ...]] = field(default_factory=list)
     """The learning rates of all parameter groups that each optimizer step really used."""
@@ -163,6 +165,7 @@ def train_rank(rank: int, world_size: int, task: Task) -> Record:
     run(task.graph, recorder, stop_after=task.stop_after)
     record = recorder.record
     record.metrics = metrics.steps
+    record.notes = tuple(recorder.run.shown)
     model = recorder.state[nn.Module]
     parameters = dict(model.named_parameters())
     record.blocks |= local_digests(parameters, prefix="final ")

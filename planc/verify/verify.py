@@ -149,6 +149,7 @@ def _verdicts(
     yield Verdict(
         Item.RUN, True, f"{plural(shrunk.recipe.num_steps, 'step')} on {plural(len(records), 'rank')}"
     )
+    yield from (Verdict(Item.OWN_CODE, True, note) for note in records[0].notes)
     limit = LIMITS[shrunk.recipe.dtype]
     yield from compared(records, training, limit=limit)
     try:

@@ -93,7 +93,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "show": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "fmt", "styles", "plan"),
-        *("graph", "lower", "estimate", "figures", "inventory.schema", "solve", "pipelining"),
+        *("graph", "lower", "estimate", "figures", "inventory.schema", "solve", "pipelining", "extend"),
     ),
     "api": (
         *("source", "devices", "diagnostics", "syntax", "inventory", "plan", "checks", "graph"),

@@ -19,6 +19,7 @@ from planc.plan.foreign_help import foreign_page
 from planc.plan.foreign_words import foreign_words
 from planc.plan.scalars import listed
 from planc.show import reference
+from planc.show.extensions import extension_page
 
 DESCRIPTION = """\
 Explain an error code (P402, or by name: kv-heads-indivisible), a block (tensor_parallel), a key or value of
@@ -89,6 +90,8 @@ def _page(topic: str) -> str | None:
     word = _NOT_OF_WORDS.sub("_", topic.lstrip("-")).lower()
     if text is not None:
         return text
+    if word in ("extension", "extensions"):
+        return extension_page()
     own = _command(topic) or purpose_page(topic.lower()) or foreign_page(word)
     return own or _home(topic.lstrip("-")) or _home(word)
 
@@ -114,6 +117,7 @@ def _home(topic: str) -> str | None:
 
 def _index() -> str:
     lines = [f"{kind}: {' '.join(names)}" for kind, names in reference.topics().items()]
+    lines += ["a plan's own code: extension"]
     lines += [f"purposes of planc new: {' '.join(Purpose)}", f"codes: {' '.join(pages.pages())}"]
     return "\n".join(lines) + "\n"
 

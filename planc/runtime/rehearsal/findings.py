@@ -16,6 +16,8 @@ class Failure:
     message: str
     """Names the op, the step and the rank's place in the mesh, as a run would."""
     span: Span | None
+    help: str | None = None
+    """None for an unexpected error, whose message is PyTorch's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Measured:
     """The sum of every stream's own peak: another stream can't reuse memory freed on this one."""
     reserved_bytes: int
     """What the allocator reserves on the device for that, including the gaps between blocks."""
+    notes: tuple[str, ...] = ()
+    """What trials of the plan's own code have shown."""
 
     @property
     def peak(self) -> SegmentPeak:

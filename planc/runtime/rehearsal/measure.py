@@ -73,7 +73,7 @@ def measure(graph: Graph, stack: Stack, *, base: Path, rank: int = 0) -> Measure
         whole = whole.plus(_figures(graph, longer).minus(first), times=len(kind.left_out))
         lives = repeated(lives, kind.inner, times=len(kind.left_out))
     found = _measured(whole, first, groups=groups_of(graph, rank=rank), reserved=reserved_bytes(lives))
-    return replace(found, rank=rank)
+    return replace(found, rank=rank, notes=tuple(short.run.shown))
 
 
 def _backend_after(graph: Graph, rank: int, *, base: Path, dropped: frozenset[str]) -> RehearsalBackend:

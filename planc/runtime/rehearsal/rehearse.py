@@ -11,7 +11,7 @@ from pathlib import Path
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildModel, CompileModules, FullyShard, ShardTensorParallel
 from planc.graph.pipeline import pipeline_of
-from planc.runtime.errors import RunError
+from planc.runtime.errors import OpFailure, RunError
 from planc.runtime.rehearsal.findings import Failure, Measured, Rehearsal
 from planc.runtime.rehearsal.measure import measure, rehearse_rank
 from planc.runtime.rehearsal.ranks import rehearsed_ranks
@@ -60,7 +60,8 @@ def rehearse(
                 else:
                     rehearse_rank(plain, rank, base=base, dropped=stack.all_but_one_of_each())
             except RunError as error:
-                failures.append(Failure(rank, error.message, error.span))
+                help = None if isinstance(error, OpFailure) else error.help
+                failures.append(Failure(rank, error.message, error.span, help))
     num_layers = sum(len(kind.layers) for kind in stack.kinds)
     left_out = stack.dropped() if pipeline is None else stack.all_but_one_of_each() - whole
     num_rehearsed = num_layers - len(left_out)

@@ -76,6 +76,8 @@ class Run:
     """None for a single rank."""
     effort: BestEffort = field(default_factory=BestEffort)
     """The effort for writes that are not training state."""
+    shown: list[str] = field(default_factory=list)
+    """What trials of the plan's own code have shown."""
     reads: Reads = field(default_factory=Reads)
     """What this rank has read since the last agreement of ranks."""
 

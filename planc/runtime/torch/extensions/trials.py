@@ -37,4 +37,5 @@ def tried(run: Run, extension: Extension, trial: Callable[[], tuple[T, tuple[str
     except BaseException as error:
         raise RunError(f"{what} fails: {fault_of(error, file=extension.file)}") from error
     run.observer.noted(f"{what}: {', '.join(shown)}")
+    run.shown.append(f"{what}: {', '.join(shown)}")
     return result
