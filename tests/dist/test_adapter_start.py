@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
 
 from planc.verify.compare import disagreements, worst_gradient, worst_relative
 from planc.verify.pool import RankError
@@ -196,3 +197,20 @@ def test_what_peft_saved_trains_as_in_peft(workspace: Path, tmp_path: Path) -> N
     records = train(TP, workspace=workspace, folder=tmp_path)
     assert worst_relative([one.loss for one in records[0].metrics], reference.losses) < TOLERANCE
     assert worst_relative([one.grad_norm for one in records[0].metrics], reference.grad_norms) < TOLERANCE
+
+
+@pytest.mark.slow
+def test_peft_loads_what_was_trained(workspace: Path, tmp_path: Path) -> None:
+    """Trained from peft's format on dp 2 x tp 2, its logits in peft are those of the merged export."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    write_peft(workspace / "peft", tensors_of(TP, workspace=workspace))
+    exports = f'{STARTED}}}\ncheckpoint {{\n  export "hf" {{ merged = true }}\n  export "adapter" {{}}\n'
+    train(replace(TP, adapter=exports), workspace=workspace, folder=tmp_path)
+    base = AutoModelForCausalLM.from_pretrained(workspace / "llama")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "export" / "hf")
+    tokens = torch.arange(2 * 32).view(2, 32)
+    with torch.no_grad():
+        before = base(tokens).logits
+        adapted = peft.PeftModel.from_pretrained(base, tmp_path / "export" / "adapter")(tokens).logits
+        assert (adapted - before).abs().max() > 1e-3
+        assert (adapted - merged(tokens).logits).abs().max() < 1e-5

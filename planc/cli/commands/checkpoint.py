@@ -264,8 +264,7 @@ def _base_problems(checkpoint: Path, model: str | None) -> tuple[Problem, ...]:
     except RunError as error:
         return (Problem("base", error.message),)
     return tuple(
-        Problem(str(Path(model or base.path) / file.subject), file.text)
-        for file in base_problems(base, files)
+        Problem(f"{model or base.path}/{file.subject}", file.text) for file in base_problems(base, files)
     )
 
 
