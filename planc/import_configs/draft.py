@@ -166,7 +166,10 @@ _UNUSED = {
             "the data are not conversations",
         ),
         (
-            (facts.LORA_RANK, facts.LORA_ALPHA, facts.LORA_DROPOUT, facts.RSLORA, facts.LORA_TARGETS),
+            (
+                *(facts.LORA_RANK, facts.LORA_ALPHA, facts.LORA_DROPOUT, facts.RSLORA, facts.LORA_TARGETS),
+                facts.LORA_START,
+            ),
             "the file trains without adapters",
         ),
         ((facts.SPLIT,), "it is of data that the plan does not read"),

@@ -135,6 +135,7 @@ ADAPTER = Fact("adapter", "adapter", part_readers.adapter, null=True)
 LORA_RANK = Fact("rank of adapters", "adapter.kind.rank", readers.count)
 LORA_ALPHA = Fact("alpha of adapters", "adapter.kind.alpha", readers.amount)
 LORA_DROPOUT = Fact("dropout of adapters", "adapter.kind.dropout", readers.share)
+LORA_START = Fact("first adapters", "adapter.start", readers.text)
 RSLORA = Fact("scale by the root of the rank", "adapter.kind.rslora", readers.flag)
 LORA_TARGETS = Fact("adapted layers", "adapter", part_readers.targets)
 """Names of layers, or `ALL_LINEAR`."""

@@ -13,7 +13,7 @@ from planc.inventory.adapters import is_adaptable
 from planc.inventory.schema import Inventory
 from planc.layouts.families import as_patterns, exact_families
 from planc.record import record
-from planc.syntax.write import call, number, rule
+from planc.syntax.write import call, number, quoted, rule
 
 _BY_PEFT = {
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "llama", "mistral", "mixtral"), ("q_proj", "v_proj")),
@@ -70,7 +70,9 @@ def _adapter(draft: Draft, inventory: Inventory | None) -> tuple[str, ...] | Mis
     patterns = _adapted(names, inventory)
     if isinstance(patterns, str):
         return _missing(draft, patterns, "pass --model DIR, whose layers are known")
-    return f"kind = {call('lora', arguments)}", rule(patterns, "adapted")
+    start = draft.take(facts.LORA_START)
+    begins = (f"start = {quoted(start)}",) if start else ()
+    return f"kind = {call('lora', arguments)}", *begins, rule(patterns, "adapted")
 
 
 def _missing(draft: Draft, what: str, help: str) -> Missing:

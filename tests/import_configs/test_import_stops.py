@@ -170,6 +170,12 @@ def test_an_adapter_recipe_trains_adapters(tmp_path: Path, capsys: Streams) -> N
     assert set(adapted_layers(bound.inventory)) == expected
 
 
+def test_first_adapters_are_those_of_the_files_directory(tmp_path: Path) -> None:
+    code, plan = written(tmp_path, f"{LORA}lora_model_dir: out/first\n", suffix=".yaml")
+    assert code == 0
+    assert '  start = "out/first"\n' in plan.read_text()
+
+
 def test_adapters_of_another_kind_stop_the_import(tmp_path: Path, capsys: Streams) -> None:
     code, plan = written(tmp_path, DORA, suffix=".yaml")
     err = capsys.readouterr().err

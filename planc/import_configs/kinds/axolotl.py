@@ -113,7 +113,7 @@ _ADAPTERS = (
     Row("lora_modules_to_save", facts.TRAINED),
     Row("peft_use_rslora", facts.RSLORA),
     Row("peft_use_dora", change=why.DORA, harmless=(False,)),
-    Row("lora_model_dir", change=why.FIRST_ADAPTERS),
+    Row("lora_model_dir", facts.LORA_START),
     Row("lora_on_cpu", reason=why.OF_ADAPTERS),
     Row("lora_fan_in_fan_out", reason=why.OF_ADAPTERS, harmless=(False,)),
     *(Row(f"lora_{name}_kernel", reason=why.OF_ADAPTERS) for name in ("mlp", "qkv", "o", "embedding")),
