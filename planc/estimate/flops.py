@@ -2,9 +2,10 @@
 
 Convention (PaLM, appendix B, as in torchtitan): 6 per token for every element of a weight that tokens are
 multiplied with, 2 forward, 2 for the gradient of its input and 2 for its own, without those that no trained
-parameter needs; and 6 (d_qk + d_v) per head for every position that a token attends
-to, which is the whole sequence or the window: causal masking halves nothing. Embeddings are looked up, not
-multiplied, and count only where the head is tied to them. Norms, rotary positions and the loss count nothing.
+parameter needs; of experts, as many weights as a token gets. And 6 (d_qk + d_v) per head for every position
+that a token attends to, which is the whole sequence or the window: causal masking halves nothing. Embeddings
+are looked up, not multiplied, and count only where the head is tied to them. Norms, rotary positions and the
+loss count nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Iterator
 
 from planc.estimate.rank_work import RankWork
 from planc.estimate.selective import kept_results
-from planc.inventory.schema import Kind
+from planc.inventory.routers import routers
+from planc.inventory.schema import Inventory, Kind
 from planc.record import record
 
 _FLOPS = 2
@@ -28,8 +30,10 @@ class Flops:
     executed_per_token: int
     tokens_per_step: int
     world_size: int
-    counts_all_experts: bool
-    """Whether some module has parameters of an unknown kind, such as experts: all count, used or not."""
+    counted_whole: tuple[str, ...]
+    """Classes of modules of unknown kinds, such as experts without a known routing: all weights count."""
+    has_frozen: bool
+    """Whether the gradients of some weights are not computed."""
 
     @property
     def per_step(self) -> int:
@@ -54,20 +58,36 @@ def flops(work: RankWork) -> Flops:
         executed_per_token=per_token + again,
         tokens_per_step=work.tokens_per_step,
         world_size=work.graph.world_size,
-        counts_all_experts=any(
-            module.kind is Kind.OTHER and module.num_weights for module in work.inventory.modules
+        counted_whole=tuple(sorted(_counted_whole(work.inventory))),
+        has_frozen=any(
+            not work.trains(module, weight.name)
+            for module in work.inventory.modules
+            for weight in module.parameters
+            if module.products_with(weight)
         ),
     )
+
+
+def _counted_whole(inventory: Inventory) -> set[str]:
+    known = {router.fqn for router in routers(inventory)}
+    return {
+        module.class_name
+        for module in inventory.modules
+        if module.kind is Kind.OTHER
+        and module.routing is None
+        and module.products
+        and module.fqn not in known
+    }
 
 
 def _products(work: RankWork) -> Iterator[tuple[str, int, int]]:
     """(module, its multiply-adds for one token in forward, and in backward)."""
     for module in work.inventory.modules:
-        frozen = sum(
-            weight.num_elements for weight in module.parameters if not work.trains(module, weight.name)
+        own = module.products
+        trained = sum(
+            module.products_with(weight) for weight in module.parameters if work.trains(module, weight.name)
         )
-        own = module.num_weights
-        yield module.fqn, own, own * (module.fqn in work.flow.inputs) + max(0, own - frozen)
+        yield module.fqn, own, own * (module.fqn in work.flow.inputs) + trained
     for attention in work.inventory.attentions:
         products = attention.products(work.sequence_length)
         yield attention.fqn, products, 2 * products * work.is_passed(attention.fqn)

@@ -127,11 +127,18 @@ class Module:
         return self.kind in LINEAR_KINDS
 
     @property
-    def num_weights(self) -> int:
-        """Elements of own weights that tokens are multiplied with, as far as the kind tells."""
-        if self.kind not in (*LINEAR_KINDS, Kind.OTHER):
+    def products(self) -> int:
+        """Multiply-adds of own weights for one token, in forward."""
+        return sum(map(self.products_with, self.parameters))
+
+    def products_with(self, parameter: Parameter) -> int:
+        """Multiply-adds of one own parameter for one token: of a stack, those of the experts that it gets."""
+        if self.kind not in (*LINEAR_KINDS, Kind.OTHER) or len(parameter.shape) < 2:
             return 0
-        return sum(parameter.num_elements for parameter in self.parameters if len(parameter.shape) > 1)
+        if self.routing is None:
+            return parameter.num_elements
+        is_stack = len(parameter.shape) == 3
+        return self.routing.experts_per_token * prod(parameter.shape[1:]) * is_stack
 
     @property
     def out_features(self) -> int:
@@ -384,10 +391,11 @@ class Inventory:
     def products(self, sequence_length: int) -> tuple[tuple[str, int], ...]:
         """(module, its own multiply-adds for one token), in the forward of a sequence of tokens.
 
-        Every element of a weight counts once, of all experts too, and (d_qk + d_v) per head of attention for
-        every position of the sequence or the window. Embeddings are looked up, and count nothing.
+        Every element of a weight counts once, of experts those of as many as a token gets, and (d_qk + d_v)
+        per head of attention for every position of the sequence or the window. Embeddings are looked up, and
+        count nothing.
         """
-        found = [(module.fqn, module.num_weights) for module in self.modules]
+        found = [(module.fqn, module.products) for module in self.modules]
         found.extend((one.fqn, one.products(sequence_length)) for one in self.attentions)
         return tuple(found)
 

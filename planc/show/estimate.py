@@ -11,6 +11,7 @@ from planc.estimate.estimate import estimated_facts
 from planc.estimate.result import CONVENTION, Amount, AtInterval, Collective, Estimate
 from planc.figures import needs
 from planc.figures.figure import Figure
+from planc.plan.scalars import listed
 from planc.record import record
 from planc.show.attention import attention_data, attention_text
 from planc.show.times import Times, times_data, times_text
@@ -166,9 +167,10 @@ def traffic_row(one: Traffic) -> tuple[str, ...]:
 def work_rows(estimated: Estimate) -> Iterator[tuple[str, str, str]]:
     """FLOPs of the model per token, of a step, and of one rank."""
     work = estimated.flops
-    formula = "6 x matmul weights + 6 x heads x (d_qk + d_v) x sequence; no causal halving"
-    if work.counts_all_experts:
-        formula += "; every expert counts"
+    weights = "6 x matmul weights, less for frozen ones," if work.has_frozen else "6 x matmul weights"
+    formula = f"{weights} + 6 x heads x (d_qk + d_v) x sequence; no causal halving"
+    if work.counted_whole:
+        formula += f"; every weight of {listed(work.counted_whole, last='and')} counts"
     yield "model", f"{needs.flops_per_token(estimated).text} per token", formula
     yield (
         "step",

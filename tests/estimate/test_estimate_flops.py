@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from planc.api import check_plan, check_source
@@ -73,3 +75,25 @@ def test_no_layout_changes_the_work_of_a_step(setting: str) -> None:
 def test_ranks_share_the_work_of_a_step() -> None:
     found = flops_of(FULL)
     assert found.executed_per_rank * 4 == found.per_token * 4096
+
+
+def test_a_token_costs_the_experts_that_it_gets() -> None:
+    """Qwen3-30B-A3B: 3.3 B of its 30.5 B parameters are of a token."""
+    found = check_plan(PLANS / "qwen3-30b-a3b.plan")
+    assert found.graph is not None and found.inventory is not None
+    counted = estimate(found.graph, found.inventory).flops
+    experts = 8 * 3 * 2048 * 768 + 128 * 2048
+    attention = 2048 * (32 + 4 + 4) * 128 + 32 * 128 * 2048
+    weights = 48 * (experts + attention) + 151_936 * 2048
+    assert counted.per_token == 6 * weights + 12 * 48 * 32 * 128 * 4096
+    assert counted.counted_whole == ()
+
+
+def test_weights_of_which_nothing_tells_the_use_all_count() -> None:
+    found = check_plan(PLANS / "deepseek-v2-lite.plan")
+    assert found.graph is not None and found.inventory is not None
+    one = found.inventory.modules
+    unknown = tuple(replace(module, routing=None) for module in one)
+    whole = estimate(found.graph, replace(found.inventory, modules=unknown)).flops
+    assert "DeepseekV2Experts" in whole.counted_whole
+    assert whole.per_token > 4 * estimate(found.graph, found.inventory).flops.per_token
