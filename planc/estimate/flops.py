@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from planc.estimate.rank_work import RankWork
 from planc.estimate.selective import kept_results
+from planc.inventory.products import products_of, products_with
 from planc.inventory.routers import routers
 from planc.inventory.schema import Inventory, Kind
 from planc.record import record
@@ -63,7 +64,7 @@ def flops(work: RankWork) -> Flops:
             not work.trains(module, weight.name)
             for module in work.inventory.modules
             for weight in module.parameters
-            if module.products_with(weight)
+            if products_with(module, weight)
         ),
     )
 
@@ -75,7 +76,7 @@ def _counted_whole(inventory: Inventory) -> set[str]:
         for module in inventory.modules
         if module.kind is Kind.OTHER
         and module.routing is None
-        and module.products
+        and products_of(module)
         and module.fqn not in known
     }
 
@@ -83,9 +84,9 @@ def _counted_whole(inventory: Inventory) -> set[str]:
 def _products(work: RankWork) -> Iterator[tuple[str, int, int]]:
     """(module, its multiply-adds for one token in forward, and in backward)."""
     for module in work.inventory.modules:
-        own = module.products
+        own = products_of(module)
         trained = sum(
-            module.products_with(weight) for weight in module.parameters if work.trains(module, weight.name)
+            products_with(module, weight) for weight in module.parameters if work.trains(module, weight.name)
         )
         yield module.fqn, own, own * (module.fqn in work.flow.inputs) + trained
     for attention in work.inventory.attentions:

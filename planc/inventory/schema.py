@@ -127,20 +127,6 @@ class Module:
         return self.kind in LINEAR_KINDS
 
     @property
-    def products(self) -> int:
-        """Multiply-adds of own weights for one token, in forward."""
-        return sum(map(self.products_with, self.parameters))
-
-    def products_with(self, parameter: Parameter) -> int:
-        """Multiply-adds of one own parameter for one token: of a stack, those of the experts that it gets."""
-        if self.kind not in (*LINEAR_KINDS, Kind.OTHER) or len(parameter.shape) < 2:
-            return 0
-        if self.routing is None:
-            return parameter.num_elements
-        is_stack = len(parameter.shape) == 3
-        return self.routing.experts_per_token * prod(parameter.shape[1:]) * is_stack
-
-    @property
     def out_features(self) -> int:
         """The outputs of a linear layer."""
         return self._features[0]
@@ -387,17 +373,6 @@ class Inventory:
             if module.kind is Kind.LINEAR and weight is not None and weight.shape[0] == self.vocab_size:
                 return module
         return None
-
-    def products(self, sequence_length: int) -> tuple[tuple[str, int], ...]:
-        """(module, its own multiply-adds for one token), in the forward of a sequence of tokens.
-
-        Every element of a weight counts once, of experts those of as many as a token gets, and (d_qk + d_v)
-        per head of attention for every position of the sequence or the window. Embeddings are looked up, and
-        count nothing.
-        """
-        found = [(module.fqn, module.products) for module in self.modules]
-        found.extend((one.fqn, one.products(sequence_length)) for one in self.attentions)
-        return tuple(found)
 
     @property
     def num_parameters(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 
+from planc.inventory.products import products
 from planc.inventory.schema import Inventory
 from planc.pipelining.balance import balance
 from planc.pipelining.orders import Order, Schedule, make_orders
@@ -95,10 +96,10 @@ def stage_costs(bound: BoundPlan, found: Sequence[Sequence[str]]) -> list[int]:
     """
     index = stage_by_name(found)
     costs = [0] * len(found)
-    for name, products in bound.inventory.products(bound.plan.data.sequence_length):
+    for name, count in products(bound.inventory, bound.plan.data.sequence_length):
         stage = stage_of(name, index)
         if stage is not None:
-            costs[stage] += products
+            costs[stage] += count
     return costs
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise, product
 
+from planc.inventory.products import products
 from planc.inventory.schema import Inventory
 from planc.pipelining.balance import balance
 from planc.plan.stages import layers, stage_by_name, stage_of
@@ -73,12 +74,12 @@ def layer_work(
     """The work of a model with one list of layers."""
     index = stage_by_name([[name] for name in layers(inventory)])
     costs, after = [0] * len(index), 0
-    for name, products in inventory.products(sequence_length):
+    for name, count in products(inventory, sequence_length):
         layer = stage_of(name, index)
         if layer is None:
-            after += products
+            after += count
         else:
-            costs[layer] += products
+            costs[layer] += count
     return LayerWork(tuple(costs), after, inventory.num_parameters, gradient_bytes, state_bytes)
 
 

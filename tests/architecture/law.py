@@ -28,7 +28,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "pipelining": (),
     "plan": (
         *("source", "vocab", "devices", "hub", "diagnostics", "syntax", "styles"),
-        *("inventory.adapters", "inventory.schema", "inventory.routers", "optimizers"),
+        *("inventory.adapters", "inventory.products", "inventory.schema", "inventory.routers", "optimizers"),
         *("data_sources", "pipelining", "extend"),
     ),
     "layouts": (
@@ -57,7 +57,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "estimate": (
         *("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
-        *("inventory.footprint", "inventory.routers", "pipelining"),
+        *("inventory.footprint", "inventory.products", "inventory.routers", "pipelining"),
     ),
     "solve": (
         *("source", "vocab", "diagnostics", "styles", "plan", "layouts", "checks", "estimate.result"),
