@@ -29,6 +29,7 @@ from planc.inventory.files import InventoryError
 from planc.inventory.known import KnownModels
 from planc.inventory.load import OnProbe
 from planc.inventory.schema import Inventory
+from planc.own_model.probing import probe_own
 from planc.plan import codes as plan_codes
 from planc.plan.bind import BoundPlan, bind
 from planc.plan.elastic_meshes import shrinking_note, smaller_plans, started_on
@@ -135,12 +136,14 @@ def check_plan(
     world_size: int | None = None,
     on_probe: OnProbe | None = None,
     count: CountSequences | None = None,
+    runs_extensions: bool = False,
 ) -> Checked:
     """A plan with everything that follows from it, up to its graph, and all findings on the way.
 
     `settings` are overrides as sources: one `path=value` each, named for where they come from. A model that
     is seen for the first time takes seconds: `on_probe` gets its directory, and is entered while that lasts.
-    `count` counts the sequences of the training data, for plans whose steps depend on them.
+    `count` counts the sequences of the training data, for plans whose steps depend on them. `runs_extensions`
+    permits building a model class of the plan's own code, once.
     """
     source, problems = read_source(path)
     if source is None:
@@ -155,6 +158,7 @@ def check_plan(
         world_size=world_size,
         on_probe=on_probe,
         count=count,
+        runs_extensions=runs_extensions,
     )
 
 
@@ -168,6 +172,7 @@ def check_source(
     models: KnownModels | None = None,
     on_probe: OnProbe | None = None,
     count: CountSequences | None = None,
+    runs_extensions: bool = False,
 ) -> Checked:
     """Check a text as `check_plan` does a file; its relative paths start at `base`.
 
@@ -175,7 +180,8 @@ def check_source(
     are in the order of the text, without those that a comment suppresses; MAX_FINDINGS at most, errors first.
     """
     load = load or local_files(base, plan=source.name)
-    models = models or KnownModels(base, cache_dir(), on_probe=on_probe)
+    permitted = partial(probe_own, base=base) if runs_extensions else None
+    models = models or KnownModels(base, cache_dir(), on_probe=on_probe, probe_own=permitted)
     launch = _Launch(base, tuple(settings), world_size, models, count)
     checked = _check(source, launch, load=load)
     found = _capped(_with_tried_fixes(source, checked, launch, load=load))
@@ -349,7 +355,8 @@ def _against_model(checked: Checked, plan: Plan, launch: _Launch) -> Checked:
     """A plan without fault in itself, held against its model."""
     base, world_size = launch.base, launch.world_size
     try:
-        inventory = launch.models.get(plan.model.hf, with_weights=plan.model.weights is Weights.PRETRAINED)
+        is_loaded, own = plan.model.weights is Weights.PRETRAINED, plan.model.architecture
+        inventory = launch.models.get(plan.model.hf, own=own, with_weights=is_loaded)
     except InventoryError as error:
         help = other_source(plan.model.hf, base=base) or error.help
         problem = NO_MODEL.at(plan.span("model.hf"), error.message, help=help)
@@ -361,9 +368,7 @@ def _against_model(checked: Checked, plan: Plan, launch: _Launch) -> Checked:
     plan = smaller_or_same
     bound = bind(plan, inventory, automatic(plan, inventory))
     draft = Draft(bound)
-    subject = Subject(
-        bound, started, partial(_estimated, draft), lambda: draft.demand, lambda: draft.pairs, base
-    )
+    subject = Subject(bound, started, draft.estimated_facts, lambda: draft.demand, lambda: draft.pairs, base)
     problems = tuple(run_checks(subject))
     smaller = () if has_errors(problems) else _of_smaller(plan, inventory, base=base)
     diagnostics = (*checked.diagnostics, *problems, *smaller)
@@ -383,15 +388,6 @@ def _of_smaller(plan: Plan, inventory: Inventory, *, base: Path) -> Iterator[Dia
             if finding.severity is Severity.ERROR and (finding.code, finding.primary.span) not in seen:
                 seen.add((finding.code, finding.primary.span))
                 yield replace(finding, notes=(*finding.notes, note), fix=None)
-
-
-def _estimated(draft: Draft) -> Mapping[str, int]:
-    """The facts that take an estimate, of a plan that may break rules."""
-    # Most plans expect nothing of this kind, and a check should not wait for the import.
-    from planc.estimate.estimate import estimated_facts
-
-    hardware = draft.bound.plan.hardware
-    return estimated_facts(draft.estimate, device=hardware.gpu if hardware else None)
 
 
 def _demand_of(bound: BoundPlan) -> Callable[[], Demand | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -66,6 +67,13 @@ class Draft:
         from planc.capacity.pairs import pair_demand  # as above
 
         return pair_demand(self)
+
+    def estimated_facts(self) -> Mapping[str, int]:
+        """The facts that take an estimate."""
+        from planc.estimate.estimate import estimated_facts  # as above
+
+        hardware = self.bound.plan.hardware
+        return estimated_facts(self.estimate, device=hardware.gpu if hardware else None)
 
 
 def data_ops(plan: Plan) -> tuple[AnySource, ...]:

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any, ClassVar, Literal
 
 from planc.data_sources.globs import HubDataset
+from planc.extend.reference import Extension
 from planc.record import record
 
 
@@ -163,4 +164,54 @@ class PythonStdlibSource(SourceKind):
     kind: Literal["python_stdlib"] = field_of(default="python_stdlib", kw_only=True)
 
 
-Source = TextSource | JsonLinesSource | ChatSource | HfDatasetSource | HfHubSource | PythonStdlibSource
+@record
+class ExtensionSource(SourceKind):
+    """The documents of a data source that a plan's own code registers."""
+
+    code: Extension
+    kind: Literal["extension"] = field_of(default="extension", kw_only=True)
+
+    def __str__(self) -> str:
+        return str(self.code)
+
+
+RowSource = JsonLinesSource | ChatSource | HfDatasetSource | HfHubSource
+"""Sources of rows, each a record by its keys."""
+
+
+@record
+class TransformedSource(SourceKind):
+    """The rows of a source, each replaced by what a row transform of a plan's own code returns."""
+
+    source: RowSource
+    code: Extension
+    kind: Literal["transformed"] = field_of(default="transformed", kw_only=True)
+
+    @property
+    def hub(self) -> HubDataset | None:
+        return self.source.hub
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The patterns of the rows' files; a dataset of the Hub may have none."""
+        return getattr(self.source, "patterns", ())
+
+    def __str__(self) -> str:
+        return f"transformed({self.source}, by {self.code})"
+
+
+Source = (
+    TextSource
+    | JsonLinesSource
+    | ChatSource
+    | HfDatasetSource
+    | HfHubSource
+    | PythonStdlibSource
+    | ExtensionSource
+    | TransformedSource
+)
+
+
+def untransformed(source: Source) -> Source:
+    """The source that reads the rows of a transformed one; any other itself."""
+    return source.source if isinstance(source, TransformedSource) else source

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from planc.data_sources.kinds import ChatSource
+from planc.data_sources.kinds import ChatSource, untransformed
 from planc.data_view.codes import CHAT_ROW, QUESTIONABLE, UNUSABLE
 from planc.data_view.look import Look, look
 from planc.data_view.parts import Part
@@ -75,7 +75,8 @@ def _of_all(seen: Look, span: Span) -> Iterator[Diagnostic]:
             f"{plural(tally.num_tokens, 'token')} do not fill one sequence of {spec.sequence_length}",
             help="add text, or lower sequence_length: a sequence takes one more token, its last label",
         )
-    is_masked = isinstance(spec.source, ChatSource) and spec.source.train_on != "all"
+    source = untransformed(spec.source)
+    is_masked = isinstance(source, ChatSource) and source.train_on != "all"
     never = [one for one in seen.encoded if one.has_labels and not one.stops]
     if never and not any(one.stops for one in seen.encoded):
         yield QUESTIONABLE.at(
@@ -86,7 +87,7 @@ def _of_all(seen: Look, span: Span) -> Iterator[Diagnostic]:
     if is_masked and tally.num_targets == tally.num_tokens:
         yield QUESTIONABLE.at(
             span,
-            f"every token is trained on, though `train_on` is `{spec.source.train_on}`",  # type: ignore[union-attr]
+            f"every token is trained on, though `train_on` is `{source.train_on}`",  # type: ignore[union-attr]
             help=f"look at a row: `planc data show PLAN --row 1`, from {seen.encoded[0].origin} on",
         )
 

@@ -34,18 +34,23 @@ class Part:
         return self.label.rpartition(" ")[2]
 
 
-def parts(graph: Graph, *, base: Path) -> Iterator[Part]:
-    """The parts of a plan's data, of which only the tokenizer's files are read. Raises DataError."""
-    return (found() for _, found in openings(graph, base=base))
+def parts(graph: Graph, *, base: Path, runs_extensions: bool = False) -> Iterator[Part]:
+    """The parts of a plan's data, of which only the tokenizer's files are read. Raises DataError.
+
+    `runs_extensions` permits the plan's own code to run, for data that it makes.
+    """
+    return (found() for _, found in openings(graph, base=base, runs_extensions=runs_extensions))
 
 
-def openings(graph: Graph, *, base: Path) -> Iterator[tuple[Span | None, Callable[[], Part]]]:
+def openings(
+    graph: Graph, *, base: Path, runs_extensions: bool = False
+) -> Iterator[tuple[Span | None, Callable[[], Part]]]:
     """What makes each part, with its place in the plan: a part whose files are missing raises DataError."""
     training = training_data(graph)
     for op in sources_of(graph):
-        yield op.span, partial(_part, op, training, base=base)
+        yield op.span, partial(_part, op, training, base=base, runs_extensions=runs_extensions)
 
 
-def _part(op: AnySource, training: OpenData, *, base: Path) -> Part:
-    wanted = want(data_spec(op, training=training), base=base)
+def _part(op: AnySource, training: OpenData, *, base: Path, runs_extensions: bool) -> Part:
+    wanted = want(data_spec(op, training=training), base=base, runs_extensions=runs_extensions)
     return Part(name_of(op), wanted, training.vocab_size, op.span, isinstance(op, OpenEvaluation))

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from planc.extend.data_source import DATA_SOURCE, data_source
 from planc.extend.kind import Kind
 from planc.extend.loss import LOSS, loss
+from planc.extend.model import MODEL, model
 from planc.extend.optimizer import OPTIMIZER, optimizer
+from planc.extend.row_transform import ROW_TRANSFORM, row_transform
 from planc.extend.schedule import SCHEDULE, schedule
 
-KINDS: Mapping[str, Kind] = {kind.word: kind for kind in (LOSS, OPTIMIZER, SCHEDULE)}
+_ALL = (LOSS, OPTIMIZER, SCHEDULE, MODEL, DATA_SOURCE, ROW_TRANSFORM)
+KINDS: Mapping[str, Kind] = {kind.word: kind for kind in _ALL}
 """Every kind of extension, by the name of its decorator."""
 
-__all__ = ["KINDS", "Kind", "loss", "optimizer", "schedule"]
+__all__ = ["KINDS", "Kind", "data_source", "loss", "model", "optimizer", "row_transform", "schedule"]

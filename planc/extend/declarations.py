@@ -141,7 +141,8 @@ class _Reader:
             by_position = by_position[1:]
         called = f"{target.name}({', '.join((*kind.passes, '*, ...'))})"
         if len(by_position) != len(kind.passes) or arguments.vararg or arguments.kwarg:
-            text = f"a {kind.word} takes {_listed(kind.passes)} by position, and all others by name"
+            passed = _listed(kind.passes) if kind.passes else "nothing"
+            text = f"a {kind.word} takes {passed} by position, and all others by name"
             self._report(target, text, f"write `def {called}`")
             return None
         parameters = tuple(_by_name(arguments, without=kind.offers))

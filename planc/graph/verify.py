@@ -14,6 +14,7 @@ from planc.graph.ops import (
     Backward,
     BuildModel,
     BuildOptimizer,
+    BuildOwnModel,
     BuildSchedule,
     ClipGradients,
     ComputeLoss,
@@ -61,7 +62,7 @@ _EACH_STEP = (
 """Resources that every step must write again."""
 
 _ONCE: tuple[tuple[type[Op], ...], ...] = (
-    (BuildModel,),
+    (BuildModel, BuildOwnModel),
     (AttachAttention,),
     (MaterialiseWeights,),
     (InitWeights, LoadWeights),

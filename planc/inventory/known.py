@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from planc.extend.reference import Extension
 from planc.inventory.load import OnProbe, inventory_of
+from planc.inventory.own import ProbeOwn, inventory_of_own
 from planc.inventory.plain_weights import refuse_unreadable_weights
 from planc.inventory.schema import Inventory
 
@@ -23,21 +25,31 @@ class KnownModels:
     """Entered while a model is read for the first time, which takes seconds."""
     place: Callable[[str], str] = str
     """Where a model's files are: an absolute path, or a path as `model.hf` is."""
+    probe_own: ProbeOwn | None = None
+    """Runs a model class of a plan's own code; None where that is not allowed."""
 
-    def get(self, hf: str, *, with_weights: bool = False) -> Inventory:
-        """The inventory of a model. InventoryError without one, or for unreadable weights that are used."""
-        if hf not in self.found:
-            loaded = inventory_of(
-                self.place(hf),
-                base=self.base,
-                cache_dir=self.cache_dir,
-                may_probe=self.may_probe,
-                on_probe=self.on_probe,
-            )
-            self.found[hf] = loaded.inventory
+    def get(self, hf: str, *, own: Extension | None = None, with_weights: bool = False) -> Inventory:
+        """The inventory of a model, of the class of the plan's own code if it is `own`.
+
+        InventoryError without one, or for unreadable weights that are used.
+        """
+        key = hf if own is None else f"{hf} by {own}"
+        if key not in self.found:
+            self.found[key] = self._read(hf, own)
         if with_weights:
             refuse_unreadable_weights(self.place(hf), base=self.base)
-        return self.found[hf]
+        return self.found[key]
+
+    def _read(self, hf: str, own: Extension | None) -> Inventory:
+        place, on_probe = self.place(hf), self.on_probe
+        if own is not None:
+            probe = self.probe_own if self.may_probe else None
+            return inventory_of_own(
+                place, own, base=self.base, cache_dir=self.cache_dir, probe=probe, on_probe=on_probe
+            )
+        return inventory_of(
+            place, base=self.base, cache_dir=self.cache_dir, may_probe=self.may_probe, on_probe=on_probe
+        ).inventory
 
     def as_known(self) -> KnownModels:
         """A copy for checks that should not wait for a model."""

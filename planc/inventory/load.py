@@ -98,7 +98,7 @@ def _loaded(
     model_dir: Path, *, cache_dir: Path, may_probe: bool, on_probe: OnProbe | None
 ) -> LoadedInventory:
     config_path, saved_path = model_dir / CONFIG_NAME, model_dir / INVENTORY_NAME
-    digest = _digest_if_present(model_dir)
+    digest = digest_if_present(model_dir)
     if saved_path.exists():
         return LoadedInventory(_load_saved(saved_path, digest=digest), "saved", saved_path)
     if digest is None:
@@ -138,13 +138,13 @@ def _with_config(inventory: Inventory, model_dir: Path) -> Inventory:
 
 def save_inventory(model_dir: Path) -> Path:
     """Write inventory.json into `model_dir` from a fresh probe, and return its path. Needs torch."""
-    _digest_if_present(model_dir)
+    digest_if_present(model_dir)
     return _save(_probe(model_dir), model_dir)
 
 
 def save_cached_inventory(model_dir: Path, *, cache_dir: Path) -> Path | None:
     """Save as `save_inventory` does, from the cache for this config.json; None if it has none."""
-    digest = _digest_if_present(model_dir)
+    digest = digest_if_present(model_dir)
     cached = _load_cached(cache_dir, digest=digest) if digest else None
     if cached is None:
         return None
@@ -162,7 +162,8 @@ def _save(inventory: Inventory, model_dir: Path) -> Path:
     return path
 
 
-def _digest_if_present(model_dir: Path) -> str | None:
+def digest_if_present(model_dir: Path) -> str | None:
+    """The digest of a directory's config.json, whose values are checked; None without one."""
     help = f"name a local directory with the model's config.json, {_OR_HUB}"
     try:
         is_directory, has_config = model_dir.is_dir(), (model_dir / CONFIG_NAME).exists()

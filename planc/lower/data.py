@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
+from typing import Any
 
 from planc.data_sources import Source
+from planc.data_sources.kinds import ExtensionSource, TransformedSource
+from planc.extend.reference import Extension
 from planc.graph.ops import Mixture, NextBatch, OpenData, OpenEvaluation, OpenSource
 from planc.plan import data
 from planc.plan.facts import global_batch
@@ -56,8 +59,9 @@ def open_sources(plan: Plan) -> Iterator[OpenSource]:
 def next_batch(plan: Plan) -> NextBatch:
     """Where every token is a label, no rank needs to wait for the others' counts."""
     block, span = plan.data, plan.span("data")
-    has_chats = any(isinstance(source, data.Chat) for _, source in block.training())
-    if block.packing is not data.Packing.ATTEND or has_chats:
+    # What an extension returns may be messages, or have labels of its own.
+    may_mask = any(isinstance(source, data.Chat | Extension) for _, source in block.training())
+    if block.packing is not data.Packing.ATTEND or may_mask:
         return NextBatch(count_over=SAMPLE_DIMS, span=span)
     return NextBatch(count_over=(), is_every_token=True, span=span)
 
@@ -89,6 +93,11 @@ def evaluations(plan: Plan) -> Iterator[tuple[str, str, data.AnySource]]:
 
 def _source(source: data.AnySource) -> Source:
     """A source as an op has it."""
+    if isinstance(source, Extension):
+        return ExtensionSource(source)
+    if isinstance(source, data.Transformed):
+        rows: Any = _source(source.source)
+        return TransformedSource(rows, source.by)
     kind = data.source_kind(source)
     arguments = {name: getattr(source, name) for name in kind.argument_names()}
     if "template" in arguments:

@@ -12,7 +12,6 @@ from planc.graph.ops import (
     AttachAdapters,
     AttachAttention,
     Backward,
-    BuildModel,
     CheckpointActivations,
     CheckpointMode,
     ClipGradients,
@@ -50,6 +49,7 @@ from planc.lower.data import evaluations, next_batch, open_data, open_evaluation
 from planc.lower.dropout import attach_dropout
 from planc.lower.experts import count_experts, shard_experts
 from planc.lower.guard import compare_replicas, guard_step
+from planc.lower.model import build_model
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule, load_schedule
 from planc.lower.saving import name_base, save_checkpoint, settle_save
@@ -71,7 +71,6 @@ from planc.plan.compile_backends import AotEager, Eager, Inductor, InductorMode
 from planc.plan.facts import gradient_accumulation
 from planc.plan.loss_chunks import num_chunks, vocab_over
 from planc.plan.optimizer import OwnSchedule
-from planc.plan.positions import grows, rope_parameters
 from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
 from planc.vocab import TOKEN_DIMS, DType, GroupDim, MeshDim, of_experts
@@ -109,18 +108,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     if isinstance(plan.optimizer.schedule, OwnSchedule):
         yield load_schedule(plan, plan.optimizer.schedule)
     yield from open_log(plan)
-    yield BuildModel(
-        path=plan.model.hf,
-        config_digest=inventory.config_digest,
-        architecture=inventory.architecture,
-        dtype=plan.model.dtype,
-        own_dtypes=inventory.own_dtypes(plan.model.dtype),
-        kept_in_float32=inventory.kept_in_float32(plan.model.dtype),
-        zeroed=() if plan.model.dropout else inventory.random,
-        rope=rope_parameters(plan, inventory),
-        rope_positions=plan.data.sequence_length if grows(plan, inventory) else None,
-        span=plan.span("model.hf"),
-    )
+    yield build_model(bound)
     yield from _trained(bound)
     yield _attention(bound)
     yield from attach_dropout(bound)

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from planc.data_sources import BY_NAME, SourceKind
 from planc.data_sources.globs import without_compression
+from planc.extend.data_source import DATA_SOURCE
+from planc.extend.reference import Extension
+from planc.extend.row_transform import ROW_TRANSFORM
 from planc.plan.dates import Date
+from planc.plan.extensions import OnlyExtension, OrExtension
 from planc.plan.nested import nested
 from planc.plan.scalars import STEPS, Bool, Choice, Int, Path, Quantity, Text
 from planc.plan.scope import Scope
@@ -206,22 +210,51 @@ def _tokenizer_of(text: str) -> tuple[str, bool]:
     return 'file("path/to/tokenizer.json")', False
 
 
-AnySource = TextFiles | JsonLines | Chat | HfDataset | HfHub | PythonStdlib
-
-SOURCES: Mapping[str, type[AnySource]] = {
-    "text": TextFiles,
+RowSource = JsonLines | Chat | HfDataset | HfHub
+_ROW_SOURCES: Mapping[str, type[RowSource]] = {
     "jsonl": JsonLines,
     "chat": Chat,
     "hf_dataset": HfDataset,
     "hf_hub": HfHub,
-    "python_stdlib": PythonStdlib,
 }
+
+
+@record
+class Transformed:
+    """The rows of a source, each replaced by what a row transform of the plan's own code returns."""
+
+    source: RowSource = key(
+        Variant(_ROW_SOURCES, "source"),
+        doc="the rows, and how those in their place are read",
+        positional=True,
+    )
+    by: Extension = key(
+        OnlyExtension(ROW_TRANSFORM), doc="a row transform that an `extension` registers", example="clean"
+    )
+
+
+FileSource = TextFiles | RowSource | PythonStdlib
+AnySource = FileSource | Transformed | Extension
+
+SOURCES: Mapping[str, type[FileSource | Transformed]] = {
+    "text": TextFiles,
+    **_ROW_SOURCES,
+    "python_stdlib": PythonStdlib,
+    "transformed": Transformed,
+}
+_SOURCE = OrExtension(DATA_SOURCE, Variant(SOURCES, "source", _source_of))
+
+
+def untransformed(source: AnySource) -> FileSource | Extension:
+    """The source whose rows are transformed; any other itself."""
+    return source.source if isinstance(source, Transformed) else source
 
 
 def _packing(values: Mapping[str, Any]) -> Packing:
     """Conversations are kept whole: an answer without its question teaches a model to invent."""
     mixed = (one.source for one in values.get("mixture", {}).values() if one is not None)
-    has_chats = any(isinstance(one, Chat) for one in (values.get("source"), *mixed))
+    sources = (untransformed(given) for given in (values.get("source"), *mixed) if given is not None)
+    has_chats = any(isinstance(one, Chat) for one in sources)
     return Packing.WHOLE if has_chats else Packing.ATTEND
 
 
@@ -230,7 +263,7 @@ def _too_long(values: Mapping[str, Any]) -> TooLong | None:
     return None if packing.divides else TooLong.TRUNCATE
 
 
-def source_kind(source: AnySource) -> type[SourceKind]:
+def source_kind(source: FileSource) -> type[SourceKind]:
     """What planc knows of this kind of source."""
     return next(BY_NAME[name] for name, case in SOURCES.items() if isinstance(source, case))
 
@@ -240,7 +273,7 @@ class EvalSpec:
     """The loss on held-out text, with the tokenizer, packing and lengths of `data`."""
 
     source: AnySource | None = key(
-        Variant(SOURCES, "source", _source_of),
+        _SOURCE,
         unless="share",
         doc="where text comes from, unless it is a `share` of the training data",
         example='text("held_out/*.txt")',
@@ -265,9 +298,7 @@ class EvalSpec:
 class MixedSource:
     """One source of several, and its weight among them."""
 
-    source: AnySource = key(
-        Variant(SOURCES, "source", _source_of), doc="where text comes from", example='text("web/*.txt")'
-    )
+    source: AnySource = key(_SOURCE, doc="where text comes from", example='text("web/*.txt")')
     weight: Fraction | None = key(
         Optional(Weight()),
         default=None,
@@ -280,7 +311,7 @@ class DataSpec:
     """The text, its tokens, and how they become batches."""
 
     source: AnySource | None = key(
-        Variant(SOURCES, "source", _source_of),
+        _SOURCE,
         unless="source",
         doc="where text comes from, unless `source` blocks give several sources",
         example='text("data/*.txt")',
@@ -322,19 +353,19 @@ class DataSpec:
         {"name": EvalSpec}, any_label=True, doc="the loss on other text, under a name that you choose"
     )
 
-    def training(self) -> Iterator[tuple[str, AnySource]]:
-        """The sources of training data, by the path of their setting."""
+    def training(self) -> Iterator[tuple[str, FileSource | Extension]]:
+        """The sources of training data, untransformed, by the path of their setting."""
         if self.source is not None:
-            yield "data.source", self.source
+            yield "data.source", untransformed(self.source)
         for label, one in self.mixture.items():
-            yield f"data.source.{label}.source", one.source
+            yield f"data.source.{label}.source", untransformed(one.source)
 
-    def sources(self) -> Iterator[tuple[str, AnySource]]:
-        """All text sources of a run, by the path of their setting."""
+    def sources(self) -> Iterator[tuple[str, FileSource | Extension]]:
+        """All sources of a run, as `training` has them."""
         yield from self.training()
         for label, evaluation in self.eval.items():
             if evaluation.source is not None:
-                yield f"data.eval.{label}.source", evaluation.source
+                yield f"data.eval.{label}.source", untransformed(evaluation.source)
 
     @property
     def held_out(self) -> Fraction | None:

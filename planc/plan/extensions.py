@@ -8,6 +8,7 @@ from typing import Any
 from planc.diagnostics import Label, has_errors
 from planc.extend.declarations import Declaration, Parameter
 from planc.extend.kind import Kind
+from planc.extend.model import MODEL
 from planc.extend.reference import Argument, Extension
 from planc.plan import codes
 from planc.plan.scalars import Bool, Float, Int, Text, ValueType, wrong_type
@@ -123,6 +124,32 @@ class OrExtension:
             arguments=given,
         )
         return self.make(extension, registered.declaration)
+
+
+@record
+class OnlyExtension:
+    """What the plan's own code registers as a kind of which planc has none itself."""
+
+    kind: Kind
+
+    def convert(self, value: ast.Value, scope: Scope) -> Extension | None:
+        word = self.kind.word
+        if isinstance(value, ast.Ref | ast.Call) and not scope.registry.get(word):
+            text = f"no `extension` of this plan registers a {word}"
+            help = 'add `extension "my_code.py"`, with a function that it registers'
+            scope.report(codes.UNKNOWN_ACTION, value.span, text, help=f"{help}  (planc explain extension)")
+            return None
+        extension: Extension | None = OrExtension(self.kind, Variant({}, word)).convert(value, scope)
+        return extension
+
+    def describe(self, *, mark: str = "") -> str:
+        return f"a {self.kind.word} that an `extension` registers"
+
+    def render(self, value: Extension) -> str:
+        return OrExtension(self.kind, Variant({}, self.kind.word)).render(value)
+
+
+MODEL_CLASS = OnlyExtension(MODEL)
 
 
 def _given(

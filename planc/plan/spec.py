@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeAlias
 
+from planc.extend.reference import Extension
 from planc.plan.actions import BufferShard, NoRegion, Region
 from planc.plan.adapter import AdapterSpec as AdapterSpec
 from planc.plan.adapter import FreezeSpec as FreezeSpec
@@ -20,6 +21,7 @@ from planc.plan.compile_backends import COMPILE_BACKENDS, AotEager, Eager, Induc
 from planc.plan.data import DataSpec
 from planc.plan.dispatch import AllExperts, Dispatch
 from planc.plan.elastic import ElasticSpec
+from planc.plan.extensions import MODEL_CLASS
 from planc.plan.guard import GuardSpec
 from planc.plan.hardware import HardwareSpec
 from planc.plan.mesh import MeshSpec
@@ -60,6 +62,11 @@ class ModelSpec:
         doc="a directory with a config.json, absolute or relative to the plan; "
         'or `hub("org/name", revision = "...")`, a Hugging Face Hub model at one commit',
         example='"models/tiny-llama"',
+    )
+    architecture: Extension | None = key(
+        Optional(MODEL_CLASS),
+        default=None,
+        doc="a model class of the plan's own code; none is the class in transformers that config.json names",
     )
     weights: Weights = key(Choice(Weights), default=Weights.RANDOM, doc="random, or from safetensors")
     strip: str | None = key(

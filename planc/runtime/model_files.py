@@ -32,7 +32,7 @@ def config_digest(folder: Path) -> str:
 
 def refuse_remote_code(folder: Path) -> None:
     """RunError if a directory's config.json requires code that is not in transformers."""
-    if (key := code_asked_for(_config(folder))) is not None:
+    if (key := code_asked_for(read_config(folder))) is not None:
         raise RunError(
             f'{folder / "config.json"} requires remote code ("{key}")',
             help=f"planc runs no remote code: use a model that transformers implements, and remove {key}",
@@ -56,12 +56,13 @@ def preferred_name(folder: Path) -> str:
 
 def _as_run_error(function: Callable[[Path, Mapping[str, object]], _T], folder: Path) -> _T:
     try:
-        return function(folder, _config(folder) if (folder / "config.json").exists() else {})
+        return function(folder, read_config(folder) if (folder / "config.json").exists() else {})
     except UnreadableWeights as error:
         raise RunError(error.message, help=error.help) from error
 
 
-def _config(folder: Path) -> dict[str, object]:
+def read_config(folder: Path) -> dict[str, object]:
+    """The values of a directory's config.json; RunError if it is not readable."""
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

@@ -78,6 +78,8 @@ class Recipe:
     balance: Balance | None = None
     loss: Extension | None = None
     """The loss that the plan's own code computes, in the place of cross entropy."""
+    own: Extension | None = None
+    """The model class of the plan's own code, in the place of transformers'."""
     first_position: int = 0
     adapted: tuple[str, ...] = ()
     """The linear layers with adapters."""
@@ -118,6 +120,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         rates=tuple((name, lr) for names, lr in rates for name in names),
         frozen=renamed.of(tuple(bound.frozen)),
         loss=plan.train.loss if isinstance(plan.train.loss, Extension) else None,
+        own=plan.model.architecture,
         first_position=bound.inventory.positions.first,
         adapted=renamed.of(tuple(bound.adapted)),
         adapter=plan.adapter.kind if plan.adapter else None,

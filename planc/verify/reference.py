@@ -30,6 +30,7 @@ from planc.runtime.data.packing import PackedDataset
 from planc.runtime.data.padding import PaddedDataset
 from planc.runtime.extensions import arguments_of, load_extension
 from planc.runtime.torch.weights.adapters import fill_adapters
+from planc.runtime.torch.weights.factory import config_in, own_class
 from planc.runtime.torch.weights.weights import initialize
 from planc.verify.muon import Muon
 from planc.verify.own_optimizer import OwnUpdates
@@ -134,8 +135,11 @@ def _adapted(layer: Any, scale: float, x: Tensor) -> Tensor:
 
 
 def _built(recipe: Recipe, attention: Literal["eager", "sdpa"]) -> Any:
-    """The model as transformers builds it, with weights of its own."""
+    """The model as transformers or the plan's own class builds it, with weights of its own."""
     dtype = getattr(torch, recipe.dtype)
+    if recipe.own is not None:
+        own = own_class(recipe.own, base=recipe.base, is_allowed=True)
+        return own._from_config(config_in(recipe.base / recipe.model, own), dtype=dtype)
     config = AutoConfig.from_pretrained(
         recipe.base / recipe.model, local_files_only=True, trust_remote_code=False
     )

@@ -54,7 +54,7 @@ class Shrunk:
 def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: DType) -> Shrunk:
     """Shrink the plan, and write its model and text into `folder`. CannotShrink, or RunError."""
     build = next(op for op in graph.setup if isinstance(op, ops.BuildModel))
-    model = meta_model(build, base=base)
+    model = meta_model(build, base=base, runs_extensions=True)
     if graph.adapters is not None:
         attach(model, graph.adapters)
     num_stages = num_small_stages(graph)
@@ -71,7 +71,7 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
     # The small config has what a plan sets in the large one.
     built = replace(build, path=MODEL, config_digest=digest, dtype=dtype)
     built = replace(built, zeroed=(), rope=(), rope_positions=None)
-    short = _built(built, folder=folder)
+    short = _built(replace(built, path=str((folder / MODEL).absolute())), base=base)
     # The names of its own layers, in its own dtype.
     built = replace(
         built,
@@ -187,10 +187,10 @@ def _write_corpus(path: Path) -> None:
             start, number = start + length, number + 1
 
 
-def _built(build: ops.BuildModel, *, folder: Path) -> Any:
+def _built(build: ops.BuildModel, *, base: Path) -> Any:
     """The small model on meta; CannotShrink if its class rejects the sizes."""
     try:
-        return bare_model(build, base=folder)
+        return bare_model(build, base=base, runs_extensions=True)
     except STOPS:
         raise
     except BaseException as error:  # a class may raise anything for invalid sizes

@@ -21,10 +21,10 @@ LAW: dict[str, tuple[str, ...]] = {
     "fmt": ("source", "diagnostics", "syntax"),
     "extend": (),
     "modeling": (),
-    "inventory": ("vocab", "hub", "modeling"),
+    "inventory": ("vocab", "hub", "modeling", "extend"),
     "styles": ("vocab", "inventory.schema"),
     "optimizers": ("vocab", "extend"),
-    "data_sources": (),
+    "data_sources": ("extend",),
     "pipelining": (),
     "plan": (
         *("source", "vocab", "devices", "hub", "diagnostics", "syntax", "styles"),
@@ -69,6 +69,7 @@ LAW: dict[str, tuple[str, ...]] = {
         *("source", "vocab", "outgoing", "strict_json", "tables", "devices", "hub", "modeling"),
         *("styles", "optimizers", "graph", "data_sources", "figures.plan", "pipelining", "extend"),
     ),
+    "own_model": ("extend", "inventory", "runtime"),
     "data_view": ("source", "outgoing", "tables", "diagnostics", "data_sources", "graph", "runtime"),
     "deep_check": (
         *(
@@ -97,7 +98,8 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "api": (
         *("source", "devices", "diagnostics", "syntax", "inventory", "plan", "checks", "graph"),
-        *("estimate", "solve", "capacity", "data_view.codes", "deep_check", "hub.user_dirs"),
+        *("solve", "capacity", "data_view.codes", "deep_check", "hub.user_dirs"),
+        "own_model",
     ),
     "diff": (
         *("source", "vocab", "tables", "diagnostics", "styles", "plan", "graph", "estimate", "figures"),
@@ -170,7 +172,11 @@ INSIDE: dict[str, dict[str, tuple[str, ...]]] = {
         "ranks": ("errors", "files", "numerics", "observer", "process"),
         "run_directory": ("errors", "files", "numerics", "observer", "checkpoint_format"),
         "extensions": ("errors",),
-        "data": ("cpus", "errors", "file_systems", "files", "checkpoint_format", "ranks"),
+        "own_process": (),
+        "data": (
+            *("cpus", "errors", "file_systems", "files", "checkpoint_format", "ranks", "extensions"),
+            "own_process",
+        ),
         "torch": (
             *("compilers", "errors", "files", "loss_window", "numerics", "observer", "schedule"),
             *("throughput", "checkpoint_format", "collectives", "model_files", "process", "stopping"),

@@ -14,6 +14,7 @@ RAW = {
     "planc/cli/support/streams.py": "the interpreter's own stacks of a crash",
     "planc/cli/commands/lsp.py": "messages to an editor, in JSON",
     "planc/runtime/data/encoding/worker.py": "messages to the process that started it",
+    "planc/runtime/own_process.py": "the answer to the process that started it",
     "planc/cli/main.py": "streams that a process was started without",
     "planc/verify/pool.py": "output that is discarded",
 }

@@ -45,7 +45,12 @@ def graph_with(kind: type[Op]) -> Graph:
             return _graph(name)
     graph, made = _graph("quickstart"), generated(kind)
     part = "setup" if kind.stage < Stage.STEP else "step" if kind.stage is Stage.STEP else "save"
-    return replace(graph, **{part: (*getattr(graph, part), made)})
+    ops = getattr(graph, part)
+    # A more special op takes the place of the general one, with its values.
+    for general in (op for op in ops if issubclass(kind, type(op))):
+        same = {one.name: getattr(general, one.name) for one in fields(general) if one.name != "op"}
+        made = replace(made, **same)
+    return replace(graph, **{part: (*(op for op in ops if not issubclass(kind, type(op))), made)})
 
 
 UNFILLED = ("op", "span")

@@ -49,8 +49,8 @@ structure. Reads no weights, and needs no torch if the model's inventory is cach
 without labels, and whatever else would surprise. `planc data show` shows the rows.
 
 --deep also does that, and rehearses the plan: it runs the training code on fake tensors in a fake process
-group of the plan's size, once for each distinct rank. It takes seconds; results are cached. A plan with code
-of its own (`extension`) is rehearsed with --run-extensions only: without it, no command that reads runs code.
+group of the plan's size, once for each distinct rank. It takes seconds; results are cached. Code of
+the plan's own (`extension`) runs with --run-extensions only: its loss, a model class or data.
 
 A comment `# planc: ignore[P802] reason` at the end of a line, or on the line above it, suppresses a warning.
 Errors can't be suppressed."""
@@ -137,8 +137,6 @@ def _require_consistent(arguments: Namespace) -> None:
     """UsageError for arguments that exclude each other."""
     if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
         raise UsageError("--unsafe-fixes needs --fix or --diff")
-    if arguments.run_extensions and not (arguments.deep or arguments.data):
-        raise UsageError("--run-extensions needs --deep or --data: nothing else runs code")
     if arguments.diff and (arguments.deep or arguments.data):
         raise UsageError("--diff can't be combined with --data or --deep")
     if arguments.diff and arguments.output_format != FULL:
@@ -156,7 +154,11 @@ def _check(path: str, arguments: Namespace, settings: Sequence[SourceFile]) -> _
         return _Result(plans.STDIN_NAME, checked, time.perf_counter() - started)
     if not (arguments.fix or arguments.diff):
         checked = plans.check(
-            path, settings=settings, world_size=arguments.world_size, is_quiet=arguments.quiet
+            path,
+            settings=settings,
+            world_size=arguments.world_size,
+            is_quiet=arguments.quiet,
+            runs_extensions=arguments.run_extensions,
         )
         return _rehearsed(_Result(path, checked, time.perf_counter() - started), arguments, settings)
     from planc.cli.support import fixing
@@ -192,7 +194,15 @@ def _rehearsed(result: _Result, arguments: Namespace, settings: Sequence[SourceF
     checked, rows = permitted(result.path, result.checked)
     if checked.plan is not None and checked.graph is not None:
         smaller = [plan.mesh.world_size for plan in smaller_plans(checked.plan)]
-        plain = (plans.check(result.path, settings=settings, world_size=size) for size in smaller)
+        plain = (
+            plans.check(
+                result.path,
+                settings=settings,
+                world_size=size,
+                runs_extensions=arguments.run_extensions,
+            )
+            for size in smaller
+        )
         checked = with_smaller(checked, (permitted(result.path, one)[0] for one in plain))
     seconds = result.seconds + time.perf_counter() - started
     return replace(result, checked=checked, seconds=seconds, rehearsed=rows)
@@ -204,7 +214,12 @@ def _with_data(result: _Result, arguments: Namespace) -> _Result:
     from planc.cli.support.deep import read_data  # as above
 
     started = time.perf_counter()
-    checked, rows = read_data(result.path, result.checked, is_asked=arguments.data)
+    checked, rows = read_data(
+        result.path,
+        result.checked,
+        is_asked=arguments.data,
+        runs_extensions=arguments.run_extensions,
+    )
     seconds = result.seconds + time.perf_counter() - started
     return replace(result, checked=checked, seconds=seconds, data=rows)
 

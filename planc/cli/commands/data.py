@@ -18,6 +18,7 @@ from planc.cli.support.arguments import (
     add_output_format_argument,
     add_plan_argument,
     add_quiet_argument,
+    add_run_extensions_argument,
     add_set_argument,
 )
 from planc.cli.support.byte_progress import ByteProgress
@@ -81,6 +82,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_plan_argument(prepare, help="a .plan file, or an artifact from `planc compile`", type=Path)
     prepare.add_argument("--to", type=Path, metavar="DIR", help=_DIRECTORY)
     add_set_argument(prepare)
+    add_run_extensions_argument(prepare)
     add_quiet_argument(prepare, help="print errors only")
     ls = add_subcommand(commands, "ls", "list prepared data", _LS, examples=_EXAMPLES)
     ls.add_argument("directory", nargs="?", type=Path, metavar="DIR", help=_DIRECTORY)
@@ -96,6 +98,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "target", nargs="?", type=Path, metavar="PLAN|DIR", help=f"a plan or an artifact, or a {_DIRECTORY}"
     )
     add_set_argument(verify)
+    add_run_extensions_argument(verify)
     add_quiet_argument(verify, help="print problems only")
 
 
@@ -124,7 +127,7 @@ def _prepare(arguments: Namespace) -> int:
 
     graph, base = _opened(arguments.plan, arguments)
     root = arguments.to or data_dir()
-    for part in parts(graph, base=base):
+    for part in parts(graph, base=base, runs_extensions=arguments.run_extensions):
         wanted, began = part.wanted, time.monotonic()
         if wanted.stays_in_memory:
             size = format_bytes(wanted.size_bytes)
@@ -239,7 +242,7 @@ def _verify_plan(plan: Path, arguments: Namespace) -> int:
 
     graph, base = _opened(plan, arguments)
     num_problems = 0
-    for part in parts(graph, base=base):
+    for part in parts(graph, base=base, runs_extensions=arguments.run_extensions):
         if part.wanted.stays_in_memory:
             _say(arguments, f"{part.label}: nothing is prepared; it is small enough for memory")
             continue
@@ -279,7 +282,9 @@ def _opened(path: Path, arguments: Namespace) -> tuple[Graph, Path]:
     if path.suffix == ".json":
         compiled = load_compiled(path, arguments.set)
         return compiled.graph, compiled.base
-    checked = plans.check(str(path), settings=plans.settings(arguments))
+    checked = plans.check(
+        str(path), settings=plans.settings(arguments), runs_extensions=arguments.run_extensions
+    )
     return plans.require_sound(checked).compiled, path.parent
 
 

@@ -78,22 +78,24 @@ def run(arguments: Namespace) -> int:
     path = Path(arguments.plan)
     if path.is_dir() or path.suffix == _COMPILED:
         return _compiled(path, arguments)
-    checked = plans.check(arguments.plan, settings=plans.settings(arguments))
+    checked = plans.check(
+        arguments.plan, settings=plans.settings(arguments), runs_extensions=arguments.run_extensions
+    )
     plans.require_figures(checked)
     side = side_of(checked, name=arguments.plan)
     assert side is not None, "a plan with figures has a graph"
     deep = _cached(side)
+    permitted = arguments.run_extensions
     if arguments.deep:
-        permitted = arguments.run_extensions
         deep = rehearsal(arguments.plan, checked, stream=sys.stderr, runs_extensions=permitted)
     if arguments.deep and deep is not None:
         checked = with_findings(checked, deep)
-    data = _data(side, path.parent) if arguments.data else None
+    data = _data(side, path.parent, permitted=permitted) if arguments.data else None
     write_page(arguments.output, plan_page(side, deep=deep, data=data, against=_against(side, arguments)))
     return plans.finish(checked)
 
 
-def _data(side: Side, base: Path) -> Html:
+def _data(side: Side, base: Path, *, permitted: bool) -> Html:
     """What a sample of each source shows. UsageError for data that can't be read."""
     require_libraries("--data", "numpy")
     # Lazy: they import numpy.
@@ -102,7 +104,7 @@ def _data(side: Side, base: Path) -> Html:
     from planc.report.data import data_section
 
     try:
-        return data_section([look(part) for part in parts(side.graph, base=base)])
+        return data_section([look(part) for part in parts(side.graph, base=base, runs_extensions=permitted)])
     except DataError as error:
         raise UsageError(f"{error.message}\n{error.help}") from error
 

@@ -119,7 +119,13 @@ def run(arguments: Namespace) -> int:
     is_model = arguments.plan.is_dir()
     folder = _folder(arguments, is_model=is_model)
     source, settings = _source(arguments, folder, is_model=is_model), plans.settings(arguments)
-    checked = check_source(source, base=folder, settings=settings, on_probe=plans.announce_probe)
+    checked = check_source(
+        source,
+        base=folder,
+        settings=settings,
+        on_probe=plans.announce_probe,
+        runs_extensions=arguments.run_extensions,
+    )
     if checked.bound is None:
         sys.stderr.write(plans.render_errors(checked, stream=sys.stderr))
         return plans.exit_code(checked.diagnostics) or FINDINGS

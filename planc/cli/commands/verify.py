@@ -74,7 +74,9 @@ def run(arguments: Namespace) -> int:
     refusal = unsupported_system("verify")
     if refusal:
         raise UsageError(refusal)
-    checked = plans.check(arguments.plan, settings=plans.settings(arguments))
+    checked = plans.check(
+        arguments.plan, settings=plans.settings(arguments), runs_extensions=arguments.run_extensions
+    )
     draft = plans.require_sound(checked)
     # Off for short commands (planc.cli.main); training needs it.
     gc.enable()

@@ -131,6 +131,7 @@ def checked_for(
             world_size=world_size,
             on_probe=on_probe,
             count=count,
+            runs_extensions=True,
         )
     )
 

@@ -20,28 +20,36 @@ _ANY_VOCABULARY = 1 << 40
 """Whether the model has every token id is another check's question."""
 
 
-def count_known(ops: Sequence[AnySource], base: Path) -> int | None:
+def count_known(ops: Sequence[AnySource], base: Path, *, runs_extensions: bool = False) -> int | None:
     """The sequences of data that is small or prepared; None for other data, and for data with an error.
 
-    A run reports what is wrong with it.
+    A run reports what is wrong with it. Data that the plan's own code makes is unknown unless that may run.
     """
     from planc.runtime.data.errors import DataError
     from planc.runtime.data.prepared.folder import find
 
     try:
-        return _count(ops, base, lambda wanted: find(data_dir(), wanted))
+        return _count(ops, base, lambda wanted: find(data_dir(), wanted), runs_extensions=runs_extensions)
     except (DataError, ImportError):
         return None
 
 
 def count_prepared(ops: Sequence[AnySource], base: Path, *, name: str, say: Callable[[str], None]) -> int:
-    """The sequences of data, which is prepared now if it must be. RunError if it can't be used."""
+    """The sequences of data, which is prepared now if it must be, also by the plan's own code, for a run.
+
+    RunError if it can't be used.
+    """
     from planc.runtime.data.errors import DataError, DataStorageError
     from planc.runtime.data.prepared.prepare import prepare
     from planc.runtime.errors import ExitCode, RunError
 
     try:
-        found = _count(ops, base, lambda wanted: prepare(data_dir(), wanted, name=name, say=say))
+        found = _count(
+            ops,
+            base,
+            lambda wanted: prepare(data_dir(), wanted, name=name, say=say),
+            runs_extensions=True,
+        )
     except DataError as error:
         code = ExitCode.STORAGE if isinstance(error, DataStorageError) else ExitCode.INPUT
         raise RunError(error.message, code=code, help=error.help) from error
@@ -49,7 +57,7 @@ def count_prepared(ops: Sequence[AnySource], base: Path, *, name: str, say: Call
     return found
 
 
-def _count(ops: Sequence[AnySource], base: Path, find: Find) -> int | None:
+def _count(ops: Sequence[AnySource], base: Path, find: Find, *, runs_extensions: bool) -> int | None:
     from planc.runtime.data.open import open_in_memory, open_prepared
     from planc.runtime.data.ops import data_spec
     from planc.runtime.data.prepared.wanted import want
@@ -59,7 +67,7 @@ def _count(ops: Sequence[AnySource], base: Path, find: Find) -> int | None:
     for op in ops:
         if isinstance(op.source, Mixture):
             continue
-        wanted = want(data_spec(op, training=training), base=base)
+        wanted = want(data_spec(op, training=training), base=base, runs_extensions=runs_extensions)
         if wanted.stays_in_memory:
             opened = open_in_memory(wanted, model_vocab_size=_ANY_VOCABULARY)
         elif (prepared := find(wanted)) is not None:

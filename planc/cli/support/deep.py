@@ -125,11 +125,14 @@ def _judged(checked: Checked, deep: Deep) -> Iterator[Diagnostic]:
         yield finding
 
 
-def read_data(path: str, checked: Checked, *, is_asked: bool) -> tuple[Checked, tuple[Row, ...]]:
+def read_data(
+    path: str, checked: Checked, *, is_asked: bool, runs_extensions: bool = False
+) -> tuple[Checked, tuple[Row, ...]]:
     """The plan with what a sample of its data shows, and the rows that `check` prints about it.
 
     A plan with errors is returned unchanged, because it has no graph. If data was not asked for, missing
-    files are not an error: they may be on the machines of the run. UsageError without a library.
+    files are not an error: they may be on the machines of the run. Data that the plan's own code makes is
+    read only if that may run. UsageError without a library.
     """
     if checked.graph is None:
         return checked, ()
@@ -143,7 +146,7 @@ def read_data(path: str, checked: Checked, *, is_asked: bool) -> tuple[Checked, 
     nowhere = checked.sources[path].start()
     found: list[Diagnostic] = []
     rows: list[Row] = []
-    for span, opened in openings(checked.graph, base=Path(path).parent):
+    for span, opened in openings(checked.graph, base=Path(path).parent, runs_extensions=runs_extensions):
         try:
             part = opened()
         except DataError as error:

@@ -8,6 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -50,12 +51,21 @@ def settings(arguments: Namespace) -> tuple[SourceFile, ...]:
 
 
 def check(
-    path: str, *, settings: Sequence[SourceFile], world_size: int | None = None, is_quiet: bool = False
+    path: str,
+    *,
+    settings: Sequence[SourceFile],
+    world_size: int | None = None,
+    is_quiet: bool = False,
+    runs_extensions: bool = False,
 ) -> Checked:
     """Check the plan at `path` with the settings of the command line."""
-    on_probe = None if is_quiet else announce_probe
     return check_plan(
-        Path(path), settings=settings, world_size=world_size, on_probe=on_probe, count=count_known
+        Path(path),
+        settings=settings,
+        world_size=world_size,
+        on_probe=None if is_quiet else announce_probe,
+        count=partial(count_known, runs_extensions=runs_extensions),
+        runs_extensions=runs_extensions,
     )
 
 

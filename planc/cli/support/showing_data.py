@@ -9,7 +9,12 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.cli.support.arguments import add_output_format_argument, add_plan_argument, add_set_argument
+from planc.cli.support.arguments import (
+    add_output_format_argument,
+    add_plan_argument,
+    add_run_extensions_argument,
+    add_set_argument,
+)
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.support.pages import page_path, write_page
 from planc.cli.support.terminal import wants_color
@@ -47,6 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page instead")
     add_set_argument(parser)
+    add_run_extensions_argument(parser)
     add_output_format_argument(parser)
 
 
@@ -54,7 +60,7 @@ def show(graph: Graph, base: Path, arguments: Namespace) -> int:
     """Print the rows, the sequence or the statistics. Raises DataError."""
     if arguments.html is not None:
         page_path(arguments.html)
-    chosen = _chosen(graph, base, name=arguments.source)
+    chosen = _chosen(graph, base, arguments)
     if arguments.row is None and arguments.sequence is None:
         _show_samples(chosen, arguments)
         return CLEAN
@@ -75,11 +81,12 @@ def show(graph: Graph, base: Path, arguments: Namespace) -> int:
     return CLEAN
 
 
-def _chosen(graph: Graph, base: Path, *, name: str | None) -> list[Part]:
+def _chosen(graph: Graph, base: Path, arguments: Namespace) -> list[Part]:
     """The parts that are shown: those of the training data, or the one of a name."""
     from planc.data_view.parts import parts
 
-    found = list(parts(graph, base=base))
+    name: str | None = arguments.source
+    found = list(parts(graph, base=base, runs_extensions=arguments.run_extensions))
     chosen = [one for one in found if (one.name == name if name else not one.is_evaluation)]
     if not chosen:
         names = ", ".join(one.name for one in found)

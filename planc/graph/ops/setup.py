@@ -6,6 +6,7 @@ from math import sqrt
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from planc.devices.attention_kernels import AttentionCall
+from planc.extend.reference import Extension
 from planc.graph.consequence import DERIVED, identity, layout, numerics, output, start
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
@@ -61,6 +62,15 @@ class BuildModel(Op):
 
     def effects(self) -> Effects:
         return Effects(writes=(Resource.MODEL,))
+
+
+@record(kw_only=True)
+class BuildOwnModel(BuildModel):
+    op: Literal["model.build_own"] = "model.build_own"  # type: ignore[assignment]
+    summary: ClassVar[str] = (
+        "Builds the model class of the plan's own code on the meta device, as `model.build`."
+    )
+    own: Annotated[Extension, identity("model.architecture")]
 
 
 @record(kw_only=True)

@@ -24,11 +24,11 @@ and others are above 1e-3."""
 def causal_attentions_of(observed: Observed) -> tuple[Attention, ...]:
     """The attentions that call transformers' interface. InventoryError as below."""
     attentions = attentions_of(observed)
-    _refuse_later_tokens(observed, attentions)
+    refuse_later_tokens(observed, attentions)
     return attentions
 
 
-def _refuse_later_tokens(observed: Observed, attentions: Sequence[Attention]) -> None:
+def refuse_later_tokens(observed: Observed, attentions: Sequence[Attention]) -> None:
     """InventoryError if a position's logits depend on later tokens: it would be trained on its own labels.
 
     Attention that asks for later tokens by itself is in `attentions`, and a check reports it. A model that
@@ -36,25 +36,33 @@ def _refuse_later_tokens(observed: Observed, attentions: Sequence[Attention]) ->
     """
     if any(SEES_LATER_TOKENS.intersection(one.extras) for one in attentions):
         return
-    model = observed.model
-    layers = max((model.get_submodule(block) for block in observed.blocks), key=_length, default=None)
-    if layers is None:
-        return
-    names = {id(module): fqn for fqn, module in model.named_modules()}
-    members = enumerate(layers.children())
-    kept = [number for number, layer in members if names[id(layer)] not in observed.instead]
     try:
-        small = small_config(observed.config, layers=kept[:MAX_LAYERS], num_layers=_length(layers))
-        tiny = small_model(small, model_class=type(model), dtype=torch.float32)
-        change = _change(tiny)
+        change = None if (tiny := small_of(observed)) is None else _change(tiny)
     except Exception:  # a class may raise anything for sizes that it does not expect
         return
-    if change > _LIMIT:
+    if change is not None and change > _LIMIT:
         raise InventoryError(
-            f"{type(model).__name__} is not causal: its logits depend on later tokens, which are the labels",
+            f"{type(observed.model).__name__} is not causal: its logits depend on later tokens, which are "
+            "the labels",
             help="use a causal language model; if config.json has a switch for its attention, such as "
             "`is_decoder`, set it to causal",
         )
+
+
+def small_of(observed: Observed) -> PreTrainedModel | None:
+    """A small model of the same kind, with a layer of each kind; None without a list of layers.
+
+    Raises what the class does for sizes that it does not expect.
+    """
+    model = observed.model
+    layers = max((model.get_submodule(block) for block in observed.blocks), key=_length, default=None)
+    if layers is None:
+        return None
+    names = {id(module): fqn for fqn, module in model.named_modules()}
+    members = enumerate(layers.children())
+    kept = [number for number, layer in members if names[id(layer)] not in observed.instead]
+    small = small_config(observed.config, layers=kept[:MAX_LAYERS], num_layers=_length(layers))
+    return small_model(small, model_class=type(model), dtype=torch.float32)
 
 
 def _change(model: PreTrainedModel) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import transformers
@@ -14,14 +15,22 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from planc.inventory.config_limits import fields_of, line_of
 from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json
 from planc.inventory.refused_code import refuse_remote_code
+from planc.modeling.own_class import config_of
 
 _ROPE_TYPES = ("rope_type", "type")
 """The key, and its name in older files."""
 
 
-def read_model_class(content: bytes, *, model_dir: Path) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
-    """The config of a file with this content, and its class. InventoryError if transformers lacks it."""
+def read_model_class(
+    content: bytes, *, model_dir: Path, own: type[PreTrainedModel] | None = None
+) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
+    """The config of a file with this content, and its class, which is the plan's `own` if it has one.
+
+    InventoryError if transformers has no such class.
+    """
     path = model_dir / CONFIG_NAME
+    if own is not None:
+        return _read_own_config(content, own, path=path), own
     raw = parse_json(content, name=str(path))
     if not isinstance(raw, dict):
         raise InventoryError(f"{path} is not a JSON object", help="use the config.json of the model")
@@ -32,7 +41,7 @@ def read_model_class(content: bytes, *, model_dir: Path) -> tuple[PreTrainedConf
         raise InventoryError(
             f"{path}: transformers has no causal language model with model_type {model_type!r} "
             f"and architectures {architectures!r}",
-            help=f'set "architectures": ["{names[0]}"]' if names else _model_type_help(model_type),
+            help=_class_help(model_type, architectures, names=names),
         )
     try:
         config = AutoConfig.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False)
@@ -46,6 +55,28 @@ def read_model_class(content: bytes, *, model_dir: Path) -> tuple[PreTrainedConf
             help="use the configuration of its language model only",
         )
     return config, getattr(transformers, architectures[0])
+
+
+_REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers")
+
+
+def _read_own_config(content: bytes, model_class: type[PreTrainedModel], *, path: Path) -> PreTrainedConfig:
+    """The config of a file with this content, for a plan's own class. InventoryError if it lacks a size."""
+    raw = parse_json(content, name=str(path))
+    if not isinstance(raw, dict):
+        raise InventoryError(f"{path} is not a JSON object", help="write the sizes of the model in it")
+    try:
+        config = config_of(model_class, raw)
+    except Exception as error:
+        raise InventoryError(f"{path}: {error}", help="correct the values in config.json") from error
+    missing = [name for name in _REQUIRED if type(getattr(config, name, None)) is not int]
+    if missing:
+        raise InventoryError(
+            f"{path} has no `{missing[0]}`, by which planc knows the sizes of a model",
+            help=f"write {', '.join(f'`{name}`' for name in _REQUIRED)}, and `num_attention_heads` and "
+            "`num_key_value_heads` if it has attention, and build the modules from these values",
+        )
+    return config
 
 
 def _refuse_unknown_rope(config: PreTrainedConfig, raw: dict[str, object], *, text: str, path: Path) -> None:
@@ -74,12 +105,29 @@ def _has_models_inside(config: PreTrainedConfig) -> bool:
     return any(one is AutoConfig or one.model_type in CONFIG_MAPPING_NAMES for one in inside)
 
 
-def _model_type_help(model_type: object) -> str:
-    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    near = difflib.get_close_matches(model_type, known, n=1) if isinstance(model_type, str) else ()
+_OWN = (
+    "for a class of your own, name its file with `extension` and write `architecture = NAME` in `model`  "
+    "(planc explain extension)"
+)
+_CLOSE = 0.8
+"""The least likeness of a slip: `lama` and `llama`, but not `mynet` and `xlnet`."""
+
+
+def _class_help(model_type: object, architectures: object, *, names: Sequence[str]) -> str:
+    """How to name the class that is meant; never another task than that of the class that is named."""
+    if names:
+        near = _near(architectures[0], names) if isinstance(architectures, list) and architectures else names
+        if near:
+            return f'set "architectures": ["{near[0]}"]'
+        return f"planc trains causal language models of transformers, such as {names[0]}; {_OWN}"
+    near = _near(model_type, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     if near:
         return f'did you mean "model_type": "{near[0]}"?'
-    return 'set "model_type" to a causal language model of transformers, such as "llama" or "qwen3"'
+    return f'set "model_type" to a causal language model of transformers, such as "llama"; {_OWN}'
+
+
+def _near(name: object, known: Iterable[str]) -> Sequence[str]:
+    return difflib.get_close_matches(name, list(known), n=1, cutoff=_CLOSE) if isinstance(name, str) else ()
 
 
 def _causal_lm_names(model_type: object) -> tuple[str, ...]:

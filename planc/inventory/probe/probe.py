@@ -53,6 +53,7 @@ from planc.inventory.probe.model_class import read_model_class
 from planc.inventory.probe.output_uses import OutputUses
 from planc.inventory.probe.outside_probe import needing_all_tokens, read_by_layers
 from planc.inventory.probe.own_code_probe import with_own_codes
+from planc.inventory.probe.own_model import own_attentions_of
 from planc.inventory.probe.position_probe import positions_of
 from planc.inventory.probe.random_probe import randomness_of
 from planc.inventory.probe.routing_probe import routing_of
@@ -69,21 +70,22 @@ from planc.modeling.steady_rope import steady_rope
 from planc.vocab import ancestors
 
 
-def probe(model_dir: Path) -> Inventory:
+def probe(model_dir: Path, *, own: type[PreTrainedModel] | None = None) -> Inventory:
     """The inventory of the causal language model whose config.json is in `model_dir`.
 
-    Nothing is downloaded and no code of the directory runs. InventoryError if transformers has no such
-    model, or if it can't be run on the meta device.
+    `own` is the class of the plan's own code, in place of transformers'. InventoryError if there is no such
+    model, or if it can't run on the meta device. Nothing is downloaded, nor any code of the directory run.
     """
     content = read_config(model_dir)
-    config, model_class = read_model_class(content, model_dir=model_dir)
+    config, model_class = read_model_class(content, model_dir=model_dir, own=own)
     with attention_calls() as calls:
         model, blocks, flow = _observed(config, model_class=model_class, calls=calls)
-        own = own_attentions(model, calls=calls)
         recorded = _recorded(model, blocks=blocks)
         with without_equal_layers(model) as instead:
             observed = Observed(model, config, calls, blocks, flow.inputs, flow.cores, instead)
-            attentions, own_heads = causal_attentions_of(observed), heads_of_own(observed, own)
+            attentions = causal_attentions_of(observed)
+            own_attending = own_attentions(model, calls=calls) if own is None else own_attentions_of(observed)
+            own_heads = heads_of_own(observed, own_attending)
             with _refusals_of(model_class):
                 training = training_of(model)
                 build = partial(_build, model_class)
@@ -95,8 +97,7 @@ def probe(model_dir: Path) -> Inventory:
                 needing = needing_all_tokens(model, blocks)
     flow.leave_out(_owners(model) - also_in_equal_layers(training.visits, instead))
     with _refusals_of(model_class):
-        unset = frozenset(unset_tensors(model))
-        dtypes = tensor_dtypes(model)
+        unset, dtypes = frozenset(unset_tensors(model)), tensor_dtypes(model)
     modules = tuple(
         _module(fqn, module, flow=flow, unset=unset, idle=idle, draws=random.draws.get(fqn, ()))
         for fqn, module in model.named_modules()
@@ -114,7 +115,7 @@ def probe(model_dir: Path) -> Inventory:
         ties=_ties(model),
         tp_plan=tuple((model._tp_plan or {}).items()),
         blocks=blocks,
-        own_attentions=own,
+        own_attentions=own_attending,
         own_heads=own_heads,
         written=flow.in_order(flow.written),
         reduced=flow.in_order(flow.reduced),

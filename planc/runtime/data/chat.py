@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from planc.data_sources.kinds import ChatSource
 from planc.hub.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
@@ -13,10 +14,15 @@ from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat_rows import Reading, talks
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import read_regular_file
-from planc.runtime.data.records import split_records
+from planc.runtime.data.records import Rows, split_records
 from planc.runtime.data.sampling import Sampling
 from planc.runtime.data.sources import Document
 from planc.runtime.ranks.reads import Reads
+
+if TYPE_CHECKING:
+    # The process that tokenizes reads this module, and should have neither its memory nor its threads.
+    import numpy as np
+    import numpy.typing as npt
 
 START, STOP, CHANGED = "\ufdd0", "\ufdd1", "\ufdd2"
 """A template's marks around an answer, and one that changes a text: noncharacters, which Unicode keeps out of
@@ -58,13 +64,33 @@ class Conversation:
         return len(self.content)
 
 
-AnyDocument = Document | Conversation
+@dataclass(frozen=True, slots=True)
+class TokenIds:
+    """A document that is tokenized already, [tokens]. `is_target` marks those trained on; None for all."""
+
+    origin: str
+    ids: npt.NDArray[np.int64]
+    is_target: npt.NDArray[np.bool_] | None = None
+
+    @property
+    def content(self) -> bytes:
+        targets = b"" if self.is_target is None else self.is_target.tobytes()
+        return self.ids.astype("<i8").tobytes() + targets
+
+    @property
+    def num_bytes(self) -> int:
+        """Four for each id, as there is no text."""
+        return 4 * len(self.ids)
+
+
+AnyDocument = Document | Conversation | TokenIds
 
 
 def conversations(
     source: ChatSource,
     *,
     base: Path,
+    rows: Rows = iter,
     reads: Reads | None = None,
     bad: BadDocuments | None = None,
     sample: Sampling | None = None,
@@ -82,13 +108,18 @@ def conversations(
         bad=bad,
         sample=sample,
     )
-    for origin, record in records:
-        for contents in bad.usable(_contents, record, reading=reading, origin=origin):
-            for content in contents:
-                yield Conversation(origin, content, contents[-1])
+    for origin, record in rows(records):
+        for contents in bad.usable(contents_of, record, reading=reading, origin=origin):
+            yield from conversations_of(contents, origin=origin)
 
 
-def _contents(record: Mapping[str, object], *, reading: Reading, origin: str) -> list[bytes]:
+def conversations_of(contents: Sequence[bytes], *, origin: str) -> Iterator[Conversation]:
+    """A row's conversations, of which the last has all turns."""
+    for content in contents:
+        yield Conversation(origin, content, contents[-1])
+
+
+def contents_of(record: Mapping[str, object], *, reading: Reading, origin: str) -> list[bytes]:
     """The conversations of a record in JSON. Raises DataError."""
     texts = [json.dumps(talk, ensure_ascii=False) for talk in talks(record, reading=reading, origin=origin)]
     if any(mark in text for mark in (START, STOP, CHANGED) for text in texts):

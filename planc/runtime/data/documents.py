@@ -6,13 +6,26 @@ import hashlib
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import assert_never
 
 from planc.data_sources import Source
 from planc.data_sources.globs import HubDataset
-from planc.data_sources.kinds import ChatSource, HfDatasetSource, HfHubSource
+from planc.data_sources.kinds import (
+    ChatSource,
+    ExtensionSource,
+    HfDatasetSource,
+    HfHubSource,
+    JsonLinesSource,
+    PythonStdlibSource,
+    RowSource,
+    TextSource,
+    TransformedSource,
+)
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat import AnyDocument, Conversation, conversations
-from planc.runtime.data.records import hub_records, split_records
+from planc.runtime.data.extended.reading import extension_documents
+from planc.runtime.data.extended.transform import transform_of
+from planc.runtime.data.records import Rows, hub_records, split_records
 from planc.runtime.data.sampling import Sampling
 from planc.runtime.data.sources import Document, documents, text_documents
 from planc.runtime.data.spec import DataSpec, HeldOut
@@ -30,21 +43,45 @@ def source_documents(
     """The documents of any source, or of a `sample` of it, always in the same order. Raises DataError."""
     bad = bad or BadDocuments()
     match source:
+        case ExtensionSource():
+            return extension_documents(source, base=base, bad=bad, sample=sample)
+        case TransformedSource():
+            rows = transform_of(source, base=base, bad=bad)
+            return documents_of_rows(source.source, rows, base=base, reads=reads, bad=bad, sample=sample)
+        case TextSource() | PythonStdlibSource():
+            return documents(source, base=base, reads=reads, bad=bad, sample=sample)
+        case _:
+            return documents_of_rows(source, iter, base=base, reads=reads, bad=bad, sample=sample)
+
+
+def documents_of_rows(
+    source: RowSource,
+    rows: Rows,
+    *,
+    base: Path,
+    reads: Reads | None,
+    bad: BadDocuments,
+    sample: Sampling | None,
+) -> Iterator[AnyDocument]:
+    """The documents of a source's rows, which `rows` may replace by others."""
+    match source:
         case ChatSource():
-            found = conversations(source, base=base, reads=reads, bad=bad, sample=sample)
+            found = conversations(source, base=base, rows=rows, reads=reads, bad=bad, sample=sample)
             return _noted(found, source.hub, reads=reads)
         case HfDatasetSource(patterns, field, split, subset):
             records = split_records(
                 patterns, split=split, subset=subset, base=base, reads=reads, bad=bad, sample=sample
             )
-            return _noted(text_documents(records, field=field, bad=bad), source.hub, reads=reads)
+            return _noted(text_documents(rows(records), field=field, bad=bad), source.hub, reads=reads)
         case HfHubSource(_, _, split, subset, field):
             hub = source.hub
             assert hub is not None, "it names a dataset of the Hub"
             records = hub_records(hub, split=split, subset=subset, sample=sample)
-            return _noted(text_documents(records, field=field, bad=bad), hub, reads=reads)
+            return _noted(text_documents(rows(records), field=field, bad=bad), hub, reads=reads)
+        case JsonLinesSource():
+            return documents(source, base=base, reads=reads, bad=bad, sample=sample, rows=rows)
         case _:
-            return documents(source, base=base, reads=reads, bad=bad, sample=sample)
+            assert_never(source)
 
 
 def spec_documents(

@@ -7,6 +7,8 @@ import json
 from collections.abc import Sequence
 
 from planc.data_sources import Source
+from planc.data_sources.kinds import ExtensionSource, TransformedSource
+from planc.extend.reference import Extension
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.packing import Stored
 from planc.runtime.data.prepared.stored_array import StoredArray
@@ -39,6 +41,13 @@ def mixture_fingerprint(fingerprints: Sequence[str], *, weights: Sequence[str]) 
 
 def description(source: Source) -> list[str]:
     """The kind of a source and its arguments, as in the plan."""
+    match source:
+        case TransformedSource(rows, code):
+            return [*description(rows), source.kind, *_of_code(code)]
+        case ExtensionSource(code):
+            return [source.kind, *_of_code(code)]
+        case _:
+            pass
     parts: list[str] = [source.kind]
     for argument in source.argument_names():
         value = getattr(source, argument)
@@ -47,6 +56,10 @@ def description(source: Source) -> list[str]:
         value = json.dumps(value) if is_list else value
         parts.extend(value if isinstance(value, tuple) else (value or "",))
     return parts
+
+
+def _of_code(code: Extension) -> list[str]:
+    return [code.entry, code.digest, json.dumps(code.arguments)]
 
 
 def _digest(array: Stored) -> str:

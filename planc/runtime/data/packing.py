@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from planc.runtime.data.bad_documents import BadDocuments
-from planc.runtime.data.chat import AnyDocument
+from planc.runtime.data.chat import AnyDocument, TokenIds
 from planc.runtime.data.columns import Array, Columns, MemoryColumns, Totals
-from planc.runtime.data.encoding.client import Fault, Ids
+from planc.runtime.data.encoding.client import Fault, Ids, Tokens
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.prepared.stored_array import STARTS_PER_SAMPLE, StoredArray, StoredStarts
 from planc.runtime.data.tokenizers import Tokenizer
@@ -263,7 +264,7 @@ def encode(
     """
     end, bad = tokenizer.end_of_document, bad or BadDocuments()
     ahead = _Ahead(documents, bad)
-    for number, found in enumerate(tokenizer.encode(ahead)):
+    for number, found in enumerate(_tokens(ahead, tokenizer)):
         origin = ahead.origins.popleft()
         if isinstance(found, Fault):
             bad.add(DataError(f"{origin} {found.reason}", help=found.help), number=number)
@@ -276,6 +277,29 @@ def encode(
         yield Encoded(ids, is_target, found.num_text_bytes, origin, found.unread, found.stops)
     if ahead.error is not None:
         raise ahead.error
+
+
+def _tokens(documents: Iterable[AnyDocument], tokenizer: Tokenizer) -> Iterator[Tokens | Fault]:
+    """The tokens of each document: all of a source are tokenized already, or none.
+
+    Those that are get the end of a document only if they have none yet.
+    """
+    ahead = iter(documents)
+    first = next(ahead, None)
+    rest = ahead if first is None else chain((first,), ahead)
+    if not isinstance(first, TokenIds):
+        yield from tokenizer.encode(rest)
+        return
+    end, vocab_size = tokenizer.end_of_document, tokenizer.vocab_size
+    for document in rest:
+        assert isinstance(document, TokenIds), "a source has documents of document kind"
+        largest = int(document.ids.max(initial=0))
+        if largest >= vocab_size:
+            yield Fault(f"has the token id {largest}", f"ids of the tokenizer are below {vocab_size}")
+            continue
+        has_end = document.is_target is None and len(document.ids) > 0 and document.ids[-1] == end
+        ids = document.ids[:-1] if has_end else document.ids
+        yield Tokens(ids, document.is_target, document.num_bytes, trains_end=False)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,10 @@ class Record(NamedTuple):
 
     origin: str
     values: dict[str, Any]
+
+
+Rows = Callable[[Iterator[Record]], Iterator[Record]]
+"""What becomes of rows before they are documents; `iter` leaves them as they are."""
 
 
 def file_records(

@@ -15,7 +15,7 @@ from planc.runtime.data.content import open_content
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import matched_files, read_regular_file
 from planc.runtime.data.json_rows import decoded
-from planc.runtime.data.records import Record, files_records, is_table
+from planc.runtime.data.records import Record, Rows, files_records, is_table
 from planc.runtime.data.sampling import Sampling
 from planc.runtime.ranks.reads import Reads
 
@@ -43,6 +43,7 @@ def documents(
     reads: Reads | None = None,
     bad: BadDocuments | None = None,
     sample: Sampling | None = None,
+    rows: Rows = iter,
 ) -> Iterator[Document]:
     """The documents of a source, always in the same order. Raises DataError that names the bad file."""
     bad = bad or BadDocuments()
@@ -52,7 +53,7 @@ def documents(
         case JsonLinesSource(patterns, field):
             found = tuple((name, base / name) for name in matched_files(patterns, base=base))
             records = files_records(found, reads=reads, bad=bad, only_json=True, sample=sample)
-            return text_documents(records, field=field, bad=bad)
+            return text_documents(rows(records), field=field, bad=bad)
         case PythonStdlibSource():
             return _stdlib_documents(_stdlib_root(), reads=reads, sample=sample)
         case _:

@@ -71,6 +71,7 @@ A tokenizer's results take many times as much."""
 _NUM_PROCESSES = "RAYON_NUM_THREADS"
 _MAX_PROCESSES = 32
 """More would wait for the process that reads, and hold memory."""
+_OTHER_TOKENIZER = 'name a tokenizer with a chat template: `tokenizer = file("...")`'
 _NUMBER = re.compile("[0-9]{1,4}")
 
 
@@ -86,7 +87,10 @@ class ByteTokenizer:
 
     def encode(self, documents: Iterable[AnyDocument]) -> Iterator[Tokens | Fault]:
         for document in documents:
-            assert isinstance(document, Document), "conversations have a template, and bytes none"
+            if not isinstance(document, Document):
+                # Of a `chat` source, a check refuses this before; an extension may return anything.
+                yield Fault("is messages, and the bytes tokenizer has no chat template", _OTHER_TOKENIZER)
+                continue
             ids = np.frombuffer(document.text.encode("utf-8"), dtype=np.uint8).astype(np.int64)
             yield Tokens(ids, None, document.num_bytes)
 
@@ -153,6 +157,7 @@ def _batches(documents: Iterable[AnyDocument]) -> Iterator[Batch]:
         if isinstance(document, Conversation):
             item, are_conversations = document.content, True
         else:
+            assert isinstance(document, Document), "what is tokenized already has no batch"
             item = document.text.encode("utf-8")
         items.append(item)
         num_bytes += len(item)

@@ -80,6 +80,7 @@ _OUTSIDE = (
     ops.LoadLoss,
     ops.LoadSchedule,
     ops.BuildModel,
+    ops.BuildOwnModel,
     ops.AttachAdapters,
     ops.AttachAttention,
     ops.AttachDropout,

@@ -32,7 +32,7 @@ def rehearse(
     """
     (build,) = (op for op in graph.setup if isinstance(op, BuildModel))
     report("building the model")
-    model = meta_model(build, base=base)
+    model = meta_model(build, base=base, runs_extensions=True)
     if graph.adapters is not None:
         attach(model, graph.adapters)
     stack, pipeline = rehearsed_stack(model, graph), pipeline_of(graph)

@@ -47,6 +47,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.LoadLoss: own_loss.load_loss,
     ops.OpenLog: reporting_log.open_log,
     ops.BuildModel: build.build_model,
+    ops.BuildOwnModel: build.build_model,
     ops.AttachAdapters: adapters.attach_adapters,
     ops.FreezeParameters: freezing.freeze_parameters,
     ops.AttachAttention: build.attach_attention,

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING
 from planc.data_sources import Source
 from planc.data_sources.kinds import (
     ChatSource,
+    ExtensionSource,
     HfDatasetSource,
     PythonStdlibSource,
+    TransformedSource,
 )
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import matched_files, open_regular_file
@@ -54,9 +56,13 @@ class FileState:
 
 def source_files(source: Source, *, base: Path) -> tuple[FileState, ...]:
     """The state of every file of a source, in the order of reading; none for a pinned commit of the Hub."""
-    if source.hub is not None:
+    if source.hub is not None and not isinstance(source, TransformedSource):
         return ()
     match source:
+        case ExtensionSource(code):
+            return _states(((code.file, base / code.file),))
+        case TransformedSource(rows, code):
+            return (*source_files(rows, base=base), *_states(((code.file, base / code.file),)))
         case ChatSource() | HfDatasetSource():
             return _states(split_files(source.patterns, split=source.split, subset=source.subset, base=base))
         case PythonStdlibSource():

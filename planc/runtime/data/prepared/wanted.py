@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from planc.data_sources.kinds import ChatSource
+from planc.data_sources.kinds import ChatSource, ExtensionSource, TransformedSource, untransformed
 from planc.hub.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 from planc.runtime.data.chat import Templates, source_templates
+from planc.runtime.data.extended.probe import probed
+from planc.runtime.data.extended.registered import loaded
 from planc.runtime.data.fingerprint import description
 from planc.runtime.data.prepared.index import Layout, Recipe
 from planc.runtime.data.prepared.source_files import FileState, digest_of_states, source_files
@@ -46,14 +48,18 @@ class Wanted:
     def stays_in_memory(self) -> bool:
         """Whether every rank tokenizes it at every start, because that takes no time to speak of.
 
-        A dataset of the Hub does not, because its size is unknown until it is read.
+        A dataset of the Hub or an extension does not, because its size is unknown until it is read.
         """
+        if isinstance(self.spec.source, ExtensionSource):
+            return False
         limit = MAX_BYTES_OF_BYTES if self.tokenizer.is_bytes else MAX_BYTES_IN_MEMORY
         return self.spec.source.hub is None and self.size_bytes <= limit
 
     @property
     def size_bytes(self) -> int:
-        """All files of the source; 0 for one that is not in files."""
+        """All files of the source; 0 for one that is not in files, or whose files are code."""
+        if isinstance(self.spec.source, ExtensionSource):
+            return 0
         return sum(file.size_bytes for file in self.files)
 
     @property
@@ -72,10 +78,10 @@ class Wanted:
         return Wanted(self.spec, self.base, self.tokenizer, files, self.recipe)
 
 
-def want(spec: DataSpec, *, base: Path, reads: Reads | None = None) -> Wanted:
+def want(spec: DataSpec, *, base: Path, reads: Reads | None = None, runs_extensions: bool = False) -> Wanted:
     """The data of a spec, of which only the tokenizer's files are read; paths are relative to `base`.
 
-    Raises DataError.
+    The code of a plan's own source runs here for some documents, and must be allowed to. Raises DataError.
     """
     tokenizer = read_tokenizer(
         spec.tokenizer,
@@ -85,22 +91,31 @@ def want(spec: DataSpec, *, base: Path, reads: Reads | None = None) -> Wanted:
         reads=reads,
     )
     templates: Templates = {}
-    if isinstance(spec.source, ChatSource):
-        own = tokenizer.chat_templates
-        templates = source_templates(spec.source, own, tokenizer=tokenizer.name, base=base, reads=reads)
+    source, own = untransformed(spec.source), tokenizer.chat_templates
+    if isinstance(source, ChatSource):
+        templates = source_templates(source, own, tokenizer=tokenizer.name, base=base, reads=reads)
+    elif isinstance(source, ExtensionSource):
+        templates = {name: own[name] for name in (DEFAULT_TEMPLATE, TOOLS_TEMPLATE) if name in own}
     tokenizer = replace(tokenizer, chat_templates=templates)
-    recipe = _recipe(spec, tokenizer)
+    seen = ""
+    if isinstance(spec.source, ExtensionSource | TransformedSource):
+        loaded(spec.source.code, base=base, is_allowed=runs_extensions)
+        seen = probed(spec.source, base=base)
+        if reads is not None:
+            reads.add("text", spec.source.code.entry, seen)
+    recipe = _recipe(spec, tokenizer, seen=seen)
     return Wanted(spec, base, tokenizer, source_files(spec.source, base=base), recipe)
 
 
-def _recipe(spec: DataSpec, tokenizer: TokenizerFiles) -> Recipe:
-    source = description(spec.source)
+def _recipe(spec: DataSpec, tokenizer: TokenizerFiles, *, seen: str) -> Recipe:
+    """`seen` is a digest of some documents of an extension, which may read more than its own file."""
+    source = [*description(spec.source), *filter(None, (seen,))]
     digests = [] if tokenizer.is_bytes else [("tokenizer", tokenizer.digest)]
     if tokenizer.chat_templates:
         texts = {name: template.text for name, template in tokenizer.chat_templates.items()}
         text = json.dumps([texts.get(DEFAULT_TEMPLATE), texts.get(TOOLS_TEMPLATE)])
         digests.append(("chat template", hashlib.sha256(text.encode()).hexdigest()))
-    libraries = (*spec.source.libraries, *tokenizer.libraries)
+    libraries = (*untransformed(spec.source).libraries, *tokenizer.libraries)
     layout = _LAYOUTS[spec.packing]
     is_joined = layout == "joined"
     return Recipe(

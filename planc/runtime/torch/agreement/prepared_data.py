@@ -126,7 +126,7 @@ def _find_made(root: Path, wanted: Wanted, preparers: _Preparers) -> Prepared:
 
 def _prepare(run: Run, wanted: Wanted, preparers: _Preparers) -> Prepared:
     root, noted = _root(run), run.observer.noted
-    size = f"{format_bytes(wanted.size_bytes)} of " if wanted.files else ""
+    size = f"{format_bytes(wanted.size_bytes)} of " if wanted.size_bytes else ""
     noted(f"data: tokenizing {size}{preparers.label} data once, into {root}")
     # The other ranks of this machine wait.
     share_cpus(1)

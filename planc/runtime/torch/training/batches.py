@@ -125,7 +125,7 @@ def opened(run: Run, spec: DataSpec, *, vocab_size: int, label: str) -> OpenedDa
     """
     base, reads = run.paths.base, run.reads
     try:
-        make = partial(want, spec, base=base, reads=reads)
+        make = partial(want, spec, base=base, reads=reads, runs_extensions=run.runs_extensions)
         wanted, prepared = require_prepared(run, make, label=label)
         if prepared is not None:
             data = open_prepared(prepared, wanted, model_vocab_size=vocab_size, reads=reads)

@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from planc.figures.plan import parameters
-from planc.graph.ops import AttachAttention, BuildModel, FullyShard
+from planc.graph.ops import AttachAttention, BuildModel, BuildOwnModel, FullyShard
 from planc.hub.names import model_folder
 from planc.modeling.scaled_rope import grow_rope, scale_rope
 from planc.modeling.steady_rope import steady_rope
 from planc.modeling.tensor_dtypes import floating_tensors, kept_in_float32, set_dtypes
 from planc.runtime.errors import RunError
-from planc.runtime.model_files import STALE, config_digest, refuse_remote_code
+from planc.runtime.model_files import STALE, config_digest
 from planc.runtime.torch.agreement.agree import agreed
 from planc.runtime.torch.attention.asking import missing_kernels
 from planc.runtime.torch.attention.documents import Documents
@@ -26,13 +26,14 @@ from planc.runtime.torch.attention.register import register_attention
 from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.run import Run
+from planc.runtime.torch.weights.factory import config_in, on_meta, own_class
 from planc.vocab import DType
 
 
 @agreed
 def build_model(run: Run, op: BuildModel) -> nn.Module:
     """Build the architecture of the directory's config.json, without memory for its parameters."""
-    model = meta_model(op, base=run.paths.base)
+    model = meta_model(op, base=run.paths.base, runs_extensions=run.runs_extensions)
     computed = {op.dtype, *(unit.param_dtype for unit in run.graph.setup if isinstance(unit, FullyShard))}
     if DType.FLOAT64 in computed and not run.is_rehearsal:
         # PyTorch's grouped products, which transformers takes by default, have no float64.
@@ -53,17 +54,17 @@ def _code_of(model: Any) -> Iterator[tuple[str, Path]]:
             yield name, Path(source)
 
 
-def meta_model(op: BuildModel, *, base: Path) -> Any:
+def meta_model(op: BuildModel, *, base: Path, runs_extensions: bool = False) -> Any:
     """The op's model on meta, ready to train; RunError if its config.json has changed since the plan was
     compiled, or if transformers builds it with other dtypes."""
-    model = bare_model(op, base=base)
+    model = bare_model(op, base=base, runs_extensions=runs_extensions)
     _require_dtypes(model, dict(op.own_dtypes), dtype=op.dtype)
     _require_kept(model, op)
     set_dtypes(model, dict.fromkeys(op.kept_in_float32, torch.float32))
     return model
 
 
-def bare_model(op: BuildModel, *, base: Path) -> Any:
+def bare_model(op: BuildModel, *, base: Path, runs_extensions: bool = False) -> Any:
     """The op's model on meta as its code builds it, without the check of its dtypes."""
     folder = model_folder(op.path, base=base)
     found = config_digest(folder)
@@ -72,17 +73,14 @@ def bare_model(op: BuildModel, *, base: Path) -> Any:
             f"{folder / 'config.json'} changed after the plan was compiled",
             help="compile the plan again, or restore the file",
         )
-    refuse_remote_code(folder)
-    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    own = None
+    if isinstance(op, BuildOwnModel):
+        own = own_class(op.own, base=base, is_allowed=runs_extensions)
+    config = config_in(folder, own)
     for name in op.zeroed:
         setattr(config, name, 0.0)
     _scale(config, op)
-    with torch.device("meta"):
-        dtype = TORCH_DTYPES[op.dtype]
-        # Some classes choose their attention's code once, when they are built; all of them have eager.
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=dtype, attn_implementation="eager", trust_remote_code=False
-        )
+    model: Any = on_meta(config, own, dtype=TORCH_DTYPES[op.dtype])
     steady_rope(model)
     model.config.use_cache = False
     model.train()

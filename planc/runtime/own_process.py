@@ -1,0 +1,67 @@
+"""A process of its own for code that a plan brings: it can't change this one or end it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import planc
+from planc.extend.reference import Extension
+from planc.strict_json import loads
+
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); " \
+    "from importlib import import_module; import_module(sys.argv[2]).main()"  # fmt: skip
+
+
+class NoAnswerError(Exception):
+    """The process ended, or took too long, as the message states."""
+
+
+def ask(module: str, request: object, *, seconds: int, environment: Mapping[str, str]) -> Any:
+    """What `main` of a module answers to a request, in a process with these variables too. NoAnswerError."""
+    root = str(Path(planc.__file__).parents[1])
+    import_path = [*dict.fromkeys([*(os.path.abspath(entry) for entry in sys.path), root])]
+    try:
+        done = subprocess.run(
+            (sys.executable, "-c", _START, json.dumps(import_path), module),
+            input=json.dumps(request).encode(),
+            capture_output=True,
+            env={**os.environ, **environment},
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NoAnswerError(f"takes more than {seconds:_} s") from error
+    try:
+        return loads(done.stdout)
+    except ValueError as error:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        raise NoAnswerError(f"ends with exit code {done.returncode}: {lines[-1]}") from error
+
+
+def serve(answer: Callable[[Any], object]) -> None:
+    """Answer the one request of this process. What the plan's code prints is not an answer."""
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    text = json.dumps(answer(loads(sys.stdin.buffer.read())))
+    with os.fdopen(answers, "wb") as stream:
+        stream.write(text.encode())
+
+
+def extension_as_json(extension: Extension) -> dict[str, Any]:
+    """An extension for a request, which `extension_of` reads."""
+    return asdict(extension)
+
+
+def extension_of(values: Mapping[str, Any]) -> Extension:
+    """The extension of a request."""
+    arguments = tuple(
+        (name, tuple(value) if isinstance(value, list) else value) for name, value in values["arguments"]
+    )
+    return Extension(**{**values, "arguments": arguments})

@@ -1,0 +1,53 @@
+"""The one place that makes a model: by its class in transformers, or by the plan's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from planc.extend.reference import Extension
+from planc.modeling.own_class import config_of, model_class_of
+from planc.runtime.errors import RunError
+from planc.runtime.extensions import arguments_of, load_extension
+from planc.runtime.model_files import read_config, refuse_remote_code
+
+
+def own_class(own: Extension, *, base: Path, is_allowed: bool) -> type[PreTrainedModel]:
+    """The plan's own model class. RunError if its code may not run, or if it is not such a class."""
+    registered = load_extension(own, base=base, is_allowed=is_allowed)
+    try:
+        return model_class_of(registered, name=own.entry, arguments=arguments_of(own))
+    except TypeError as error:
+        raise RunError(
+            f"{own.file}: {error}", help="write `def forward(self, input_ids, position_ids)`"
+        ) from error
+
+
+def config_in(folder: Path, own: type[PreTrainedModel] | None) -> PreTrainedConfig:
+    """The config of a model's directory, for the plan's own class or for transformers' own."""
+    refuse_remote_code(folder)
+    if own is not None:
+        return config_of(own, read_config(folder))
+    config: PreTrainedConfig = AutoConfig.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
+    return config
+
+
+def on_meta(
+    config: PreTrainedConfig, own: type[PreTrainedModel] | None, *, dtype: torch.dtype | None = None
+) -> PreTrainedModel:
+    """The whole model of a config, without memory and with the attention of its own code.
+
+    Some classes choose their attention's code once, when they are built; all of them have eager.
+    """
+    options: Any = {"attn_implementation": "eager", **({} if dtype is None else {"dtype": dtype})}
+    with torch.device("meta"):
+        if own is not None:
+            model: PreTrainedModel = own._from_config(config, **options)
+        else:
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False, **options)
+    return model
