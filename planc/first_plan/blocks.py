@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from planc.first_plan.brief import Brief
-from planc.first_plan.practice import SEQUENCE_LENGTH, Purpose, Steps, practice_of, steps_of, tokens_on
+from planc.first_plan.practice import (
+    LEAST_STEPS,
+    SEQUENCE_LENGTH,
+    Purpose,
+    Steps,
+    practice_of,
+    steps_of,
+    tokens_for,
+    tokens_on,
+)
 from planc.inventory.schema import Inventory
 from planc.syntax.write import block, number
 
@@ -25,12 +34,17 @@ def sequence_length_of(brief: Brief, inventory: Inventory) -> int:
 
 
 def tokens_per_step_of(brief: Brief, inventory: Inventory) -> int:
-    """The given tokens; else those of practice, as whole sequences on every rank."""
+    """The given tokens; else those of practice, fewer for little data, as whole sequences on every rank."""
     if brief.tokens_per_step is not None:
         return brief.tokens_per_step
-    wanted = practice_of(brief.purpose, inventory.num_parameters).tokens_per_step
     length = sequence_length_of(brief, inventory)
-    return tokens_on(brief.devices, wanted=wanted, sequence_length=length)
+    return tokens_on(brief.devices, wanted=_wanted(brief, inventory), sequence_length=length)
+
+
+def _wanted(brief: Brief, inventory: Inventory) -> int:
+    usual = practice_of(brief.purpose, inventory.num_parameters).tokens_per_step
+    least = brief.devices * sequence_length_of(brief, inventory)
+    return tokens_for(brief.purpose, wanted=usual, data_bytes=brief.data_bytes, least=least)
 
 
 def blocks(
@@ -96,7 +110,12 @@ def _checkpoint(brief: Brief, inventory: Inventory) -> Iterator[str]:
 def _train(brief: Brief, inventory: Inventory) -> Iterator[str]:
     steps = _steps(brief, inventory)
     is_given = brief.tokens_per_step is not None
-    reason = practice_of(brief.purpose, inventory.num_parameters).tokens_reason
+    usual = practice_of(brief.purpose, inventory.num_parameters)
+    wanted, reason = _wanted(brief, inventory), usual.tokens_reason
+    if wanted < usual.tokens_per_step:
+        is_least = wanted == brief.devices * sequence_length_of(brief, inventory)
+        part = "One sequence for each rank" if is_least else f"Fewer tokens, for {LEAST_STEPS} steps"
+        reason = f"{part}: the data of today are few."
     yield f"# {steps.reason}"
     yield f"steps = {steps.number}"
     yield "loss_chunks = 1"

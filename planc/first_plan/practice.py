@@ -81,6 +81,18 @@ class Practice:
     tokens_reason: str
 
 
+LEAST_STEPS = 100
+"""Steps of a run over given data, at least, where its batch can be smaller: Alpaca has 1,200."""
+
+
+def tokens_for(purpose: Purpose, *, wanted: int, data_bytes: int, least: int) -> int:
+    """The tokens of a step: fewer than wanted where the data would be too few steps, but at least `least`."""
+    if purpose not in _PASSES or not data_bytes:
+        return wanted
+    total = _PASSES[purpose] * data_bytes // BYTES_PER_TOKEN
+    return min(wanted, max(least, total // LEAST_STEPS))
+
+
 def practice_of(purpose: Purpose, num_parameters: int) -> Practice:
     """The settings for a model of this size."""
     rate = _for(_CHAT_RATES if purpose is Purpose.CHATS else _RATES, num_parameters)

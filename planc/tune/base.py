@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 from planc.inventory.schema import Inventory
@@ -15,6 +16,7 @@ from planc.record import record
 from planc.show.resolved import resolved_text
 from planc.syntax.write import block, call, rule
 from planc.tune.choice import Choice, Recompute, Rules
+from planc.tune.comments import Comments, commented
 from planc.vocab import DType
 
 _BLOCK = re.compile(r"^(\w+)[^\n]*\{\n.*?^\}\n", re.MULTILINE | re.DOTALL)
@@ -77,6 +79,12 @@ def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
         plan.train.loss_chunks == 1,
         plan.compile is None,
     )
+
+
+def with_comments(base: Base, comments: Mapping[str, Comments]) -> Base:
+    """The base with a plan's own comments in the blocks that the search keeps."""
+    kept = ((kind, commented(text, comments.get(kind, {}))) for kind, text in base.kept)
+    return replace(base, kept=tuple(kept))
 
 
 def _state_bytes(bound: BoundPlan) -> int:

@@ -208,7 +208,7 @@ def test_steps_follow_from_the_size_of_chats_that_are_there(folder: Path) -> Non
     text = (folder / "mine.plan").read_text(encoding="utf-8")
     assert 'source = chat("data/*.jsonl", field = "conversations")' in text
     size = (folder / "data" / "a.jsonl").stat().st_size
-    assert f"steps = {round(3 * size / 4 / 262_144)}\n" in text
+    assert f"steps = {round(3 * size / 4 / 16_384)}\n" in text and "tokens_per_step = 16_384\n" in text
     assert "packing = whole" in text and "weights = pretrained" in text
 
 

@@ -29,7 +29,8 @@ from planc.inventory.known import KnownModels
 from planc.plan.bind import BoundPlan
 from planc.plan.expectations import holds
 from planc.source import SourceFile
-from planc.tune.base import Base, base_of
+from planc.tune.base import Base, base_of, with_comments
+from planc.tune.comments import comments_of
 from planc.tune.model_plan import model_plan
 from planc.tune.score import Scorer
 from planc.tune.search import MARGIN, Proposal, Search
@@ -129,7 +130,7 @@ def run(arguments: Namespace) -> int:
     if checked.bound is None:
         sys.stderr.write(plans.render_errors(checked, stream=sys.stderr))
         return plans.exit_code(checked.diagnostics) or FINDINGS
-    search = _search(checked.bound, arguments, folder)
+    search = _search(checked.bound, arguments, folder, source)
     text = (
         f"searching plans for {arguments.gpus} x {search.device.name}: meshes, micro batches, recomputation"
     )
@@ -181,7 +182,7 @@ def _source(arguments: Namespace, folder: Path, *, is_model: bool) -> SourceFile
     return SourceFile("tuned.plan", formatted or text)
 
 
-def _search(bound: BoundPlan, arguments: Namespace, folder: Path) -> Search:
+def _search(bound: BoundPlan, arguments: Namespace, folder: Path, source: SourceFile) -> Search:
     plan = bound.plan
     if plan.hardware is None:
         if arguments.plan.is_dir():
@@ -205,7 +206,7 @@ def _search(bound: BoundPlan, arguments: Namespace, folder: Path) -> Search:
         )
     if arguments.gpus > node and arguments.gpus % node:
         raise UsageError(f"{arguments.gpus} devices are not whole nodes of {node}: pass --nodes")
-    base = _base(bound, arguments)
+    base = with_comments(_base(bound, arguments), comments_of(source))
     asked = {"world_size": arguments.gpus, "tokens_per_step": base.tokens_per_step}
     for expectation in plan.expectations:
         if expectation.subject in asked and not holds(expectation, asked[expectation.subject]):
