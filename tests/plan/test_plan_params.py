@@ -204,6 +204,7 @@ def test_overriding_a_broken_parameter_adds_no_finding() -> None:
 
 
 ABSENT = {
+    "adapter": "adapter { kind = lora(rank = 1, alpha = 1) }",
     "context_parallel": "context_parallel on cp { }",
     "expert_parallel": "expert_parallel on dp_shard { size = 2 }",
     "elastic": "elastic on dp_shard { sizes = [1] }",
