@@ -27,6 +27,7 @@ ARGUMENTS = {
     "lr_scheduler_type": "cosine",
     "warmup_steps": 1,
     "fsdp": "full_shard",
+    "save_steps": 1,
     "weight_decay": 0.1,
 }
 COMMENT = "# Why the rate is what it is.\n"
