@@ -172,6 +172,8 @@ class Session:
                 display.close()
             # A failing rank must not wait for others, which may hang. Its claim ends with its process.
             if sys.exc_info()[0] in (None, GeneratorExit) or launch.world_size == 1:
+                if self.backend is not None:
+                    _end_watch(self.backend.run)
                 if compiled.num_spares and launch.rank == 0:
                     dismiss(store, num_spares=compiled.num_spares)
                 dist.destroy_process_group()
@@ -200,8 +202,6 @@ class Session:
     def _conclude(self, run: Run, display: RunDisplay | None, directory: RunDirectory) -> None:
         """End a run that finished, or that a signal stopped."""
         run.notice.is_over = True
-        if run.watch is not None:
-            run.watch.close()
         if display is not None:
             self._close(display, directory, run=run)
         if run.notice.is_agreed:
@@ -237,6 +237,14 @@ class Session:
         print(text, file=self.stream, flush=True)
         if notice.is_agreed and is_under_torchrun(os.environ):
             print(TORCHRUN_TRACEBACK, file=self.stream, flush=True)
+
+
+def _end_watch(run: Run) -> None:
+    """End the threads that look after the other ranks: the process may live on, or end as Python's do."""
+    if run.watch is not None:
+        run.watch.close()
+    if run.stop_points is not None:
+        run.stop_points.close()
 
 
 def _stand_by(launch: Launch, graph: Graph) -> ExitCode:

@@ -87,6 +87,7 @@ class Watch:
         self._earlier: tuple[float, Records] = (0.0, ())
         self._found_silent: tuple[Lost, ...] = ()
         self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
         self._first_step = 0
         self._compiles = any(isinstance(op, CompileModules) for op in graph.setup)
         self._timed = frozenset(index for index, op in enumerate(graph.ops()) if not _takes_its_time(op))
@@ -100,7 +101,10 @@ class Watch:
         """
         if self.store is not None or overdue is not None:
             arguments = (timeout_seconds + _OVERDUE_SECONDS, overdue)
-            threading.Thread(target=self._beat, args=arguments, name="planc-watch", daemon=True).start()
+            self._thread = threading.Thread(
+                target=self._beat, args=arguments, name="planc-watch", daemon=True
+            )
+            self._thread.start()
 
     def enter(self, op: Op, *, step: int, micro_step: int) -> None:
         """Record that an op begins."""
@@ -147,6 +151,8 @@ class Watch:
         """Remove this rank's record after a run that ended well."""
         self.board.end(State.DONE)
         self._is_over.set()
+        if self._thread is not None:
+            self._thread.join()
         self._attempt("delete", lambda folder: folder.remove(self.launch.rank))
 
     def _attempt(self, verb: str, action: Callable[[Folder], T]) -> T | None:

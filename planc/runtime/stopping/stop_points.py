@@ -66,6 +66,8 @@ class StopPoints:
         self._frozen: int | None = None
         self._stop: Stop | None = None
         self._is_decided = threading.Event()
+        self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
         self._step_began = time.monotonic()
         self._step_seconds = 0.0
 
@@ -73,7 +75,16 @@ class StopPoints:
         """Listen to the other ranks from now on. `on_first_request` runs on the first rank that is asked."""
         if self._store is not None:
             arguments = (self._store, on_first_request)
-            threading.Thread(target=self._listen, args=arguments, name="planc-stop", daemon=True).start()
+            self._thread = threading.Thread(
+                target=self._listen, args=arguments, name="planc-stop", daemon=True
+            )
+            self._thread.start()
+
+    def close(self) -> None:
+        """Listen no longer. A thread in the store's code would abort a program that ends."""
+        self._is_over.set()
+        if self._thread is not None:
+            self._thread.join()
 
     def step_began(self) -> None:
         """A step begins: how long steps take decides whether one is abandoned."""
@@ -115,14 +126,16 @@ class StopPoints:
         # A lost store fails the main thread too, which reports why.
         with contextlib.suppress(RuntimeError):
             while not self._is_requested(store, on_first_request):
-                time.sleep(_LOOK_SECONDS)
+                if self._is_over.wait(_LOOK_SECONDS):
+                    return
             self._notice.requested_at = time.monotonic()
             with self._lock:
                 self._frozen = self._num_passed + 1
             store.set(_key(self._rank), f"{self._frozen} {self._longest_step():.3f}")
             keys = [_key(rank) for rank in range(self._world_size)]
             while not store.check(keys):
-                time.sleep(_POLL_SECONDS)
+                if self._is_over.wait(_POLL_SECONDS):
+                    return
             self._stop = _decide(store.multi_get(keys))
             self._is_decided.set()
 
