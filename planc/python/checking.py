@@ -30,8 +30,10 @@ def check(plan: str | Path, *, overrides: Sequence[str] = (), world_size: int | 
     return CheckResult(path, checked)
 
 
-def compile(plan: str | Path, *, overrides: Sequence[str] = ()) -> CompiledPlan:
+def compile(plan: str | Path, *, overrides: Sequence[str] = (), run_extensions: bool = False) -> CompiledPlan:
     """A plan ready to run, or one that `planc compile` wrote. PlanRefused if it has errors.
+
+    `run_extensions` permits it to run the plan's own code, for its first look at a model class or data.
 
     A model of the Hub whose config is not in the cache is downloaded, and data is prepared if the number of
     steps follows from it.
@@ -40,7 +42,9 @@ def compile(plan: str | Path, *, overrides: Sequence[str] = ()) -> CompiledPlan:
     if path.suffix == ".json":
         return CompiledPlan(load_compiled(path, settings))
     options = Options(path, settings)
-    checked = checked_for(options, world_size=None, on_probe=None, say=lambda text: None)
+    checked = checked_for(
+        options, world_size=None, on_probe=None, say=lambda text: None, runs_extensions=run_extensions
+    )
     if checked.graph is None:
         raise PlanRefused(CheckResult(path, checked).text.rstrip(), diagnostics=checked.diagnostics)
     return CompiledPlan(of_checked(checked, checked.graph, base=path.parent), checked.diagnostics)

@@ -89,7 +89,9 @@ def compiled_for(options: Options, launch: Launch) -> Compiled:
 
     announce = announce_probe if launch.rank == 0 else None
     say = partial(_say, launch)
-    checked = checked_for(options, world_size=launch.world_size, on_probe=announce, say=say)
+    checked = checked_for(
+        options, world_size=launch.world_size, on_probe=announce, say=say, runs_extensions=True
+    )
     findings = render_errors(checked, stream=sys.stderr).rstrip("\n")
     if checked.graph is None:
         errors_found = {
@@ -108,11 +110,17 @@ def compiled_for(options: Options, launch: Launch) -> Compiled:
 
 
 def checked_for(
-    options: Options, *, world_size: int | None, on_probe: OnProbe | None, say: Callable[[str], None]
+    options: Options,
+    *,
+    world_size: int | None,
+    on_probe: OnProbe | None,
+    say: Callable[[str], None],
+    runs_extensions: bool,
 ) -> Checked:
     """Check a plan whose data is prepared if its steps depend on it, and its model's config downloaded.
 
-    RunError if either fails, or if the environment has a malformed size.
+    Its own code runs only if `runs_extensions`. RunError if either fails, or if the environment has a
+    malformed size.
     """
     # Imported lazily, as above.
     from planc.api import check_plan
@@ -122,7 +130,7 @@ def checked_for(
     settings, errors = settings_from(options.set, os.environ)
     if errors:
         raise RunError("; ".join(errors))
-    count = partial(count_prepared, name=options.plan.stem, say=say)
+    count = partial(count_prepared, name=options.plan.stem, say=say, runs_extensions=runs_extensions)
     return with_model(
         partial(
             check_plan,
@@ -131,7 +139,7 @@ def checked_for(
             world_size=world_size,
             on_probe=on_probe,
             count=count,
-            runs_extensions=True,
+            runs_extensions=runs_extensions,
         )
     )
 

@@ -34,27 +34,32 @@ def count_known(ops: Sequence[AnySource], base: Path, *, runs_extensions: bool =
         return None
 
 
-def count_prepared(ops: Sequence[AnySource], base: Path, *, name: str, say: Callable[[str], None]) -> int:
-    """The sequences of data, which is prepared now if it must be, also by the plan's own code, for a run.
+def count_prepared(
+    ops: Sequence[AnySource],
+    base: Path,
+    *,
+    name: str,
+    say: Callable[[str], None],
+    runs_extensions: bool,
+) -> int | None:
+    """The sequences of data, which is prepared now if it must be. RunError if it can't be used.
 
-    RunError if it can't be used.
+    None for data that the plan's own code makes, unless that may run.
     """
     from planc.runtime.data.errors import DataError, DataStorageError
     from planc.runtime.data.prepared.prepare import prepare
     from planc.runtime.errors import ExitCode, RunError
 
     try:
-        found = _count(
+        return _count(
             ops,
             base,
             lambda wanted: prepare(data_dir(), wanted, name=name, say=say),
-            runs_extensions=True,
+            runs_extensions=runs_extensions,
         )
     except DataError as error:
         code = ExitCode.STORAGE if isinstance(error, DataStorageError) else ExitCode.INPUT
         raise RunError(error.message, code=code, help=error.help) from error
-    assert found is not None, "data that was not prepared is prepared now"
-    return found
 
 
 def _count(ops: Sequence[AnySource], base: Path, find: Find, *, runs_extensions: bool) -> int | None:
