@@ -9,6 +9,7 @@ from typing import Any
 from planc.inventory.schema import Inventory
 from planc.plan.bind import BUFFERS
 from planc.plan.blocks import BLOCKS, Shape
+from planc.plan.extensions import OrExtension
 from planc.plan.pattern import parse_pattern
 from planc.plan.scalars import Bool, Choice, Quantity, ValueType
 from planc.plan.types import PLACEMENT_CASES, List, Optional, OrAuto, Placement, Rest, Variant, calls_of, keys
@@ -81,7 +82,7 @@ def units_of(wanted: ValueType) -> tuple[str, ...]:
 def takes_params(wanted: ValueType) -> bool:
     """Whether a parameter may give a value: not where a word or a call is one of a closed set."""
     match wanted:
-        case Optional(inner) | OrAuto(inner):
+        case Optional(inner=inner) | OrAuto(inner=inner) | OrExtension(inner=inner):
             return takes_params(inner)
         case _:
             return not isinstance(wanted, Choice | Variant | Placement)

@@ -11,6 +11,7 @@ import torch
 from planc.graph.op import GIVEN, Op, Resource, declared_effects
 from planc.graph.ops import OPS, Accumulate, ClipGradients, ComputeLoss, StepSchedule, SyncGradients
 from planc.runtime.torch.dispatch import RECORDS, State, bind
+from planc.runtime.torch.extensions.loss import OwnLoss
 from planc.runtime.torch.handlers import HANDLERS
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline
@@ -95,6 +96,7 @@ def lost(
     step_loss: StepLoss,
     pipeline: Pipeline | None,
     compiled: CompiledGraphs | None,
+    own_loss: OwnLoss | None,
 ) -> Loss | None:
     return Loss(logits.values.sum())
 

@@ -1,0 +1,25 @@
+"""A loss of the plan's own code that the plan says to compile."""
+
+from __future__ import annotations
+
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.diagnostics import Code, Label
+from planc.plan.train import CrossEntropy
+
+CODE = Code("P816", "compiled-own-loss", "only cross entropy is compiled")
+
+
+@reports(CODE)
+def check(subject: Subject) -> Findings:
+    """A finding for `loss = true` that the plan writes next to a loss of its own."""
+    plan = subject.plan
+    is_written = "compile.loss" in plan.spans
+    if plan.compile is None or not plan.compile.loss or not is_written:
+        return
+    if not isinstance(plan.train.loss, CrossEntropy):
+        yield CODE.at(
+            plan.span("compile.loss"),
+            "planc compiles its own cross entropy alone",
+            secondary=(Label(plan.span("train.loss"), "a loss of the plan's own code"),),
+            help="leave it out: the layers are compiled all the same",
+        )
