@@ -21,7 +21,7 @@ a decorator of `planc.extend` then has a name that the plan can use where it nam
 - The file is a part of the plan: its SHA-256 is in the plan's hash, in checkpoints, and in `planc diff`. A
   run with another text is refused.
 - planc reads the file's syntax to know what it registers. Only `planc run` runs it, and with
-  `--run-extensions` also `planc check --deep`, `verify`, `report --deep` and `tune -o`.
+  `--run-extensions` also `check`, `data`, `report`, `tune` and `verify`.
 - It imports installed packages, and no other file of the plan's directory.
 - Before the first step every rank tries what the code does, and refuses what would train something else on
   another mesh. `planc check --deep --run-extensions` and `planc verify --run-extensions` print what it
