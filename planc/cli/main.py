@@ -16,7 +16,7 @@ from typing import NoReturn, TextIO
 
 from planc import __version__
 from planc.cli.support.exits import COULD_NOT_RUN, INTERRUPTED, READER_GONE, FaultyPlan, UsageError
-from planc.cli.support.parser import Parser, shared_options
+from planc.cli.support.parser import Parser, group_subcommands, shared_options
 from planc.cli.support.terminal import color_choice
 from planc.outgoing import guard, message_text
 from planc.record import record
@@ -35,34 +35,67 @@ class Command:
         return import_module(f"planc.cli.commands.{f'{name}_' if iskeyword(name) else name}")
 
 
-COMMANDS: tuple[Command, ...] = (
-    Command("new", "write a plan for a model, or one of the plans that ship"),
-    Command("check", "find every error in a plan before it runs"),
-    Command("fmt", "format plans (one canonical style)"),
-    Command("show", "show what a plan means: layout, mesh, origins, graph"),
-    Command("estimate", "estimate memory per rank, communication and FLOPs"),
-    Command("report", "write an HTML page with pictures of a plan or a run"),
-    Command("runs", "list the runs of a directory, and what differs between their plans"),
-    Command("sweep", "run a plan at every point of a grid of settings"),
-    Command("calibrate", "measure a machine's efficiency from a run, for step-time estimates"),
-    Command("tune", "search the plans of a model for a number of devices"),
-    Command("import", "write a config of another tool as a plan"),
-    Command("diff", "show what changed between two plans, and what it affects"),
-    Command("review", "summarize a branch's plan changes for code review"),
-    Command("compile", "compile a plan to an artifact"),
-    Command("explain", "explain an error code, an op, a block or a style"),
-    Command("inventory", "show or save a model's structure"),
-    Command("schema", "print the JSON Schema of an output"),
-    Command("git-setup", "set up git to diff plans by meaning"),
-    Command("lsp", "start the language server for editors"),
-    Command("completions", "print a shell completion script"),
-    Command("doctor", "check this machine's hardware and software, for a plan or in general"),
-    Command("verify", "run a small version of a plan and compare it with one process"),
-    Command("checkpoint", "checkpoints: ls, verify, diff, export, convert"),
-    Command("data", "a plan's data: show, prepare, ls, verify"),
-    Command("launch", "print launch commands: torchrun, accelerate, Slurm, Kubernetes"),
-    Command("run", "run a plan on this rank; start all ranks with torchrun"),
+GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
+    (
+        "write a plan",
+        (
+            Command("new", "write a plan for a model, or one of the plans that ship"),
+            Command("import", "write a config of another tool as a plan"),
+            Command("fmt", "format plans (one canonical style)"),
+            Command("tune", "search the plans of a model for a number of devices"),
+        ),
+    ),
+    (
+        "check and understand it",
+        (
+            Command("check", "find every error in a plan before it runs"),
+            Command("show", "show what a plan means: layout, mesh, origins, graph"),
+            Command("estimate", "estimate memory per rank, communication and FLOPs"),
+            Command("verify", "run a small version of a plan and compare it with one process"),
+            Command("explain", "explain an error code, a symptom, a block or a word of the field"),
+        ),
+    ),
+    (
+        "compare",
+        (
+            Command("diff", "show what changed between two plans, and what it affects"),
+            Command("review", "summarize a branch's plan changes for code review"),
+            Command("report", "write an HTML page with pictures of a plan or a run"),
+            Command("runs", "list the runs of a directory, and what differs between their plans"),
+        ),
+    ),
+    (
+        "run",
+        (
+            Command("doctor", "check this machine's hardware and software, for a plan or in general"),
+            Command("run", "run a plan on this rank; start all ranks with torchrun"),
+            Command("launch", "print launch commands: torchrun, accelerate, Slurm, Kubernetes"),
+            Command("sweep", "run a plan at every point of a grid of settings"),
+            Command("calibrate", "measure a machine's efficiency from a run, for step-time estimates"),
+        ),
+    ),
+    (
+        "checkpoints, data and models",
+        (
+            Command("checkpoint", "checkpoints: ls, verify, diff, export, convert"),
+            Command("data", "a plan's data: show, prepare, ls, verify"),
+            Command("inventory", "show or save a model's structure"),
+        ),
+    ),
+    (
+        "tools",
+        (
+            Command("compile", "compile a plan to an artifact"),
+            Command("schema", "print the JSON Schema of an output"),
+            Command("git-setup", "set up git to diff plans by meaning"),
+            Command("lsp", "start the language server for editors"),
+            Command("completions", "print a shell completion script"),
+        ),
+    ),
 )
+"""Every command, in the groups of `planc --help`."""
+
+COMMANDS = tuple(command for _, commands in GROUPS for command in commands)
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
@@ -199,6 +232,12 @@ def _run(argv: Sequence[str]) -> int:
     place = _command_place(argv)
     chosen = argv[place] if place is not None else None
     command = next((command for command in COMMANDS if command.name == chosen), None)
+    if command is None and chosen is not None:
+        from planc.cli.support.signposts import signpost  # no command needs it
+
+        if (text := signpost(chosen)) is not None:
+            print(f"planc: error: {text}", file=sys.stderr)
+            return COULD_NOT_RUN
     module = command.module() if command else None
     # Options before a command may print the list of all; building their parsers takes 3 ms.
     listed = (command,) if command is not None and place == 0 else COMMANDS
@@ -247,7 +286,7 @@ def _parser(
     parser.add_argument(
         "-V", "--version", action="version", version=f"planc {__version__}", help="print planc's version"
     )
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
+    subparsers = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
     for one in listed:
         is_chosen = one is command and module is not None
         subparser = subparsers.add_parser(
@@ -259,6 +298,7 @@ def _parser(
         )
         if is_chosen and module:
             module.add_arguments(subparser)
+    group_subcommands(parser, {title: [command.name for command in commands] for title, commands in GROUPS})
     return parser
 
 

@@ -70,6 +70,21 @@ def subcommands(parser: ArgumentParser) -> Mapping[str, ArgumentParser]:
     return {}
 
 
+def group_subcommands(parser: ArgumentParser, groups: Mapping[str, Sequence[str]]) -> None:
+    """List a parser's subcommands in its help under the titles of their groups, instead of in one list."""
+    # argparse has no groups of subcommands: a group prints whatever actions it holds.
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            for group in parser._action_groups:
+                if action in group._group_actions:
+                    group._group_actions.remove(action)
+            for title, names in groups.items():
+                listed = parser.add_argument_group(title)
+                listed._group_actions += [
+                    choice for choice in action._choices_actions if choice.dest in names
+                ]
+
+
 def summaries(parser: ArgumentParser) -> dict[str, str]:
     """The help line of each subcommand."""
     for action in parser._actions:
