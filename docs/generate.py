@@ -15,6 +15,7 @@ from pathlib import Path
 
 from planc.cli.main import command_parsers, main
 from planc.cli.manual import reference
+from planc.diagnostics.by_symptom import SYMPTOMS, symptom_page
 from planc.diagnostics.pages import page, pages
 from planc.import_configs.report import keys_page
 
@@ -41,6 +42,7 @@ GENERATED = (
     *(
         "reference/facts.md",
         "reference/imports.md",
+        "reference/symptoms.md",
         "reference/commands",
         "reference/schemas",
         "errors",
@@ -68,6 +70,7 @@ def generated() -> Iterator[tuple[str, str]]:
         yield f"reference/{name}.md", _linked(f"# {title}\n{_promoted(body)}")
     yield "reference/facts.md", _linked(f"# Facts of `expect`\n{facts}")
     yield "reference/imports.md", keys_page()
+    yield "reference/symptoms.md", _symptoms()
     yield from _commands(sections["Commands"])
     yield from _errors(sections["Diagnostics"])
     yield from _schemas()
@@ -124,6 +127,11 @@ def _errors(section: str) -> Iterator[tuple[str, str]]:
         yield f"errors/{code}.md", f"---\norphan: true\n---\n\n{text}"
     table = re.sub(r"\[(P\d+)\]\([^)]*\)", r"[\1](\1.md)", section).strip()
     yield "errors/index.md", f"# Errors and warnings\n\n{table}\n"
+
+
+def _symptoms() -> str:
+    texts = "\n".join(f"#{symptom_page(name)}" for name in SYMPTOMS)
+    return f"# Symptoms\n\nThe pages of `planc explain nan` and the like.\n\n{texts}"
 
 
 def _schemas() -> Iterator[tuple[str, str]]:

@@ -54,6 +54,7 @@ DOCUMENTS = (
     "plans/README.md",
     "docs",
     "planc/diagnostics/explain",
+    "planc/diagnostics/symptoms",
 )
 PATTERNS = tuple((re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in FORBIDDEN.items())
 

@@ -129,13 +129,16 @@ TRAIN: Mapping[str, Foreign] = {
     "loss loss_fn loss_type label_smoothing "
     "label_smoothing_factor z_loss aux_loss router_aux_loss_coef "
     "moe_aux_loss_coeff distillation teacher dpo grpo rlhf reward_model": absent(
-        "planc trains on next-token cross-entropy and does not have another loss", off=NONE
+        "planc has next-token cross-entropy; another loss for each token is code of the plan's own: see "
+        "`planc explain extension`",
+        off=NONE,
     ),
     "ema use_ema ema_decay swa model_ema": absent(
         "planc does not average weights over steps (EMA, SWA)", off=NONE
     ),
     "early_stopping early_stopping_patience load_best_model_at_end metric_for_best_model": absent(
-        "planc does not stop early or choose a best checkpoint: a run ends after `steps`", off=NONE
+        "a run ends after `steps`, unless a callback from Python stops it: see `planc explain callback`",
+        off=NONE,
     ),
     "hparams hyperparameters params parameters vars variables": absent(
         "declare a parameter at the top level: `param lr: float = 3e-4`"

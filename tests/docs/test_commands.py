@@ -183,7 +183,11 @@ _SMALL = ("--deep", "--data")
 
 def is_small(name: str, command: str) -> bool:
     trains = name in ("verify", "run", "runs", "sweep", "doctor", "checkpoint", "calibrate", "data")
-    return trains or (name == "diff" and "runs/" in command) or any(word in command for word in _SMALL)
+    return (
+        trains
+        or (name in ("diff", "report") and "runs/" in command)
+        or any(word in command for word in _SMALL)
+    )
 
 
 @pytest.mark.sampled(every=3)
@@ -229,18 +233,24 @@ FILLED = {
     "planc inventory MODEL_DIR --save": "planc inventory models/tiny-llama --save",
     "planc inventory DIR --save": "planc inventory models/tiny-llama --save",
     "planc new --example NAME": "planc new --example gemma-2b",
+    "planc diff RUN PLAN": "planc diff runs/llama llama.plan",
+    "planc doctor PLAN --world-size 64": "planc doctor llama.plan --world-size 1",
+    "planc report RUN -o FILE": "planc report runs/llama -o page.html",
+    "planc tune PLAN --gpus 64 --gpu h100": "planc tune llama.plan --gpus 8 --gpu h100",
+    "planc checkpoint export RUN --hf DIR": "planc checkpoint export runs/llama --hf tuned-again",
 }
 """Commands of the prose that leave out what they are given, as whole ones."""
-PLACEHOLDERS = {"PLAN": "llama.plan", "RUN": "runs/llama"}
+PLACEHOLDERS = {"PLAN": "llama.plan", "RUN": "runs/llama", "FILE": "page.html", "MODEL": "models/tiny-llama"}
 
 
 def prose_commands() -> list[str]:
     """Each command in the prose of documents and of the pages of codes; `planc check` alone is but a name."""
-    explain = ROOT / "planc" / "diagnostics" / "explain"
-    documents = (*written_pages(), PLANS / "README.md", *(explain / f"{code}.md" for code in pages()))
+    explain, symptoms = (ROOT / "planc" / "diagnostics" / name for name in ("explain", "symptoms"))
+    codes = (explain / f"{code}.md" for code in pages())
+    documents = (*written_pages(), PLANS / "README.md", *codes, *symptoms.glob("*.md"))
     names = {f"planc {command.name}" for command in COMMANDS}
-    codes = (code for page in documents for code in inline_code(page))
-    found = {code for code in codes if code.startswith(("planc ", "make "))}
+    inline = (code for page in documents for code in inline_code(page))
+    found = {code for code in inline if code.startswith(("planc ", "make "))}
     return sorted(found - names)
 
 

@@ -12,6 +12,14 @@ from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.support.purposes import purpose_page
 from planc.cli.support.terminal import terminal_width, wants_color, write_view
 from planc.diagnostics import pages
+from planc.diagnostics.by_symptom import (
+    SYMPTOMS,
+    phrases,
+    symptom_named,
+    symptom_page,
+    symptoms_in,
+    symptoms_near,
+)
 from planc.diagnostics.suggest import nearest
 from planc.first_plan.practice import Purpose
 from planc.plan.blocks import BLOCKS
@@ -24,8 +32,12 @@ from planc.show.extensions import extension_page
 DESCRIPTION = """\
 Explain an error code (P402, or by name: kv-heads-indivisible), a block (tensor_parallel), a key or value of
 a block (logging.tracker, wandb), an op of the graph (fsdp.shard), a style (colwise), a purpose of planc new
-(chats), or a word of the field or of another tool (lora, ZeRO-3, "ring attention"). Without a topic, list all
-topics except keys, values and such words."""
+(chats), or a word of the field or of another tool (lora, ZeRO-3, ring attention).
+
+A symptom (out of memory, nan, hang, slow) or an intention (multi node, custom dataset, callback) gets what to
+look at, in which order. A topic may have several words, and may be an error message.
+
+Without a topic, list all topics except keys, values and words of other tools."""
 
 _NOT_OF_WORDS = re.compile(r"[\s./-]+")
 """What separates the words of a term: `ring attention`, `torch.compile`, `ZeRO-2`."""
@@ -37,6 +49,7 @@ EPILOG = """\
 examples:
   planc explain P402
   planc explain optimizer
+  planc explain out of memory
   planc explain tp.shard
   planc explain qlora"""
 
@@ -44,20 +57,21 @@ examples:
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "topic",
-        nargs="?",
+        nargs="*",
         metavar="TOPIC",
-        help="a code, an op, a block, a key, a style or a word of the field",
+        help="a code, a symptom, an op, a block, a key, a style or a word of the field",
     )
 
 
 def run(arguments: Namespace) -> int:
     """0 once explained; UsageError for an unknown topic."""
-    if arguments.topic is None:
+    topic = " ".join(arguments.topic)
+    if not topic:
         write_view(_index(), stream=sys.stdout)
         return CLEAN
-    text = _page(arguments.topic)
+    text = _page(topic)
     if text is None:
-        raise UsageError(_unknown(arguments.topic))
+        raise UsageError(_unknown(topic))
     _write_page(text, stream=sys.stdout)
     return CLEAN
 
@@ -92,8 +106,16 @@ def _page(topic: str) -> str | None:
         return text
     if word in ("extension", "extensions"):
         return extension_page()
+    if (symptom := symptom_named(topic)) is not None:
+        return symptom_page(symptom)
     own = _command(topic) or purpose_page(topic.lower()) or foreign_page(word)
-    return own or _home(topic.lstrip("-")) or _home(word)
+    return own or _home(topic.lstrip("-")) or _home(word) or _by_words(topic)
+
+
+def _by_words(topic: str) -> str | None:
+    """The page of the one symptom that a topic contains a phrase for."""
+    symptoms = symptoms_in(topic)
+    return symptom_page(symptoms[0]) if len(symptoms) == 1 else None
 
 
 def _command(topic: str) -> str | None:
@@ -116,7 +138,8 @@ def _home(topic: str) -> str | None:
 
 
 def _index() -> str:
-    lines = [f"{kind}: {' '.join(names)}" for kind, names in reference.topics().items()]
+    lines = [f"symptoms and intentions: {', '.join(SYMPTOMS)}"]
+    lines += [f"{kind}: {' '.join(names)}" for kind, names in reference.topics().items()]
     lines += ["a plan's own code: extension"]
     lines += [f"purposes of planc new: {' '.join(Purpose)}", f"codes: {' '.join(pages.pages())}"]
     return "\n".join(lines) + "\n"
@@ -126,6 +149,8 @@ def _unknown(topic: str) -> str:
     """The error for an unknown topic: similar names, or where topics are listed."""
     names = [name for group in reference.topics().values() for name in group]
     names += (*foreign_words(), *Purpose, *(key for shape in BLOCKS.values() for key in shape.names))
-    near = nearest(topic, [*names, *pages.pages(), *pages.names()], limit=_MAX_NEAR)
+    names += (*phrases(), *pages.pages(), *pages.names())
+    near = nearest(topic, names, limit=_MAX_NEAR) or symptoms_in(topic) or symptoms_near(topic)
+    near = near or tuple(found for word in topic.split() for found in nearest(word, names, limit=1))
     meant = f"did you mean {listed(f'`{name}`' for name in near)}?" if near else ""
     return f"unknown topic `{topic}`: {meant or '`planc explain` lists all topics'}"
