@@ -129,8 +129,8 @@ TRAIN: Mapping[str, Foreign] = {
     "loss loss_fn loss_type label_smoothing "
     "label_smoothing_factor z_loss aux_loss router_aux_loss_coef "
     "moe_aux_loss_coeff distillation teacher dpo grpo rlhf reward_model": absent(
-        "planc has next-token cross-entropy; another loss for each token is code of the plan's own: see "
-        "`planc explain extension`",
+        "planc trains on next-token cross-entropy; another loss for each token is code of the plan's own: "
+        "see `planc explain extension`",
         off=NONE,
     ),
     "ema use_ema ema_decay swa model_ema": absent(
