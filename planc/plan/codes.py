@@ -1,6 +1,6 @@
 """Codes of linking and resolving."""
 
-from planc.diagnostics import Code
+from planc.diagnostics import Code, Severity
 
 UNKNOWN_BLOCK = Code("P201", "unknown-block", "unknown block")
 UNKNOWN_KEY = Code("P202", "unknown-key", "unknown key")
@@ -30,7 +30,7 @@ UNKNOWN_FRAGMENT = Code("P238", "unknown-fragment", "unknown fragment")
 WRONG_FRAGMENT = Code("P239", "wrong-fragment", "a fragment used in the wrong block")
 UNUSED_IMPORT = Code("P240", "unused-import", "unused import")
 BAD_EXTENSION = Code("P241", "bad-extension", "an extension that planc can't use")
-UNUSED_EXTENSION = Code("P242", "unused-extension", "unused extension")
+UNUSED_EXTENSION = Code("P242", "unused-extension", "unused extension", Severity.WARNING)
 
 RESOLVE_CODES = (
     UNKNOWN_BLOCK,

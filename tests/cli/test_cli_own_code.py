@@ -63,9 +63,9 @@ def test_a_command_that_reads_runs_no_code(
         assert "add `--run-extensions`" in printed.out + printed.err
 
 
-def test_leave_alone_runs_nothing(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "own.plan", "--run-extensions"]) == 2
-    assert "--run-extensions needs --deep or --data" in capsys.readouterr().err
+def test_a_check_that_needs_nothing_of_a_loss_runs_nothing(plan: Path) -> None:
+    assert main(["check", "own.plan", "--run-extensions"]) == 0
+    assert not plan.with_name("code.ran").exists()
 
 
 def test_with_leave_a_deep_check_runs_it_and_prints_what_was_shown(
