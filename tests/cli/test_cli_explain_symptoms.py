@@ -44,6 +44,8 @@ _KEY = re.compile(r"(?:^|, )(\w+) = ")
         ("loss not falling", "loss not falling"),
         ("the loss doesn't fall", "loss not falling"),
         ("own_model", "own model"),
+        ("how do I use my own loss", "own loss"),
+        ("custom optimizer", "own loss"),
     ],
 )
 def test_a_symptom_is_found_as_people_write_it(

@@ -46,8 +46,9 @@ def test_the_grammar_and_every_page_are_inside(installed: Path) -> None:
     assert (installed / "planc" / "syntax" / "plan.lark").read_text() == (
         ROOT / "grammar" / "plan.lark"
     ).read_text()
-    pages = {page.name for page in (ROOT / "planc" / "diagnostics" / "explain").glob("*.md")}
-    assert {page.name for page in (installed / "planc" / "diagnostics" / "explain").glob("*.md")} == pages
+    for folder in ("explain", "symptoms"):
+        made, written = (root / "planc" / "diagnostics" / folder for root in (installed, ROOT))
+        assert {page.name for page in made.glob("*.md")} == {page.name for page in written.glob("*.md")}
 
 
 def test_the_parser_comes_from_the_table(installed: Path) -> None:

@@ -66,7 +66,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """0 once explained; UsageError for an unknown topic."""
     topic = " ".join(arguments.topic)
-    if not topic:
+    if not arguments.topic:
         write_view(_index(), stream=sys.stdout)
         return CLEAN
     text = _page(topic)
