@@ -240,7 +240,7 @@ SOURCE = Recipe(
     edits={
         "planc/data_sources/kinds.py": (
             (
-                "Source = TextSource |",
+                "Source = (\n    TextSource\n",
                 '''@record
 class LinesSource(SourceKind):
     """UTF-8 files, each line a document."""
@@ -249,7 +249,10 @@ class LinesSource(SourceKind):
     kind: Literal["lines"] = field_of(default="lines", kw_only=True)
 
 
-Source = LinesSource | TextSource |''',
+Source = (
+    LinesSource
+    | TextSource
+''',
             ),
         ),
         "planc/plan/data.py": (
@@ -276,7 +279,7 @@ class TrainOn(StrEnum):""",
             )
         case ChatSource():""",
             ),
-            ("import ChatSource,", "import ChatSource, LinesSource,"),
+            ("    JsonLinesSource,\n    Python", "    JsonLinesSource,\n    LinesSource,\n    Python"),
             (
                 "from planc.runtime.data.records",
                 "from planc.runtime.data.files import matched_files\nfrom planc.runtime.data.records",

@@ -127,7 +127,7 @@ def test_an_importer_writes_a_plan_that_trains_as_the_config_says(
     notes = scratch.planc(
         "import", "config.json", "-o", "imported.plan", "--data", "data/*.txt", "--lr", "1e-3"
     )
-    assert "config.json: picotron, 6 of 8 keys in the plan" in notes
+    assert "config.json: picotron, pretrains random weights on documents, 6 of 8 keys in the plan" in notes
     assert "`--lr` gives 0.001 instead of 1e-5" in notes
     assert scratch.losses("imported.plan") == unchanged_losses
 

@@ -34,7 +34,6 @@ REASONS = {
     "needs a container builder": 1,
     "needs several machines": 1,
     "needs the network": 7,
-    "needs time": 1,
     "run by .ci/run": 2,
 }
 """Why a session is not run here, and how many blocks may say so."""

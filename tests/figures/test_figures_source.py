@@ -28,6 +28,7 @@ WRITES_SIZES = {
     "planc/cli/commands/checkpoint.py": "files of a checkpoint",
     "planc/cli/commands/data.py": "files of data",
     "planc/cli/support/byte_progress.py": "how much data is read",
+    "planc/runtime/torch/checkpoint/base.py": "files of a model",
     "planc/runtime/torch/agreement/prepared_data.py": "how much data is read",
     "planc/runtime/data/encoding/client.py": "the memory that a process may take",
 }

@@ -16,7 +16,10 @@ MAY_UNPICKLE = {
     "planc/import_configs/leaves.py": "composes nodes, of which it constructs no object",
     "planc/verify/pool.py": "between `verify` and the ranks that it has forked",
 }
-MAY_EXECUTE = {"planc/record.py": "makes the methods of records from their own fields"}
+MAY_EXECUTE = {
+    "planc/record.py": "makes the methods of records from their own fields",
+    "planc/runtime/extensions.py": "a plan's own code, in a run or with its user's leave",
+}
 OBJECT_COLLECTIVES = ("broadcast_object_list", "all_gather_object", "gather_object", "scatter_object_list")
 
 

@@ -21,6 +21,7 @@ from planc.verify.twin import CannotShrink
 from planc.verify.verify import LIMITS, verify
 from planc.vocab import DType
 from tests.plans import canonical_plans
+from tests.verify.items import ITEMS
 
 PAGE = Path(__file__).with_name("PLANS.md")
 HEADER = "| plan | ran | layers | equal | worst parameter | error | seconds |"
@@ -83,7 +84,7 @@ def page(rows: Sequence[Row], *, today: str) -> str:
     """The page of these rows, measured `today` with the versions that are installed."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("transformers", "torch"))
     total = f"{sum(row.ok for row in rows)} of {len(rows)} plans compute what one process computes."
-    introduction = _INTRODUCTION.format(num_items=len(Item) - 1, limit=LIMITS[DType.FLOAT32])
+    introduction = _INTRODUCTION.format(num_items=len(ITEMS), limit=LIMITS[DType.FLOAT32])
     table = "\n".join((HEADER, "|---" * HEADER.count(" | ") + "|---|", *(row.text() for row in rows)))
     return f"# Plans\n\n{today}, {versions}. {total}\n\n{introduction}\n\n{table}\n"
 

@@ -21,6 +21,7 @@ from planc.verify.rewrite import resumed_elsewhere
 from planc.verify.verify import prepare, verify
 from planc.vocab import MeshDim
 from tests.plans import PLANS
+from tests.verify.items import ITEMS
 
 PLAN = """\
 model {
@@ -87,7 +88,7 @@ def test_a_small_pipeline_has_the_plans_stages_on_a_rank(
 def test_a_pipeline_computes_what_one_process_computes(plan: tuple[BoundPlan, Graph]) -> None:
     report = verify(*plan, base=PLANS)
     assert [verdict for verdict in report.verdicts if not verdict.ok] == []
-    assert {verdict.item for verdict in report.verdicts} == {*Item} - {Item.BALANCE}
+    assert {verdict.item for verdict in report.verdicts} == {*ITEMS}
 
 
 def test_deferred_gradients_are_verified_and_a_resume_on_one_rank_defers_none() -> None:
@@ -96,7 +97,7 @@ def test_deferred_gradients_are_verified_and_a_resume_on_one_rank_defers_none() 
     assert found.bound is not None and found.graph is not None, found.diagnostics
     report = verify(found.bound, found.graph, base=PLANS)
     assert [verdict for verdict in report.verdicts if not verdict.ok] == []
-    assert {verdict.item for verdict in report.verdicts} == {*Item} - {Item.BALANCE}
+    assert {verdict.item for verdict in report.verdicts} == {*ITEMS}
 
 
 def skips_a_tied_gradient(state: State, op: Op, position: Position) -> None:
@@ -114,7 +115,7 @@ def test_a_weight_of_two_stages_is_verified(is_wrong: bool) -> None:
     fault = skips_a_tied_gradient if is_wrong else None
     report = verify(found.bound, found.graph, base=PLANS, before_op=fault)
     wrong = {verdict.item: verdict.detail for verdict in report.verdicts if not verdict.ok}
-    assert {verdict.item for verdict in report.verdicts} == {*Item} - {Item.BALANCE}
+    assert {verdict.item for verdict in report.verdicts} == {*ITEMS}
     assert (Item.GRADIENTS in wrong) == is_wrong
     assert bool(wrong) == is_wrong
     if is_wrong:
