@@ -82,7 +82,7 @@ class Run:
 
     def stop(self) -> None:
         """End the run after the step that is done, as if it were the last: what a run saves at its end is
-        saved. Every rank must ask after the same step."""
+        saved. It is enough that one rank asks: all end after the same step."""
         if self._session is None:
             raise ValueError("the run has not started yet")
         self._session.end()
