@@ -16,6 +16,8 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
+from planc.modeling.private import with_values
+
 _LARGE = 2**16
 """Elements of a tensor that the constructor leaves to the initialization, as those of linear layers."""
 _INPUTS = ("input_ids", "position_ids")
@@ -88,7 +90,20 @@ class _Own(PreTrainedModel):  # type: ignore[misc]
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         given = dict(zip(_INPUTS, (input_ids, position_ids), strict=True))
         output = self._planc_own.forward(self, **{name: given[name] for name in self._planc_takes})
-        return CausalLMOutput(logits=getattr(output, "logits", output))
+        logits = getattr(output, "logits", output)
+        if input_ids.is_meta:
+            self._require_logits(logits, (*input_ids.shape, self.config.vocab_size))
+        return CausalLMOutput(logits=logits)
+
+    def _require_logits(self, logits: Any, shape: tuple[int, ...]) -> None:
+        """TypeError unless a probe, where nothing is sharded, gets logits of this shape."""
+        is_tensor = isinstance(logits, Tensor)
+        if not is_tensor or tuple(logits.shape) != shape:
+            found = f"a tensor {list(logits.shape)}" if is_tensor else f"a {type(logits).__name__}"
+            raise TypeError(
+                f"`{type(self).__name__}.forward` returns {found}, and must return logits "
+                f"[batch, tokens, vocabulary], {list(shape)} here"
+            )
 
     def get_input_embeddings(self) -> nn.Module:
         embeddings = (module for module in self.modules() if isinstance(module, nn.Embedding))
@@ -150,15 +165,16 @@ class _LargeOnMeta(TorchFunctionMode):
 def _constants(build: Callable[[], nn.Module]) -> dict[str, dict[str, Tensor]]:
     """The tensors that a constructor sets to the same values each time, by module: of rotations, say."""
     built = []
-    for seed in (0, 1):
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"), _LargeOnMeta(), torch.no_grad():
-            torch.manual_seed(seed)
-            built.append(build())
     constants: dict[str, dict[str, Tensor]] = {}
-    for fqn, module in built[0].named_modules():
-        other = built[1].get_submodule(fqn)
-        for name, tensor in {**module._parameters, **module._buffers}.items():
-            again = getattr(other, name)
-            if tensor is not None and not tensor.is_meta and torch.equal(tensor, again):
-                constants.setdefault(fqn, {})[name] = tensor.detach()
+    with with_values():
+        for seed in (0, 1):
+            with torch.random.fork_rng(devices=[]), torch.device("cpu"), _LargeOnMeta(), torch.no_grad():
+                torch.manual_seed(seed)
+                built.append(build())
+        for fqn, module in built[0].named_modules():
+            other = built[1].get_submodule(fqn)
+            for name, tensor in {**module._parameters, **module._buffers}.items():
+                again = getattr(other, name)
+                if tensor is not None and not tensor.is_meta and torch.equal(tensor, again):
+                    constants.setdefault(fqn, {})[name] = tensor.detach()
     return constants

@@ -6,9 +6,12 @@ from __future__ import annotations
 from torch._subclasses.fake_tensor import FakeTensor
 
 # Sees every op that is called, below autograd: probes, draws of weights and the rehearsal follow tensors so.
-from torch.utils._python_dispatch import TorchDispatchMode
+# Constants of a model are computed with values also where a rehearsal makes tensors without them.
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 # The tensors of an op's arguments, however they are nested.
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-__all__ = ["FakeTensor", "TorchDispatchMode", "tree_leaves", "tree_map_only"]
+with_values = _disable_current_modes
+
+__all__ = ["FakeTensor", "TorchDispatchMode", "tree_leaves", "tree_map_only", "with_values"]

@@ -120,6 +120,8 @@ class Run:
             state = _state(session)
         except RunError as error:
             _record(error, session)
+            if error.help:
+                error.add_note(f"help: {error.help}")
             raise
         except KeyboardInterrupt:
             _record(RunError("interrupted", code=ExitCode.INTERRUPTED), session)

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from planc.api import check_plan
+from planc.cli.main import main
 from planc.extend.reference import Extension
 from planc.inventory.files import InventoryError
 from planc.inventory.probe.probe import probe
@@ -220,6 +221,16 @@ BAD = {
         "hidden = self.embed(input_ids if input_ids.sum() > 0 else input_ids)",
         "depends on the values of tensors",
     ),
+    "a dict": (
+        "return self.head(self.norm(hidden))",
+        'return {"logits": self.head(self.norm(hidden))}',
+        "returns a dict, and must return logits",
+    ),
+    "too few tokens": (
+        "return self.head(self.norm(hidden))",
+        "return self.head(self.norm(hidden))[:, :-1]",
+        "and must return logits",
+    ),
     "not a module": ("class Gated(nn.Module)", "class Gated", "is not a class of torch.nn.Module"),
 }
 
@@ -233,6 +244,21 @@ def test_class_that_planc_cannot_divide_is_refused(name: str, tmp_path: Path) ->
     (tmp_path / "gated.py").write_text(text.replace(old, new))
     with pytest.raises((InventoryError, RunError), match=reason):
         probed(tmp_path)
+
+
+def test_an_error_of_the_class_has_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path, mesh="one")
+    code = tmp_path / "gated.py"
+    code.write_text(code.read_text().replace("return self.head(", "return self.heed("))
+    line = code.read_text()[: code.read_text().index("self.heed(")].count("\n") + 1
+    text, help = problems(path)["P216"]
+    assert f"`gated` does not run: gated.py:{line}: AttributeError" in text
+    assert help.startswith("correct gated.py")
+
+
+def test_the_example_is_rehearsed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(EXAMPLE / "own_model.plan"), "--deep", "--run-extensions"]) == 0
+    assert "rehearsed" in capsys.readouterr().out
 
 
 def probed(folder: Path) -> Inventory:

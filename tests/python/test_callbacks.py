@@ -121,6 +121,8 @@ def test_what_a_callback_raises_names_it_its_step_and_its_rank(plan: Path) -> No
     )
     assert caught.value.code is planc.ExitCode.INPUT and isinstance(caught.value.__cause__, LookupError)
     assert "test_callbacks.py:" in (caught.value.help or "")
+    # Where Python prints the error, too.
+    assert caught.value.__notes__ == [f"help: {caught.value.help}"]
     status = json.loads((plan.parent / "run" / "status.json").read_text())
     assert (status["state"], status["exit_code"], status["error"]) == ("failed", 2, caught.value.message)
 
@@ -151,7 +153,7 @@ def test_metrics_join_the_lines_of_logged_steps_and_trackers(plan: Path) -> None
     @planc.metric(reduce="mean")
     def weight_norm(step: planc.StepView) -> float:
         calls.append(step.step)
-        norm: float = step.parameter(WEIGHT).norm().item()
+        norm: float = step.parameter(WEIGHT).norm()  # a tensor of one element serves, too
         return norm
 
     logged: list[planc.StepMetrics] = []

@@ -162,6 +162,10 @@ def _build(
     return model
 
 
+class DoesNotRunError(InventoryError):
+    """The model's own code raises, as the cause of this error says."""
+
+
 @contextlib.contextmanager
 def _refusals_of(model_class: type[PreTrainedModel]) -> Iterator[None]:
     """Whatever the model's own code raises, as an InventoryError."""
@@ -173,7 +177,7 @@ def _refusals_of(model_class: type[PreTrainedModel]) -> Iterator[None]:
         # Raised by torch if values to copy, to branch on or to count are missing.
         wants_values = isinstance(error, NotImplementedError) or "on meta tensors" in str(error)
         reason = "its code depends on the values of tensors" if wants_values else str(error)
-        raise InventoryError(
+        raise DoesNotRunError(
             f"{model_class.__name__} does not run on the meta device: {type(error).__name__}: {reason}",
             help="check config.json for missing or unusual values; planc needs a model without branches on "
             "tensor values, whose attention uses transformers' AttentionInterface",

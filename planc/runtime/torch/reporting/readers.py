@@ -190,8 +190,10 @@ class Readers:
         if self.tensors is not None:
             self.tensors.refusal = None
         value = self._guarded(f"metric {metric.name}", "", lambda: metric.function(view))
+        if isinstance(value, Tensor) and value.numel() == 1:
+            value = value.item()
         if isinstance(value, bool) or not isinstance(value, int | float):
-            help = "return a float, such as `tensor.norm().item()`"
+            help = "return a number, such as `tensor.norm()`"
             raise self._error(f"metric {metric.name} returned {type(value).__name__}", help=help)
         return float(value)
 
