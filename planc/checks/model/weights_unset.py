@@ -19,11 +19,16 @@ def check(subject: Subject) -> Findings:
     if not names:
         return
     found = subject.named(names)
+    is_own = subject.plan.model.architecture is not None
+    use = "set it in `reset_parameters` of its module, or in `_init_weights(module)` of the class"
     yield CODE.at(
         subject.plan.span("model.hf"),
-        f"the model's code never initializes {found}",
+        f"the model's code never initializes {found}"
+        + (
+            " by a module's own method: what `__init__` draws is another value on each mesh" if is_own else ""
+        ),
         notes=("training would start from arbitrary memory, so a run refuses to start",),
-        help="use a model whose code initializes every weight"
+        help=(use if is_own else "use a model whose code initializes every weight")
         + (", or write `weights = pretrained`" if not buffers else ""),
     )
 
