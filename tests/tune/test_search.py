@@ -50,6 +50,7 @@ def test_what_is_proposed_passes_the_check_and_fits_and_is_in_order() -> None:
         assert one.found.memory.peak.num_bytes <= FITS * H100.memory_bytes
 
 
+@pytest.mark.slow
 def test_of_plans_that_tie_the_mesh_with_the_fewest_dims_is_first() -> None:
     search = search_of("qwen3-8b.plan", gpus=16)
     fastest = search.proposals()[0]
@@ -126,6 +127,7 @@ def test_less_memory_is_used_where_there_is_less() -> None:
     assert scarce.recompute is not Recompute.NONE or scarce.in_chunks
 
 
+@pytest.mark.slow
 def test_inputs_in_host_memory_are_weighed_against_recomputation() -> None:
     search = search_of("llama-3.1-8b-8-gpus.plan", gpus=8, gib=60)
     found = {one.choice: one for one in search.scored()}
