@@ -11,7 +11,7 @@ from planc.source import Span
 
 
 class Severity(StrEnum):
-    """How bad a finding is: only an error keeps a plan from running."""
+    """The weight of a finding: only an error keeps a plan from running."""
 
     ERROR = "error"
     WARNING = "warning"

@@ -24,13 +24,13 @@ class Parameter:
 
 @record
 class Declaration:
-    """What a decorator registers; lines and columns start at 1."""
+    """A declaration that a decorator registers; lines and columns start at 1."""
 
     kind: str
     name: str
     parameters: tuple[Parameter, ...]
     options: tuple[tuple[str, tuple[str, ...]], ...]
-    """What the decorator is given after the name."""
+    """The arguments of the decorator after the name."""
     place: Place
 
 
@@ -54,7 +54,7 @@ class Problem:
 def read_declarations(
     text: str, *, kinds: Mapping[str, Kind]
 ) -> tuple[tuple[Declaration, ...], tuple[Problem, ...]]:
-    """What a file registers, in its order, and what is wrong with it."""
+    """A file's declarations in its order, and the problems with it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Of escapes in strings, say: running the code repeats them.
@@ -166,7 +166,7 @@ def _option(kind: Kind, keyword: ast.keyword) -> tuple[str, tuple[str, ...]] | N
 
 
 def _function(target: ast.FunctionDef | ast.ClassDef) -> ast.FunctionDef | None:
-    """What is called with the arguments: of a class, its `__init__`."""
+    """The function that takes the arguments: of a class, its `__init__`."""
     if isinstance(target, ast.FunctionDef):
         return target
     inits = (part for part in target.body if isinstance(part, ast.FunctionDef) and part.name == "__init__")

@@ -28,7 +28,7 @@ class Kind:
     varies: tuple[str, ...] = ()
     """Keyword-only parameters of which the plan gives a first value and planc, later, others: no defaults."""
     options: tuple[str, ...] = ()
-    """What the decorator takes after the name: tuples of strings."""
+    """The arguments that the decorator takes after the name: tuples of strings."""
 
 
 def mark(kind: Kind, target: Any_, name: str) -> Any_:

@@ -40,7 +40,7 @@ class Result:
 
     kind: Kind
     job: str
-    """What kind of training it is."""
+    """The kind of training."""
     text: str | None
     """None if anything is missing or refused."""
     missing: tuple[Missing, ...]

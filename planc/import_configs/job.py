@@ -1,4 +1,4 @@
-"""What kind of training a file is of."""
+"""The kind of training that a file is of."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def _row(notes: Sequence[Note]) -> tuple[str, ...]:
 
 
 def errors_text(result: Result, *, name: str) -> str:
-    """What is missing, and what no plan trains; `name` is of the first file."""
+    """The missing facts, and the keys that no plan trains; `name` is of the first file."""
     lines = []
     for one in result.missing:
         place = f"{one.at.file}:{one.at.line}" if one.at is not None else name

@@ -67,7 +67,7 @@ class OrExtension:
     kind: Kind
     inner: Variant
     make: Callable[[Extension, Declaration], Any] = lambda extension, declaration: extension
-    """What the plan has of it."""
+    """The plan's value of it."""
     code_of: Callable[[Any], Extension] = lambda value: value
     """The extension of what `make` has made."""
 

@@ -49,7 +49,7 @@ class Registered:
 
 
 Registry = Mapping[str, Mapping[str, Registered]]
-"""What a plan's own code registers, by kind and name."""
+"""The entries that a plan's own code registers, by kind and name."""
 
 
 @record

@@ -26,7 +26,7 @@ _HASH_LENGTH = 12
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CheckResult:
-    """What `planc check` finds in a plan. It is true if the plan has no error."""
+    """The findings of `planc check` in a plan. It is true if the plan has no error."""
 
     path: Path
     checked: Checked
@@ -129,7 +129,7 @@ State = Literal["done", "stopped", "preempted", "failed", "running"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunResult:
-    """How a run ended, and where its files are.
+    """The end of a run, and the place of its files.
 
     `state` is `done`; `stopped` before the last step on request; or `preempted` by a signal, after saving.
     """

@@ -75,7 +75,7 @@ class Run:
 
     @property
     def result(self) -> RunResult:
-        """How the run ended; ValueError before that."""
+        """The end of the run; ValueError before that."""
         if self._result is None:
             raise ValueError("the run has not ended yet")
         return self._result

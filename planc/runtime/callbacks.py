@@ -1,4 +1,4 @@
-"""What a program may watch of a run, and never change: callbacks at stated points, and metrics of its own."""
+"""Callbacks at stated points of a run, and metrics: a program watches a run, and never changes it."""
 
 from __future__ import annotations
 

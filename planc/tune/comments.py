@@ -26,9 +26,9 @@ def comments_of(source: SourceFile) -> Mapping[str, Comments]:
         if statement.startswith("#"):
             pending.append(statement)
             continue
-        statement, _, beside = statement.partition("  # ")
-        if beside:
-            pending.append(f"# {beside}")
+        statement, _, after = statement.partition("  # ")
+        if after:
+            pending.append(f"# {after}")
         header = _HEADER.match(line)
         if header:
             kind = header.group(1)

@@ -79,7 +79,7 @@ class Record:
     states: dict[int, Digests] = field(default_factory=dict)
     """Whole parameters and moments by step, as saved and as restored by a resume."""
     notes: tuple[str, ...] = ()
-    """What trials of the plan's own code have shown."""
+    """The results of the trials of the plan's own code."""
     first_step: int = 0
     learning_rates: list[tuple[float, ...]] = field(default_factory=list)
     """The learning rates of all parameter groups that each optimizer step really used."""

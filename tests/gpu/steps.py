@@ -201,6 +201,18 @@ def _speed(name: str, plan: str, shows: str, *, loop: str | None, goal: float, s
     )
 
 
+def _large(name: str, shows: str, *, size: str, gib: float) -> Step:
+    plan = f"{name}-large"
+    return Step(
+        f"memory-{name}",
+        f"{shows}: the peak is as planc estimate and check --deep predict",
+        (*_predictions(plan, size), _run(plan, "run", size=size)),
+        judge=judges.remembered,
+        seconds=150,
+        gib=gib,
+    )
+
+
 _TUNED = (
     Command(("{python}", "-c", f"import shutil; shutil.copy('{_PLANS}/large.plan', '{{out}}/large.plan')")),
     Command(
@@ -297,22 +309,8 @@ STEPS: tuple[Step, ...] = (
         seconds=60,
         gib=28.0,
     ),
-    Step(
-        "memory-adapters",
-        "LoRA on 8 B parameters in bfloat16: the peak is as planc estimate and check --deep predict",
-        (*_predictions("adapters-large", "adapters"), _run("adapters-large", "run", size="adapters")),
-        judge=judges.remembered,
-        seconds=150,
-        gib=40.0,
-    ),
-    Step(
-        "memory-experts",
-        "a mixture of 7 B parameters in bfloat16: the peak is as planc estimate and check --deep predict",
-        (*_predictions("experts-large", "mixture"), _run("experts-large", "run", size="mixture")),
-        judge=judges.remembered,
-        seconds=150,
-        gib=70.0,
-    ),
+    _large("adapters", "LoRA on 8 B parameters in bfloat16", size="adapters", gib=40.0),
+    _large("experts", "a mixture of 7 B parameters in bfloat16", size="mixture", gib=70.0),
     Step(
         "memory-stages",
         "two stages of 0.6 B parameters in bfloat16: the peak of each rank is as planc estimate predicts",

@@ -248,7 +248,7 @@ def _verify(arguments: Namespace) -> int:
 
 
 def _base_problems(checkpoint: Path, model: str | None) -> tuple[Problem, ...]:
-    """How the files that a checkpoint leaves frozen parameters to differ from those that it names."""
+    """The differences of files that hold frozen parameters from those that the checkpoint names."""
     try:
         base = read_manifest(checkpoint).base
     except CheckpointError:

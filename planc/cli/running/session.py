@@ -54,7 +54,7 @@ class Session:
     options: Options
     listener: Listener
     stream: TextIO
-    """Where rank 0 prints the run's progress."""
+    """The stream on which rank 0 prints the run's progress."""
     launch: Launch
     directory: RunDirectory | None
     compiled: Compiled | None = None

@@ -124,7 +124,7 @@ def model_of(checkpoint: Path) -> Path:
 
 
 def _graph(checkpoint: Path) -> Graph | None:
-    """What the plan that saved a checkpoint runs, where the plan is known."""
+    """The graph of the plan that saved a checkpoint, where the plan is known."""
     try:
         return graph_of(_saved(checkpoint).artifact)
     except NoSavedPlanError:

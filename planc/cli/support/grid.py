@@ -37,8 +37,8 @@ def points(axes: Sequence[str]) -> tuple[Point, ...]:
         combined.append(Point(_UNUSUAL.sub("_", ",".join(map(_short, settings))), settings))
         if len(combined) > MAX_POINTS:
             raise UsageError(f"--grid has more than {MAX_POINTS} points")
-    alike = [point.name for point in combined]
-    if twice := next((name for name in alike if alike.count(name) > 1), None):
+    names = [point.name for point in combined]
+    if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"two points of --grid would have the directory {twice}")
     return tuple(combined)
 

@@ -73,8 +73,8 @@ from planc.vocab import ancestors
 def probe(model_dir: Path, *, own: type[PreTrainedModel] | None = None) -> Inventory:
     """The inventory of the causal language model whose config.json is in `model_dir`.
 
-    `own` is the class of the plan's own code, in place of transformers'. InventoryError if there is no such
-    model, or if it can't run on the meta device. Nothing is downloaded, nor any code of the directory run.
+    `own` is the class of the plan's own code, which replaces transformers'. InventoryError if there is none,
+    or if it can't run on the meta device. Nothing is downloaded, and no code of the directory runs.
     """
     content = read_config(model_dir)
     config, model_class = read_model_class(content, model_dir=model_dir, own=own)

@@ -22,7 +22,7 @@ def hash_files(folder: Path, names: Sequence[str]) -> dict[str, FileEntry]:
 
 
 def base_problems(base: Base, files: Mapping[str, FileEntry]) -> Iterator[Problem]:
-    """How weight files differ from those that a checkpoint names."""
+    """The differences of weight files from those that a checkpoint names."""
     for name, saved in base.files.items():
         now = files.get(name)
         if now is None:

@@ -79,7 +79,7 @@ class TokenIds:
 
     @property
     def num_bytes(self) -> int:
-        """Four for each id, as there is no text."""
+        """Four bytes for each id: there is no text."""
         return 4 * len(self.ids)
 
 

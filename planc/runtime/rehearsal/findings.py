@@ -56,7 +56,7 @@ class Measured:
     reserved_bytes: int
     """What the allocator reserves on the device for that, including the gaps between blocks."""
     notes: tuple[str, ...] = ()
-    """What trials of the plan's own code have shown."""
+    """The results of the trials of the plan's own code."""
 
     @property
     def peak(self) -> SegmentPeak:

@@ -77,7 +77,7 @@ class Run:
     effort: BestEffort = field(default_factory=BestEffort)
     """The effort for writes that are not training state."""
     shown: list[str] = field(default_factory=list)
-    """What trials of the plan's own code have shown."""
+    """The results of the trials of the plan's own code."""
     reads: Reads = field(default_factory=Reads)
     """What this rank has read since the last agreement of ranks."""
 

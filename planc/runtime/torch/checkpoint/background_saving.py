@@ -33,7 +33,7 @@ class Checkpoints:
     saved_step: int | None = None
     """The last step whose checkpoint is committed."""
     base: Base | None = None
-    """What checkpoints of this run leave out."""
+    """The parameters that checkpoints of this run leave out."""
     background: BackgroundSaves | None = None
     """None until a step before the first save in the background."""
     _plan: SavePlan | None = None

@@ -24,6 +24,7 @@ from planc.runtime.errors import RunError
 from planc.runtime.extensions import arguments_of, load_extension
 from planc.runtime.torch import private
 from planc.runtime.torch.extensions.trials import RefusedError, tried
+from planc.runtime.torch.parallel.by_parameter import ByParameter
 from planc.runtime.torch.parallel.local_parts import kept_like, local_of
 from planc.runtime.torch.run import Run
 
@@ -43,7 +44,7 @@ Update = Callable[[Tensor, Tensor, dict[str, Tensor], float, float, int], object
 """Updates a parameter by its gradient and state, with lr, weight decay and the number of the update."""
 
 
-class OwnOptimizer(Optimizer):
+class OwnOptimizer(ByParameter):
     """Calls the plan's function on each parameter, or on this rank's part of it."""
 
     def __init__(
@@ -54,15 +55,7 @@ class OwnOptimizer(Optimizer):
         self._update = update
         self._steps: dict[Tensor, int] = {}
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        assert closure is None, "gradients are there already"
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._step(parameter, lr=float(group["lr"]), weight_decay=group["weight_decay"])
-
-    def _step(self, parameter: Tensor, *, lr: float, weight_decay: float) -> None:
+    def update(self, parameter: Tensor, *, lr: float, weight_decay: float) -> None:
         state = self.state[parameter]
         if not state:
             self._steps[parameter] = 0

@@ -1,4 +1,4 @@
-"""What the trials of all kinds of extensions share."""
+"""The part that trials of all kinds of extensions share."""
 
 from __future__ import annotations
 

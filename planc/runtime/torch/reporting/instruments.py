@@ -46,7 +46,7 @@ class Instruments:
     """The last logged step's, until it is written."""
     rank_log: RankLog | None = None
     readers: Readers | None = None
-    """What the program that started the run reads of it."""
+    """The readers of the program that started the run."""
     following: Following | None = None
     """The trackers, if the plan names any and this is rank 0."""
     clock: PhaseClock = field(init=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import pad
-from torch.optim import Optimizer
 
 from planc.modeling.draws import GOLDEN, mix
 from planc.optimizers.stored_adamw import AT_ONCE, MOMENTS, SCALE, AdamW8bit, StoredAdamW, codes
 from planc.runtime.torch import private
 from planc.runtime.torch.dropout.masks import random_bits, row_hashes
 from planc.runtime.torch.parallel.blocks import Slices, blocks
+from planc.runtime.torch.parallel.by_parameter import ByParameter
 from planc.runtime.torch.parallel.local_parts import kept_like, local_of
 from planc.runtime.torch.parallel.packing import Packing
 
@@ -35,7 +35,7 @@ class _Rows:
     key: Tensor
 
 
-class StoredAdam(Optimizer):
+class StoredAdam(ByParameter):
     """AdamW of one of the kinds of `StoredAdamW`: a parameter after the other, some rows at a time."""
 
     def __init__(
@@ -55,15 +55,7 @@ class StoredAdam(Optimizer):
         with private.without_modes():
             self._places = {member: _along(member, packings.get(member)) for member in members}
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        assert closure is None, "gradients are there already"
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, lr=float(group["lr"]), weight_decay=group["weight_decay"])
-
-    def _update(self, parameter: Tensor, *, lr: float, weight_decay: float) -> None:
+    def update(self, parameter: Tensor, *, lr: float, weight_decay: float) -> None:
         state, given = self.state[parameter], parameter.grad
         assert given is not None, "the caller looked"
         if not state:
