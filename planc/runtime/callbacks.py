@@ -19,7 +19,7 @@ _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """What a callback returns to end the run after the step that is done, as if it were the last.
+    """A callback's request to end the run after the step that is done, as if it were the last.
 
     All ranks end after the same step, and save what a run saves at its end. It is enough that one asks.
     """

@@ -11,7 +11,7 @@ from planc.runtime.numerics import ranks_text
 from planc.tables import plural
 
 Collectives = Mapping[tuple[str, tuple[str, ...], int | None], int]
-"""How many there are, by (kind, dims of the group, bytes of the rank's input). None: any number of bytes, as
+"""Collectives by (kind, dims of the group, bytes of the rank's input), counted. None: any number of bytes, as
 routers decide how many tokens a rank sends."""
 Predictions = Mapping[str, Collectives]
 """Predictions by the op that ends the count: `optimizer.step` for those of every step, others for their own
@@ -45,7 +45,7 @@ def differences_of(rank: int, data: Mapping[str, Any]) -> Differences:
 
 
 def differences(rank: int, predicted: Collectives, sent: Sent) -> Differences:
-    """How the collectives that a rank sent differ from those predicted.
+    """Compare the collectives that a rank sent with those predicted.
 
     Bytes are predicted for rank 0: others may hold smaller shards, but send as often.
     """

@@ -13,7 +13,7 @@ def num_cpus() -> int:
 
 
 def unsupported_system(command: str) -> str | None:
-    """Why ranks can't run on this system; None if they can."""
+    """Explain why ranks can't run on this system; None if they can."""
     if os.name == "posix":
         return None
     return f"planc {command} trains a model, which needs Linux or macOS (WSL 2 on Windows)"

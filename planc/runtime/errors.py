@@ -10,8 +10,8 @@ from planc.outgoing import message_text
 from planc.source import Span
 
 STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
-"""What ends a program or a generator. Any other BaseException is an error, such as a panic of a library in
-Rust: where all errors are caught, `except STOPS: raise` comes before `except BaseException`."""
+"""Exceptions that end a program or a generator. Any other BaseException is an error, such as a panic in Rust:
+where all errors are caught, `except STOPS: raise` comes before `except BaseException`."""
 
 
 class ExitCode(IntEnum):

@@ -20,7 +20,7 @@ MAX_BYTES = 4_000_000
 
 
 def load_extension(extension: Extension, *, base: Path, is_allowed: bool) -> Callable[..., Any]:
-    """What the file registers under the extension's name, with the file's code run.
+    """Run the file, and return the function that it registers under the extension's name.
 
     RunError unless that is allowed, and if the file is not the one that the plan was compiled with, if it
     imports other files of the plan's directory, or if its code fails.

@@ -62,7 +62,7 @@ def require_model(model: HubModel, *, with_weights: bool, say: Say) -> Path:
 
 
 def _lacks(folder: Path, *, with_weights: bool) -> str | None:
-    """What is missing in a model's directory; None if it is complete."""
+    """Describe what is missing in a model's directory; None if it is complete."""
     if not (folder / "config.json").is_file():
         return f"{folder / 'config.json'} is missing"
     if not with_weights:

@@ -29,7 +29,7 @@ _HELPS = {
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a run is. Steps count from 1, 0 during setup; `micro_step` counts from 0 within a step."""
+    """The position of a run. Steps count from 1, 0 during setup; `micro_step` counts from 0 within a step."""
 
     step: int = 0
     micro_step: int = 0
@@ -45,7 +45,7 @@ class Backend(Protocol):
         """Execute one op. `accumulate` never comes here: the interpreter unrolls it."""
 
     def order_of(self, op: Accumulate) -> Sequence[Action]:
-        """What this rank runs in a step of a pipeline, in order; empty without a pipeline."""
+        """Return this rank's actions in a step of a pipeline, in order; empty without a pipeline."""
 
     def finish_order(self) -> None:
         """All that `order_of` had is done: wait until what it sent has left."""

@@ -20,7 +20,7 @@ class Level:
     deviation: float
 
     def deviations(self, loss: float) -> float:
-        """How many deviations a loss is above the median."""
+        """Return by how many deviations a loss is above the median."""
         return (loss - self.median) / self.deviation
 
 

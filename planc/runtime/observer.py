@@ -69,7 +69,7 @@ class StepMetrics:
     seconds: float
     memory_bytes: int
     epoch: float | None = None
-    """How often the training data has been consumed: of a mixture, all of its sequences together."""
+    """The number of passes over the training data: of a mixture, over all of its sequences together."""
     sources: tuple[SourceMetrics, ...] = field(default=())
     """The step by source of a mixture; its sums are `tokens`, `labels` and the sum of the losses."""
     sample_ids: tuple[int, ...] = field(default=())
@@ -91,15 +91,15 @@ class StepMetrics:
     expert_load: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """The tokens of this step that each expert got, over all ranks, by module of stacked experts."""
     balance_loss: float | None = None
-    """What the balance of experts adds to `loss` in training; None without such a loss."""
+    """The loss for the balance of experts that training adds to `loss`; None without one."""
     z_loss: float | None = None
-    """What the z-loss of routers adds."""
+    """The z-loss of routers that training adds to `loss`; None without one."""
     custom: Mapping[str, float] = field(default_factory=dict)
     """The metrics of the program that started the run, by name."""
 
 
 WaitCause = Literal["start", "memory", "copies", "ranks", "end"]
-"""What training waits for in a save behind it: its `start`; `memory` to copy into and `copies`, before the
+"""The causes of waits for a save behind training: its `start`; `memory` to copy into and `copies`, before the
 optimizer's step; `ranks` that are asked whether it has ended; its `end`, before the next or the run's end."""
 
 
@@ -121,7 +121,7 @@ class SaveTimes:
 
 class Observer(Protocol):
     def preparing(self, what: str) -> None:
-        """What setup does next, in a line."""
+        """Setup begins its next part, described in a line."""
 
     def started(self, *, first_step: int, num_steps: int) -> None:
         """Setup is done; training starts at `first_step`."""

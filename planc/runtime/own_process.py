@@ -24,7 +24,7 @@ class NoAnswerError(Exception):
 
 
 def ask(module: str, request: object, *, seconds: int, environment: Mapping[str, str]) -> Any:
-    """What `main` of a module answers to a request, in a process with these variables too. NoAnswerError."""
+    """Return a module's answer from its `main`, in a process with these variables too. NoAnswerError."""
     root = str(Path(planc.__file__).parents[1])
     import_path = [*dict.fromkeys([*(os.path.abspath(entry) for entry in sys.path), root])]
     try:

@@ -1,4 +1,4 @@
-"""How this process was started: torchrun's environment, read strictly. No torch here."""
+"""This process's launch: torchrun's environment, read strictly. No torch here."""
 
 from __future__ import annotations
 

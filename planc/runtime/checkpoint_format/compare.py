@@ -18,7 +18,7 @@ class Difference:
 
 
 def differences(before: Manifest, after: Manifest) -> tuple[Difference, ...]:
-    """How the second differs from the first, the run's facts before the tensors'. Values are not read."""
+    """Return the changes from `before` to `after`: the run's facts, then its tensors. Values are not read."""
     return (*_of_facts(before, after), *_of_tensors(before, after))
 
 

@@ -1,4 +1,4 @@
-"""How tensors are cut into chunks, and which rank writes each, in a few numbers however many ranks there are.
+"""Grids: the chunks of tensors and the rank that writes each, in a few numbers for any number of ranks.
 
 Sharding cuts a tensor along its dims, each independently, so the chunks of all ranks are the cells of a grid.
 A grid states the cuts of each dim, and the cells' ranks in the grid's order, both as runs of numbers that

@@ -1,4 +1,4 @@
-"""Where checkpoints are: `root/step-N`, committed by the rename that gives the directory this name."""
+"""Paths of checkpoints: `root/step-N`, committed by the rename that gives the directory this name."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def latest(root: Path) -> int | None:
 
 
 def leftovers(root: Path) -> tuple[Path, ...]:
-    """What dead saves and deletions have left, of steps below the latest one.
+    """Return directories that dead saves and deletions have left, of steps below the latest one.
 
     A save of a higher step may be under way.
     """

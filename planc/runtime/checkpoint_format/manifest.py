@@ -103,7 +103,7 @@ class Batch(Record):
 
 
 class Progress(Record):
-    """Where the run is after `step` optimizer steps.
+    """The run's progress after `step` optimizer steps.
 
     `samples_consumed` counts sequences over all ranks, so it means the same on every mesh. `seed` and
     `step` determine every random draw of the next step; no generator state is kept.

@@ -70,7 +70,7 @@ class Taker(Protocol):
 
 
 def shares(manifest: Manifest, *, rank: int, world_size: int) -> tuple[Share, ...]:
-    """What one of `world_size` ranks verifies: all ranks together verify every chunk once.
+    """Return the parts that one of `world_size` ranks verifies: all together verify every chunk once.
 
     A rank gets its own part if as many ranks saved it, and neighbors' parts otherwise: most of what it reads.
     """

@@ -1,4 +1,4 @@
-"""What the records of a checkpoint are made of: strict JSON, bounded numbers, names without separators."""
+"""The parts of a checkpoint's records: strict JSON, bounded numbers, names without separators."""
 
 from __future__ import annotations
 

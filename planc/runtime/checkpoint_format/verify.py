@@ -45,7 +45,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def parse_manifest(text: str, *, directory: Path) -> Manifest:
-    """What `read_manifest` returns and raises, of a text already read."""
+    """Parse the text of a manifest that is already read; otherwise as `read_manifest`."""
     content, is_as_sealed = unseal(text)
     try:
         manifest = Manifest.model_validate_json(content)

@@ -47,7 +47,7 @@ class BadDocuments:
         self._found.append((place, error.message[:MAX_MESSAGE]))
 
     def usable(self, make: Callable[..., Made], *arguments: object, **named: object) -> Iterator[Made]:
-        """What `make` returns; nothing if it raises a DataError, which sets the document aside."""
+        """Yield the result of `make`; nothing if it raises a DataError, which sets the document aside."""
         try:
             made = make(*arguments, **named)
         except DataError as error:

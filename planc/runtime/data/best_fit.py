@@ -12,7 +12,7 @@ _WINDOW_SEQUENCES = 64
 
 
 class Sized(Protocol):
-    """What takes up positions."""
+    """A piece whose length is the number of positions that it takes."""
 
     def __len__(self) -> int: ...
 

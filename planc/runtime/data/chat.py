@@ -55,7 +55,7 @@ class Conversation:
 
     origin: str
     content: bytes
-    """What `chat_rows.talks` makes of the row, in JSON."""
+    """The conversation that `chat_rows.talks` makes of the row, as JSON."""
     whole: bytes = b""
     """The content with all turns, if this has some of them: what is held out, is so with all of its turns."""
 

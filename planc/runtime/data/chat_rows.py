@@ -42,7 +42,7 @@ _RESERVED = frozenset(
         *("return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
     )
 )
-"""What planc passes to a template itself, and what transformers takes out of its arguments."""
+"""Arguments of templates that rows can't give: planc passes them itself, or transformers takes them out."""
 _FOREIGN: Mapping[str, str] = {
     **dict.fromkeys(
         ("instruction", "input", "output", "question", "answer", "query", "response"),
@@ -57,7 +57,7 @@ _FOREIGN: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How rows are read. `field` is the key of the messages; None for those that rows usually have.
+    """Options for reading rows. `field` is the key of the messages; None for those that rows usually have.
 
     `ignore` names keys of rows and of messages to leave out.
     """
@@ -126,7 +126,7 @@ def _kind(row: Mapping[str, object], *, field: str | None, origin: str) -> tuple
 
 
 def _hints(keys: Iterable[str]) -> tuple[str, ...]:
-    """What to do about the keys of other formats."""
+    """Return the help for keys of other formats."""
     return tuple(dict.fromkeys(_FOREIGN[key] for key in keys if key in _FOREIGN))
 
 
@@ -321,7 +321,7 @@ def _turns(
 
 
 def _parts(messages: Messages, *, num_prompt: int | None) -> list[tuple[int, int]]:
-    """Where turns start and stop: a question after answers starts the next one."""
+    """Return the start and stop of each turn: a question after answers starts the next one."""
     starts, has_answer = [0], False
     for index, message in enumerate(messages):
         if has_answer and message["role"] == "user":

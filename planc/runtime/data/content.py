@@ -32,7 +32,7 @@ def _zstd(raw: BinaryIO) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Compression:
-    """How a compressed file begins, and what reads it."""
+    """A compression format: the first bytes of its files, and the function that opens them."""
 
     magic: bytes
     open: Callable[[BinaryIO], Any]

@@ -65,7 +65,7 @@ def _with_class(files: Files) -> Files:
 
 
 def _behavior(files: TokenizerFiles) -> object:
-    """What a tokenizer makes of some texts, and its special tokens; why it can't be loaded."""
+    """Return a tokenizer's ids of some texts, and its special tokens; the error if it can't be loaded."""
     try:
         with contextlib.closing(replace(files, chat_templates={}).load(num_processes=1)) as loaded:
             return _of_texts(loaded)

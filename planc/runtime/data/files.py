@@ -55,7 +55,7 @@ def matched_files(patterns: tuple[str, ...], *, base: Path) -> tuple[str, ...]:
 
 
 def _no_file_help(pattern: str, *, base: Path) -> str:
-    """Where a pattern starts, and what is there in place of the files."""
+    """Return the help for a pattern that matches nothing: where it starts, and what is there instead."""
     start = f"patterns are relative to {os.path.abspath(base)}"
     found = without_file(pattern, base=base)
     if found is None:

@@ -30,7 +30,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchSource:
-    """What one data-parallel rank reads. `global_batch` and `micro_batch` count sequences."""
+    """The sequences that one data-parallel rank reads. `global_batch` and `micro_batch` count sequences."""
 
     dataset: Dataset
     order: Order
@@ -131,7 +131,7 @@ class BatchLoader:
 
     @property
     def epoch(self) -> float:
-        """How often all sequences have been consumed."""
+        """The number of passes over all sequences so far."""
         return self.samples_consumed / self.source.order.num_sequences
 
     def next_ids(self) -> list[int]:

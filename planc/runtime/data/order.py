@@ -56,7 +56,7 @@ class Epoch:
     bucket_size: int = MAX_IDS_IN_MEMORY
     stream: int = 0
     _ends: SampleIds | None = None
-    """Where each bucket ends in the permutation; None until keys have been counted."""
+    """Ends of the buckets in the permutation; None until keys have been counted."""
     _bucket: tuple[int, SampleIds] | None = None
     """The number and the ids of the bucket used last."""
     _earlier: tuple[int, SampleIds] | None = None
@@ -70,7 +70,7 @@ class Epoch:
         return self._bucket[1][offset - begin : offset - begin + count]
 
     def counts(self, offset: int, *, sizes: Sequence[int]) -> SampleIds:
-        """How many of the first `offset` ids are of each source. Its sizes must always be the same."""
+        """Count the first `offset` ids by source. Its sizes must always be the same."""
         number, begin = self._place(offset)
         if self._earlier is None or self._earlier[0] != number:
             earlier = np.zeros(len(sizes), dtype=np.int64)
@@ -170,7 +170,7 @@ class Order(Protocol):
 
     def sample_ids(self, start: int, *, count: int) -> SampleIds: ...
     def consumed(self, position: int) -> tuple[int, ...]:
-        """How many sequences of each source of a mixture come before a position."""
+        """Count the sequences of each source of a mixture that come before a position."""
         ...
 
     def fresh(self) -> Order:

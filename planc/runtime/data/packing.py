@@ -38,7 +38,7 @@ class Encoded:
     is_target: Flags | None
     num_text_bytes: int
     origin: str = ""
-    """Where the document came from."""
+    """The document's place in the data, for messages."""
     unread: str = ""
     """The field of that name of its `Tokens`, and so is `stops`."""
     stops: bool = True
@@ -73,9 +73,9 @@ class PackedDataset:
     num_text_bytes: int
     """Length of all documents in UTF-8."""
     document_starts: Positions | StoredStarts | None = None
-    """Where documents start in `tokens`, ascending."""
+    """Starts of documents in `tokens`, ascending."""
     is_target: Stored | None = None
-    """Which tokens may be labels; None for all."""
+    """The mask of tokens that may be labels; None for all."""
 
     @property
     def num_tokens(self) -> int:

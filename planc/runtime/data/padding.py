@@ -48,9 +48,9 @@ class PaddedDataset:
     totals: Totals
     """All documents that were read, and those that were shortened or left out."""
     document_starts: Positions | StoredStarts | None = None
-    """Where documents start in `tokens`, ascending; None for one in each sequence."""
+    """Starts of documents in `tokens`, ascending; None for one in each sequence."""
     is_target: Stored | None = None
-    """Which tokens may be labels; None for all."""
+    """The mask of tokens that may be labels; None for all."""
 
     @property
     def num_documents(self) -> int:

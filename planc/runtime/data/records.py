@@ -30,7 +30,7 @@ class Record(NamedTuple):
 
 
 Rows = Callable[[Iterator[Record]], Iterator[Record]]
-"""What becomes of rows before they are documents; `iter` leaves them as they are."""
+"""A change of rows before they are documents; `iter` leaves them as they are."""
 
 
 def file_records(

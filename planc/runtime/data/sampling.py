@@ -28,7 +28,7 @@ _MAX_TEXT_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class Sampling:
-    """How much of a source is read, and what has been read."""
+    """Limits on how much of a source is read, and the amount read."""
 
     max_rows: int = 400
     """The number of rows from the beginning of all files."""

@@ -1,4 +1,4 @@
-"""Which source each position of a mixture takes, in closed form: nothing of the data is needed."""
+"""The source of each position of a mixture, in closed form: nothing of the data is needed."""
 
 from __future__ import annotations
 

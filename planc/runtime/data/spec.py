@@ -12,7 +12,7 @@ Packing = Literal["attend", "isolate", "whole", "none"]
 isolate, and no document is split between sequences, which are padded. none: one document a sequence,
 padded."""
 TooLong = Literal["truncate", "skip"]
-"""What becomes of documents that are longer than a sequence, where sequences hold whole documents."""
+"""The treatment of documents that are longer than a sequence, where sequences hold whole documents."""
 
 
 @dataclass(frozen=True, slots=True)

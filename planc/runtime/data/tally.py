@@ -16,7 +16,7 @@ NUM_LONGEST = 5
 
 @dataclass(slots=True)
 class Tally:
-    """What documents have in common."""
+    """Totals over documents, and the longest of them."""
 
     num_documents: int = 0
     num_tokens: int = 0

@@ -28,7 +28,7 @@ Files = Mapping[str, bytes]
 """The content of a tokenizer's files, by their paths in its directory."""
 
 _DECIDING_KEYS = ("model_type", "model_name", "tokenizer_class", "auto_map", "transformers_version")
-"""What transformers reads of a model's configuration when it loads the tokenizer next to it."""
+"""Keys of a model's configuration that transformers reads when it loads the tokenizer next to it."""
 
 
 def read_tokenizer_files(path: Path, *, name: str, reads: Reads | None = None) -> Files:
@@ -66,7 +66,7 @@ def _changes_ids(name: str) -> bool:
 
 
 def _deciding(name: str, content: bytes) -> bytes:
-    """What decides ids of a file that also holds other settings."""
+    """Return the part of a file that decides ids: some files also hold other settings."""
     if name not in (MODEL_CONFIG, SETTINGS):
         return content
     try:
@@ -83,7 +83,7 @@ def _deciding(name: str, content: bytes) -> bytes:
 
 
 def deciding_of(config: bytes) -> dict[str, Any]:
-    """What decides a tokenizer's class in a model's config.json; empty for a damaged one."""
+    """Return what decides a tokenizer's class in a model's config.json; empty for a damaged one."""
     try:
         settings = json.loads(config)
     except (ValueError, RecursionError):
@@ -112,7 +112,7 @@ def chat_templates_of(files: Files, *, name: str) -> Templates:
 
 
 def settings_of(files: Files, *, name: str) -> dict[str, Any]:
-    """What tokenizer_config.json has; empty without one. Raises DataError for a damaged one."""
+    """Parse tokenizer_config.json; empty without one. Raises DataError for a damaged one."""
     if SETTINGS not in files:
         return {}
     name = f"{name}/{SETTINGS}"

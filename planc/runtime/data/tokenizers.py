@@ -48,7 +48,7 @@ class Tokenizer(Protocol):
     def end_of_document(self) -> int: ...
     @property
     def marks(self) -> str:
-        """What a document begins and ends with, in words; empty if there is no choice."""
+        """Describe the tokens at a document's start and end; empty if there is no choice."""
         ...
 
     def encode(self, documents: Iterable[AnyDocument]) -> Iterator[Tokens | Fault]:
@@ -178,7 +178,7 @@ def share_cpus(num_sharing: int) -> None:
 
 
 def _num_processes() -> int:
-    """How many processes tokenize at once: what the tokenizers library takes for its number of threads.
+    """Return the number of processes that tokenize at once, as the tokenizers library sets its threads.
 
     DataError if the variable is malformed. 0 is as without it, as in that library.
     """

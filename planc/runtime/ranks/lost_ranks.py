@@ -1,4 +1,4 @@
-"""Which ranks a run lost, and what they were doing, from the ranks' own records."""
+"""The ranks that a run lost, and what they were doing, from the ranks' own records."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _reason(record: Whereabouts, life: Callable[[Whereabouts], str]) -> str:
 
 
 def process_life(record: Whereabouts) -> str:
-    """What is wrong with a process of this machine, from /proc; empty if it runs, or without /proc."""
+    """Describe what is wrong with a process of this machine, from /proc; empty if it runs or has no /proc."""
     if not Path("/proc/self/stat").exists():
         return ""
     try:

@@ -155,7 +155,7 @@ def majority(digests: Sequence[str]) -> int:
 
 
 def differences(own: Iterable[Entry], expected: Iterable[Entry]) -> list[Difference]:
-    """Where a record differs from another, the most specific entries first."""
+    """Return the entries in which two records differ, the most specific first."""
     ours, theirs = _by_name(own), _by_name(expected)
     kinds = get_args(Kind)
     found = [

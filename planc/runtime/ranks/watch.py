@@ -33,12 +33,12 @@ from planc.runtime.ranks.whereabouts import RUN_BYTES, SIZE_BYTES, Board, Folder
 T = TypeVar("T")
 
 BEAT_SECONDS = 2.0
-"""How often a record is published if ranks are on several machines."""
+"""The interval between publications of a record if ranks are on several machines."""
 _SILENT_SECONDS = 2.5 * BEAT_SECONDS
 _MUTE_SECONDS = 3 * _SILENT_SECONDS
 """The limit in place of `_SILENT_SECONDS`, if silence is the only sign of a lost rank."""
 _PARTING_SECONDS = 1.0
-"""How long a process that closed its connections may take until the system reports it as ended."""
+"""The longest time until the system reports the end of a process that closed its connections."""
 _POLL_SECONDS = 0.05
 _OVERDUE_SECONDS = 1.0
 _TAKES_ITS_TIME = frozenset(
@@ -112,7 +112,7 @@ class Watch:
         self.board.enter(op, step=step, micro_step=micro_step)
 
     def cut_off(self) -> str | None:
-        """What happened to the ranks that this one lost; None if none stands out. This rank then ends."""
+        """Describe what happened to the ranks that this one lost; None if unknown. This rank then ends."""
         return self._find(self._lost, state=State.CUT_OFF)
 
     def failed(self, message: str) -> None:
@@ -133,7 +133,7 @@ class Watch:
         self._find(lambda: None, state=State.CUT_OFF)
 
     def known_lost(self) -> str | None:
-        """What happened to ranks that ended too soon or fell silent; None if no rank did.
+        """Describe what happened to ranks that ended too soon or fell silent; None if no rank did.
 
         Unlike after `cut_off`, this rank may continue.
         """
@@ -163,7 +163,7 @@ class Watch:
         return self._effort.attempt(f"{verb} {folder.file(self.launch.rank)}", lambda: action(folder))
 
     def _find(self, find: Callable[[], str | None], *, state: State, message: str = "") -> str | None:
-        """What `find` returns, after this rank has recorded how it ends itself."""
+        """Return the result of `find`, after this rank has recorded how it ends itself."""
         self.claim()
         self.board.end(state, message=message)
         try:

@@ -1,4 +1,4 @@
-"""Where each rank is: one fixed record per rank, cheap to write at every op, readable by the others."""
+"""The position of each rank in a record of fixed size, cheap to write at every op, readable by the others."""
 
 from __future__ import annotations
 
@@ -164,5 +164,5 @@ class Folder:
             return None
 
     def file(self, rank: int) -> Path:
-        """Where a rank's record is."""
+        """Return the path of a rank's record."""
         return self.path / f"rank-{rank}"

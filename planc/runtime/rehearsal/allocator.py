@@ -1,4 +1,4 @@
-"""What CUDA's caching allocator reserves for a sequence of allocations.
+"""The memory that CUDA's caching allocator reserves for a sequence of allocations.
 
 The allocator uses expandable segments (PYTORCH_CUDA_ALLOC_CONF): every stream has a segment for small blocks
 and one for large ones.

@@ -1,4 +1,4 @@
-"""What compiled modules keep and make, without a compiler: the partitioner's graphs, run node by node.
+"""Tensors that compiled modules keep and make, without a compiler: the partitioner's graphs, node by node.
 
 Inductor gets the graphs that AOTAutograd's partitioner makes of a module: a forward, what it saves, and a
 backward that computes the rest again. It writes one kernel for neighboring pointwise ops and reductions, so

@@ -54,7 +54,7 @@ class Measured:
     held_bytes: int
     """The sum of every stream's own peak: another stream can't reuse memory freed on this one."""
     reserved_bytes: int
-    """What the allocator reserves on the device for that, including the gaps between blocks."""
+    """The bytes that the allocator reserves on the device for that, including the gaps between blocks."""
     notes: tuple[str, ...] = ()
     """The results of the trials of the plan's own code."""
 

@@ -45,7 +45,7 @@ class Figures:
         return Figures(_plus(self.sent, other.sent, times=times), _plus(self.peaks, other.peaks, times=times))
 
     def minus(self, other: Figures) -> Figures:
-        """What one more layer adds; figures of segments that only the first has are left out."""
+        """Return the figures that one more layer adds; segments that only `self` has are left out."""
         known = {segment for segment, _, _ in other.peaks}
         sent = _plus(self.sent, other.sent, times=-1)
         peaks = Counter({key: size - other.peaks[key] for key, size in self.peaks.items() if key[0] in known})
@@ -64,7 +64,7 @@ def rehearse_rank(graph: Graph, rank: int, *, base: Path, dropped: frozenset[str
 
 
 def measure(graph: Graph, stack: Stack, *, base: Path, rank: int = 0) -> Measured:
-    """What a rank sends and holds with all layers: a short stack, and what each kind's layers add to it."""
+    """Measure what a rank sends and holds with all layers: a short stack, and what each kind's layers add."""
     short = _backend_after(graph, rank, base=base, dropped=stack.dropped())
     first, lives = _figures(graph, short), short.memory.lives()
     whole = first
@@ -133,7 +133,7 @@ def _measured(
 
 
 def _in_whole_messages(sent: Counter[SentKey], *, short: Counter[SentKey]) -> Counter[SentKey]:
-    """What was sent, if some messages hold a part of every layer: one more layer makes them longer.
+    """Correct the messages sent if some hold a part of every layer: one more layer makes them longer.
 
     Such a length of the short stack is then missing, as often as there are new lengths. The number of
     messages and their total bytes are linear. A message may grow to the length of another one.

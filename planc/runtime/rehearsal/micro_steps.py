@@ -1,4 +1,4 @@
-"""Which micro-steps of a step a rehearsal runs, and how many of the step's each of them represents."""
+"""The micro-steps that a rehearsal runs, and how many of the step's each of them represents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planc.pipelining.orders import Order
 
 
 def micro_steps(graph: Graph, rank: int) -> tuple[int, ...]:
-    """How many micro-steps of a step are like each one that is run.
+    """Return how many micro-steps of a step each one that is run represents.
 
     Without a pipeline there are two: the last, in which gradients are reduced, and one for all before it; and
     the first, if no other gathers parameters.

@@ -1,4 +1,4 @@
-"""Which ranks of a world to rehearse: one of every class that can differ."""
+"""The ranks of a world to rehearse: one of every class that can differ."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from planc.vocab import MeshDim, sharded_lengths
 def rehearse(
     graph: Graph, *, base: Path, measured_stage: int = 0, report: Callable[[str], None] = lambda text: None
 ) -> Rehearsal:
-    """What would fail, and what one rank sends and holds. Relative paths are resolved against `base`.
+    """Return the failures, and what one rank sends and holds. Relative paths are resolved against `base`.
 
     That is the first rank of all, and in a pipeline the first of the pp rank `measured_stage`. Runs in a
     process without a process group, and reports progress to `report`. Failures of the graph's ops are
@@ -71,7 +71,7 @@ def rehearse(
 def _measure(
     graph: Graph, plain: Graph, stack: Stack, *, base: Path, rank: int, report: Callable[[str], None]
 ) -> Measured:
-    """What a rank sends and holds; not compiled, where compiled code can't be traced on fake tensors."""
+    """Measure what a rank sends and holds; not compiled, if compiled code can't be traced on fake tensors."""
     try:
         return measure(graph, stack, base=base, rank=rank)
     except RunError as error:

@@ -1,4 +1,4 @@
-"""Which layers a rehearsal runs: of equal layers, only a few need to run.
+"""The layers that a rehearsal runs: of equal layers, only a few need to run.
 
 Two layers of a list are equal if their modules have the same types, shapes and settings, and the graph does
 the same to them. Of each kind the first two and the last two run; what the rest would add is linear in their
@@ -118,7 +118,7 @@ def _is_held_with_others(layer: str, graph: Graph) -> bool:
 
 
 def _treatment(graph: Graph) -> dict[str, list[object]]:
-    """What setup does to each module and parameter, by fqn."""
+    """Return what setup does to each module and parameter, by fqn."""
     found: dict[str, list[object]] = defaultdict(list)
     for index, op in enumerate(graph.setup):
         match op:
@@ -153,7 +153,7 @@ def _treatment(graph: Graph) -> dict[str, list[object]]:
 
 
 def _within(treatment: dict[str, list[object]], layer: str) -> tuple[object, ...]:
-    """What is done inside one layer, by names relative to it."""
+    """Return what setup does inside one layer, by names relative to it."""
     prefix = f"{layer}."
     return tuple(
         (fqn.removeprefix(layer), *done)

@@ -211,7 +211,7 @@ def _temporary(folder: Path) -> Path:
 
 
 def _aside(folder: Path) -> Path:
-    """Where an earlier export is kept while the new one takes its place."""
+    """Return the path that keeps an earlier export while the new one takes its place."""
     return folder.with_name(f"{folder.name}.old.tmp")
 
 

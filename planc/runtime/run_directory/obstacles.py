@@ -32,7 +32,7 @@ class Obstacle:
 
 
 def obstacles(folder: Path, graph: Graph) -> tuple[Obstacle, ...]:
-    """What a run of `graph` in `folder` would fail on when it resumes, saves or exports. Changes nothing."""
+    """Find what would keep a run of `graph` in `folder` from resuming, saving or exporting. Read-only."""
     saves = [op for op in graph.save if isinstance(op, SaveCheckpoint)]
     resumes = any(isinstance(op, ResumeCheckpoint) for op in graph.setup)
     found: list[Obstacle] = []

@@ -1,4 +1,4 @@
-"""How long a run needs to stop cleanly, and how long its launcher waits for that."""
+"""The time that a run needs to stop cleanly, and the time that its launcher waits for that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 TORCHRUN_GRACE_SECONDS = 30
-"""How long torchrun waits by default after it has forwarded a signal."""
+"""The time that torchrun waits by default after it has forwarded a signal."""
 _VARIABLES = ("PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
 """The variables that torchrun reads, in this order, without the option."""
 _OPTIONS = ("--shutdown-timeout", "--shutdown_timeout")
@@ -33,7 +33,7 @@ class Stretches:
 
 
 def grace_seconds(environment: Mapping[str, str], agent: Sequence[str]) -> int:
-    """How long torchrun waits for a run to end. `agent` is its command line, empty if unknown."""
+    """Return how long torchrun waits for a run to end. `agent` is its command line, empty if unknown."""
     given = [_value(words) for words in _pairs(agent)] + [environment.get(name) for name in _VARIABLES]
     seconds = next((text for text in given if text and text.isascii() and text.isdecimal()), None)
     return TORCHRUN_GRACE_SECONDS if seconds is None else int(seconds)

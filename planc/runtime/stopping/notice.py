@@ -24,7 +24,7 @@ class Notice:
     saves: bool = True
     """The plan saves checkpoints."""
     undone: list[str] = field(default_factory=list)
-    """What the run left undone, as text; the same command does it."""
+    """Work that the run left undone, as text; the same command does it."""
     is_agreed: bool = False
     """All ranks end after `step`."""
     may_end_early: bool = False

@@ -1,4 +1,4 @@
-"""Where a run can stop: points that every rank passes in the same order, and how ranks agree on one of them.
+"""Points where a run can stop: every rank passes them in the same order, and ranks agree on one of them.
 
 A collective at each point would cost every run for the sake of the few that are stopped early. Here nothing
 is sent until a rank receives a signal. Then a thread of every rank freezes its own rank: it publishes the
@@ -20,7 +20,7 @@ from planc.runtime.numerics import ranks_text
 from planc.runtime.stopping.notice import Notice
 
 _LOOK_SECONDS = 0.5
-"""How late another rank may learn of a request."""
+"""The longest delay until another rank learns of a request."""
 _POLL_SECONDS = 0.02
 LONG_STEP_SECONDS = 5.0
 """A step that takes longer than this is abandoned between two micro-batches; a shorter one is finished."""

@@ -145,7 +145,7 @@ class Call:
     is_tuple: bool
 
     def function(self) -> Callable[[object, Op, dict[type[Any], Any]], None]:
-        """What executes an op on the values of a state. Every op of a run is executed so: it is short."""
+        """Return a function that executes an op on a state's values: short, as every op goes through it."""
         handler, takes, gives, ends, is_tuple = self.handler, self.takes, self.gives, self.ends, self.is_tuple
 
         def execute(run: object, op: Op, values: dict[type[Any], Any]) -> None:

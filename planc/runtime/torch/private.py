@@ -98,7 +98,7 @@ def num_graphs() -> int:
 
 
 def graph_breaks() -> Sequence[Any]:
-    """What cut graphs in this process, in order: each has a `reason`, and a `user_stack` of code lines."""
+    """Return this process's graph breaks in order, each with a `reason` and a `user_stack` of code lines."""
     # Lazy: as above.
     from torch._dynamo.utils import graph_break_reasons
 

@@ -1,4 +1,4 @@
-"""What is fixed of a run on this rank once it starts, and what its ops may call."""
+"""Facts of a run that are fixed on this rank once it starts, and the services that its ops call."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Paths:
 
 @dataclass(frozen=True)
 class Run:
-    """What ops make and change is not here: see `planc.graph.op.Resource`. Not slotted, as it caches."""
+    """The fixed facts of a run; what ops change is a `planc.graph.op.Resource`. Not slotted, as it caches."""
 
     graph: Graph
     plan_hash: str
@@ -65,7 +65,7 @@ class Run:
     work: Work | None = None
     """None if the FLOPs of a step are unknown."""
     store: dist.Store | None = None  # type: ignore[name-defined]
-    """Where ranks met; None for a single rank."""
+    """The store of the ranks' rendezvous; None for a single rank."""
     statements: Statements | None = None
     """None if a rank reports only for itself."""
     watch: Watch | None = None
@@ -79,7 +79,7 @@ class Run:
     shown: list[str] = field(default_factory=list)
     """The results of the trials of the plan's own code."""
     reads: Reads = field(default_factory=Reads)
-    """What this rank has read since the last agreement of ranks."""
+    """Reads of this rank since the last agreement of ranks."""
 
     @cached_property
     def has_queue(self) -> bool:
@@ -93,7 +93,7 @@ class Run:
 
     @cached_property
     def weights_device(self) -> torch.device:
-        """Where parameters, gradients and optimizer state are kept between uses."""
+        """The device that keeps parameters, gradients and optimizer state between uses."""
         offloads = any(isinstance(op, FullyShard) and op.cpu_offload for op in self.graph.setup)
         return torch.device("cpu") if offloads else self.device
 

@@ -70,7 +70,7 @@ class EvaluationSets:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What later steps and saves need to know of earlier ones."""
+    """Facts of earlier steps that later steps and saves need."""
 
     memory: Memory = field(default_factory=Memory)
     """The losses by which a guard judges."""
@@ -88,7 +88,7 @@ class Batch:
     began: float = 0.0
     """When the step began, by `time.perf_counter`."""
     reading_ns: int = 0
-    """How long reading took."""
+    """The time that reading took, in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """What backward has left at the parameters."""
+    """The gradients that backward has left at the parameters."""
 
     weights: Weights
 

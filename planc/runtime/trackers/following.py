@@ -15,9 +15,9 @@ from planc.tables import plural
 MAX_WAITING = 1000
 """Steps that a tracker may be behind; more are dropped, and counted."""
 FINISH_SECONDS = 30.0
-"""How long a finished run waits for its trackers."""
+"""The longest time that a finished run waits for its trackers."""
 FAILED_FINISH_SECONDS = 2.0
-"""How long a failed run waits, which must still report its failure."""
+"""The longest time that a failed run waits for them: it must still report its failure."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a tracker starts with. `first_step` is 1 unless a run is resumed."""
+    """The facts that a tracker starts with. `first_step` is 1 unless a run is resumed."""
 
     run_folder: Path
     plan_name: str

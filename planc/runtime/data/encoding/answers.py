@@ -1,4 +1,4 @@
-"""Where the messages of a conversation are in its text, for templates that mark no answers themselves.
+"""Locates a conversation's messages in its text, for templates that mark no answers themselves.
 
 An answer is what a model has to write: what follows the messages before it, rendered with a generation
 prompt, up to the end of its turn, without the space between turns. Templates write a message in other words
@@ -46,7 +46,7 @@ class Places:
     messages: Sequence[Message]
     render: Render
     ends_of_turn: Collection[str] = ()
-    """What the template writes after answers, as far as it is known: what ends so needs no search."""
+    """The template's texts after answers, as far as known: an answer that ends with one needs no search."""
     _whole: _Text = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class Places:
             yield start, low
 
     def start(self, index: int, *, low: int = 0, is_whole: bool = False) -> int:
-        """Where message `index` begins; an answer begins after its generation prompt, if it is not whole.
+        """Return where message `index` begins; an answer begins after its generation prompt, if not whole.
 
         It is not before `low`.
         """
@@ -103,7 +103,7 @@ class Places:
         return min(place + _common(self.text[place:], prompt), self._first_change(index, low=place))
 
     def _end_of_messages(self, without: _Text, before: _Text) -> int:
-        """Where the last message ends in both texts, of which `before` has a generation prompt."""
+        """Return where the last message ends in both texts, of which `before` has a generation prompt."""
         if without.text != before.text:
             return _common_end(without, before)
         if self.text.startswith(without.text):
@@ -113,7 +113,7 @@ class Places:
         return common if self.text.endswith(without.text[common:]) else len(without.text)
 
     def _stop(self, index: int, *, start: int) -> int:
-        """Where message `index` ends, before what the template writes at the end of every conversation."""
+        """Return where message `index` ends, before the template's text at the end of all conversations."""
         number = index + 1
         is_last = number == len(self.messages)
         after = self._whole if is_last else self._rendered(number, starts_answer=False)
@@ -141,7 +141,7 @@ class Places:
         return places[-1]
 
     def _end_of_turn(self, index: int, *, start: int, stop: int) -> int:
-        """Where an answer ends whose message stops at `stop`: after its end of turn, which may be missing."""
+        """Return where an answer ends whose message stops at `stop`: after its end of turn, if it has one."""
         seen = self.text[start:stop]
         for end in self.ends_of_turn:
             if seen.endswith(end):
@@ -160,7 +160,7 @@ class Places:
         return last + len(end.rstrip())
 
     def _again(self, before: _Text, common: int, *, index: int, low: int) -> int:
-        """Where the text has the end of `before.text[:common]`, which it does not have from its start on."""
+        """Find the end of `before.text[:common]` in the text, which does not begin with it."""
         high = self._first_change(index, low=low)
         # It is after the words of the message before, if the text has any of them.
         previous = self._first_change(index - 1, low=low)
@@ -177,7 +177,7 @@ class Places:
         return -place
 
     def _after_prompt(self, index: int, *, low: int) -> int:
-        """Where message `index` begins, if the messages before it can't be rendered alone, or are none."""
+        """Return where message `index` begins if those before it can't be rendered alone, or are none."""
         first = self._first_change(index, low=low)
         for number in range(index + 1, len(self.messages) + 1):
             try:
@@ -192,7 +192,7 @@ class Places:
         return first
 
     def _first_change(self, index: int, *, low: int) -> int:
-        """Where the text first changes with the words of message `index` and those after it."""
+        """Return where the text first changes with the words of message `index` and those after it."""
         try:
             changed = self._rendered_with(_changed(self.messages, since=index), starts_answer=False)
         except TemplateFault:
@@ -252,7 +252,7 @@ def _common_suffix(one: str, other: str) -> int:
 
 
 def _common_end(one: _Text, other: _Text) -> int:
-    """Where the last piece ends that both texts have in common from their start on."""
+    """Return the end of the last piece that both texts have in common from their start on."""
     length = _common(one.text, other.text)
     ends = set(other.ends)
     return max((end for end in takewhile(lambda end: end <= length, one.ends) if end in ends), default=0)

@@ -29,13 +29,13 @@ from planc.runtime.data.errors import DataError
 from planc.tables import format_bytes
 
 _ENVIRONMENT = ("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH")
-"""What the process gets of the environment, which holds keys."""
+"""Environment variables that the process gets: others may hold keys."""
 _ONE_THREAD = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """There is a process for each CPU, as only those render templates at once."""
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); " \
     "from planc.runtime.data.encoding.worker import main; main()"  # fmt: skip
 _PATIENCE = 20
-"""How many times its CPU time a batch may take on a busy machine."""
+"""The limit on a batch's elapsed time, in multiples of its CPU time: the machine may be busy."""
 _MAX_WORDS = 1 << 16
 _ID_TYPE = np.dtype("=u4")
 
@@ -61,7 +61,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a document has no tokens: a message is the document's name and `reason`.
+    """The reason that a document has no tokens: a message is the document's name and `reason`.
 
     It `is_certain` if the same document has it at any time, and on any machine.
     """
@@ -254,7 +254,7 @@ class _Process:
         return read_frame(self._process.stdout)
 
     def _death(self, *, seconds: int, memory: str) -> str:
-        """Why the process has ended without an answer."""
+        """Explain why the process has ended without an answer."""
         assert self._process.stderr is not None, "it is a pipe"
         words = self._process.stderr.read(_MAX_WORDS).decode(errors="replace")
         code = self._process.wait()
@@ -279,7 +279,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _import_path() -> list[str]:
-    """Where this process imports from, so the other one imports the same."""
+    """Return this process's import path, for the other one to import the same."""
     root = str(Path(planc.__file__).parents[1])
     return [*dict.fromkeys([*(os.path.abspath(path) for path in sys.path), root])]
 

@@ -1,4 +1,4 @@
-"""What a document begins and ends with: as the plan says, or as the tokenizer does itself."""
+"""The tokens at a document's start and end: as the plan says, or as the tokenizer adds them itself."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def around(loaded: LoadedTokenizer) -> tuple[Ids, Ids]:
 
 
 def marks(loaded: LoadedTokenizer, *, begin: Ids, end: int, has_template: bool) -> str:
-    """What documents begin and end with, in words."""
+    """Describe the tokens at the start and end of documents."""
     tokens = {number: token for token, number in loaded.ids.items()}
     if not begin:
         return f"documents end with {_shown(tokens, (end,))}"

@@ -1,4 +1,4 @@
-"""What a library may do while it loads a tokenizer's files, which come from anywhere: read those files.
+"""Restricts a library that loads a tokenizer's files, which come from anywhere, to reading those files.
 
 It reaches no network and no cache of the user, starts no process, and unpickles nothing.
 """
@@ -17,7 +17,7 @@ _REFUSED = {
     **dict.fromkeys(("socket.connect", "socket.getaddrinfo", "socket.bind"), "reaches for the network"),
     **dict.fromkeys(("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"), "starts a process"),
 }
-"""What Python reports before it does it, in words."""
+"""Audit events of Python that are refused, with the reason in words."""
 
 
 def set_up(cache: Path) -> None:

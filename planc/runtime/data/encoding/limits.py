@@ -11,7 +11,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a batch may take: a base, and more for each of its bytes.
+    """Limits on what a batch may take: a base, and more for each of its bytes.
 
     CPU time, so a busy machine rejects nothing that an idle one accepts. Tokenizers of published models take
     about a second and 100 MiB for a mebibyte.

@@ -104,7 +104,7 @@ def load_tokenizer(files: Files, *, name: str, folder: Path) -> LoadedTokenizer:
 
 
 def _from_folder(files: Files, *, name: str, folder: Path) -> Any:
-    """What `AutoTokenizer` makes of the files. Raises DataError."""
+    """Load the files with `AutoTokenizer`. Raises DataError."""
     set_up(folder / "no-cache")
     try:
         # It takes a second to import, which a tokenizer.json alone needs not wait for.
@@ -129,7 +129,7 @@ def _from_folder(files: Files, *, name: str, folder: Path) -> Any:
 
 
 def _remedy(files: Files) -> str:
-    """What to do about a tokenizer that does not load."""
+    """Return the help for a tokenizer that does not load."""
     missing = [library for module, library in _READERS.items() if importlib.util.find_spec(module) is None]
     if missing and TOKENIZER not in files and any(path.endswith((".model", ".spm")) for path in files):
         return f"install the libraries that read its vocabulary: pip install {' '.join(missing)}"

@@ -100,7 +100,7 @@ def _rendered(talk: Mapping[str, Any], template: Compiled | None, turn: Turn | N
 
 
 def _ended(found: Rendered, talk: Mapping[str, Any], turn: Turn, *, trains_ends: bool | None) -> Rendered:
-    """What is trained on, with the ends of turns that the plan trains on, and without others."""
+    """Add the ends of turns that the plan trains on to the targets, and remove the others."""
     targets, text, last = found.targets, found.text, len(talk["messages"]) - 1
     if trains_ends is not None and talk["target"] == "answers":
         targets = [*with_ends(text, targets, turn, is_trained=trains_ends)]
@@ -148,7 +148,7 @@ def _unread(
 
 
 def _marked(messages: Sequence[Message], skipped: Sequence[int], render: Render) -> Rendered:
-    """What the template marks as answers, without those of the skipped messages."""
+    """Render the answers that the template marks, without those of the skipped messages."""
     text, targets = unmarked("".join(render(messages, False)))
     require_no_address(text, messages)
     if skipped:

@@ -1,4 +1,4 @@
-"""What a template writes around answers: seen in a plain conversation, and trained on as the plan says."""
+"""A template's text around answers: seen in a plain conversation, and trained on as the plan says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planc.runtime.data.encoding.template import Render, Span, TemplateFault, un
 
 _WORD = "answer"
 _SPACES = ("", "\n", "\n\n", " ")
-"""What templates write between turns."""
+"""Spaces that templates write between turns."""
 _PLAIN: tuple[tuple[str, ...], ...] = (
     ("user", "assistant") * 2,
     ("user", "assistant"),
@@ -22,7 +22,7 @@ _PLAIN: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a template writes around answers, and what of it is trained on by default.
+    """A template's text around answers, and the part of it that is trained on by default.
 
     `ends` is what it writes after each answer of a conversation, space left out; the last of them after the
     last answer. `header` is what it writes before an answer that is trained on with it.
@@ -40,11 +40,11 @@ class Turn:
 
     @property
     def end(self) -> str:
-        """What ends a turn; empty if nothing does."""
+        """The text that ends a turn; empty if none does."""
         return next((end for end in reversed(self.ends) if end), "")
 
     def end_in(self, text: str, span: Span) -> Span | None:
-        """Where the end of a turn is in an answer, or after it."""
+        """Return the span of the end of a turn, in an answer or after it; None without one."""
         start, stop = span
         words = text[start:stop].rstrip()
         for end in self.ends:
@@ -58,7 +58,7 @@ class Turn:
         return None
 
     def words(self, *, trains_ends: bool | None) -> str:
-        """What ends a turn, and whether it is trained on."""
+        """Describe the end of a turn, and whether it is trained on."""
         is_trained = self.is_trained if trains_ends is None else trains_ends
         not_ = "" if is_trained else "not "
         if self.end:
@@ -69,7 +69,7 @@ class Turn:
 
 
 def turn_of(render: Render) -> Turn | None:
-    """What a template writes around the answers of a plain conversation; None if it takes none."""
+    """Find a template's text around the answers of a plain conversation; None if it takes none."""
     for roles in _PLAIN:
         try:
             return _turn([{"role": role, "content": _WORD} for role in roles], render)

@@ -39,11 +39,11 @@ _MAX_REASON = 500
 class _Loaded:
     tokenizer: LoadedTokenizer
     begin: Sequence[int]
-    """What a text begins with."""
+    """The tokens that a text begins with."""
     templates: dict[str, Compiled] = field(default_factory=dict)
     """Compiled templates by name, as `chat.Templates`."""
     turns: dict[str, Turn | None] = field(default_factory=dict)
-    """What each template writes around answers."""
+    """The text around answers, by template."""
 
     def answer(self, header: dict[str, Any], content: memoryview) -> tuple[dict[str, Any], list[bytes]]:
         """The header and the bytes of the answer to a batch, or to a template. Raises DataError for that."""

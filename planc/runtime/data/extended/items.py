@@ -1,4 +1,4 @@
-"""What a data source of an extension may return for a document: text, token ids, or messages."""
+"""Items that an extension's data source may return for a document: text, token ids, or messages."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _ids(value: object, *, origin: str) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _targets(labels: object, ids: Any, *, origin: str) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
-    """Which ids are trained on: those whose label is the id itself, and not -100."""
+    """Return the mask of trained ids: those whose label is the id itself, and not -100."""
     if labels is None:
         return None
     array = np.asarray(labels)

@@ -51,7 +51,7 @@ def probed(source: Extended, *, base: Path) -> str:
 
 
 def _asking(source: Extended, *, base: Path) -> Callable[[bool], Digests]:
-    """What asks for the same documents, from the last to the first if `backward`."""
+    """Return a function that asks for the same documents, from the last to the first if `backward`."""
     if isinstance(source, TransformedSource):
         return _rows_of(source, base=base)
     kept = Opened.of(source, base=base)

@@ -52,7 +52,7 @@ class Opened:
         return item_documents(called(self.code, self.items.__getitem__, index, what=origin), origin=origin)
 
     def each(self) -> Iterator[Make]:
-        """What makes the documents of each item, in order. An error of a stream ends it with a DataError."""
+        """Yield, in order, the function that makes each item's documents. A stream's error is a DataError."""
         if self.length is not None:
             yield from (partial(self.documents, index) for index in range(self.length))
             return

@@ -16,7 +16,7 @@ from planc.runtime.extensions import arguments_of, fault_of, load_extension
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What an extension registers, which has its arguments."""
+    """The function that an extension registers; the extension has its arguments."""
 
     extension: Extension
     function: Callable[..., Any]
@@ -39,7 +39,7 @@ def loaded(extension: Extension, *, base: Path, is_allowed: bool = True) -> Code
 
 
 def called(code: Code, function: Callable[..., Any], *arguments: object, what: str) -> Any:
-    """What a function of an extension returns. Whatever it raises is a DataError with its line."""
+    """Call a function of an extension. Whatever it raises is a DataError with its line."""
     try:
         return function(*arguments)
     except STOPS:

@@ -14,7 +14,7 @@ from planc.runtime.data.records import Record, Rows
 
 
 def transform_of(source: TransformedSource, *, base: Path, bad: BadDocuments) -> Rows:
-    """What replaces rows by those that the transform returns, and leaves out those for which it is None."""
+    """Return a function that replaces rows by the transform's results, and leaves out rows without one."""
     code = loaded(source.code, base=base)
 
     def rows(records: Iterator[Record]) -> Iterator[Record]:

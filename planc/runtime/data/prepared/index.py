@@ -63,7 +63,7 @@ class SourceEntry(_Record):
 
 
 class ReadEntry(_Record):
-    """What a rank that tokenizes for itself records as read; see `planc.runtime.ranks.reads`."""
+    """One read, as a rank that tokenizes for itself records it; see `planc.runtime.ranks.reads`."""
 
     kind: Literal["file", "text"]
     name: Text
@@ -121,7 +121,7 @@ class Index(_Record):
     end_of_document: Count
     """The token id."""
     marks: Text = ""
-    """What its documents begin and end with, in words."""
+    """The tokens at the start and end of its documents, in words."""
     left_out: tuple[Text, ...] = ()
     """The messages that name the bad documents which it was prepared without."""
 

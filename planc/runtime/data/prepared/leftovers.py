@@ -1,4 +1,4 @@
-"""What dead preparers have left, told from what a live one writes, on this machine or another.
+"""Finds what dead preparers have left, and leaves what a live one writes, on this machine or another.
 
 A host name tells nothing: containers get a new one at each start, and those of a cluster may share one. On
 one machine, by the identity of its boot, a preparer that does not hold the lock is dead. Another machine may
@@ -23,7 +23,7 @@ TEMPORARY = ".tmp"
 PULSE_NAME = "pulse"
 BEAT_SECONDS = 2.0
 SILENT_SECONDS = 15.0
-"""How long a live preparer may be without a beat: its process may be busy, or its file system slow."""
+"""The longest time without a beat of a live preparer: its process may be busy, or its file system slow."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _MAX_PULSE_BYTES = 100
 
@@ -97,7 +97,7 @@ def _parts(directory: Path) -> tuple[str, str]:
 
 
 def _signs(directory: Path) -> object:
-    """What changes while a process works in a directory: its pulse, and the sizes of what it writes."""
+    """Return what changes while a process works in a directory: its pulse, and the sizes of its files."""
     beat = b""
     try:
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""What a preparation has tokenized so far, which the next one uses if it is interrupted.
+"""The batches that a preparation has tokenized so far, which the next one uses if it is interrupted.
 
     .parts-KEY/RULES-RANDOM.parts    what one preparer has tokenized, batch by batch, as each was ready
 
@@ -162,7 +162,7 @@ def _rules() -> str:
 
 
 def _places(paths: Sequence[Path]) -> npt.NDArray[Any]:
-    """Where parts start, ascending by the first bytes of their hashes."""
+    """Return the places of parts, ascending by the first bytes of their hashes."""
     found = (place for number, path in enumerate(paths) for place in _places_in(path, number))
     return np.sort(np.fromiter(found, dtype=_PLACE), order="key", kind="stable")
 

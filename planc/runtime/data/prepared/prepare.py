@@ -62,7 +62,7 @@ _LOCK = ".lock"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How much has been prepared: bytes of text and tokens."""
+    """The amount prepared so far: bytes of text and tokens."""
 
     num_text_bytes: int
     num_tokens: int

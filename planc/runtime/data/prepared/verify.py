@@ -17,7 +17,7 @@ Advance = Callable[[int], None]
 
 
 def problems(folder: Path, *, advance: Advance = lambda size: None) -> Iterator[str]:
-    """What is wrong with the files of prepared data; nothing if every byte is as it was written."""
+    """Find faults in the files of prepared data; none if every byte is as it was written."""
     try:
         prepared = read_prepared(folder)
         require_sizes(prepared)
@@ -37,7 +37,7 @@ def problems(folder: Path, *, advance: Advance = lambda size: None) -> Iterator[
 def source_problems(
     prepared: Prepared, wanted: Wanted, *, advance: Advance = lambda size: None
 ) -> Iterator[str]:
-    """What is wrong with the source's files; nothing if their content is what was prepared."""
+    """Find changes of the source's files; none if their content is what was prepared."""
     now = {one.name: one for one in wanted.files}
     for entry in prepared.index.files:
         file = now.pop(entry.name, None)

@@ -1,4 +1,4 @@
-"""What a plan's data is made of, before any of it is tokenized."""
+"""The inputs of a plan's prepared data, before any of it is tokenized."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What ranks agree on before step 1: reads, versions, settings, and the run directory."""
+"""The agreement of ranks before step 1: on reads, versions, settings, and the run directory."""

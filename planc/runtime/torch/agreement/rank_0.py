@@ -1,4 +1,4 @@
-"""What rank 0 alone does before the run begins, and what all ranks then know of it."""
+"""Work of rank 0 alone before the run begins, and what all ranks then know of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What determines a rank's arithmetic outside its plan: versions, code, environment, settings, device."""
+"""Everything outside its plan that determines a rank's arithmetic: versions, code, environment, device."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ BIAS_MULTIPLE = 16
 
 @dataclass(frozen=True, slots=True)
 class BlockOutput:
-    """What one block contributes: `out` [B, H, Sq, Dv] and `lse` [B, H, Sq], the log-sum-exp of its scores.
+    """One block's contribution: `out` [B, H, Sq, Dv] and `lse` [B, H, Sq], the log-sum-exp of its scores.
 
     `state` is what CUDA's backward needs from its forward; empty for others.
     """

@@ -124,7 +124,7 @@ def visible_blocks(source: int, *, ring: Ring, length: int) -> tuple[Block, ...]
 def _blocks_of_documents(
     source: int, *, ring: Ring, length: int, spans: list[list[tuple[int, int]]]
 ) -> Iterator[Block]:
-    """Where a document is in a run of our positions and in one of the source's that isn't later."""
+    """Yield the blocks of documents between our positions and the source's that aren't later."""
     pairs = product(_runs(ring.rank, ring=ring, length=length), _runs(source, ring=ring, length=length))
     for (own, own_place), (other, other_place) in pairs:
         if other_place > own_place:

@@ -1,4 +1,4 @@
-"""Which positions of a sequence each rank of the cp mesh dim holds.
+"""The positions of a sequence that each rank of the cp mesh dim holds.
 
 Under "none" rank r holds the r-th of `parts` contiguous chunks. Under "headtail" the sequence is cut into
 2 x parts chunks and rank r holds chunks r and 2 x parts - 1 - r, so causal work is equal on all ranks.

@@ -55,7 +55,7 @@ def ulysses_attention(
 
 
 def kv_repeats(num_heads: int, *, num_kv_heads: int, cp: int) -> int:
-    """How often each key-value head must be repeated so all `cp` ranks get one; counts are per tp rank.
+    """Return the repeats of each key-value head that give all `cp` ranks one; counts are per tp rank.
 
     ValueError unless the query heads divide by cp, and the key-value heads divide by cp or cp by them.
     """

@@ -43,7 +43,7 @@ class Checkpoints:
         return self.background is not None and self.background.is_under_way
 
     def plan(self, state: TrainingState) -> SavePlan:
-        """Which rank writes what: made at the first save, for all of them. Every rank must call it."""
+        """Return the plan of each rank's writes, made at the first save for all. Every rank must call it."""
         if self._plan is None:
             self._plan = plan_save(named_tensors(state), packings=named_packings(state), stages=state.stages)
         return self._plan

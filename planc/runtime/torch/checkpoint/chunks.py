@@ -27,7 +27,7 @@ _MAX_OPEN = 200
 
 
 class _Places:
-    """Where each tensor's chunks begin in a rank's file: a number for each tensor, however many ranks."""
+    """Offsets of each tensor's chunks in a rank's file: a number for each tensor, however many ranks."""
 
     def __init__(self, manifest: Manifest, *, rank: int, numbers: dict[str, int]) -> None:
         chunks = chunks_of(manifest.contents, rank=rank)
@@ -151,7 +151,7 @@ def _within(ranges: Iterable[tuple[int, int]], offsets: Iterable[int]) -> Slices
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How far two checkpoints' values of a tensor differ: 0 if every bit is equal, even NaN.
+    """The distance between two checkpoints' values of a tensor: 0 if every bit is equal, even NaN.
 
     `largest` is the largest absolute difference; infinite if one is NaN or infinite and the other is not.
     """

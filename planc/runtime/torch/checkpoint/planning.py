@@ -1,4 +1,4 @@
-"""Which rank writes what: decided once, from what every rank holds, and kept between saves.
+"""Plans which rank writes what: decided once, from what every rank holds, and kept between saves.
 
 Each rank tells rank 0 the boxes that it holds, once for all tensors that are sharded in the same way: about a
 kilobyte. Of ranks that hold the same box one writes it. Rank 0 sends back every tensor's grid, which proves
@@ -43,7 +43,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class SavePlan:
-    """What every save of a run writes: all tensors' grids, and this rank's chunks."""
+    """The plan of all saves of a run: all tensors' grids, and this rank's chunks."""
 
     contents: Contents
     chunks: tuple[Chunk, ...]
@@ -113,7 +113,7 @@ class Blocks:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor."""
+    """Return this rank's shard of a tensor; a plain tensor itself."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

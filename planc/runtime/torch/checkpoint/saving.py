@@ -26,7 +26,7 @@ from planc.vocab import MeshDim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Where a checkpoint goes, and its manifest's facts other than the tensors.
+    """The directory of a new checkpoint, and its manifest's facts other than the tensors.
 
     With `keep_last`, older checkpoints are deleted once this one is committed.
     """

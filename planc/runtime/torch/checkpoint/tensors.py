@@ -27,7 +27,7 @@ _OPTIMIZER = "optimizer."
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """What a checkpoint saves and fills: parameters are plain tensors, equal on all ranks, or DTensors."""
+    """State that a checkpoint saves and fills: parameters are DTensors, or plain and equal on all ranks."""
 
     model: nn.Module
     optimizer: Optimizer

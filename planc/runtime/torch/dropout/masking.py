@@ -65,7 +65,7 @@ class Masking:
         return set_again
 
     def places(self, shape: torch.Size, draw: Draw, ranks: Ranks) -> Places:
-        """Where the elements of a tensor are that has this shape here."""
+        """Return the global positions of the elements of a tensor that has this shape here."""
         assert self.tokens is not None, "a forward in training begins with its tokens"
         if torch.compiler.is_compiling():
             # Compiled code that runs again in backward can't cache.

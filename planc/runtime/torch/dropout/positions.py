@@ -1,4 +1,4 @@
-"""Where the elements of a rank's part of a tensor are in one device's tensor of the whole step."""
+"""Positions of the elements of a rank's part of a tensor in one device's tensor of the whole step."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _STORE_TIMEOUT = timedelta(seconds=60)
 _ARRIVAL_TIMEOUT = timedelta(seconds=50)
 """Shorter, so ranks that wait for rank 0 still receive its verdict."""
 _NAME_SECONDS = 30.0
-"""How long the name of rank 0's machine may be unknown: a cluster's name service may lag behind."""
+"""The longest time until the name of rank 0's machine is known: a cluster's name service may lag behind."""
 _NAME_POLL_SECONDS = 0.5
 
 

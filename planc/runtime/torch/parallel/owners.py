@@ -47,7 +47,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Sharded:
-    """How ranks hold a tensor: its whole shape, and the levels that shard it, the one that shards last first.
+    """The sharding of a tensor: its whole shape, and the levels that shard it, the last to shard first.
 
     `packing` is that of the last level's shards.
     """
@@ -74,7 +74,7 @@ class Sharded:
 
 
 def sharded(parameter: Tensor, packing: Packing | None) -> Sharded:
-    """How ranks hold a parameter. FSDP, whose mesh dims come first, shards what tensor parallelism leaves."""
+    """Return a parameter's sharding. FSDP, whose mesh dims come first, shards what tp leaves."""
     if not isinstance(parameter, DTensor):
         return Sharded(tuple(parameter.shape), ())
     mesh, placed = parameter.device_mesh, enumerate(parameter.placements)
@@ -176,7 +176,7 @@ def _exchange(
     group: ProcessGroup,
     like: Tensor,
 ) -> list[list[Tensor]]:
-    """What every rank sent to this one, of known shapes, for what it sends to each; in one message."""
+    """Send tensors to each rank, and return those that every rank sent, of known shapes; in one message."""
     outgoing = [part.reshape(-1) for parts in sent for part in parts]
     lengths = [[prod(shape) for shape in some] for some in shapes]
     received = like.new_empty(sum(map(sum, lengths)))

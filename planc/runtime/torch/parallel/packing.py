@@ -1,4 +1,4 @@
-"""How ranks hold a tensor that packs several of them, each of which tensor parallelism shards.
+"""The layout of a tensor that packs several of them, each of which tensor parallelism shards.
 
 A rank holds its part of the first, then its part of the second, and so on. PyTorch has no placement for parts
 of unequal widths, nor for parts that FSDP shards again. For PyTorch the tensor is therefore one whose shards

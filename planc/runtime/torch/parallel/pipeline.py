@@ -46,10 +46,10 @@ class Hidden:
     recalls: list[Callable[[], None]] = field(default_factory=list)
     """Give modules back what they knew in the forward: backward may compute them again, after others."""
     weights: list[Tensor] = field(default_factory=list)
-    """What computes the gradients that its backward defers: see `deferred_weights`."""
+    """Tensors whose backward computes the gradients of weights that were deferred: see `deferred_weights`."""
 
     def take_sent(self) -> Tensor:
-        """What to send, which this will not hold."""
+        """Return the output to send, which this will not hold."""
         assert self.sent is not None, "the layers of the stage ran"
         found, self.sent = self.sent, None
         if found.requires_grad:
@@ -66,7 +66,7 @@ class Pipeline:
     num_ranks: int
     rank: int
     order: Order
-    """What this rank runs in a step."""
+    """The actions of this rank in a step."""
     activations: ProcessGroup
     gradients: ProcessGroup
     ends: ProcessGroup | None = None
@@ -263,7 +263,7 @@ class _Stages:
 
 
 def _place(model: nn.Module, name: str) -> tuple[dict[str, nn.Module | None], str]:
-    """Where a module's parent keeps it."""
+    """Return the parent's dictionary that holds a module, and its key."""
     parent, _, child = name.rpartition(".")
     return model.get_submodule(parent)._modules, child
 

@@ -1,4 +1,4 @@
-"""What a rank of a pipeline receives in a step: some messages are asked for before they are needed."""
+"""Receives of a pipeline's rank in a step: some messages are asked for before they are needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Receives:
     """The messages that this rank has asked for and not taken."""
 
     following: Mapping[Message, Message] = field(default_factory=dict)
-    """What to ask for together with each message of a step; empty to ask for each when it is needed."""
+    """The message to ask for with each message of a step; empty to ask for each when it is needed."""
     _asked: dict[Message, Asked] = field(default_factory=dict)
 
     def take(self, message: Message, ask: Callable[[Message], Asked], *, is_followed: bool) -> Tensor:

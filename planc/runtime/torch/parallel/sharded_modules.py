@@ -73,7 +73,7 @@ _SHARE, _COMPUTES, _UNTRACED = "_planc_share", "_planc_computes", "_planc_untrac
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """How a rank's part of a module computes."""
+    """The computation of a rank's part of a module."""
 
     gradient: tuple[Placement]
     """Places the gradients of replicated parameters."""

@@ -1,4 +1,4 @@
-"""What a rank's forward of a stage runs in the places of modules that the stage lacks."""
+"""Modules that a rank's forward of a stage runs in place of those that the stage lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens at the edges of modules over tp, on local tensors: each transfer, and its transpose.
+"""Transfers at the edges of modules over tp, on local tensors, and the transpose of each.
 
 Ranks chunk a dimension as DTensor does: the first ones hold `ceil(length / ranks)` elements, the last may
 hold fewer. Collectives need equal chunks, so short ones are padded on their way.
@@ -36,7 +36,7 @@ class Ranks:
         return -(-length // self.size)
 
     def start(self, length: int) -> int:
-        """Where this rank's chunk of a dimension begins."""
+        """Return the first index of this rank's chunk of a dimension."""
         return min(self.chunk(length) * self.rank, length)
 
     def own(self, length: int) -> int:
@@ -58,14 +58,14 @@ def ranks_of(group: ProcessGroup) -> Ranks:
 
 
 def move_of(arriving: Placement, leaving: Placement) -> Move:
-    """What takes a value from one placement to another."""
+    """Return the move that takes a value from one placement to another."""
     dims = [one.tensor_dim for one in (arriving, leaving) if isinstance(one, Shard)]
     return Move(transfer(arriving, leaving), *((dims[0], dims[-1]) if dims else ()))
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """What moves a value over an edge, and its gradient back.
+    """A function that moves a value over an edge, and its gradient back.
 
     `length` is the value's whole size along the dimension that it arrives sharded on, if ranks may hold
     chunks of different sizes.

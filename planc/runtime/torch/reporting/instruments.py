@@ -1,4 +1,4 @@
-"""What a backend keeps around its handlers: clocks, the watch, traces, logs, and the line of a step."""
+"""A backend's instruments around its handlers: clocks, the watch, traces, logs, and the line of a step."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Line:
     """The tokens of experts; None in a line that an evaluation alone asks for."""
     experts: ExpertLoad | None = None
     added: Arrival | None = None
-    """What was added to the loss; None as `load` is."""
+    """The sums of the losses that are added; None as `load` is."""
     balance: Balance | None = None
 
     def write(self, observer: Observer, own_time: OwnTime | None) -> None:

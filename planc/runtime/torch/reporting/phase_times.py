@@ -1,4 +1,4 @@
-"""How long each phase of a step took on this rank, by the device's clock if it has one, else the host's."""
+"""The time of each phase of a step on this rank, by the device's clock if it has one, else the host's."""
 
 from __future__ import annotations
 

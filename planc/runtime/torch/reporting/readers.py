@@ -37,7 +37,7 @@ class WholeTensors:
         stages = pipeline.activations if pipeline is not None else None
         self._outline = outline_of_all_stages(weights.parameters, stages=stages)
         self.refusal: str | None = None
-        """Why nothing may be gathered now."""
+        """The reason that nothing may be gathered now."""
         self.has_gradients = False
         self._given: list[tuple[str, Tensor, int]] = []
 

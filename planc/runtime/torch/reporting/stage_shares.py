@@ -1,4 +1,4 @@
-"""How a pipeline divides the work of a step: ranks whose stages are larger take longer, as planned."""
+"""Each stage's share of a step's work in a pipeline: ranks whose stages are larger take longer by plan."""
 
 from __future__ import annotations
 

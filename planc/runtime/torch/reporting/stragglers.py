@@ -1,4 +1,4 @@
-"""Which ranks slow down the others: those whose own work takes clearly longer, not those that wait for it."""
+"""The ranks that slow down the others: their own work takes clearly longer; they don't wait for others."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _UNCHANGED = "no weight was changed"
 
 @dataclass(frozen=True, slots=True)
 class JudgedStep:
-    """What a step has left by the time that its numbers are read."""
+    """The results of a step whose numbers are about to be read."""
 
     run: Run
     at: Position

@@ -32,7 +32,7 @@ from planc.runtime.torch.training.expert_load import chosen_experts
 
 @dataclass(slots=True)
 class _Layer:
-    """What one router did in a micro-batch."""
+    """One router's choices in a micro-batch."""
 
     chosen: Tensor
     """[sets, E + 1], int64: the tokens of each expert, and all tokens."""

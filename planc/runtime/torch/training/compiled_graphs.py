@@ -1,4 +1,4 @@
-"""What torch.compile makes of a rank's modules: graphs, the breaks between them, and why it makes more."""
+"""The graphs that torch.compile makes of a rank's modules, the breaks between them, and recompilations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class CompiledGraphs:
             run.observer.noted(text)
 
     def _new_reasons(self) -> tuple[str, ...]:
-        """Why code was compiled again since the last call, each reason once."""
+        """Return the reasons for compiling code again since the last call, each once."""
         # Only the last compilations are kept, so they can't be counted.
         found = list(takewhile(lambda one: one is not self._last, reversed(last_compilations())))
         self._last = found[0] if found else self._last

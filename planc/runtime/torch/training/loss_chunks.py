@@ -61,7 +61,7 @@ def losses_in_chunks(
 
 
 def _logits(output: Tensor, steps: tuple[LogitsStep, ...]) -> Tensor:
-    """What the model makes of its head's output."""
+    """Compute the logits that the model makes of its head's output."""
     for step in steps:
         match step.function:
             case LogitsFunction.MULTIPLY:

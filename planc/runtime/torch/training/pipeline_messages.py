@@ -1,4 +1,4 @@
-"""What a stage of a pipeline receives and sends."""
+"""Messages that a stage of a pipeline receives and sends."""
 
 from __future__ import annotations
 

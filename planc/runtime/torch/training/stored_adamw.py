@@ -102,7 +102,7 @@ def _as_rows(tensor: Tensor) -> Tensor:
 
 
 def _along(parameter: Tensor, packing: Packing | None) -> tuple[tuple[slice, ...], ...]:
-    """What this rank holds of the whole parameter, along each dimension."""
+    """Return the slices of the whole parameter that this rank holds, along each dimension."""
     own = [*blocks(parameter, packing)] if isinstance(parameter, DTensor) else [_whole(parameter)]
     packed = packing.tensor_dim if packing else None
     dims = range(max(1, parameter.ndim))

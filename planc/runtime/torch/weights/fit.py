@@ -16,7 +16,7 @@ from planc.runtime.torch.weights.views import View, leaf
 from planc.tables import plural
 
 WRAPPERS = ("_orig_mod.", "module.", "base_model.model.", "language_model.")
-"""What torch.compile, data parallelism, adapters and models of more than text add to names of tensors."""
+"""Prefixes of tensor names by torch.compile, data parallelism, adapters and multimodal models."""
 _MAX_LISTED = 5
 
 
