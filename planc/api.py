@@ -88,7 +88,7 @@ class Checked:
     included: Mapping[str, Span] = field(default_factory=dict)
     """Files that the plan extends or imports, by the name of their source: the statement that names each."""
     draft: Draft | None = None
-    """What the plan lowers to. Of a plan that breaks rules it is there to compare with, never to run."""
+    """The plan's lowering. Of a plan that breaks rules it is there to compare with, never to run."""
 
     @property
     def ok(self) -> bool:
@@ -286,7 +286,7 @@ def _suppressed(source: SourceFile, checked: Checked) -> tuple[Diagnostic, ...]:
 
 @record
 class _Launch:
-    """What a plan is checked with, in addition to its text."""
+    """Everything that a plan is checked with, in addition to its text."""
 
     base: Path
     settings: tuple[SourceFile, ...]

@@ -1,4 +1,4 @@
-"""What leaves planc as text: no secret, nothing that steers a terminal or a CI runner, and short messages.
+"""Text that leaves planc: no secret, nothing that steers a terminal or a CI runner, and short messages.
 
 Names and values in messages come from data, manifests, tokenizers and models, which anybody may have written.
 """
@@ -21,10 +21,10 @@ _UNSAFE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u
 """Control characters but for line ends and tabs, and what reverses the direction of writing."""
 _COLORS = re.compile(r"(\033\[[0-9;]*m)")
 _REDRAWING = re.compile(r"(\033\[(?:[0-9;]*m|[0-9]*[AK]|\?25[lh])|\r)")
-"""What planc itself, and rich, write to a terminal."""
+"""Sequences that planc itself, and rich, write to a terminal."""
 _COMMAND = re.compile(r"(?m)^([^\S\n]*)::(?!:)")
 _OLD_COMMAND = re.compile(r"##(?=\[|vso\[|teamcity\[)")
-"""How a step tells GitHub, Azure Pipelines and TeamCity to do something."""
+"""Commands of a step to GitHub, Azure Pipelines and TeamCity."""
 
 
 def message_text(text: str) -> str:

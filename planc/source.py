@@ -51,7 +51,7 @@ class SourceFile:
         return _lines(self.text)
 
     def text_of(self, span: Span) -> str:
-        """What a span of this source covers."""
+        """Return the text of a span of this source."""
         *others, last = self.lines[span.line - 1 : span.end_line]
         return "\n".join((*others, last[: span.end_column - 1]))[span.column - 1 :]
 

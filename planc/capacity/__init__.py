@@ -1,1 +1,1 @@
-"""What a bound plan needs, whether its device has it, and which similar plans do with less."""
+"""The needs of a bound plan, whether its device meets them, and which similar plans need less."""

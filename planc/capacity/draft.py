@@ -1,4 +1,4 @@
-"""What a bound plan lowers to, and what that needs: each computed once, however many ask for it."""
+"""A bound plan's graph, and what that needs: each computed once, however many ask for it."""
 
 from __future__ import annotations
 

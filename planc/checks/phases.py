@@ -13,7 +13,7 @@ _OF_SOUND = frozenset(code for rule in RULES if rule.of_sound for code in rule.c
 
 
 class Phase(IntEnum):
-    """How far a check gets before errors stop it."""
+    """A stage of a check; errors of one stop the next."""
 
     SYNTAX = 0
     LINK = 1

@@ -66,7 +66,7 @@ class NoFile:
 
 
 def without_file(pattern: str, *, base: Path) -> NoFile | None:
-    """What is there for a pattern relative to `base` that matches no file; None if it matches some."""
+    """Look around a pattern relative to `base` that matches no file; None if it matches some."""
     names = glob.iglob(pattern, root_dir=base, recursive=True)
     if any(not (base / name).is_dir() for name in names):
         return None

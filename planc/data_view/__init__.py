@@ -1,1 +1,1 @@
-"""What a plan's data becomes: rows, sequences, statistics and findings, as values and as text."""
+"""A plan's data as it becomes rows and sequences, with statistics and findings, as values and as text."""

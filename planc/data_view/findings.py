@@ -1,4 +1,4 @@
-"""What is wrong with a plan's data, by a sample of each part: each finding in the plan and in the file."""
+"""Findings on a plan's data, by a sample of each part: each located in the plan and in the file."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _faults(seen: Look, span: Span) -> Iterator[Diagnostic]:
 
 
 def _of_all(seen: Look, span: Span) -> Iterator[Diagnostic]:
-    """What is wrong with the sample as a whole."""
+    """Report faults of the sample as a whole."""
     part, tally = seen.part, seen.tally
     spec = part.wanted.spec
     if not tally.num_documents:
@@ -93,7 +93,7 @@ def _of_all(seen: Look, span: Span) -> Iterator[Diagnostic]:
 
 
 def _of_documents(seen: Look, span: Span) -> Iterator[Diagnostic]:
-    """What is wrong with some documents of the sample."""
+    """Report faults of some documents of the sample."""
     spec, vocab_size = seen.part.wanted.spec, seen.part.vocab_size
     beyond = _those(seen, lambda one: len(one) > 0 and int(one.tokens.max()) >= vocab_size)
     if beyond:

@@ -68,7 +68,7 @@ class _Recorder:
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen of a part. Not slotted, because it is counted once."""
+    """A sample of a part. Not slotted, because it is counted once."""
 
     part: Part
     sampling: Sampling

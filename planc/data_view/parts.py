@@ -45,7 +45,7 @@ def parts(graph: Graph, *, base: Path, runs_extensions: bool = False) -> Iterato
 def openings(
     graph: Graph, *, base: Path, runs_extensions: bool = False
 ) -> Iterator[tuple[Span | None, Callable[[], Part]]]:
-    """What makes each part, with its place in the plan: a part whose files are missing raises DataError."""
+    """Yield a function that makes each part, with its place in the plan: DataError if files are missing."""
     training = training_data(graph)
     for op in sources_of(graph):
         yield op.span, partial(_part, op, training, base=base, runs_extensions=runs_extensions)

@@ -84,7 +84,7 @@ class AttentionUse:
     """None for the model's own code."""
     call: AttentionCall | None
     reasons: tuple[str, ...]
-    """Why no better kernel computes them."""
+    """Reasons that no better kernel computes them."""
     pair_bytes: int
     """The most that a rank holds at a time for pairs of tokens: scores, weights and masks."""
 
@@ -103,7 +103,7 @@ class _Row:
     masks: bool = True
 
     def refusal(self, call: AttentionCall) -> str:
-        """Why the kernel doesn't take a call; empty if it does."""
+        """Explain why the kernel doesn't take a call; empty if it does."""
         if call.dtype not in self.dtypes:
             return f"{self.kernel} takes no {call.dtype}"
         if self.max_head_dim is not None and call.head_dim > self.max_head_dim:
@@ -134,7 +134,7 @@ def kernel_of(call: AttentionCall, *, device: str) -> Kernel:
 
 
 def refusals(call: AttentionCall, *, device: str) -> tuple[str, ...]:
-    """Why each better kernel than the call's own doesn't take it: `flash takes no mask`."""
+    """List why each better kernel than the call's own doesn't take it: `flash takes no mask`."""
     if device not in TABLE:
         return (f"no kernel is known for {device}",)
     found = (row.refusal(call) for row in TABLE[device])

@@ -121,7 +121,7 @@ class PairDemand:
 
 @record
 class Demand:
-    """What a plan asks of its device: the peak, where it is reached, and what it is made of.
+    """A plan's demand on its device: the peak, the phase that reaches it, and its parts.
 
     `parts` are the largest first. `changes` are near plans that fit, the nearest first, and empty where the
     plan itself fits.

@@ -1,4 +1,4 @@
-"""What CUDA's caching allocator does with one stream's memory, under expandable segments.
+"""CUDA's caching allocator on one stream's memory, under expandable segments.
 
 A segment grows at its end, and never gives anything back. A block goes into the smallest gap that holds it,
 the first of equals; gaps side by side become one (torch c10/cuda/CUDACachingAllocator.cpp). What no block

@@ -1,4 +1,4 @@
-"""What planc says about a plan: diagnostics as values, and their renderers."""
+"""Diagnostics as values, and their renderers: everything that planc reports about a plan."""
 
 from planc.diagnostics.diagnostic import (
     Applicability,

@@ -1,4 +1,4 @@
-"""What to look at, in which order, by symptom: one Markdown file each, shipped with the package."""
+"""The places to look, in order, by symptom: one Markdown file each, shipped with the package."""
 
 from __future__ import annotations
 

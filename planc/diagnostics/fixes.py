@@ -68,7 +68,7 @@ def apply_fixes(source: SourceFile, diagnostics: Iterable[Diagnostic], *, with_u
 
 
 def _place(diagnostic: Diagnostic) -> tuple[int, int, int, int]:
-    """Where the fix stands; findings without one come first."""
+    """Return the position of the fix; findings without one come first."""
     if diagnostic.fix is None:
         return 0, 0, 0, 0
     span = diagnostic.fix.span
@@ -94,7 +94,7 @@ often."""
 
 @record
 class Trial:
-    """What a check found, and how far it got: `reached` is the last phase that had its say."""
+    """Findings of a check, and how far it got: `reached` is the last phase that ran."""
 
     diagnostics: tuple[Diagnostic, ...]
     reached: int
@@ -206,7 +206,7 @@ class _Tries:
             self.undone[id(one)] = replace(one, fix=fix, notes=(*one.notes, note))
 
     def _new_with(self, units: Sequence[Unit]) -> Sequence[Diagnostic]:
-        """What is found with the fixes of some units and was not before; where nobody looked, what was."""
+        """Return new findings with the fixes of some units; the old ones if nothing could be checked."""
         all_found = [one for unit in units for one in unit]
         texts, fixed = self._applied(self.files.sources, all_found)
         new: Sequence[Diagnostic] = all_found

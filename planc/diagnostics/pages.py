@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 DOCUMENTATION = "https://planc.readthedocs.io/en/latest"
-"""Where `docs/` is published: the one place, which `pyproject.toml` repeats and a test compares."""
+"""The address of the published `docs/`, here alone; `pyproject.toml` repeats it, and a test compares."""
 
 _FOLDER = Path(__file__).parent / "explain"
 
@@ -17,7 +17,7 @@ def page(code: str) -> str | None:
 
 
 def url(code: str) -> str:
-    """Where the page of `code` is published."""
+    """Return the address of the page of `code`."""
     return f"{DOCUMENTATION}/errors/{code}.html"
 
 

@@ -1,4 +1,4 @@
-"""What a renderer for programs gets: the findings on all plans of one command."""
+"""Input of renderers for programs: the findings on all plans of one command."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def message(diagnostic: Diagnostic) -> str:
 
 
 def explanation(diagnostic: Diagnostic) -> tuple[str, ...]:
-    """What else a reader without the plan before them needs, one line each: other labels, notes, help."""
+    """Return lines for a reader without the plan at hand, one for each other label, note and help."""
     labels = (f"{label.span}: {label.text}" for label in diagnostic.secondary if label.text)
     help = (f"help: {diagnostic.help}",) if diagnostic.help else ()
     return (*labels, *diagnostic.notes, *help)

@@ -75,7 +75,7 @@ def window(line: str, *, first: int, max_cells: int) -> Window:
 
 
 def _walk_back(line: str, place: int, max_cells: int) -> int:
-    """How far before `place` a window of `max_cells` cells that ends there starts."""
+    """Count the characters before `place` in a window of `max_cells` cells that ends there."""
     cells = 0
     while place > 0 and (cells := cells + num_cells(line[place - 1])) <= max_cells:
         place -= 1
@@ -103,7 +103,7 @@ def wrap(text: str, *, cells: int, tail: str = "") -> tuple[str, ...]:
 
 
 def _words(text: str, *, cells: int) -> Iterator[str]:
-    """What stands together on a line. Code that no line could hold breaks at its own spaces."""
+    """Yield parts that stay together on a line. Code that no line could hold breaks at its own spaces."""
     for match in _WORD.finditer(text):
         word = match.group()
         yield from (word,) if num_cells(word) <= cells else word.split()

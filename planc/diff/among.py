@@ -1,4 +1,4 @@
-"""What differs between several plans, as a value of each by label: for tables of runs."""
+"""Differences between several plans, as a value of each by label: for tables of runs."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def compare_checkpoints(old: Side, new: Side, *, facts: Sequence[Change]) -> Ite
 
 
 def misfit(old: Side, new: Side) -> str:
-    """Why a checkpoint of one model does not fit the other: names, then known shapes, then dtype."""
+    """Explain why a checkpoint of one model does not fit the other: names, then known shapes, then dtype."""
     before, after = _parameters(old), _parameters(new)
     if before.keys() != after.keys():
         num_other = len(before.keys() ^ after.keys())
@@ -63,7 +63,7 @@ def _kept_apart(
 
 
 def _names(kind: OptimizerKind) -> tuple[str, ...]:
-    """What an optimizer keeps of a matrix."""
+    """Return the names of what an optimizer keeps of a matrix."""
     return tuple(map(str, kind.kept(2)))
 
 

@@ -89,7 +89,7 @@ class Version:
 
 
 class State(StrEnum):
-    """What a run does with an earlier plan's checkpoint in its directory."""
+    """The action of a run on an earlier plan's checkpoint in its directory."""
 
     RESUMES = "continues"
     NOTHING_TO_TRAIN = "nothing to train"
@@ -124,7 +124,7 @@ class PlanDiff:
     num_unchanged: int
     diagnostics: tuple[Diagnostic, ...]
     resume: Verdict | None = None
-    """What a run of the new plan does with the old side, a checkpoint, or else with one that it saved."""
+    """The action of a run of the new plan on the old side, a checkpoint, or else on one that it saved."""
 
     new_warnings: tuple[Diagnostic, ...] = ()
     """The warnings in `diagnostics` that the old plan does not have."""

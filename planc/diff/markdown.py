@@ -10,7 +10,7 @@ from planc.diff.text import consequence, count, finding_line, heading, middle, r
 from planc.tables import printable
 
 _LIVE = re.compile(r"(?i)@(?=\w)|#(?=\d)|\bwww(?=\.)|\b[a-z][a-z0-9+.-]*:(?=//)")
-"""What a forge turns into a mention, a reference or a link. A space of no width after it prevents that."""
+"""Text that a forge turns into a mention, reference or link, unless a space of no width follows it."""
 
 
 def render_markdown(difference: PlanDiff) -> str:

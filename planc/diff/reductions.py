@@ -69,7 +69,7 @@ def _units(side: Side) -> object:
 
 
 def _attention(side: Side) -> object:
-    """How softmax sums are merged over the shards of a sequence."""
+    """Return how softmax sums are merged over the shards of a sequence."""
     found = side.op(AttachAttention)
     return (found.kind, found.balance) if found and found.over else None
 

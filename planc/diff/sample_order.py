@@ -44,7 +44,7 @@ def compare_sample_order(old: Side, new: Side, *, facts: Sequence[Change]) -> It
 
 
 def _other_order(old: Graph, new: Graph, changed: set[str]) -> str:
-    """Where the orders begin to differ; empty if they do not before one of them ends."""
+    """State where the orders begin to differ; empty if they do not before one of them ends."""
     of_data = changed & data_state()
     if of_data - SOURCES - set(_UNLESS):
         return _FROM_1
@@ -60,7 +60,7 @@ def _other_order(old: Graph, new: Graph, changed: set[str]) -> str:
 
 
 def _other_end(old: Graph, new: Graph) -> str:
-    """How far the same order goes if one plan ends earlier; empty if both end at the same step."""
+    """State how far the same order goes if one plan ends earlier; empty if both end at the same step."""
     if old.num_steps == new.num_steps:
         epochs = {training_data(graph).epochs for graph in (old, new)}
         is_known = old.num_steps or len(epochs) == 1
@@ -72,7 +72,7 @@ def _other_end(old: Graph, new: Graph) -> str:
 
 
 def _other_sources(old: Graph, new: Graph) -> str:
-    """Where orders of other sources or weights begin to differ; empty if they do not."""
+    """State where orders of other sources or weights begin to differ; empty if they do not."""
     sources, others = (_sources(graph) for graph in (old, new))
     before, after = ([op.source for op in ops] for ops in (sources, others))
     weights, other_weights = (

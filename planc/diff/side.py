@@ -76,7 +76,7 @@ class Side:
         return Version(self.name, plan_hash(self.graph), self.graph.world_size, num_errors, self.note)
 
     def place(self, path: str) -> str:
-        """Where `mesh.tp` is set: `llama.plan:7 (param tp_size)`; empty for a default or an artifact."""
+        """Return the place that sets `mesh.tp`: `llama.plan:7 (param tp_size)`; empty if no text does."""
         setting = argument_targets().get(path, path)
         if self.plan is None or not path or setting not in self.plan.spans:
             return ""
@@ -90,7 +90,7 @@ class Side:
         return f"{span.file}:{span.line}" + (f" ({', '.join(via)})" if via else "")
 
     def span(self, path: str) -> Span:
-        """Where `mesh.tp` is set, or its block; for an artifact, where its mesh was, or the file's start."""
+        """Return the span that sets `mesh.tp`, or its block's; for an artifact its mesh's, or the start."""
         if self.plan is not None:
             return self.plan.span(path)
         return self.graph.setup[0].span or SourceFile(self.name, "").start()

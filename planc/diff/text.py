@@ -42,7 +42,7 @@ def heading(difference: PlanDiff) -> str:
 
 
 def resume_lines(difference: PlanDiff) -> Iterator[str]:
-    """What a run of the new plan does with the checkpoint, the reason, and the help."""
+    """Describe what a run of the new plan does with the checkpoint, the reason, and the help."""
     if (verdict := difference.resume) is None:
         return
     yield f"resume: {verdict.state}{f': {verdict.reason}' if verdict.reason else ''}"

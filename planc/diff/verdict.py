@@ -73,7 +73,7 @@ TOKENIZER = "data.tokenizer"
 
 
 def verdict(old: Graph, new: Graph, *, step: int = 0, allowed: Collection[str] = ()) -> Verdict:
-    """What a run of `new` does in a directory whose newest checkpoint, of `step`, the plan `old` saved.
+    """Judge a run of `new` in a directory whose newest checkpoint, of `step`, the plan `old` saved.
 
     `allowed` are the names passed to `--allow-change`.
     """

@@ -1,1 +1,1 @@
-"""What a machine has, against what planc and a plan need of it: findings as data."""
+"""A machine's equipment, compared with what planc and a plan need: findings as data."""

@@ -51,7 +51,7 @@ def uses_cuda(torch: TorchFacts | None, needs: Needs | None) -> bool:
 
 
 def num_here(torch: TorchFacts | None, environment: Mapping[str, str], needs: Needs) -> int:
-    """How many of the plan's ranks run on this machine."""
+    """Return the number of the plan's ranks that run on this machine."""
     local = environment.get("LOCAL_WORLD_SIZE", "")
     if local.isascii() and local.isdecimal():
         return int(local)

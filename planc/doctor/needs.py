@@ -115,7 +115,7 @@ def _saves(graph: Graph, inventory: Inventory) -> Saves | None:
 
 
 def _at_once(op: SaveCheckpoint, num_steps: int) -> int:
-    """How many checkpoints exist at once: a new one is committed before the oldest is deleted."""
+    """Return the number of checkpoints at one time: a new one is committed before the oldest is deleted."""
     every = num_steps // op.every_steps if op.every_steps else 0
     is_extra = op.at_end and (op.every_steps is None or num_steps % op.every_steps != 0)
     return min(op.keep_last + 1, every + is_extra)

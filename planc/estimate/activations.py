@@ -258,7 +258,7 @@ def cores_around(work: RankWork, module: Module) -> tuple[Core, ...]:
 
 
 def core_bytes(work: RankWork, core: Core) -> int:
-    """What a kernel keeps, and what the code around it does."""
+    """Return the bytes that a kernel keeps, and those of the code around it."""
     kernel = 0
     is_eager = work.attention.kind == "eager"
     around = (core, *cores_around(work, core.module))
@@ -346,7 +346,7 @@ def _casts_logits(work: RankWork) -> bool:
 
 
 def _capped_bytes(work: RankWork, num_logits: int) -> int:
-    """What backward reads of a function that caps logits, after a cast or before it."""
+    """Return the bytes that backward reads of a function that caps logits, after a cast or before it."""
     steps = [step.function for step in work.inventory.logits or ()]
     if LogitsFunction.TANH not in steps:
         return 0

@@ -45,7 +45,7 @@ class StepBound:
 
     @property
     def limit(self) -> str:
-        """What takes the most time until backward ends."""
+        """The resource that takes the most time until backward ends."""
         parts = (
             (self.compute_seconds, "compute"),
             (self.link_seconds, "links of a node"),

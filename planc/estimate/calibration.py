@@ -21,7 +21,7 @@ SLOWEST_LAUNCH, FASTEST_LAUNCH = 1e-4, 1e-6
 
 @record
 class Calibration:
-    """How fast a machine is, as a multiple of the expectation; None for what no run measured.
+    """The speed of a machine, as a multiple of the expectation; None for what no run measured.
 
     `compute_scale` is of matmuls, attention and memory, `communication_scale` of links and network.
     `machine` is a name chosen by the user, `device` the name of the device, `date` the day of the run.

@@ -1,4 +1,4 @@
-"""What linear layers keep between the backward of a micro batch and the gradients of their weights.
+"""Bytes that linear layers keep between the backward of a micro batch and the gradients of their weights.
 
 A layer keeps its input, once for layers that read the same one, and the gradient of its output.
 """
@@ -14,7 +14,7 @@ from planc.inventory.schema import Module
 
 
 def deferred_bytes(work: RankWork) -> int:
-    """What one micro batch keeps; 0 if backward computes all gradients."""
+    """Return the bytes that one micro batch keeps; 0 if backward computes all gradients."""
     return sum(freed for _, freed in products(work))
 
 

@@ -1,4 +1,4 @@
-"""What dropout adds to the tensors that autograd saves.
+"""The bytes that dropout adds to the tensors that autograd saves.
 
 dropout of hidden states      1 byte an element: its mask
 dropout of attention weights  the element too where softmax computes in the compute dtype: softmax and the

@@ -98,5 +98,5 @@ OTHERS = _HOPPER
 
 
 def efficiencies_of(device: str) -> Efficiencies:
-    """What is expected of a device, by its name."""
+    """Return the efficiencies expected of a device, by its name."""
     return EFFICIENCIES.get(device, OTHERS)

@@ -55,7 +55,7 @@ class StepExpectation:
     attention_seconds: float
     elementwise_seconds: float
     host_seconds: float
-    """What the host's launches take in addition to the device's work."""
+    """Seconds that the host's launches take in addition to the device's work."""
     exposed_seconds: float
     """Communication that compute does not hide."""
     hidden_seconds: float
@@ -220,7 +220,7 @@ def _expected(step: StepWork, machine: _Machine) -> StepExpectation:
 
 
 def _expected_rank(step: StepWork, machine: _Machine) -> tuple[StepExpectation, tuple[float, float]]:
-    """What to expect of a rank that never waits for others; the seconds of its forwards and backwards."""
+    """Return the step of a rank that never waits for others, and seconds of its forwards and backwards."""
     values = machine.values
     peak, memory = machine.peaks(step)
     matmuls = _matmul_seconds(step, machine)

@@ -42,7 +42,7 @@ class Flops:
 
     @property
     def executed_per_rank(self) -> float:
-        """What one rank executes in a step; ranks share the work evenly."""
+        """The FLOPs that one rank executes in a step; ranks share the work evenly."""
         return self.executed_per_token * self.tokens_per_step / self.world_size
 
 

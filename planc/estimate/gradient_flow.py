@@ -1,4 +1,4 @@
-"""Where gradients of activations flow: to what a trained parameter reaches, along the recorded data flow.
+"""The flow of activations' gradients: to what a trained parameter reaches, along the recorded data flow.
 
 Autograd keeps nothing, computes nothing and sends nothing for the rest: below the lowest trained parameter
 there is no backward.

@@ -1,4 +1,4 @@
-"""What Muon's owners send, hold and compute in a step: rank 0, which owns the first matrix of a round.
+"""Muon's sends, memory and FLOPs in a step, on rank 0, which owns the first matrix of a round.
 
 The arithmetic is that of planc/runtime/torch/training/muon.py.
 """
@@ -78,7 +78,7 @@ def round_bytes(work: RankWork) -> int:
 
 
 def products(work: RankWork) -> Mapping[tuple[int, int, int], int]:
-    """How many products [rows, inner] x [inner, outer] rank 0 computes."""
+    """Count the products [rows, inner] x [inner, outer] that rank 0 computes, by (rows, inner, outer)."""
     settings = work.optimizer.settings
     counted: dict[tuple[int, int, int], int] = {}
     if not isinstance(settings, muon.Muon):

@@ -32,7 +32,7 @@ SENDS = "pipeline.send"
 
 @record
 class Part:
-    """What one pp rank has and does in a step."""
+    """One pp rank's stages, and its work and memory in a step."""
 
     rank: int
     stages: tuple[int, ...]
@@ -47,7 +47,7 @@ class Part:
     offloaded_bytes: int
     """The most of their inputs that wait in the host's memory."""
     spared_bytes: int
-    """How much less that is from the first backward on, when there are gradients to hold."""
+    """The bytes by which that is less from the first backward on, when there are gradients to hold."""
     deferred_bytes: int
     """The most that they keep when gradients of weights are computed apart; 0 if they are not."""
     alternates: bool
@@ -129,7 +129,7 @@ def _alternates(order: Order) -> bool:
 
 
 def _loss_bytes(work: RankWork) -> int:
-    """What a loss keeps for its backward: log-probabilities, or the gradients of its chunks."""
+    """Return the bytes that a loss keeps for its backward: log-probabilities, or its chunks' gradients."""
     found = loss(work)
     return found.gradients if work.loss_chunks > 1 else found.wide
 

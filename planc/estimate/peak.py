@@ -60,7 +60,7 @@ class Pieces:
     """Bytes of an element of reduced gradients that are added to those of micro steps before; 0 if a step
     reduces once."""
     spared: int
-    """How much less activations take once gradients are held between micro steps."""
+    """The bytes by which activations take less once gradients are held between micro steps."""
     update: int
     """Temporary memory of the optimizer's step."""
     message: int

@@ -75,7 +75,7 @@ class RankWork:
     styles: Mapping[str, StyleUse]
     """Styles by module fqn, if tensor parallelism shards over more than one rank."""
     edges: Mapping[str, tuple[Edge, ...]]
-    """What happens at the edges of these modules."""
+    """The transfers at the edges of these modules."""
     rows: Mapping[str, Rows]
     """The output features that a rank computes of layers with replicated parameters."""
     with_columns: frozenset[str]
@@ -88,7 +88,7 @@ class RankWork:
     offloaded: tuple[str, ...]
     """The checkpointed modules whose input waits in the host's memory."""
     flow: GradientFlow
-    """Where backward goes: what is checkpointed elsewhere is not recomputed, and not in `checkpointed`."""
+    """The reach of backward: what is checkpointed elsewhere is not recomputed, and not in `checkpointed`."""
     num_tokens: int
     sequence_length: int
     tokens_per_step: int
@@ -121,7 +121,7 @@ class RankWork:
     owners: Mapping[str, str]
     """The owner of each parameter that is tied."""
     draws: Mapping[str, tuple[Draw, ...]]
-    """What modules drop."""
+    """The dropouts of modules."""
     ties: tuple[tuple[str, ...], ...]
     """The names of each weight that both ends of a pipeline have, the first stage's first."""
     deferred: frozenset[str]

@@ -181,7 +181,7 @@ class Estimate:
     not_modeled: tuple[str, ...] = ()
     """The parts of the plan that the estimate does not model."""
     place: Place | None = None
-    """Where in a pipeline `memory` is reached."""
+    """The place in a pipeline that reaches `memory`."""
     ranks: tuple[Estimate, ...] = ()
     """The estimates of all pp ranks, in a pipeline's own."""
     checkpoint: Saved | None = None

@@ -66,7 +66,7 @@ def _forms(dim: GroupDim, over: tuple[GroupDim, ...]) -> bool:
 
 
 def route(one: Collective, members: int) -> Route:
-    """How one of these collectives travels with `members` of its group in each node."""
+    """Route one of these collectives with `members` of its group in each node."""
     size, sent = one.group_size, one.sent_bytes / one.count
     nodes = -(-size // members)
     crosses = nodes > 1

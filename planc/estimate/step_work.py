@@ -49,7 +49,7 @@ class Matmul:
     num_forward: int
     num_backward: int
     num_deferred: int = 0
-    """How many of the calls in backwards compute gradients of weights apart from the backward."""
+    """The number of calls in backwards that compute gradients of weights apart from the backward."""
 
     @property
     def flops(self) -> int:
@@ -90,8 +90,8 @@ class StepWork:
     collectives: tuple[Collective, ...]
     """All others."""
     behind: tuple[Collective, ...]
-    """What is sent when backward has ended, and overlaps with nothing: sums of gradients over replicas, and
-    what an optimizer gathers."""
+    """Collectives after backward, which overlap with nothing: sums of gradients over replicas, and an
+    optimizer's gathers."""
     gathered_in_forward: float
     """The share of FSDP's gathered bytes that forward gathers."""
     mesh: tuple[tuple[GroupDim, int], ...]
@@ -99,7 +99,7 @@ class StepWork:
     optimizer_bytes: int
     """Bytes that the optimizer moves for each element."""
     optimizer_matmuls: tuple[Matmul, ...]
-    """What it multiplies, in its own dtype."""
+    """The optimizer's products of matrices, in its own dtype."""
     optimizer_dtype: DType
     offloaded_bytes: int
     """Inputs of modules that forwards copy to the host, and backwards back."""
@@ -109,7 +109,7 @@ class StepWork:
     """The tokens of all ranks."""
     world_size: int
     not_modeled: tuple[str, ...]
-    """What takes time and is not in here."""
+    """Work that takes time and is not in here."""
     pipeline: PipelineWork | None = None
     """The work of all pp ranks; the rest is then that of the rank with the most."""
 

@@ -47,7 +47,7 @@ def _reads(work: RankWork, module: Module) -> Iterator[str]:
 def _sent(
     work: RankWork, module: Module, edge: Edge, transfer: Transfer, *, times: int
 ) -> Iterator[Collective]:
-    """What a transfer sends: gathers and exchanges take a rank's shard, reductions the whole value."""
+    """Yield a transfer's collective: gathers and exchanges take a rank's shard, reductions all."""
     # Without a known routing, experts take no weights of tokens.
     if not transfer.sends or (edge.at is At.ROUTING_WEIGHTS and module.routing is None):
         return

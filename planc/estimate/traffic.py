@@ -121,7 +121,7 @@ def _width(module: Module) -> int:
 
 
 def _before(work: RankWork, module: Module, *, is_compiled: bool) -> _Cost | None:
-    """What is computed between linear layers and this one; None if something else comes before it."""
+    """Return the cost between linear layers and this one; None if something else comes before it."""
     feeding = [work.module(source) for source in module.sources]
     if not feeding or any(not source.is_linear for source in feeding):
         return None

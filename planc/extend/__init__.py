@@ -1,4 +1,4 @@
-"""What a plan's own Python files register: `from planc.extend import loss`.
+"""The decorators by which a plan's own Python files register code: `from planc.extend import loss`.
 
 A plan names the file with `extension "losses.py"`, and what it registers by its name:
 `train { loss = focal(gamma = 2.0) }`. Each decorator's docstring is the contract of its kind, which planc

@@ -1,4 +1,4 @@
-"""What a file of extensions registers, read from its syntax alone: none of its code runs."""
+"""Registrations of a file of extensions, read from its syntax alone: none of its code runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Place:
 
 @record
 class Problem:
-    """Why a file can't be used, at a place of it."""
+    """A reason that a file can't be used, at a place of it."""
 
     place: Place
     text: str

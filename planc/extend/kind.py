@@ -1,4 +1,4 @@
-"""What all kinds of extensions share: the record of a kind, and the mark that its decorator leaves."""
+"""The record of a kind of extensions, and the mark that its decorator leaves."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from planc.tables import format_bytes, format_number, format_seconds, plural
 
 
 class Unit(StrEnum):
-    """What a figure counts; the value is printed after the number."""
+    """Units of figures; the value is printed after the number."""
 
     BYTES = "B"
     COLLECTIVES = "collective"

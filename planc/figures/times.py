@@ -24,7 +24,7 @@ def most_tokens_per_second_per_device(step: StepWork, bound: StepBound) -> Figur
 
 
 def expected_step_seconds(expectation: StepExpectation) -> Figure:
-    """What a run of the plan is expected to take."""
+    """The step's time that a run of the plan is expected to take."""
     return Figure("expected_step_seconds", expectation.step_seconds, Unit.SECONDS)
 
 

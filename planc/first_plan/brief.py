@@ -1,4 +1,4 @@
-"""What a first plan is written for."""
+"""The facts that a first plan is written for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What practitioners train with, by the purpose of a run and the size of its model.
+"""Practitioners' settings, by the purpose of a run and the size of its model.
 
 Every value names its source; docs/how-to/write-a-plan.md has the references.
 """
@@ -15,7 +15,7 @@ _ANY = 10**18
 
 
 class Purpose(StrEnum):
-    """What a run is for; the value is the word of the command line."""
+    """The purpose of a run; the value is the word of the command line."""
 
     PRETRAIN = "pretrain"
     CONTINUE = "continue"

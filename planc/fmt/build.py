@@ -65,12 +65,12 @@ class PendingComments:
 
 
 Item: TypeAlias = ast.Argument | ast.Value
-"""What stands between commas in ( ) and [ ]."""
+"""An item between commas in ( ) and [ ]."""
 
 
 @record
 class _Entry:
-    """What starts a line of its own in a block, and the lines of the source that it took."""
+    """An entry that starts a line of its own in a block, and the lines of the source that it took."""
 
     doc: Doc
     line: int
@@ -207,7 +207,7 @@ class _Builder:
 
 
 def _bracket(item: Item) -> Position:
-    """Where an item's own brackets may start to hold comments; what stands before goes above the item."""
+    """Return where an item's own brackets may start to hold comments; earlier ones go above the item."""
     match item:
         case ast.Argument(_, value, _):
             return _bracket(value)

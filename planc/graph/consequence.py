@@ -1,4 +1,4 @@
-"""What a change of an op's field means: each field states it, and `diff`, resumes and reports ask the op."""
+"""The consequence of a change of an op's field, which each field states: for `diff`, resumes and reports."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Consequence(StrEnum):
     NUMERICS = "numerics"
     """The training itself: a run resumes only by leave."""
     LAYOUT = "layout"
-    """Where tensors are and in which parts they are computed: a run resumes."""
+    """The places of tensors, and the parts in which they are computed: a run resumes."""
     SAMPLES = "samples"
     """The samples and their order: a checkpoint is of one order, and a run doesn't resume under another."""
     IDENTITY = "identity"
-    """What a checkpoint is of: a run doesn't resume under another."""
+    """The model and settings that a checkpoint is of: a run doesn't resume under another."""
     START = "start"
-    """What a run begins with: a checkpoint replaces it."""
+    """The state that a run begins with: a checkpoint replaces it."""
     OUTPUT = "output"
-    """What a run reports and saves, and how it is launched."""
+    """Reports and saves of a run, and its launch."""
     DERIVED = "derived"
     """Follows from other fields, and never changes alone."""
 

@@ -29,7 +29,7 @@ def sources_of(graph: Graph) -> Iterator[AnySource]:
 
 
 def name_of(op: AnySource) -> str:
-    """What an op reads, for messages."""
+    """Name the data that an op reads, for messages."""
     match op:
         case OpenData():
             return "training"

@@ -198,7 +198,7 @@ def _sums(graph: Graph) -> Iterator[Violation]:
 
 
 def _summed_over(graph: Graph, op: FullyShard) -> tuple[GroupDim, ...]:
-    """Where a unit's gradients are summed: those of experts over `ep` too, whose ranks send them tokens."""
+    """Return the dims that sum a unit's gradients: for experts `ep` too, whose ranks send them tokens."""
     of_experts = graph.experts.over if graph.experts and ExpertDim.EFSDP in op.shard_over else ()
     return (*op.replicate_over, *op.shard_over, *of_experts)
 

@@ -1,4 +1,4 @@
-"""What is wrong with a graph."""
+"""A fault of a graph."""
 
 from __future__ import annotations
 

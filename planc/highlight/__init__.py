@@ -1,1 +1,1 @@
-"""How editors, review pages and documentation color plans."""
+"""The colors of plans in editors, review pages and documentation."""

@@ -27,7 +27,7 @@ TOKENS = {
     Kind.OPERATOR: Operator,
     Kind.PUNCTUATION: Punctuation,
 }
-"""What Pygments calls each kind."""
+"""Pygments' token of each kind."""
 
 
 def _action(rule: Rule) -> Any:

@@ -14,7 +14,7 @@ from planc.record import record
 
 
 class Kind(StrEnum):
-    """What a piece of text is; the value is its TextMate scope, without the language at its end."""
+    """Kinds of text; the value is the TextMate scope, without the language at its end."""
 
     COMMENT = "comment.line.number-sign"
     STRING = "string.quoted.double"
@@ -73,7 +73,7 @@ RULES: tuple[Rule, ...] = (
 
 
 FILE = Path(__file__).parent / "plan.tmLanguage.json"
-"""What `grammar_json` gave; a test holds them equal."""
+"""The output of `grammar_json`; a test holds them equal."""
 
 
 def grammar_json() -> str:

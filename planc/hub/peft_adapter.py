@@ -115,7 +115,7 @@ def differences(
     rslora: bool,
     layers: Mapping[str, tuple[int, int] | None],
 ) -> Iterator[tuple[str, str]]:
-    """How a directory's adapters differ from those of a plan: (`rank`, `alpha`, `rslora` or `layers`, text).
+    """Yield how an adapter's directory differs from a plan: (`rank`, `alpha`, `rslora` or `layers`, text).
 
     `layers` are the plan's layers with the numbers of their inputs and outputs, where these are known.
     """

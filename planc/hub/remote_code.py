@@ -1,4 +1,4 @@
-"""What a config.json may ask to run that is not in transformers: a repository's modules or kernels."""
+"""Code that a config.json may ask to run from outside transformers: a repository's modules or kernels."""
 
 from __future__ import annotations
 

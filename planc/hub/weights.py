@@ -1,4 +1,4 @@
-"""Which file of a model directory transformers reads its weights from. Reads names only."""
+"""The file of a model directory that transformers reads its weights from. Reads names only."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ BY_NAME = {kind.name: kind for kind in KINDS}
 
 @record
 class Undetected:
-    """Why no kind is chosen, and what was looked for."""
+    """The reason that no kind is chosen, and what was looked for."""
 
     what: str
     looked_for: tuple[str, ...]

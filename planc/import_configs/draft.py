@@ -1,4 +1,4 @@
-"""What a file says in a plan's terms, and what became of each of its keys."""
+"""A file's facts in a plan's terms, and what became of each of its keys."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ _UNUSED = {
     )
     for fact in facts_of
 }
-"""Why a fact that a file gives may have no place in its plan."""
+"""The reasons that a fact of a file may have no place in its plan."""
 
 
 def draft_of(parts: Sequence[Part], options: Mapping[Fact, Any]) -> Draft:

@@ -1,4 +1,4 @@
-"""What configs and plans have in common: one fact each, with its place in a plan and its reader."""
+"""Facts that configs and plans have in common, each with its place in a plan and its reader."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ STRATEGIES: dict[str, tuple[tuple[Fact, bool], ...]] = {
     "hybrid_shard_zero2": ((SHARDED, True), (HYBRID, True), (RESHARD, False)),
     "offload": ((OFFLOAD, True),),
 }
-"""What each of FSDP's words means."""
+"""The meaning of each of FSDP's words."""
 
 _WHOLE = ((SHARDED, True), (RESHARD, False), (RESHARD_BACKWARD, False))
 STAGES: tuple[tuple[tuple[Fact, bool], ...], ...] = (
@@ -169,4 +169,4 @@ STAGES: tuple[tuple[tuple[Fact, bool], ...], ...] = (
     (*_WHOLE, (REDUCES_EACH, True)),
     ((SHARDED, True), (REDUCES_EACH, True)),
 )
-"""What each stage of ZeRO means. From the second on, micro-batches reduce their gradients."""
+"""The meaning of each stage of ZeRO. From the second on, micro-batches reduce their gradients."""

@@ -58,7 +58,7 @@ def import_config(
     target: Target,
     accepted: Sequence[str] = (),
 ) -> Result | Undetected:
-    """What the files of one training are as a plan. SourceError for other files.
+    """Translate the files of one training to a plan. SourceError for other files.
 
     `files` are contents by name, and `from_kind` is the kind of the first. `accepted` are keys, or tables of
     them, that the plan may train without. UnusedAcceptance for one that stops nothing.

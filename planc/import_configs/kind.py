@@ -21,19 +21,19 @@ class Row:
     """Dotted; `*` is any one key, `lora_*` one by its start, and `**` at the end all below."""
     fact: Fact | None = None
     reason: str = ""
-    """Why there is none, of a key that decides nothing about what is trained."""
+    """The reason that a key has none, if it decides nothing about what is trained."""
     change: str = ""
-    """Why there is none, of a key without which something else would be trained: the import stops."""
+    """The reason that a key has none, if something else would be trained without it: the import stops."""
     read: Callable[[Value], Any] | None = None
     """Reads the value where the fact's own reader does not fit this key."""
     opens: Fact | None = None
-    """What the key leaves open where nothing else gives it: an error for that points here."""
+    """The fact that the key leaves open if nothing else gives it: an error for that points here."""
     harmless: tuple[Any, ...] = ()
     """Values that ask for what a plan does anyway."""
     names: str = ""
     """The kind of the file that the value names: with such a file, the key asks for nothing more."""
     implies: tuple[tuple[Fact, Any], ...] = ()
-    """What the tool takes where the file has this key, and no other that says it."""
+    """Facts that the tool takes if the file has this key, and no other that gives them."""
 
 
 class NoteKind(StrEnum):
@@ -42,9 +42,9 @@ class NoteKind(StrEnum):
     SET_ASIDE = "set aside"
     """A key without a counterpart."""
     WRONG = "wrong"
-    """What can't be right in the file."""
+    """A value that can't be right in the file."""
     ADDED = "added"
-    """What the plan says and the file does not."""
+    """A line that the plan has and the file does not."""
 
 
 @record
@@ -67,7 +67,7 @@ def under(prefix: str, rows: Iterable[Row]) -> tuple[Row, ...]:
 
 
 Faults = Callable[[Mapping[str, Leaf]], Iterator[Note]]
-"""What can't be right in a file, by its leaves."""
+"""A function from a file's leaves to what can't be right in it."""
 
 
 def no_faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
@@ -90,7 +90,7 @@ class Kind:
     own_rows: Callable[[Mapping[str, Leaf]], tuple[Row, ...]] = lambda leaves: ()
     """Rows of one file, before the others: of keys whose meaning depends on the file's other keys."""
     defaults: tuple[tuple[Fact, Any], ...] = ()
-    """What the tool takes where a file is silent."""
+    """Facts that the tool takes if a file does not give them."""
     automatic: tuple[tuple[Fact, Any], ...] = ()
     """The value that the launching program fills in for `auto` by default."""
     warmup: tuple[float, int] = (0.0, 0)
@@ -102,11 +102,11 @@ class Kind:
     checks: Callable[[Mapping[str, Leaf], Inventory | None], Iterator[Note]] = lambda leaves, inventory: iter(
         ()
     )
-    """What another model than that of the plan would be, by the file's sizes."""
+    """Report a model other than the plan's, by the file's sizes."""
     spares_norms: bool = False
     """Whether its weight decay leaves out norms and biases, as transformers' Trainer does."""
     implied: tuple[tuple[Fact, Any], ...] = ()
-    """What every file of the kind means without saying it."""
+    """Facts that every file of the kind implies."""
     adapts_by_peft: bool = False
     """Whether peft chooses the adapted layers where a file is silent."""
     tells_chats_by_columns: bool = False

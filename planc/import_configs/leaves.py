@@ -116,7 +116,7 @@ def _json_lines(text: str) -> dict[tuple[str, ...], int]:
     """The line of every key and of every list's element, in a text that is JSON."""
     lines: dict[tuple[str, ...], int] = {(): 1}
     stack: list[str | int] = []
-    """Where the scan is: a list's index, or an object's last key, empty before the first."""
+    """The scan's path: a list's index, or an object's last key, empty before the first."""
     line, last = 1, 0
     is_key = False
     for token in _TOKEN.finditer(text):

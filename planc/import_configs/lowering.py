@@ -31,7 +31,7 @@ from planc.syntax.write import block, call, quoted, rule
 
 @record
 class Target:
-    """What the machine knows of the model that is imported."""
+    """The machine's knowledge of the model that is imported."""
 
     is_directory: Callable[[str], bool]
     """Whether a path, relative to the plan, is a directory."""

@@ -20,11 +20,11 @@ FSDP_WORDS = (
 
 
 class Unread(ValueError):
-    """Why a value has no counterpart."""
+    """The reason that a value has no counterpart."""
 
 
 class Idle(Unread):
-    """Why a value needs none: it asks for what a plan does, or for what another file gives."""
+    """The reason that a value needs none: it asks for what a plan does, or for what another file gives."""
 
 
 class Automatic(Idle):

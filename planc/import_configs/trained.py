@@ -1,4 +1,4 @@
-"""What of the model is trained: the blocks `adapter` and `freeze` of a plan."""
+"""The trained part of the model: the blocks `adapter` and `freeze` of a plan."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Trained:
 
 
 def trained(draft: Draft, inventory: Inventory | None) -> Trained | Missing:
-    """What a file trains, or what is missing to say it."""
+    """Return the part of the model that a file trains, or what is missing to tell."""
     if draft.take(facts.ADAPTER) is None:
         rules = _freeze(draft, inventory)
         return rules if isinstance(rules, Missing) else Trained(freeze=rules)

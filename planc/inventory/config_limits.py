@@ -98,7 +98,7 @@ def fields_of(raw: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], obje
 
 
 def _fault(name: str, value: object) -> str | None:
-    """What is wrong with a field's value."""
+    """Explain what is wrong with a field's value; None for a valid one."""
     if value is None:
         return None
     high = _most(name)

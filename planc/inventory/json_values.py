@@ -72,7 +72,7 @@ def _is_named(hint: Any) -> bool:
 
 
 def to_json(value: Any) -> object:
-    """What `from_json` reads."""
+    """Convert a value to JSON that `from_json` reads."""
     if isinstance(value, tuple):
         return [to_json(item) for item in value]
     if type(value) in AS_ARRAYS:

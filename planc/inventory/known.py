@@ -24,7 +24,7 @@ class KnownModels:
     on_probe: OnProbe | None = None
     """Entered while a model is read for the first time, which takes seconds."""
     place: Callable[[str], str] = str
-    """Where a model's files are: an absolute path, or a path as `model.hf` is."""
+    """Return the place of a model's files: an absolute path, or a path as `model.hf` is."""
     probe_own: ProbeOwn | None = None
     """Runs a model class of a plan's own code; None where that is not allowed."""
 

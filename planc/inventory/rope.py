@@ -1,4 +1,4 @@
-"""How a config.json scales rotary embeddings, so a model reaches more positions. No torch here."""
+"""Scaled rotary embeddings in a config.json, by which a model reaches more positions. No torch here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Rope:
 
 
 def rope_of(config: Mapping[str, object]) -> Rope | None:
-    """What a config.json states; None if it states no rotary embeddings."""
+    """Return a config.json's rotary embeddings; None if it states none."""
     whole = next((found for name in _FIELDS if isinstance(found := config.get(name), Mapping)), None)
     if whole is None:
         return Rope() if config.get("rope_theta") is not None else None

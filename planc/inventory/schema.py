@@ -47,7 +47,7 @@ class Parameter:
 
 @record
 class Routing:
-    """How a router assigns tokens to stacked experts: how many per token, and if weights stay float32."""
+    """A router's assignment of tokens to stacked experts: how many per token, and if weights stay float32."""
 
     experts_per_token: Size
     in_float32: bool = False
@@ -101,7 +101,7 @@ class Module:
     routing: Routing | None = None
     """The routing of stacked experts, in one forward."""
     reads_values: bool = False
-    """What its own code computes depends on values of tensors: a loop over the experts that have tokens."""
+    """Its own code's work depends on values of tensors: a loop over the experts that have tokens."""
     flattened: bool = False
     """Its hidden states are [tokens, features]: the model makes one dimension of batch and sequence."""
     passes_input: bool = False
@@ -111,9 +111,9 @@ class Module:
     own_dtypes: Annotated[tuple[tuple[str, DType], ...], Named] = ()
     """Own parameters and buffers, by local name, that the model's code builds in a fixed dtype."""
     draws: tuple[Draw, ...] = ()
-    """What its own code drops in one forward in training, in order, with the model's own attention."""
+    """The dropouts of its own code in one forward in training, in order, with the model's own attention."""
     activation: Footprint = ONE_OPERATION
-    """What keeps the output of a linear layer or stack of experts: a function or gate that reads it."""
+    """The footprint of the function or gate that keeps the output of a linear layer or stack of experts."""
     footprint: Footprint = RMS_NORM
     """The footprint of a norm."""
     own_code: OwnCode | None = None
@@ -185,7 +185,7 @@ class KvProjection:
 
 @record
 class SharedKv:
-    """How an attention works where several ranks compute the same key/value head.
+    """The changes by which an attention works where several ranks compute the same key/value head.
 
     Of its integer attributes, as paths from the attention module, a rank divides `counts` by the number of
     ranks, `group_counts` by the number of ranks that share a head, and `kv_counts` by the number of heads.
@@ -244,7 +244,7 @@ class OwnHeads:
 
 @record
 class Positions:
-    """How a model uses the positions of its tokens.
+    """A model's use of the positions of its tokens.
 
     Without `position_ids` its first token is at `first`. Tokens with the id `uncounted_token` do not advance
     the count, and are all at the position before `first`.
@@ -301,12 +301,12 @@ class Inventory:
     """Fields of config.json that add terms to the model's own cross-entropy loss."""
     router_loss: float | None = None  # the weight of the loss that they add for routers
     logits: tuple[LogitsStep, ...] | None = ()
-    """What the model makes of its head's output; None if that is not a known function of each logit."""
+    """The steps from the head's output to the logits; None if they are not a known function of each logit."""
     rope_switch: Size | None = None
     """A forward with more positions than this uses other rotary embeddings for all of its tokens."""
     positions: Positions = Positions()
     rope: Rope | None = None
-    """How config.json scales rotary embeddings; None without any."""
+    """The scaling of rotary embeddings in config.json; None without any."""
     _by_fqn: dict[str, Module] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

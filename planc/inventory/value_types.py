@@ -11,7 +11,7 @@ from planc.record import record
 
 @record
 class Must:
-    """What a value must meet in addition to its type, and the message for one that does not."""
+    """A condition on a value in addition to its type, and the message for one that does not meet it."""
 
     holds: Callable[[Any], object]
     message: str

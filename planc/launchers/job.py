@@ -22,7 +22,7 @@ class LaunchError(ValueError):
 GRACE_SECONDS = 600
 """Longer than a save takes. Launchers wait only until the ranks exit, so a long limit costs nothing."""
 KILL_SECONDS = 30
-"""How much longer a scheduler waits than torchrun, which ends the remaining ranks and reports."""
+"""The seconds that a scheduler waits longer than torchrun, which ends the remaining ranks and reports."""
 _HOST = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\]"
 _ENDPOINT = re.compile(rf"(?P<host>{_HOST}):(?P<port>[1-9][0-9]{{0,4}})", re.ASCII)
 
@@ -45,7 +45,7 @@ class Job:
     shrinking: Shrinking | None = None
     """None for a run that needs all of its ranks."""
     grace_seconds: int = GRACE_SECONDS
-    """How long ranks may take to exit after a signal."""
+    """The seconds that ranks may take to exit after a signal."""
     meets_elsewhere: bool = False
     """Whether the rendezvous is outside the job's nodes."""
 
@@ -56,7 +56,7 @@ class Job:
 
 @record
 class Endpoint:
-    """Where the first node listens for the others."""
+    """The address at which the first node listens for the others."""
 
     host: str
     port: int

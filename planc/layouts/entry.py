@@ -1,4 +1,4 @@
-"""Where the residual stream enters and leaves a model's layers, and how modules hand on outputs."""
+"""The ends of the residual stream in a model's layers, and the modules that hand on outputs."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Clash:
     producers: tuple[str, ...]
     partners: tuple[str, ...] = ()
     gradient: GradientFault | None = None
-    """What would happen to the consumer's own gradients if it ran."""
+    """The fault of the consumer's own gradients if it ran."""
 
 
 @record
@@ -327,7 +327,7 @@ class _Walk:
         return value
 
     def _clash(self, module: Module, incoming: Value, *, wanted: Placement) -> Clash | None:
-        """Why a module can't take its input in the layout it has; None if it can."""
+        """Explain why a module can't take its input in the layout it has; None if it can."""
         arriving = incoming.layout
         if arriving is None:
             return None

@@ -57,7 +57,7 @@ def open_sources(plan: Plan) -> Iterator[OpenSource]:
 
 
 def next_batch(plan: Plan) -> NextBatch:
-    """Where every token is a label, no rank needs to wait for the others' counts."""
+    """Build the op; if every token is a label, no rank needs to wait for the others' counts."""
     block, span = plan.data, plan.span("data")
     # What an extension returns may be messages, or have labels of its own.
     may_mask = any(isinstance(source, data.Chat | Extension) for _, source in block.training())

@@ -1,4 +1,4 @@
-"""How tp holds the sequence where stages of a pipeline meet, and where layers meet what is around them."""
+"""The sequence's layout over tp between stages of a pipeline, and between layers and what is around them."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def sum_ties(bound: BoundPlan) -> Iterator[SumTies]:
 
 
 def micro_orders(bound: BoundPlan) -> tuple[Order, ...]:
-    """What each pp rank runs in a step, in order; empty without a pipeline."""
+    """Return the actions of each pp rank in a step, in order; empty without a pipeline."""
     pipeline = _pipeline(bound)
     return () if pipeline is None else _orders(bound, pipeline)
 
@@ -125,7 +125,7 @@ def _dtype(bound: BoundPlan) -> DType:
 
 
 def units_of_stages(bound: BoundPlan, root: UnitGroup) -> Iterator[UnitGroup]:
-    """What the root of FSDP would hold in a pipeline: units of each stage.
+    """Yield the units of each stage that the root of FSDP would hold in a pipeline.
 
     The root is gathered for backward when a gradient reaches the model's output, which is in the last stage
     only: no backward of another stage would find its parameters. It would also be gathered in the forward of

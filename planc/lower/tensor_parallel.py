@@ -49,7 +49,7 @@ def shard_tensor_parallel(bound: BoundPlan) -> Iterator[ShardTensorParallel]:
 
 
 def _adapters(bound: BoundPlan) -> Iterator[tuple[str, Assignment]]:
-    """How the two layers of each adapter are sharded, by the layer that it belongs to.
+    """Yield the assignments of the two layers of each adapter, with the layer that it belongs to.
 
     They compute inside of that layer's edges. Where ranks hold rows of its weight, they hold the same of B's,
     and all of A's; where they hold columns, those of A's, and all of B's. What is whole computes different
@@ -67,7 +67,7 @@ def _adapters(bound: BoundPlan) -> Iterator[tuple[str, Assignment]]:
 
 
 def _rows(bound: BoundPlan) -> dict[str, Rows]:
-    """What a rank computes of projections to replicated keys and values."""
+    """Return the rows that a rank computes of projections to replicated keys and values."""
     projections = bound.inventory.kv_projections()
     return {
         fqn: _rows_of(*projections[fqn], tp=bound.plan.mesh.tp)
@@ -98,7 +98,7 @@ def share_heads(bound: BoundPlan) -> Iterator[ShareHeads]:
 
 
 def _heads_of_rank(attention: Attention | OwnHeads, bound: BoundPlan, *, is_replicated: bool) -> ShareHeads:
-    """What an attention of a rank's heads needs, as an op of no module."""
+    """Return the op that shares heads for an attention of a rank's heads, with no modules yet."""
     over = bound.plan.tensor_parallel.on if bound.plan.tensor_parallel else ()
     if is_replicated and (kv := attention.shared_kv) is not None:
         return ShareHeads(

@@ -1,4 +1,4 @@
-"""What may be written at a place: keys, values, units, calls, and names of the model."""
+"""Completions at a place: keys, values, units, calls, and names of the model."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Item:
 
 @record
 class _Place:
-    """Where items are for."""
+    """The place that items complete."""
 
     at: Cursor
     analysis: Analysis
@@ -277,7 +277,7 @@ def _wanted(place: _Place) -> type[Any] | ValueType | None:
 
 
 def _inside(outer: type[Any] | ValueType | None, words: Sequence[str]) -> type[Any] | ValueType | None:
-    """What `key = name(` or `key = [` opens within `outer`."""
+    """Return the type that `key = name(` or `key = [` opens within `outer`."""
     wanted = outer
     if isinstance(outer, type):
         one = field_of(outer, words[0]) if len(words) > 1 and words[1] == "=" else None

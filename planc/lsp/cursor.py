@@ -1,4 +1,4 @@
-"""What stands around a place: in a text that may not parse, and in its syntax tree.
+"""The surroundings of a place: in a text that may not parse, and in its syntax tree.
 
 Half-written lines are what an editor has.
 """
@@ -95,7 +95,7 @@ def _is_head(tokens: Sequence[Token]) -> bool:
 
 
 def cursor(source: SourceFile, line: int, column: int) -> Cursor:
-    """What is left of a place; line and column count from 1."""
+    """Read the text to the left of a place; line and column count from 1."""
     written = source.lines[: line - 1]
     rest = source.lines[line - 1][: column - 1]
     reader = _Reader()

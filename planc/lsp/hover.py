@@ -1,4 +1,4 @@
-"""What a word or a pattern means, from the pages of `planc explain` and the views of `planc show`."""
+"""The meaning of a word or a pattern, from the pages of `planc explain` and the views of `planc show`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Hover:
 
 
 def hover(analysis: Analysis, line: int, column: int) -> Hover | None:
-    """What is known of the place; None of space, comments and punctuation."""
+    """Describe the place; None for space, comments and punctuation."""
     path = path_to(analysis.tree, line, column)
     match path[-1], path[-2] if len(path) > 1 else None:
         case ast.Name() as name, ast.Block(kind) as block if name is kind:

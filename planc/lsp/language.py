@@ -1,4 +1,4 @@
-"""What may be written where: the language's own definitions by place, and the names that patterns match."""
+"""The language's own definitions by place, and the names that patterns match."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Opened = tuple[str, str]
 
 
 def shape_of(blocks: Sequence[Opened]) -> Shape | None:
-    """What the innermost of nested blocks may hold; None for one that the language does not have."""
+    """Return the shape of the innermost of nested blocks; None for one that the language does not have."""
     if not blocks or blocks[0][0] not in BLOCKS:
         return None
     shape = BLOCKS[blocks[0][0]]
@@ -89,7 +89,7 @@ def takes_params(wanted: ValueType) -> bool:
 
 
 def names_for(kind: str, inventory: Inventory) -> tuple[str, ...]:
-    """What the patterns of a kind of block name: modules, parameters, or tensors of the batch."""
+    """Return the names that patterns of a block match: modules, parameters, or tensors of the batch."""
     if kind == "context_parallel":
         return BUFFERS
     if kind == "optimizer":

@@ -1,4 +1,4 @@
-"""Where names are defined and used: parameters, fragments, bases and imports."""
+"""Definitions and uses of names: parameters, fragments, bases and imports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Target:
 
 
 def definition(analysis: Analysis, line: int, column: int) -> Target | None:
-    """What the word or the path at a place names; None for words of the language."""
+    """Return the target that the word or path at a place names; None for words of the language."""
     path = path_to(analysis.tree, line, column)
     for node in reversed(path):
         match node:

@@ -331,4 +331,4 @@ QUESTIONS: tuple[tuple[str, Any, Any], ...] = (
     (types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, None, at_once(symbols)),
     (types.TEXT_DOCUMENT_INLAY_HINT, None, once_checked(inlay_hints)),
 )
-"""What an editor may ask, with its options and its answer."""
+"""The requests that an editor may make, each with its options and its answer."""

@@ -44,7 +44,7 @@ class Analysis:
         return tree_of(self.source)
 
     def text(self, span: Span) -> str:
-        """What a span covers, in any of the plan's files."""
+        """Return the text of a span, in any of the plan's files."""
         source = self.checked.sources.get(span.file, self.source)
         return (self.source if span.file == self.source.name else source).text_of(span)
 
@@ -59,7 +59,7 @@ class Analysis:
         return self.last.bound.inventory if self.last is not None else None
 
     def path(self, file: str) -> Path:
-        """Where a file is that spans name."""
+        """Return the path of a file that spans name."""
         return self.base / file
 
 

@@ -67,7 +67,7 @@ def _are_layers(members: nn.ModuleList) -> bool:
 
 
 def nature(layer: nn.Module) -> tuple[object, ...]:
-    """What a layer is: types, settings, shapes and dtypes of everything in it, without its position."""
+    """Return a layer's nature: types, settings, shapes and dtypes of all in it, without its position."""
     return tuple((name, *_settings(module), *_tensors(module)) for name, module in layer.named_modules())
 
 

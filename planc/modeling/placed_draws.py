@@ -230,7 +230,7 @@ def _box_of(view: Tensor, whole: Tensor) -> tuple[Box, tuple[bool, ...]]:
 
 
 def _distribution(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Distribution | None:
-    """What an op draws in place; None for an op that draws nothing, or from a generator of its caller."""
+    """Return the distribution that an op draws in place; None without one, or with its own generator."""
     if kwargs.get("generator") is not None:
         return None
     if func == _ATEN.normal_.default:

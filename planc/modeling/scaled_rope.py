@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _OWN = ("rope_theta", "partial_rotary_factor")
-"""What a scaling leaves as config.json has it."""
+"""Fields of config.json that a scaling leaves."""
 _ORIGINAL = "original_max_position_embeddings"
 
 

@@ -85,7 +85,7 @@ class OptimizerKind(ABC):
         """The tensors that it keeps for each parameter, by torch's names."""
 
     def kept(self, num_dims: int) -> tuple[Kept, ...]:
-        """What it keeps for a parameter of so many dimensions: tensors like it."""
+        """Return the tensors kept for a parameter of so many dimensions, which are like it."""
         return tuple(Kept(name) for name in self.state_names)
 
     def state_bytes(self, shape: Sequence[int], *, element: int) -> int:
@@ -95,13 +95,13 @@ class OptimizerKind(ABC):
 
     @abstractmethod
     def num_temporaries(self, *, is_for_loop: bool, decays: bool) -> int:
-        """How many tensors of a parameter's size a step makes and frees.
+        """Return the number of tensors of a parameter's size that a step makes and frees.
 
         `is_for_loop` updates each parameter by itself, not all in `foreach`; `decays` if its weights decay.
         """
 
     def update_bytes(self, shape: Sequence[int], *, element: int) -> int:
-        """What the update of a rank's part of a parameter makes and frees, if it is not such tensors."""
+        """Return the bytes that the update of a rank's part of a parameter makes and frees otherwise."""
         return 0
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ from planc.optimizers.optimizer import Implementation, OptimizerKind
 from planc.record import record
 
 _COPIES = 3
-"""What such a function may make of a tensor's size at a time: nobody knows, and two or three are usual."""
+"""Copies of a tensor that such a function may make at a time: nobody knows, and two or three are usual."""
 
 
 @record(kw_only=True)

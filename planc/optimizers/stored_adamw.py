@@ -16,14 +16,14 @@ from planc.record import record
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 SCALE = "_scale"
-"""What follows a moment's name in that of its blocks' largest magnitudes."""
+"""The suffix of a moment's name in that of its blocks' largest magnitudes."""
 AT_ONCE = 1 << 22
 """Elements that are updated at once; at least a row."""
 
 
 @record(kw_only=True)
 class StoredAdamW(OptimizerKind):
-    """What such optimizers have in common."""
+    """The settings that such optimizers have in common."""
 
     betas: tuple[float, float]
     eps: float

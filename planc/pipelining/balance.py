@@ -1,4 +1,4 @@
-"""How many blocks each stage of a pipeline has."""
+"""The numbers of blocks in a pipeline's stages."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from planc.record import record
 
 
 class Schedule(StrEnum):
-    """How a rank orders forwards and backwards.
+    """A rank's order of forwards and backwards.
 
     `gpipe` (arXiv:1811.06965) runs all forwards before the first backward. `one_f_one_b` (PipeDream-Flush,
     arXiv:2006.09503) alternates them as soon as gradients arrive. `interleaved` (arXiv:2104.04473) does the
@@ -51,7 +51,7 @@ class Action:
 
 
 Order = tuple[Action, ...]
-"""What one rank computes in one step, first to last."""
+"""One rank's actions in one step, first to last."""
 
 
 def rank_of(stage: int, *, num_ranks: int) -> int:

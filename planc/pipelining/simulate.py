@@ -168,7 +168,7 @@ def _codes(step: _Step, orders: Sequence[Order]) -> list[list[int]]:
 
 
 def _misplaced(step: _Step, action: Action, *, rank: int) -> str:
-    """Why a rank can't have an action."""
+    """Explain why a rank can't have an action; empty if it can."""
     if not (0 <= action.stage < step.num_stages and action.micro_batch >= 0):
         return f"rank {rank} has {action}, but stages are 0 to {step.num_stages - 1}"
     owner = rank_of(action.stage, num_ranks=step.num_ranks)
@@ -180,7 +180,7 @@ _Messages = tuple[list[int], list[int]]
 
 
 def _messages(step: _Step, codes: list[list[int]]) -> list[_Messages]:
-    """What each rank sends; raises ScheduleError where one receives in another order than its neighbor sends.
+    """Return each rank's messages; ScheduleError where one receives in another order than its neighbor sends.
 
     Stages of one rank pass on tensors, not messages.
     """
@@ -221,7 +221,7 @@ def _run(
     delay = message if step.num_ranks > 1 else 0.0
     start_of, end_of = [-1.0] * len(senders), [-1.0] * len(senders)
     done = [0] * step.num_ranks
-    """How many of each rank's actions had run when it last began to wait."""
+    """The number of each rank's actions that had run when it last began to wait."""
     waiting: dict[int, int] = {}
     """The rank that waits for an action."""
     ready = deque(range(step.num_ranks))

@@ -1,4 +1,4 @@
-"""What is trained: parameters that are not frozen, and adapters."""
+"""The trained part of a model: parameters that are not frozen, and adapters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class NotAdapted:
 
 @record
 class FreezeSpec:
-    """Which parameters training keeps as they are; a pattern names parameters, or modules and all inside."""
+    """The parameters that training keeps as they are. A pattern names parameters, or modules as a whole."""
 
     rules: tuple[PatternRule[Frozen | Trained], ...]
     span: Span

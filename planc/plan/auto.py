@@ -44,7 +44,7 @@ class AutoRule:
 
 @record
 class Automatic:
-    """What `auto` means. `reason` says why there are no rules."""
+    """The meaning of `auto`. `reason` says why there are no rules."""
 
     rules: tuple[AutoRule, ...] = ()
     reason: str = ""

@@ -56,7 +56,7 @@ AUTO = "auto"
 
 @record
 class BalanceSpec:
-    """What keeps the loads of experts equal, in addition to the cross-entropy loss."""
+    """Losses that keep the loads of experts equal, in addition to the cross-entropy loss."""
 
     loss: Loss | Literal["auto"] | None = key(
         Optional(OrAuto(Variant({"switch": Switch}, "balance loss"))),

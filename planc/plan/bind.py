@@ -308,7 +308,7 @@ def _styles(
 
 
 def _meant(action: StyleAction) -> object:
-    """What a rule does to a module."""
+    """Return the effect of a rule on a module, to compare."""
     style, boundary = action.style, action.boundary
     return use(style, boundary), style.placements(Kind.LINEAR, boundary)
 
@@ -316,7 +316,7 @@ def _meant(action: StyleAction) -> object:
 def _auto(
     inventory: Inventory, auto: Automatic, unknown: list[AutoRule]
 ) -> Iterator[tuple[str, Style, Boundary]]:
-    """What the rules of `auto` give each module."""
+    """Yield the style that the rules of `auto` give each module."""
     for rule in auto.rules:
         matched = parse_own(rule.pattern, NOWHERE).select(inventory.names())
         style = BY_NAME.get(rule.style)
@@ -372,7 +372,7 @@ def _adapted(
 
 
 def _grouping(rule: PatternRule[Unit]) -> object:
-    """What a unit rule means for a module. Of overriding lists, also with which others it is gathered."""
+    """Return a unit rule's meaning for a module. An overriding list also gathers its modules together."""
     return rule.action, _texts(rule) if rule.override and len(rule.patterns) > 1 else ()
 
 

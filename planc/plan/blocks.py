@@ -31,7 +31,7 @@ from planc.vocab import ELASTIC_DIMS, SHARD_DIMS, MeshDim
 
 @record
 class Shape:
-    """What a kind of block may hold."""
+    """The content that a kind of block may have."""
 
     record: type[Any]
     required: bool = False
@@ -59,7 +59,7 @@ class Shape:
         return freely_labelled(self.record)
 
     def labelled(self, name: str, label: str) -> Shape | None:
-        """What the nested block `name "label"` may hold; None for an unknown one."""
+        """Return the shape of the nested block `name "label"`; None for an unknown one."""
         shapes = self.nested[name]
         if name in self.freely_labelled:
             (shape,) = shapes.values()

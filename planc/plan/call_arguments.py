@@ -87,7 +87,7 @@ def takers(setting: str, argument: str) -> tuple[str, ...]:
 
 
 def argument_home(block: str, argument: str) -> str | None:
-    """What to write for a key of a block that is an argument of one of its calls; None for another name."""
+    """Return what to write for a key that is an argument of one of a block's calls; None for others."""
     owners = [path for path, _ in settings() if path.rpartition(".")[0] == block and takers(path, argument)]
     if not owners:
         return None
@@ -109,7 +109,7 @@ def _is_required(spec_field: Field[Any]) -> bool:
 
 
 def call_before(setting: str, written: Mapping[str, Written], *, at: Span) -> ast.Value | None:
-    """What a plan has for a setting, which for a default stands `at` a place; None where there is nothing."""
+    """Return a plan's value of a setting, a default `at` a place; None if there is nothing."""
     kind, *between, name = setting.split(".")
     block = written.get(kind)
     if block is not None and between:

@@ -264,7 +264,7 @@ def _too_long(values: Mapping[str, Any]) -> TooLong | None:
 
 
 def source_kind(source: FileSource) -> type[SourceKind]:
-    """What planc knows of this kind of source."""
+    """Return the record of this kind of source."""
     return next(BY_NAME[name] for name, case in SOURCES.items() if isinstance(source, case))
 
 

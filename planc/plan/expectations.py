@@ -29,7 +29,7 @@ def holds(expectation: spec.Expectation, value: float) -> bool:
 
 
 def resolve_expectations(file: ast.PlanFile, scope: Scope) -> tuple[spec.Expectation, ...]:
-    """What the `expect` blocks assert; each block adds to the others."""
+    """Resolve the assertions of the `expect` blocks; each block adds to the others."""
     found = []
     blocks = (
         block for block in file.statements if isinstance(block, ast.Block) and block.kind.text == "expect"

@@ -1,4 +1,4 @@
-"""How FSDP shards the experts of a rank over the ranks that hold the same ones."""
+"""The shards by FSDP of a rank's experts, over the ranks that hold the same ones."""
 
 from __future__ import annotations
 

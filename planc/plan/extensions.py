@@ -128,7 +128,7 @@ class OrExtension:
 
 @record
 class OnlyExtension:
-    """What the plan's own code registers as a kind of which planc has none itself."""
+    """The type of an extension of a kind of which planc has none itself."""
 
     kind: Kind
 

@@ -1,4 +1,4 @@
-"""What a plan has for a word of another tool."""
+"""Words of other tools, and their counterparts in a plan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from planc.record import record
 
 @record
 class Foreign:
-    """What a plan has for a word of another tool.
+    """The counterpart in a plan of a word of another tool.
 
     `line` is what to write in `block`, or at the top level if that is empty. Its value is in angle brackets
     if a value that the plan gives can take its place. Without a line, `why` states what planc has instead.

@@ -1,4 +1,4 @@
-"""What to write for a word of another tool: in findings, and for `planc explain`."""
+"""Helps for a word of another tool: in findings, and for `planc explain`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LABELS = frozenset(label for shape in BLOCKS.values() for labels in shape.nested
 
 @record
 class Meant:
-    """What a word of another tool means: a help, a fix if the meaning is exact, and the key to write."""
+    """The meaning of a word of another tool: a help, a fix if the meaning is exact, and the key to write."""
 
     help: str
     fix: Fix | None = None
@@ -47,7 +47,7 @@ class Meant:
 
 
 def meant_by(statement: ast.Setting, *, kind: str, taken: Collection[str], scope: Scope) -> Meant | None:
-    """What a setting of a `kind` block means, if its key is another tool's; `taken` are the block's keys.
+    """Return the meaning of a `kind` block's setting with another tool's key; `taken` are the block's keys.
 
     `kind` is empty at the top level.
     """
@@ -90,7 +90,7 @@ def _product_sentence(foreign: Foreign, statement: ast.Setting, *, kind: str, sc
 
 
 def _already_there(foreign: Foreign, line: str | None, statement: ast.Setting, scope: Scope) -> str | None:
-    """What the plan has that does what a word with its value asks for."""
+    """Return the plan's line that does what a word with its value asks for; None without one."""
     value = statement.value
     if foreign.rule and not _asks_for_nothing(foreign, value):
         return rules_block("tensor_parallel", foreign.rule, scope)
@@ -158,13 +158,13 @@ def _asks_for(foreign: Foreign, value: ast.Value) -> bool:
 
 
 def foreign_help(word: str, *, kind: str = "") -> str | None:
-    """What to write for another tool's word inside a `kind` block, or at the top level."""
+    """Return what to write for another tool's word in a `kind` block or at the top level; None if unknown."""
     foreign = foreign_word(word)
     return _sentence(foreign, word, None, kind=kind) if foreign else None
 
 
 def foreign_page(word: str) -> str | None:
-    """What `planc explain` prints for another tool's word; None for a label that plans have too."""
+    """Return the page of `planc explain` for another tool's word; None for a label that plans have too."""
     foreign = foreign_word(word)
     if foreign is None or word in LABELS:
         return None

@@ -29,7 +29,7 @@ def foreign_words() -> Mapping[str, Foreign]:
 
 
 def foreign_word(word: str) -> Foreign | None:
-    """What a word means, in any case."""
+    """Look up a word, in any case."""
     return foreign_words().get(word.lower())
 
 

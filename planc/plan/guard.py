@@ -46,7 +46,7 @@ Spike = StopAtSpike | SkipSpike
 
 @record
 class GuardSpec:
-    """How to handle a step with a wrong loss or gradient, and when to compare replicas.
+    """The reaction to a step with a wrong loss or gradient, and the interval between comparisons of replicas.
 
     A spike is measured against the median loss of the earlier steps that were not skipped, in deviations:
     1.4826 times the median distance from that median, and at least one hundredth of it.

@@ -1,4 +1,4 @@
-"""Where a misplaced statement belongs."""
+"""The right place for a misplaced statement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOP_LEVEL = "move it to the top level, outside every block"
 
 
 def home(statement: ast.Statement, *, scope: Scope) -> str | None:
-    """Where to move a misplaced statement. A setting belongs where its value is of the right type."""
+    """Return where to move a misplaced statement. A setting belongs where its value is of the right type."""
     match statement:
         case ast.Setting(name, value):
             meant = meant_by(statement, kind="", taken=(), scope=scope)
@@ -93,7 +93,7 @@ def _fits(spec_field: Field[Any], value: ast.Value, scope: Scope) -> bool:
 
 
 def nested_home(name: str) -> str | None:
-    """How a block that stands inside another is written; None for any other name."""
+    """Return how to write a block that is nested in another; None for any other name."""
     return _nested_homes().get(name)
 
 
@@ -119,7 +119,7 @@ def _homes() -> Mapping[str, Sequence[tuple[str, Field[Any]]]]:
 
 @functools.cache
 def _nested_homes() -> Mapping[str, str]:
-    """How each block inside a block is written, the first where there are several."""
+    """Return how to write each nested block, in the first block that may hold it."""
     return {one.block: _written(one) for one in reversed(_nested())}
 
 

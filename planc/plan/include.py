@@ -154,7 +154,7 @@ class _Reader:
         return path, self._read(path, written.span)
 
     def imports(self, file: ast.PlanFile, path: str) -> tuple[Imported, ...]:
-        """What a file imports, each file once and each name once."""
+        """Return the imports of a file, each file once and each name once."""
         found: list[Imported] = []
         by_alias: dict[str, Span] = {}
         by_path: dict[str, ast.Import] = {}

@@ -65,7 +65,7 @@ def link(file: ast.PlanFile, *, load: Load) -> tuple[Linked, tuple[Diagnostic, .
 
 
 def _registry(files: Files, scope: Scope) -> Registry:
-    """What the plan's own code registers; a name that two files register is reported."""
+    """Return the registrations of the plan's own code; a name that two files register is reported."""
     registry: dict[str, dict[str, Registered]] = {}
     for file in files.extensions:
         for declared in file.declarations:

@@ -19,7 +19,7 @@ weights."""
 
 @record
 class Obstacle:
-    """Why logits can't be computed in parts, and the line of the plan to change, if one does it."""
+    """The reason that logits can't be computed in parts, and the line of the plan that would change that."""
 
     reason: str
     help: str
@@ -53,7 +53,7 @@ def num_chunks(bound: BoundPlan) -> int:
 
 
 def obstacles(bound: BoundPlan) -> Iterator[Obstacle]:
-    """What keeps any number of parts but one from being computed."""
+    """Yield the obstacles to any number of parts but one."""
     head = bound.inventory.head
     if head is None or bound.inventory.logits is None:
         yield Obstacle(

@@ -57,7 +57,7 @@ def mesh_dims(block: ast.Block, shape: Shape, scope: Scope) -> tuple[MeshDim, ..
 
 
 def _meant_mesh_dim(block: ast.Block, name: ast.Name, shape: Shape) -> tuple[str, Fix | None]:
-    """What to write for a mesh dim that a block does not work on."""
+    """Return what to write for a mesh dim that a block does not work on, and a fix if it is clear."""
     kind = block.kind.text
     other = _OTHER_MESH_DIMS.get(name.text) or meant_mesh_dim(name.text)
     meant = other if other in shape.on else None
@@ -80,7 +80,7 @@ def _meant_mesh_dim(block: ast.Block, name: ast.Name, shape: Shape) -> tuple[str
 
 
 def _other_way(block: ast.Block, name: ast.Name) -> str | None:
-    """How a block uses a mesh dim that it does not name after `on`."""
+    """Return how a block uses a mesh dim that it does not name after `on`; None if it does not use it."""
     if block.kind.text != "fsdp" or name.text != MeshDim.DP_REPLICATE:
         return None
     return "write `fsdp on dp_shard {`, and inside it `replicate_on = dp_replicate`"

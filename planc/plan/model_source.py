@@ -1,4 +1,4 @@
-"""Where a plan's model comes from: a local folder, or a commit of the Hugging Face hub."""
+"""The source of a plan's model: a local folder, or a commit of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class ModelSource:
 
 
 def hub_help(path: str) -> str | None:
-    """What to write for a path that is shaped like a repository of the Hub; None for another path."""
+    """Return the help for a path that is shaped like a repository of the Hub; None for another path."""
     if not is_repository(path):
         return None
     written = f'hub("{path}", revision = "<commit>")'

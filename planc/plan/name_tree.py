@@ -17,7 +17,7 @@ class _Tree:
 
     children: dict[str, _Tree] = field(default_factory=dict)
     positions: list[int] = field(default_factory=list)
-    """Where the name that ends here stands among the names."""
+    """The indices of the name that ends here among the names."""
 
 
 @functools.lru_cache(maxsize=8)
@@ -64,7 +64,7 @@ def fitting(segments: Sequence[Segment], names: tuple[str, ...]) -> Iterator[int
 
 
 def _after(segments: Sequence[Segment], ways: tuple[int, ...], part: str) -> set[int]:
-    """How many segments may have been taken once a part is taken too."""
+    """Return the numbers of segments that may have been taken once a part is taken too."""
     found = set()
     for num_taken in ways:
         if num_taken == len(segments):

@@ -213,7 +213,7 @@ SCHEDULES: Mapping[str, type[Cosine | Linear | Constant | WarmupStableDecay]] = 
 
 
 def kind_of(optimizer: Optimizer) -> type[OptimizerKind]:
-    """What planc knows of this kind of optimizer."""
+    """Return the record of this kind of optimizer."""
     if isinstance(optimizer, OwnOptimizer):
         return OwnKind
     return next(BY_NAME[name] for name, case in OPTIMIZERS.items() if type(optimizer) is case)

@@ -1,4 +1,4 @@
-"""How a plan writes its optimizer and its schedule: planc's, or what its own code registers."""
+"""The optimizer and the schedule of a plan: planc's, or what its own code registers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with the statements that parse, in a plan of which others do not."""
+"""Faults of the statements that parse, in a plan of which others do not."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def findings_of(recovered: Recovered, source: SourceFile) -> tuple[Diagnostic, .
 
 
 def _text(source: SourceFile, span: Span) -> str:
-    """What a span of one line covers."""
+    """Return the text of a span of one line."""
     return source.lines[span.line - 1][span.column - 1 : span.end_column - 1]

@@ -246,7 +246,7 @@ def _literal_fault(text: str, start: int) -> Fault | None:
 
 
 def _choices(body: str, start: int) -> list[Choice] | Fault:
-    """What stands between braces: `a,b`, or a range alone."""
+    """Parse the text between braces: `a,b`, or a range alone."""
     if ".." in body:
         return _numbers(body, start)
     choices: list[Choice] = []

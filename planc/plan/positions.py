@@ -1,4 +1,4 @@
-"""How far a plan's model reaches, and how its rotary embeddings are scaled for that."""
+"""The positions that a plan's model reaches, and the scaling of its rotary embeddings for that."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def grows(plan: Plan, inventory: Inventory) -> bool:
 
 
 def rope_parameters(plan: Plan, inventory: Inventory) -> tuple[tuple[str, str | int | float], ...]:
-    """What the plan states, by transformers' names; nothing if it leaves config.json's."""
+    """Return the plan's rotary parameters, by transformers' names; none if it leaves config.json's."""
     stated = plan.model.rope
     if stated is None:
         return ()

@@ -385,7 +385,7 @@ def _pattern(text: ast.Text, resolver: Resolver) -> Pattern | None:
 
 
 def _as_pattern(text: ast.Text) -> tuple[str, Fix | None]:
-    """What to write for a malformed pattern, with a fix if another notation explains it."""
+    """Return what to write for a malformed pattern, with a fix if another notation explains it."""
     if (names := as_list(text.value)) is not None:
         return f"write a list: `{names}`", Fix(text.span, names, Applicability.UNSAFE)
     meant = as_pattern(text.value)

@@ -74,7 +74,7 @@ class Int:
     low: int | None = None
     high: int | None = None
     instead: str | None = None
-    """What to write instead of a number below the range."""
+    """The help for a number below the range."""
 
     def convert(self, value: ast.Value, scope: Scope) -> int | None:
         value, labels = scope.lookup(value)
@@ -92,7 +92,7 @@ class Int:
         return f"{value:_}" if abs(value) >= 10_000 else str(value)
 
     def _hint(self, value: ast.Value) -> str | None:
-        """What a whole number in another form should have been."""
+        """Return the help for a whole number in another form; None for other values."""
         match value:
             case ast.Number() if full := _in_full(value):
                 return f"write {full}"
@@ -269,7 +269,7 @@ class Quantity:
         return int(amount)
 
     def _with_unit(self, value: ast.Number) -> str:
-        """What to write for a number without a unit: each unit that fits."""
+        """Return the help for a number without a unit: each unit that fits."""
         fitting = [unit for unit in self._names() if self._amount(value, unit) is not None]
         if fitting:
             return f"write {' or '.join(f'`{value.text} {unit}`' for unit in fitting)}"
@@ -316,7 +316,7 @@ def listed(names: Iterable[str], *, last: str = "or") -> str:
 
 
 def found(value: ast.Value) -> str:
-    """What a written value is, for messages."""
+    """Describe a written value, for messages."""
     match value:
         case ast.Number():
             return f"`{value.text} {value.unit.text}`" if value.unit else f"`{value.text}`"
@@ -363,7 +363,7 @@ def _has_unit(value: ast.Number, scope: Scope, labels: tuple[Label, ...]) -> boo
 
 
 def _without_unit(value: ast.Number) -> str:
-    """What to write for a plain number with a unit."""
+    """Return the help for a plain number with a unit."""
     unit = value.unit.text if value.unit else ""
     if unit.lower() in EPOCHS:
         return EPOCH_HELP

@@ -40,7 +40,7 @@ class OriginStep:
 
 @record
 class Registered:
-    """What a file of a plan's own code registers: its declaration, and the file it is in."""
+    """A registration by a file of a plan's own code: its declaration, and the file it is in."""
 
     declaration: Declaration
     file: str
@@ -54,7 +54,7 @@ Registry = Mapping[str, Mapping[str, Registered]]
 
 @record
 class Links:
-    """What resolving a plan of several files has to know of them.
+    """Facts that resolving a plan of several files needs.
 
     `origins` trace settings that another file's override, or a fragment, brought in. `levels` give the
     height of each rule's layer, with fragments below the block that uses them. `idle` are parameters that

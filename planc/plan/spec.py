@@ -117,7 +117,7 @@ class PipelineSpec:
 
 @record
 class TensorParallelSpec:
-    """Which modules are sharded over the mesh dim, and how."""
+    """The modules that are sharded over the mesh dim, and their styles."""
 
     on: tuple[MeshDim, ...]
     auto: Auto | None
@@ -230,7 +230,7 @@ Checkpointing: TypeAlias = FullCheckpointing | SelectiveCheckpointing | OffloadC
 
 @record
 class ActivationCheckpointSpec:
-    """Which modules recompute their activations in backward."""
+    """The modules that recompute their activations in backward."""
 
     rules: tuple[PatternRule[Checkpointing], ...]
     span: Span
@@ -238,7 +238,7 @@ class ActivationCheckpointSpec:
 
 @record
 class CompileSpec:
-    """Which modules torch.compile compiles, and how."""
+    """The modules that torch.compile compiles, and its options."""
 
     rules: tuple[PatternRule[Region | NoRegion], ...]
     span: Span

@@ -38,7 +38,7 @@ class Split:
 
 
 def split_problem(text: str) -> str | None:
-    """Why `datasets` would not read a split; None if it would."""
+    """Explain why `datasets` would not read a split; None if it would."""
     roundings = []
     for part in re.split(r"\s*\+\s*", text):
         match = _PART.fullmatch(part)

@@ -71,7 +71,7 @@ def sending_layers(bound: BoundPlan, pipeline: PipelineSpec) -> tuple[str, ...]:
 
 
 def orders(pipeline: PipelineSpec, *, num_ranks: int, num_micro_batches: int) -> tuple[Order, ...]:
-    """What each pp rank runs in a step."""
+    """Return the actions of each pp rank in a step."""
     match pipeline.schedule:
         case GPipe():
             schedule = Schedule.GPIPE

@@ -1,4 +1,4 @@
-"""What a plan writes elsewhere, for the help of a finding: blocks and settings as the text has them."""
+"""The rest of a plan, for the help of a finding: blocks and settings as the text has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tensors of a plan's model are not of the dtype that the plan names."""
+"""The tensors of a plan's model that are not of the dtype that the plan names."""
 
 from __future__ import annotations
 

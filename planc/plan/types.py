@@ -159,7 +159,7 @@ def _is_zero(value: ast.Value, scope: Scope) -> bool:
 
 
 class _None:
-    """What `Optional` returns for `none`, because None means that a finding was reported."""
+    """The value that `Optional` returns for `none`, because None means that a finding was reported."""
 
 
 NONE = _None()

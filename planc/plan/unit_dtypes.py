@@ -32,7 +32,7 @@ def kept_from(bound: BoundPlan, param_dtype: DType) -> frozenset[str]:
 
 
 def compute_dtypes(bound: BoundPlan) -> Mapping[Fqns, DType | None]:
-    """What each unit casts its parameters to, None where they stay as they are stored.
+    """Return the dtype that each unit casts its parameters to, None if they stay as they are stored.
 
     They stay if they have that dtype already, because FSDP would then only cast inputs that the model keeps
     wider on purpose; and if transformers keeps all of them in float32.

@@ -1,4 +1,4 @@
-"""Where a run that Python started prints its progress: the program's own stdout, guarded, or nowhere."""
+"""The outlet for the progress of a run that Python started: the program's own stdout, guarded, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the functions of `planc` return: values with the figures that people ask for, and a readable repr."""
+"""Results of the functions of `planc`: values with the figures that people ask for, and a readable repr."""
 
 from __future__ import annotations
 

@@ -56,12 +56,12 @@ def table(rows: list[tuple[str, ...]], *, header: tuple[str, ...] = (), caption:
 
 
 def scrolling(child: Html, *, label: str) -> Html:
-    """What may be wider than the page. A region that scrolls must be reachable by keyboard."""
+    """Render content that may be wider than the page. A region that scrolls must be reachable by keyboard."""
     return element("div", child, class_="scroll", tabindex="0", role="group", aria_label=label)
 
 
 def details(summary: str, *children: str, is_open: bool = False) -> Html:
-    """What opens and closes on request, such as the table behind a picture."""
+    """Render content that opens and closes on request, such as the table behind a picture."""
     return element("details", element("summary", summary), *children, open="" if is_open else None)
 
 

@@ -74,7 +74,7 @@ def _shown_dims(parameter: ParameterLayout) -> tuple[int, int | None]:
 
 
 def _intervals(parameter: ParameterLayout, placement: Placement, dim: int, *, tp: int) -> Iterator[Interval]:
-    """What tp rank 0 holds of a dimension: a part of each tensor that it packs."""
+    """Yield the intervals of a dimension that tp rank 0 holds: a part of each tensor that it packs."""
     length = parameter.shape[dim] or 1
     if (
         isinstance(placement, StridedShard | PackedShard)
@@ -170,7 +170,7 @@ def _modules(side: Side) -> Iterator[ModuleLayout]:
 
 
 def _meaning(module: ModuleLayout) -> tuple[str, object, object]:
-    """What makes two layers of one kind: all but the names of layers."""
+    """Return what distinguishes layers: all but their names."""
     op = module.op and (module.op.use, module.op.edges, module.op.rows)
     return module.name, op, tuple(map(_parameter_meaning, module.parameters))
 
@@ -253,7 +253,7 @@ def parameter_layout(parameter: ParameterLayout, *, tp: int, label: str = "") ->
 
 
 def _treatments(kind: LayerKind, side: Side, estimated: Estimate) -> Iterator[str]:
-    """What else the graph does with these layers: FSDP, context parallelism, recomputation, compilation."""
+    """Yield the graph's other work on these layers: FSDP, context parallelism, recomputation, compilation."""
     layers = set(kind.fqns) or {""}
     for op in side.ops(FullyShard):
         names = summarise(

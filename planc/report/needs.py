@@ -1,4 +1,4 @@
-"""What a plan needs: memory by part, communication by cause, and a step's times, as bars."""
+"""A plan's needs: memory by part, communication by cause, and a step's times, as bars."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def pipeline_section(pipeline: Pipeline) -> Html:
 
 
 def _actions(pipeline: Pipeline, step: Simulation) -> tuple[list[_Drawn], float]:
-    """What is drawn, and the slot at which the picture ends."""
+    """Return the actions to draw, and the slot at which the picture ends."""
     found = [
         _Drawn(rank, *timed)
         for rank, order in enumerate(pipeline.orders)

@@ -163,7 +163,7 @@ _MAX_RANKS = 64
 
 
 def status_section(logged: RunRecord, side: Side) -> Html:
-    """How the run ended, or how far it is, with its last logged values."""
+    """Render how the run ended, or how far it is, with its last logged values."""
     status = {name: value for name, value in logged.status.items() if value not in (None, [], "")}
     rows = [(name.replace("_", " "), str(value)) for name, value in status.items() if name != "plan_hash"]
     num_steps = of_plan.num_steps(side.graph).number

@@ -1,4 +1,4 @@
-"""What happens over a run's steps: learning rates, saves and evaluations."""
+"""The events of a run's steps: learning rates, saves and evaluations."""
 
 from __future__ import annotations
 

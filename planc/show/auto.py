@@ -1,4 +1,4 @@
-"""Why `auto` has its rules: what each container's cost, and the next best."""
+"""The reasons for the rules of `auto`: what each container's cost, and the next best."""
 
 from __future__ import annotations
 

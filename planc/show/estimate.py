@@ -21,7 +21,7 @@ from planc.vocab import GroupDim
 
 @record
 class Traffic:
-    """What a rank sends in a step over the same mesh dims, by one kind of collective, for one cause."""
+    """A rank's traffic in a step over the same mesh dims, by one kind of collective, for one cause."""
 
     over: str
     kind: str

@@ -16,7 +16,7 @@ from planc.tables import render_table
 
 @record
 class Effect:
-    """What a pass does to a plan: `removed` and `changed` are names of ops, in the graph's order."""
+    """The effect of a pass on a plan: `removed` and `changed` are names of ops, in the graph's order."""
 
     name: str
     reason: str
@@ -25,7 +25,7 @@ class Effect:
 
 
 def effects(bound: BoundPlan) -> Iterator[Effect]:
-    """What each pass does; the first is the lowering itself, which starts from no graph."""
+    """Yield the effect of each pass; the first is the lowering itself, which starts from no graph."""
     first, *rest = trace_passes(bound)
     yield Effect(first.after, first.reason)
     for before, one in pairwise((first, *rest)):

@@ -18,7 +18,7 @@ from planc.tables import render_table
 
 
 def parts(word: str, *, block: str = "") -> str | None:
-    """What blocks say about a word, with where the rest is; None for a word of no block.
+    """Return the lines of blocks about a word, with where the rest is; None for a word of no block.
 
     A word that is a key somewhere is explained as that key only, and so on for actions and nested blocks,
     then for values, then for arguments. `block` limits the search to one kind of block.

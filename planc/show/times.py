@@ -41,7 +41,7 @@ def times_of(
 
 
 def no_time(step: StepWork, device: Device) -> str:
-    """Why nothing is expected of a device."""
+    """Explain why nothing is expected of a device."""
     if step.not_modeled:
         return f"the time of {' and '.join(step.not_modeled)} is not modeled"
     return f"a peak FLOP/s or bandwidth of {device.name} is unknown"

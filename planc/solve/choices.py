@@ -1,4 +1,4 @@
-"""What the rules of a module could be, by which patterns, and what each costs."""
+"""The possible rules of a module, by which patterns, and what each costs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _STYLES: Mapping[Kind, tuple[str, ...]] = {
 
 @record
 class Cost:
-    """What ranks do and keep whole, what each sends, and how unusual the rules are: in this order."""
+    """The cost of rules: what ranks do and keep whole, what each sends, and how unusual the rules are."""
 
     attentions: int = 0
     """Attentions that every rank computes all of."""
@@ -163,7 +163,7 @@ def _sent(module: Module, action: StyleAction, *, tp: int, prepared: bool) -> in
 
 
 def sent_at(edge: Edge, width: int, *, tp: int) -> int:
-    """What a rank sends for a value of so many features that crosses an edge, forward and backward."""
+    """Return the bytes that a rank sends for a value of so many features at an edge, forward and backward."""
     total = 0
     for transfer in (edge.forward, edge.backward):
         if transfer.sends:

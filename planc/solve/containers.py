@@ -1,4 +1,4 @@
-"""What is solved together: modules that pass values to each other inside a layer."""
+"""Groups of modules that are solved together: they pass values to each other inside a layer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Container:
 
 
 def containers(plan: Plan, inventory: Inventory) -> Iterator[Container]:
-    """What is solved together, in the order of the model; what is outside of layers comes last."""
+    """Yield the containers in the order of the model; what is outside of layers comes last."""
     members = _members(plan, inventory)
     head = inventory.head
     groups = sorted(_connected(inventory, members), key=lambda group: not layer_of(inventory, group[0]))

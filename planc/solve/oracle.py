@@ -91,7 +91,7 @@ def _alike(inventory: Inventory) -> dict[object, list[str]]:
 
 
 def _seen_from(layer: str, module: Module, attentions: dict[str, Attention]) -> object:
-    """What decides the rules of a module and what it keeps, whichever layer it is in."""
+    """Return what decides the rules of a module and what it keeps, whichever layer it is in."""
     attention = attentions.get(module.fqn)
     inner = tuple(source.removeprefix(layer) for source in module.sources if source.startswith(f"{layer}."))
     returned = tuple(one.removeprefix(layer) for one in module.returns if one.startswith(f"{layer}."))
@@ -121,7 +121,7 @@ class Culprits:
 
 @record
 class Refusal:
-    """Why rules are illegal."""
+    """The reason that rules are illegal."""
 
     finding: Diagnostic
     culprits: tuple[Culprits, ...]
@@ -145,7 +145,7 @@ class Oracle:
         self._patterns: dict[tuple[str, bool], tuple[Pattern, ...]] = {}
 
     def refusal(self, actions: Actions) -> Refusal | None:
-        """Why the checks refuse the rules; None for legal ones."""
+        """Return the finding that makes the rules illegal; None for legal ones."""
         if not actions and not self.own.rules:
             return None
         rules = [self._rule(number, *one) for number, one in enumerate(actions.items(), start=1)]
@@ -228,7 +228,7 @@ def _errors(subject: Subject) -> Iterator[Diagnostic]:
 
 
 _SIZES = ("mesh.tp", "data.sequence_length")
-"""Where the checks report a size that ranks can't share."""
+"""Settings at which the checks report a size that ranks can't share."""
 _FILE = "(candidate)"
 
 

@@ -33,7 +33,7 @@ class Solved:
 
 @record
 class Solution:
-    """What a search found for a model: the rules by family, and how each container's were chosen.
+    """The result of a search for a model: the rules by family, and how each container's were chosen.
 
     `refused` says why there are no rules.
     """
@@ -68,7 +68,7 @@ _Bits = tuple[int, ...]
 _Conflict = Mapping[int, int]
 """Choices, as bits, of some families by their places: refused together."""
 _Node = tuple[tuple[int, ...], bool, _Bits]
-"""What it costs at least, whether the input is prepared, and what is left: in the order of the search."""
+"""(least cost, whether the input is prepared, what is left), in the order of the search."""
 
 
 class Search:
@@ -99,7 +99,7 @@ class Search:
 
 
 def _parts(left: _Bits, conflict: _Conflict) -> Iterator[_Bits]:
-    """What is left without the conflict, in parts that have no combination in common."""
+    """Yield what is left without the conflict, in parts that have no combination in common."""
     kept = list(left)
     for place, refused in conflict.items():
         if others := kept[place] & ~refused:

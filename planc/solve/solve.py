@@ -83,7 +83,7 @@ def solve(plan: Plan, inventory: Inventory, *, with_runner_up: bool = False) -> 
 
 
 def _solved(oracle: Oracle, groups: Sequence[Container], *, with_runner_up: bool) -> tuple[Solved, ...]:
-    """What is found for each container, given the rules of those before it."""
+    """Solve each container, given the rules of those before it."""
     found: list[Solved] = []
     for container in groups:
         solver = _Solver(oracle, container, oracle.plan.mesh.tp, _rules_of(found))
@@ -124,7 +124,7 @@ class _Solver:
         )
 
     def _why_none(self, best: Combination | None) -> str:
-        """Why the container stays whole: the first finding, and that the search was cut short if it was."""
+        """Explain why the container stays whole: the first finding, and whether the search was cut short."""
         first = _told(self.refused) if self.refused else ""
         return first if best else f"{first} (the search ended after {self.num_tried} combinations)"
 
@@ -153,7 +153,7 @@ class _Solver:
         return Search(streams)
 
     def _prepared(self) -> int:
-        """What a rank sends to sum the gradient of the container's input."""
+        """Return the bytes that a rank sends to sum the gradient of the container's input."""
         widths = {width_of_input(self.container.members[reader]) for reader in self.container.readers}
         return sum(sent_at(Edge(At.INPUT, WHOLE, READ_BY_PARTS), width, tp=self.tp) for width in widths)
 

@@ -40,7 +40,7 @@ def normal(placement: Placement) -> Placement:
 
 
 class Transfer(StrEnum):
-    """What changes how ranks hold a value. The first four send nothing."""
+    """A change of how ranks hold a value. The first four send nothing."""
 
     KEEP = "keep"
     SPLIT = "split"
@@ -70,7 +70,7 @@ class At(StrEnum):
 
 @record
 class Distribution:
-    """How the ranks of a mesh dim hold a value, and its gradient."""
+    """The placement over a mesh dim of a value, and of its gradient."""
 
     value: Placement
     gradient: Placement
@@ -81,7 +81,7 @@ READ_BY_PARTS = Distribution(Replicate(), Partial())
 
 
 def distribution(value: Placement) -> Distribution:
-    """How a value is held, its gradient as it is where nothing is left to be summed."""
+    """Return a value's distribution, with its gradient as it is where nothing is left to be summed."""
     return Distribution(value, Replicate() if isinstance(value, Partial) else value)
 
 
@@ -108,7 +108,7 @@ class Edge:
 
 
 def transfer(arriving: Placement, leaving: Placement) -> Transfer:
-    """What takes a value from one placement to another."""
+    """Return the transfer from one placement to another."""
     match arriving, leaving:
         case _ if arriving == leaving:
             return Transfer.KEEP

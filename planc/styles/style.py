@@ -99,8 +99,8 @@ class StyleUse:
 
 @record
 class Boundary:
-    """What a plan can write about a style's use: placements of input and output, and what a layer holds. None
-    for the style's own."""
+    """A plan's changes to a style's use: placements of input and output, and what a layer holds. None for the
+    style's own."""
 
     input: Placement | None = None
     output: Placement | None = None

@@ -1,4 +1,4 @@
-"""Which statements belong to which block, and which braces are missing or too many.
+"""The block that each statement belongs to, and the braces that are missing or too many.
 
 If braces do not pair, indentation shows the intent, as it does to a reader. If a text has none, the
 braces alone count.
@@ -20,7 +20,7 @@ _MAX_LOOK_AHEAD = 200
 
 
 class Fault(StrEnum):
-    """What is wrong with a block's braces."""
+    """A fault of a block's braces."""
 
     UNCLOSED = "unclosed"
     UNOPENED = "unopened"

@@ -66,7 +66,7 @@ class _Statement:
     opened: list[int] = field(default_factory=list)
     strays: list[int] = field(default_factory=list)
     num_leading: int = 0
-    """How many closing braces the first line starts with."""
+    """The number of closing braces that the first line starts with."""
 
     def add(self, tokens: Sequence[Token]) -> None:
         for token in tokens:

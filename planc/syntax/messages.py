@@ -174,7 +174,7 @@ def _without_torch(line: str, dot: Span) -> Fix | None:
 
 
 def _wanted(terminals: set[str]) -> str | None:
-    """What could have stood here, where that is short enough to help."""
+    """Describe what could have stood here, if that is short enough to help."""
     names = sorted({_TOKEN_NAMES.get(name, f"`{name.lower()}`") for name in terminals})
     if 0 < len(names) <= _MAX_WANTED:
         return f"expected {_or(names)}"

@@ -28,7 +28,7 @@ _MORE = f"only the first {MAX_PROBLEMS} errors are shown"
 
 @record
 class Recovered:
-    """What a text that does not parse still says.
+    """The readable part of a text that does not parse.
 
     `file` has the statements that parse, in blocks whose braces pair. `doubtful_names` are the words in all
     others: one of them may be a parameter's name.

@@ -77,7 +77,7 @@ def _tokens(text: str) -> Iterator[Token]:
 
 
 def _comment_end(text: str, start: int, *, is_closed: bool) -> int:
-    """Where a `/*` ends: after its `*/`, or with its line where there is none."""
+    """Return where a `/*` ends: after its `*/`, or with its line if there is none."""
     if is_closed:
         return text.index("*/", start + 2) + 2
     end = text.find("\n", start)

@@ -55,7 +55,7 @@ class Base:
 
 
 def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
-    """What a plan fixes: everything but its mesh, pipeline, FSDP, cp, recomputation, micro batch.
+    """Return what a plan fixes: all but its mesh, pipeline, FSDP, cp, recomputation, micro batch.
 
     Tensor-parallel rules that it has stay, where a choice has a tp of more than one rank.
     """

@@ -1,4 +1,4 @@
-"""What a search chooses, and everything that it can choose from."""
+"""One choice of a search, and everything that it can choose from."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Choice:
     recompute: Recompute
     reshard: bool
     rotate: str
-    """How context parallelism computes attention; empty without it."""
+    """The method of attention under context parallelism; empty without it."""
     in_chunks: bool = False
     """Whether the loss is computed in chunks that planc chooses, where the plan has none."""
     is_compiled: bool = False
@@ -101,7 +101,7 @@ class Choice:
 
 @record
 class Space:
-    """What bounds the choices: devices, the batch, and the rules that each size of tp may use."""
+    """The bounds of the choices: devices, the batch, and the rules that each size of tp may use."""
 
     num_devices: int
     node: int

@@ -56,7 +56,7 @@ def commented(text: str, comments: Comments) -> str:
 
 
 def _start(statement: str) -> str:
-    """What tells one statement of a block from others: the name of a setting, or a rule's patterns."""
+    """Return what tells a statement of a block from others: the name of a setting, or a rule's patterns."""
     return re.split(r" = | -> | \{", statement, maxsplit=1)[0].removeprefix("override ")
 
 

@@ -1,4 +1,4 @@
-"""Which pipelines a search proposes: every mesh of fewer devices, a stage of the model on each.
+"""The pipelines that a search proposes: every mesh of fewer devices, a stage of the model on each.
 
 A pipeline's ranks share the work of the same mesh without it, which costs as much to score for any depth. The
 slowest rank's part of it, with the bubble and without messages, ranks all its pipelines, and the best are
@@ -50,8 +50,8 @@ class _Candidate:
 
 @record
 class LayerWork:
-    """What layers compute for a token, and what comes after them; parameters, and bytes of the gradient and
-    of the states of one."""
+    """FLOPs of layers for a token, and of the rest after them; parameters, and bytes of the gradient and of
+    the states of one."""
 
     costs: tuple[int, ...]
     after: int
@@ -98,7 +98,7 @@ class Pipelines:
     score: Callable[[Choice], Score]
     is_expected: Callable[[Choice], bool]
     notes: dict[int, str] = field(default_factory=dict)
-    """Why no plan with this size of pp is faster."""
+    """The reason, by size of pp, that no plan with it is faster."""
     num_meshes: int = 0
     _inner: dict[Choice, Score] = field(default_factory=dict)
     _kinds: dict[object, tuple[float, float]] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Pipelines:
         return found
 
     def _explain(self, worst: float) -> None:
-        """Why not the sizes of which no plan fits: one that needs too much, or else the bound."""
+        """Note why sizes without a plan that fits have none: one that needs too much, or else the bound."""
         bounds = {size: self._bound_text(one, worst) for size, one in self._bounds.items()}
         for size in self._sizes():
             self.notes.setdefault(size, self._needs.get(size, bounds.get(size, NONE_FITS)))

@@ -80,11 +80,11 @@ class Search:
     tie: float = 0.0
     """Plans that are slower by up to this share tie with the fastest: the mesh with the fewest dims wins."""
     notes: dict[Mesh, str] = field(default_factory=dict)
-    """Why a mesh is not among the best."""
+    """The reason, by mesh, that it is not among the best."""
     refused_rules: dict[str, str] = field(default_factory=dict)
-    """Why a size of tp, a way to compute attention over cp, or compilation is not tried."""
+    """The reason, by size of tp, way to compute attention over cp, or compilation, that it is not tried."""
     pipeline_notes: dict[int, str] = field(default_factory=dict)
-    """Why a size of pp is not among the best."""
+    """The reason, by size of pp, that it is not among the best."""
     num_meshes: int = 0
     _rules: dict[tuple[int, Rules], str] = field(default_factory=dict)
     _space: Space | None = None
@@ -227,7 +227,7 @@ class Search:
             yield Scored(choice, score)
 
     def _around(self, scored: list[Scored]) -> Iterator[Scored]:
-        """What else the best choices could be: other rules, kept parameters, other attention over cp."""
+        """Yield variants of the best choices: other rules, kept parameters, other attention over cp."""
         best = sorted(scored, key=lambda one: one.score.seconds)[:_WIDENED]
         space = self.space()
         for one in best:
@@ -299,7 +299,7 @@ class Search:
         )
 
     def space(self) -> Space:
-        """What there is to choose, after the checks have judged sizes of tp and ways of cp."""
+        """Return the choices left after the checks have judged sizes of tp and ways of cp."""
         self._space = self._space or self._judged()
         return self._space
 
@@ -384,7 +384,7 @@ def _sizes(num_devices: int, node: int) -> Iterator[int]:
 
 
 def reasons(search: Search) -> Mapping[str, str]:
-    """Why not another: by mesh, or by what the checks refuse."""
+    """Return the reasons against all others: by mesh, or by what the checks refuse."""
     refused = {name: error for name, error in search.refused_rules.items() if error}
     none = f"{NONE_FITS} and to meet `expect`" if search.base.expectations else NONE_FITS
     notes = {size: none if note == NONE_FITS else note for size, note in search.pipeline_notes.items()}

@@ -73,7 +73,7 @@ def _row(number: int, one: Proposal, search: Search) -> tuple[str, ...]:
 
 
 def given_up(one: Proposal) -> Iterator[str]:
-    """What a proposal pays for its speed or its fit."""
+    """Yield the costs of a proposal's speed or fit."""
     choice = one.choice
     if choice.recompute is not Recompute.NONE:
         executed = one.found.flops.executed_per_token / one.found.flops.per_token - 1
@@ -101,7 +101,7 @@ def _bubble(one: Proposal) -> str:
 
 
 def reasons_text(search: Search) -> str:
-    """Why not another mesh, one a line; one line for a reason that all share."""
+    """List the reasons against other meshes, one a line; one line for a reason that all share."""
     rows = list(reasons(search).items())
     if len(rows) > 1 and len({reason for _, reason in rows}) == 1:
         rows = [("all of them", rows[0][1])]

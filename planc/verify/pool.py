@@ -51,7 +51,7 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 GRACE_SECONDS = 1.0
-"""How long after one rank's failure the others may still report theirs."""
+"""The time after one rank's failure in which the others may still report theirs."""
 
 
 class RankError(RuntimeError):
@@ -60,7 +60,7 @@ class RankError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What a rank's function returned."""
+    """The result of a rank's function."""
 
     value: Any
 
@@ -106,7 +106,7 @@ def run_ranks(
     init: bool = True,
     quiet: bool = False,
 ) -> list[Result]:
-    """What `function(rank, world_size, *args)` returned on every rank, in rank order.
+    """Return the results of `function(rank, world_size, *args)` on all ranks, in rank order.
 
     The function must be importable by name; arguments and results are pickled, tensors by value. With
     `init` a gloo process group of all ranks exists during the call; without, the function makes its own

@@ -193,7 +193,7 @@ def whole_tensors(
 
 
 def of_all_stages(state: State, found: Mapping[str, str]) -> dict[str, str]:
-    """What the stages of a pipeline have, together: without one, what is found. All ranks must call it."""
+    """Merge the values of a pipeline's stages; without one, return this rank's. All ranks must call it."""
     pipeline = state.get(Pipeline)
     if pipeline is None:
         return dict(found)

@@ -39,7 +39,7 @@ MODEL, CORPUS = "model", "corpus.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What balances experts; a coefficient of 0 for what the plan leaves out."""
+    """The settings that balance experts; a coefficient of 0 for what the plan leaves out."""
 
     layers: tuple[tuple[str, str], ...]
     """Each router, and the experts that it chooses from."""

@@ -1,4 +1,4 @@
-"""What balances experts in one process: both losses as formulas of autograd, for the reference."""
+"""Losses that balance experts, in one process: both as formulas of autograd, for the reference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Routed:
 
 
 class Routes:
-    """What the routers of a model do with the texts of a step."""
+    """The choices of a model's routers for the texts of a step."""
 
     def __init__(self, model: nn.Module, balance: Balance, *, num_sequences: int) -> None:
         self.balance = balance

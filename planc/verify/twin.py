@@ -49,7 +49,7 @@ def _large(config: Config) -> Iterator[tuple[str, int]]:
 
 
 def _nature(layer: nn.Module) -> frozenset[tuple[object, ...]]:
-    """What a layer is, apart from its sizes: types, options, and which numbers it has at all."""
+    """Return the nature of a layer, apart from its sizes: types, options, and which numbers it has at all."""
     return frozenset(
         (re.sub(r"\.\d+(?=\.|$)", ".*", name), *_choices(module)) for name, module in layer.named_modules()
     )

@@ -1,4 +1,4 @@
-"""What adapters do not support yet."""
+"""Features that adapters do not support yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What expert parallelism does not support yet."""
+"""Features that expert parallelism does not support yet."""
 
 from __future__ import annotations
 

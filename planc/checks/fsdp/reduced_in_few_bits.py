@@ -61,7 +61,7 @@ def _of_whole_replicas(plan: Plan) -> _Sum:
 
 
 def _span(plan: Plan, fsdp: FsdpSpec) -> Span:
-    """Where the plan writes the dtype of the reduction."""
+    """Return the span of the reduction's dtype in the plan."""
     if fsdp.reduce_dtype is not None:
         return plan.span("fsdp.reduce_dtype")
     return plan.span("fsdp.param_dtype") if fsdp.param_dtype is not None else fsdp.span

@@ -27,7 +27,7 @@ _BRACE = re.compile(r"([^{}]*)\{[^{}]*\}([^{}]*)\Z")
 
 @record
 class Gap:
-    """Where a pattern stops matching: offsets [start, end) of its text, the parent so far, the names there.
+    """The part where a pattern fails: offsets [start, end) of its text, the parent so far, the names there.
 
     `around` is the text around the offsets inside their part, None if it has other braces. `others` are
     alternatives in the same braces.
@@ -185,7 +185,7 @@ def _usual_group(subject: Subject, gap: Gap, pattern: Pattern) -> str | None:
 
 
 def _removed(subject: Subject, gap: Gap, pattern: Pattern) -> str:
-    """What to remove of a rule that names something the model does not have."""
+    """Name what to remove of a rule that matches something the model does not have."""
     if gap.others:
         return f"`{gap.wanted}`"
     freeze = subject.plan.freeze

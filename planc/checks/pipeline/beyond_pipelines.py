@@ -1,4 +1,4 @@
-"""What planc does not combine with pipelines."""
+"""Features that planc does not combine with pipelines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check(subject: Subject) -> Findings:
 
 
 Found = Iterator[tuple[str, str, str]]
-"""Where, what it is, and what to write."""
+"""The key in the plan, the feature, and what to write instead, of each combination."""
 
 
 def _of_the_model(subject: Subject) -> Found:

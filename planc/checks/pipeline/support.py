@@ -1,4 +1,4 @@
-"""What rules on stages share: the pipeline of a model that has stages, and rules that balance them."""
+"""The pipeline of a model that has stages, and rules that balance them: shared by rules on stages."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _FORMULAS: Mapping[str, str] = {
     **DERIVED,
     **ESTIMATED,
 }
-"""Where each fact comes from."""
+"""The formula of each fact, in words."""
 
 _BATCH = ("mesh.dp_", "data.micro_batch", "data.sequence_length", "train.tokens_per_step")
 _INPUTS: Mapping[str, tuple[str, ...]] = {

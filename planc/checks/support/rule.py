@@ -63,7 +63,7 @@ class Subject:
 
     @property
     def tp_span(self) -> Span:
-        """Where a missing tensor-parallel rule would belong."""
+        """The span where a missing tensor-parallel rule would belong."""
         spec = self.plan.tensor_parallel
         assert spec is not None, "layouts differ only under a tensor_parallel block"
         return spec.span

@@ -24,7 +24,7 @@ from planc.vocab import Placement, Shard, sharded_lengths
 
 
 class SizeKind(IntEnum):
-    """What has a size, each with a rule of its own, in the order in which these rules report."""
+    """Kinds of sizes, each with a rule of its own, in the order in which these rules report."""
 
     HEADS = 0
     KV_HEADS = 1

@@ -95,7 +95,7 @@ def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
 
 
 def _gradient(fault: GradientFault | None) -> tuple[str, ...]:
-    """What would happen to the consumer's gradients."""
+    """Describe what would happen to the consumer's gradients."""
     match fault:
         case GradientFault.NEVER_SUMMED:
             return ("its parameters are replicated, and nothing would sum their gradients over tp",)

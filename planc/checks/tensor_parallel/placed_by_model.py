@@ -40,7 +40,7 @@ def check(subject: Subject) -> Findings:
 
 
 def _reason(subject: Subject, assignment: Assignment, divided: set[str]) -> str | None:
-    """Why a style that follows the model's own plan does not apply to a module."""
+    """Explain why a style that follows the model's own plan does not apply to a module; None if it does."""
     fqn, style = assignment.fqn, assignment.style.name
     has_sinks = style == "local_params" and fqn in sinks_of(subject.inventory)
     if not has_sinks and style not in _own_styles(subject, fqn):

@@ -126,7 +126,7 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
 
 
 def _leaving(subject: Subject, fqn: str) -> frozenset[frozenset[str]]:
-    """What leaves a module, as sets of modules inside it: each value that others read is one."""
+    """Return the values that leave a module, each as the set of modules inside it that make the value."""
     inside = f"{fqn}."
     found = (
         frozenset(source for source in read if source == fqn or source.startswith(inside))

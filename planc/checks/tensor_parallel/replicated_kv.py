@@ -49,7 +49,7 @@ def check(subject: Subject) -> Findings:
 
 
 def _reason(subject: Subject, fqn: str, projections: KvProjections) -> str | None:
-    """Why the ranks can't share the key/value heads of a projection."""
+    """Explain why the ranks can't share the key/value heads of a projection; None if they can."""
     tp = subject.plan.mesh.tp
     if fqn not in projections:
         return "it is not known to project to keys or values of which ranks can compute the same"

@@ -45,7 +45,7 @@ def check(subject: Subject) -> Findings:
 
 
 def _from(subject: Subject, producers: Sequence[str], *, bare: bool) -> Iterator[str]:
-    """Where the input comes from, if planc tracks it."""
+    """State the input's source, if planc tracks it."""
     if producers:
         yield f"the input comes from {subject.named(producers)}" + (", which has no rule" if bare else "")
 

@@ -102,7 +102,7 @@ class _Result:
     fixed: FixedPlan | None = None
     rehearsed: tuple[Row, ...] = ()
     data: tuple[Row, ...] = ()
-    """What a sample of the data holds."""
+    """The findings of a sample of the data."""
 
 
 def run(arguments: Namespace) -> int:

@@ -36,7 +36,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What may follow a command: options, and the choices of its positional arguments, if it has any.
+    """Words that may follow a command: options, and the choices of its positional arguments, if it has any.
 
     `name` is `checkpoint ls` for a subcommand. The values of a command with subcommands are their names.
     """

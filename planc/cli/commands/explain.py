@@ -40,7 +40,7 @@ look at, in which order. A topic may have several words, and may be an error mes
 Without a topic, list all topics except keys, values and words of other tools."""
 
 _NOT_OF_WORDS = re.compile(r"[\s./-]+")
-"""What separates the words of a term: `ring attention`, `torch.compile`, `ZeRO-2`."""
+"""Separators of the words of a term: `ring attention`, `torch.compile`, `ZeRO-2`."""
 _MAX_NEAR = 6
 _PAGE_CELLS = 100
 """The greatest width of rendered prose."""
@@ -124,7 +124,7 @@ def _command(topic: str) -> str | None:
 
 
 def _home(topic: str) -> str | None:
-    """What blocks say about a key or value, such as `tracker` or `logging.tracker`.
+    """Return the lines of blocks about a key or value, such as `tracker` or `logging.tracker`.
 
     A word that only a description has is explained by the page of its block, if that is the only one.
     """

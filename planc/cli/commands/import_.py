@@ -224,7 +224,7 @@ def _model(arguments: Namespace, folder: Path) -> str | None:
 
 
 def _target(arguments: Namespace, folder: Path) -> Target:
-    """What can be read of the model that --model names."""
+    """Read what can be known of the model that --model names."""
     name = _model(arguments, folder)
     columns = partial(_first_columns, folder)
     if name is None:

@@ -68,7 +68,7 @@ _Value = TypeVar("_Value")
 
 
 class Form(StrEnum):
-    """What starts processes on nodes."""
+    """Programs and files that start processes on nodes."""
 
     TORCHRUN = "torchrun"
     ACCELERATE = "accelerate"

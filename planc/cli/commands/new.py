@@ -263,7 +263,7 @@ def _device(name: str) -> Device | None:
 
 
 def _brief(arguments: Namespace, model: NamedModel, output: Path) -> tuple[Brief, Path | None, DataFiles]:
-    """What to write, the tokenizer's file, and the data. UsageError for devices that are not whole nodes."""
+    """Return the plan to write, the tokenizer's file, and the data. UsageError unless devices fill nodes."""
     purpose, folder = Purpose(arguments.purpose), output.parent
     is_chat = purpose is Purpose.CHATS
     data = data_files(arguments.data, folder=folder, is_chat=is_chat)
@@ -313,7 +313,7 @@ def _require_sequences(brief: Brief, inventory: Inventory) -> None:
 
 
 def _more_tokens(brief: Brief, length: int) -> str:
-    """What to pass for sequences on all devices."""
+    """Return the option to pass for sequences on all devices."""
     return f"pass --tokens-per-step {brief.devices * length} for {_sequences(brief)}"
 
 
@@ -351,7 +351,7 @@ def _devices(brief: Brief) -> str:
 
 
 def _missing(model: NamedModel, brief: Brief, tokenizer: Path | None, data: DataFiles) -> Iterator[str]:
-    """What a run needs that is not there yet."""
+    """Yield what a run needs that is not there yet."""
     if brief.purpose is not Purpose.PRETRAIN and not model.has_weights():
         yield f"{model.files} has no .safetensors: a run reads the weights from there"
     if tokenizer is not None and not tokenizer.exists():

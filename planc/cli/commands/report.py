@@ -96,7 +96,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _data(side: Side, base: Path, *, permitted: bool) -> Html:
-    """What a sample of each source shows. UsageError for data that can't be read."""
+    """Render a sample of each source. UsageError for data that can't be read."""
     require_libraries("--data", "numpy")
     # Lazy: they import numpy.
     from planc.data_view.look import look
@@ -129,7 +129,7 @@ def _compiled(path: Path, arguments: Namespace) -> int:
 
 
 def _record(folder: Path) -> RunRecord:
-    """What a run has logged. UsageError for a file that can't be read."""
+    """Read a run's logs. UsageError for a file that can't be read."""
     try:
         return read_run(folder)
     except OSError as error:

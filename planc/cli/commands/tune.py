@@ -61,7 +61,7 @@ examples:
 A search without a plan that fits exits with 1."""
 
 _PEAKS = ("peak_flops", "memory_bandwidth", "link_bandwidth", "nic_bandwidth")
-"""What a device needs for times of a step."""
+"""Fields of a device that the time of a step needs."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -260,7 +260,7 @@ def _write(proposals: tuple[Proposal, ...], search: Search, arguments: Namespace
 
 
 def _placeholders(model: Path) -> Iterator[str]:
-    """What a plan of a model alone has in place of what only its user knows."""
+    """Describe what a plan of a model alone has in place of what only its user knows."""
     yield "its data are data/*.txt next to the plan: put yours there, or name them in the block `data`"
     if not _has_tokenizer(model):
         yield f"{model} has no tokenizer.json: the plan takes bytes for tokens"

@@ -59,7 +59,7 @@ def closing(directory: RunDirectory, *, checkpoint: Path | None, last_step: int,
 
 
 def preempted(graph: Graph, *, last_step: int, signal_name: str) -> str:
-    """Why a run ends early, and how to resume. `signal_name` is empty if only other ranks got a signal."""
+    """Explain why a run ends early and how to resume. `signal_name` is empty if only others got a signal."""
     resumes = any(isinstance(op, ResumeCheckpoint) for op in graph.setup)
     if not any(isinstance(op, SaveCheckpoint) for op in graph.save):
         outcome = "nothing is saved: the plan has no `checkpoint` block"
@@ -73,7 +73,7 @@ def preempted(graph: Graph, *, last_step: int, signal_name: str) -> str:
 
 
 TORCHRUN_TRACEBACK = "torchrun prints a traceback about the signal; the run itself ended without an error"
-"""What a run under torchrun says last when a signal ended it."""
+"""The last line of a run under torchrun that a signal ended."""
 
 
 def mesh_text(graph: Graph) -> str:
@@ -82,7 +82,7 @@ def mesh_text(graph: Graph) -> str:
 
 
 def _ranks(graph: Graph, launch: Launch) -> list[str]:
-    """Where ranks meet, and the mesh coordinates of each."""
+    """List the address where ranks meet, and the mesh coordinates of each."""
     if graph.world_size == 1:
         return []
     here = f", {launch.local_world_size} on this machine" if launch.local_world_size else ""

@@ -62,7 +62,7 @@ class Compiled:
         return dump(self.graph, sources=self.sources, overrides=self.overrides, base=base)
 
     def reads(self) -> Reads:
-        """What this rank has read so far, to compare across ranks."""
+        """Return this rank's reads so far, to compare across ranks."""
         reads = Reads()
         data = training_data(self.graph)
         if data.epochs:

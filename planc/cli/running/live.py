@@ -1,4 +1,4 @@
-"""What a run shows of itself on a terminal: a few lines, redrawn in place."""
+"""A run's progress on a terminal: a few lines, redrawn in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run opens before its first op: the store where ranks meet, and the record of what is fixed."""
+"""Opens what a run needs before its first op: the store where ranks meet, and its fixed facts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run_of(
     observer: Together,
     device: torch.device,
 ) -> Run:
-    """What is fixed of this run, with what watches the other ranks if there are any."""
+    """Return the fixed facts of this run, with watches of the other ranks if there are any."""
     # Imported lazily, as all of torch is.
     from planc.runtime.torch.run import Paths, Run
 
@@ -93,7 +93,7 @@ def _watch_others(
     *,
     has_nccl: bool,
 ) -> dict[str, Any]:
-    """What watches the other ranks: where they are, whether they are lost, and whether they got a signal."""
+    """Watch the other ranks: where they are, whether they are lost, and whether they got a signal."""
     init = graph.init_mesh
     watch = Watch(graph, launch, store=store, run_folder=directory.path, effort=directory.effort)
     points = StopPoints(

@@ -16,7 +16,7 @@ from planc.runtime.run_directory.directory import RunDirectory
 from planc.tables import plural
 
 _STATUS_SECONDS = 1.0
-"""How often status.json is updated, at most."""
+"""The shortest time between updates of status.json."""
 
 
 class RunDisplay:

@@ -19,9 +19,9 @@ from planc.runtime.process import Launch
 from planc.runtime.run_directory.directory import FolderInUseError, RunDirectory
 
 _FIRST_WORD_SECONDS = 2.0
-"""How long other ranks wait for rank 0 to report an error that all of them have."""
+"""The time that other ranks wait for rank 0 to report an error that all of them have."""
 _TURN_SECONDS = 0.5
-"""How much longer each further rank of a node waits, so only one of them reports."""
+"""The additional time that each further rank of a node waits, so only one of them reports."""
 
 
 def run_directory(path: Path) -> RunDirectory:

@@ -32,12 +32,12 @@ _AT_ONCE = (signal.SIGTERM, signal.SIGINT)
 _ECHO_SECONDS = 1.0
 """A SIGTERM sent to all processes arrives twice, because torchrun forwards its own."""
 _START_SECONDS = 10.0
-"""How long ranks that get a signal at startup may take to meet; nothing is lost if they do not."""
+"""The longest time until ranks that get a signal at startup meet; nothing is lost if they do not."""
 _LOOK_SECONDS = 0.5
 _LOST_SECONDS = 3.0
-"""How long the store or a file may take to name the lost rank."""
+"""The longest time until the store or a file names the lost rank."""
 _WORD_SECONDS = 15.0
-"""How long a failing process may take to report: it finds the lost rank and closes its trackers. torchrun
+"""The longest time until a failing process reports: it finds the lost rank and closes its trackers. torchrun
 waits twice as long."""
 
 

@@ -1,1 +1,1 @@
-"""What commands share: arguments, exit codes, and output."""
+"""Parts that commands share: arguments, exit codes, and output."""

@@ -1,4 +1,4 @@
-"""What a check shows of a run's files: what documents begin and end with, and what it did not read."""
+"""Facts of a run's files in a check: the tokens around documents, and the files that it did not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `planc check` reads beyond the plan: a sample of the data, and the rehearsal of --deep."""
+"""Reads of `planc check` beyond the plan: a sample of the data, and the rehearsal of --deep."""
 
 from __future__ import annotations
 

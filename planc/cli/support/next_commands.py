@@ -1,4 +1,4 @@
-"""What to do with a plan that a command has written."""
+"""Commands to continue with after a command has written a plan."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from planc.syntax.parse import parse
 SUFFIX = ".plan"
 
 _ERRORS_OF_BASES = {MISSING, NOT_BELOW_ROOT, PRESET}
-"""What a check reports of a base alone: it lacks blocks, or includes files above its own directory."""
+"""Codes that a check of a base alone reports: it lacks blocks, or includes files above its own directory."""
 _BLOCKS = {"model", "mesh", "data", "optimizer", "train"}
 """A base that lacks one of these can break any rule by itself."""
 

@@ -1,4 +1,4 @@
-"""What the commands share: checking a plan with the command line's settings, and printing its findings."""
+"""Checks a plan with the command line's settings and prints its findings, for all commands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from planc.tables import plural
 _OF_FIGURES = (DOES_NOT_FIT, BROKEN)
 """Errors that people look at the figures for."""
 STDIN_NAME = "<stdin>"
-"""How findings name a plan read from stdin."""
+"""The name of a plan read from stdin, in findings."""
 
 
 def settings(arguments: Namespace) -> tuple[SourceFile, ...]:
@@ -106,7 +106,7 @@ def announce_probe(model_dir: Path) -> Iterator[None]:
 
 
 def require_sound(checked: Checked, *, but: Sequence[Code] = ()) -> Draft:
-    """What a plan lowers to. FaultyPlan for one with errors other than `but`.
+    """Return the plan's lowering. FaultyPlan for one with errors other than `but`.
 
     Errors go to stderr in full, other findings in one line each; `check` prints those in full.
     """
@@ -115,7 +115,7 @@ def require_sound(checked: Checked, *, but: Sequence[Code] = ()) -> Draft:
 
 
 def require_figures(checked: Checked) -> Draft:
-    """What a plan lowers to that has figures to show: its only errors are of what it needs or expects.
+    """Return the lowering of a plan that has figures: its only errors are of what it needs or expects.
 
     `finish` then prints the findings. Otherwise, as `require_sound`.
     """

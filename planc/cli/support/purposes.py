@@ -49,7 +49,7 @@ def purpose_of(text: str) -> Purpose:
 
 
 def purpose_page(topic: str) -> str | None:
-    """What `planc explain` prints for a purpose; None for another topic."""
+    """Return the page of `planc explain` for a purpose; None for another topic."""
     if topic not in tuple(Purpose):
         return None
     example = "chats.jsonl" if topic == Purpose.CHATS else "'corpus/*.jsonl'"

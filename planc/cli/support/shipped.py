@@ -147,7 +147,7 @@ class NamedModel:
     key: str
     """The way to ask for an inventory."""
     files: Path
-    """Where its files are, or would be."""
+    """The path of its files, which may not exist."""
     inventory: Inventory
     shipped: bool = False
 

@@ -53,7 +53,7 @@ _SIGNPOSTS = {
         "`planc explain TOPIC` explains a word or an error, and `planc help COMMAND` a command"
     ),
 }
-"""What to read for words that aren't commands of planc."""
+"""The command or page to use for words that aren't commands of planc."""
 
 
 def signpost(word: str) -> str | None:

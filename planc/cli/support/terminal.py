@@ -1,4 +1,4 @@
-"""What a stream can show: its width, its colors, and text that fits.
+"""Fits text to a stream: its width and its colors.
 
 A pipe gets the text unchanged, with one line per row of a table.
 """

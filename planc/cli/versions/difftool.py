@@ -27,7 +27,7 @@ PLANS = ":(top)*.plan"
 HERE = "included files and the model are read from the working tree"
 """The note on a version that no known revision has."""
 _MISSING = " missing"
-"""How git's answer for a missing object ends."""
+"""The end of git's answer for a missing object."""
 _MAX_COMMITS = 10_000
 """Older commits are rarely compared, and searching this many takes a tenth of a second."""
 _MAX_TREES = 4
@@ -184,7 +184,7 @@ def _content(revision: str | None, paths: Iterable[str], repository: Repository)
 
 
 def _model_content(revision: str | None, files: Iterable[str], repository: Repository) -> tuple[str, ...]:
-    """What `_content` tells; without the model in a revision, of the files read instead of its own."""
+    """Read as `_content`; without the model in a revision, from the files read instead of its own."""
     found = _content(revision, files, repository)
     return found if any(found) else _content(None, files, repository)
 

@@ -28,7 +28,7 @@ MODEL_FILES = (CONFIG_NAME, INVENTORY_NAME)
 """The files of a model that decide what a plan means."""
 
 INDEX = ":0"
-"""How git names the index where it takes a revision."""
+"""Git's name for the index where it takes a revision."""
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ def model_of(file: ast.PlanFile, *, load: Load) -> str | None:
 
 
 def model_folders(hf: str, *, base: Path, top: Path) -> tuple[str, ...]:
-    """Where in a repository a local model may be, from its top: as written, and behind symbolic links."""
+    """Return paths of a local model in a repository, from its top: as written, and behind symbolic links."""
     if is_hub(hf):
         return ()
     start = base.resolve()

@@ -71,7 +71,7 @@ class OpenData(Op):
     num_sequences: Annotated[int | None, output("train.epochs", "sequences of an epoch")] = None
     """The sequences from which the steps of `epochs` were computed."""
     skip_bad: Annotated[int, output("data.skip_bad")] = 0
-    """How many bad documents may be left out, of the training data and of each evaluation's."""
+    """The most bad documents that may be left out, of the training data and of each evaluation's."""
 
     def effects(self) -> Effects:
         return Effects(finds=(Resource.SOURCES,), writes=(Resource.DATA,))

@@ -77,7 +77,7 @@ class ComputeLoss(Op):
     head: Annotated[str | None, _CHUNKS] = None
     """The linear layer that computes the logits, with several chunks."""
     logits: Annotated[tuple[LogitsStep, ...], _CHUNKS] = ()
-    """What the model makes of the head's output, with several chunks."""
+    """The steps from the head's output to the logits, with several chunks."""
 
     @property
     def unstable(self) -> str:
@@ -152,7 +152,7 @@ class Accumulate(Op):
     times: Annotated[int, layout("train.tokens_per_step", "gradient_accumulation", is_in_sums=True)]
     body: tuple[MicroOp, ...]
     orders: Annotated[tuple[OrderAsText, ...], layout("pipeline.schedule", "pipeline")] = ()
-    """What each pp rank of a pipeline runs, in order: see `planc.pipelining.orders`. Ops up to the loss are a
+    """The actions of each pp rank, in order: see `planc.pipelining.orders`. Ops up to the loss are a
     forward, those after it are a backward, but for `backward.weights`."""
 
     def effects(self) -> Effects:

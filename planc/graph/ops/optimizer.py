@@ -67,7 +67,7 @@ class BuildOptimizer(Op):
         return own.auto_on_cuda if device == "cuda" else own.auto_on_cpu
 
     def num_copies(self, group: ParameterGroup) -> int:
-        """How many tensors of each parameter's size a step on CUDA makes and frees.
+        """Return the number of tensors of each parameter's size that a step on CUDA makes and frees.
 
         With `foreach` those of the whole group exist at once, with `for_loop` one parameter's. A fused
         kernel needs none.

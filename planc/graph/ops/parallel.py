@@ -53,11 +53,11 @@ class ShardTensorParallel(Op):
     modules: Annotated[tuple[str, ...], _STYLES]
     use: Annotated[StyleUse, _STYLES]
     edges: Annotated[tuple[Edge, ...], _STYLES]
-    """What happens to the values that enter and leave a module, forward and backward."""
+    """The transfers of values that enter and leave a module, forward and backward."""
     parameters: Annotated[tuple[tuple[str, Placement], ...], _STYLES]
     """Each parameter's local name and placement."""
     rows: Annotated[Rows | None, _STYLES] = None
-    """What a rank computes of layers whose parameters are replicated; None for all that it has."""
+    """The outputs that a rank computes of layers whose parameters are replicated; None for all of them."""
     over: Annotated[tuple[MeshDim, ...], DERIVED]
 
     @property
@@ -170,7 +170,7 @@ class PrefetchUnits(Op):
     stage: ClassVar[Stage] = Stage.FULLY_SHARD
     summary: ClassVar[str] = "Gathers FSDP units ahead of their use, in forward and in backward."
     ahead: Annotated[int, layout("fsdp.prefetch")]
-    """How many units are gathered while one computes."""
+    """The number of units that are gathered while one computes."""
     units: Annotated[tuple[str, ...], DERIVED]
     """The first module of each unit, in forward's order."""
 

@@ -20,7 +20,7 @@ class SplitPipeline(Op):
     blocks: Annotated[str, DERIVED]
     """The module list whose members are the layers."""
     head: Annotated[str, DERIVED]
-    """What computes the logits: the linear layer, or what is around it in the last stage."""
+    """The module that computes the logits: the linear layer, or what is around it in the last stage."""
     shape: Annotated[tuple[int, int, int], DERIVED]
     """The shape of the hidden states that one stage sends to the next: [micro batch, local sequence,
     hidden]."""

@@ -51,7 +51,7 @@ class BuildModel(Op):
     zeroed: Annotated[tuple[str, ...], numerics("model.dropout", "fields of config.json set to 0")]
     """Fields of config.json that are set to 0 because training would draw random numbers for them."""
     rope: Annotated[tuple[tuple[str, str | int | float], ...], numerics("model.rope")] = ()
-    """What the plan states in place of config.json's `rope_parameters`, by transformers' names."""
+    """The plan's values in place of config.json's `rope_parameters`, by transformers' names."""
     rope_positions: Annotated[int | None, numerics("data.sequence_length", "rope's positions")] = None
     """The length of sequences, if rotary embeddings depend on it: they are computed for it once."""
 
@@ -88,7 +88,7 @@ class AttachAdapters(Op):
 
     @property
     def scale(self) -> float:
-        """What the adapters' outputs are multiplied by."""
+        """The factor that multiplies the adapters' outputs."""
         return self.alpha / (sqrt(self.rank) if self.rslora else self.rank)
 
     @property
@@ -169,7 +169,7 @@ class AttachDropout(Op):
     )
     modules: Annotated[tuple[str, ...], numerics("model.dropout", "dropout")]
     draws: Annotated[tuple[Draw, ...], numerics("model.dropout", "dropout")]
-    """What each of the modules drops in one forward of the model, in order."""
+    """The dropouts of each module in one forward of the model, in order."""
     seed: Annotated[int, numerics("model.seed", "dropout seed")]
     over: Annotated[tuple[MeshDim, ...], DERIVED]
     """The mesh dim that the layouts are over."""

@@ -153,7 +153,7 @@ _ROWS = (
 
 
 def fsdp_faults(leaves: Mapping[str, Leaf], *, prefix: str) -> Iterator[Note]:
-    """What can't be right in a table of FSDP's options."""
+    """Report values that can't be right in a table of FSDP's options."""
 
     def option(name: str) -> Leaf | None:
         return leaves.get(f"{prefix}.fsdp_{name}") or leaves.get(f"{prefix}.{name}")

@@ -144,7 +144,7 @@ DEEPSPEED_ROWS = (
 
 
 def deepspeed_faults(leaves: Mapping[str, Leaf], *, prefix: str = "") -> Iterator[Note]:
-    """What can't be right in a DeepSpeed config."""
+    """Report values that can't be right in a DeepSpeed config."""
 
     def at(key: str) -> Leaf | None:
         return leaves.get(prefix + key)

@@ -1,4 +1,4 @@
-"""Why a key has no counterpart, and what is nearest: reasons that several kinds share."""
+"""Reasons that a key has no counterpart, and what is nearest: several kinds share them."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ ARGUMENT_ROWS = (
 
 
 def argument_faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
-    """What can't be right in TrainingArguments."""
+    """Report values that can't be right in TrainingArguments."""
 
     def at(key: str, value: Value) -> Leaf | None:
         leaf = leaves.get(key)

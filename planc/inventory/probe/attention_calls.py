@@ -1,4 +1,4 @@
-"""What a model passes to its attention, recorded in one run on the meta device. Imports torch."""
+"""Arguments that a model passes to its attention, recorded in one run on the meta device. Imports torch."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def _out_features(attention: nn.Module, layer: str) -> int:
 
 
 def _counts(observed: Observed, attentions: Sequence[Core]) -> Mapping[str, Counts]:
-    """What makes attentions work on a share, by fqn, where anything does."""
+    """Return the counts that make attentions work on a share, by fqn, for those that have any."""
     names = {module: fqn for fqn, module in observed.model.named_modules()}
     heads = heads_of(observed.config)
     # The small model has the config's heads: attentions with others are not like its own.
@@ -161,7 +161,7 @@ def _counts(observed: Observed, attentions: Sequence[Core]) -> Mapping[str, Coun
 
 
 def _shared_kv(observed: Observed, calls: Mapping[str, AttentionCall]) -> Mapping[str, SharedKv]:
-    """How attentions work where several ranks compute the same key/value head, by fqn, where they do."""
+    """Return how attentions work where several ranks compute the same key/value head, by fqn, if they do."""
     heads = heads_of(observed.config)
     fitting = [fqn for fqn, call in calls.items() if (call.num_heads, call.num_kv_heads) == heads]
     if heads is None or not fitting:
@@ -172,7 +172,7 @@ def _shared_kv(observed: Observed, calls: Mapping[str, AttentionCall]) -> Mappin
 
 
 def _in_size(attention: nn.Module, shared: SharedKv, heads: Heads) -> SharedKv | None:
-    """What was found of a small attention, with the widths of a large one; None if that counts otherwise."""
+    """Scale a small attention's result to the widths of a large one; None if that counts otherwise."""
     num_heads, num_kv_heads = heads
     features = {one.layer: _out_features(attention, one.layer) for one in shared.projections}
     if shared.projections[0].query_width:

@@ -44,12 +44,12 @@ class Call:
 
 @dataclass(slots=True)
 class Training:
-    """What one forward in training draws: its calls of `functional.dropout`, and how often by other means."""
+    """One forward's draws in training: its calls of `functional.dropout`, and the number of others."""
 
     calls: list[Call] = field(default_factory=list)
     num_others: int = 0
     visits: Counter[str] = field(default_factory=Counter)
-    """How often each module ran."""
+    """The number of times that each module ran."""
 
     @property
     def is_random(self) -> bool:

@@ -69,7 +69,7 @@ class Counts:
     last: str
     """The layer that shares its input features."""
     layouts: tuple[Layout, ...]
-    """How each of the first layers holds what it projects to."""
+    """The layout of what each of the first layers projects to."""
     per_head: tuple[PerHead, ...] = ()
     """The arguments of which a rank has its own heads."""
 

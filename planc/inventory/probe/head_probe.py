@@ -23,7 +23,7 @@ class Core:
     projections: tuple[Linear, ...]
     heads: Heads
     counts: Counts | None = None
-    """What a rank divides with the heads."""
+    """The counts that a rank divides with the heads."""
 
     @property
     def parts(self) -> int:

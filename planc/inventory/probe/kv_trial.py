@@ -66,7 +66,7 @@ def kv_projections(features: Mapping[str, int], heads: Heads) -> tuple[KvProject
 def _divisors(
     attributes: Iterator[tuple[str, int]], heads: Heads, *, copies: int
 ) -> Iterator[tuple[str, int]]:
-    """What a rank would divide each attribute by, if it counts heads or their features."""
+    """Yield the divisor of each attribute on a rank, if it counts heads or their features."""
     share = heads[1] * copies
     for path, value in attributes:
         match _kind(value, heads):
@@ -79,7 +79,7 @@ def _divisors(
 
 
 def _kind(value: int, heads: Heads) -> str:
-    """What an integer counts: queries of a key/value head, key/value heads, or heads or their features."""
+    """Name what an integer counts: queries of a key/value head, such heads, or heads or their features."""
     num_heads, num_kv_heads = heads
     if value == num_heads // num_kv_heads:
         return "group_counts"

@@ -1,4 +1,4 @@
-"""What a model's code makes of its head's output before they are its logits. Imports torch."""
+"""Functions that a model applies to its head's output to get its logits. Imports torch."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ _CLOSE = 0.8
 
 
 def _class_help(model_type: object, architectures: object, *, names: Sequence[str]) -> str:
-    """How to name the class that is meant; never another task than that of the class that is named."""
+    """Return the help to name the class that is meant; never for another task than the named class's."""
     if names:
         near = _near(architectures[0], names) if isinstance(architectures, list) and architectures else names
         if near:

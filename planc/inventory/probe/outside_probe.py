@@ -1,4 +1,4 @@
-"""What a model's code does outside of its modules' own forwards. Imports torch, for the probe."""
+"""The work of a model's code outside of its modules' own forwards. Imports torch, for the probe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the code of layers, of their parts and of what is around them keeps for backward, by running it on
+"""Bytes that the code of layers, of their parts and of what is around them keeps for backward, from a run on
 the meta device. Imports torch.
 
 Between its projections an attention rotates, cuts, copies and scales tensors, an MLP multiplies gates, and a
@@ -206,7 +206,7 @@ def _is_counted(module: nn.Module) -> bool:
 
 
 def _calls(model: PreTrainedModel, named: Mapping[str, nn.Module]) -> dict[str, _Calls]:
-    """What forwards on two lengths pass to each of the modules that they call."""
+    """Return the arguments of each module that forwards on two lengths call."""
     for short, long in _LENGTHS:
         # On lengths that it does not take, a model may raise anything.
         with contextlib.suppress(Exception):
@@ -284,7 +284,7 @@ def _eager(model: PreTrainedModel) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Watch:
-    """What code saves outside of modules that are counted apart."""
+    """A record of what code saves outside of modules that are counted apart."""
 
     saved: dict[int, int] = field(default_factory=dict)
     """Bytes of each storage, by address."""

@@ -1,4 +1,4 @@
-"""What a plan's own model class must show, as no list of models that work has it. Imports torch.
+"""Requirements of a plan's own model class, as no list of models that work has it. Imports torch.
 
 All of it is tried on a small model, whose sizes come from the class's own config.
 """

@@ -1,4 +1,4 @@
-"""How a model uses the positions of its tokens, tried on the meta device. Imports torch, for the probe.
+"""A model's use of the positions of its tokens, tried on the meta device. Imports torch, for the probe.
 
 A run gives a model `position_ids`. Some models read them as transformers' own default has them, 0, 1, 2, ...;
 some start elsewhere; some ignore them and count their input tokens, which under context parallelism are not
@@ -26,7 +26,7 @@ _NUM_SEQUENCES = 2
 
 
 def positions_of(model: PreTrainedModel) -> Positions:
-    """How the model, which is on meta, uses positions.
+    """Determine how the model, which is on meta, uses positions.
 
     InventoryError if its default positions are not ones that a run could pass.
     """

@@ -245,7 +245,7 @@ def _ties(model: PreTrainedModel) -> tuple[tuple[str, ...], ...]:
 
 @dataclass(slots=True)
 class _Flow:
-    """What one forward recorded, by module fqn; `order` is that of registration."""
+    """One forward's record, by module fqn; `order` is that of registration."""
 
     order: Mapping[str, int]
     inputs: dict[str, frozenset[str]] = field(default_factory=dict)

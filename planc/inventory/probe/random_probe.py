@@ -43,7 +43,7 @@ def randomness_of(
     build: Build,
     recorded: Collection[str],
 ) -> Randomness:
-    """What training draws, after `seen`. InventoryError for a model that draws without fields of its config.
+    """Return training's draws, after `seen`. InventoryError for a model that draws without config fields.
 
     Sources of dropouts are among the `recorded` modules.
     """

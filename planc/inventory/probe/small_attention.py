@@ -29,7 +29,7 @@ _Found = TypeVar("_Found")
 def try_shares(
     model: PreTrainedModel, config: PreTrainedConfig, *, fqns: Sequence[str], blocks: Sequence[str]
 ) -> Mapping[str, Counts]:
-    """What makes attentions of a model work on a share of their heads, by fqn, where anything does."""
+    """Return the counts that make attentions work on a share of their heads, by fqn, if there are any."""
 
     def find(call: Call, heads: Heads, dtype: torch.dtype) -> Counts | None:
         shares = legal_shares(heads)
@@ -41,7 +41,7 @@ def try_shares(
 def try_shared_kv(
     model: PreTrainedModel, config: PreTrainedConfig, *, fqns: Sequence[str], blocks: Sequence[str]
 ) -> Mapping[str, SharedKv]:
-    """What makes attentions work where several ranks compute the same key/value head, by fqn."""
+    """Return what makes attentions work where several ranks compute the same key/value head, by fqn."""
     heads = heads_of(config)
     if heads is None or heads[0] <= heads[1]:
         return {}
@@ -52,7 +52,7 @@ def try_shared_kv(
 def try_multi_query(
     model: PreTrainedModel, config: PreTrainedConfig, *, fqns: Sequence[str], blocks: Sequence[str]
 ) -> Mapping[str, SharedKv]:
-    """What makes attentions work where all ranks compute their one key/value head, by fqn."""
+    """Return what makes attentions work where all ranks compute their one key/value head, by fqn."""
 
     def find(call: Call, heads: Heads, dtype: torch.dtype) -> SharedKv | None:
         return find_shared_kv(call, (heads[0], 1), dtype)
@@ -69,7 +69,7 @@ def _tried(
     kv_heads: int | None,
     find: Callable[[Call, Heads, torch.dtype], _Found | None],
 ) -> Mapping[str, _Found]:
-    """What is found of attentions, by fqn.
+    """Try attentions, and return the results by fqn.
 
     Attentions of one nature behave the same: one of each is tried, in a model of their layers alone. A model
     that can't be made small shows nothing.
@@ -110,7 +110,7 @@ def _tried(
 
 
 def _nature(attention: nn.Module) -> tuple[object, ...]:
-    """What decides which code runs: types, and settings that are not sizes."""
+    """Return what decides which code runs: types, and settings that are not sizes."""
     return tuple(
         (
             name,
@@ -190,7 +190,7 @@ def small_model(
 
 
 def calls_of(model: PreTrainedModel, fqns: Sequence[str]) -> Mapping[str, Call]:
-    """What a forward passes to these attentions, each called once."""
+    """Return the arguments that a forward passes to these attentions, each called once."""
     found: dict[str, list[Call]] = {fqn: [] for fqn in fqns}
     ids = token_ids(model, length=_LENGTH)
 

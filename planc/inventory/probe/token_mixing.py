@@ -1,4 +1,4 @@
-"""Which modules of a model let tokens see others, tried on a small one. Imports torch, for the probe."""
+"""Modules of a model that let tokens see others, tried on a small one. Imports torch, for the probe."""
 
 from __future__ import annotations
 

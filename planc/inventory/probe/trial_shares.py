@@ -14,7 +14,7 @@ from planc.modeling.head_counts import Heads, widths_by_heads
 from planc.record import record
 
 Layout = int | str
-"""How a projection holds queries, keys and values: so many parts of one width in sequence, or `HEADS`."""
+"""A projection's layout of queries, keys and values: so many parts of one width in sequence, or `HEADS`."""
 BLOCK: Layout = 1
 HEADS: Layout = "heads"
 """Queries, then keys, then values, each as wide as its heads."""
