@@ -7,6 +7,7 @@ inspected for the first time.
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -44,7 +45,7 @@ from planc.plan.settle import is_counted, settled
 from planc.plan.spec import Plan, Weights
 from planc.record import record
 from planc.solve import automatic
-from planc.source import SourceFile, Span
+from planc.source import SourceFile, Span, tree_root
 from planc.syntax import codes as syntax_codes
 from planc.syntax.budget import LARGE_HELP, MAX_CHARACTERS
 from planc.syntax.codes import NOT_TEXT, TOO_LARGE
@@ -238,23 +239,28 @@ def _capped(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
 
 
 def local_files(base: Path, *, plan: str) -> Load:
-    """Reads what `plan` includes from `base`, the top plan's folder, out of which no link may lead."""
+    """Reads what `plan` includes, by paths from `base`, its folder; neither `..` nor a link leads out of its tree."""
 
     def load(path: str, span: Span) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
-        file = base / path
+        root = tree_root(base)
+        file = Path(os.path.normpath(base.resolve() / path))
+        if not file.is_relative_to(root):
+            text = f"`{path}` is above `{root.name}`, the plan's folder, repository or workspace"
+            help = "put a file `planc.toml` into the folder that holds both, or move the included file"
+            return None, (plan_codes.NOT_BELOW_ROOT.at(span, text, help=help),)
         try:
-            is_below = file.resolve(strict=True).is_relative_to(base.resolve(strict=True))
+            is_below = file.resolve(strict=True).is_relative_to(root)
         except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
             reason = error.strerror if isinstance(error, OSError) else "symbolic links form a cycle"
             help = "check the path, which is relative to the file that includes it"
             return None, (plan_codes.CANNOT_INCLUDE.at(span, f"{path}: {reason}", help=help),)
         if not is_below:
-            text, help = f"`{path}` is a symbolic link out of it", "copy the file into the directory"
+            text, help = f"`{path}` is a symbolic link out of it", "copy the file into the plan's folder"
             return None, (plan_codes.NOT_BELOW_ROOT.at(span, text, help=help),)
         source, problems = read_source(file)
         if source is None:
             return None, tuple(_at_include(problem, path, span) for problem in problems)
-        return SourceFile(str(Path(plan).parent / path), source.text), ()
+        return SourceFile(os.path.normpath(Path(plan).parent / path), source.text), ()
 
     return load
 

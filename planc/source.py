@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 
 from planc.record import record
 
@@ -35,6 +36,8 @@ class Span:
         return f"{self.file}:{self.line}:{self.column}"
 
 
+ROOT_MARKS = (".git", "planc.toml")
+"""The files or folders of which one makes a folder the root of a plan's tree."""
 NOWHERE = Span("", 1, 1, 1, 1)
 """The place of what no file has."""
 
@@ -67,3 +70,10 @@ class SourceFile:
 def _lines(text: str) -> tuple[str, ...]:
     """A thousand findings on a text ask for its lines a thousand times."""
     return tuple(text.split("\n"))
+
+
+def tree_root(base: Path) -> Path:
+    """The folder below which a plan's files are: the nearest with `.git` or `planc.toml`, else `base` itself."""
+    folder = base.resolve()
+    marked = (one for one in (folder, *folder.parents) if any((one / mark).exists() for mark in ROOT_MARKS))
+    return next(marked, folder)

@@ -5,6 +5,7 @@ Models stay in memory between key strokes.
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -60,7 +61,7 @@ class Analysis:
 
     def path(self, file: str) -> Path:
         """Return the path of a file that spans name."""
-        return self.base / file
+        return Path(os.path.normpath(self.base / file))
 
 
 def tree_of(source: SourceFile) -> ast.PlanFile:
@@ -161,7 +162,10 @@ class Session:
 
         def load(path: str, span: Span) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
             source, problems = from_disk(path, span)
-            if source is not None and (opened := self.texts.get(base / path)) is not None:
+            if (
+                source is not None
+                and (opened := self.texts.get(Path(os.path.normpath(base / path)))) is not None
+            ):
                 return SourceFile(source.name, opened.text), problems
             return source, problems
 

@@ -20,7 +20,7 @@ PRESET = Code("P217", "preset", "this file is a preset, not a plan")
 UNKNOWN_MESH_DIM = Code("P303", "unknown-mesh-dim", "unknown mesh dim")
 
 CANNOT_INCLUDE = Code("P231", "cannot-include", "can't read an included file")
-NOT_BELOW_ROOT = Code("P232", "include-outside-root", "an included file is outside the plan's directory")
+NOT_BELOW_ROOT = Code("P232", "include-outside-root", "an included file is outside the plan's tree")
 INCLUDE_CYCLE = Code("P233", "include-cycle", "the file includes itself")
 TOO_MANY_FILES = Code("P234", "too-many-files", "the plan includes too many files")
 INCLUDES_TOO_DEEP = Code("P235", "includes-too-deep", "the chain of `extends` is too long")

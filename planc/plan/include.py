@@ -21,7 +21,10 @@ from planc.syntax import ast
 from planc.syntax.parse import MAX_CHARACTERS, parse
 
 Load = Callable[[str, Span], tuple[SourceFile | None, tuple[Diagnostic, ...]]]
-"""Reads a file by its path below the top plan's directory, for the statement with the path at the span."""
+"""Reads a file by its path from the top plan's folder, for the statement with the path at the span.
+
+What is outside the plan's tree is refused: see `NOT_BELOW_ROOT`.
+"""
 
 MAX_FILES = 100
 """The number of files of a plan, the top one among them."""
@@ -32,8 +35,7 @@ MAX_INCLUDED_CHARACTERS = MAX_CHARACTERS
 
 # `http:`, `git:`, but also a Windows drive.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_BELOW = "write a path relative to this file, inside the plan's directory"
-_NOT_BACK = "; it may not leave that directory and come back"
+_RELATIVE = "write a path relative to this file, with `/` between folders"
 
 
 @record
@@ -224,19 +226,14 @@ class _Reader:
         if _SCHEME.match(text):
             reason = "only local files can be included"
         elif text.startswith(("/", "~")):
-            reason = "the path leaves the plan's directory"
+            reason = "the path starts outside the plan's tree"
         elif "\\" in text:
             reason = "directories must be separated by `/`"
         elif not text.strip():
             reason = "the path is empty"
         else:
-            path = posixpath.normpath(posixpath.join(posixpath.dirname(folder_of), text))
-            if path != ".." and not path.startswith("../"):
-                return path
-            reason = "the path leaves the plan's directory"
-            self._refuse(codes.NOT_BELOW_ROOT.at(written.span, reason, help=f"{_BELOW}{_NOT_BACK}"))
-            return None
-        self._refuse(codes.NOT_BELOW_ROOT.at(written.span, reason, help=_BELOW))
+            return posixpath.normpath(posixpath.join(posixpath.dirname(folder_of), text))
+        self._refuse(codes.NOT_BELOW_ROOT.at(written.span, reason, help=_RELATIVE))
         return None
 
     def _is_cycle(self, written: ast.Text, path: str) -> bool:

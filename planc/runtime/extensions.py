@@ -15,6 +15,7 @@ from planc.extend.declarations import imported_names
 from planc.extend.kind import MARK
 from planc.extend.reference import Extension
 from planc.runtime.errors import STOPS, ExitCode, RunError
+from planc.source import tree_root
 
 MAX_BYTES = 4_000_000
 
@@ -67,8 +68,8 @@ def _text(extension: Extension, base: Path) -> str:
     """The file's text, if it is the one of the plan."""
     path = base / extension.file
     try:
-        if not path.resolve(strict=True).is_relative_to(base.resolve(strict=True)):
-            raise RunError(f"{extension.file} is a symbolic link out of the plan's directory")
+        if not path.resolve(strict=True).is_relative_to(tree_root(base)):
+            raise RunError(f"{extension.file} is outside the plan's tree")
         status = path.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
             raise RunError(f"{extension.file} is not a regular file of at most {MAX_BYTES} bytes")

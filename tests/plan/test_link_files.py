@@ -28,9 +28,6 @@ def at(problem: Diagnostic) -> str:
 @pytest.mark.parametrize(
     "path",
     [
-        "../other.plan",
-        "a/../../other.plan",
-        "..",
         "/etc/passwd",
         "~/x.plan",
         "http://example.com/x.plan",
@@ -44,7 +41,7 @@ def at(problem: Diagnostic) -> str:
     ],
 )
 @pytest.mark.parametrize("form", ['extends "{}"', 'import "{}" as p'])
-def test_a_path_that_is_not_below_the_plan_is_refused(form: str, path: str) -> None:
+def test_a_path_that_is_not_relative_is_refused(form: str, path: str) -> None:
     problem = fault({"x.plan": form.format(path) + "\n"})
     assert problem.code.code == "P232"
     assert problem.help is not None
@@ -80,6 +77,35 @@ def test_a_link_that_leads_out_is_refused(tmp_path: Path, is_folder: bool) -> No
     path = "in/b.plan" if is_folder else "in"
     found = check_plan(write_plan(root, text=f'extends "{path}"\n'))
     assert at(only(found)) == "P232 1:9"
+
+
+@pytest.mark.parametrize("path", ["../other.plan", "a/../../other.plan", ".."])
+@pytest.mark.parametrize("form", ['extends "{}"', 'import "{}" as p'])
+def test_the_tree_of_a_plan_without_a_root_is_its_folder(tmp_path: Path, form: str, path: str) -> None:
+    (tmp_path / "a").mkdir()
+    problem = only(check_plan(write_plan(tmp_path / "a", text=form.format(path) + "\n")))
+    assert problem.code.code == "P232" and "planc.toml" in (problem.help or "")
+
+
+@pytest.mark.parametrize("mark", [".git", "planc.toml"])
+def test_a_base_is_anywhere_below_the_root(tmp_path: Path, mark: str) -> None:
+    (tmp_path / mark).write_text("")
+    (tmp_path / "base.plan").write_text(FULL)
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    assert checked(write_plan(tmp_path / "a" / "b", text='extends "../../base.plan"\n')).ok
+    above = check_plan(write_plan(tmp_path / "a", text='extends "../../base.plan"\n'))
+    assert at(only(above)) == "P232 1:9"
+
+
+@pytest.mark.parametrize(
+    ("path", "code"), [("../a/x.plan", "P233"), ("./x.plan", "P233"), ("../a/../a/x.plan", "P233")]
+)
+def test_a_way_round_to_the_plan_itself_ends(tmp_path: Path, path: str, code: str) -> None:
+    (tmp_path / "planc.toml").write_text("")
+    (tmp_path / "a").mkdir()
+    plan = tmp_path / "a" / "x.plan"
+    plan.write_text(f'extends "{path}"\n')
+    assert only(check_plan(plan)).code.code == code
 
 
 def test_a_link_that_stays_inside_is_followed(tmp_path: Path) -> None:

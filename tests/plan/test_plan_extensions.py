@@ -127,13 +127,13 @@ def test_wrong_extensions_are_refused_in_place(
     ("path", "code"),
     [
         ("losses.txt", "P241"),
-        ("../losses.py", "P232"),
+        ("../losses.py", "P231"),
         ("/tmp/losses.py", "P232"),
         ("https://x/losses.py", "P232"),
         ("missing.py", "P231"),
     ],
 )
-def test_a_file_is_a_python_file_of_the_plans_directory(path: str, code: str) -> None:
+def test_a_file_is_a_python_file_of_the_plans_tree(path: str, code: str) -> None:
     files = using("cross_entropy", named=f'extension "{path}"\n') | {"losses.txt": LOSSES}
     assert fault(files).code.code == code
 

@@ -240,7 +240,7 @@ VALUES = (
     Case("49 mask under cp", plan(cp("256", CONTEXT.replace("position_ids", "attention_mask"))), "P203", 39),
 )
 
-INSIDE = "relative to this file, inside the plan's directory"
+RELATIVE = "relative to this file"
 IMPORTS = (
     Case("50 cycle", files(x='extends "y.plan"\n', y='extends "x.plan"\n'), "P233", 1, "to a third file"),
     Case("51 self", files(x='\nextends "x.plan"\n'), "P233", 2, "remove this line", "`x.plan` is this file"),
@@ -249,17 +249,26 @@ IMPORTS = (
         plan('import "../../etc/passwd" as p\n'),
         "P232",
         1,
-        INSIDE,
-        "leaves the plan's directory",
+        "put a file `planc.toml`",
+        "is above",
     ),
-    Case("52 absolute", plan('extends "/etc/passwd"\n'), "P232", 1, INSIDE, "leaves the plan's directory"),
-    Case("53 link out of the folder", linked, "P232", 1, "copy the file into the directory", "symbolic link"),
+    Case(
+        "52 absolute", plan('extends "/etc/passwd"\n'), "P232", 1, RELATIVE, "starts outside the plan's tree"
+    ),
+    Case(
+        "53 link out of the folder",
+        linked,
+        "P232",
+        1,
+        "copy the file into the plan's folder",
+        "symbolic link",
+    ),
     Case(
         "54 over the network",
         plan('extends "http://example.org/x.plan"\n'),
         "P232",
         1,
-        INSIDE,
+        RELATIVE,
         "only local files",
     ),
     Case("55 ten by ten, ten levels", fan_out, "P210", 1, "keep only parameters and fragments"),

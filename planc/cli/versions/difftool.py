@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from planc.api import Checked, check_source, local_files, read_source
 from planc.cli.support.exits import UsageError
@@ -106,7 +106,7 @@ class Tree:
             if text is None:
                 what = f"{path} is not a text file in {self.revision or 'the working tree'}"
                 return None, (CANNOT_INCLUDE.at(span, what),)
-            return SourceFile(str(Path(name).parent / path), text), ()
+            return SourceFile(os.path.normpath(Path(name).parent / path), text), ()
 
         return load
 
@@ -211,10 +211,10 @@ def _model_files(path: str, tree: Tree) -> tuple[str, ...]:
 def includes_of(file: ast.PlanFile, path: str, *, load: Load) -> frozenset[str]:
     """The files that a parsed plan at `path` includes, as `included_files` has them."""
     names: set[str] = set()
-    folder = PurePosixPath(path).parent
+    folder = posixpath.dirname(path)
 
     def note(name: str, span: Span) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
-        names.add(str(folder / name))
+        names.add(posixpath.normpath(posixpath.join(folder, name)))
         return load(name, span)
 
     read_files(file, load=note)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -198,12 +199,13 @@ def _from_git(name: str) -> tuple[SourceFile, Path]:
 
 def _git_files(name: str) -> Load:
     """Read files that a plan of another revision includes, from that revision."""
-    folder = name[: name.rfind("/") + 1] or name[: name.rfind(":") + 1]
+    revision, _, plan = name.rpartition(":")
+    start = "./" if plan.startswith("./") else ""
 
     def load(path: str, span: Span) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
-        full = f"{folder}{path}"
+        full = posixpath.normpath(posixpath.join(posixpath.dirname(plan), path))
         try:
-            return _from_git(full)[0], ()
+            return _from_git(f"{revision}:{full if full.startswith('../') else start + full}")[0], ()
         except UsageError as error:
             return None, (CANNOT_INCLUDE.at(span, str(error)),)
 
