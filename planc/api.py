@@ -239,14 +239,12 @@ def _capped(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
 
 
 def local_files(base: Path, *, plan: str) -> Load:
-    """Reads what `plan` includes, by paths from `base`, its folder; neither `..` nor a link leads out of its tree."""
+    """Reads what `plan` includes, by paths from `base`, its folder, never out of its tree."""
 
     def load(path: str, span: Span) -> tuple[SourceFile | None, tuple[Diagnostic, ...]]:
-        root = tree_root(base)
-        file = Path(os.path.normpath(base.resolve() / path))
+        root, file = tree_root(base), Path(os.path.normpath(base.resolve() / path))
         if not file.is_relative_to(root):
-            text = f"`{path}` is above `{root.name}`, the plan's folder, repository or workspace"
-            help = "put a file `planc.toml` into the folder that holds both, or move the included file"
+            text, help = f"`{path}` is above `{root.name}`", "put a file `planc.toml` into the folder of both"
             return None, (plan_codes.NOT_BELOW_ROOT.at(span, text, help=help),)
         try:
             is_below = file.resolve(strict=True).is_relative_to(root)

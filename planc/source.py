@@ -73,7 +73,7 @@ def _lines(text: str) -> tuple[str, ...]:
 
 
 def tree_root(base: Path) -> Path:
-    """The folder below which a plan's files are: the nearest with `.git` or `planc.toml`, else `base` itself."""
+    """The nearest folder with `.git` or `planc.toml`, else `base`: a plan's files are in it or below."""
     folder = base.resolve()
     marked = (one for one in (folder, *folder.parents) if any((one / mark).exists() for mark in ROOT_MARKS))
     return next(marked, folder)

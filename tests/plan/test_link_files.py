@@ -90,7 +90,7 @@ def test_the_tree_of_a_plan_without_a_root_is_its_folder(tmp_path: Path, form: s
 @pytest.mark.parametrize("mark", [".git", "planc.toml"])
 def test_a_base_is_anywhere_below_the_root(tmp_path: Path, mark: str) -> None:
     (tmp_path / mark).write_text("")
-    (tmp_path / "base.plan").write_text(FULL)
+    write_plan(tmp_path, text=FULL).rename(tmp_path / "base.plan")
     (tmp_path / "a" / "b").mkdir(parents=True)
     assert checked(write_plan(tmp_path / "a" / "b", text='extends "../../base.plan"\n')).ok
     above = check_plan(write_plan(tmp_path / "a", text='extends "../../base.plan"\n'))
