@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
@@ -112,6 +113,7 @@ class Float:
         if not isinstance(value, ast.Number):
             _report_number(self, value, scope, labels)
             return None
+        value = _without_percent(value) if self.high == 1 else value
         if _has_unit(value, scope, labels) or not _in_range(self, value, scope, labels):
             return None
         return float(value.value)
@@ -208,10 +210,8 @@ class Choice:
         """Report a word that is not a choice: another language's word, or a slip."""
         word, text = value.name.text, f"expected {self.describe(mark='`')}"
         if value.param_name in scope.params:
-            text, help = (
-                f"`{word}` is a parameter: {text}",
-                "write one of the words: a parameter can't replace it",
-            )
+            text = f"`{word}` is a parameter: {text}"
+            help = "write one of the words: a parameter can't replace it"
             scope.unknown(codes.UNKNOWN_NAME, value.name, names, text=text, help=help)
         elif meant := (self.renamed or {}).get(word) or dtype_word(word, known=names):
             fix = Fix(value.span, meant, Applicability.SAFE)
@@ -360,6 +360,13 @@ def _has_unit(value: ast.Number, scope: Scope, labels: tuple[Label, ...]) -> boo
     text = f"unexpected unit `{value.unit.text}`: this value is a plain number"
     scope.report(codes.WRONG_UNIT, value.unit.span, text, secondary=labels, help=_without_unit(value))
     return True
+
+
+def _without_percent(value: ast.Number) -> ast.Number:
+    """Return a share without its unit: 0.1 for 10 %."""
+    if value.unit is None or value.unit.text != "%" or (amount := exact(value)) is None:
+        return value
+    return replace(value, value=float(amount / 100), unit=None)
 
 
 def _without_unit(value: ast.Number) -> str:

@@ -12,7 +12,6 @@ from planc.syntax import ast
 
 if TYPE_CHECKING:
     from fractions import Fraction
-
 PERCENT = "%"
 
 

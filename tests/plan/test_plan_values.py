@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planc.plan import data
+from planc.plan import codes, data
 from planc.plan.blocks import BLOCKS
 from planc.plan.dates import Date
 from planc.plan.optimizer import AdamW, Cosine, Implementation
@@ -49,7 +49,7 @@ from planc.source import SourceFile
 from planc.syntax import ast
 from planc.syntax.parse import parse_assignment
 from planc.vocab import DType, MeshDim, Replicate, Shard
-from tests.plan.resolving import TEXT, edited, resolved
+from tests.plan.resolving import TEXT, edited, fault, resolved
 from tests.syntax.reading import covered
 
 RUN = settings(max_examples=60, derandomize=True, deadline=None)
@@ -259,6 +259,21 @@ def test_values_arrive_with_their_types() -> None:
     assert plan.fsdp is not None
     assert plan.fsdp.on == (MeshDim.DP_SHARD, MeshDim.CP)
     assert plan.fsdp.replicate_on is MeshDim.DP_REPLICATE
+
+
+@pytest.mark.parametrize(
+    ("written", "value"), [("10 %", 0.1), ("0.7%", 0.007), ("100 %", 1.0), ("7e-1 %", 0.007)]
+)
+def test_a_share_may_be_in_per_cent(written: str, value: float) -> None:
+    optimizer = resolved(edited(("min_factor = 0.1", f"min_factor = {written}"))).optimizer
+    assert optimizer.schedule == Cosine(warmup=10, min_factor=value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("min_factor = 0.1", "min_factor = 110 %"), ("weight_decay = 0.1", "weight_decay = 1 %")]
+)
+def test_only_shares_are_in_per_cent_and_none_is_beyond_its_range(old: str, new: str) -> None:
+    assert fault(edited((old, new))).code in (codes.OUT_OF_RANGE, codes.WRONG_UNIT)
 
 
 def test_mesh_dims_after_on_stand_outermost_first() -> None:
