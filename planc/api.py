@@ -195,9 +195,9 @@ def _with_tried_fixes(
     source: SourceFile, checked: Checked, launch: _Launch, *, load: Load
 ) -> tuple[Diagnostic, ...]:
     """The findings that no comment suppresses; a fix is safe if the plan with it checks no worse."""
-    found = _suppressed(source, checked)
-    if not any(one.fix is not None and one.fix.is_safe for one in found):
-        return found
+    findings = _suppressed(source, checked)
+    if not any(one.fix is not None and one.fix.is_safe for one in findings):
+        return findings
     # Most plans have nothing to fix, and checking them should not pay for this import.
     from planc.diagnostics.fixes import Files, Trial, confirmed
 
@@ -211,7 +211,7 @@ def _with_tried_fixes(
     known = launch.models.as_known()
     names = (source.name, *checked.included)
     return confirmed(
-        Trial(found, _reached(checked)),
+        Trial(findings, _reached(checked)),
         files=Files({name: checked.sources[name] for name in names}, source.name),
         check=again,
         phase_of=lambda one: phase_of(one.code),
@@ -324,20 +324,20 @@ def _check(source: SourceFile, launch: _Launch, *, load: Load) -> Checked:
     diagnostics.extend(reading.problems)
     if reading.recovered is not None:
         diagnostics.extend(findings_of(reading.recovered, source))
-    found = Checked(sources, tuple(diagnostics), tuple(override.text for override in overrides))
+    checked = Checked(sources, tuple(diagnostics), tuple(override.text for override in overrides))
     if file is None or has_errors(diagnostics):
-        return found
+        return checked
     if is_preset(file):
-        return replace(found, diagnostics=(*found.diagnostics, *preset_findings(file)))
+        return replace(checked, diagnostics=(*checked.diagnostics, *preset_findings(file)))
     linked, problems = link(file, load=load)
-    found = _with_files(found, source, linked, problems)
+    checked = _with_files(checked, source, linked, problems)
     if linked.file is None:
-        return found
+        return checked
     plan, problems = resolve(linked.file, overrides=(*linked.overrides, *overrides), links=linked.links)
-    found = replace(found, diagnostics=(*found.diagnostics, *problems))
-    if plan is None or has_errors(found.diagnostics):
-        return found
-    return _against_model(replace(found, plan=plan), plan, launch)
+    checked = replace(checked, diagnostics=(*checked.diagnostics, *problems))
+    if plan is None or has_errors(checked.diagnostics):
+        return checked
+    return _against_model(replace(checked, plan=plan), plan, launch)
 
 
 def _with_files(

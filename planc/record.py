@@ -77,7 +77,7 @@ _OF_DATACLASS = ("__dataclass_fields__", "__dataclass_params__")
 
 def _own_fields(cls: type[Any], *, kw_only: bool) -> dict[str, Field[Any]]:
     """The fields that the class itself declares, by name."""
-    found: dict[str, Field[Any]] = {}
+    own: dict[str, Field[Any]] = {}
     for name, annotation in vars(cls).get("__annotations__", {}).items():
         if str(annotation).removeprefix("typing.").startswith("ClassVar"):
             continue
@@ -85,8 +85,8 @@ def _own_fields(cls: type[Any], *, kw_only: bool) -> dict[str, Field[Any]]:
         one: Field[Any] = value if isinstance(value, Field) else field(default=value)
         one.name = name
         one.kw_only = kw_only if one.kw_only is MISSING else one.kw_only
-        found[name] = one
-    return found
+        own[name] = one
+    return own
 
 
 class _OfDataclass:

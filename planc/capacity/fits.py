@@ -41,16 +41,16 @@ def demand(draft: Draft) -> Demand | None:
 def _changes(bound: BoundPlan, device: Device) -> tuple[Change, ...]:
     """The similar plans that fit, with the smallest change of each kind; pairs if no single change fits."""
     limit = FITS * device.memory_bytes
-    found: list[Change] = []
+    changes: list[Change] = []
     for num_changes in (1, 2):
         for group in neighbours(bound, num_changes=num_changes):
             change = _first_that_fits(group, limit)
-            found.extend([change] if change else [])
-            if len(found) == MAX_CHANGES:
-                return tuple(found)
-        if found:
+            changes.extend([change] if change else [])
+            if len(changes) == MAX_CHANGES:
+                return tuple(changes)
+        if changes:
             break
-    return tuple(found)
+    return tuple(changes)
 
 
 def _first_that_fits(group: tuple[Neighbour, ...], limit: float) -> Change | None:

@@ -46,20 +46,20 @@ RULES: tuple[Rule, ...] = (
 
 def run_checks(subject: Subject) -> Findings:
     """The findings of all rules, in registration order, without mere consequences of others."""
-    found: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     has_error = False
     # An adapter computes inside of its layer's edges, so rules on layouts don't concern it.
     own = without_adapters(subject.inventory)
     of_layouts = subject if own is subject.inventory else _of(subject, own)
     for rule in RULES:
         is_idle = rule.over is not None and subject.plan.mesh.size(rule.over) == 1
-        if is_idle or any((rule.block, code.code) in found for code in rule.unless):
+        if is_idle or any((rule.block, code.code) in reported for code in rule.unless):
             continue
         if rule.of_sound and has_error:
             continue
         for diagnostic in rule.check(of_layouts if rule in tensor_parallel.RULES else subject):
             code = diagnostic.code.code
-            found.update({(_block(subject.plan, diagnostic.primary.span), code), ("", code)})
+            reported.update({(_block(subject.plan, diagnostic.primary.span), code), ("", code)})
             has_error = has_error or diagnostic.severity is Severity.ERROR
             yield diagnostic
 

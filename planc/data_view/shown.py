@@ -67,7 +67,7 @@ class Shown:
 
 def shown_documents(documents: Sequence[Encoded], *, spec: DataSpec, tokenizer: Tokenizer) -> list[Shown]:
     """Tokenized documents, each by itself, as far as a sequence holds them. Raises DataError."""
-    found = []
+    parts = []
     for document in documents:
         notes, length, most = [], len(document), spec.sequence_length + 1
         if spec.packing in WHOLE and length > most:
@@ -76,27 +76,27 @@ def shown_documents(documents: Sequence[Encoded], *, spec: DataSpec, tokenizer: 
             length = most
         ids = document.tokens[:length].tolist()
         trained = [True] * length if document.is_target is None else document.is_target[:length].tolist()
-        found.append((document.origin, ids, trained, [*range(length)], [0], tuple(notes)))
-    return list(_with_texts(found, tokenizer))
+        parts.append((document.origin, ids, trained, [*range(length)], [0], tuple(notes)))
+    return list(_with_texts(parts, tokenizer))
 
 
 _Parts = tuple[str, list[int], list[bool], list[int], list[int], tuple[str, ...]]
 
 
-def _with_texts(found: Sequence[_Parts], tokenizer: Tokenizer) -> Iterator[Shown]:
+def _with_texts(parts: Sequence[_Parts], tokenizer: Tokenizer) -> Iterator[Shown]:
     """All texts are decoded together: each exchange with the tokenizer's process takes its time."""
     pieces = [
         [
             (is_trained, [ids[at] for at in places])
             for is_trained, places in groupby(range(len(ids)), trained.__getitem__)
         ]
-        for _, ids, trained, *_ in found
+        for _, ids, trained, *_ in parts
     ]
-    distinct = sorted({one for _, ids, *_ in found for one in ids})
+    distinct = sorted({one for _, ids, *_ in parts for one in ids})
     texts = tokenizer.decode([*(ids for runs in pieces for _, ids in runs), *([one] for one in distinct)])
     by_id = dict(zip(distinct, texts[len(texts) - len(distinct) :], strict=True))
     decoded = iter(texts)
-    for (source, ids, trained, positions, starts, notes), runs in zip(found, pieces, strict=True):
+    for (source, ids, trained, positions, starts, notes), runs in zip(parts, pieces, strict=True):
         yield Shown(
             source, ids, trained, positions, starts,
             tuple(Run(next(decoded), is_trained) for is_trained, _ in runs),
@@ -111,7 +111,7 @@ def row_documents(part: Part, number: int) -> list[AnyDocument]:
     Rows that can't be used count too. Raises DataError for one of those, or without such a row.
     """
     bad, seen, num_bad, last = Faults(), 0, 0, ""
-    found: list[AnyDocument] = []
+    documents: list[AnyDocument] = []
     for document in source_documents(part.wanted.spec.source, base=part.wanted.base, bad=bad):
         while num_bad < len(bad.errors):
             seen, num_bad = seen + 1, num_bad + 1
@@ -121,9 +121,9 @@ def row_documents(part: Part, number: int) -> list[AnyDocument]:
         if seen > number:
             break
         if seen == number:
-            found.append(document)
-    if found:
-        return found
+            documents.append(document)
+    if documents:
+        return documents
     if seen < number <= seen + len(bad.errors) - num_bad:
         raise bad.errors[num_bad + number - seen - 1]
     total = seen + len(bad.errors) - num_bad

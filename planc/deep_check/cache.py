@@ -70,15 +70,15 @@ def _rehearsal(found: dict[str, Any]) -> Rehearsal:
     )
 
 
-def _measured(found: dict[str, Any]) -> Measured:
+def _measured(content: dict[str, Any]) -> Measured:
     return Measured(
-        rank=found["rank"],
-        sent=tuple(Sent(**{**one, "over": tuple(map(MeshDim, one["over"]))}) for one in found["sent"]),
+        rank=content["rank"],
+        sent=tuple(Sent(**{**one, "over": tuple(map(MeshDim, one["over"]))}) for one in content["sent"]),
         segments=tuple(
             SegmentPeak(**{**one, "parts": tuple((name, size) for name, size in one["parts"])})
-            for one in found["segments"]
+            for one in content["segments"]
         ),
-        held_bytes=found["held_bytes"],
-        reserved_bytes=found["reserved_bytes"],
-        notes=tuple(found["notes"]),
+        held_bytes=content["held_bytes"],
+        reserved_bytes=content["reserved_bytes"],
+        notes=tuple(content["notes"]),
     )

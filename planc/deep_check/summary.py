@@ -17,27 +17,29 @@ _MAX_PARTS = 3
 
 def rehearsed_rows(deep: Deep, *, graph: Graph) -> Iterator[Row]:
     """(heading, text): what was rehearsed, the collectives and the peak of the measured rank."""
-    found = deep.rehearsal
-    ranks = ", ".join(map(str, found.ranks))
+    rehearsal = deep.rehearsal
+    ranks = ", ".join(map(str, rehearsal.ranks))
     layers = (
-        f"{found.num_rehearsed_layers} of {found.num_layers} layers" if found.num_layers else "all layers"
+        f"{rehearsal.num_rehearsed_layers} of {rehearsal.num_layers} layers"
+        if rehearsal.num_layers
+        else "all layers"
     )
     cached = ", from the cache" if deep.is_cached else ""
     yield "rehearsed", f"rank {ranks} with {layers}: setup, steps, save{cached}"
-    if found.measured is None:
+    if rehearsal.measured is None:
         return
-    yield from (("own code", note) for note in found.measured.notes)
-    called = counted_collectives(sum(one.count for one in found.measured.sent))
+    yield from (("own code", note) for note in rehearsal.measured.notes)
+    called = counted_collectives(sum(one.count for one in rehearsal.measured.sent))
     agreed = "" if deep.diagnostics else ", as estimated"
     # The other stages of a pipeline send and hold something else.
-    whose = f"on rank {found.measured.rank}" if graph.size(MeshDim.PP) > 1 else "per rank"
+    whose = f"on rank {rehearsal.measured.rank}" if graph.size(MeshDim.PP) > 1 else "per rank"
     yield "collectives", f"{called.number} {whose} and step{agreed}"
-    peak = found.measured.peak
+    peak = rehearsal.measured.peak
     largest = sorted(peak.parts, key=lambda part: -part[1])[:_MAX_PARTS]
     parts = ", ".join(
         f"{name} {num_bytes(f'rehearsed_allocated_memory.{name}', size).text}" for name, size in largest
     )
-    reserved = num_bytes("rehearsed_reserved_memory", found.measured.reserved_bytes)
+    reserved = num_bytes("rehearsed_reserved_memory", rehearsal.measured.reserved_bytes)
     allocated = num_bytes("rehearsed_allocated_memory", peak.num_bytes)
     offloads = any(isinstance(op, FullyShard) and op.cpu_offload for op in graph.setup)
     where = " on device and host together" if offloads else ""

@@ -197,13 +197,15 @@ class _Tries:
     def _undo(self, units: Iterable[Unit], new: Sequence[Diagnostic]) -> None:
         worst = min(new, key=lambda one: (one.severity is not Severity.ERROR, one.primary.span))
         found = f"{worst.code.code} ({worst.code.summary}) in line {worst.primary.span.line}"
-        for one in (one for unit in units for one in unit):
-            assert one.fix is not None, "units are made of findings with a fix"
-            fix = replace(one.fix, applicability=Applicability.UNSAFE)
+        for finding in (finding for unit in units for finding in unit):
+            assert finding.fix is not None, "units are made of findings with a fix"
+            fix = replace(finding.fix, applicability=Applicability.UNSAFE)
             note = (
-                f"{_UNDONE} {found}" if worst.code != one.code or worst.primary != one.primary else _IN_VAIN
+                f"{_UNDONE} {found}"
+                if worst.code != finding.code or worst.primary != finding.primary
+                else _IN_VAIN
             )
-            self.undone[id(one)] = replace(one, fix=fix, notes=(*one.notes, note))
+            self.undone[id(finding)] = replace(finding, fix=fix, notes=(*finding.notes, note))
 
     def _new_with(self, units: Sequence[Unit]) -> Sequence[Diagnostic]:
         """Return new findings with the fixes of some units; the old ones if nothing could be checked."""
@@ -226,13 +228,13 @@ class _Tries:
         return self.num_checks <= max(1, min(_MAX_CHECKS, _MAX_CHECKED_CHARACTERS // max(1, num_characters)))
 
     def _applied(
-        self, sources: Mapping[str, SourceFile], found: Sequence[Diagnostic]
+        self, sources: Mapping[str, SourceFile], findings: Sequence[Diagnostic]
     ) -> tuple[Mapping[str, SourceFile], Sequence[Diagnostic]]:
         """The texts with fixes, and the findings whose fixes they have."""
         texts: dict[str, SourceFile] = {}
         applied: list[Diagnostic] = []
         for name, source in sources.items():
-            fixed = apply_fixes(source, found, with_unsafe=False)
+            fixed = apply_fixes(source, findings, with_unsafe=False)
             texts[name] = SourceFile(name, fixed.text)
             applied.extend(fixed.applied)
         return texts, applied
@@ -244,13 +246,13 @@ class _Tries:
         left.subtract(_key(one, has_lines) for one in fixed)
         places = {_line(one) for one in fixed}
         new: list[Diagnostic] = []
-        for one in trial.diagnostics:
-            left[_key(one, has_lines)] -= 1
-            if left[_key(one, has_lines)] >= 0:
+        for finding in trial.diagnostics:
+            left[_key(finding, has_lines)] -= 1
+            if left[_key(finding, has_lines)] >= 0:
                 continue
-            was_hidden = self.phase_of(one) > self.before.reached
-            if not was_hidden or not has_lines or not places.isdisjoint(_lines(one)):
-                new.append(one)
+            was_hidden = self.phase_of(finding) > self.before.reached
+            if not was_hidden or not has_lines or not places.isdisjoint(_lines(finding)):
+                new.append(finding)
         return new
 
 

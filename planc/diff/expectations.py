@@ -39,26 +39,28 @@ def _meaning(one: Expectation) -> tuple[str, str, int | float]:
 
 
 def _change(was: Expectation | None, now: Expectation | None) -> Change:
-    one = now or was
-    assert one is not None, "one of the plans has it"
+    expectation = now or was
+    assert expectation is not None, "one of the plans has it"
     action = Action.of(was, now)
     before, after = (_text(each) if each else None for each in (was, now))
     if before == after:
         before, after = (f"{each.operator} {each.value}" if each else None for each in (was, now))
     note = _direction(was, now) if was and now else ""
-    place = f"{one.span.file}:{one.span.line}"
-    return Change(Group.EXPECT, action, one.subject, before, after, note=note, place=place)
+    place = f"{expectation.span.file}:{expectation.span.line}"
+    return Change(Group.EXPECT, action, expectation.subject, before, after, note=note, place=place)
 
 
-def _text(one: Expectation) -> str:
+def _text(expectation: Expectation) -> str:
     """`< 60 GiB`."""
-    if one.subject in FLAGS:
-        value = str(bool(one.value)).lower()
-    elif one.subject in SIZES:
-        value = format_bytes(int(one.value)).replace(".00 ", " ")
+    if expectation.subject in FLAGS:
+        value = str(bool(expectation.value)).lower()
+    elif expectation.subject in SIZES:
+        value = format_bytes(int(expectation.value)).replace(".00 ", " ")
     else:
-        value = format_number(one.value) if isinstance(one.value, int) else str(one.value)
-    return f"{one.operator} {value}"
+        value = (
+            format_number(expectation.value) if isinstance(expectation.value, int) else str(expectation.value)
+        )
+    return f"{expectation.operator} {value}"
 
 
 def _direction(was: Expectation, now: Expectation) -> str:

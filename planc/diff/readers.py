@@ -153,13 +153,13 @@ def _source_weights(side: Side) -> str | None:
 def _evaluations(side: Side) -> str | None:
     """Each evaluation's source, size, and interval."""
     every = {op.label: op.every_steps for op in side.ops(Evaluate)}
-    found = [
+    shares = [
         f"{op.label}: {f'{op.share} of ' if op.share else ''}{op.source}, "
         f"{plural(op.sequences, 'sequence') if op.sequences else 'all sequences'}, "
         f"{every_step(every.pop(op.label)) if op.label in every else 'never'}"
         for op in side.ops(OpenEvaluation)
     ]
-    return "; ".join((*found, *(f"{label}: {every_step(steps)}" for label, steps in every.items()))) or None
+    return "; ".join((*shares, *(f"{label}: {every_step(steps)}" for label, steps in every.items()))) or None
 
 
 def _base(side: Side) -> str | None:

@@ -105,13 +105,13 @@ def _first_difference(old: Graph, new: Graph, own: Sequence[bool]) -> int | None
     # Imported here, as only a changed mixture waits for numpy.
     from planc.runtime.data.shares import Shares, first_difference
 
-    one, another = (
+    old_shares, new_shares = (
         Shares.of([Fraction(op.weight) for op in graph.setup if isinstance(op, OpenSource)])
         for graph in (old, new)
     )
     ends = [graph.num_steps * training_data(graph).global_batch for graph in (old, new) if graph.num_steps]
     seed = training_data(old).shuffle_seed
-    return first_difference(one, another, own=own, seed=seed, end=min(ends, default=None))
+    return first_difference(old_shares, new_shares, own=own, seed=seed, end=min(ends, default=None))
 
 
 def _sources(graph: Graph) -> list[OpenSource] | list[OpenData]:

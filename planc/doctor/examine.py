@@ -45,8 +45,8 @@ def examine(found: Found, *, needs: Needs | None = None) -> Report:
     return Report(tuple(_checks(found, needs)))
 
 
-def _checks(found: Found, needs: Needs | None) -> Iterator[Check]:
-    machine, environment = found.machine, found.environment
+def _checks(facts: Found, needs: Needs | None) -> Iterator[Check]:
+    machine, environment = facts.machine, facts.environment
     local = num_here(machine.torch, environment, needs) if needs else None
     has_devices = uses_cuda(machine.torch, needs)
     around = Surroundings(
@@ -57,21 +57,21 @@ def _checks(found: Found, needs: Needs | None) -> Iterator[Check]:
         has_fsdp=needs is not None and needs.has_fsdp,
     )
     trackers = needs.trackers if needs else ()
-    yield from package_checks(found.versions, is_for_run=needs is not None, trackers=trackers)
+    yield from package_checks(facts.versions, is_for_run=needs is not None, trackers=trackers)
     yield from device_checks(machine, environment, needs=needs)
     yield from launch_checks(environment)
-    yield from map(malformed, found.malformed)
-    yield from map(unread, found.unread)
+    yield from map(malformed, facts.malformed)
+    yield from map(unread, facts.unread)
     yield from variable_checks(environment, around)
-    yield from input_checks(found.inputs)
-    if found.storage is not None:
+    yield from input_checks(facts.inputs)
+    if facts.storage is not None:
         num_nodes = -(-needs.world_size // local) if needs and local else 1
         yield from storage_checks(
-            found.storage,
+            facts.storage,
             needs=needs,
-            num_kept=found.num_kept,
+            num_kept=facts.num_kept,
             num_nodes=num_nodes,
-            obstacles=found.obstacles,
+            obstacles=facts.obstacles,
         )
     yield from system_checks(machine, environment, needs=needs, has_devices=has_devices)
 

@@ -153,19 +153,19 @@ def _torch_facts(environment: Mapping[str, str]) -> TorchFacts:
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return TorchFacts(problem=last)
-    found = json.loads(done.stdout.splitlines()[-1])
+    facts = json.loads(done.stdout.splitlines()[-1])
     devices = tuple(
         Device(one["name"], one["memory_bytes"], (one["capability"][0], one["capability"][1]))
-        for one in found["devices"]
+        for one in facts["devices"]
     )
     return TorchFacts(
-        version=found["version"],
-        cuda=found["cuda"],
-        cudnn=found["cudnn"],
-        nccl=found["nccl"],
-        backends=tuple(found["backends"]),
+        version=facts["version"],
+        cuda=facts["cuda"],
+        cudnn=facts["cudnn"],
+        nccl=facts["nccl"],
+        backends=tuple(facts["backends"]),
         devices=devices,
-        cuda_problem=found["cuda_problem"],
+        cuda_problem=facts["cuda_problem"],
     )
 
 

@@ -181,12 +181,12 @@ def _summary(paths: set[Path]) -> str:
 
 def input_checks(inputs: Sequence[Input]) -> Iterator[Check]:
     """Check that all files of a run exist."""
-    for one in inputs:
-        observed = SourceFile(one.name, "absent" if one.help else one.found)
-        if not one.help:
+    for file in inputs:
+        observed = SourceFile(file.name, "absent" if file.help else file.found)
+        if not file.help:
             yield Check(Section.STORAGE, observed)
             continue
         label = Label(observed.whole(), "")
-        at = one.span or observed.whole()
-        problem = codes.NO_INPUT.at(at, one.found, secondary=(label,) if one.span else (), help=one.help)
+        at = file.span or observed.whole()
+        problem = codes.NO_INPUT.at(at, file.found, secondary=(label,) if file.span else (), help=file.help)
         yield Check(Section.STORAGE, observed, "readable when the run starts", problems=(problem,))

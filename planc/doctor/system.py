@@ -50,15 +50,15 @@ def _open_files(found: int, *, num_ranks: int) -> Check:
     return Check(Section.SYSTEM, observed, required, reason, (problem,))
 
 
-def _shared_memory(found: int, *, is_needed: bool) -> Check:
-    observed = SourceFile("/dev/shm", format_bytes(found))
+def _shared_memory(num_bytes: int, *, is_needed: bool) -> Check:
+    observed = SourceFile("/dev/shm", format_bytes(num_bytes))
     if not is_needed:
         return Check(Section.SYSTEM, observed)
     required, reason = (
         format_bytes(_SHARED_MEMORY_BYTES),
         "nccl exchanges data between ranks of a machine there",
     )
-    if found >= _SHARED_MEMORY_BYTES:
+    if num_bytes >= _SHARED_MEMORY_BYTES:
         return Check(Section.SYSTEM, observed, required, reason)
     help = "start the container with --shm-size=1g or more, or --ipc=host"
     problem = codes.LOW_LIMIT.at(observed.whole(), "nccl may fail or be slow", help=help)

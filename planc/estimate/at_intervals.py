@@ -34,7 +34,7 @@ def at_intervals(
     """Every op of the step that communicates only when due, on CUDA devices unless the plan has gloo."""
     if is_cuda is None:
         is_cuda = work.graph.init_mesh.backend != "gloo"
-    found = []
+    intervals = []
     for op in work.graph.step:
         match op:
             case Log():
@@ -45,8 +45,8 @@ def at_intervals(
             case _:
                 continue
         if sent:
-            found.append(AtInterval(op.name, op.every_steps, sent))
-    return tuple(found)
+            intervals.append(AtInterval(op.name, op.every_steps, sent))
+    return tuple(intervals)
 
 
 def _logged(work: RankWork, op: Log, *, is_cuda: bool) -> Iterator[Collective]:

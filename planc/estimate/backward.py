@@ -105,7 +105,7 @@ def fullest_product(work: RankWork, units: tuple[Unit, ...], *, kept: int) -> Mo
 
 def _reversed_order(inventory: Inventory) -> tuple[Module, ...]:
     """Modules after their sources, in reverse order."""
-    found: dict[str, Module] = {}
+    ordered: dict[str, Module] = {}
     seen: set[str] = set()
 
     def visit(module: Module) -> None:
@@ -116,11 +116,11 @@ def _reversed_order(inventory: Inventory) -> tuple[Module, ...]:
             source = inventory.get(name)
             if source is not None:
                 visit(source)
-        found[module.fqn] = module
+        ordered[module.fqn] = module
 
     for module in inventory.modules:
         visit(module)
-    return tuple(reversed(found.values()))
+    return tuple(reversed(ordered.values()))
 
 
 class _Walk:

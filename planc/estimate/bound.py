@@ -114,7 +114,7 @@ def _least_ends(pipeline: PipelineWork, device: Device, node: int | None) -> tup
         forward.append(ahead * scale)
         backward.append((stage.matmul_flops + stage.attention.least - ahead) * scale)
         weights.append(sum(one.flops * one.num_deferred for one in stage.matmuls) * scale)
-    found = simulate(
+    simulation = simulate(
         pipeline.orders,
         num_stages=len(pipeline.stages),
         forward=forward,
@@ -122,7 +122,7 @@ def _least_ends(pipeline: PipelineWork, device: Device, node: int | None) -> tup
         weights=weights,
         message=max(_least_seconds((pipeline.message,), pipeline.stages[0], device, node)),
     )
-    return tuple(ends[-1] for ends in found.ends)
+    return tuple(ends[-1] for ends in simulation.ends)
 
 
 def _least_seconds(

@@ -93,7 +93,7 @@ def step_seconds(lines: Sequence[str]) -> float:
 
     The first steps are left out. Raises ValueError for a file that is not from a run, or is too short.
     """
-    found = []
+    durations = []
     for number, line in enumerate(lines, 1):
         try:
             seconds = loads_json(line)["seconds"]
@@ -101,11 +101,11 @@ def step_seconds(lines: Sequence[str]) -> float:
             raise ValueError(f"line {number} has no `seconds`") from None
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
             raise ValueError(f"line {number}: `seconds` is {seconds!r}")
-        found.append(seconds)
-    if len(found) <= WARMUP_STEPS:
-        logged = "1 step is" if len(found) == 1 else f"{len(found)} steps are"
+        durations.append(seconds)
+    if len(durations) <= WARMUP_STEPS:
+        logged = "1 step is" if len(durations) == 1 else f"{len(durations)} steps are"
         raise ValueError(f"{logged} logged; more than {WARMUP_STEPS} are needed")
     # It brings fractions and decimals, for which every check would wait.
     from statistics import median
 
-    return median(found[WARMUP_STEPS:])
+    return median(durations[WARMUP_STEPS:])

@@ -38,8 +38,8 @@ _SCALAR_BYTES = 8
 
 def collectives(work: RankWork, *, units: tuple[Unit, ...]) -> tuple[Collective, ...]:
     """Every collective of a step, with equal ones combined; `at_intervals` has those of some steps only."""
-    found: Counter[tuple[tuple[GroupDim, ...], int, Kind, str, int, bool]] = Counter()
-    for one in (
+    counts: Counter[tuple[tuple[GroupDim, ...], int, Kind, str, int, bool]] = Counter()
+    for collective in (
         *tensor_parallel_collectives(work),
         *dispatch_collectives(work),
         *_fully_sharded(work, units),
@@ -50,12 +50,19 @@ def collectives(work: RankWork, *, units: tuple[Unit, ...]) -> tuple[Collective,
         *_scalars(work),
         *muon.exchanged(work),
     ):
-        if one.group_size > 1 and one.count > 0 and one.input_bytes > 0:
-            over = group_name(work.graph, one.over)
-            found[over, one.group_size, one.kind, one.cause, one.input_bytes, one.is_routed] += one.count
+        if collective.group_size > 1 and collective.count > 0 and collective.input_bytes > 0:
+            over = group_name(work.graph, collective.over)
+            counts[
+                over,
+                collective.group_size,
+                collective.kind,
+                collective.cause,
+                collective.input_bytes,
+                collective.is_routed,
+            ] += collective.count
     return tuple(
         Collective(over, size, kind, cause, count, input_bytes, is_routed)
-        for (over, size, kind, cause, input_bytes, is_routed), count in found.items()
+        for (over, size, kind, cause, input_bytes, is_routed), count in counts.items()
     )
 
 
@@ -68,13 +75,13 @@ def as_called(collectives: Iterable[Collective], *, knows_routing: bool) -> Call
 
     A ring sends with all-to-alls to one partner each way; a pipeline's messages are sends.
     """
-    found: Called = Counter()
+    called: Called = Counter()
     for one in collectives:
         is_ring = one.kind is Kind.SEND and one.over != (MeshDim.PP,)
         kind = Kind.ALL_TO_ALL if is_ring else one.kind
         is_known = knows_routing or not one.is_routed
-        found[kind.value, one.over, one.input_bytes if is_known else None] += one.count
-    return found
+        called[kind.value, one.over, one.input_bytes if is_known else None] += one.count
+    return called
 
 
 def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collective]:

@@ -57,16 +57,16 @@ def _estimate(graph: Graph, inventory: Inventory) -> Estimate:
     """The estimate of what ranks hold and do."""
     whole = rank_work(graph, inventory)
     shared = flops(whole), staging(graph, inventory)
-    found = tuple(_of_part(one, *shared) for one in parts(graph, inventory))
-    if not found:
+    estimates = tuple(_of_part(one, *shared) for one in parts(graph, inventory))
+    if not estimates:
         return _of_rank(whole, *shared)
-    fullest = max(found, key=lambda one: one.memory.peak.num_bytes)
+    fullest = max(estimates, key=lambda one: one.memory.peak.num_bytes)
     return replace(
         fullest,
-        collectives=max(found, key=Estimate.sent_bytes).collectives,
-        num_local_parameters=max(one.num_local_parameters for one in found),
-        attention=_of_all_ranks(found),
-        ranks=found,
+        collectives=max(estimates, key=Estimate.sent_bytes).collectives,
+        num_local_parameters=max(one.num_local_parameters for one in estimates),
+        attention=_of_all_ranks(estimates),
+        ranks=estimates,
     )
 
 
@@ -106,22 +106,22 @@ def _of_rank(work: RankWork, counted: Flops, staged: Amount, part: Part | None =
     )
 
 
-def estimated_facts(found: Estimate, *, device: Device | None = None) -> Mapping[str, int]:
+def estimated_facts(estimated: Estimate, *, device: Device | None = None) -> Mapping[str, int]:
     """The estimate's numbers by their names in `expect`: bytes, elements for parameters, FLOPs.
 
     Includes `fits` if a device is given.
     """
-    peak = found.memory.peak.num_bytes
-    ranks = found.ranks or (found,)
+    peak = estimated.memory.peak.num_bytes
+    ranks = estimated.ranks or (estimated,)
     fits = {} if device is None else {"fits": peak <= FITS * device.memory_bytes}
     return {
         "peak_memory": peak,
-        "parameters_per_rank": found.num_local_parameters,
+        "parameters_per_rank": estimated.num_local_parameters,
         "tp_bytes_per_step": max(one.sent_bytes(_over_tp(one)) for one in ranks),
         "fsdp_bytes_per_step": max(one.sent_bytes(_caused(one, "fsdp.shard")) for one in ranks),
         "cp_bytes_per_step": max(one.sent_bytes(_caused(one, "attention")) for one in ranks),
-        "sent_bytes_per_step": found.sent_bytes(),
-        "flops_per_token": found.flops.per_token,
+        "sent_bytes_per_step": estimated.sent_bytes(),
+        "flops_per_token": estimated.flops.per_token,
         **fits,
     }
 

@@ -114,15 +114,15 @@ class _Machine:
         """The seconds in which forwards copy inputs of modules to the host, and backwards copy them back."""
         return step.offloaded_bytes / ((self.device.host_bandwidth or 1) * self.values["host_link"])
 
-    def seconds_of(self, one: Collective, step: StepWork) -> float:
+    def seconds_of(self, collective: Collective, step: StepWork) -> float:
         """All of equal collectives."""
-        way = route(one, members_of(one, step.mesh, self.node))
+        way = route(collective, members_of(collective, step.mesh, self.node))
         values = self.values
         latency = way.link_steps * values["link_step_seconds"]
         latency += way.nic_steps * values["network_step_seconds"]
         links = way.link_bytes / ((self.device.link_bandwidth or 1) * values["links"])
         network = way.nic_bytes / ((self.device.nic_bandwidth or 1) * values["network"])
-        return one.count * (values["call_seconds"] + latency + max(links, network))
+        return collective.count * (values["call_seconds"] + latency + max(links, network))
 
 
 def step_expectation(
@@ -237,7 +237,7 @@ def _expected_rank(step: StepWork, machine: _Machine) -> tuple[StepExpectation, 
         alone / 2 + max(0.0, sent - compute) + values["exposed"] * min(sent, compute)
         for compute, sent in zip(phases, hidden, strict=True)
     ]
-    found = StepExpectation(
+    expectation = StepExpectation(
         matmul_seconds=sum(matmuls),
         attention_seconds=sum(attention),
         elementwise_seconds=sum(elementwise),
@@ -250,7 +250,7 @@ def _expected_rank(step: StepWork, machine: _Machine) -> tuple[StepExpectation, 
         slow_seconds=0.0,
         source="",
     )
-    return found, (phases[0] + exposed[0], phases[1] + exposed[1])
+    return expectation, (phases[0] + exposed[0], phases[1] + exposed[1])
 
 
 def _expected_pipeline(pipeline: PipelineWork, machine: _Machine) -> StepExpectation:
@@ -307,20 +307,20 @@ def _seconds_of(one: Matmul, step: StepWork, machine: _Machine) -> float:
 def _communication(step: StepWork, machine: _Machine) -> tuple[tuple[float, float], float]:
     """Seconds of messages that can overlap with forward and with backward, and of those that can't."""
     forward = backward = alone = 0.0
-    for one in step.collectives:
-        seconds = machine.seconds_of(one, step)
-        if step.defers and one.cause == "fsdp.shard" and one.kind is not Kind.ALL_GATHER:
+    for collective in step.collectives:
+        seconds = machine.seconds_of(collective, step)
+        if step.defers and collective.cause == "fsdp.shard" and collective.kind is not Kind.ALL_GATHER:
             # Units are reduced after all gradients of weights.
             alone += seconds
             continue
-        if one.cause == "fsdp.shard":
-            early = step.gathered_in_forward if one.kind is Kind.ALL_GATHER else 0.0
-        elif one.cause == SENDS:
+        if collective.cause == "fsdp.shard":
+            early = step.gathered_in_forward if collective.kind is Kind.ALL_GATHER else 0.0
+        elif collective.cause == SENDS:
             # Their time is the simulation's.
             continue
-        elif one.cause == "grads.all_reduce":
+        elif collective.cause == "grads.all_reduce":
             early = 0.0
-        elif one.kind is Kind.SEND:
+        elif collective.kind is Kind.SEND:
             # A ring's backward sends keys and values, and their gradients.
             early = 1 / 3
         else:

@@ -40,7 +40,7 @@ class Saved:
 
 def experts_saved(work: RankWork) -> Mapping[str, Saved]:
     """Saved by each module of stacked experts, and by the routers before them."""
-    found: dict[str, Saved] = {}
+    saved: dict[str, Saved] = {}
     dispatched = work.graph.experts.modules if work.graph.experts else ()
     for module in work.inventory.modules:
         if module.routing is None or not (widths := _widths(work, module)):
@@ -59,14 +59,14 @@ def experts_saved(work: RankWork) -> Mapping[str, Saved]:
         # The inputs and outputs of down are freed when backward passes the function between.
         inputs = hidden * _trains(work, module, 0) + down * _trains(work, module, -1)
         passing = up * work.by_size(activation.passing) - (hidden + down) * element
-        found[module.fqn] = Saved(
+        saved[module.fqn] = Saved(
             num_rows * ((hidden + inputs) * element + between + weight_bytes + returned),
             num_rows * max(2 * hidden * element, (up + hidden) * element, passing),
         )
         for router in map(work.module, module.sources):
             if _is_router(router, module):
-                found[router.fqn] = _router(work, router, input_bytes=weight_bytes)
-    return found
+                saved[router.fqn] = _router(work, router, input_bytes=weight_bytes)
+    return saved
 
 
 def dispatch_collectives(work: RankWork) -> Iterator[Collective]:

@@ -82,7 +82,7 @@ def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
     others = build.other_dtypes
     # Layers repeat, so most parameters have the layout of an earlier one.
     alike: dict[object, ParameterLayout] = {}
-    found = []
+    parameters = []
     for fqn, module, parameter in inventory.parameters():
         division = divisions.get((module.fqn, parameter.name), of_others)
         dtype = others.get(fqn, build.dtype)
@@ -90,7 +90,7 @@ def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
         if key not in alike:
             alike[key] = _layout(graph, division, shape=parameter.shape, dtype=dtype)
         is_frozen = fqn in frozen
-        found.append(
+        parameters.append(
             replace(
                 alike[key],
                 fqn=fqn,
@@ -99,14 +99,14 @@ def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
                 has_gradient=not is_frozen and parameter.name not in module.unreached,
             )
         )
-    return tuple(found)
+    return tuple(parameters)
 
 
 def _divisions(graph: Graph, inventory: Inventory) -> tuple[Mapping[tuple[str, str], _Division], _Division]:
     """The divisions by module and local parameter name, and that of all other parameters."""
     units = [op for op in graph.setup if isinstance(op, FullyShard)]
     over = next((op.shard_over for op in reversed(units)), ())
-    found = {
+    divisions = {
         (module, name): _Division(((mesh_dim, placement),), over)
         for op in graph.setup
         if isinstance(op, ShardTensorParallel)
@@ -120,10 +120,10 @@ def _divisions(graph: Graph, inventory: Inventory) -> tuple[Mapping[tuple[str, s
     for module in map(inventory.get, experts.modules if experts else ()):
         # A part of a model lacks some.
         for key in ((module.fqn, own.name) for own in module.parameters) if module else ():
-            placements = ((ExpertDim.EP, Shard(0)), *found.get(key, of_others).placements)
+            placements = ((ExpertDim.EP, Shard(0)), *divisions.get(key, of_others).placements)
             by_features = experts is not None and key[0] in experts.by_features
-            found[key] = _Division(placements, of_experts, tensor_dim=int(by_features))
-    return found, of_others
+            divisions[key] = _Division(placements, of_experts, tensor_dim=int(by_features))
+    return divisions, of_others
 
 
 def _layout(graph: Graph, division: _Division, *, shape: Shape, dtype: DType) -> ParameterLayout:

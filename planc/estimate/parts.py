@@ -163,12 +163,12 @@ def _held(pipeline: Pipeline, rank: int, sizes: Mapping[int, tuple[int, int]]) -
     are_apart = has_weights(pipeline.orders)
     end = {Direction.FORWARD: pipeline.num_stages - 1, Direction.BACKWARD: 0}
     a_message, sent = message(pipeline, 1).input_bytes, dict.fromkeys(end, 0)
-    found: dict[Direction, list[int]] = {direction: [] for direction in Direction}
+    num_held: dict[Direction, list[int]] = {direction: [] for direction in Direction}
     now = 0
     for action in pipeline.orders[rank]:
         kept, left = sizes[action.stage]
         direction = action.direction
-        found[direction].append(now)
+        num_held[direction].append(now)
         match direction:
             case Direction.FORWARD:
                 now += kept
@@ -180,8 +180,8 @@ def _held(pipeline: Pipeline, rank: int, sizes: Mapping[int, tuple[int, int]]) -
         if sends and sent[direction] < pipeline.split.max_sends:
             sent[direction] += 1
             now += a_message
-    backwards = found[Direction.BACKWARD]
-    return _Held(max(backwards), max(backwards[1:], default=0), max(found[Direction.WEIGHTS], default=0))
+    backwards = num_held[Direction.BACKWARD]
+    return _Held(max(backwards), max(backwards[1:], default=0), max(num_held[Direction.WEIGHTS], default=0))
 
 
 def _most_waiting(order: Order, sizes: Mapping[int, int]) -> int:

@@ -65,26 +65,28 @@ def _forms(dim: GroupDim, over: tuple[GroupDim, ...]) -> bool:
     return dim in over or mesh_dim_of(dim) in over
 
 
-def route(one: Collective, members: int) -> Route:
+def route(collective: Collective, members: int) -> Route:
     """Route one of these collectives with `members` of its group in each node."""
-    size, sent = one.group_size, one.sent_bytes / one.count
+    size, sent = collective.group_size, collective.sent_bytes / collective.count
     nodes = -(-size // members)
     crosses = nodes > 1
     steps = size - nodes, nodes - 1
     links, nic = (sent * (members - 1) / members, sent / members) if crosses else (sent, 0.0)
-    outside = (size - members) * one.input_bytes
-    match one.kind:
+    outside = (size - members) * collective.input_bytes
+    match collective.kind:
         case Kind.ALL_GATHER:
             return Route(links, nic, 0.0 if crosses else sent, outside / members, *steps)
         case Kind.REDUCE_SCATTER:
             return Route(links, nic, 0.0 if crosses else sent, outside / size / members, *steps)
         case Kind.ALL_REDUCE:
-            inside, out = (0.0, one.input_bytes / members) if crosses else (float(one.input_bytes), 0.0)
+            inside, out = (
+                (0.0, collective.input_bytes / members) if crosses else (float(collective.input_bytes), 0.0)
+            )
             # A tree instead of a ring, where that has fewer steps.
             tree = 2 * (members - 1), 2 * (nodes - 1).bit_length()
             return Route(links, nic, inside, out, min(2 * steps[0], tree[0]), min(2 * steps[1], tree[1]))
         case Kind.ALL_TO_ALL:
-            links, nic = (members - 1) * one.input_bytes / size, outside / size
+            links, nic = (members - 1) * collective.input_bytes / size, outside / size
             return Route(links, nic, links, nic, min(1, members - 1), min(1, nodes - 1))
         case Kind.SEND | Kind.GATHER | Kind.BROADCAST:
             if crosses:

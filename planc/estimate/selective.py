@@ -27,9 +27,9 @@ from planc.vocab import DType
 
 def kept_results_bytes(work: RankWork) -> Mapping[str, int]:
     """Bytes that forward keeps in addition to the module's input, by selectively checkpointed module."""
-    found: Counter[str] = Counter()
+    kept_bytes: Counter[str] = Counter()
     if not work.selective:
-        return found
+        return kept_bytes
     kept, read = kept_results(work), results_read(work)
     for module in work.inventory.modules:
         region, shape = work.region(module.fqn), work.tp_shape(module)
@@ -37,19 +37,19 @@ def kept_results_bytes(work: RankWork) -> Mapping[str, int]:
             whole = work.num_tokens * shape[0] * work.compute_dtype.size_bytes
             # Compiled code keeps nothing that its backward does not read.
             is_kept = module.fqn in kept and (region not in work.fused or (module.fqn, region) in read)
-            found[region] += whole if is_kept else 0
-            found[region] += whole // work.tp if keeps_scattered(work, module.fqn) else 0
+            kept_bytes[region] += whole if is_kept else 0
+            kept_bytes[region] += whole // work.tp if keeps_scattered(work, module.fqn) else 0
     for attention in work.inventory.attentions:
         region = work.region(attention.fqn)
         if region is not None and attention.fqn in kept:
-            found[region] += _attention_bytes(work, attention)
-    return found
+            kept_bytes[region] += _attention_bytes(work, attention)
+    return kept_bytes
 
 
 def kept_results(work: RankWork) -> frozenset[str]:
     """The linear layers and attention modules whose results are not recomputed."""
     num_matmuls: Counter[str] = Counter()
-    found: set[str] = set()
+    kept: set[str] = set()
     if not work.selective:
         return frozenset()
     for module in work.inventory.modules:
@@ -57,11 +57,11 @@ def kept_results(work: RankWork) -> frozenset[str]:
         if module.is_linear and region is not None and region in work.selective:
             num_matmuls[region] += 1
             if num_matmuls[region] % 2:
-                found.add(module.fqn)
+                kept.add(module.fqn)
     if work.attention.kind != "eager":
         attentions = (attention.fqn for attention in work.inventory.attentions)
-        found.update(fqn for fqn in attentions if work.region(fqn) in work.selective)
-    return frozenset(found)
+        kept.update(fqn for fqn in attentions if work.region(fqn) in work.selective)
+    return frozenset(kept)
 
 
 def results_read(work: RankWork) -> frozenset[tuple[str, str | None]]:

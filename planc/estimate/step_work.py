@@ -137,15 +137,15 @@ class PipelineWork:
     """One micro batch's, from a stage to the next."""
 
 
-def step_work(graph: Graph, inventory: Inventory, found: Estimate) -> StepWork:
-    """The work of rank 0; `found` is the estimate of the same graph."""
+def step_work(graph: Graph, inventory: Inventory, estimated: Estimate) -> StepWork:
+    """The work of rank 0; `estimated` is the estimate of the same graph."""
     whole = rank_work(graph, inventory)
     pipeline = pipeline_of(graph)
     if pipeline is None:
-        return _step_work(whole, found.collectives, num_elements=_num_trained(whole))
+        return _step_work(whole, estimated.collectives, num_elements=_num_trained(whole))
     ranks = tuple(
         _step_work(part.work, one.collectives, num_elements=_num_trained(part.work))
-        for part, one in zip(parts(graph, inventory), found.ranks, strict=True)
+        for part, one in zip(parts(graph, inventory), estimated.ranks, strict=True)
     )
     work = PipelineWork(
         orders=pipeline.orders,
@@ -228,7 +228,7 @@ def _gathered_in_forward(work: RankWork) -> float:
 
 def _matmuls(work: RankWork) -> tuple[Matmul, ...]:
     kept, read = kept_results(work), results_read(work)
-    found: Counter[tuple[int, int, int, int, bool]] = Counter()
+    counts: Counter[tuple[int, int, int, int, bool]] = Counter()
     for module in work.inventory.modules:
         # Recomputation stops at the last tensor that backward reads (torch/utils/checkpoint.py, early stop).
         region = work.region(module.fqn)
@@ -236,10 +236,10 @@ def _matmuls(work: RankWork) -> tuple[Matmul, ...]:
         is_deferred, has_input = module.fqn in work.deferred, module.fqn in work.flow.inputs
         for name, rows, inner, outer in _products(work, module):
             num_backward = is_again + has_input + work.trains(module, name)
-            found[rows, inner, outer, num_backward, is_deferred] += work.times
+            counts[rows, inner, outer, num_backward, is_deferred] += work.times
     return tuple(
         Matmul(rows, inner, outer, number, num_backward * number, is_deferred * number)
-        for (rows, inner, outer, num_backward, is_deferred), number in found.items()
+        for (rows, inner, outer, num_backward, is_deferred), number in counts.items()
     )
 
 

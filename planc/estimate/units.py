@@ -72,7 +72,7 @@ def units(work: RankWork) -> tuple[Unit, ...]:
         group = next((owner[name][1] for name in names if name in owner), None)
         if group is not None:
             parameters.setdefault(group, []).append(layout)
-    found = [
+    unordered = [
         Unit(
             modules=group,
             num_gradients=sum(prod(one.tp_shape) for one in parameters[group] if one.has_gradient),
@@ -93,7 +93,7 @@ def units(work: RankWork) -> tuple[Unit, ...]:
         if group in parameters
     ]
     order = {name: index for index, name in enumerate(("", *work.inventory.names()))}
-    return tuple(sorted(found, key=lambda unit: min(order[name] for name in unit.modules)))
+    return tuple(sorted(unordered, key=lambda unit: min(order[name] for name in unit.modules)))
 
 
 def _is_deferred(work: RankWork, layout: ParameterLayout) -> bool:

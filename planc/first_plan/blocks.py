@@ -54,7 +54,7 @@ def blocks(
 
     `attention` is lines of `model`, and `packing` of `data`.
     """
-    found = {
+    lines_by_kind = {
         "model": [*_model(brief), *attention],
         "data": [*_data(brief, inventory), *packing, "shuffle_seed = 42"],
         "optimizer": [*_optimizer(brief, inventory)],
@@ -62,7 +62,7 @@ def blocks(
         "hardware": [f"gpu = {brief.device.name}"] if brief.device is not None else [],
         "train": [*_train(brief, inventory)],
     }
-    return {kind: block(kind, lines) for kind, lines in found.items() if lines}
+    return {kind: block(kind, lines) for kind, lines in lines_by_kind.items() if lines}
 
 
 def _model(brief: Brief) -> Iterator[str]:
@@ -86,16 +86,16 @@ def _data(brief: Brief, inventory: Inventory) -> Iterator[str]:
 
 
 def _optimizer(brief: Brief, inventory: Inventory) -> Iterator[str]:
-    found = practice_of(brief.purpose, inventory.num_parameters)
+    usual = practice_of(brief.purpose, inventory.num_parameters)
     steps = _steps(brief, inventory)
-    end = "to zero, as Alpaca" if found.min_factor == 0 else "to a tenth of the peak, as Llama 2"
-    decay = number(found.weight_decay)
-    yield f"# {found.rate_reason} {found.decay_reason}"
-    yield f"kind = adamw(lr = {number(found.learning_rate)}, betas = {found.betas}, weight_decay = {decay})"
+    end = "to zero, as Alpaca" if usual.min_factor == 0 else "to a tenth of the peak, as Llama 2"
+    decay = number(usual.weight_decay)
+    yield f"# {usual.rate_reason} {usual.decay_reason}"
+    yield f"kind = adamw(lr = {number(usual.learning_rate)}, betas = {usual.betas}, weight_decay = {decay})"
     yield "# The norm at which GPT-3 and Llama 2 clip."
     yield "clip_grad_norm = 1.0"
     yield f"# A cosine {end}, after {steps.warmup_reason}."
-    yield f"schedule = cosine(warmup = {steps.warmup} steps, min_factor = {number(found.min_factor)})"
+    yield f"schedule = cosine(warmup = {steps.warmup} steps, min_factor = {number(usual.min_factor)})"
 
 
 def _checkpoint(brief: Brief, inventory: Inventory) -> Iterator[str]:

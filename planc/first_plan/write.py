@@ -160,8 +160,8 @@ def _searched(brief: Brief, base: Base, device: Device, inventory: Inventory, mo
     search = Search(
         base, models, brief.folder, scorer, device, brief.node, brief.devices, num_wanted=1, tie=_TIE
     )
-    found = search.proposals()
-    if not found:
+    proposals = search.proposals()
+    if not proposals:
         if UNTIMED in search.notes.values():
             return _plain(brief, base, models, why="planc models no time for this model: all ranks shard it.")
         plain = _plain(brief, base, models, why="")
@@ -173,7 +173,7 @@ def _searched(brief: Brief, base: Base, device: Device, inventory: Inventory, mo
         }
         refused = Checked({}, ()) if codes <= {_DOES_NOT_FIT} else plain.checked
         return Written("", refused, tuple(reasons(search).items()))
-    best = found[0]
+    best = proposals[0]
     text = _finished(best.text, best.checked)
     text = written_plan(replace(best, text=text), search, by=f"Written by planc new ({brief.purpose})")
     return _checked(brief, text, models, best.choice)

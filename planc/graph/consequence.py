@@ -93,10 +93,10 @@ UNSTATED = frozenset({"op", "span", "body"})
 def meanings(kind: type[Op]) -> Mapping[str, Meaning]:
     """The meaning of each field of an op, by name. A field without one is a bug of planc."""
     hints: dict[str, Any] = get_type_hints(kind, include_extras=True)
-    found: dict[str, Meaning] = {}
+    by_field: dict[str, Meaning] = {}
     for one in fields(kind):
         if one.name not in UNSTATED:
             stated = [part for part in get_args(hints[one.name]) if isinstance(part, Meaning)]
             assert stated, f"{kind.__name__}.{one.name} does not state what a change of it means"
-            found[one.name] = stated[0]
-    return found
+            by_field[one.name] = stated[0]
+    return by_field

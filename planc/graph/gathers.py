@@ -33,7 +33,7 @@ class StageUnit:
 
     def stays(self, order: Order) -> tuple[Stay, ...]:
         """The unit's stays in a step of its rank, in order."""
-        found: list[Stay] = []
+        stays: list[Stay] = []
         first: Action | None = None
         own = [action for action in order if action.stage == self.stage]
         last = next((action for action in reversed(own) if action.direction is Direction.BACKWARD), None)
@@ -44,11 +44,11 @@ class StageUnit:
             is_backward = action.direction is Direction.BACKWARD
             frees = is_backward and (self.reshard_after_backward or action == last)
             if first is not None and (frees or (is_own and self.reshard_after_forward)):
-                found.append(Stay(first, action))
+                stays.append(Stay(first, action))
                 first = None
         if first is not None:
-            found.append(Stay(first, order[-1]))
-        return tuple(found)
+            stays.append(Stay(first, order[-1]))
+        return tuple(stays)
 
 
 def stage_holding(modules: Sequence[str], stages: Sequence[Sequence[str]]) -> int | None:

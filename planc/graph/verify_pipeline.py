@@ -58,15 +58,15 @@ def _messages(op: Accumulate | Evaluate, *, is_split: bool) -> Iterator[Violatio
         (ReceiveHidden, Backward): "gradients",
         (Backward, SendHidden): "gradients",
     }
-    found = 0
+    num_present = 0
     for before, after in pairwise(body):
         what = wanted.get((type(before), type(after)))
         message = before if isinstance(before, ReceiveHidden) else after
         if what is not None and isinstance(message, ReceiveHidden | SendHidden):
-            found += message.what == what and message.over == (MeshDim.PP,)
+            num_present += message.what == what and message.over == (MeshDim.PP,)
     num_messages = sum(isinstance(one, ReceiveHidden | SendHidden) for one in body)
     runs = sum(isinstance(one, Forward | Backward) for one in body)
-    if found != num_messages or found != (2 * runs if is_split else 0):
+    if num_present != num_messages or num_present != (2 * runs if is_split else 0):
         text = "needs a receive right before each forward and backward of a pipeline, and a send right after"
         yield Violation(op.name, text)
 

@@ -76,14 +76,14 @@ def errors_text(result: Result, *, name: str) -> str:
 def _alike(notes: Sequence[Note]) -> dict[str, Note]:
     """The first note by what to accept: a key, or its table if the same holds of several of its keys."""
     tables = Counter((note.key.partition(".")[0], note.text) for note in notes)
-    found: dict[str, Note] = {}
+    first_notes: dict[str, Note] = {}
     for note in notes:
         table = note.key.partition(".")[0]
         is_table = tables[table, note.text] > 1 and all(
             text == note.text for at, text in tables if at == table
         )
-        found.setdefault(table if is_table else note.key, note)
-    return found
+        first_notes.setdefault(table if is_table else note.key, note)
+    return first_notes
 
 
 def result_data(result: Result, *, name: str) -> dict[str, Any]:

@@ -111,16 +111,16 @@ def _own_heads_fields(own_heads: tuple[OwnHeads, ...]) -> list[dict[str, Any]]:
 
 def _own_heads(value: object, *, order: tuple[str, ...]) -> tuple[OwnHeads, ...]:
     """The attentions with their own code, in this order. InventoryError, naming the place, if others are."""
-    found: dict[str, OwnHeads] = {}
+    by_fqn: dict[str, OwnHeads] = {}
     for one in array_of(value, "own_heads", of=lambda item, _: item):
         fields = dict(fields_of(one, "own_heads", required=("modules",), optional=None))
         fqns = array_of(fields.pop("modules"), "own_heads.modules", of=partial(from_json, str))
         heads: OwnHeads = from_fields(OwnHeads, fields, "own_heads", given={"fqn": ""})
         for fqn in fqns:
-            if fqn in found or fqn not in order:
+            if fqn in by_fqn or fqn not in order:
                 raise error_at("own_heads", f'"{fqn}" is there twice, or is not in own_attentions')
-            found[fqn] = replace(heads, fqn=fqn)
-    return tuple(found[fqn] for fqn in order if fqn in found)
+            by_fqn[fqn] = replace(heads, fqn=fqn)
+    return tuple(by_fqn[fqn] for fqn in order if fqn in by_fqn)
 
 
 def _check_references(inventory: Inventory) -> None:

@@ -55,15 +55,15 @@ def _fields(cls: Any) -> dict[str, _Field]:
     """The fields of a record by name."""
     types, always = get_type_hints(cls, include_extras=True), _ALWAYS.get(cls, ())
     return {
-        one.name: _Field(
-            one.name,
-            types[one.name],
-            one.default,
-            is_optional=one.default is not MISSING and one.name not in always,
-            is_named=_is_named(types[one.name]),
+        declared.name: _Field(
+            declared.name,
+            types[declared.name],
+            declared.default,
+            is_optional=declared.default is not MISSING and declared.name not in always,
+            is_named=_is_named(types[declared.name]),
         )
-        for one in fields(cls)
-        if one.init
+        for declared in fields(cls)
+        if declared.init
     }
 
 
@@ -82,27 +82,27 @@ def to_json(value: Any) -> object:
 
 def to_fields(value: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
     """The fields of a record as JSON values, but for these."""
-    found = {}
+    as_json = {}
     for one in _fields(value.__class__).values():
         item = getattr(value, one.name)
         if one.name not in without and not (one.is_optional and item == one.default):
             written: Any = to_json(item)
-            found[one.name] = dict(written) if one.is_named else written
-    return found
+            as_json[one.name] = dict(written) if one.is_named else written
+    return as_json
 
 
 def from_fields(cls: Any, value: object, where: str, *, given: Mapping[str, Any]) -> Any:
     """The record of a JSON object. `given` are fields that the object does not have."""
     known = {name: one for name, one in _fields(cls).items() if name not in given}
     required = tuple(name for name, one in known.items() if not one.is_optional)
-    prefix, found = "" if cls is Inventory else f"{where}.", {}
+    prefix, values = "" if cls is Inventory else f"{where}.", {}
     for name, item in fields_of(value, where, required=required, optional=known).items():
         if known[name].type is bool and item is not True:
             raise error_at(f"{prefix}{name}", "must be true or absent")
         if item is None and known[name].is_optional and known[name].default is None:
             raise error_at(f"{prefix}{name}", "must be a value or absent")
-        found[name] = from_json(known[name].type, item, f"{prefix}{name}")
-    return cls(**given, **found)
+        values[name] = from_json(known[name].type, item, f"{prefix}{name}")
+    return cls(**given, **values)
 
 
 def from_json(hint: Any, value: object, where: str) -> Any:

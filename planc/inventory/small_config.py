@@ -190,38 +190,38 @@ def _layers(config: Config, demands: Demands) -> dict[str, Any]:
     """A config's values for each layer, for the kept layers only."""
     kept = demands.kept
     places = {old: new for new, old in enumerate(kept)}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in config.items():
         if name in _LAYER_INDICES and isinstance(value, Sequence):
-            found[name] = [places[index] for index in value if index in places]
+            values[name] = [places[index] for index in value if index in places]
         elif name in _LAYER_BOUNDS and isinstance(value, int):
-            found[name] = sum(index < value for index in kept)
+            values[name] = sum(index < value for index in kept)
         elif isinstance(value, list) and len(value) == demands.num_layers:
-            found[name] = [value[index] for index in kept]
+            values[name] = [value[index] for index in kept]
     sparse_step = config.get("decoder_sparse_step")
     if isinstance(sparse_step, int) and sparse_step > 1:
         dense = config.get("mlp_only_layers") or ()
         is_dense = [index in dense or bool((index + 1) % sparse_step) for index in kept]
-        found |= {
+        values |= {
             "decoder_sparse_step": 1,
             "mlp_only_layers": [new for new, is_one in enumerate(is_dense) if is_one],
         }
-    return found
+    return values
 
 
 def _lengths(config: Config, demands: Demands) -> dict[str, int]:
     """Windows and positions in proportion to the sequence."""
-    found = {}
+    lengths = {}
     for name, value in config.items():
         if not isinstance(value, int) or isinstance(value, bool):
             continue
         if name in _WINDOWS:
-            found[name] = _window(value, demands)
+            lengths[name] = _window(value, demands)
         elif name in _POSITIONS:
-            found[name] = max(demands.first_position + demands.short_length, _scaled(value, demands))
+            lengths[name] = max(demands.first_position + demands.short_length, _scaled(value, demands))
         elif name == "original_max_position_embeddings":
-            found[name] = _scaled(value, demands)
-    return found
+            lengths[name] = _scaled(value, demands)
+    return lengths
 
 
 def _window(window: int, demands: Demands) -> int:

@@ -10,13 +10,13 @@ from planc import __version__
 
 def probe_versions() -> str | None:
     """`planc-0.1.0-torch-2.13.0-transformers-5.23.0`; None where a library is missing that a probe needs."""
-    found = [__version__]
+    parts = [__version__]
     for name in ("torch", "transformers"):
         version = _installed(name)
         if version is None:
             return None
-        found.append(f"{name}-{version}")
-    return f"planc-{'-'.join(found)}"
+        parts.append(f"{name}-{version}")
+    return f"planc-{'-'.join(parts)}"
 
 
 def _installed(name: str) -> str | None:

@@ -86,10 +86,10 @@ def quoted(names: Iterable[str]) -> str:
 
 def runs(numbers: Sequence[int]) -> str:
     """`0..3, 5` for 0, 1, 2, 3, 5."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in sorted(numbers):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
         else:
-            found.append([number, number])
-    return ", ".join(str(low) if low == high else f"{low}..{high}" for low, high in found)
+            ranges.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}..{high}" for low, high in ranges)

@@ -92,7 +92,7 @@ def layout_flow(bound: BoundPlan) -> Flow:
 def _signatures(bound: BoundPlan) -> dict[str, Signature]:
     """The signatures of modules with a style; those of one rule, or of one use by `auto`, share theirs."""
     made: dict[object, Signature] = {}
-    found = {}
+    signatures = {}
     for fqn, assignment in bound.styles.items():
         # The layouts of parameters play no part, only which of them are sharded.
         key: object = id(assignment.rule) if assignment.rule else assignment.use
@@ -100,8 +100,8 @@ def _signatures(bound: BoundPlan) -> dict[str, Signature]:
             key = fqn
         if key not in made:
             made[key] = signature(assignment)
-        found[fqn] = made[key]
-    return found
+        signatures[fqn] = made[key]
+    return signatures
 
 
 def _gates(bound: BoundPlan, signatures: dict[str, Signature]) -> dict[str, Signature]:

@@ -34,14 +34,14 @@ Run = TypeVar("Run", Forward, Backward)
 def split_pipeline(bound: BoundPlan) -> Iterator[SplitPipeline]:
     """The modules of each stage, if there are several."""
     plan, inventory, pipeline = bound.plan, bound.inventory, _pipeline(bound)
-    found = stages(bound, pipeline) if pipeline is not None else ()
-    if pipeline is None or inventory.head is None or not found:
+    modules = stages(bound, pipeline) if pipeline is not None else ()
+    if pipeline is None or inventory.head is None or not modules:
         return  # A draft of a plan that checks refuse may have no stages.
     sequences = sequence_layouts(bound, pipeline)
     yield SplitPipeline(
-        stages=found,
+        stages=modules,
         blocks=inventory.blocks[0],
-        head=_with_head(inventory.head.fqn, found[-1]),
+        head=_with_head(inventory.head.fqn, modules[-1]),
         shape=(plan.data.micro_batch, sequences.sent_length, inventory.hidden_size),
         dtype=_dtype(bound),
         over=pipeline.on,

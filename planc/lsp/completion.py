@@ -259,21 +259,21 @@ def _in_call(place: _Place) -> Iterator[Item]:
 def _wanted(place: _Place) -> type[Any] | ValueType | None:
     """The record of the innermost open call's arguments, or the type of the items of an open list."""
     shape = shape_of(place.at.blocks)
-    found: type[Any] | ValueType | None = None
+    wanted: type[Any] | ValueType | None = None
     for depth, before in enumerate(place.at.calls):
         words = tuple(word for word in before if word != "override")
         if depth == 0:
             if shape is None or not words:
                 return None
             if "->" in words:
-                found = (shape.actions or {}).get(words[-1])
+                wanted = (shape.actions or {}).get(words[-1])
                 continue
-            found = shape.record
+            wanted = shape.record
             if words[0] in shape.directives:
-                found = shape.directives[words[0]]
+                wanted = shape.directives[words[0]]
                 continue
-        found = _inside(found, words)
-    return found
+        wanted = _inside(wanted, words)
+    return wanted
 
 
 def _inside(outer: type[Any] | ValueType | None, words: Sequence[str]) -> type[Any] | ValueType | None:

@@ -80,14 +80,14 @@ def renamable(analysis: Analysis, line: int, column: int) -> tuple[Span, ...]:
 
 def rename(analysis: Analysis, line: int, column: int, *, name: str) -> tuple[Span, ...]:
     """The places to write a parameter's new name at. ValueError with a reason where that can't be done."""
-    found = renamable(analysis, line, column)
+    spans = renamable(analysis, line, column)
     if not _NAME.match(name):
         raise ValueError("write a name of letters, digits and `_`")
     taken = {param.name.text for param in _params(analysis.tree)}
     words = {ref.name.text for statement in analysis.tree.statements for ref in refs(statement)}
-    if name in taken | words and name != analysis.text(found[0]):
+    if name in taken | words and name != analysis.text(spans[0]):
         raise ValueError(f"`{name}` already means something in this file")
-    return found
+    return spans
 
 
 def _params(tree: ast.PlanFile) -> Iterator[ast.Param]:

@@ -171,14 +171,14 @@ _SYMBOL_KINDS = {
 }
 
 
-def symbol(found: outline.Symbol, ruler: Ruler) -> types.DocumentSymbol:
+def symbol(entry: outline.Symbol, ruler: Ruler) -> types.DocumentSymbol:
     return types.DocumentSymbol(
-        name=found.name,
-        kind=_SYMBOL_KINDS[found.kind],
-        range=ruler.range(found.whole),
-        selection_range=ruler.range(found.name_span),
-        detail=found.detail,
-        children=[symbol(child, ruler) for child in found.children],
+        name=entry.name,
+        kind=_SYMBOL_KINDS[entry.kind],
+        range=ruler.range(entry.whole),
+        selection_range=ruler.range(entry.name_span),
+        detail=entry.detail,
+        children=[symbol(child, ruler) for child in entry.children],
     )
 
 

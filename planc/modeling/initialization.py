@@ -170,13 +170,13 @@ def unset_tensors(pristine: nn.Module) -> tuple[str, ...]:
     """
     named = dict(pristine.named_modules())
     left: dict[object, tuple[str, ...]] = {}
-    found: list[str] = []
+    unset: list[str] = []
     for fqn in named:
         kind = _kind(fqn, named)
         if kind not in left:
             left[kind] = tuple(_left_by(fqn, named))
-        found.extend(f"{fqn}.{name}" if fqn else name for name in left[kind])
-    return tuple(found)
+        unset.extend(f"{fqn}.{name}" if fqn else name for name in left[kind])
+    return tuple(unset)
 
 
 def _kind(fqn: str, named: Mapping[str, nn.Module]) -> object:

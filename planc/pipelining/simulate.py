@@ -141,7 +141,7 @@ class _Step:
 
 def _codes(step: _Step, orders: Sequence[Order]) -> list[list[int]]:
     """The orders as numbers; raises ScheduleError unless every action is there once, on its stage's rank."""
-    found = bytearray(len(step.directions) * step.size)
+    is_there = bytearray(len(step.directions) * step.size)
     offsets = {direction: index * step.size for index, direction in enumerate(step.directions)}
     codes = []
     for rank, order in enumerate(orders):
@@ -154,14 +154,14 @@ def _codes(step: _Step, orders: Sequence[Order]) -> list[list[int]]:
             if stage not in of_rank or micro_batch < 0:
                 raise ScheduleError(_misplaced(step, action, rank=rank))
             code = offsets[action.direction] + stage * step.num_micro_batches + micro_batch
-            if found[code]:
+            if is_there[code]:
                 raise ScheduleError(f"rank {rank} has {action} twice")
-            if code >= step.size and not found[code - step.size]:
+            if code >= step.size and not is_there[code - step.size]:
                 raise ScheduleError(f"rank {rank} has {action} before {step.name(code - step.size)}")
-            found[code] = True
+            is_there[code] = True
             own.append(code)
         codes.append(own)
-    missing = found.find(0)
+    missing = is_there.find(0)
     if missing >= 0:
         raise ScheduleError(f"rank {step.rank(missing)} lacks {step.name(missing)}")
     return codes

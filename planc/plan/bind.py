@@ -388,11 +388,11 @@ def _of_parameters(
     candidates = tuple(parameters)
     matched: list[tuple[PatternRule[T], Sequence[str]]] = []
     for rule in rules:
-        found: dict[str, None] = {}
+        matching: dict[str, None] = {}
         for pattern in rule.patterns:
             fitting = {fqn for name in pattern.select(candidates) for fqn in parameters[name]}
             hits = tuple(sorted(fitting, key=places.__getitem__))
             selections.append(Selection(pattern, candidates, hits))
-            found.update(dict.fromkeys(hits))
-        matched.append((rule, tuple(found)))
+            matching.update(dict.fromkeys(hits))
+        matched.append((rule, tuple(matching)))
     return _decide(matched, tuple(order), conflicts)

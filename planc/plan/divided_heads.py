@@ -13,15 +13,15 @@ from planc.vocab import ancestors
 def divided_heads(bound: BoundPlan) -> Iterator[tuple[Attention | OwnHeads, Assignment]]:
     """(attention, a projection's style) where projections leave a rank its features, in the model's order."""
     attentions = {attention.fqn: attention for attention in bound.inventory.known_heads}
-    found: set[str] = set()
+    seen: set[str] = set()
     for module in bound.inventory.modules if bound.styles else ():
         around = attention_around(module.fqn, attentions) if module.is_linear else None
-        if around is None or around in found:
+        if around is None or around in seen:
             continue
         for source in module.sources:
             style = bound.styles.get(source) if source.startswith(f"{around}.") else None
             if style is not None and normal(style.use.output) == FEATURES:
-                found.add(around)
+                seen.add(around)
                 yield attentions[around], style
                 break
 

@@ -30,7 +30,7 @@ def holds(expectation: spec.Expectation, value: float) -> bool:
 
 def resolve_expectations(file: ast.PlanFile, scope: Scope) -> tuple[spec.Expectation, ...]:
     """Resolve the assertions of the `expect` blocks; each block adds to the others."""
-    found = []
+    expectations = []
     blocks = (
         block for block in file.statements if isinstance(block, ast.Block) and block.kind.text == "expect"
     )
@@ -49,10 +49,10 @@ def resolve_expectations(file: ast.PlanFile, scope: Scope) -> tuple[spec.Expecta
             continue
         number = value.value if isinstance(value, ast.Bool) else _in_base_unit(value, subject, scope, labels)
         if number is not None:
-            found.append(
+            expectations.append(
                 spec.Expectation(subject.text, statement.operator, number, subject.span, statement.span)
             )
-    return tuple(found)
+    return tuple(expectations)
 
 
 def _number_in_quotes(value: ast.Value) -> str | None:

@@ -79,7 +79,7 @@ class Uses:
 
     def expand(self, block: ast.Block) -> tuple[list[ast.Statement], dict[Span, OriginStep]]:
         """The statements of all fragments that a block uses, and how each setting of them came in."""
-        found: list[ast.Statement] = []
+        statements: list[ast.Statement] = []
         origins: dict[Span, OriginStep] = {}
         seen: dict[str, Span] = {}
         for statement in block.body:
@@ -96,10 +96,10 @@ class Uses:
             if body is None:
                 self.incomplete.add(block.kind.text)
                 continue
-            found.extend(body)
+            statements.extend(body)
             step = OriginStep("use", statement.span, f"use {name}")
             origins.update({inner.span: step for inner in _settings(body)})
-        return found, origins
+        return statements, origins
 
     def _fragment(self, statement: ast.Use, block: ast.Block) -> Sequence[ast.Statement] | None:
         """The statements of the fragment that `use` names, None after a report."""

@@ -131,13 +131,13 @@ class _Reader:
 
     def base(self, file: ast.PlanFile) -> ast.Extends | None:
         """The file's `extends`; a second one is reported."""
-        found = [statement for statement in file.statements if isinstance(statement, ast.Extends)]
-        for extra in found[1:]:
-            first = Label(found[0].span, "first given here")
+        bases = [statement for statement in file.statements if isinstance(statement, ast.Extends)]
+        for extra in bases[1:]:
+            first = Label(bases[0].span, "first given here")
             help = "let one base extend the other, or import the shared fragments"
             text = "a file can extend only one other file"
             self._report(codes.DUPLICATE.at(extra.span, text, secondary=(first,), help=help))
-        return found[0] if found else None
+        return bases[0] if bases else None
 
     def extend(self, written: ast.Text, folder_of: str) -> tuple[str, ast.PlanFile | None]:
         """The path and the tree of the next base."""
@@ -157,7 +157,7 @@ class _Reader:
 
     def imports(self, file: ast.PlanFile, path: str) -> tuple[Imported, ...]:
         """Return the imports of a file, each file once and each name once."""
-        found: list[Imported] = []
+        imported: list[Imported] = []
         by_alias: dict[str, Span] = {}
         by_path: dict[str, ast.Import] = {}
         for statement in file.statements:
@@ -187,8 +187,8 @@ class _Reader:
                 help = f"write {base} to build on it"
                 self._refuse(codes.MISPLACED.at(statement.span, text, help=help))
             elif tree is not None:
-                found.append(Imported(statement, target, tree))
-        return tuple(found)
+                imported.append(Imported(statement, target, tree))
+        return tuple(imported)
 
     def extend_by_code(self, file: ast.PlanFile, path: str) -> None:
         """Read the Python files that a file names, each once."""

@@ -152,7 +152,7 @@ class _Linker:
 
     def _imports(self, layer: Layer) -> dict[str, Fragments]:
         """The layer's imports by name; their parameters join the plan's, once for all layers."""
-        found: dict[str, Fragments] = {}
+        by_alias: dict[str, Fragments] = {}
         for imported in layer.imports:
             alias = imported.statement.alias
             known = self.imports.get(alias.text)
@@ -170,8 +170,8 @@ class _Linker:
                 known = self.imports[alias.text] = read_fragments(imported, self.scope)
                 self.params.extend(known.params)
                 self.idle.update(word for block in known.blocks.values() for word in words(block))
-            found[alias.text] = replace(known, statement=imported.statement)
-        return found
+            by_alias[alias.text] = replace(known, statement=imported.statement)
+        return by_alias
 
     def _override_params(
         self, settings: list[ast.Setting], lower: Mapping[str, ast.Param], own: set[str]

@@ -30,7 +30,7 @@ def mesh_dims(block: ast.Block, shape: Shape, scope: Scope) -> tuple[MeshDim, ..
         scope.report(
             codes.MISSING, block.kind.span, text, help=f"write `{block.kind.text} on {shape.on[0]} {{`"
         )
-    found: list[MeshDim] = []
+    dims: list[MeshDim] = []
     for name in block.on:
         if not shape.on:
             text, help = f"`{block.kind.text}` does not take mesh dims", "remove `on` and what follows it"
@@ -47,13 +47,13 @@ def mesh_dims(block: ast.Block, shape: Shape, scope: Scope) -> tuple[MeshDim, ..
             help, fix = _meant_mesh_dim(block, name, shape)
             help, fix = (way, None) if (way := _other_way(block, name)) else (help, fix)
             scope.report(codes.UNKNOWN_MESH_DIM, name.span, text, help=help, fix=fix)
-        elif name.text in found:
+        elif name.text in dims:
             once = ", ".join(dict.fromkeys(one.text for one in block.on))
             help = f"write `{block.kind.text} on {once}`"
             scope.report(codes.DUPLICATE, name.span, f"`{name.text}` is listed twice", help=help)
         else:
-            found.append(MeshDim(name.text))
-    return tuple(sorted(found, key=list(MeshDim).index))
+            dims.append(MeshDim(name.text))
+    return tuple(sorted(dims, key=list(MeshDim).index))
 
 
 def _meant_mesh_dim(block: ast.Block, name: ast.Name, shape: Shape) -> tuple[str, Fix | None]:

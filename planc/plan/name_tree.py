@@ -65,15 +65,15 @@ def fitting(segments: Sequence[Segment], names: tuple[str, ...]) -> Iterator[int
 
 def _after(segments: Sequence[Segment], ways: tuple[int, ...], part: str) -> set[int]:
     """Return the numbers of segments that may have been taken once a part is taken too."""
-    found = set()
+    counts = set()
     for num_taken in ways:
         if num_taken == len(segments):
             continue
         if segments[num_taken].depth:
-            found.add(num_taken)
+            counts.add(num_taken)
         elif segments[num_taken].matches(part):
-            found.add(num_taken + 1)
-    return found
+            counts.add(num_taken + 1)
+    return counts
 
 
 def _with_depths(segments: Sequence[Segment], ways: set[int]) -> tuple[int, ...]:

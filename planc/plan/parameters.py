@@ -64,13 +64,13 @@ def own_placements(inventory: Inventory) -> Mapping[str, Mapping[str, Placement]
         for parameter in module.parameters
     }
     names = tuple(owned)
-    found: dict[str, dict[str, Placement]] = {}
+    placements: dict[str, dict[str, Placement]] = {}
     for text, style in inventory.tp_plan if names else ():
         for fqn in parse_own(text, NOWHERE).select(names):
             owner, parameter = owned[fqn]
             placement = own_placement(style, parameter.shape)
             if placement is not None:
-                found.setdefault(owner, {})[parameter.name] = placement
+                placements.setdefault(owner, {})[parameter.name] = placement
     for fqn, name in sinks_of(inventory).items():
-        found.setdefault(fqn, {})[name] = Shard(0)
-    return found
+        placements.setdefault(fqn, {})[name] = Shard(0)
+    return placements

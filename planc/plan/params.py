@@ -103,13 +103,13 @@ def misspelled(
     refs = [ref for statement in file.statements for ref in _bare_words(statement)]
     wrong = {ref.param_name for ref in refs if ref.span in faulty}
     sound = {ref.param_name for ref in refs} - wrong
-    found = set()
+    names = set()
     for word in ({*idle} | wrong) - sound - {*params}:
         alias, _, last = word.rpartition(".")
         near = {name.rpartition(".")[2]: name for name in params if name.rpartition(".")[0] == alias}
         if (meant := closest(last, near)) is not None:
-            found.add(near[meant])
-    return frozenset(found)
+            names.add(near[meant])
+    return frozenset(names)
 
 
 def _convert(value: ast.Value, wanted: ValueType, scope: Scope) -> ast.Value | None:

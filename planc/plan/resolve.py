@@ -135,7 +135,7 @@ def _collect(file: ast.PlanFile, resolver: Resolver) -> dict[str, Written]:
 
 def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> Written:
     scope, kind, names = resolver.scope, block.kind.text, shape.names
-    found = Written(block.kind.span, block.span, on=mesh_dims(block, shape, scope))
+    written = Written(block.kind.span, block.span, on=mesh_dims(block, shape, scope))
     resolver.spans[path] = block.kind.span
     for statement in block.body:
         match statement:
@@ -144,9 +144,9 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
                     help = "remove `override`: no base or fragment sets this"
                     scope.report(codes.MISPLACED, span, "this `override` overrides nothing", help=help)
                 if name.text not in names:
-                    found.mistyped.update(_unknown_key(statement, block, shape, scope))
-                elif name.text in found.values:
-                    first = Label(found.values[name.text][1], "first given here")
+                    written.mistyped.update(_unknown_key(statement, block, shape, scope))
+                elif name.text in written.values:
+                    first = Label(written.values[name.text][1], "first given here")
                     text = f"`{name.text}` is given twice"
                     help = (
                         f"remove one of them; `--set {path}.{name.text}=...` gives another value for one run"
@@ -154,17 +154,17 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
                     scope.report(codes.DUPLICATE, span, text, secondary=(first,), help=help)
                 else:
                     steps = (OriginStep("written", span, ""), *resolver.links.origins.get(span, ()))
-                    found.values[name.text] = (value, span, steps)
+                    written.values[name.text] = (value, span, steps)
             case ast.Rule() if shape.actions is not None:
-                found.rules.append(statement)
+                written.rules.append(statement)
             case ast.Block() if shape.nested and statement.kind.text not in BLOCKS:
-                _nested(statement, shape, found, resolver, path=path)
-            case ast.Directive(name) if name.text in found.directives:
-                first = Label(found.directives[name.text].span, "first given here")
+                _nested(statement, shape, written, resolver, path=path)
+            case ast.Directive(name) if name.text in written.directives:
+                first = Label(written.directives[name.text].span, "first given here")
                 text, help = f"`{name.text}` is given twice", f"remove one `{name.text}`"
                 scope.report(codes.DUPLICATE, name.span, text, secondary=(first,), help=help)
             case ast.Directive(name) if name.text in shape.directives:
-                found.directives[name.text] = statement
+                written.directives[name.text] = statement
             case ast.Directive(name) if name.text in names:
                 text, help = f"`{name.text}` has no value", f"write `{name.text} = ...`"
                 scope.report(codes.MISPLACED, name.span, text, help=help)
@@ -187,7 +187,7 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
                     f"not allowed in `{kind}`",
                     help=home(statement, scope=scope),
                 )
-    return found
+    return written
 
 
 def _unknown_block(block: ast.Block, resolver: Resolver) -> None:
@@ -217,8 +217,8 @@ def _unknown_key(setting: ast.Setting, block: ast.Block, shape: Shape, scope: Sc
     yield from filter(None, [closest(name.text, shape.names)])
 
 
-def _nested(block: ast.Block, outer: Shape, found: Written, resolver: Resolver, *, path: str) -> None:
-    """Read a nested block into `found`, or report its name, its label or that it is a duplicate."""
+def _nested(block: ast.Block, outer: Shape, target: Written, resolver: Resolver, *, path: str) -> None:
+    """Read a nested block into `target`, or report its name, its label or that it is a duplicate."""
     scope, name, label = resolver.scope, block.kind.text, block.label
     if name not in outer.nested:
         text = f"no block `{name}` inside `{path}`"
@@ -246,13 +246,13 @@ def _nested(block: ast.Block, outer: Shape, found: Written, resolver: Resolver, 
         )
         return
     key = (name, label.value)
-    if key in found.nested:
-        first = Label(found.nested[key].span, "first given here")
+    if key in target.nested:
+        first = Label(target.nested[key].span, "first given here")
         text = f'a second `{name} "{label.value}"` block'
         help = f'move its statements into the first `{name} "{label.value}"` block, or give it another label'
         scope.report(codes.DUPLICATE, block.kind.span, text, secondary=(first,), help=help)
         return
-    found.nested[key] = _block(block, shape, resolver, path=f"{path}.{name}.{label.value}")
+    target.nested[key] = _block(block, shape, resolver, path=f"{path}.{name}.{label.value}")
 
 
 def _no_label(block: ast.Block, scope: Scope) -> None:
@@ -341,7 +341,7 @@ def _directive(directive: ast.Directive | None, shape: Shape, resolver: Resolver
 def _rules(
     rules: Sequence[ast.Rule], actions: Mapping[str, type[Any]], noun: str, resolver: Resolver
 ) -> tuple[spec.PatternRule[Any], ...]:
-    found: list[spec.PatternRule[Any]] = []
+    resolved: list[spec.PatternRule[Any]] = []
     for rule in rules:
         action = Variant(actions, noun).convert(rule.action, resolver.scope)
         patterns = [_pattern(text, resolver) for text in rule.patterns]
@@ -353,8 +353,8 @@ def _rules(
             action = StyleAction(action.style, Boundary(**options))
         known = tuple(pattern for pattern in patterns if pattern is not None)
         level = resolver.links.levels.get(rule.span, 0)
-        found.append(spec.PatternRule(known, action, rule.override, rule.span, rule.action.span, level))
-    return tuple(found)
+        resolved.append(spec.PatternRule(known, action, rule.override, rule.span, rule.action.span, level))
+    return tuple(resolved)
 
 
 def _report_repeats(rule: ast.Rule, scope: Scope) -> None:

@@ -10,12 +10,12 @@ from planc.vocab import SINKS
 
 def sinks_of(inventory: Inventory) -> Mapping[str, str]:
     """The parameter that an attention passes as sinks, by the attention's fqn: it has no other of its own."""
-    found = {}
+    sinks = {}
     for attention in inventory.attentions:
         module = inventory.get(attention.fqn)
         if SINKS not in attention.extras or module is None or len(module.parameters) != 1:
             continue
         (parameter,) = module.parameters
         if parameter.shape == (attention.num_heads,):
-            found[attention.fqn] = parameter.name
-    return found
+            sinks[attention.fqn] = parameter.name
+    return sinks

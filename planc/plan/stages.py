@@ -89,13 +89,13 @@ def orders(pipeline: PipelineSpec, *, num_ranks: int, num_micro_batches: int) ->
     )
 
 
-def stage_costs(bound: BoundPlan, found: Sequence[Sequence[str]]) -> list[int]:
+def stage_costs(bound: BoundPlan, modules: Sequence[Sequence[str]]) -> list[int]:
     """The cost of each stage: the multiply-adds of its modules for one token, as `flops_per_token` counts.
 
     An embedding counts nothing, the head its whole weight.
     """
-    index = stage_by_name(found)
-    costs = [0] * len(found)
+    index = stage_by_name(modules)
+    costs = [0] * len(modules)
     for name, count in products(bound.inventory, bound.plan.data.sequence_length):
         stage = stage_of(name, index)
         if stage is not None:
@@ -154,12 +154,12 @@ def _outer(inventory: Inventory, members: tuple[str, ...]) -> tuple[tuple[str, .
 
 def _reaching(inventory: Inventory, layer: str) -> frozenset[str]:
     """Modules whose outputs reach a layer."""
-    found: set[str] = set()
+    reaching: set[str] = set()
     waiting = [layer]
     while waiting:
         module = inventory.get(waiting.pop())
         for source in module.sources if module is not None else ():
-            if source not in found:
-                found.add(source)
+            if source not in reaching:
+                reaching.add(source)
                 waiting.append(source)
-    return frozenset(found)
+    return frozenset(reaching)

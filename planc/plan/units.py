@@ -85,13 +85,13 @@ def cycles(groups: Sequence[UnitGroup]) -> Iterator[tuple[tuple[UnitGroup, str],
 def _inner(groups: Sequence[UnitGroup]) -> tuple[Mapping[int, str], ...]:
     """The other groups that each group holds modules of: indices, each with the first such module."""
     owners = {fqn: index for index, group in enumerate(groups) for fqn in group.fqns}
-    found: tuple[dict[int, str], ...] = tuple({} for _ in groups)
+    inner: tuple[dict[int, str], ...] = tuple({} for _ in groups)
     for fqn, index in owners.items():
         for end, character in enumerate(fqn):
             holder = owners.get(fqn[:end]) if character == "." else None
             if holder is not None and holder != index:
-                found[holder].setdefault(index, fqn)
-    return found
+                inner[holder].setdefault(index, fqn)
+    return inner
 
 
 def _depth(group: UnitGroup) -> tuple[int, int]:

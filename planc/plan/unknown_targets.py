@@ -70,13 +70,15 @@ def _settings_with(argument: str, target: ast.Name, written: Mapping[str, Writte
     """The settings that take such an argument in the block that a target begins with, or in any if it
     begins with none; those alone, if there are some, whose call in the plan takes it."""
     kind = target.text.partition(".")[0]
-    found = {
+    calls_by_setting = {
         setting: takers(setting, argument)
         for path, setting in argument_targets().items()
         if path == f"{setting}.{argument}" and (kind not in BLOCKS or kind == setting.partition(".")[0])
     }
-    fitting = tuple(one for one, calls in found.items() if _name_before(one, target, written) in calls)
-    return fitting or tuple(found)
+    fitting = tuple(
+        one for one, calls in calls_by_setting.items() if _name_before(one, target, written) in calls
+    )
+    return fitting or tuple(calls_by_setting)
 
 
 def _name_before(setting: str, target: ast.Name, written: Mapping[str, Written]) -> str | None:

@@ -25,7 +25,7 @@ def samples_page(title: str, samples: Sequence[Look]) -> str:
     return page(title, heading=paragraph("Marked text is trained on."), sections=sections)
 
 
-def shown_page(title: str, found: Sequence[Shown]) -> str:
+def shown_page(title: str, shown: Sequence[Shown]) -> str:
     """The page of rows or sequences, with all of their tokens."""
     sections = [
         Section(
@@ -33,7 +33,7 @@ def shown_page(title: str, found: Sequence[Shown]) -> str:
             one.source,
             markup(_shown(one), details("Tokens", table([*token_rows(one)], header=HEADER), is_open=True)),
         )
-        for number, one in enumerate(found)
+        for number, one in enumerate(shown)
     ]
     return page(title, heading=paragraph("Marked text is trained on."), sections=sections)
 

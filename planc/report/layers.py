@@ -135,17 +135,17 @@ class LayerKind:
 
 def layer_kinds(side: Side) -> tuple[LayerKind, ...]:
     """Every kind of layer, in the model's order, and last the modules that are outside of layers."""
-    found: dict[str, list[ModuleLayout]] = {}
+    by_layer: dict[str, list[ModuleLayout]] = {}
     for module in _modules(side):
         layer = _layer_of(module.name)
         local = module.name.removeprefix(layer).removeprefix(".") or "(the layer itself)"
-        found.setdefault(layer, []).append(ModuleLayout(local, module.op, module.parameters))
+        by_layer.setdefault(layer, []).append(ModuleLayout(local, module.op, module.parameters))
     kinds: dict[object, list[str]] = {}
-    for layer, modules in found.items():
+    for layer, modules in by_layer.items():
         kinds.setdefault((bool(layer), *map(_meaning, modules)), []).append(layer)
     ordered = sorted(kinds.values(), key=lambda layers: layers == [""])
     return tuple(
-        LayerKind(tuple(filter(None, layers)), tuple(_folded(found[layers[0]]))) for layers in ordered
+        LayerKind(tuple(filter(None, layers)), tuple(_folded(by_layer[layers[0]]))) for layers in ordered
     )
 
 

@@ -58,16 +58,16 @@ def pipeline_section(pipeline: Pipeline) -> Html:
 
 def _actions(pipeline: Pipeline, step: Simulation) -> tuple[list[_Drawn], float]:
     """Return the actions to draw, and the slot at which the picture ends."""
-    found = [
+    drawn = [
         _Drawn(rank, *timed)
         for rank, order in enumerate(pipeline.orders)
         for timed in zip(order, step.starts[rank], step.ends[rank], strict=True)
     ]
-    found.sort(key=lambda one: one.end)
-    if len(found) <= _MAX_ACTIONS:
-        return found, step.seconds
-    end = found[_MAX_ACTIONS - 1].end
-    return [one for one in found if one.end <= end], end
+    drawn.sort(key=lambda one: one.end)
+    if len(drawn) <= _MAX_ACTIONS:
+        return drawn, step.seconds
+    end = drawn[_MAX_ACTIONS - 1].end
+    return [one for one in drawn if one.end <= end], end
 
 
 def _picture(pipeline: Pipeline, drawn: list[_Drawn], end: float) -> Html:

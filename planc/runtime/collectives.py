@@ -59,13 +59,13 @@ def differences(rank: int, predicted: Collectives, sent: Sent) -> Differences:
 def _without_routed(predicted: Collectives, sent: Sent) -> Sent:
     """The collectives sent, without the bytes of messages that are not predicted by theirs where any are."""
     routed = {(kind, over) for kind, over, num_bytes in predicted if num_bytes is None}
-    left, found = Counter(predicted), Counter[tuple[str, str, tuple[str, ...], int | None]]()
+    left, compared = Counter(predicted), Counter[tuple[str, str, tuple[str, ...], int | None]]()
     for (op, kind, over, num_bytes), count in sent.items():
         known = min(count, left[kind, over, num_bytes]) if (kind, over) in routed else count
         left[kind, over, num_bytes] -= known
-        found[op, kind, over, num_bytes] += known
-        found[op, kind, over, None] += count - known
-    return +found
+        compared[op, kind, over, num_bytes] += known
+        compared[op, kind, over, None] += count - known
+    return +compared
 
 
 def _without_bytes(sent: Sent) -> Mapping[tuple[str, str, tuple[str, ...]], int]:

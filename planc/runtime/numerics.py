@@ -66,15 +66,15 @@ class Statement:
 
     def data(self) -> Mapping[str, Any]:
         """The statement as JSON, in which no number is NaN; what is rarely there is left out."""
-        found: dict[str, Any] = {
+        data: dict[str, Any] = {
             "micro_batches": [asdict(batch) | {"loss": number(batch.loss)} for batch in self.micro_batches],
             "weights": list(self.weights),
         }
         if self.outputs:
-            found["outputs"] = [asdict(output) for output in self.outputs]
+            data["outputs"] = [asdict(output) for output in self.outputs]
         if self.gradient:
-            found["gradient"] = asdict(self.gradient)
-        return found | ({"device": self.device} if self.outputs or self.gradient else {})
+            data["gradient"] = asdict(self.gradient)
+        return data | ({"device": self.device} if self.outputs or self.gradient else {})
 
 
 def statement(rank: int, data: Mapping[str, Any]) -> Statement:

@@ -31,26 +31,26 @@ def auto_data(solution: Solution) -> list[dict[str, Any]]:
     """The same for a machine."""
     return [
         {
-            "modules": one.container,
-            "rules": _named(one.actions),
-            **_cost(one.cost),
-            "num_tried": one.num_tried,
-            "refused": one.refused or None,
+            "modules": solved.container,
+            "rules": _named(solved.actions),
+            **_cost(solved.cost),
+            "num_tried": solved.num_tried,
+            "refused": solved.refused or None,
             "runner_up": None
-            if one.runner_up_cost is None
-            else {"rules": _named(one.runner_up), **_cost(one.runner_up_cost)},
+            if solved.runner_up_cost is None
+            else {"rules": _named(solved.runner_up), **_cost(solved.runner_up_cost)},
         }
-        for one in solution.solved
+        for solved in solution.solved
     ]
 
 
-def _rows(one: Solved) -> Iterator[tuple[str, ...]]:
-    name = one.container or "outside of layers"
-    yield name, _told(one, one.actions), *_figures(one.cost), f"{one.num_tried:_}"
-    if one.refused:
-        yield "", f"  refused: {one.refused}", "", "", ""
-    if one.runner_up_cost is not None:
-        yield "", f"  next best: {_told(one, one.runner_up)}", *_figures(one.runner_up_cost), ""
+def _rows(solved: Solved) -> Iterator[tuple[str, ...]]:
+    name = solved.container or "outside of layers"
+    yield name, _told(solved, solved.actions), *_figures(solved.cost), f"{solved.num_tried:_}"
+    if solved.refused:
+        yield "", f"  refused: {solved.refused}", "", "", ""
+    if solved.runner_up_cost is not None:
+        yield "", f"  next best: {_told(solved, solved.runner_up)}", *_figures(solved.runner_up_cost), ""
 
 
 def _told(one: Solved, actions: tuple[tuple[str, StyleAction], ...]) -> str:

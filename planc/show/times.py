@@ -47,17 +47,17 @@ def no_time(step: StepWork, device: Device) -> str:
     return f"a peak FLOP/s or bandwidth of {device.name} is unknown"
 
 
-def times_text(found: Times) -> str:
+def times_text(times: Times) -> str:
     """The expectation by part, and then the bound."""
     parts = []
-    if found.expected is not None:
-        rows = render_table([*expected_rows(found.step, found.expected)], right=(1,), indent="  ")
-        parts.append(f"TIME PER STEP, expected, by {found.expected.source}\n{rows}")
+    if times.expected is not None:
+        rows = render_table([*expected_rows(times.step, times.expected)], right=(1,), indent="  ")
+        parts.append(f"TIME PER STEP, expected, by {times.expected.source}\n{rows}")
     else:
-        parts.append(f"TIME PER STEP, expected\n  unknown: {no_time(found.step, found.device)}\n")
-    if found.bound is not None:
-        rows = render_table([*bound_rows(found.step, found.bound)], right=(1,), indent="  ")
-        parts.append(f"TIME PER STEP, at least: a bound, from {found.device.name}'s peaks\n{rows}")
+        parts.append(f"TIME PER STEP, expected\n  unknown: {no_time(times.step, times.device)}\n")
+    if times.bound is not None:
+        rows = render_table([*bound_rows(times.step, times.bound)], right=(1,), indent="  ")
+        parts.append(f"TIME PER STEP, at least: a bound, from {times.device.name}'s peaks\n{rows}")
     return "\n".join(parts)
 
 
@@ -133,23 +133,23 @@ def _optimizer(step: StepWork) -> str:
     return f"{moved}, and {flops:.3g} FLOPs" if flops else moved
 
 
-def times_data(found: Times) -> dict[str, Any]:
+def times_data(times: Times) -> dict[str, Any]:
     """Both times; an unknown one is null, with the reason if nothing is expected."""
     document: dict[str, Any] = {"bound": None, "expected": None}
-    if found.bound is not None:
+    if times.bound is not None:
         document["bound"] = {
-            **asdict(found.bound),
-            **dict(map(_item, _bound_figures(found.step, found.bound))),
-            "limit": found.bound.limit,
+            **asdict(times.bound),
+            **dict(map(_item, _bound_figures(times.step, times.bound))),
+            "limit": times.bound.limit,
         }
-    if found.expected is not None:
+    if times.expected is not None:
         document["expected"] = {
-            **asdict(found.expected),
-            **dict(map(_item, _expected_figures(found.step, found.expected))),
-            "limit": found.expected.limit,
+            **asdict(times.expected),
+            **dict(map(_item, _expected_figures(times.step, times.expected))),
+            "limit": times.expected.limit,
         }
     else:
-        document["unknown"] = no_time(found.step, found.device)
+        document["unknown"] = no_time(times.step, times.device)
     return document
 
 

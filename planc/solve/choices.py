@@ -121,14 +121,14 @@ def choices(
     """
     attentions = 1 if is_behind_heads else 0
     is_norm = module.kind is Kind.NORM
-    found = [Choice(None, Cost(attentions, _elements(module, small)), is_norm)]
+    choices = [Choice(None, Cost(attentions, _elements(module, small)), is_norm)]
     for rank, action in enumerate(_actions(module, is_head, held, replicates_kv), start=1):
         style = action.style
         whole = 0 if style.parameters or style.placed_by_model else _elements(module, small)
         apart = 0 if normal(use(style, action.boundary).input) == FEATURES else attentions
         sent = _sent(module, action, tp=tp, prepared=is_prepared)
-        found.append(Choice(action, Cost(apart, whole, sent, rank), is_norm))
-    return tuple(sorted(found, key=lambda choice: choice.cost.key))
+        choices.append(Choice(action, Cost(apart, whole, sent, rank), is_norm))
+    return tuple(sorted(choices, key=lambda choice: choice.cost.key))
 
 
 def small_elements(modules: list[Module]) -> int:

@@ -47,14 +47,16 @@ def _members(plan: Plan, inventory: Inventory) -> dict[str, Module]:
     spec = plan.tensor_parallel
     fixed = bind(plan, inventory, Automatic()).styles if spec and spec.rules else {}
     placed = own_placements(inventory)
-    found: dict[str, Module] = {}
+    members: dict[str, Module] = {}
     for module in inventory.modules:
         if module.fqn not in fixed and _is_open(inventory, module, placed=module.fqn in placed):
-            found.setdefault(family(inventory, module.fqn), module)
+            members.setdefault(family(inventory, module.fqn), module)
     if spec and spec.auto and spec.auto.sequence_parallel:
         # A module has one style: that of an attention or the like gathers the tokens for all inside it.
-        return {one: found[one] for one in found if not any(other.startswith(f"{one}.") for other in found)}
-    return found
+        return {
+            one: members[one] for one in members if not any(other.startswith(f"{one}.") for other in members)
+        }
+    return members
 
 
 def _connected(inventory: Inventory, members: Collection[str]) -> list[list[str]]:
@@ -76,14 +78,14 @@ def _connected(inventory: Inventory, members: Collection[str]) -> list[list[str]
         if reader in group_of and all(giver in group_of for giver in givers):
             for giver in givers:
                 join(giver, reader)
-    for one in members:
+    for name in members:
         # Parameters of an attention itself, one number per head say, are sharded as its projections are.
         for inside in members:
-            if inside.startswith(f"{one}."):
-                join(one, inside)
+            if inside.startswith(f"{name}."):
+                join(name, inside)
     outside = [member for member in members if not layer_of(inventory, member)]
-    for one in outside[1:]:
-        join(outside[0], one)
+    for name in outside[1:]:
+        join(outside[0], name)
     order = {one: place for place, one in enumerate(members)}
     groups = {id(group): sorted(group, key=order.__getitem__) for group in group_of.values()}
     return list(groups.values())

@@ -45,13 +45,13 @@ def auto_rules(plan: Plan, inventory: Inventory) -> Automatic:
 def as_rules(solution: Solution, inventory: Inventory) -> tuple[AutoRule, ...]:
     """The actions as rules, siblings with one style in one pattern."""
     members = members_of(inventory)
-    found: dict[tuple[str, str, Boundary], list[str]] = {}
+    patterns_by_style: dict[tuple[str, str, Boundary], list[str]] = {}
     for one, action in solution.actions:
         key = one.rpartition(".")[0], action.style.name, action.boundary
-        found.setdefault(key, []).extend(patterns_for(one, members, action.style, inventory))
+        patterns_by_style.setdefault(key, []).extend(patterns_for(one, members, action.style, inventory))
     return tuple(
         AutoRule(pattern, style, boundary)
-        for (_, style, boundary), names in found.items()
+        for (_, style, boundary), names in patterns_by_style.items()
         for pattern in as_patterns(names)
     )
 
@@ -130,20 +130,20 @@ class _Solver:
 
     def _legal(self) -> Iterator[Combination]:
         """Combinations that the checks accept, the cheapest first."""
-        for one in self.search:
-            actions = dict(_actions(one, self.container))
+        for combination in self.search:
+            actions = dict(_actions(combination, self.container))
             if not actions:
-                yield one
+                yield combination
                 return
             if self.num_tried == MAX_TRIES:
                 return
             self.num_tried += 1
             refusal = self.oracle.refusal({**self.known, **actions})
             if refusal is None:
-                yield one
+                yield combination
                 continue
             self.refused = self.refused or refusal
-            self._learn(one, refusal)
+            self._learn(combination, refusal)
 
     def _search(self) -> Search:
         streams = {False: (self._choices(prepared=False), Cost())}
@@ -161,30 +161,32 @@ class _Solver:
         container = self.container
         small = small_elements(list(container.members.values()))
         return {
-            one: choices(
+            name: choices(
                 module,
                 tp=self.tp,
                 small=small,
-                is_head=one == container.head,
-                is_prepared=prepared and one in container.readers,
-                is_behind_heads=one in container.behind_heads,
+                is_head=name == container.head,
+                is_prepared=prepared and name in container.readers,
+                is_behind_heads=name in container.behind_heads,
                 held=self.oracle.packed.get(module.fqn),
                 replicates_kv=self.oracle.replicates_kv(module.fqn),
             )
-            for one, module in container.members.items()
+            for name, module in container.members.items()
         }
 
-    def _learn(self, one: Combination, refusal: Refusal) -> None:
+    def _learn(self, combination: Combination, refusal: Refusal) -> None:
         """Leave out what the checks refuse for the same reason."""
-        choices = self._choices(prepared=one.is_prepared)
+        choices = self._choices(prepared=combination.is_prepared)
         for culprits in refusal.culprits:
             found = {
                 family: _alike(chosen, choices[family], family, culprits)
-                for family, chosen in one.choices.items()
+                for family, chosen in combination.choices.items()
             }
             refused = {family: alike for family, alike in found.items() if alike}
             # What is at fault outside of this container can't change any more.
-            self.search.refuse(one.is_prepared, refused or {f: (c,) for f, c in one.choices.items()})
+            self.search.refuse(
+                combination.is_prepared, refused or {f: (c,) for f, c in combination.choices.items()}
+            )
 
 
 def _alike(chosen: Choice, choices: Sequence[Choice], family: str, culprits: Culprits) -> tuple[Choice, ...]:

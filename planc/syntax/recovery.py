@@ -41,19 +41,19 @@ class Recovered:
 
 def recover(source: SourceFile, error: UnexpectedInput) -> Recovered:
     """The findings on a text that stopped the parser with `error`, and its sound part."""
-    found = islands(source.text)
+    pieces = islands(source.text)
     reader = _Reader(source, [0, *accumulate(len(line) + 1 for line in source.lines)])
-    for kind, run in groupby(found, key=lambda island: island.kind):
+    for kind, run in groupby(pieces, key=lambda island: island.kind):
         if kind is Kind.STATEMENT:
             reader.read_statements(tuple(run))
         elif kind is Kind.HEADER:
             for head in run:
                 if head.tokens[0].text != "{":
                     reader.read_statements((head,))
-    shape = outline(found, faulty=frozenset(reader.problems))
+    shape = outline(pieces, faulty=frozenset(reader.problems))
     # What the parser has read before it stopped was sound, whatever it looks like by itself. Only of an open
     # bracket it learns late.
-    cut_off = _after_faulty_heads(found, reader.problems)
+    cut_off = _after_faulty_heads(pieces, reader.problems)
     statements = (
         problem
         for start, problem in reader.problems.items()
@@ -178,19 +178,19 @@ def _brace_problem(source: SourceFile, fault: Fault, island: Island) -> Diagnost
     token = island.tokens[-1]
     place = token.start + len(token.text.rstrip()) - 1 if token.kind == "open" else token.start
     span = span_at(source, place, 1)
-    found = f"found `{source.text[place]}`"
+    text = f"found `{source.text[place]}`"
     match fault:
         case Fault.UNCLOSED:
             return codes.UNCLOSED.at(span, "this block is never closed", help="add its `}`")
         case Fault.UNOPENED:
             return codes.UNOPENED.at(span, "no block is open here", help="remove it, or add the block's `{`")
         case Fault.WRONG_BRACKET:
-            return codes.UNEXPECTED_TOKEN.at(span, found, help="end the block with `}`")
+            return codes.UNEXPECTED_TOKEN.at(span, text, help="end the block with `}`")
         case Fault.BRACE_ON_NEXT_LINE:
             help = "move `{` to the line of the block's name"
-            return codes.UNEXPECTED_TOKEN.at(span, found, help=help)
+            return codes.UNEXPECTED_TOKEN.at(span, text, help=help)
         case Fault.STRAY_BRACE:
-            return codes.UNEXPECTED_TOKEN.at(span, found, help="write the block's name before `{`")
+            return codes.UNEXPECTED_TOKEN.at(span, text, help="write the block's name before `{`")
         case Fault.NO_BRACE:
             end = span_at(source, island.end, 1)
             help = f"write the block as `{island.tokens[0].text} {{ ... }}`"

@@ -99,12 +99,12 @@ class Comment:
 
 def comments(source: SourceFile) -> tuple[Comment, ...]:
     """Every comment in the order of the text, whether or not the rest of it parses."""
-    found: list[Comment] = []
+    comments: list[Comment] = []
     for number, line in enumerate(source.lines, 1):
         for match in _STRING_OR_COMMENT.finditer(line):
             if match.group().startswith("#"):
                 text = match.group().rstrip()
                 start = match.start() + 1
                 span = Span(source.name, number, start, number, start + len(text))
-                found.append(Comment(text, span, not line[: match.start()].strip()))
-    return tuple(found)
+                comments.append(Comment(text, span, not line[: match.start()].strip()))
+    return tuple(comments)

@@ -114,29 +114,29 @@ class Pipelines:
     def found(self, scored: list[Scored], num_wanted: int) -> list[Scored]:
         """The pipelines that fit and that may be among the fastest; `scored` are the plans without any."""
         times = sorted(one.score.seconds for one in scored)
-        found: list[Scored] = []
+        fitting: list[Scored] = []
         num_scored, ratios = 0, dict[int, float]()
-        for one in self._likely(times, num_wanted):
-            size = one.choice.mesh.pp
-            if one.seconds > _worst(times, num_wanted) or num_scored == _MOST_SCORED:
-                self._note_bound(one)
+        for candidate in self._likely(times, num_wanted):
+            size = candidate.choice.mesh.pp
+            if candidate.seconds > _worst(times, num_wanted) or num_scored == _MOST_SCORED:
+                self._note_bound(candidate)
                 continue
-            if one.num_bytes * ratios.get(size, 1) > self.limit:
+            if candidate.num_bytes * ratios.get(size, 1) > self.limit:
                 continue
             num_scored += 1
-            best = self._best(one.choice)
-            ratio = best.score.peak_bytes / one.num_bytes if one.num_bytes else 1
+            best = self._best(candidate.choice)
+            ratio = best.score.peak_bytes / candidate.num_bytes if candidate.num_bytes else 1
             ratios[size] = min(ratio, ratios.get(size, ratio))
             if best.score.peak_bytes > self.limit:
                 needed = f"needs {format_bytes(round(best.score.peak_bytes))} with {_text(best.choice)}"
                 self._needs.setdefault(size, needed)
                 continue
-            found.append(best)
+            fitting.append(best)
             times = sorted((*times, best.score.seconds))
             slower = f"slower: {format_seconds(best.score.seconds)} a step"
             self.notes.setdefault(size, f"{slower}, with {_text(best.choice)}")
         self._explain(_worst(times, num_wanted))
-        return found
+        return fitting
 
     def _explain(self, worst: float) -> None:
         """Note why sizes without a plan that fits have none: one that needs too much, or else the bound."""
@@ -146,7 +146,7 @@ class Pipelines:
 
     def _likely(self, times: list[float], num_wanted: int) -> list[_Candidate]:
         """Candidates by what the mesh without the pipeline takes; those that fit no device are left out."""
-        worst, found, bounded = _worst(times, num_wanted), [], set[Choice]()
+        worst, candidates, bounded = _worst(times, num_wanted), [], set[Choice]()
         for first in sorted(self._candidates(), key=lambda one: one.seconds):
             inner = first.inner
             if first.seconds > worst or len(bounded | {inner}) > _MOST_BOUNDED:
@@ -156,8 +156,8 @@ class Pipelines:
             score = self._scored(inner)
             num_bytes = self._layers_bytes(first.choice, score)
             if num_bytes <= self.limit:
-                found.append(_Candidate(self._seconds(first.choice, score), first.choice, num_bytes))
-        return sorted(found, key=lambda one: one.seconds)
+                candidates.append(_Candidate(self._seconds(first.choice, score), first.choice, num_bytes))
+        return sorted(candidates, key=lambda one: one.seconds)
 
     def _candidates(self) -> Iterator[_Candidate]:
         """Every choice with a pipeline that may fit, without the time of data parallelism."""

@@ -91,32 +91,32 @@ class Scorer:
     def score(self, choice: Choice, text: str) -> Score:
         """The choice's figures; the text is its plan, or that of another mesh with the same dims."""
         self.num_scored += 1
-        found = [self._score(bound, choice) for bound in self._plans(choice, text)]
-        if len(found) == 1:
-            return found[0]
+        scores = [self._score(bound, choice) for bound in self._plans(choice, text)]
+        if len(scores) == 1:
+            return scores[0]
         first, second = self._depths
         factor = (len(layers_of(self.inventory)) - first.num_layers) / (second.num_layers - first.num_layers)
 
         def extended(few: float, more: float) -> float:
             return few + factor * (more - few)
 
-        score = Score(*(extended(*(getattr(one, figure.name) for one in found)) for figure in fields(Score)))
-        each = (found[1].peak_bytes - found[0].peak_bytes) / (second.num_layers - first.num_layers)
+        score = Score(*(extended(*(getattr(one, figure.name) for one in scores)) for figure in fields(Score)))
+        each = (scores[1].peak_bytes - scores[0].peak_bytes) / (second.num_layers - first.num_layers)
         return replace(score, layers_bytes=each * len(layers_of(self.inventory)))
 
     def _score(self, bound: BoundPlan, choice: Choice) -> Score:
         varied = _varied(bound, choice)
         graph = draft_graph(varied)
-        found = estimate(graph, bound.inventory)
-        step = step_work(graph, bound.inventory, found)
+        estimated = estimate(graph, bound.inventory)
+        step = step_work(graph, bound.inventory, estimated)
         device = replace(self.device, devices_per_node=self.node)
         least = step_bound(step, device)
         assert least is not None, "the search requires a device with peaks"
         expected = expected_step(step, device, efficiencies_of(device.name))
-        kept = next(part.num_bytes for part in found.memory.parts if part.name == "activations")
+        kept = next(part.num_bytes for part in estimated.memory.parts if part.name == "activations")
         outside = expected.replicas_seconds + expected.optimizer_seconds
         return Score(
-            peak_bytes=found.memory.peak.num_bytes,
+            peak_bytes=estimated.memory.peak.num_bytes,
             kept_bytes=kept,
             seconds=expected.step_seconds,
             least_seconds=least.step_seconds,

@@ -99,16 +99,16 @@ class Search:
     def proposals(self) -> tuple[Proposal, ...]:
         """The best plans, each sound, the fastest first, or the simplest of those that tie."""
         best = self._ranked(self.scored())
-        found: list[Proposal] = []
+        proposals: list[Proposal] = []
         seen: set[str] = set()
         for one in best:
             text = self.text(one.choice)
-            if len(found) == self.num_wanted + _SPARE or len(seen) == _MOST_CHECKED:
+            if len(proposals) == self.num_wanted + _SPARE or len(seen) == _MOST_CHECKED:
                 break
             if text not in seen:
                 seen.add(text)
-                found.extend(self._checked(one.choice, text))
-        kept = self._ranked(found)[: self.num_wanted]
+                proposals.extend(self._checked(one.choice, text))
+        kept = self._ranked(proposals)[: self.num_wanted]
         for proposal in kept:
             self.notes.pop(proposal.choice.mesh, None)
             self.pipeline_notes.pop(proposal.choice.mesh.pp, None)
@@ -172,7 +172,7 @@ class Search:
     def _first(self) -> list[Scored]:
         """On every mesh, the largest micro batch of each way to recompute that fits."""
         space = self.space()
-        found: list[Scored] = []
+        scored: list[Scored] = []
         for mesh in sorted(space.meshes(), key=lambda one: (one.tp, one.cp, -one.dp_shard)):
             self.num_meshes += 1
             states = self.base.state_bytes * self.scorer.inventory.num_parameters / mesh.num_shards
@@ -180,10 +180,10 @@ class Search:
                 self.notes[mesh] = f"parameters and optimizer alone are {format_bytes(round(states))} a rank"
                 continue
             fitting = [
-                *self._fitting(mesh, space, space.rotations[0] if mesh.cp > 1 else "", self._tenth(found))
+                *self._fitting(mesh, space, space.rotations[0] if mesh.cp > 1 else "", self._tenth(scored))
             ]
-            found.extend(fitting)
-        return found
+            scored.extend(fitting)
+        return scored
 
     def _tenth(self, found: list[Scored]) -> float:
         """The time that a choice must not be bound to exceed."""
@@ -354,16 +354,16 @@ class Search:
         if error or draft is None:
             self.notes[choice.mesh] = error
             return
-        found = draft.estimate
-        if found.memory.peak.num_bytes > self.limit:
-            self.notes[choice.mesh] = f"needs {format_bytes(found.memory.peak.num_bytes)}"
+        estimated = draft.estimate
+        if estimated.memory.peak.num_bytes > self.limit:
+            self.notes[choice.mesh] = f"needs {format_bytes(estimated.memory.peak.num_bytes)}"
             return
-        step = step_work(draft.graph, draft.bound.inventory, found)
+        step = step_work(draft.graph, draft.bound.inventory, estimated)
         times = times_of(step, self.device, devices_per_node=self.node)
         if times.expected is None:
             self.notes[choice.mesh] = UNTIMED
             return
-        yield Proposal(choice, text, checked, found, times)
+        yield Proposal(choice, text, checked, estimated, times)
 
 
 def _first_error(checked: Checked) -> str:

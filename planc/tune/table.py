@@ -46,10 +46,10 @@ def result_text(search: Search, proposals: tuple[Proposal, ...]) -> str:
     return f"{heading}\n{table}{looked}; speeds by {source.source}\n"
 
 
-def _row(number: int, one: Proposal, search: Search) -> tuple[str, ...]:
-    expected, bound = one.times.expected, one.times.bound
+def _row(number: int, proposal: Proposal, search: Search) -> tuple[str, ...]:
+    expected, bound = proposal.times.expected, proposal.times.bound
     assert expected is not None and bound is not None, "the search requires both"
-    step = one.times.step
+    step = proposal.times.step
     ranks = step.world_size
     low, high = (
         Figure("", float(side.value) / ranks, side.unit).number
@@ -60,23 +60,23 @@ def _row(number: int, one: Proposal, search: Search) -> tuple[str, ...]:
     )
     return (
         str(number),
-        one.choice.mesh.text,
-        str(one.choice.micro_batch),
-        str(one.choice.recompute),
-        needs.peak_memory(one.found).text,
+        proposal.choice.mesh.text,
+        str(proposal.choice.micro_batch),
+        str(proposal.choice.recompute),
+        needs.peak_memory(proposal.found).text,
         times.expected_tokens_per_second_per_device(step, expected).number,
         f"{low} to {high}",
         times.most_tokens_per_second_per_device(step, bound).number,
         expected.limit,
-        ", ".join(given_up(one)) or "nothing",
+        ", ".join(given_up(proposal)) or "nothing",
     )
 
 
-def given_up(one: Proposal) -> Iterator[str]:
+def given_up(proposal: Proposal) -> Iterator[str]:
     """Yield the costs of a proposal's speed or fit."""
-    choice = one.choice
+    choice = proposal.choice
     if choice.recompute is not Recompute.NONE:
-        executed = one.found.flops.executed_per_token / one.found.flops.per_token - 1
+        executed = proposal.found.flops.executed_per_token / proposal.found.flops.per_token - 1
         yield f"{100 * executed:.0f} % more FLOPs"
     if choice.recompute is Recompute.OFFLOAD:
         yield "host memory for the inputs of layers"
@@ -89,7 +89,7 @@ def given_up(one: Proposal) -> Iterator[str]:
     if choice.mesh.rules in (Rules.AUTO, Rules.SEQUENCE):
         yield f"a rule for every sharded layer ({choice.mesh.rules})"
     if choice.mesh.pp > 1:
-        yield f"a bubble of {_bubble(one)} ({choice.schedule})"
+        yield f"a bubble of {_bubble(proposal)} ({choice.schedule})"
     if choice.rotate:
         yield f"attention over ranks ({choice.rotate})"
 
@@ -123,12 +123,12 @@ def result_data(search: Search, proposals: tuple[Proposal, ...], *, explain: boo
     return document | ({"reasons": dict(reasons(search))} if explain else {})
 
 
-def _data(one: Proposal) -> Mapping[str, Any]:
-    expected, bound, step = one.times.expected, one.times.bound, one.times.step
+def _data(proposal: Proposal) -> Mapping[str, Any]:
+    expected, bound, step = proposal.times.expected, proposal.times.bound, proposal.times.step
     assert expected is not None and bound is not None, "the search requires both"
-    choice = one.choice
+    choice = proposal.choice
     figures = (
-        needs.peak_memory(one.found),
+        needs.peak_memory(proposal.found),
         times.expected_step_seconds(expected),
         times.expected_tokens_per_second_per_device(step, expected),
         times.slow_tokens_per_second(step, expected),
@@ -147,7 +147,7 @@ def _data(one: Proposal) -> Mapping[str, Any]:
         "compiled": choice.is_compiled,
         **{figure.name: figure.value for figure in figures},
         "limit": expected.limit,
-        "gives_up": [*given_up(one)],
+        "gives_up": [*given_up(proposal)],
     }
 
 
@@ -167,13 +167,13 @@ def written_plan(one: Proposal, search: Search, *, by: str = "Found by planc tun
     return formatted
 
 
-def _comments(one: Proposal, search: Search) -> Iterator[tuple[str, str]]:
+def _comments(proposal: Proposal, search: Search) -> Iterator[tuple[str, str]]:
     """Lines by block; the first is of the whole plan."""
-    choice, expected = one.choice, one.times.expected
+    choice, expected = proposal.choice, proposal.times.expected
     assert expected is not None, "the search requires an expectation"
-    mesh, share = choice.mesh, one.found.memory.peak.num_bytes / search.device.memory_bytes
-    rate = times.expected_tokens_per_second_per_device(one.times.step, expected).text
-    peak = needs.peak_memory(one.found).text
+    mesh, share = choice.mesh, proposal.found.memory.peak.num_bytes / search.device.memory_bytes
+    rate = times.expected_tokens_per_second_per_device(proposal.times.step, expected).text
+    peak = needs.peak_memory(proposal.found).text
     yield (
         "",
         (
@@ -184,7 +184,7 @@ def _comments(one: Proposal, search: Search) -> Iterator[tuple[str, str]]:
     inside = "tp stays inside a node. " if mesh.tp > 1 else ""
     yield "mesh", f"{inside}The largest part of a step is expected to be {expected.limit}."
     if choice.schedule:
-        yield "pipeline", f"Its busiest ranks are expected to wait for others {_bubble(one)} of a step."
+        yield "pipeline", f"Its busiest ranks are expected to wait for others {_bubble(proposal)} of a step."
     if mesh.tp > 1 and mesh.rules is not Rules.GIVEN:
         yield (
             "tensor_parallel",
@@ -193,7 +193,7 @@ def _comments(one: Proposal, search: Search) -> Iterator[tuple[str, str]]:
     reshard = "gathered again in backward" if choice.reshard else "kept gathered from forward to backward"
     yield "fsdp", f"Layers are {reshard}."
     if choice.recompute is not Recompute.NONE:
-        executed = one.found.flops.executed_per_token / one.found.flops.per_token - 1
+        executed = proposal.found.flops.executed_per_token / proposal.found.flops.per_token - 1
         why = f"{100 * executed:.0f} % more FLOPs make room for a micro batch of {choice.micro_batch}"
         place = " Inputs of layers wait in host memory." if choice.recompute is Recompute.OFFLOAD else ""
         yield "activation_checkpoint", f"Recomputation: {why}.{place}"

@@ -42,12 +42,12 @@ def relative_distance(actual: Tensor, expected: Tensor, *, floor: float = 0.0) -
 def disagreements(records: Sequence[Record]) -> tuple[str, ...]:
     """Blocks that should be replicas but differ, and metrics that differ between ranks."""
     seen: dict[str, str] = {}
-    found = []
+    disagreements = []
     for rank, record in enumerate(records):
         for key, value in record.blocks.items():
             if seen.setdefault(key, value) != value:
-                found.append(f"rank {rank} has a different {key}")
+                disagreements.append(f"rank {rank} has a different {key}")
     told = {tuple((step.loss, step.grad_norm) for step in record.metrics) for record in records}
     if len(told) > 1:
-        found.append("ranks report different losses or gradient norms")
-    return tuple(found)
+        disagreements.append("ranks report different losses or gradient norms")
+    return tuple(disagreements)

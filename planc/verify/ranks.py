@@ -213,7 +213,7 @@ def local_digests(tensors: dict[str, nn.Parameter] | dict[str, Tensor], *, prefi
 
     Ranks with equal places hold replicas, so their digests have one key.
     """
-    found = {}
+    digests = {}
     for name, tensor in tensors.items():
         place = ""
         if isinstance(tensor, DTensor):
@@ -224,8 +224,8 @@ def local_digests(tensors: dict[str, nn.Parameter] | dict[str, Tensor], *, prefi
                 if placement != Replicate()
             ]
             place, tensor = " ".join(sharded), tensor.to_local()
-        found[f"{prefix}{name} [{place}]"] = digest(tensor)
-    return found
+        digests[f"{prefix}{name} [{place}]"] = digest(tensor)
+    return digests
 
 
 def digests(tensors: Mapping[str, Tensor]) -> Digests:

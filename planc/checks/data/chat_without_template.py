@@ -22,14 +22,14 @@ def check(subject: Subject) -> Findings:
     if isinstance(data.tokenizer, ByteTokenizer):
         text, write = "`bytes` has no chat template", "write `tokenizer = file(...)` with"
     else:
-        found = None if subject.base is None else chat_templates(subject.base / data.tokenizer.path)
-        if found is None or not found.isdisjoint((DEFAULT_TEMPLATE, TOOLS_TEMPLATE)):
+        templates = None if subject.base is None else chat_templates(subject.base / data.tokenizer.path)
+        if templates is None or not templates.isdisjoint((DEFAULT_TEMPLATE, TOOLS_TEMPLATE)):
             return
         text = f"no chat template next to `{data.tokenizer.path}`"
         own = '; or write `template = "path/to/template.jinja"` in `chat(...)`'
-        if found:
+        if templates:
             text = f"`{data.tokenizer.path}` has no template `{DEFAULT_TEMPLATE}`"
-            own = f"; or name one of its own in `chat(..., template = ...)`: {listed(found)}"
+            own = f"; or name one of its own in `chat(..., template = ...)`: {listed(templates)}"
     for path, source in data.sources():
         # Bytes have no tokens for the ends of turns either.
         if isinstance(source, Chat) and (source.template == "auto" or not own):

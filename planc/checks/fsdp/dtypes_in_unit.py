@@ -27,13 +27,13 @@ def check(subject: Subject) -> Findings:
     if not dtypes:
         return
     spans = {group.fqns: group.span for group in bound.units}
-    found: dict[Span, list[tuple[str, DType]]] = {}
+    mixed: dict[Span, list[tuple[str, DType]]] = {}
     for unit, parameters in parameters_by_unit(bound).items():
         stored = {name: dtypes.get(name, plan.model.dtype) for name in parameters}
         if len(set(stored.values())) > 1:
             others = [(name, dtype) for name, dtype in stored.items() if dtype is not plan.model.dtype]
-            found.setdefault(spans.get(unit, plan.fsdp.span), []).extend(others)
-    for span, others in found.items():
+            mixed.setdefault(spans.get(unit, plan.fsdp.span), []).extend(others)
+    for span, others in mixed.items():
         dtype = others[0][1]
         names = families(subject.inventory, [name for name, other in others if other is dtype])
         more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""

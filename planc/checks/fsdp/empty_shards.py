@@ -34,14 +34,14 @@ def check(subject: Subject) -> Findings:
     if fsdp is None:
         return
     num_ranks = prod(subject.plan.mesh.size(mesh_dim) for mesh_dim in fsdp.on)
-    found = [
+    uneven = [
         _divided(subject, module, parameter)
         for _, module, parameter in subject.inventory.parameters()
         if parameter.shape and module.fqn not in subject.bound.experts
     ]
-    even = sum(one.num_elements for one in found) / num_ranks
+    even = sum(one.num_elements for one in uneven) / num_ranks
     by_rows: dict[int, list[_Divided]] = {}
-    for one in found:
+    for one in uneven:
         if one.num_rows < num_ranks:
             by_rows.setdefault(one.num_rows, []).append(one)
     for num_rows, short in by_rows.items():

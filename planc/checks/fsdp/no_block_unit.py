@@ -49,12 +49,12 @@ def _is_in_units(name: str, sizes: Mapping[str, tuple[int, int]], units: frozens
 
 def _sizes(inventory: Inventory, units: frozenset[str]) -> Mapping[str, tuple[int, int]]:
     """(elements in units below it, all its elements) of each member of a repeated block."""
-    found: dict[str, tuple[int, int]] = {}
+    sizes: dict[str, tuple[int, int]] = {}
     for _, module, parameter in inventory.parameters():
         names = tuple(outwards(module.fqn))
         for name in names:
             if name.rpartition(".")[0] in inventory.blocks:
-                inside, whole = found.get(name, (0, 0))
+                inside, whole = sizes.get(name, (0, 0))
                 is_below = any(one in units for one in names if len(one) > len(name))
-                found[name] = inside + is_below * parameter.num_elements, whole + parameter.num_elements
-    return found
+                sizes[name] = inside + is_below * parameter.num_elements, whole + parameter.num_elements
+    return sizes

@@ -47,14 +47,14 @@ def check(subject: Subject) -> Findings:
 
 def _extras(subject: Subject) -> Mapping[str, list[str]]:
     """Attention modules by the unsupported feature they use; the empty name is for code of their own."""
-    found: dict[str, list[str]] = {}
+    extras: dict[str, list[str]] = {}
     for attention in subject.inventory.attentions:
         for extra in attention.extras:
             if extra != SINKS:
-                found.setdefault(extra, []).append(attention.fqn)
+                extras.setdefault(extra, []).append(attention.fqn)
     if subject.inventory.own_attentions:
-        found[""] = list(subject.inventory.own_attentions)
-    return found
+        extras[""] = list(subject.inventory.own_attentions)
+    return extras
 
 
 def _help(subject: Subject, extra: str) -> str:

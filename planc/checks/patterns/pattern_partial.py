@@ -16,13 +16,13 @@ CODE = Code("P220", "pattern-partial", "a rule covers only some layers of a repe
 @reports(CODE, over=MeshDim.TP)
 def check(subject: Subject) -> Findings:
     """One finding for all modules without a rule in the same layers, at their first rule."""
-    found: dict[tuple[int, ...], list[tuple[str, Span]]] = {}
+    unruled: dict[tuple[int, ...], list[tuple[str, Span]]] = {}
     for name, layers in _families(subject).items():
         ruled = [span for span in layers.values() if span is not None]
         missing = tuple(layer for layer, rule in layers.items() if rule is None)
         if ruled and missing:
-            found.setdefault(missing, []).append((name, ruled[0]))
-    for missing, modules in found.items():
+            unruled.setdefault(missing, []).append((name, ruled[0]))
+    for missing, modules in unruled.items():
         spans = tuple(dict.fromkeys(span for _, span in modules))
         names = quoted(as_patterns([name for name, _ in modules]))
         yield CODE.at(
@@ -40,7 +40,7 @@ def _layers(numbers: Sequence[int]) -> str:
 
 def _families(subject: Subject) -> Mapping[str, Mapping[int, Span | None]]:
     """Each layer's rule, by family. Only members of repeated blocks are listed."""
-    found: dict[str, dict[int, Span | None]] = {}
+    families: dict[str, dict[int, Span | None]] = {}
     # A module without parameters of its own has nothing to shard.
     of_parameters = {
         family(subject.inventory, fqn)
@@ -55,6 +55,6 @@ def _families(subject: Subject) -> Mapping[str, Mapping[int, Span | None]]:
                 name = family(subject.inventory, module.fqn)
                 if assignment is None and not module.parameters and name in of_parameters:
                     continue
-                layers = found.setdefault(name, {})
+                layers = families.setdefault(name, {})
                 layers[int(layer)] = assignment.span if assignment else None
-    return found
+    return families

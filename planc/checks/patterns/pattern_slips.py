@@ -34,14 +34,14 @@ def rewritten(selection: Selection, blocks: Sequence[str], *, of_parameters: boo
     A suffix is not too much in a pattern `of_parameters`.
     """
     text, names = selection.pattern.text, selection.names
-    for found in (
+    for candidate in (
         _with_prefix(selection.pattern, names),
         _without_prefix(selection.pattern, names),
         None if of_parameters else _without_parameter(selection.pattern, names),
         _with_blocks(selection.pattern, names, blocks),
     ):
-        if found is not None and found != text:
-            return found
+        if candidate is not None and candidate != text:
+            return candidate
     return None
 
 

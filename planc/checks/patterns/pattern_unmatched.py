@@ -216,13 +216,13 @@ def _nearest(gap: Gap) -> str | None:
     if gap.around is None or gap.wanted.isdecimal():
         return None
     core = gap.wanted.strip("*")
-    found = closest(core, gap.children)
+    name = closest(core, gap.children)
     prefix, suffix = gap.around
-    if found is None or not (found.startswith(prefix) and found.endswith(suffix)):
+    if name is None or not (name.startswith(prefix) and name.endswith(suffix)):
         return None
     if core != gap.wanted:
-        return gap.wanted.replace(core, found)
-    middle = found[len(prefix) : len(found) - len(suffix)]
+        return gap.wanted.replace(core, name)
+    middle = name[len(prefix) : len(name) - len(suffix)]
     return middle if middle and middle not in gap.others else None
 
 

@@ -23,13 +23,13 @@ def check(subject: Subject) -> Findings:
     plan = subject.plan
     if plan.pipeline is None:
         return
-    found = (
+    obstacles = (
         *_of_the_model(subject),
         *_of_the_rules(subject),
         *_of_the_schedule(subject),
         *_of_a_run(subject),
     )
-    for path, text, help in found:
+    for path, text, help in obstacles:
         why = Label(plan.span("mesh.pp"), f"pp = {plan.mesh.pp}")
         yield CODE.at(plan.span(path), text, secondary=(why,), help=f"{help}, or set `pp` to 1")
 

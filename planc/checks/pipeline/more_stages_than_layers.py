@@ -16,17 +16,17 @@ def check(subject: Subject) -> Findings:
     pipeline = subject.plan.pipeline
     if pipeline is None:
         return
-    wanted, found, each = (
+    wanted, num_layers, each = (
         num_stages(subject.bound, pipeline),
         len(layers(subject.inventory)),
         pipeline.stages_per_rank,
     )
-    if wanted > found > 0:
-        most = max(1, found // each)
+    if wanted > num_layers > 0:
+        most = max(1, num_layers // each)
         ranks = f"{subject.plan.mesh.pp} ranks with {each} stages each" if each > 1 else f"{wanted} stages"
         yield CODE.at(
             subject.plan.span("mesh.pp"),
-            f"{ranks} for {found} layers",
+            f"{ranks} for {num_layers} layers",
             notes=("every stage needs a layer",),
             help=f"set `pp` to {f'at most {most}' if most > 1 else '1'}",
         )

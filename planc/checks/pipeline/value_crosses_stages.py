@@ -31,13 +31,13 @@ def check(subject: Subject) -> Findings:
         )
 
 
-def _found(subject: Subject, found: tuple[tuple[str, ...], ...]) -> Iterator[str]:
+def _found(subject: Subject, modules: tuple[tuple[str, ...], ...]) -> Iterator[str]:
     inventory = subject.inventory
-    if crossing := families(inventory, _crossing(subject, found)):
+    if crossing := families(inventory, _crossing(subject, modules)):
         yield f"a later stage reads the output of {_shown(crossing)}"
     if read := families(inventory, inventory.read_by_layers):
         yield f"other modules read the parameters of {_shown(read)}"
-    by_name = stage_by_name(found)
+    by_name = stage_by_name(modules)
     for tie in inventory.ties:
         holders = {stage_of(name.rpartition(".")[0], by_name) for name in tie}
         if len(holders) > 1 and tie not in ties_of_ends(subject.bound):

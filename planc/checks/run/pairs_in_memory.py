@@ -12,18 +12,18 @@ CODE = Code("P814", "pairs-in-memory", "attention stores values for every pair o
 @reports(CODE, of_sound=True)
 def check(subject: Subject) -> Findings:
     """One finding at `model.attention` if scores and masks take a large share of the memory."""
-    found = subject.pairs()
-    if found is None:
+    pairs = subject.pairs()
+    if pairs is None:
         return
-    names = " and ".join(dict.fromkeys(name for name, _, _ in found.kernels))
-    reasons = dict.fromkeys(reason for _, reasons, _ in found.kernels for reason in reasons)
-    share = f"{100 * found.share:.0f} % of {found.share_of}"
+    names = " and ".join(dict.fromkeys(name for name, _, _ in pairs.kernels))
+    reasons = dict.fromkeys(reason for _, reasons, _ in pairs.kernels for reason in reasons)
+    share = f"{100 * pairs.share:.0f} % of {pairs.share_of}"
     help = "reduce `sequence_length` or `micro_batch`"
-    if found.change is not None:
-        help = f"set {found.change.texts[0]}, which leaves {format_bytes(found.change.peak_bytes)}"
+    if pairs.change is not None:
+        help = f"set {pairs.change.texts[0]}, which leaves {format_bytes(pairs.change.peak_bytes)}"
     yield CODE.at(
         subject.plan.span("model.attention"),
-        f"{names} attention holds {format_bytes(found.num_bytes)} for pairs of tokens, {share}",
+        f"{names} attention holds {format_bytes(pairs.num_bytes)} for pairs of tokens, {share}",
         notes=(
             *((f"no better kernel runs: {', '.join(reasons)}",) if reasons else ()),
             "it grows with the square of `sequence_length`",

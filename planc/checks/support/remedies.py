@@ -114,13 +114,13 @@ def norms_heads(subject: Subject, fqn: str) -> bool:
 
 def behind_norms(subject: Subject, fqns: Sequence[str]) -> tuple[str, ...]:
     """Modules, with norms of single heads replaced by the projections that they follow."""
-    found: set[str] = set()
+    behind: set[str] = set()
     for fqn in fqns:
         module = subject.inventory.get(fqn)
         is_norm = module is not None and module.kind is Kind.NORM
         inner = [source for source in module.sources if _parent(source) == _parent(fqn)] if module else []
-        found.update(inner if is_norm and inner else [fqn])
-    return tuple(module.fqn for module in subject.inventory.modules if module.fqn in found)
+        behind.update(inner if is_norm and inner else [fqn])
+    return tuple(module.fqn for module in subject.inventory.modules if module.fqn in behind)
 
 
 def is_sequence_divided(subject: Subject, *, apart_from: Sequence[str] = ()) -> bool:

@@ -158,13 +158,13 @@ def _widths(subject: Subject) -> Iterator[ShardedSize]:
         for attention, _ in divided_attentions(subject)
         if attention.num_heads % tp or attention.num_kv_heads % tp
     } - attentions_with_replicated_kv(subject.bound)
-    found: dict[int, list[Assignment]] = {}
+    by_size: dict[int, list[Assignment]] = {}
     holders = AttentionHolders.of(subject.inventory)
     for fqn, assignment in subject.bound.styles.items():
         if holders.attention_of(fqn) not in excused:
             for size in _sizes_of(subject, assignment):
-                found.setdefault(size, []).append(assignment)
-    for size, assignments in found.items():
+                by_size.setdefault(size, []).append(assignment)
+    for size, assignments in by_size.items():
         parents = [assignment.fqn.rpartition(".")[0] or assignment.fqn for assignment in assignments]
         sites: dict[Span, list[str]] = {}
         for one in assignments:
@@ -181,13 +181,13 @@ def _sizes_of(subject: Subject, assignment: Assignment) -> tuple[int, ...]:
     """The sizes of a module's parameters along the dimensions that its style shards, each once."""
     module = subject.inventory.get(assignment.fqn)
     assert module is not None, "styles are of modules of this inventory"
-    found: dict[int, None] = {}
+    sizes: dict[int, None] = {}
     for parameter in module.parameters:
         placement = assignment.placement(parameter.name)
         for size in sharded_lengths(placement, parameter.shape):
             if not _is_vocabulary(subject, module, parameter, placement):
-                found[size] = None
-    return tuple(found)
+                sizes[size] = None
+    return tuple(sizes)
 
 
 def _is_vocabulary(subject: Subject, module: Module, parameter: Parameter, placement: Placement) -> bool:
@@ -207,7 +207,7 @@ def _vocabulary(subject: Subject) -> Iterator[ShardedSize]:
 
 def vocabulary_tables(subject: Subject) -> tuple[Assignment, ...]:
     """The modules whose weights are sharded by rows of the vocabulary."""
-    found: list[Assignment] = []
+    tables: list[Assignment] = []
     for fqn, assignment in subject.bound.styles.items():
         module = subject.inventory.get(fqn)
         weight = (
@@ -217,8 +217,8 @@ def vocabulary_tables(subject: Subject) -> tuple[Assignment, ...]:
         )
         by_rows = assignment.placement("weight") == Shard(0)
         if weight and by_rows and weight.shape[0] == subject.inventory.vocab_size:
-            found.append(assignment)
-    return tuple(found)
+            tables.append(assignment)
+    return tuple(tables)
 
 
 def _tokens(subject: Subject) -> Iterator[ShardedSize]:

@@ -73,7 +73,7 @@ def read_suppressions(
     for comment in reversed(every):
         if comment.is_alone:
             below[comment.span.line] = below.get(comment.span.line + 1, comment.span.line + 1)
-    found: list[Suppression] = []
+    suppressions: list[Suppression] = []
     problems: list[Diagnostic] = []
     for comment in every:
         address = _TO_PLANC.match(comment.text)
@@ -81,8 +81,8 @@ def read_suppressions(
             continue
         suppression, faults = _read(comment, address.end(), known=known, below=below)
         problems.extend(faults)
-        found.extend([suppression] if suppression else [])
-    return tuple(found), tuple(problems)
+        suppressions.extend([suppression] if suppression else [])
+    return tuple(suppressions), tuple(problems)
 
 
 def _read(

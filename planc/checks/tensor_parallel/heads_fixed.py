@@ -25,21 +25,21 @@ CODE = Code("P418", "heads-fixed", "this attention needs all of its heads")
 )
 def check(subject: Subject) -> Findings:
     """One finding for each rule that shards projections of an attention that needs all heads."""
-    found: dict[Span, list[str]] = {}
+    by_rule: dict[Span, list[str]] = {}
     inventory = subject.inventory
     divided = {attention.fqn for attention, _ in divided_heads(subject.bound)}
     fixed = {attention.fqn for attention in inventory.attentions if attention.fixed_heads}
     for attention, assignment in divided_attentions(subject):
         if attention.fqn in fixed & divided:
-            found.setdefault(assignment.span, []).append(attention.fqn)
+            by_rule.setdefault(assignment.span, []).append(attention.fqn)
     own = {*inventory.own_attentions} - {attention.fqn for attention in inventory.own_heads}
     for fqn, assignment in subject.bound.styles.items() if own else ():
         inside = attention_around(fqn, own)
-        if any(inside in known for known in found.values()):
+        if any(inside in known for known in by_rule.values()):
             continue
         if inside is not None and FEATURES in (normal(assignment.use.input), normal(assignment.use.output)):
-            found.setdefault(assignment.span, []).append(inside)
-    for span, fqns in found.items():
+            by_rule.setdefault(assignment.span, []).append(inside)
+    for span, fqns in by_rule.items():
         yield CODE.at(
             span,
             f"shards the heads of {subject.named(fqns)}",

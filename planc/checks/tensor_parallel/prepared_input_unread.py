@@ -64,13 +64,13 @@ def check(subject: Subject) -> Findings:
 
 def _inside(subject: Subject) -> Mapping[str, Sequence[Module]]:
     """The modules inside each prepared module."""
-    found: dict[str, list[Module]] = {
+    inside: dict[str, list[Module]] = {
         fqn: [] for fqn, assignment in subject.bound.styles.items() if assignment.style.prepares
     }
     for module in subject.inventory.modules:
-        for fqn in found.keys() & set(ancestors(module.fqn)):
-            found[fqn].append(module)
-    return found
+        for fqn in inside.keys() & set(ancestors(module.fqn)):
+            inside[fqn].append(module)
+    return inside
 
 
 def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module]]) -> tuple[str, str] | None:
@@ -128,13 +128,13 @@ def _reason(subject: Subject, module: Module, held: Mapping[str, Sequence[Module
 def _leaving(subject: Subject, fqn: str) -> frozenset[frozenset[str]]:
     """Return the values that leave a module, each as the set of modules inside it that make the value."""
     inside = f"{fqn}."
-    found = (
+    values = (
         frozenset(source for source in read if source == fqn or source.startswith(inside))
         for module in subject.inventory.modules
         if module.fqn != fqn and not module.fqn.startswith(inside)
         for read in (module.sources, module.returns)
     )
-    return frozenset(filter(None, found))
+    return frozenset(filter(None, values))
 
 
 def _from_outside(sources: Sequence[str], fqn: str) -> bool:

@@ -35,16 +35,16 @@ def check(subject: Subject) -> Findings:
     def reason(assignment: Assignment) -> str | None:
         return _reason(subject, assignment.fqn, projections) if assignment.style.shares_heads else None
 
-    for span, found, fqns in by_reason(subject, reason):
+    for span, refusal, fqns in by_reason(subject, reason):
         attentions = dict.fromkeys(projections[fqn][0] for fqn in fqns if fqn in projections)
         rest = [one for attention in attentions for one in _not_replicated(subject, attention)]
         yield CODE.at(
             span,
-            f"{subject.named(fqns)}: {found}",
+            f"{subject.named(fqns)}: {refusal}",
             secondary=labels_at(subject.rule_spans(rest), "this shards keys or values", apart_from=span)
-            if found == _NOT_BOTH
+            if refusal == _NOT_BOTH
             else (),
-            help=_help_for_rest(subject, rest) if found == _NOT_BOTH else _help(subject, fqns, attentions),
+            help=_help_for_rest(subject, rest) if refusal == _NOT_BOTH else _help(subject, fqns, attentions),
         )
 
 

@@ -134,21 +134,23 @@ def _prepare(arguments: Namespace) -> int:
             _say(arguments, f"{part.label}: nothing to prepare; {size} are small enough for memory")
             _say_data(open_in_memory(wanted, model_vocab_size=part.vocab_size), arguments)
             continue
-        found = find(root, wanted)
-        if found is not None:
+        prepared = find(root, wanted)
+        if prepared is not None:
             remove_finished_parts(root, wanted, say=partial(_say, arguments))
-            _say(arguments, f"{part.label}: {_summary(found)}, prepared already in {found.folder}")
-            _say_data(open_prepared(found, wanted, model_vocab_size=part.vocab_size), arguments)
+            _say(arguments, f"{part.label}: {_summary(prepared)}, prepared already in {prepared.folder}")
+            _say_data(open_prepared(prepared, wanted, model_vocab_size=part.vocab_size), arguments)
             continue
         with ByteProgress(part.label, total=wanted.size_bytes, is_quiet=arguments.quiet) as progress:
 
             def report(now: Progress, progress: ByteProgress = progress) -> None:
                 progress.show(now.num_text_bytes, note=plural(now.num_tokens, "token"))
 
-            found = prepare(root, wanted, name=graph.name, report=report, say=progress.say)
+            prepared = prepare(root, wanted, name=graph.name, report=report, say=progress.say)
         seconds = time.monotonic() - began
-        _say(arguments, f"{part.label}: {_summary(found)}, ready after {seconds:.1f} s in {found.folder}")
-        _say_data(open_prepared(found, wanted, model_vocab_size=part.vocab_size), arguments)
+        _say(
+            arguments, f"{part.label}: {_summary(prepared)}, ready after {seconds:.1f} s in {prepared.folder}"
+        )
+        _say_data(open_prepared(prepared, wanted, model_vocab_size=part.vocab_size), arguments)
     return CLEAN
 
 
@@ -247,16 +249,18 @@ def _verify_plan(plan: Path, arguments: Namespace) -> int:
             _say(arguments, f"{part.label}: nothing is prepared; it is small enough for memory")
             continue
         # Its content is compared below.
-        found = find(data_dir(), part.wanted) or next(of_same_sizes(data_dir(), part.wanted), None)
-        if found is None:
+        prepared = find(data_dir(), part.wanted) or next(of_same_sizes(data_dir(), part.wanted), None)
+        if prepared is None:
             raise UsageError(
                 f"{part.label}: not prepared in {data_dir()}, or its source has changed: "
                 f"run `planc data prepare {plan}`"
             )
-        num_problems += _verify_folder(found.folder, arguments)
+        num_problems += _verify_folder(prepared.folder, arguments)
         with ByteProgress(part.label, total=part.wanted.size_bytes, is_quiet=arguments.quiet) as progress:
-            listed = list(source_problems(found, part.wanted, advance=progress.advance))
-        num_problems += _report(f"{part.label}: {plural(len(found.index.files), 'file')}", listed, arguments)
+            listed = list(source_problems(prepared, part.wanted, advance=progress.advance))
+        num_problems += _report(
+            f"{part.label}: {plural(len(prepared.index.files), 'file')}", listed, arguments
+        )
     return FINDINGS if num_problems else CLEAN
 
 

@@ -131,15 +131,15 @@ def _compare(pair: Pair, arguments: Namespace) -> int:
         print(f"planc: error: {pair.new_name} has errors that prevent a comparison", file=sys.stderr)
         return plans.exit_code(new_checked.diagnostics)
     checkpoint = checkpoint_in(arguments.old) if arguments.path is None else None
-    found = diff(old, new, resume=resuming(checkpoint, new) if checkpoint else None)
+    difference = diff(old, new, resume=resuming(checkpoint, new) if checkpoint else None)
     if pair.because and arguments.output_format not in ("json", "html"):
         print(f"{printable(pair.new_name)} includes {printable(pair.because)}, which changed:")
     if arguments.output is None:
-        _write(found, arguments.output_format)
+        _write(difference, arguments.output_format)
     else:
-        _write_page(found, old, new, arguments.output)
-    is_failure = has_errors(new.diagnostics) or (arguments.exit_code and not found.same_meaning)
-    return FINDINGS if is_failure or fails(found, arguments.fail_on) else CLEAN
+        _write_page(difference, old, new, arguments.output)
+    is_failure = has_errors(new.diagnostics) or (arguments.exit_code and not difference.same_meaning)
+    return FINDINGS if is_failure or fails(difference, arguments.fail_on) else CLEAN
 
 
 def fails(difference: PlanDiff, groups: Sequence[str]) -> bool:

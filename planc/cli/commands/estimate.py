@@ -61,16 +61,16 @@ def run(arguments: Namespace) -> int:
     calibration = _calibration(arguments.calibration)
     checked = plans.check(arguments.plan, settings=plans.settings(arguments))
     draft = plans.require_figures(checked)
-    graph, plan, inventory, found = draft.graph, draft.bound.plan, draft.bound.inventory, draft.estimate
-    times = _times(found, graph, plan, inventory, calibration)
+    graph, plan, inventory, estimated = draft.graph, draft.bound.plan, draft.bound.inventory, draft.estimate
+    times = _times(estimated, graph, plan, inventory, calibration)
     device = plan.hardware.gpu if plan.hardware else None
     if arguments.output_format == "json":
         document = {"format_version": 1, "plan_hash": plan_hash(graph), "world_size": graph.world_size}
-        document |= estimate_data(found, device=device, times=times)
+        document |= estimate_data(estimated, device=device, times=times)
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
         heading = f"{graph.name}  {plan_hash(graph)[:12]}  world size {graph.world_size:_}"
-        write_view(f"{heading}\n{estimate_text(found, device=device, times=times)}", stream=sys.stdout)
+        write_view(f"{heading}\n{estimate_text(estimated, device=device, times=times)}", stream=sys.stdout)
     return plans.finish(checked)
 
 

@@ -135,16 +135,16 @@ def run(arguments: Namespace) -> int:
         f"searching plans for {arguments.gpus} x {search.device.name}: meshes, micro batches, recomputation"
     )
     with spinner(text, stream=sys.stderr):
-        found = search.proposals()
+        proposals = search.proposals()
     if arguments.output_format == "json":
-        document = result_data(search, found, explain=arguments.explain)
+        document = result_data(search, proposals, explain=arguments.explain)
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
         more = reasons_text(search) if arguments.explain else ""
-        write_view(result_text(search, found) + more, stream=sys.stdout)
-    if not found:
+        write_view(result_text(search, proposals) + more, stream=sys.stdout)
+    if not proposals:
         return FINDINGS
-    return CLEAN if arguments.output is None else _write(found, search, arguments)
+    return CLEAN if arguments.output is None else _write(proposals, search, arguments)
 
 
 def _folder(arguments: Namespace, *, is_model: bool) -> Path:

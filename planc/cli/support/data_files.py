@@ -98,18 +98,18 @@ def _field(path: Path, usual: tuple[str, ...], *, is_chat: bool) -> str:
     """The key of a document's text, or of its messages, by the first row. UsageError without a text."""
     try:
         with contextlib.closing(file_records(path, name=str(path))) as records:
-            found = next(records).values
+            row = next(records).values
     except DataError as error:
         raise UsageError(f"{error.message}\n{error.help}") from None
     except StopIteration:
         raise UsageError(f"{path} has no rows") from None
     for key in usual:
-        if isinstance(found.get(key), list if is_chat else str):
+        if isinstance(row.get(key), list if is_chat else str):
             return key
     if is_chat:
         # Prompts and completions; what else it may be, the reading of rows reports.
         return usual[0]
-    keys = ", ".join(f"`{key}`" for key in found) or "none"
-    if isinstance(found.get(_CHAT_FIELDS[0]), list):
+    keys = ", ".join(f"`{key}`" for key in row) or "none"
+    if isinstance(row.get(_CHAT_FIELDS[0]), list):
         raise UsageError(f"{path} holds chats: pass --for chats")
     raise UsageError(f"{path}: {' or '.join(f'`{key}`' for key in usual)} is not among its keys: {keys}")

@@ -80,17 +80,17 @@ def with_findings(checked: Checked, deep: Deep) -> Checked:
 
 def with_smaller(checked: Checked, smaller: Iterable[Checked]) -> Checked:
     """An elastic plan with the rehearsal's findings on its smaller meshes, each once."""
-    found = list(checked.diagnostics)
+    findings = list(checked.diagnostics)
     for one in smaller:
         assert one.plan is not None, "it has checked clean before"
         note = shrinking_note(one.plan)
-        known = {(other.code, other.primary) for other in found}
+        known = {(other.code, other.primary) for other in findings}
         errors = (new for new in one.diagnostics if new.severity is Severity.ERROR)
-        found.extend(
+        findings.extend(
             replace(new, notes=(*new.notes, note)) for new in errors if (new.code, new.primary) not in known
         )
-    graph = None if has_errors(found) else checked.graph
-    return replace(checked, diagnostics=in_order(found), graph=graph)
+    graph = None if has_errors(findings) else checked.graph
+    return replace(checked, diagnostics=in_order(findings), graph=graph)
 
 
 @contextlib.contextmanager
@@ -144,21 +144,21 @@ def read_data(
     from planc.data_view.text import summary_row
 
     nowhere = checked.sources[path].start()
-    found: list[Diagnostic] = []
+    added: list[Diagnostic] = []
     rows: list[Row] = []
     for span, opened in openings(checked.graph, base=Path(path).parent, runs_extensions=runs_extensions):
         try:
             part = opened()
         except DataError as error:
             if is_asked:
-                found.append(UNUSABLE.at(span or nowhere, error.message, help=error.help))
+                added.append(UNUSABLE.at(span or nowhere, error.message, help=error.help))
             else:
                 rows.append(("data", f"not read: {error.message}"))
             continue
         seen, more = findings(part, nowhere=nowhere)
-        found += more
+        added += more
         if seen is not None:
             rows.append(summary_row(seen))
-    diagnostics = in_order((*checked.diagnostics, *found))
+    diagnostics = in_order((*checked.diagnostics, *added))
     graph = None if has_errors(diagnostics) else checked.graph
     return replace(checked, diagnostics=diagnostics, graph=graph), tuple(rows)

@@ -38,17 +38,17 @@ def plan_files(names: Sequence[str]) -> tuple[PlanFile, ...]:
     """
     if STDIN in names and len(names) > 1:
         raise UsageError("`-` (stdin) can't be combined with other files")
-    found: list[PlanFile] = []
+    files: list[PlanFile] = []
     for name in names:
         if name == STDIN or not name or not os.path.isdir(name):
             # As a finding names the file: `./x.plan` is `x.plan`.
-            found.append(PlanFile(str(Path(name))))
+            files.append(PlanFile(str(Path(name))))
             continue
         listed = [PlanFile(path, is_listed=True) for path in _plans_in(name)]
         if not listed:
             raise UsageError(f"no {SUFFIX} file in `{name}`")
-        found.extend(listed)
-    return tuple(found)
+        files.extend(listed)
+    return tuple(files)
 
 
 def _plans_in(directory: str) -> Iterator[str]:

@@ -64,20 +64,20 @@ def show(graph: Graph, base: Path, arguments: Namespace) -> int:
     if arguments.row is None and arguments.sequence is None:
         _show_samples(chosen, arguments)
         return CLEAN
-    found = _sequence(chosen, arguments) if arguments.row is None else _row(chosen, arguments)
+    shown = _sequence(chosen, arguments) if arguments.row is None else _row(chosen, arguments)
     if arguments.html is not None:
         from planc.report.data import shown_page
 
-        write_page(arguments.html, shown_page(f"The data of {arguments.plan}", found))
+        write_page(arguments.html, shown_page(f"The data of {arguments.plan}", shown))
     elif arguments.output_format == "json":
-        documents = [one.data() for one in found]
+        documents = [one.data() for one in shown]
         print(json.dumps(documents[0] if len(documents) == 1 else {"documents": documents}))
     else:
         # Imported here because it imports numpy, as below.
         from planc.data_view.text import shown_text
 
         is_colored = wants_color(sys.stdout)
-        print("\n\n".join(shown_text(one, is_colored=is_colored, is_whole=True) for one in found))
+        print("\n\n".join(shown_text(one, is_colored=is_colored, is_whole=True) for one in shown))
     return CLEAN
 
 

@@ -75,14 +75,14 @@ def changed_plans(revision: str) -> tuple[ChangedPlan, ...]:
         for path, tree in trees.items():
             if tree is not None and not is_part(tree):
                 because[path] += tuple(file for file in _model_files(top, path, tree) if file in models)
-    found = [
+    edited = [
         ChangedPlan(renames.get(path, path), path, because.get(path, ()), path in included)
         for path in present
         if path in renames or because.get(path)
         if not is_part(trees[path])
     ]
     gone = [ChangedPlan(old, None) for new, old in _gone(renames, present)]
-    return tuple(sorted((*found, *gone), key=lambda plan: plan.path))
+    return tuple(sorted((*edited, *gone), key=lambda plan: plan.path))
 
 
 def _require_inside(top: Path, paths: Sequence[str]) -> None:

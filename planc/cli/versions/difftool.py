@@ -120,21 +120,21 @@ def trees_of(texts: Mapping[str, Path], repository: Repository) -> tuple[Tree, .
     # Git passes the working tree's file for a committed version that is equal to it.
     is_here = all(_is_same_file(file, repository.top / path) for path, file in texts.items())
     blobs = {path: git("hash-object", f"--path={path}", "--", str(file)) for path, file in texts.items()}
-    found: list[str | None] = [None] if is_here else []
-    found.extend(_revisions({path: blob.decode().strip() for path, blob in blobs.items()}))
-    if not found:
+    revisions: list[str | None] = [None] if is_here else []
+    revisions.extend(_revisions({path: blob.decode().strip() for path, blob in blobs.items()}))
+    if not revisions:
         texts_here = {path: source.text for path, file in texts.items() if (source := read_source(file)[0])}
         return (Tree(repository, None, texts_here, HERE),)
-    first = Tree(repository, found[0])
+    first = Tree(repository, revisions[0])
     included = {file for path in texts for file in included_files(path, first)}
     models = {file for path in texts for file in _model_files(path, first)}
     distinct = {
         (_content(revision, included, repository), _model_content(revision, models, repository)): revision
-        for revision in reversed(found)
+        for revision in reversed(revisions)
     }
     if len(distinct) == 1:
-        return (Tree(repository, found[0]),)
-    kept = [revision for revision in found if revision in distinct.values()][:_MAX_TREES]
+        return (Tree(repository, revisions[0]),)
+    kept = [revision for revision in revisions if revision in distinct.values()][:_MAX_TREES]
     text = "several revisions have this text; included files and the model are read"
     return tuple(Tree(repository, one, note=f"{text} {_where(one)}") for one in kept)
 
@@ -327,14 +327,14 @@ def _read(
     if source is None:
         return None, Checked({}, problems)
     source = SourceFile(name, source.text)
-    found: list[Checked] = []
+    incomplete: list[Checked] = []
     for tree in trees:
         checked, note = _check(tree, source, path, settings=settings, world_size=world_size)
         side = side_of(checked, name=name)
         if side is not None:
             return replace(side, note="; ".join(filter(None, (tree.note, note)))), checked
-        found.append(checked)
-    return None, found[0]
+        incomplete.append(checked)
+    return None, incomplete[0]
 
 
 def _check(

@@ -165,13 +165,15 @@ def _inventory(
         models.base = base / artifact.base
         known = models.known()
     try:
-        found = known.get(side.model.path)
+        inventory = known.get(side.model.path)
     except InventoryError:
         return None
-    if found.config_digest != side.model.config_digest:
+    if inventory.config_digest != side.model.config_digest:
         return None
     op = side.graph.adapters
-    return with_adapters(found, frozenset(op.modules), rank=op.rank, dropout=op.dropout) if op else found
+    return (
+        with_adapters(inventory, frozenset(op.modules), rank=op.rank, dropout=op.dropout) if op else inventory
+    )
 
 
 def committed(path: str) -> str:

@@ -55,7 +55,7 @@ class AllReduceGradients(Op):
         `parameters` are (name, dtype, bytes before sharding) in the model's order. Backward computes their
         gradients from the last to the first.
         """
-        found: list[tuple[str, ...]] = []
+        full: list[tuple[str, ...]] = []
         bucket: dict[Hashable, list[str]] = {}
         bucket_bytes = 0
         for _, layer in groupby(reversed(tuple(parameters)), key=lambda one: self._layer_of(one[0])):
@@ -63,9 +63,9 @@ class AllReduceGradients(Op):
                 bucket.setdefault(dtype, []).append(name)
                 bucket_bytes += num_bytes
             if bucket_bytes >= self.bucket_bytes:
-                found += map(tuple, bucket.values())
+                full += map(tuple, bucket.values())
                 bucket, bucket_bytes = {}, 0
-        return (*found, *map(tuple, bucket.values()))
+        return (*full, *map(tuple, bucket.values()))
 
     def _layer_of(self, parameter: str) -> str:
         """`model.layers.0` of all parameters in it; empty outside of blocks."""

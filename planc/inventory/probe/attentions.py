@@ -49,22 +49,22 @@ class Observed:
 
 def attentions_of(observed: Observed) -> tuple[Attention, ...]:
     """The attentions that call transformers' interface."""
-    found = dict(observed.calls)
+    calls = dict(observed.calls)
     # Chunked attention is cut by masks only, which a call without a mask does not show.
     is_chunked = "chunked_attention" in (getattr(observed.config, "layer_types", None) or ())
     chunked = ("chunked_attention",) if is_chunked else ()
     named = dict(observed.model.named_modules())
     cores = [
-        Core(named[fqn], projections, (found[named[fqn]].num_heads, found[named[fqn]].num_kv_heads))
+        Core(named[fqn], projections, (calls[named[fqn]].num_heads, calls[named[fqn]].num_kv_heads))
         for fqn in observed.cores
         if (projections := _projections(observed, named, fqn))
     ]
     fixed = fixed_heads(cores, run=lambda: _heads_of_calls(observed))
-    fused = {core.attention for core in cores if _is_fused(core, found[core.attention])}
+    fused = {core.attention for core in cores if _is_fused(core, calls[core.attention])}
     # Parts of a fused projection may have the right shapes and the wrong contents.
     tried = _counts(observed, [core for core in cores if core.attention in fixed | fused])
     fixed |= {core.attention for core in cores if core.attention in fused and core.parts > 1}
-    shared_kv = _shared_kv(observed, {fqn: found[module] for fqn, module in named.items() if module in found})
+    shared_kv = _shared_kv(observed, {fqn: calls[module] for fqn, module in named.items() if module in calls})
     return tuple(
         Attention(
             fqn,
@@ -79,7 +79,7 @@ def attentions_of(observed: Observed) -> tuple[Attention, ...]:
             shared_kv.get(fqn),
         )
         for fqn, module in named.items()
-        if (call := found.get(module)) is not None
+        if (call := calls.get(module)) is not None
     )
 
 

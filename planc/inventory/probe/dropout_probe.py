@@ -60,20 +60,20 @@ def training_of(
     model: PreTrainedModel, *, recorded: Collection[str] = (), size: tuple[int, int] = (1, NUM_TOKENS)
 ) -> Training:
     """One forward in training. Sources are among the `recorded` modules; the model is left in evaluation."""
-    found, tracker = Training(), SourceTracker()
+    training, tracker = Training(), SourceTracker()
     inputs = {"input_ids": torch.zeros(size, dtype=torch.long, device="meta")}
     model.train()
     with ExitStack() as stack:
         stack.callback(model.train, False)
-        running = stack.enter_context(_running(model, found.visits))
+        running = stack.enter_context(_running(model, training.visits))
         for fqn in recorded:
             handle = model.get_submodule(fqn).register_forward_hook(partial(_mark, tracker, fqn))
             stack.callback(handle.remove)
         stack.enter_context(tracker)
-        stack.enter_context(_Calls(found, running, tracker))
-        stack.enter_context(_Others(found))
+        stack.enter_context(_Calls(training, running, tracker))
+        stack.enter_context(_Others(training))
         run_again(model, inputs)
-    return found
+    return training
 
 
 def draws_of(model: PreTrainedModel, *, recorded: Collection[str] = ()) -> dict[str, tuple[Draw, ...]]:
@@ -84,7 +84,7 @@ def draws_of(model: PreTrainedModel, *, recorded: Collection[str] = ()) -> dict[
     """
     first, *others = (training_of(model, recorded=recorded, size=size) for size in _SIZES)
     order = {fqn: index for index, (fqn, _) in enumerate(model.named_modules())}
-    found: dict[str, list[Draw]] = {}
+    draws_by_fqn: dict[str, list[Draw]] = {}
     for index, call in enumerate(first.calls):
         if call.probability == 0:
             continue
@@ -93,8 +93,8 @@ def draws_of(model: PreTrainedModel, *, recorded: Collection[str] = ()) -> dict[
         is_placed = is_same and _runs_in_order(call, first.visits, model)
         dims = _dims([one.shape for one in same_call]) if is_placed else ()
         sources = tuple(sorted(call.sources, key=order.__getitem__))
-        found.setdefault(call.fqn, []).append(Draw(call.probability, dims, sources))
-    return {fqn: tuple(draws) for fqn, draws in found.items()}
+        draws_by_fqn.setdefault(call.fqn, []).append(Draw(call.probability, dims, sources))
+    return {fqn: tuple(draws) for fqn, draws in draws_by_fqn.items()}
 
 
 def _runs_in_order(call: Call, visits: Counter[str], model: nn.Module) -> bool:

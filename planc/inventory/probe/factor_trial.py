@@ -111,16 +111,16 @@ def smallest_sets(
     names: Sequence[str], works: Callable[[tuple[str, ...]], bool]
 ) -> Iterator[tuple[str, ...]]:
     """The smallest sets of attributes with which a trial works."""
-    num_trials, found = 0, False
+    num_trials, has_worked = 0, False
     for size in range(min(_MAX_ATTRIBUTES, len(names)) + 1):
         for attributes in itertools.combinations(names, size):
             num_trials += 1
             if num_trials > _MAX_TRIALS:
                 return
             if works(attributes):
-                found = True
+                has_worked = True
                 yield attributes
-        if found:
+        if has_worked:
             return
 
 

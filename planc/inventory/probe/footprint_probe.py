@@ -31,9 +31,11 @@ _MAX_OWN = 16
 
 
 def watch_activations(
-    named: Mapping[str, nn.Module], sources: Callable[[object], frozenset[str]], found: dict[str, nn.Module]
+    named: Mapping[str, nn.Module],
+    sources: Callable[[object], frozenset[str]],
+    functions: dict[str, nn.Module],
 ) -> None:
-    """Fill `found` while the model runs: by linear layer, the activation function that reads its output.
+    """Fill `functions` while the model runs: by linear layer, the activation function that reads its output.
 
     `sources` gives the modules that reached a tensor.
     """
@@ -45,7 +47,7 @@ def watch_activations(
         layers, width = sources(args[0]), args[0].shape[-1]
         # Half of the output, where one layer makes a gate and its factor.
         if len(layers) == 1 and widths.get(layer := next(iter(layers))) in (width, 2 * width):
-            found[layer] = module
+            functions[layer] = module
 
     for module in named.values():
         if _may_be_activation(module):
@@ -106,14 +108,14 @@ def _of_each(
     width: Callable[[nn.Module], int] = lambda _: _FEATURES,
 ) -> dict[str, Footprint]:
     by_code: dict[tuple[type[nn.Module], str, int], Footprint | None] = {}
-    found: dict[str, Footprint] = {}
+    footprints: dict[str, Footprint] = {}
     for fqn, module in modules.items():
         key = type(module), repr(module), width(module)
         if key not in by_code:
             by_code[key] = measure(module)
         if (footprint := by_code[key]) is not None:
-            found[fqn] = footprint
-    return found
+            footprints[fqn] = footprint
+    return footprints
 
 
 def _may_be_activation(module: nn.Module) -> bool:

@@ -55,13 +55,13 @@ def _unreached(model: PreTrainedModel, instead: Mapping[str, str]) -> frozenset[
 
 def _leaves(root: Any) -> set[int]:
     """The ids of the tensors whose gradients a backward from here would add up."""
-    found: set[int] = set()
+    leaves: set[int] = set()
     seen, waiting = {root}, [root]
     while waiting:
         node = waiting.pop()
         if (leaf := getattr(node, "variable", None)) is not None:
-            found.add(id(leaf))
+            leaves.add(id(leaf))
         nodes = {one for one, _ in node.next_functions if one is not None} - seen
         seen |= nodes
         waiting += nodes
-    return found
+    return leaves

@@ -90,14 +90,14 @@ def upstream(fqn: str, *, within: str, inputs: Mapping[str, frozenset[str]]) -> 
 
     `inputs` names what feeds each module directly.
     """
-    found: set[str] = set()
+    reaching: set[str] = set()
     waiting = [fqn]
     while waiting:
         for source in inputs.get(waiting.pop(), frozenset()):
-            if source.startswith(f"{within}.") and source not in found:
-                found.add(source)
+            if source.startswith(f"{within}.") and source not in reaching:
+                reaching.add(source)
                 waiting.append(source)
-    return frozenset(found)
+    return frozenset(reaching)
 
 
 def _failed(

@@ -67,7 +67,7 @@ def read_by_layers(model: PreTrainedModel, blocks: Sequence[str]) -> frozenset[s
         return not reader.startswith(inner)
 
     running: list[str] = []
-    found: set[str] = set()
+    read: set[str] = set()
 
     class Reads(TorchFunctionMode):
         def __torch_function__(
@@ -77,7 +77,7 @@ def read_by_layers(model: PreTrainedModel, blocks: Sequence[str]) -> frozenset[s
                 for value in (*args, *(kwargs or {}).values()):
                     names = owners.get(id(value), set())
                     if names and names.isdisjoint(running) and is_on_stream(running[-1]):
-                        found.update(names)
+                        read.update(names)
             return func(*args, **(kwargs or {}))
 
     with contextlib.ExitStack() as stack:
@@ -86,7 +86,7 @@ def read_by_layers(model: PreTrainedModel, blocks: Sequence[str]) -> frozenset[s
             stack.callback(module.register_forward_hook(_leaving(running)).remove)
         with Reads():
             run_again(model)
-    return frozenset(found)
+    return frozenset(read)
 
 
 def _entering(running: list[str], fqn: str) -> Callable[..., None]:

@@ -98,11 +98,11 @@ def _without_experts(model: nn.Module, experts: Iterable[str]) -> Iterator[None]
 
 def _gated_norms(model: PreTrainedModel) -> frozenset[str]:
     """The norms that a forward gives several tensors."""
-    found: set[str] = set()
+    norms: set[str] = set()
 
     def note(fqn: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if _is_gated(args, kwargs):
-            found.add(fqn)
+            norms.add(fqn)
 
     with contextlib.ExitStack() as stack:
         for fqn, module in model.named_modules():
@@ -110,7 +110,7 @@ def _gated_norms(model: PreTrainedModel) -> frozenset[str]:
                 hook = module.register_forward_pre_hook(partial(note, fqn), with_kwargs=True)
                 stack.callback(hook.remove)
         run_again(model)
-    return frozenset(found)
+    return frozenset(norms)
 
 
 def _is_gated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -126,7 +126,7 @@ def _own_codes(
 ) -> dict[str, tuple[OwnCode, OwnCode]]:
     """Around a fused kernel, and with the model's own attention function, which `attending` modules call."""
     by_nature: dict[object, tuple[OwnCode, OwnCode]] = {}
-    found: dict[str, tuple[OwnCode, OwnCode]] = {}
+    codes: dict[str, tuple[OwnCode, OwnCode]] = {}
     for fqn, module in named.items():
         calls, is_layer = called[fqn], fqn.rpartition(".")[0] in blocks
         # A model's own code may raise anything where it runs by itself.
@@ -138,8 +138,8 @@ def _own_codes(
                     with _eager(model):
                         eager = _measured(module, calls, ())
                 by_nature[kind] = around, eager
-            found[fqn] = by_nature[kind]
-    return found
+            codes[fqn] = by_nature[kind]
+    return codes
 
 
 def _stem_codes(
@@ -149,15 +149,15 @@ def _stem_codes(
     called: Mapping[str, _Calls],
 ) -> dict[str, tuple[OwnCode, OwnCode]]:
     """The own code of what holds layers, without them: each passes on the hidden states that it takes."""
-    found: dict[str, tuple[OwnCode, OwnCode]] = {}
+    codes: dict[str, tuple[OwnCode, OwnCode]] = {}
     for fqn, stem in stems.items():
         own = [block for block in blocks if block.rpartition(".")[0] == fqn]
         layers = {one: named[one] for one in called if one.rpartition(".")[0] in own}
         apart = (*layers.values(), *filter(_is_part, stem.children()))
         with contextlib.suppress(Exception), _passing_on(layers, called):
             code = _measured(stem, called[fqn], apart)
-            found[fqn] = code, code
-    return found
+            codes[fqn] = code, code
+    return codes
 
 
 @contextlib.contextmanager
@@ -220,17 +220,17 @@ def _calls(model: PreTrainedModel, named: Mapping[str, nn.Module]) -> dict[str, 
 
 
 def _calls_on(model: PreTrainedModel, named: Mapping[str, nn.Module], length: int) -> dict[str, _Call]:
-    found: dict[str, _Call] = {}
+    calls: dict[str, _Call] = {}
 
     def note(fqn: str) -> Callable[..., None]:
-        return lambda _, args, kwargs, output: found.update({fqn: _Call((args, kwargs), output)})
+        return lambda _, args, kwargs, output: calls.update({fqn: _Call((args, kwargs), output)})
 
     with contextlib.ExitStack() as stack:
         for fqn, module in named.items():
             stack.callback(module.register_forward_hook(note(fqn), with_kwargs=True).remove)
         ids = torch.zeros(_BATCH, length, dtype=torch.long, device="meta")
         run_again(model, {"input_ids": ids}, with_gradients=True)
-    return found
+    return calls
 
 
 def _measured(module: nn.Module, calls: _Calls, apart: Collection[nn.Module]) -> OwnCode:

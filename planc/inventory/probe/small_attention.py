@@ -85,7 +85,7 @@ def _tried(
     if len(layers) > MAX_LAYERS:
         return {}
     waiting = {f"{block}.{layers.index(layer)}.{rest}": nature for nature, (layer, rest) in places.items()}
-    found: dict[str, _Found] = {}
+    results: dict[str, _Found] = {}
     for dtype in LIMITS:
         try:
             num_layers = len(model.get_submodule(block))
@@ -105,8 +105,8 @@ def _tried(
                 works = None
             if works is not None:
                 del waiting[fqn]
-                found |= dict.fromkeys(alike[nature], works)
-    return found
+                results |= dict.fromkeys(alike[nature], works)
+    return results
 
 
 def _nature(attention: nn.Module) -> tuple[object, ...]:
@@ -191,12 +191,12 @@ def small_model(
 
 def calls_of(model: PreTrainedModel, fqns: Sequence[str]) -> Mapping[str, Call]:
     """Return the arguments that a forward passes to these attentions, each called once."""
-    found: dict[str, list[Call]] = {fqn: [] for fqn in fqns}
+    calls_by_fqn: dict[str, list[Call]] = {fqn: [] for fqn in fqns}
     ids = token_ids(model, length=_LENGTH)
 
     def recorder(fqn: str) -> Any:
         def record(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-            found[fqn].append(Call(module, named_arguments(module, arguments, keywords), _BATCH))
+            calls_by_fqn[fqn].append(Call(module, named_arguments(module, arguments, keywords), _BATCH))
 
         return record
 
@@ -208,7 +208,7 @@ def calls_of(model: PreTrainedModel, fqns: Sequence[str]) -> Mapping[str, Call]:
     finally:
         for handle in handles:
             handle.remove()
-    return {fqn: calls[0] for fqn, calls in found.items() if len(calls) == 1}
+    return {fqn: calls[0] for fqn, calls in calls_by_fqn.items() if len(calls) == 1}
 
 
 def token_ids(model: PreTrainedModel, *, length: int) -> Tensor:

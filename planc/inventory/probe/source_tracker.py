@@ -72,14 +72,14 @@ class SourceTracker(TorchFunctionMode):
 
 def _bases(value: Any) -> list[Tensor]:
     """The tensors in a value, a tensor or a nest of containers; of a view, its base."""
-    found: list[Tensor] = []
+    bases: list[Tensor] = []
     waiting = [value]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, Tensor):
-            found.append(one if (base := one._base) is None else base)
-        elif isinstance(one, tuple | list):
-            waiting.extend(one)
-        elif not isinstance(one, _PLAIN) and isinstance(one, Mapping):
-            waiting.extend(one.values())
-    return found
+        item = waiting.pop()
+        if isinstance(item, Tensor):
+            bases.append(item if (base := item._base) is None else base)
+        elif isinstance(item, tuple | list):
+            waiting.extend(item)
+        elif not isinstance(item, _PLAIN) and isinstance(item, Mapping):
+            waiting.extend(item.values())
+    return bases

@@ -105,15 +105,15 @@ class Grid(Record):
         if [len(place) for place in places] == list(counts):
             return self.ranks()
         ends = list(accumulate(count for _, _, count in self.writers))
-        found: set[int] = set()
+        writers: set[int] = set()
         for indices in product(*places):
             cell = 0
             for index, count in zip(indices, counts, strict=True):
                 cell = cell * count + index
             run = bisect_right(ends, cell)
             first, stride, count = self.writers[run]
-            found.add(first + stride * (cell - ends[run] + count))
-        return found
+            writers.add(first + stride * (cell - ends[run] + count))
+        return writers
 
 
 def grid_of(shape: tuple[int, ...], writers: Mapping[Box, int]) -> Grid:
@@ -150,16 +150,16 @@ def _runs(lengths: Iterable[int]) -> tuple[tuple[int, int], ...]:
 
 
 def _progressions(ranks: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
-    found: list[tuple[int, int, int]] = []
+    progressions: list[tuple[int, int, int]] = []
     for rank in ranks:
-        if found:
-            first, stride, count = found[-1]
+        if progressions:
+            first, stride, count = progressions[-1]
             step = rank - first if count == 1 else stride
             if step >= 0 and rank == first + step * count:
-                found[-1] = (first, step, count + 1)
+                progressions[-1] = (first, step, count + 1)
                 continue
-        found.append((rank, 0, 1))
-    return tuple(found)
+        progressions.append((rank, 0, 1))
+    return tuple(progressions)
 
 
 def _piece(cuts: Iterable[tuple[int, int]], index: int) -> tuple[int, int]:

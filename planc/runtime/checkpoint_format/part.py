@@ -47,17 +47,17 @@ def shard_name(rank: int) -> str:
 
 def chunks_of(contents: Contents, *, rank: int) -> tuple[Chunk, ...]:
     """The chunks that a rank writes, in the order of its file."""
-    found = []
+    unplaced = []
     boxes: dict[int, tuple[Box, ...]] = {}
     for name, tensor in contents.tensors.items():
         if tensor.grid not in boxes:
             boxes[tensor.grid] = tuple(contents.grids[tensor.grid].boxes_of(rank))
         for box in boxes[tensor.grid]:
             key = f"{name}@{','.join(map(str, box.offsets))}"
-            found.append((name, box, Entry(key, tensor.dtype, box.sizes)))
+            unplaced.append((name, box, Entry(key, tensor.dtype, box.sizes)))
     # Wider elements first, as `encode_header` needs.
-    found.sort(key=lambda one: (-one[2].element_bytes, one[2].key))
-    return tuple(_placed(found))
+    unplaced.sort(key=lambda one: (-one[2].element_bytes, one[2].key))
+    return tuple(_placed(unplaced))
 
 
 def header_of(chunks: tuple[Chunk, ...]) -> bytes:

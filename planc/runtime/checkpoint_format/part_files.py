@@ -101,16 +101,16 @@ def write_part(
         ThreadPoolExecutor(1) as hasher,
     ):
         stream.write(header)
-        for chunk, one in zip(chunks, data, strict=True):
-            assert len(one) == chunk.entry.size_bytes, f"{chunk.entry.key} has {len(one)} bytes"
-            if len(one) < SMALL_BYTES:
-                hashes.append(sha256(one))
-                stream.write(one)
+        for chunk, content in zip(chunks, data, strict=True):
+            assert len(content) == chunk.entry.size_bytes, f"{chunk.entry.key} has {len(content)} bytes"
+            if len(content) < SMALL_BYTES:
+                hashes.append(sha256(content))
+                stream.write(content)
                 continue
             # Hashed while it is written.
-            hashing = hasher.submit(sha256, one)
+            hashing = hasher.submit(sha256, content)
             hashes.append(hashing)
-            stream.write(one)
+            stream.write(content)
             # At most this chunk is in memory when the next one comes.
             hashing.result()
         # fsync does not write what Python still buffers.

@@ -173,13 +173,15 @@ def _invalid_manifest(directory: Path, *, error: ValidationError, content: str) 
 def _other_format(directory: Path, *, content: str) -> CorruptCheckpointError:
     try:
         fields = loads(content)
-        found, version = (str(fields[name])[:_MAX_SHOWN] for name in ("format_version", "planc_version"))
+        format_version, version = (
+            str(fields[name])[:_MAX_SHOWN] for name in ("format_version", "planc_version")
+        )
     except (ValueError, KeyError, TypeError):
         return CorruptCheckpointError(
             f"{directory / MANIFEST_NAME} is not in format {FORMAT_VERSION}", help=ANOTHER_STEP
         )
     return CorruptCheckpointError(
-        f"{directory / MANIFEST_NAME} is in format {found}, written by planc {version}; "
+        f"{directory / MANIFEST_NAME} is in format {format_version}, written by planc {version}; "
         f"this planc reads format {FORMAT_VERSION}",
         help="load it with the planc version that saved it, and convert it: planc checkpoint convert --dcp",
     )

@@ -140,22 +140,22 @@ def source_templates(
     if source.template == "none":
         return {}
     if source.template == "auto":
-        found = {name: own[name] for name in (DEFAULT_TEMPLATE, TOOLS_TEMPLATE) if name in own}
-        if own and not found:
+        templates = {name: own[name] for name in (DEFAULT_TEMPLATE, TOOLS_TEMPLATE) if name in own}
+        if own and not templates:
             raise DataError(
                 f"the tokenizer {tokenizer} has no chat template `{DEFAULT_TEMPLATE}`",
                 help=f'name one of its own in `chat(..., template = "NAME")`: {", ".join(own)}',
             )
-        if not found:
+        if not templates:
             raise DataError(
                 f"the tokenizer {tokenizer} has no chat template",
                 help="use one with a chat_template.jinja, or a chat_template in tokenizer_config.json; or "
                 'name a file in `chat(..., template = "chat_template.jinja")`; `none` reads texts alone',
             )
     else:
-        found = {DEFAULT_TEMPLATE: _named_template(source.template, own, base=base, reads=reads)}
+        templates = {DEFAULT_TEMPLATE: _named_template(source.template, own, base=base, reads=reads)}
     trains_ends = source.trains_ends
-    return {name: replace(one, date=source.date, trains_ends=trains_ends) for name, one in found.items()}
+    return {name: replace(one, date=source.date, trains_ends=trains_ends) for name, one in templates.items()}
 
 
 def _named_template(name: str, own: Templates, *, base: Path, reads: Reads | None) -> ChatTemplate:

@@ -100,21 +100,21 @@ def _kind(row: Mapping[str, object], *, field: str | None, origin: str) -> tuple
             names = ", ".join(row) or "none"
             raise ChatRowError(f'{origin} has no field "{field}"', help=f"name one of its fields: {names}")
         return (field,)
-    found: list[tuple[str, ...]] = [(name,) for name in _LISTS if name in row]
+    kinds: list[tuple[str, ...]] = [(name,) for name in _LISTS if name in row]
     if any(name in row for name in _PAIR):
         missing = [name for name in _PAIR if name not in row]
         if missing:
             hints = _hints(row)
             text, help = f'{origin} has no "{missing[0]}"', "write both `prompt` and `completion`"
             raise ChatRowError(text, help="; ".join((*hints, *(() if hints else (help,)))))
-        found.append(_PAIR)
-    if len(found) > 1:
-        names = " and ".join(f'"{one[0]}"' for one in found)
+        kinds.append(_PAIR)
+    if len(kinds) > 1:
+        names = " and ".join(f'"{one[0]}"' for one in kinds)
         raise ChatRowError(
             f"{origin} has {names}, which are conversations both",
             help="name one of them as `field` in `chat(...)`, and list the other in `ignore`",
         )
-    if not found:
+    if not kinds:
         hints = _hints(row)
         names = ", ".join(row) or "none"
         raise ChatRowError(
@@ -122,7 +122,7 @@ def _kind(row: Mapping[str, object], *, field: str | None, origin: str) -> tuple
             help="; ".join(hints)
             or f"name the key of its messages as `field` in `chat(...)`: it has {names}",
         )
-    return found[0]
+    return kinds[0]
 
 
 def _hints(keys: Iterable[str]) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ def _messages(value: object, *, reading: Reading, origin: str) -> tuple[Messages
             f"{origin} is not a list of messages",
             help='write [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]',
         )
-    found: Messages = []
+    messages: Messages = []
     trained: list[bool] = []
     for number, one in enumerate(value, start=1):
         where = f"message {number} in {origin}"
@@ -179,8 +179,8 @@ def _messages(value: object, *, reading: Reading, origin: str) -> tuple[Messages
         # As transformers does: templates take a key without a value for a text.
         keys = {key: part for key, part in one.items() if part is not None and key not in reading.ignore}
         trained.append(_weight(keys, origin=where))
-        found.append(_message(keys, origin=where))
-    return found, trained
+        messages.append(_message(keys, origin=where))
+    return messages, trained
 
 
 def _weight(message: Mapping[str, Any], *, origin: str) -> bool:

@@ -264,17 +264,17 @@ def encode(
     """
     end, bad = tokenizer.end_of_document, bad or BadDocuments()
     ahead = _Ahead(documents, bad)
-    for number, found in enumerate(_tokens(ahead, tokenizer)):
+    for number, tokens in enumerate(_tokens(ahead, tokenizer)):
         origin = ahead.origins.popleft()
-        if isinstance(found, Fault):
-            bad.add(DataError(f"{origin} {found.reason}", help=found.help), number=number)
+        if isinstance(tokens, Fault):
+            bad.add(DataError(f"{origin} {tokens.reason}", help=tokens.help), number=number)
             continue
-        ids, is_target = found.ids, found.is_target
+        ids, is_target = tokens.ids, tokens.is_target
         if is_target is None:
             ids = np.append(ids, end)
         elif not len(ids) or ids[-1] != end:
-            ids, is_target = np.append(ids, end), np.append(is_target, found.trains_end)
-        yield Encoded(ids, is_target, found.num_text_bytes, origin, found.unread, found.stops)
+            ids, is_target = np.append(ids, end), np.append(is_target, tokens.trains_end)
+        yield Encoded(ids, is_target, tokens.num_text_bytes, origin, tokens.unread, tokens.stops)
     if ahead.error is not None:
         raise ahead.error
 

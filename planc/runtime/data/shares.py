@@ -36,13 +36,13 @@ class Shares:
     def totals(self, block: int) -> tuple[int, ...]:
         """The sequences of each source in all blocks before `block`: rounded, the rest for the heaviest."""
         positions = block * BLOCK
-        found = [
+        totals = [
             (2 * positions * numerator + self.denominator) // (2 * self.denominator)
             for numerator in self.numerators
         ]
         heaviest = self.numerators.index(max(self.numerators))
-        found[heaviest] = positions - (sum(found) - found[heaviest])
-        return tuple(found)
+        totals[heaviest] = positions - (sum(totals) - totals[heaviest])
+        return tuple(totals)
 
 
 @dataclass(frozen=True, slots=True)

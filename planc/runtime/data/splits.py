@@ -88,19 +88,19 @@ class _Lengths(dict[str, int]):
 
 def _files(patterns: tuple[str, ...], *, name: str, subset: str | None, base: Path) -> Files:
     """The files of the split `name`: directories have several splits, and other files are all of `train`."""
-    found: dict[str, Path] = {}
+    files_by_name: dict[str, Path] = {}
     for pattern in patterns:
         if (base / pattern).is_dir():
             files = _directory_files(base / pattern, split=name, subset=subset, label=pattern)
-            found.update((f"{pattern.rstrip('/')}/{one}", base / pattern / one) for one in files)
+            files_by_name.update((f"{pattern.rstrip('/')}/{one}", base / pattern / one) for one in files)
             continue
         if name != _TRAIN:
             raise DataError(
                 f"split `{name}` of `{pattern}`: files have the split `train` alone",
                 help="name a dataset's directory, or leave `split` out",
             )
-        found.update((file, base / file) for file in matched_files((pattern,), base=base))
-    return tuple(found.items())
+        files_by_name.update((file, base / file) for file in matched_files((pattern,), base=base))
+    return tuple(files_by_name.items())
 
 
 def _directory_files(folder: Path, *, split: str, subset: str | None, label: str) -> list[str]:

@@ -158,13 +158,13 @@ def differences(own: Iterable[Entry], expected: Iterable[Entry]) -> list[Differe
     """Return the entries in which two records differ, the most specific first."""
     ours, theirs = _by_name(own), _by_name(expected)
     kinds = get_args(Kind)
-    found = [
+    differing = [
         Difference(*key, ours.get(key), theirs.get(key))
         for key in sorted({*ours, *theirs}, key=lambda key: (kinds.index(key[0]), key[1]))
         if ours.get(key) != theirs.get(key)
     ]
-    telling = [one for one in found if one.kind not in _FOLLOWS]
-    return telling or found
+    telling = [one for one in differing if one.kind not in _FOLLOWS]
+    return telling or differing
 
 
 def deviation(rank: int, host: str, own: Iterable[Entry], expected: Iterable[Entry]) -> Deviation:

@@ -43,13 +43,13 @@ class Statements:
             with contextlib.suppress(RuntimeError):
                 self.store.set(f"statement/{topic}/{self.rank}", json.dumps(own))
             return [(self.rank, own)]
-        found = [(0, own)]
+        statements = [(0, own)]
         patience = _PATIENCE
         for rank in range(1, self.world_size):
             key = f"statement/{topic}/{rank}"
             try:
                 self.store.wait([key], patience)
-                found.append((rank, json.loads(self.store.get(key))))
+                statements.append((rank, json.loads(self.store.get(key))))
             except RuntimeError:  # torch's DistError is one
                 patience = timedelta(milliseconds=1)
-        return found
+        return statements

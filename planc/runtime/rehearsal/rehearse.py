@@ -84,17 +84,19 @@ def _measure(
 
 def _divided(graph: Graph, shapes: dict[str, tuple[int, ...]]) -> dict[MeshDim, tuple[int, ...]]:
     """The lengths that are chunked over each mesh dim: FSDP shards dimension 0, over tp the styles decide."""
-    found: dict[MeshDim, set[int]] = {}
+    lengths_by_dim: dict[MeshDim, set[int]] = {}
     for op in graph.setup:
         if isinstance(op, FullyShard):
             # Experts divide evenly over both factors of their mesh dim.
             for mesh_dim in (dim for dim in op.shard_over if isinstance(dim, MeshDim)):
-                found.setdefault(mesh_dim, set()).update(shape[0] for shape in shapes.values() if shape)
+                lengths_by_dim.setdefault(mesh_dim, set()).update(
+                    shape[0] for shape in shapes.values() if shape
+                )
         elif isinstance(op, ShardTensorParallel):
             for fqn in op.modules:
                 lengths = _lengths(op, {name: shapes.get(f"{fqn}.{name}", ()) for name, _ in op.parameters})
-                found.setdefault(op.over[0], set()).update(lengths)
-    return {mesh_dim: tuple(sorted(lengths)) for mesh_dim, lengths in found.items()}
+                lengths_by_dim.setdefault(op.over[0], set()).update(lengths)
+    return {mesh_dim: tuple(sorted(lengths)) for mesh_dim, lengths in lengths_by_dim.items()}
 
 
 def _lengths(op: ShardTensorParallel, shapes: dict[str, tuple[int, ...]]) -> set[int]:

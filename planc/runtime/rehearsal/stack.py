@@ -119,37 +119,37 @@ def _is_held_with_others(layer: str, graph: Graph) -> bool:
 
 def _treatment(graph: Graph) -> dict[str, list[object]]:
     """Return what setup does to each module and parameter, by fqn."""
-    found: dict[str, list[object]] = defaultdict(list)
+    treatment: dict[str, list[object]] = defaultdict(list)
     for index, op in enumerate(graph.setup):
         match op:
             case ShardTensorParallel():
                 # Two ops that do the same to different modules are equal; the modules themselves differ
                 # enough.
                 for fqn in op.modules:
-                    found[fqn].append((op.name, op.use, op.parameters))
+                    treatment[fqn].append((op.name, op.use, op.parameters))
             case AttachDropout():
                 for fqn in op.modules:
-                    found[fqn].append((op.name, op.draws))
+                    treatment[fqn].append((op.name, op.draws))
             case ShareHeads():
                 for fqn in op.modules:
-                    found[fqn].append((op.name, op.counts, op.arguments))
+                    treatment[fqn].append((op.name, op.counts, op.arguments))
             case ShardExperts() | AttachAdapters():
                 for fqn in op.modules:
-                    found[fqn].append((op.name,))
+                    treatment[fqn].append((op.name,))
             case CheckpointActivations(mode=mode) | CompileModules(mode=mode):
                 for fqn in op.modules:
-                    found[fqn].append((op.name, mode))
+                    treatment[fqn].append((op.name, mode))
             case FullyShard(groups=groups):
                 for (fqn,) in (group for group in groups if len(group) == 1):
-                    found[fqn].append((op.name, index))
+                    treatment[fqn].append((op.name, index))
             case FreezeParameters(parameters=parameters):
                 for fqn in parameters:
-                    found[fqn].append((op.name,))
+                    treatment[fqn].append((op.name,))
             case BuildOptimizer(groups=groups):
                 for group in groups:
                     for fqn in group.parameters:
-                        found[fqn].append((op.name, group.weight_decay, group.lr))
-    return found
+                        treatment[fqn].append((op.name, group.weight_decay, group.lr))
+    return treatment
 
 
 def _within(treatment: dict[str, list[object]], layer: str) -> tuple[object, ...]:

@@ -169,15 +169,15 @@ class RunDirectory:
 
     def append_metrics(self, metrics: StepMetrics) -> None:
         # Not asdict, which copies what is only written, every step.
-        found = {name: getattr(metrics, name) for name in _METRICS}
-        found["evaluations"] = tuple(map(asdict, metrics.evaluations))
-        found["sources"] = tuple(
+        line = {name: getattr(metrics, name) for name in _METRICS}
+        line["evaluations"] = tuple(map(asdict, metrics.evaluations))
+        line["sources"] = tuple(
             {**asdict(source), "loss": None if source.loss is None else number(source.loss)}
             for source in metrics.sources
         )
         values: dict[str, Any] = {
             name: number(value) if isinstance(value, float) else value
-            for name, value in found.items()
+            for name, value in line.items()
             if value not in (None, (), {})
         }
         self._metrics.append(json.dumps(values))
@@ -185,14 +185,14 @@ class RunDirectory:
     def add_evaluation(self, evaluation: Evaluation, *, step: int) -> None:
         """Add a postponed evaluation to the line of its step, if metrics.jsonl has that line."""
         path = self._metrics.path
-        one = {**asdict(evaluation), "loss": number(evaluation.loss)}
+        new = {**asdict(evaluation), "loss": number(evaluation.loss)}
 
         def added(line: Line) -> bytes:
             if line.step != step:
                 return line.text + b"\n"
             entry = loads(line.text)
             others = [each for each in entry.get("evaluations", []) if each["label"] != evaluation.label]
-            return json.dumps({**entry, "evaluations": [*others, one]}).encode() + b"\n"
+            return json.dumps({**entry, "evaluations": [*others, new]}).encode() + b"\n"
 
         self.effort.attempt(
             f"add {evaluation.label} to {path}",

@@ -35,14 +35,14 @@ def obstacles(folder: Path, graph: Graph) -> tuple[Obstacle, ...]:
     """Find what would keep a run of `graph` in `folder` from resuming, saving or exporting. Read-only."""
     saves = [op for op in graph.save if isinstance(op, SaveCheckpoint)]
     resumes = any(isinstance(op, ResumeCheckpoint) for op in graph.setup)
-    found: list[Obstacle] = []
+    obstacles: list[Obstacle] = []
     if saves or resumes:
         prunes = any(op.keep_last is not None for op in saves)
-        found += _of_checkpoints(folder / CHECKPOINTS, prunes=prunes)
+        obstacles += _of_checkpoints(folder / CHECKPOINTS, prunes=prunes)
     names = [op.op.removeprefix("export.") for op in graph.save if isinstance(op, ExportHf | ExportAdapter)]
     if names:
-        found += _of_exports(folder / EXPORT, names)
-    return tuple(found)
+        obstacles += _of_exports(folder / EXPORT, names)
+    return tuple(obstacles)
 
 
 def num_kept(folder: Path) -> int:

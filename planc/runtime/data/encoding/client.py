@@ -291,17 +291,17 @@ def _parts(header: dict[str, Any], content: memoryview, *, have_targets: bool) -
     ids = np.frombuffer(content, dtype=_ID_TYPE, count=num_tokens).astype(np.int64)
     flags = np.frombuffer(content, dtype=np.bool_, offset=num_tokens * _ID_TYPE.itemsize)
     place = 0
-    for one in header["answers"]:
-        if "reason" in one:
-            yield Fault(one["reason"], one["help"])
+    for answer in header["answers"]:
+        if "reason" in answer:
+            yield Fault(answer["reason"], answer["help"])
             continue
-        part = slice(place, place + one["tokens"])
+        part = slice(place, place + answer["tokens"])
         place = part.stop
         yield Tokens(
             ids[part],
             flags[part] if have_targets else None,
-            one["bytes"],
-            trains_end=one.get("trains_end", True),
-            stops=one.get("stops", True),
-            unread=one.get("unread", ""),
+            answer["bytes"],
+            trains_end=answer.get("trains_end", True),
+            stops=answer.get("stops", True),
+            unread=answer.get("unread", ""),
         )

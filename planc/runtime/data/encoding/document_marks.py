@@ -42,29 +42,29 @@ def end_of_document(loaded: LoadedTokenizer, token: str | None) -> int:
     if token is not None:
         return _id_of(loaded, token, key="end_of_document")
     # Only special ones: some vocabularies hold "</s>" as the HTML tag.
-    found = tuple(token for token in _ENDS_OF_DOCUMENT if token in loaded.special)
-    if len(found) == 1:
-        return loaded.ids[found[0]]
+    ends = tuple(token for token in _ENDS_OF_DOCUMENT if token in loaded.special)
+    if len(ends) == 1:
+        return loaded.ids[ends[0]]
     after = around(loaded)[1]
-    if not found and len(after) == 1:
+    if not ends and len(after) == 1:
         return after[0]
-    fault = f"several ends of document: {', '.join(found)}" if found else "no known end of document"
+    fault = f"several ends of document: {', '.join(ends)}" if ends else "no known end of document"
     raise DataError(f"{loaded.name} has {fault}", help="set end_of_document to one of its tokens")
 
 
 def around(loaded: LoadedTokenizer) -> tuple[Ids, Ids]:
     """The ids that the tokenizer itself puts before and after a text. Raises DataError."""
-    found: set[tuple[Ids, Ids] | None] = set()
+    affixes: set[tuple[Ids, Ids] | None] = set()
     for text in _PROBES:
         [plain], whole = loaded.encode([text]), loaded.encode_whole(text)
         places = range(len(whole) - len(plain) + 1)
         before = next((n for n in places if whole[n : n + len(plain)] == [*plain]), None)
         if before is None:
-            found.add(None)
+            affixes.add(None)
         elif plain:
-            found.add((tuple(whole[:before]), tuple(whole[before + len(plain) :])))
-    [only] = found if len(found) == 1 else [None]
-    if found and only is None:
+            affixes.add((tuple(whole[:before]), tuple(whole[before + len(plain) :])))
+    [only] = affixes if len(affixes) == 1 else [None]
+    if affixes and only is None:
         raise DataError(
             f"{loaded.name} puts different tokens around different texts",
             help="set begin_of_document and end_of_document to tokens, or begin_of_document to none",

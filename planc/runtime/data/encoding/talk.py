@@ -57,14 +57,14 @@ def rendered(talk: Mapping[str, Any], template: Compiled | None, turn: Turn | No
 
     `turn` is what the template writes around answers, if it is known.
     """
-    found = _rendered(talk, template, turn)
-    if found.is_text or template is None:
-        return found
+    rendering = _rendered(talk, template, turn)
+    if rendering.is_text or template is None:
+        return rendering
     if turn is not None:
-        found = _ended(found, talk, turn, trains_ends=template.template.trains_ends)
+        rendering = _ended(rendering, talk, turn, trains_ends=template.template.trains_ends)
     messages, tools, arguments = talk["messages"], talk.get("tools"), talk["arguments"]
     unread = _unread(messages, tools=tools, arguments=arguments, template=template)
-    return replace(found, unread=unread) if unread else found
+    return replace(rendering, unread=unread) if unread else rendering
 
 
 def _rendered(talk: Mapping[str, Any], template: Compiled | None, turn: Turn | None) -> Rendered:
@@ -99,9 +99,9 @@ def _rendered(talk: Mapping[str, Any], template: Compiled | None, turn: Turn | N
     return Rendered(places.text, _without((start, len(places.text)), holes))
 
 
-def _ended(found: Rendered, talk: Mapping[str, Any], turn: Turn, *, trains_ends: bool | None) -> Rendered:
+def _ended(rendering: Rendered, talk: Mapping[str, Any], turn: Turn, *, trains_ends: bool | None) -> Rendered:
     """Add the ends of turns that the plan trains on to the targets, and remove the others."""
-    targets, text, last = found.targets, found.text, len(talk["messages"]) - 1
+    targets, text, last = rendering.targets, rendering.text, len(talk["messages"]) - 1
     if trains_ends is not None and talk["target"] == "answers":
         targets = [*with_ends(text, targets, turn, is_trained=trains_ends)]
     ends_answer = talk["messages"][last]["role"] in ANSWERING_ROLES and last not in talk["skipped"]
@@ -110,7 +110,7 @@ def _ended(found: Rendered, talk: Mapping[str, Any], turn: Turn, *, trains_ends:
     )
     has_end = any(end in text[slice(*one)] for one in targets for end in turn.ends if end)
     stops = trains_ends is not False and (trains_end or has_end)
-    return replace(found, targets=targets, trains_end=trains_end, stops=stops)
+    return replace(rendering, targets=targets, trains_end=trains_end, stops=stops)
 
 
 def _unread(
@@ -185,15 +185,15 @@ def _with_joined_parts(messages: Sequence[Message], render: Render) -> Sequence[
 
 def _without(span: Span, holes: Sequence[Span]) -> list[Span]:
     """The parts of a span outside of others, which ascend."""
-    found: list[Span] = []
+    pieces: list[Span] = []
     start, end = span
     for hole_start, hole_stop in holes:
         if hole_start > start:
-            found.append((start, min(hole_start, end)))
+            pieces.append((start, min(hole_start, end)))
         start = max(start, hole_stop)
     if start < end:
-        found.append((start, end))
-    return found
+        pieces.append((start, end))
+    return pieces
 
 
 def mask(encoding: Encoding, found: Rendered) -> bytearray:

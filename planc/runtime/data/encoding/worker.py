@@ -87,25 +87,25 @@ class _Loaded:
         encodings = self.tokenizer.encodings([one.text for one in good])
         # A template writes its own begin; a prompt that is a text begins as other texts do.
         begins = [self.begin if one.is_text else () for one in good]
-        found = [[*begin, *one.ids] for begin, one in zip(begins, encodings, strict=True)]
+        ids = [[*begin, *one.ids] for begin, one in zip(begins, encodings, strict=True)]
         masks = [
             bytes(len(begin)) + bytes(mask(encoding, one))
             for begin, encoding, one in zip(begins, encodings, good, strict=True)
         ]
-        lengths = map(len, found)
+        lengths = map(len, ids)
         answers = [
-            one
-            if isinstance(one, dict)
+            result
+            if isinstance(result, dict)
             else {
                 "tokens": next(lengths),
-                "bytes": len(one.text.encode()),
-                "trains_end": one.trains_end,
-                "stops": one.stops,
-                "unread": ", ".join(one.unread),
+                "bytes": len(result.text.encode()),
+                "trains_end": result.trains_end,
+                "stops": result.stops,
+                "unread": ", ".join(result.unread),
             }
-            for one in made
+            for result in made
         ]
-        return {"answers": answers}, [_joined(found), *masks]
+        return {"answers": answers}, [_joined(ids), *masks]
 
     def _rendered(self, content: memoryview) -> Rendered | dict[str, str]:
         """The text of a conversation; why there is none."""

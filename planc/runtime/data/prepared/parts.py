@@ -99,14 +99,14 @@ class Parts:
 
     def _usable(self) -> tuple[Path, ...]:
         """The files whose tokens would be made in the same way today; others are removed."""
-        found = []
+        usable = []
         for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
             if path.name.startswith(f"{_rules()}-"):
-                found.append(path)
+                usable.append(path)
             else:
                 with contextlib.suppress(OSError):
                     remove(path)
-        return tuple(found)
+        return tuple(usable)
 
     def _write(self, record: bytes) -> None:
         if self._own is None:
@@ -184,16 +184,16 @@ def _seal(key: bytes, content: bytes) -> bytes:
     return hashlib.sha256(key + content).digest()
 
 
-def _packed(found: Found) -> bytes:
+def _packed(batch: Found) -> bytes:
     """The tokens and faults of a batch as bytes."""
-    tokens = [one for one in found if isinstance(one, Tokens)]
+    tokens = [one for one in batch if isinstance(one, Tokens)]
     arrays = {
         name: [values for token in tokens if (values := getattr(token, name)) is not None] for name in _ARRAYS
     }
     stream = io.BytesIO()
     joined = (np.concatenate([np.empty(0, kind), *arrays[name]]) for name, kind in _ARRAYS.items())
     content = (one.astype(kind).tobytes() for one, kind in zip(joined, _ARRAYS.values(), strict=True))
-    write_frame(stream, {"documents": [_header(one) for one in found]}, *content)
+    write_frame(stream, {"documents": [_header(one) for one in batch]}, *content)
     return stream.getvalue()
 
 
@@ -217,10 +217,10 @@ def _unpacked(content: bytes) -> Found:
         length = sum(document.get(name) or 0 for document in documents)
         left[name] = np.frombuffer(values, dtype=kind, count=length, offset=start)
         start += length * kind.itemsize
-    found: list[Tokens | Fault] = []
+    batch: list[Tokens | Fault] = []
     for one in documents:
         for name in _ARRAYS:
             if one.get(name) is not None:
                 left[name], one[name] = left[name][one[name] :], left[name][: one[name]]
-        found.append(Tokens(**{**one, "ids": one["ids"].astype(np.int64)}) if "ids" in one else Fault(**one))
-    return found
+        batch.append(Tokens(**{**one, "ids": one["ids"].astype(np.int64)}) if "ids" in one else Fault(**one))
+    return batch

@@ -91,16 +91,16 @@ def prepare(
     """
     compared: set[Path] = set()
     wanted = wanted.now()
-    if found := find(root, wanted) or _with_same_content(root, wanted, compared=compared, say=say):
+    if ready := find(root, wanted) or _with_same_content(root, wanted, compared=compared, say=say):
         remove_finished_parts(root, wanted, say=say)
-        return found
+        return ready
     with _storage_errors(root):
         make_durable(root)
     with _only_one(root, wanted, say=say):
         # Another process may have prepared it meanwhile.
         wanted = wanted.now()
-        if found := find(root, wanted) or _with_same_content(root, wanted, compared=compared, say=say):
-            return found
+        if ready := find(root, wanted) or _with_same_content(root, wanted, compared=compared, say=say):
+            return ready
         remove_dead(root, lock=partial(_free, root, wanted), say=say)
         with _storage_errors(root), contextlib.closing(Parts(root, key=wanted.key, say=say)) as parts:
             made = _prepare(root, wanted, name=name, report=report, shard_bytes=shard_bytes, parts=parts)

@@ -98,7 +98,7 @@ class BlockAttention(torch.autograd.Function):
         grad_sinks = None if sinks is None else sinks_gradient(grad_out, out=out, lse=lse, sinks=sinks)
         sums: list[Tensor] = []
         for index, (rows, keys, causal, tile_bias) in enumerate(blocks):
-            found = block_backward(
+            gradients = block_backward(
                 grad_out[:, :, rows],
                 query=query[:, :, rows],
                 key=key[:, :, keys],
@@ -111,12 +111,12 @@ class BlockAttention(torch.autograd.Function):
                 bias=tile_bias,
             )
             if len(blocks) == 1:
-                return found.query, found.key, found.value, None, grad_sinks, None, None
+                return gradients.query, gradients.key, gradients.value, None, grad_sinks, None, None
             # One block's at a time: all of them would be gradients of the same keys several times.
             sums = sums or [torch.zeros_like(one) for one in (query, key, value)]
-            sums[0][:, :, rows] += found.query
-            sums[1][:, :, keys] += found.key
-            sums[2][:, :, keys] += found.value
+            sums[0][:, :, rows] += gradients.query
+            sums[1][:, :, keys] += gradients.key
+            sums[2][:, :, keys] += gradients.value
         return (*sums, None, grad_sinks, None, None)
 
 

@@ -76,14 +76,14 @@ def apart(
     before = num_keys - query.shape[2]
     samples = []
     for sample, spans in enumerate(documents.spans()):
-        found = []
+        outputs = []
         for start, end in spans:
             first, last = max(start, before), min(end, num_keys)
             if first < last:
                 own, keys = slice(sample, sample + 1), slice(start, last)
                 rows = query[own, :, first - before : last - before]
-                found.append(attend(rows, key=key[own, :, keys], value=value[own, :, keys]))
-        samples.append(torch.cat(found, 2) if len(found) > 1 else found[0])
+                outputs.append(attend(rows, key=key[own, :, keys], value=value[own, :, keys]))
+        samples.append(torch.cat(outputs, 2) if len(outputs) > 1 else outputs[0])
     return torch.cat(samples) if len(samples) > 1 else samples[0]
 
 

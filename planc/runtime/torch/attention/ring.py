@@ -237,7 +237,7 @@ class RingAttention(torch.autograd.Function):
         for ((visiting_key, visiting_value), _), blocks in zip(
             visits(key_value, ring=ctx.ring), ctx.blocks, strict=True
         ):
-            found = [
+            by_block = [
                 block_backward(
                     part(grad_out, block.query, block.samples),
                     query=part(query, block.query, block.samples),
@@ -255,7 +255,7 @@ class RingAttention(torch.autograd.Function):
             ]
             if arrival is not None:
                 grad_key_value = arrival.wait()
-            for block, gradients in zip(blocks, found, strict=True):
+            for block, gradients in zip(blocks, by_block, strict=True):
                 grad_query[block.samples, :, block.query] += gradients.query
                 grad_key_value[0, block.samples, :, block.key] += gradients.key
                 grad_key_value[1, block.samples, :, block.key] += gradients.value

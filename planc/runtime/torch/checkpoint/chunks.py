@@ -115,14 +115,14 @@ class ChunkReader:
             open_beneath(self._directory, name=name) as stream,
         ):
             # Writable for torch, and private: nothing is ever written.
-            found = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
-        if len(found) != entry.shard_bytes or not self._place(rank).has_header(found):
+            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+        if len(mapped) != entry.shard_bytes or not self._place(rank).has_header(mapped):
             raise CorruptCheckpointError(
                 f"{self._directory / name} has changed since it was verified",
                 help="make sure that nothing else writes to checkpoints",
             )
-        self._files[rank] = found
-        return found
+        self._files[rank] = mapped
+        return mapped
 
 
 def common(one: Box, other: Box) -> list[tuple[int, int]]:

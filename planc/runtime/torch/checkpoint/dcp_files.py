@@ -34,15 +34,15 @@ class DcpReader:
         entry = self._index.tensors[name]
         out = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
         for chunk in entry.chunks:
-            found = self._load(chunk.place, name=name)
-            if not _is(found, entry=entry, sizes=chunk.sizes):
+            part = self._load(chunk.place, name=name)
+            if not _is(part, entry=entry, sizes=chunk.sizes):
                 raise self._corrupt(
                     chunk.place, name=name, what=f"not {entry.dtype} {list(chunk.sizes)} as in the metadata"
                 )
             box = tuple(
                 slice(start, start + size) for start, size in zip(chunk.offsets, chunk.sizes, strict=True)
             )
-            out[box] = found
+            out[box] = part
         return out
 
     def object(self, name: str) -> Any:

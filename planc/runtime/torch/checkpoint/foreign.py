@@ -41,18 +41,18 @@ def without_ties(
     sources: Mapping[str, str], model: ModelNames, *, read: Callable[[str], Tensor]
 ) -> dict[str, str]:
     """The sources by name, tied tensors once. CheckpointError if tied tensors differ."""
-    found = dict(sources)
+    untied = dict(sources)
     for tied, owner in model.ties.items():
-        source = found.pop(f"{_MODEL}{tied}", None)
+        source = untied.pop(f"{_MODEL}{tied}", None)
         if source is None:
             continue
-        first = found.setdefault(f"{_MODEL}{owner}", source)
+        first = untied.setdefault(f"{_MODEL}{owner}", source)
         if first != source and not is_bitwise_equal(read(first), read(source)):
             raise CheckpointError(
                 f"{first} and {source} differ, which the model ties",
                 help="set tie_word_embeddings to false in the model's config.json, or remove one of the two",
             )
-    return found
+    return untied
 
 
 def refuse_misfit(shapes: Shapes, model: ModelNames) -> None:

@@ -71,14 +71,14 @@ def named_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
 def named_packings(state: TrainingState) -> dict[str, Packing]:
     """The packings of the tensors that pack several, by the names of `named_tensors`."""
     fqns = tensor_names(state.model)
-    found: dict[str, Packing] = {}
+    packings: dict[str, Packing] = {}
     for parameter, packing in packed_parameters(state.model).items():
         fqn, moments = fqns[parameter], state.optimizer.state.get(parameter, {})
-        found[f"model.{fqn}"] = packing
+        packings[f"model.{fqn}"] = packing
         # The count of steps is a number.
         shaped = (name for name, tensor in moments.items() if tensor.ndim == parameter.ndim)
-        found.update({f"optimizer.{fqn}.{name}": packing for name in shaped})
-    return found
+        packings.update({f"optimizer.{fqn}.{name}": packing for name in shaped})
+    return packings
 
 
 def element_type(dtype: torch.dtype) -> str:

@@ -64,7 +64,7 @@ def shard_fully(
     offload = CPUOffloadPolicy(pin_memory=is_pinned) if op.cpu_offload else OffloadPolicy()
     # A head's output is a view of its DTensor. The warning is about writing into it, which planc never does.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-    found = [*units.units] if units is not None else []
+    rank_units = [*units.units] if units is not None else []
     by_features = run.graph.experts.by_features if run.graph.experts else ()
     for group in filter(None, (held(pipeline, group) for group in op.groups)):
         modules = [model.get_submodule(fqn) for fqn in group]
@@ -79,8 +79,8 @@ def shard_fully(
         )
         first = modules[0]
         assert isinstance(first, FSDPModule)
-        found.append(RankUnit(first, op, pipeline.stage_of(group[0]) if pipeline is not None else None))
-    every = Units(tuple(found))
+        rank_units.append(RankUnit(first, op, pipeline.stage_of(group[0]) if pipeline is not None else None))
+    every = Units(tuple(rank_units))
     _keep_whole(every)
     for module in model.modules() if own_mesh.size() > 1 else ():
         if isinstance(module, FSDPModule):

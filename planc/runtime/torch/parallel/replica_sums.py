@@ -134,15 +134,15 @@ def _gather(message: _Message) -> None:
     """Make the gradients of a message parts of one tensor, unless they are."""
     if message.is_gathered:
         return
-    found = [(one, one.grad) for one in message.parameters.values() if one.grad is not None]
-    if not found:
+    pairs = [(one, one.grad) for one in message.parameters.values() if one.grad is not None]
+    if not pairs:
         return
-    gradients = [local_of(gradient) for _, gradient in found]
+    gradients = [local_of(gradient) for _, gradient in pairs]
     if [one.shape for one in gradients] == [part.shape for part in message.parts]:
         private.foreach_copy(message.parts, gradients)
     else:
         message.flat, message.parts = flattened(gradients)
-    for (parameter, gradient), part in zip(found, message.parts, strict=True):
+    for (parameter, gradient), part in zip(pairs, message.parts, strict=True):
         parameter.grad = layout_of(gradient)(part)
     message.is_gathered = True
 

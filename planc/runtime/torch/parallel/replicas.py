@@ -111,7 +111,7 @@ def _differing(
     over: Sequence[MeshDim],
 ) -> list[str]:
     """The parameters whose digest differs between ranks of this one's groups, along any mesh dim."""
-    found: dict[str, None] = {}
+    differing: dict[str, None] = {}
     for mesh_dim in over:
         names = [name for name in digests if _is_replicated(pipeline, name, copies[name], mesh_dim)]
         if not names or run.graph.size(mesh_dim) == 1:
@@ -126,8 +126,8 @@ def _differing(
         dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=group)
         highest, lowest = ends[: len(names)], ~ends[len(names) :]
         is_other = (highest != lowest).tolist()
-        found.update((name, None) for name, differs in zip(names, is_other, strict=True) if differs)
-    return list(found)
+        differing.update((name, None) for name, differs in zip(names, is_other, strict=True) if differs)
+    return list(differing)
 
 
 def _failure(run: Run, step: int, *, own: Mapping[str, Tensor], agreed: int | None) -> RunError:

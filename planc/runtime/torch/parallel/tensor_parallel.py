@@ -53,13 +53,13 @@ def _distributes(op: ShardTensorParallel) -> bool:
 
 def _reading_distributed(model: nn.Module, ties: Ties, *, apart_from: Collection[str]) -> list[nn.Module]:
     """The modules whose parameter is distributed because a module that shares it is sharded."""
-    found = {
+    fqns = {
         name.rpartition(".")[0]: None
         for names in ties
         for name in names
         if isinstance(model.get_parameter(name), DTensor)
     }
-    modules = (model.get_submodule(fqn) for fqn in found if fqn not in apart_from)
+    modules = (model.get_submodule(fqn) for fqn in fqns if fqn not in apart_from)
     return [module for module in modules if not computes_locally(module)]
 
 

@@ -77,7 +77,7 @@ def standing_out(seconds: Seconds, *, shares: Sequence[float] | None = None) -> 
     own = np.asarray(seconds, dtype=np.float64)
     scale = np.ones_like(own) if shares is None else np.asarray(shares, dtype=np.float64)
     alike = own / scale
-    unseen, found = alike.copy(), list[Straggler]()
+    unseen, stragglers = alike.copy(), list[Straggler]()
     for _ in range(min(_MAX_NAMED, len(own)) if len(own) > 1 else 0):
         rank = int(unseen.argmax())
         others = float(np.median(np.delete(alike, rank))) * float(scale[rank])
@@ -85,6 +85,6 @@ def standing_out(seconds: Seconds, *, shares: Sequence[float] | None = None) -> 
             # A faster rank has a slower one among the others: it stands out even less.
             break
         if own[rank] - others > _LEAST_SECONDS:
-            found.append(Straggler(rank, float(own[rank]), others, shares is not None))
+            stragglers.append(Straggler(rank, float(own[rank]), others, shares is not None))
         unseen[rank] = -np.inf
-    return tuple(found)
+    return tuple(stragglers)

@@ -76,31 +76,31 @@ def guard_of(run: Run) -> GuardStep | None:
 def failure(step: JudgedStep, *, what: str, statements: Statement, gradient_norm: float) -> RunError:
     """The error that ends the run, with what every rank found, for the user and for status.json."""
     run, number_of_step = step.run, step.at.step
-    found = all_statements(run, statements, topic=f"stop/{number_of_step}")
-    text = describe(found)
+    of_ranks = all_statements(run, statements, topic=f"stop/{number_of_step}")
+    text = describe(of_ranks)
     record = {
         "step": number_of_step,
         "gradient_norm": number(gradient_norm),
-        "ranks": [{"rank": one.rank, **one.data()} for one in found if not one.is_empty],
+        "ranks": [{"rank": one.rank, **one.data()} for one in of_ranks if not one.is_empty],
     }
-    has_spoiled_weights = any(one.weights for one in found)
+    has_spoiled_weights = any(one.weights for one in of_ranks)
     return RunError(
         f"{what} at step {number_of_step}, and {_UNCHANGED}{': ' if text else ''}{text}",
         code=ExitCode.NUMERICS,
-        help=_help_for_weights(run) if has_spoiled_weights else _help_for_numbers(found),
+        help=_help_for_weights(run) if has_spoiled_weights else _help_for_numbers(of_ranks),
         record={"numerics": record},
     )
 
 
-def _help_for_numbers(found: Sequence[Statement]) -> str:
+def _help_for_numbers(statements: Sequence[Statement]) -> str:
     """Sequences are named only by a loss; other ranks' numbers need not come from them."""
-    if outputs := first_outputs(found):
+    if outputs := first_outputs(statements):
         rank = outputs[0][0].rank
         return (
             f"lower the learning rate, or let `guard` skip such steps; if it happens again in the same place "
             f"with other sequences, suspect the device of rank {rank}"
         )
-    what = "inspect these sequences, " if any(one.micro_batches for one in found) else ""
+    what = "inspect these sequences, " if any(one.micro_batches for one in statements) else ""
     return f"{what}lower the learning rate, or let `guard` skip such steps"
 
 

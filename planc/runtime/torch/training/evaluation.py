@@ -43,19 +43,19 @@ def open_evaluation(
     """Read the text with the tokenizer, packing and length of the training data."""
     training = data.op
     spec, label = data_spec(op, training=training), f"evaluation {op.label}"
-    found = opened(run, spec, vocab_size=training.vocab_size, label=label)
-    if found is None:
+    opened_data = opened(run, spec, vocab_size=training.vocab_size, label=label)
+    if opened_data is None:
         return None
-    num_sequences = found.dataset.num_sequences
+    num_sequences = opened_data.dataset.num_sequences
     if op.sequences is not None and op.sequences > num_sequences:
         raise RunError(
             f'the evaluation "{op.label}" has {plural(num_sequences, "sequence")}, not {op.sequences}',
             help="lower `sequences`, or leave it out to use all of them",
         )
-    evaluation_set = EvaluationSet(found.dataset, op.sequences or num_sequences, training.micro_batch)
+    evaluation_set = EvaluationSet(opened_data.dataset, op.sequences or num_sequences, training.micro_batch)
     if evaluation_set.num_target_tokens == 0:
         raise RunError(f'the evaluation "{op.label}" has no labels', help="use a source with answers in it")
-    run.observer.noted(f"evaluation {op.label}: {found.dataset.summary()}")
+    run.observer.noted(f"evaluation {op.label}: {opened_data.dataset.summary()}")
     return EvaluationSets({**(sets.by_label if sets else {}), op.label: evaluation_set})
 
 

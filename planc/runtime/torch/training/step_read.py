@@ -73,7 +73,7 @@ def read_step(step: JudgedStep, *, worst: Tensor | None = None) -> tuple[Verdict
         numbers = torch.cat((numbers, metrics.by_source))
     values = numbers.tolist()
     by_source = () if metrics.by_source is None else tuple(values[-len(metrics.by_source) :])
-    loss, num_stop_requests, num_labels, squared, found, *_ = (*values, 0)
+    loss, num_stop_requests, num_labels, squared, worst_verdict, *_ = (*values, 0)
     # Squares overflow float32 where values do not.
     norm = norm_of(squared)
     if not math.isfinite(squared):
@@ -91,4 +91,4 @@ def read_step(step: JudgedStep, *, worst: Tensor | None = None) -> tuple[Verdict
     )
     # A step without labels has no gradient. Neither decay nor momentum may move a weight for it.
     verdict = Verdict(loss, norm, int(num_labels), is_skipped=not num_labels, by_source=by_source)
-    return verdict, int(found) if worst is not None else 0
+    return verdict, int(worst_verdict) if worst is not None else 0

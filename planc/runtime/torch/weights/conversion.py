@@ -46,7 +46,7 @@ def to_model(model: PreTrainedModel, stored: Mapping[str, View]) -> Conversion:
 
     RunError if the architecture needs an operation that planc does not support.
     """
-    found = Conversion()
+    conversion = Conversion()
     gathered: dict[str, Any] = {}
     transforms = get_model_conversion_mapping(model)
     renamings = [one for one in transforms if isinstance(one, WeightRenaming)]
@@ -58,22 +58,22 @@ def to_model(model: PreTrainedModel, stored: Mapping[str, View]) -> Conversion:
         if name not in wanted and key in wanted:
             name, pattern = key, None
         if name not in wanted:
-            (found.ignored if _is_ignored(model, name) else found.unexpected).append(key)
-        elif name in found.views or (name in gathered and pattern is None):
-            found.problems.append(f"{key} is a duplicate of {name}")
+            (conversion.ignored if _is_ignored(model, name) else conversion.unexpected).append(key)
+        elif name in conversion.views or (name in gathered and pattern is None):
+            conversion.problems.append(f"{key} is a duplicate of {name}")
         elif pattern is None:
-            found.views[name] = stored[key]
+            conversion.views[name] = stored[key]
         else:
             transform = gathered.setdefault(name, deepcopy(by_pattern[pattern]))
             transform.add_tensor(name, key, pattern, stored[key])
     for name, transform in gathered.items():
         try:
-            found.views.update(_converted(model, name, transform))
+            conversion.views.update(_converted(model, name, transform))
         except UnknownOperation as error:
             raise _unknown(model, name, error) from error
         except (ValueError, RuntimeError) as error:
-            found.problems.append(f"{name} can't be made from the tensors in the files: {error}")
-    return found
+            conversion.problems.append(f"{name} can't be made from the tensors in the files: {error}")
+    return conversion
 
 
 def to_checkpoint(model: PreTrainedModel, held: Mapping[str, View]) -> dict[str, View]:

@@ -157,15 +157,15 @@ def _exported(
     dtypes = export_format.written_dtypes(pristine, op.dtype) if op.dtype is not run.model_op.dtype else {}
     # Every rank gathers in the model's order.
     names = [name for name in tensor_names(pristine).values() if name not in ignored]
-    found = exported_tensors(model, names, pipeline, dtypes=dtypes)
+    exported = exported_tensors(model, names, pipeline, dtypes=dtypes)
     adapters = run.graph.adapters
     for fqn in adapters.modules if adapters else ():
         down, up = (f"{fqn}.{part}.weight" for part in (DOWN, UP))
         parts = exported_tensors(model, (down, up), pipeline)
         assert adapters is not None, "it has the modules"
         merge = Merge(parts[down], parts[up], adapters.scale)
-        found[f"{fqn}.weight"] = replace(found[f"{fqn}.weight"], merges=merge)
-    return found
+        exported[f"{fqn}.weight"] = replace(exported[f"{fqn}.weight"], merges=merge)
+    return exported
 
 
 def exported_tensors(

@@ -143,13 +143,13 @@ def _problems(
         for name in misshapen
         if not parts[name]
     ]
-    found = [
+    lines = [
         listed(conversion.problems, most=_MAX_LISTED, by="; "),
         _told("missing", [*absent, *others]),
         listed(shapes, most=_MAX_LISTED, by="; "),
         _told("unexpected", conversion.unexpected),
     ]
-    return [one for one in found if one]
+    return [one for one in lines if one]
 
 
 def _told(what: str, names: Sequence[str]) -> str:
