@@ -216,18 +216,23 @@ SEES_LATER_TOKENS = frozenset(("bidirectional", "is_causal"))
 """Features of attention to later tokens: of the module itself, and of `is_causal = False` in a call."""
 
 
+def parent_of(name: str) -> str:
+    """The name of the module that holds a module or a parameter; empty for the root."""
+    return name.rpartition(".")[0]
+
+
 def outwards(name: str) -> tuple[str, ...]:
     """The name of a module, then those of the modules around it, innermost first, without the root's."""
-    found = []
+    names = []
     while name:
-        found.append(name)
-        name = name.rpartition(".")[0]
-    return tuple(found)
+        names.append(name)
+        name = parent_of(name)
+    return tuple(names)
 
 
 def ancestors(name: str) -> tuple[str, ...]:
     """The names of the modules around a module or a parameter, as `outwards` has them."""
-    return outwards(name.rpartition(".")[0])
+    return outwards(parent_of(name))
 
 
 DROP, DOWN, UP = "lora_dropout", "lora_A", "lora_B"

@@ -152,7 +152,7 @@ def _in_chunks(before: BoundPlan) -> BoundPlan:
 
 def checkpointing(bound: BoundPlan) -> Iterator[Edited]:
     blocks = bound.inventory.blocks
-    members = [fqn for fqn in bound.inventory.names() if fqn.rpartition(".")[0] in blocks]
+    members = bound.inventory.layers()
     if not blocks or all(fqn in bound.checkpointed and fqn not in bound.selective for fqn in members):
         return
     span = bound.plan.span("model")
@@ -211,7 +211,7 @@ def _sharded(bound: BoundPlan) -> Iterator[Edited]:
 
 
 def _shard(before: BoundPlan, *, size: int) -> BoundPlan:
-    span, blocks = before.plan.span("mesh"), before.inventory.blocks
+    span = before.plan.span("mesh")
     fsdp = FsdpSpec(
         (MeshDim.DP_SHARD,),
         (),
@@ -225,8 +225,7 @@ def _shard(before: BoundPlan, *, size: int) -> BoundPlan:
         reduce_every=ReduceEvery.STEP,
     )
     unit = Unit(reshard_after_forward=True)
-    members = (fqn for fqn in before.inventory.names() if fqn.rpartition(".")[0] in blocks)
-    units = in_waves([UnitGroup((fqn,), unit, span) for fqn in members])
+    units = in_waves([UnitGroup((fqn,), unit, span) for fqn in before.inventory.layers()])
     mesh = replace(before.plan.mesh, dp_replicate=1, dp_shard=size)
     return replace(before, plan=replace(before.plan, mesh=mesh, fsdp=fsdp), units=units)
 

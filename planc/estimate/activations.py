@@ -37,7 +37,7 @@ from planc.inventory.footprint import ONE_OPERATION
 from planc.inventory.schema import Attention, Kind, Module
 from planc.record import record
 from planc.styles.edges import SEQUENCE
-from planc.vocab import DOWN, DType, LogitsFunction, Replicate, ancestors
+from planc.vocab import DOWN, DType, LogitsFunction, Replicate, ancestors, parent_of
 
 InputKey = tuple[str, tuple[str, ...]]
 
@@ -181,7 +181,7 @@ def input_key(work: RankWork, module: Module) -> InputKey:
     is_norms = [work.module(source).kind for source in module.sources] == [Kind.NORM]
     parent, _, name = module.fqn.rpartition(".")
     # An adapter reads what its layer reads.
-    parent = parent.rpartition(".")[0] if name == DOWN else parent
+    parent = parent_of(parent) if name == DOWN else parent
     return "" if is_norms and not work.divides_sequence else parent, module.sources
 
 
@@ -196,7 +196,7 @@ def between_bytes(work: RankWork, module: Module) -> int:
     that much less, and nothing else.
     """
     fused = _between_bytes(work, module, is_fused=True) if module.fqn in work.fused else None
-    parent = work.cores.get(module.fqn.rpartition(".")[0])
+    parent = work.cores.get(parent_of(module.fqn))
     around = cores_around(work, module)
     if around or (parent is not None and parent.code is not None):
         has_scores = any(core.mixes_tokens for core in around)

@@ -46,7 +46,7 @@ from planc.estimate.rank_work import RankWork
 from planc.estimate.units import Unit
 from planc.inventory.schema import Inventory, Kind, Module
 from planc.record import record
-from planc.vocab import ancestors, outwards
+from planc.vocab import ancestors, outwards, parent_of
 
 _FLOAT32_BYTES = 4
 _Input = tuple[str, tuple[str, ...]]
@@ -314,7 +314,7 @@ class _Walk:
 
 
 def _siblings_key(module: Module) -> _Input:
-    return module.fqn.rpartition(".")[0], module.sources
+    return parent_of(module.fqn), module.sources
 
 
 def _around(fqn: str) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.inventory.schema import Inventory, Module
 from planc.pipelining.orders import Direction, Order, has_weights, rank_of
 from planc.record import record
+from planc.vocab import parent_of
 
 SENDS = "pipeline.send"
 """The cause of messages between stages."""
@@ -204,8 +205,8 @@ def _restricted(inventory: Inventory, pipeline: Pipeline, own: set[int]) -> Inve
     names = {module.fqn for module in inventory.modules if not f"{module.fqn}.".startswith(others)}
     # The code around layers runs where they begin and where they end.
     has_end = bool(own & {0, pipeline.num_stages - 1})
-    stems = () if has_end else tuple(block.rpartition(".")[0] for block in inventory.blocks)
-    ties = (tuple(fqn for fqn in tie if fqn.rpartition(".")[0] in names) for tie in inventory.ties)
+    stems = () if has_end else tuple(parent_of(block) for block in inventory.blocks)
+    ties = (tuple(fqn for fqn in tie if parent_of(fqn) in names) for tie in inventory.ties)
     return replace(
         inventory,
         modules=tuple(_among(module, names, stems) for module in inventory.modules if module.fqn in names),

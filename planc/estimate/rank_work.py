@@ -32,7 +32,7 @@ from planc.inventory.schema import Attention, Inventory, Kind, Module
 from planc.record import record
 from planc.styles import BY_NAME, StyleUse
 from planc.styles.edges import FEATURES, SEQUENCE, Edge
-from planc.vocab import DType, GroupDim, MeshDim, Replicate, ancestors, is_sharded, outwards
+from planc.vocab import DType, GroupDim, MeshDim, Replicate, ancestors, is_sharded, outwards, parent_of
 
 AnOp = TypeVar("AnOp", bound=Op)
 
@@ -310,7 +310,7 @@ def _flow(
     names |= {name for tie in inventory.ties if tie[0] in names for name in tie}
     return gradient_flow(
         inventory,
-        trained={name.rpartition(".")[0] for name in names},
+        trained={parent_of(name) for name in names},
         is_stage=any(isinstance(op, SplitPipeline) for op in ops),
     )
 
@@ -326,7 +326,7 @@ def _fused(ops: tuple[Op, ...], inventory: Inventory) -> frozenset[str]:
 def _cores(inventory: Inventory, kind: str) -> Iterator[Core]:
     attentions = {one.fqn: one for one in inventory.attentions}
     around = {name for fqn in attentions for name in outwards(fqn)}
-    stems = {block.rpartition(".")[0] for block in inventory.blocks}
+    stems = {parent_of(block) for block in inventory.blocks}
     for module in inventory.modules:
         code = module.eager_code if kind == "eager" else module.own_code
         if code is not None or module.fqn in attentions:
@@ -335,7 +335,7 @@ def _cores(inventory: Inventory, kind: str) -> Iterator[Core]:
                 code,
                 attentions.get(module.fqn),
                 has_kernel=module.fqn in around,
-                is_layer=module.fqn.rpartition(".")[0] in inventory.blocks,
+                is_layer=inventory.is_layer(module.fqn),
                 is_stem=module.fqn in stems,
             )
 

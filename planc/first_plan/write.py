@@ -18,7 +18,7 @@ from planc.plan.facts import facts
 from planc.record import record
 from planc.source import SourceFile
 from planc.tables import format_number, plural
-from planc.tune.base import Base, base_of, layers_of, plan_text
+from planc.tune.base import Base, base_of, plan_text
 from planc.tune.choice import Choice, Mesh, Recompute, Rules
 from planc.tune.model_plan import model_plan
 from planc.tune.score import Scorer
@@ -53,7 +53,7 @@ def first_plan(brief: Brief, inventory: Inventory, models: KnownModels) -> Writt
     It is the one that is expected to be fastest, or one within 5 % of it whose mesh has fewer dims. Where
     planc models no time, as on CPUs, parameters are sharded over all ranks.
     """
-    if not layers_of(inventory):
+    if not inventory.layers():
         return Written("", Checked({}, ()), (("the model", "has no repeated layers that FSDP could shard"),))
     started = _started(brief, inventory, models)
     bound = started.checked.bound

@@ -9,6 +9,7 @@ from itertools import permutations
 from planc.inventory.routers import num_stacked, routers
 from planc.inventory.schema import Inventory, Kind, Module, Parameter
 from planc.record import record
+from planc.vocab import parent_of
 
 TRANSPOSED = "is stored as [in, out]"
 FUSED = "fuses projections that planc can't take apart"
@@ -78,7 +79,7 @@ def _fused_by_heads(inventory: Inventory, *, packed: set[str]) -> Iterator[str]:
     around = {**dict.fromkeys(inventory.own_attentions, (1, 1)), **heads}
     inside: dict[str, list[Module]] = {fqn: [] for fqn in around}
     for module in inventory.modules:
-        parent = module.fqn.rpartition(".")[0]
+        parent = parent_of(module.fqn)
         if parent in inside and module.is_linear:
             inside[parent].append(module)
     for fqn, layers in inside.items():

@@ -12,7 +12,7 @@ from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint, OwnCod
 from planc.inventory.rope import Rope as Rope
 from planc.inventory.value_types import Digest, Named, Probability, Size
 from planc.record import record
-from planc.vocab import DropoutDim, DType, LogitsStep
+from planc.vocab import DropoutDim, DType, LogitsStep, parent_of
 
 
 class Kind(StrEnum):
@@ -318,6 +318,18 @@ class Inventory:
     def names(self) -> tuple[str, ...]:
         """Every module fqn but the root's, in registration order."""
         return tuple(module.fqn for module in self.modules if module.fqn)
+
+    def is_layer(self, fqn: str) -> bool:
+        """Whether a module is a member of one of `blocks`."""
+        return parent_of(fqn) in self.blocks
+
+    def layers(self) -> tuple[str, ...]:
+        """The members of all `blocks`, in registration order."""
+        return tuple(fqn for fqn in self.names() if self.is_layer(fqn))
+
+    def members(self, block: str) -> tuple[str, ...]:
+        """The members of one of `blocks`, in order."""
+        return tuple(fqn for fqn in self.names() if parent_of(fqn) == block)
 
     def parameters(self) -> Iterator[tuple[str, Module, Parameter]]:
         """(parameter fqn, module, parameter), each tied storage once, under its owner's name."""

@@ -19,6 +19,7 @@ from operator import attrgetter
 from planc.inventory.files import InventoryError
 from planc.inventory.schema import Attention, Module
 from planc.record import record
+from planc.vocab import parent_of
 
 # More than any model has: a small file that expands to more is rejected before it fills the memory.
 MAX_MODULES = 200_000
@@ -60,7 +61,7 @@ def fold(modules: Iterable[Module], *, attentions: Iterable[Attention]) -> Node:
     root = None
     for module in modules:
         if module.fqn:
-            children_of.setdefault(module.fqn.rpartition(".")[0], []).append(module)
+            children_of.setdefault(parent_of(module.fqn), []).append(module)
         else:
             root = module
     assert root is not None, "an inventory lists its root"

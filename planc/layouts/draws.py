@@ -12,7 +12,16 @@ from planc.plan.bind import BoundPlan
 from planc.plan.divided_heads import attention_around, divided_heads
 from planc.record import record
 from planc.styles.edges import BATCH, FEATURES, SEQUENCE
-from planc.vocab import DropoutDim, PackedShard, Placement, Replicate, Shard, StridedShard, outwards
+from planc.vocab import (
+    DropoutDim,
+    PackedShard,
+    Placement,
+    Replicate,
+    Shard,
+    StridedShard,
+    outwards,
+    parent_of,
+)
 
 
 @record
@@ -53,7 +62,7 @@ class _Setting:
             return Replicate()
         if draw.is_of_weights:
             return self._of_weights(draw)
-        around = self.bound.styles.get(self.fqn.rpartition(".")[0])
+        around = self.bound.styles.get(parent_of(self.fqn))
         if is_of_adapter(self.fqn) and around is not None:
             arriving: set[Placement | None] = {signature(around).computes_on}
         else:

@@ -21,7 +21,7 @@ from planc.layouts.types import PLAIN, WHOLE, GradientFault, Signature, gradient
 from planc.plan.bind import BoundPlan
 from planc.record import record
 from planc.styles.edges import BATCH, FEATURES, SEQUENCE
-from planc.vocab import Placement
+from planc.vocab import Placement, parent_of
 
 _MAX_WALKS = 4
 """The most passes over a model with loops: each pass changes the layouts of each loop once."""
@@ -310,7 +310,7 @@ class _Walk:
         """The prepared containers around a module, outermost first."""
         if not self.setting.gates:
             return ()
-        parent = consumer.rpartition(".")[0]
+        parent = parent_of(consumer)
         if parent not in self.gates_of:
             self.gates_of[parent] = self._gates_of(parent) if parent else ()
         return (*self.gates_of[parent], consumer) if consumer in self.setting.gates else self.gates_of[parent]
@@ -349,14 +349,14 @@ class _Walk:
 
     def _is_per_head(self, module: Module) -> bool:
         """Whether a norm works inside single heads, which stay whole when heads are sharded."""
-        attention = self.setting.places.attentions.get(module.fqn.rpartition(".")[0])
+        attention = self.setting.places.attentions.get(parent_of(module.fqn))
         if attention is None:
             return False
         return all(parameter.shape == (attention.head_dim,) for parameter in module.parameters)
 
     def _is_core(self, consumer: str, sources: Sequence[str]) -> bool:
         """Whether queries, keys and values of one attention are combined here."""
-        parent = consumer.rpartition(".")[0]
+        parent = parent_of(consumer)
         inside = all(fqn.startswith(f"{parent}.") for fqn in sources)
         return len(sources) > 1 and parent in self.setting.places.attentions and inside
 

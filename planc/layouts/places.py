@@ -10,7 +10,7 @@ from collections.abc import Container
 
 from planc.inventory.schema import Attention, Inventory, Kind, Module
 from planc.record import record
-from planc.vocab import outwards
+from planc.vocab import outwards, parent_of
 
 
 @record
@@ -40,7 +40,7 @@ class Places:
 def places(inventory: Inventory) -> Places:
     """The places of a model."""
     attentions = {attention.fqn: attention for attention in inventory.attentions}
-    members = frozenset(name for name in inventory.names() if name.rpartition(".")[0] in inventory.blocks)
+    members = frozenset(inventory.layers())
     children = _children(inventory)
     return Places(
         attentions,
@@ -84,18 +84,18 @@ def _recurrent(inventory: Inventory, members: frozenset[str], *, owners: Contain
 
 def _holder(fqn: str, members: frozenset[str]) -> tuple[str, str]:
     """(the child of a block's member that is or contains a module, the member); empty outside of blocks."""
-    around = ((holder, holder.rpartition(".")[0]) for holder in outwards(fqn))
+    around = ((holder, parent_of(holder)) for holder in outwards(fqn))
     return next(((holder, parent) for holder, parent in around if parent in members), ("", ""))
 
 
 def _weightless(inventory: Inventory) -> set[str]:
     """Containers that directly contain a norm without parameters."""
-    return {fqn.rpartition(".")[0] for fqn in weightless_norms(inventory)}
+    return {parent_of(fqn) for fqn in weightless_norms(inventory)}
 
 
 def weightless_norms(inventory: Inventory) -> frozenset[str]:
     """Norms without parameters, which the inventory lists as empty containers."""
-    parents = {module.fqn.rpartition(".")[0] for module in inventory.modules}
+    parents = {parent_of(module.fqn) for module in inventory.modules}
     return frozenset(
         module.fqn
         for module in inventory.modules
@@ -107,7 +107,7 @@ def _children(inventory: Inventory) -> dict[str, tuple[Module, ...]]:
     owners = {module.fqn for module in inventory.modules if module.fqn and module.kind is Kind.OTHER}
     found: dict[str, tuple[Module, ...]] = {}
     for module in inventory.modules:
-        parent = module.fqn.rpartition(".")[0]
+        parent = parent_of(module.fqn)
         if parent in owners and module.parameters:
             found[parent] = (*found.get(parent, ()), module)
     return found

@@ -101,12 +101,12 @@ def cursor(source: SourceFile, line: int, column: int) -> Cursor:
     reader = _Reader()
     last: Token | None = None
     text = "\n".join((*written, rest))
-    for one in lines(text):
-        reader.start_line(one.tokens, indent=one.indent)
-        for token in one.tokens:
+    for written_line in lines(text):
+        reader.start_line(written_line.tokens, indent=written_line.indent)
+        for token in written_line.tokens:
             reader.add(token)
             last = token
-        if one.number < line:
+        if written_line.number < line:
             last = None
     if last is None or last.start < len(text) - len(rest):
         reader.start_line((Token("end", "", 0),), indent=1)

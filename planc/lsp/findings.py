@@ -44,10 +44,10 @@ def _include_of(span: Span, analysis: Analysis) -> Span:
     return span if span.file == analysis.source.name else analysis.source.start()
 
 
-def _message(one: Diagnostic) -> str:
+def _message(finding: Diagnostic) -> str:
     """The summary with its particulars, then notes and help, one a line."""
-    text = f": {one.primary.text}" if one.primary.text else ""
-    notes = (f"note: {note}" for note in one.notes)
-    help = (f"help: {one.help}",) if one.help else ()
-    lines = "\n".join((f"{one.code.summary}{text}", *notes, *help)).split("\n")
+    text = f": {finding.primary.text}" if finding.primary.text else ""
+    notes = (f"note: {note}" for note in finding.notes)
+    help = (f"help: {finding.help}",) if finding.help else ()
+    lines = "\n".join((f"{finding.code.summary}{text}", *notes, *help)).split("\n")
     return "\n".join(map(visible, lines))

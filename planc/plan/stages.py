@@ -12,7 +12,7 @@ from planc.pipelining.orders import Order, Schedule, make_orders
 from planc.plan.bind import BoundPlan
 from planc.plan.pipeline_schedule import GPipe, Interleaved, OneFOneB, ZeroBubble
 from planc.plan.spec import PipelineSpec
-from planc.vocab import outwards
+from planc.vocab import outwards, parent_of
 
 
 def num_stages(bound: BoundPlan, pipeline: PipelineSpec) -> int:
@@ -21,12 +21,7 @@ def num_stages(bound: BoundPlan, pipeline: PipelineSpec) -> int:
 
 def layers(inventory: Inventory) -> tuple[str, ...]:
     """The members of the model's list of layers, in order; none if it has several lists."""
-    if len(inventory.blocks) != 1:
-        return ()
-    prefix = f"{inventory.blocks[0]}."
-    return tuple(
-        name for name in inventory.names() if name.startswith(prefix) and "." not in name[len(prefix) :]
-    )
+    return inventory.layers() if len(inventory.blocks) == 1 else ()
 
 
 def stages(bound: BoundPlan, pipeline: PipelineSpec) -> tuple[tuple[str, ...], ...]:
@@ -126,8 +121,7 @@ def ties_of_ends(bound: BoundPlan) -> tuple[tuple[str, ...], ...]:
     return tuple(
         tie
         for tie in bound.inventory.ties
-        if (holders := [stage_of(name.rpartition(".")[0], by_name) for name in tie])[0] == 0
-        and set(holders) == ends
+        if (holders := [stage_of(parent_of(name), by_name) for name in tie])[0] == 0 and set(holders) == ends
     )
 
 

@@ -38,12 +38,12 @@ def shown_page(title: str, shown: Sequence[Shown]) -> str:
     return page(title, heading=paragraph("Marked text is trained on."), sections=sections)
 
 
-def _sample(one: Look) -> Html:
-    rows = (markup(element("h3", row.source), _shown(row)) for row in one.rows)
+def _sample(look: Look) -> Html:
+    rows = (markup(element("h3", row.source), _shown(row)) for row in look.rows)
     return markup(
-        element("h3", one.part.label),
-        table([*statistics(one)], caption=f"Statistics of {one.part.label}"),
-        paragraph(f"Read: {one.sampling}.", kind="note"),
+        element("h3", look.part.label),
+        table([*statistics(look)], caption=f"Statistics of {look.part.label}"),
+        paragraph(f"Read: {look.sampling}.", kind="note"),
         *rows,
     )
 

@@ -84,12 +84,12 @@ def _picture(pipeline: Pipeline, drawn: list[_Drawn], end: float) -> Html:
     )
 
 
-def _drawn(pipeline: Pipeline, one: _Drawn, *, is_named: bool) -> Iterator[Html]:
-    name, kind = _KINDS[one.action.direction]
-    left, top, width = _MARGIN + _SLOT * one.start, _ROW * one.rank, _SLOT * (one.end - one.start)
-    number = str(one.action.micro_batch)
-    stage = "" if pipeline.num_stages == pipeline.num_ranks else f" in stage {one.action.stage}"
-    title = element("title", f"rank {one.rank}: {name} of micro batch {number}{stage}")
+def _drawn(pipeline: Pipeline, drawn: _Drawn, *, is_named: bool) -> Iterator[Html]:
+    name, kind = _KINDS[drawn.action.direction]
+    left, top, width = _MARGIN + _SLOT * drawn.start, _ROW * drawn.rank, _SLOT * (drawn.end - drawn.start)
+    number = str(drawn.action.micro_batch)
+    stage = "" if pipeline.num_stages == pipeline.num_ranks else f" in stage {drawn.action.stage}"
+    title = element("title", f"rank {drawn.rank}: {name} of micro batch {number}{stage}")
     box = element("rect", x=left, y=top, width=width - 1, height=_ROW - 2, class_=kind)
     yield element("g", title, box)
     if is_named:

@@ -11,7 +11,7 @@ from planc.plan.bind import bind
 from planc.plan.parameters import own_placements
 from planc.plan.spec import Plan
 from planc.record import record
-from planc.vocab import outwards
+from planc.vocab import outwards, parent_of
 
 
 @record
@@ -99,7 +99,7 @@ def _container(inventory: Inventory, members: Mapping[str, Module], *, head: str
         for one, module in members.items()
         if module.sources and not any(family(inventory, source) in members for source in module.sources)
     ]
-    is_layer = around is not None and around.fqn.rpartition(".")[0] in inventory.blocks
+    is_layer = around is not None and inventory.is_layer(around.fqn)
     takes_rule = around is not None and around.kind is Kind.CONTAINER and not (is_layer or name in members)
     read = {family(inventory, source) for module in members.values() for source in module.sources}
     return Container(
@@ -144,8 +144,8 @@ def _is_open(inventory: Inventory, module: Module, *, placed: bool) -> bool:
 
 def _is_beside_linear(inventory: Inventory, fqn: str) -> bool:
     """Whether a module is in an attention, an MLP or the like, and not in the layer around them."""
-    parent = fqn.rpartition(".")[0]
-    siblings = (module for module in inventory.modules if module.fqn.rpartition(".")[0] == parent)
+    parent = parent_of(fqn)
+    siblings = (module for module in inventory.modules if parent_of(module.fqn) == parent)
     return parent != layer_of(inventory, fqn) and any(sibling.is_linear for sibling in siblings)
 
 

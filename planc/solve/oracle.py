@@ -21,7 +21,7 @@ from planc.plan.style_actions import StyleAction
 from planc.record import record
 from planc.solve.choices import members_of, patterns_for
 from planc.source import Span
-from planc.vocab import outwards
+from planc.vocab import outwards, parent_of
 
 NUM_ALIKE = 2
 """The number of layers of each kind: values of one layer reach the next."""
@@ -74,18 +74,14 @@ def _replaced(inventory: Inventory, num_alike: int) -> Iterator[tuple[str, str]]
 def _alike(inventory: Inventory) -> dict[object, list[str]]:
     """The layers of each kind, in order."""
     attentions = {attention.fqn: attention for attention in inventory.attentions}
-    members = {
-        module.fqn: [module]
-        for module in inventory.modules
-        if module.fqn.rpartition(".")[0] in inventory.blocks
-    }
+    members = {module.fqn: [module] for module in inventory.modules if inventory.is_layer(module.fqn)}
     for one in inventory.modules:
         for above in outwards(one.fqn):
             if above in members and above != one.fqn:
                 members[above].append(one)
     found: dict[object, list[str]] = {}
     for layer, inside in members.items():
-        kind = (layer.rpartition(".")[0], tuple(_seen_from(layer, one, attentions) for one in inside))
+        kind = (parent_of(layer), tuple(_seen_from(layer, one, attentions) for one in inside))
         found.setdefault(kind, []).append(layer)
     return found
 

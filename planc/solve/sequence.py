@@ -22,7 +22,7 @@ from planc.solve.containers import Container
 from planc.solve.oracle import Actions, Oracle, Refusal
 from planc.styles import BY_NAME, Boundary
 from planc.styles.edges import FEATURES, SEQUENCE
-from planc.vocab import Replicate
+from planc.vocab import Replicate, parent_of
 
 _WHOLE = Replicate()
 _NORM = StyleAction(BY_NAME["sequence_parallel"], Boundary())
@@ -121,7 +121,7 @@ def _norms(inventory: Inventory, *, in_layers: bool) -> Iterator[tuple[str, Styl
     """Norms that read the stream: those outside of the layers, or those directly in a layer."""
     for module in inventory.modules:
         layer = layer_of(inventory, module.fqn)
-        is_direct = module.fqn.rpartition(".")[0] == layer if in_layers else not layer
+        is_direct = parent_of(module.fqn) == layer if in_layers else not layer
         if module.kind is Kind.NORM and module.parameters and is_direct:
             yield family(inventory, module.fqn), _NORM
 

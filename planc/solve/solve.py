@@ -30,6 +30,7 @@ from planc.solve.search import Combination, Search, Solution, Solved
 from planc.solve.sequence import with_sequence_parallel
 from planc.styles import BY_NAME, Boundary
 from planc.styles.edges import READ_BY_PARTS, WHOLE, At, Edge
+from planc.vocab import parent_of
 
 MAX_TRIES = 300
 """The tries of a container's rules by the checks, at most."""
@@ -47,7 +48,7 @@ def as_rules(solution: Solution, inventory: Inventory) -> tuple[AutoRule, ...]:
     members = members_of(inventory)
     patterns_by_style: dict[tuple[str, str, Boundary], list[str]] = {}
     for one, action in solution.actions:
-        key = one.rpartition(".")[0], action.style.name, action.boundary
+        key = parent_of(one), action.style.name, action.boundary
         patterns_by_style.setdefault(key, []).extend(patterns_for(one, members, action.style, inventory))
     return tuple(
         AutoRule(pattern, style, boundary)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from planc.inventory.schema import Inventory
 from planc.lower.optimizer import build_optimizer
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import tokens_per_step
@@ -104,11 +103,6 @@ def _reduce_dtype(plan: Plan) -> DType:
     fsdp = plan.fsdp
     found = (fsdp.reduce_dtype or fsdp.param_dtype) if fsdp is not None else None
     return found or plan.model.dtype
-
-
-def layers_of(inventory: Inventory) -> tuple[str, ...]:
-    """The members of the repeated blocks."""
-    return tuple(fqn for fqn in inventory.names() if fqn.rpartition(".")[0] in inventory.blocks)
 
 
 def rules_of(bound: BoundPlan) -> str:

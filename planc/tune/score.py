@@ -26,7 +26,7 @@ from planc.record import record
 from planc.solve.oracle import num_kinds, stand_in
 from planc.source import SourceFile
 from planc.syntax.parse import parse
-from planc.tune.base import Base, layers_of
+from planc.tune.base import Base
 from planc.tune.choice import Choice, Recompute
 from planc.vocab import MeshDim
 
@@ -83,8 +83,8 @@ class Scorer:
         patterns = "".join(re.findall(r'"[^"]*" ->', self.base.given_rules))
         if num_kinds(self.inventory) == 1 and not re.search(r"\d", patterns):
             found = tuple(stand_in(self.inventory, num_alike=number) for number in (2, 3))
-            self._depths = tuple(_Depth(one, len(layers_of(one))) for one in found)
-        self._whole = (_Depth(self.inventory, len(layers_of(self.inventory))),)
+            self._depths = tuple(_Depth(one, len(one.layers())) for one in found)
+        self._whole = (_Depth(self.inventory, len(self.inventory.layers())),)
         if len({depth.num_layers for depth in self._depths}) < 2:
             self._depths = self._whole
 
@@ -95,14 +95,14 @@ class Scorer:
         if len(scores) == 1:
             return scores[0]
         first, second = self._depths
-        factor = (len(layers_of(self.inventory)) - first.num_layers) / (second.num_layers - first.num_layers)
+        factor = (len(self.inventory.layers()) - first.num_layers) / (second.num_layers - first.num_layers)
 
         def extended(few: float, more: float) -> float:
             return few + factor * (more - few)
 
         score = Score(*(extended(*(getattr(one, figure.name) for one in scores)) for figure in fields(Score)))
         each = (scores[1].peak_bytes - scores[0].peak_bytes) / (second.num_layers - first.num_layers)
-        return replace(score, layers_bytes=each * len(layers_of(self.inventory)))
+        return replace(score, layers_bytes=each * len(self.inventory.layers()))
 
     def _score(self, bound: BoundPlan, choice: Choice) -> Score:
         varied = _varied(bound, choice)
@@ -147,7 +147,7 @@ class Scorer:
 def _varied(bound: BoundPlan, choice: Choice) -> BoundPlan:
     plan, mesh = bound.plan, choice.mesh
     sizes = {str(name): getattr(mesh, str(name)) for name in MeshDim}
-    layers = layers_of(bound.inventory)
+    layers = bound.inventory.layers()
     recomputed = layers if choice.recompute is not Recompute.NONE else ()
     span = plan.span("model")
     units = tuple(

@@ -33,7 +33,7 @@ from planc.runtime.torch.weights.build import bare_model, meta_model, own_dtypes
 from planc.verify.recipe import CORPUS, MAX_RANKS, MODEL, SEQUENCE_LENGTH, Recipe, recipe_of
 from planc.verify.rewrite import in_small_stages, num_small_stages, resized, shrunk_graph
 from planc.verify.twin import CannotShrink, Renaming, names_of, require_twin
-from planc.vocab import DType
+from planc.vocab import DType, parent_of
 
 _CORPUS_BYTES = 100_000
 _MAX_DOCUMENT, _LENGTH_STEP = 90, 37
@@ -136,7 +136,7 @@ def _layers(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """All layers, and the layers that stay, by name in the model's order. CannotShrink for several lists."""
     found = {layer: index for index, kind in enumerate(stack.kinds) for layer in kind.layers}
-    lists = {layer.rpartition(".")[0] for layer in found} or set(bound.inventory.blocks[:1])
+    lists = {parent_of(layer) for layer in found} or set(bound.inventory.blocks[:1])
     if len(lists) != 1:
         raise CannotShrink(f"the model has {len(lists)} lists of layers: {', '.join(sorted(lists))}")
     (fqn,) = lists
@@ -154,7 +154,7 @@ def _layers(
 
 
 def _renumbered(kept: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"{name.rpartition('.')[0]}.{index}" for index, name in enumerate(kept))
+    return tuple(f"{parent_of(name)}.{index}" for index, name in enumerate(kept))
 
 
 def _config_of(model: Any) -> Config:

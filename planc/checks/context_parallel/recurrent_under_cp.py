@@ -33,8 +33,7 @@ def without_attention(inventory: Inventory) -> Iterator[str]:
     for block in inventory.blocks:
         depth = block.count(".") + 2
         attending = {".".join(attention.fqn.split(".")[:depth]) for attention in inventory.attentions}
-        members = [name for name in inventory.names() if name.rpartition(".")[0] == block]
-        bare = [name for name in members if name not in attending]
+        bare = [name for name in inventory.members(block) if name not in attending]
         if bare and all(name.rpartition(".")[2].isdecimal() for name in bare):
             numbers = runs([int(name.rpartition(".")[2]) for name in bare])
             yield (

@@ -10,7 +10,7 @@ from planc.layouts.families import families, quoted
 from planc.plan.tensor_dtypes import other_dtypes
 from planc.plan.unit_dtypes import parameters_by_unit
 from planc.source import Span
-from planc.vocab import DType
+from planc.vocab import DType, parent_of
 
 CODE = Code("P736", "dtypes-in-unit", "an FSDP unit mixes dtypes")
 
@@ -47,7 +47,7 @@ def check(subject: Subject) -> Findings:
 
 def _help(subject: Subject, others: Sequence[str]) -> str:
     """Units of their own for modules that hold nothing else."""
-    owners = {name.rpartition(".")[0] for name in others}
+    owners = {parent_of(name) for name in others}
     modules = [module for module in subject.inventory.modules if module.parameters]
     inside = [
         module for module in modules if any(f"{module.fqn}.".startswith(f"{owner}.") for owner in owners)

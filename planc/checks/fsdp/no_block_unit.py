@@ -26,7 +26,7 @@ def check(subject: Subject) -> Findings:
     units = frozenset(fqn for group in subject.bound.units for fqn in group.fqns)
     sizes = _sizes(subject.inventory, units)
     for block in subject.inventory.blocks:
-        names = [name for name in subject.inventory.names() if name.rpartition(".")[0] == block]
+        names = subject.inventory.members(block)
         layers = [name.rpartition(".")[2] for name in names if not _is_in_units(name, sizes, units)]
         if layers and all(layer.isdecimal() for layer in layers):
             numbers = runs([int(layer) for layer in layers])
@@ -53,7 +53,7 @@ def _sizes(inventory: Inventory, units: frozenset[str]) -> Mapping[str, tuple[in
     for _, module, parameter in inventory.parameters():
         names = tuple(outwards(module.fqn))
         for name in names:
-            if name.rpartition(".")[0] in inventory.blocks:
+            if inventory.is_layer(name):
                 inside, whole = sizes.get(name, (0, 0))
                 is_below = any(one in units for one in names if len(one) > len(name))
                 sizes[name] = inside + is_below * parameter.num_elements, whole + parameter.num_elements

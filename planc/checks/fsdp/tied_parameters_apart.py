@@ -7,7 +7,7 @@ from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
 from planc.layouts.families import quoted
 from planc.plan.stages import ties_of_ends
-from planc.vocab import MeshDim
+from planc.vocab import MeshDim, parent_of
 
 CODE = Code("P503", "tied-parameters-apart", "tied parameters are in different FSDP units")
 
@@ -22,7 +22,7 @@ def check(subject: Subject) -> Findings:
     # Each end of a pipeline shards a copy of its own.
     copied = ties_of_ends(subject.bound)
     for tie in (tie for tie in subject.inventory.ties if tie not in copied):
-        modules = [name.rpartition(".")[0] for name in tie]
+        modules = [parent_of(name) for name in tie]
         owners = [owner(groups, fqn) for fqn in modules]
         if all(group == owners[0] for group in owners):
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label, Severity
 from planc.source import Span
+from planc.vocab import parent_of
 
 CODE = Code("P508", "recomputed-in-pieces", "a layer is recomputed in parts", Severity.WARNING)
 
@@ -22,7 +23,7 @@ def check(subject: Subject) -> Findings:
                 sizes[part] = sizes.get(part, 0) + parameter.num_elements
     layers: dict[str, list[str]] = {}
     for part in sizes:
-        layers.setdefault(part.rpartition(".")[0], []).append(part)
+        layers.setdefault(parent_of(part), []).append(part)
     seen: set[tuple[Span, ...]] = set()
     for layer, parts in layers.items():
         pieces = [part for part in parts if part in checkpointed]
@@ -32,7 +33,7 @@ def check(subject: Subject) -> Findings:
         spans = tuple(dict.fromkeys(checkpointed[part] for part in pieces))
         if spans not in seen:
             seen.add(spans)
-            block = layer.rpartition(".")[0]
+            block = parent_of(layer)
             yield CODE.at(
                 spans[0],
                 f"{len(pieces)} parts of each layer each store their input",

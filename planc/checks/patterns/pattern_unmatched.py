@@ -16,7 +16,7 @@ from planc.plan.bind import Selection
 from planc.plan.pattern import Pattern, parse_pattern
 from planc.plan.segments import Alternative
 from planc.record import record
-from planc.vocab import outwards
+from planc.vocab import outwards, parent_of
 
 CODE = Code("P203", "pattern-unmatched", "a pattern matches nothing")
 
@@ -69,7 +69,7 @@ def _tied(subject: Subject, selection: Selection) -> Diagnostic | None:
     pattern = selection.pattern
     for owner, *aliases in subject.inventory.ties:
         for alias in aliases:
-            if pattern.matches(alias) or pattern.matches(alias.rpartition(".")[0]):
+            if pattern.matches(alias) or pattern.matches(parent_of(alias)):
                 text = f"`{alias}` is tied to `{owner}`: they are one parameter"
                 fix = Fix(pattern.source.part(0, len(pattern.text)), owner, Applicability.UNSAFE)
                 return CODE.at(pattern.source.span, text, help=f"write `{owner}`", fix=fix)

@@ -24,12 +24,12 @@ def check(subject: Subject) -> Findings:
     pipeline, bound = split_pipeline(subject), subject.bound
     if pipeline is None or not pipeline.rules:
         return
-    found = stage_costs(bound, stages(bound, pipeline))
+    costs = stage_costs(bound, stages(bound, pipeline))
     least = max(stage_costs(bound, balanced_stages(bound, pipeline)))
-    if max(found) > _LIMIT * least:
+    if max(costs) > _LIMIT * least:
         yield CODE.at(
             subject.plan.span("pipeline"),
-            f"stage {found.index(max(found))} computes {max(found) / least:.2f} times as much "
+            f"stage {costs.index(max(costs))} computes {max(costs) / least:.2f} times as much "
             "as the largest of balanced stages",
             notes=("every micro-batch waits for the slowest stage",),
             help=balanced_help(subject, pipeline),

@@ -11,7 +11,7 @@ from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
 from planc.layouts.families import families, quoted
 from planc.plan.stages import layers, stage_by_name, stage_of, stages, ties_of_ends
-from planc.vocab import MeshDim
+from planc.vocab import MeshDim, parent_of
 
 CODE = Code("P325", "value-crosses-stages", "a stage needs more than the output of the stage before it")
 
@@ -39,7 +39,7 @@ def _found(subject: Subject, modules: tuple[tuple[str, ...], ...]) -> Iterator[s
         yield f"other modules read the parameters of {_shown(read)}"
     by_name = stage_by_name(modules)
     for tie in inventory.ties:
-        holders = {stage_of(name.rpartition(".")[0], by_name) for name in tie}
+        holders = {stage_of(parent_of(name), by_name) for name in tie}
         if len(holders) > 1 and tie not in ties_of_ends(subject.bound):
             yield f"{_shown(tie)} are one parameter, not of the first and the last stage alone"
 

@@ -11,6 +11,7 @@ from planc.plan.bind import Assignment
 from planc.plan.divided_heads import attention_around
 from planc.record import record
 from planc.styles.edges import FEATURES, normal
+from planc.vocab import parent_of
 
 
 @record
@@ -31,7 +32,7 @@ class AttentionHolders:
 
     def attention_of(self, fqn: str) -> str | None:
         """The attention that a module is a projection of, if it is one."""
-        parent = fqn.rpartition(".")[0]
+        parent = parent_of(fqn)
         return parent if parent in self.direct else attention_around(fqn, self.own)
 
 

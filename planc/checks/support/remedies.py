@@ -9,7 +9,7 @@ from planc.inventory.schema import Kind, Module
 from planc.layouts.flow import ClashKind
 from planc.plan.bind import Assignment
 from planc.styles.edges import FEATURES, SEQUENCE, normal
-from planc.vocab import Placement, Shard, StridedShard
+from planc.vocab import Placement, Shard, StridedShard, parent_of
 
 
 def gathered(subject: Subject, containers: Sequence[str]) -> str:
@@ -101,7 +101,7 @@ def exchanged(subject: Subject) -> frozenset[str]:
 
 
 def _parent(fqn: str) -> str:
-    return fqn.rpartition(".")[0]
+    return parent_of(fqn)
 
 
 def norms_heads(subject: Subject, fqn: str) -> bool:

@@ -20,7 +20,7 @@ from planc.source import Span
 from planc.styles import StyleUse
 from planc.styles.edges import FEATURES, SEQUENCE, normal
 from planc.tables import plural
-from planc.vocab import Placement, Shard, sharded_lengths
+from planc.vocab import Placement, Shard, parent_of, sharded_lengths
 
 
 class SizeKind(IntEnum):
@@ -165,7 +165,7 @@ def _widths(subject: Subject) -> Iterator[ShardedSize]:
             for size in _sizes_of(subject, assignment):
                 by_size.setdefault(size, []).append(assignment)
     for size, assignments in by_size.items():
-        parents = [assignment.fqn.rpartition(".")[0] or assignment.fqn for assignment in assignments]
+        parents = [parent_of(assignment.fqn) or assignment.fqn for assignment in assignments]
         sites: dict[Span, list[str]] = {}
         for one in assignments:
             sites.setdefault(one.span, []).append(one.fqn)

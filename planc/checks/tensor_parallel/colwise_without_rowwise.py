@@ -8,6 +8,7 @@ from planc.checks.support.rule import Findings, Subject
 from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
 from planc.layouts.flow import ClashKind
+from planc.vocab import parent_of
 
 CODE = Code("P406", "colwise-without-rowwise", "sharded features are never gathered or reduced")
 
@@ -45,7 +46,7 @@ def _help(subject: Subject, group: ClashGroup) -> str:
     modules = group.producers if group.partners else group.consumers
     if not all(module and module.is_linear for module in map(subject.inventory.get, modules)):
         return "gather the features in this rule: write `output = Replicate()`"
-    parents = dict.fromkeys(fqn.rpartition(".")[0] for fqn in group.consumers)
+    parents = dict.fromkeys(parent_of(fqn) for fqn in group.consumers)
     if any(module and module.parameters for module in map(subject.inventory.get, parents)):
         return f"gather the features: write {gathered(subject, tuple(parents))}"
     if group.partners and _are_siblings(subject, group):
@@ -62,5 +63,5 @@ def _are_siblings(subject: Subject, group: ClashGroup) -> bool:
     """Whether linear layers in one container combine their outputs for another one there."""
     met = (*group.producers, *group.partners, *group.consumers)
     modules = [subject.inventory.get(fqn) for fqn in met]
-    parents = {fqn.rpartition(".")[0] for fqn in (group.producers[0], group.partners[0], group.consumers[0])}
+    parents = {parent_of(fqn) for fqn in (group.producers[0], group.partners[0], group.consumers[0])}
     return len(parents) == 1 and all(module and module.is_linear for module in modules)

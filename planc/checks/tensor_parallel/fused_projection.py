@@ -15,7 +15,7 @@ from planc.inventory.schema import Module
 from planc.plan.bind import Assignment
 from planc.plan.divided_heads import attention_around
 from planc.styles.edges import FEATURES, normal
-from planc.vocab import Shard
+from planc.vocab import Shard, parent_of
 
 CODE = Code("P417", "fused-projection", "a fused projection is sharded across its parts")
 
@@ -47,7 +47,7 @@ def _help(subject: Subject, fused: list[str]) -> str:
     widths = held.pop()
     if widths is not None and not held:
         return f"shard each projection: write {changed(subject, fused, packing_style(widths))}"
-    parents = [fqn.rpartition(".")[0] for fqn in fused]
+    parents = [parent_of(fqn) for fqn in fused]
     return f"gather its output: write {gathered(subject, parents)}"
 
 

@@ -10,6 +10,7 @@ from planc.checks.support.rule import Findings, Subject
 from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
 from planc.layouts.flow import ClashKind
+from planc.vocab import parent_of
 
 CODE = Code("P411", "heads-partly-divided", "queries, keys and values are sharded differently")
 
@@ -46,7 +47,7 @@ def check(subject: Subject) -> Findings:
 
 def _help(subject: Subject, group: ClashGroup) -> str:
     """The rules that shard the rest too, if the attention can work on some of its heads."""
-    parents = {fqn.rpartition(".")[0] for fqn in group.consumers}
+    parents = {parent_of(fqn) for fqn in group.consumers}
     fixed = [
         attention.fqn
         for attention in subject.inventory.attentions
@@ -67,4 +68,4 @@ def _help(subject: Subject, group: ClashGroup) -> str:
 def _is_latent(subject: Subject, fqn: str, *, parents: Collection[str]) -> bool:
     """Whether some features of a projection go to the heads, and the others into another layer first."""
     readers = [module for module in subject.inventory.modules if fqn in module.sources]
-    return len([reader for reader in readers if reader.fqn.rpartition(".")[0] in parents]) > 1
+    return len([reader for reader in readers if parent_of(reader.fqn) in parents]) > 1

@@ -10,6 +10,7 @@ from planc.inventory.schema import Kind
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
 from planc.styles.edges import FEATURES
+from planc.vocab import parent_of
 
 CODE = Code("P432", "latent-projection", "`mla_kv_a_proj` needs latent attention with sharded heads")
 
@@ -33,7 +34,7 @@ def check(subject: Subject) -> Findings:
 
 
 def _reason(subject: Subject, fqn: str) -> str | None:
-    attention = fqn.rpartition(".")[0]
+    attention = parent_of(fqn)
     readers = [module for module in subject.inventory.modules if fqn in module.sources]
     is_attention = attention in {one.fqn for one in subject.inventory.attentions}
     of_heads = [reader for reader in readers if reader.kind is Kind.NORM and _sums(subject, reader.fqn)]

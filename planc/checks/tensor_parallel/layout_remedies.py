@@ -10,7 +10,7 @@ from planc.checks.support.rule import Subject
 from planc.inventory.schema import LINEAR_KINDS, Kind
 from planc.layouts.types import WHOLE
 from planc.styles.edges import FEATURES, SEQUENCE, normal
-from planc.vocab import Placement
+from planc.vocab import Placement, parent_of
 
 _LEAVE_OUT = (
     "leave this rule out: the sequence is not sharded here, and all ranks have the same gradient; "
@@ -195,7 +195,7 @@ def _is_output_written(subject: Subject, fqns: Sequence[str]) -> bool:
 
 
 def _parents(fqns: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(fqn.rpartition(".")[0] for fqn in fqns))
+    return tuple(dict.fromkeys(parent_of(fqn) for fqn in fqns))
 
 
 def _is_kind(subject: Subject, fqns: Sequence[str], *kinds: Kind) -> bool:

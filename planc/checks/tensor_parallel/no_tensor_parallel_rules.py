@@ -6,7 +6,7 @@ from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
 from planc.inventory.schema import Module
 from planc.plan.auto import Auto
-from planc.vocab import MeshDim
+from planc.vocab import MeshDim, parent_of
 
 CODE = Code("P413", "no-tensor-parallel-rules", "nothing is sharded over tp")
 
@@ -53,7 +53,7 @@ def _example(subject: Subject) -> str:
     first: list[str] = []
     last: list[str] = []
     for module in subject.inventory.modules:
-        parent = module.fqn.rpartition(".")[0]
+        parent = parent_of(module.fqn)
         sources = [one for one in map(subject.inventory.get, module.sources) if one is not None]
         is_behind = sources and module.is_linear and all(_feeds(source, module) for source in sources)
         if is_behind and parent not in attentions:
@@ -67,6 +67,6 @@ def _example(subject: Subject) -> str:
 
 def _feeds(source: Module, module: Module) -> bool:
     """Whether a module outputs exactly the features that another in its container takes."""
-    if not source.is_linear or source.fqn.rpartition(".")[0] != module.fqn.rpartition(".")[0]:
+    if not source.is_linear or parent_of(source.fqn) != parent_of(module.fqn):
         return False
     return module.is_linear and source.out_features == module.in_features

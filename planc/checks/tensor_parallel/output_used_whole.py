@@ -10,7 +10,7 @@ from planc.inventory.schema import Kind
 from planc.plan.bind import Assignment
 from planc.source import Span
 from planc.styles.edges import FEATURES, normal
-from planc.vocab import Shard
+from planc.vocab import Shard, parent_of
 
 REDUCED = Code("P433", "features-reduced", "a reduction over features would see one shard")
 WRITTEN = Code("P434", "output-written", "the model modifies a redistributed output in place")
@@ -22,7 +22,7 @@ def check(subject: Subject) -> Findings:
     inventory = subject.inventory
     # The rules on heads cover the code of attention.
     attentions = {*inventory.own_attentions, *(attention.fqn for attention in inventory.attentions)}
-    outside = tuple(fqn for fqn in inventory.reduced if fqn.rpartition(".")[0] not in attentions)
+    outside = tuple(fqn for fqn in inventory.reduced if parent_of(fqn) not in attentions)
     reduced, written = _by_rule(subject, outside), _by_rule(subject, inventory.written)
     for span, fqns in reduced.items():
         divided = [fqn for fqn in fqns if _divides_features(subject.bound.styles[fqn])]
@@ -61,6 +61,6 @@ def _by_rule(subject: Subject, names: tuple[str, ...]) -> dict[Span, list[str]]:
 
 def _whole(subject: Subject, fqns: list[str]) -> str:
     """The rule that keeps modules whole, with their neighbors in the same container."""
-    around = {fqn.rpartition(".")[0] for fqn in fqns}
-    styled = [fqn for fqn in subject.bound.styles if fqn.rpartition(".")[0] in around]
+    around = {parent_of(fqn) for fqn in fqns}
+    styled = [fqn for fqn in subject.bound.styles if parent_of(fqn) in around]
     return changed(subject, styled, "replicate")

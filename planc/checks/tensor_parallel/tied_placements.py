@@ -7,7 +7,7 @@ from planc.checks.support.rule import Findings, Subject
 from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
 from planc.inventory.schema import Kind
-from planc.vocab import Replicate
+from planc.vocab import Replicate, parent_of
 
 CODE = Code("P416", "tied-placements", "tied parameters are sharded differently")
 
@@ -22,7 +22,7 @@ def check(subject: Subject) -> Findings:
         owner, other = tie[0], next((n for n in tie[1:] if placements[n] != placements[tie[0]]), None)
         if other is None:
             continue
-        spans = {name: subject.rule_spans([name.rpartition(".")[0]]) for name in (owner, other)}
+        spans = {name: subject.rule_spans([parent_of(name)]) for name in (owner, other)}
         primary = next((name for name in (other, owner) if spans[name]), other)
         second = owner if primary == other else other
         yield CODE.at(
@@ -35,14 +35,14 @@ def check(subject: Subject) -> Findings:
 
 
 def _help(subject: Subject, tie: tuple[str, ...]) -> str:
-    modules = (subject.inventory.get(name.rpartition(".")[0]) for name in tie)
+    modules = (subject.inventory.get(parent_of(name)) for name in tie)
     if any(module is not None and module.kind is Kind.EMBEDDING for module in modules):
         return "shard both by rows: `embedding_rowwise` for the embedding, `colwise` for the head"
     return "write rules for these modules that place the parameter in the same way, or leave both out"
 
 
 def _bare(name: str, is_bare: bool) -> tuple[str, ...]:
-    return (f"`{name.rpartition('.')[0]}` has no rule, so it is replicated",) if is_bare else ()
+    return (f"`{parent_of(name)}` has no rule, so it is replicated",) if is_bare else ()
 
 
 def _placement(subject: Subject, parameter: str) -> str:

@@ -7,6 +7,7 @@ from planc.checks.support.rule import Findings, Subject
 from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
 from planc.layouts.flow import ClashKind
+from planc.vocab import parent_of
 
 CODE = Code("P481", "tokens-apart", "attention needs all tokens of a sequence")
 
@@ -18,7 +19,7 @@ def check(subject: Subject) -> Findings:
         spans = subject.rule_spans(group.producers)
         span = subject.primary_span(spans)
         names = subject.named(group.producers)
-        holders = [fqn.rpartition(".")[0] for fqn in group.consumers]
+        holders = [parent_of(fqn) for fqn in group.consumers]
         yield CODE.at(
             span,
             f"{names} outputs {group.first.arriving}",

@@ -212,12 +212,9 @@ def _faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
 def _checks(leaves: Mapping[str, Leaf], inventory: Inventory | None) -> Iterator[Note]:
     if inventory is None:
         return
-    layers = {
-        fqn for block in inventory.blocks for fqn in inventory.names() if fqn.rpartition(".")[0] == block
-    }
     heads = {attention.num_heads for attention in inventory.attentions}
     for key, sizes in (
-        ("num-layers", {len(layers)}),
+        ("num-layers", {len(inventory.layers())}),
         ("hidden-size", {inventory.hidden_size}),
         ("num-attention-heads", heads),
     ):

@@ -20,7 +20,7 @@ from planc.inventory.probe.source_tracker import SourceTracker
 from planc.inventory.schema import Draw
 from planc.modeling.private import TorchDispatchMode
 from planc.record import record
-from planc.vocab import DropoutDim
+from planc.vocab import DropoutDim, parent_of
 
 _SIZES = ((3, 7), (3, 11), (5, 7))
 """Batch and sequence of three runs: a dimension's lengths show which of them it has."""
@@ -104,7 +104,7 @@ def _runs_in_order(call: Call, visits: Counter[str], model: nn.Module) -> bool:
     """
     if visits[call.fqn] == 1:
         return True
-    parent = call.fqn.rpartition(".")[0]
+    parent = parent_of(call.fqn)
     return type(model.get_submodule(call.fqn)) is nn.Dropout and call.caller == parent and visits[parent] == 1
 
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from planc.inventory.probe.equal_layers import passing
 from planc.inventory.probe.forwards import NUM_TOKENS, run_again
+from planc.vocab import parent_of
 
 _SHARD = NUM_TOKENS // 2
 
@@ -23,7 +24,7 @@ def needing_all_tokens(model: PreTrainedModel, blocks: Sequence[str]) -> tuple[s
     the head must get the shard. GPT-2 views its hidden states as the tokens that it began with.
     """
     head = model.get_output_embeddings()
-    layers = [one for fqn, one in model.named_modules() if fqn.rpartition(".")[0] in blocks]
+    layers = [one for fqn, one in model.named_modules() if parent_of(fqn) in blocks]
     if head is None or not layers:
         return ()
     returned: dict[nn.Module, Any] = dict.fromkeys(layers)
@@ -47,7 +48,7 @@ def needing_all_tokens(model: PreTrainedModel, blocks: Sequence[str]) -> tuple[s
         with contextlib.suppress(Exception):  # the model's code may raise anything, before the head or behind
             run_again(model)
     is_shard = bool(arrived) and arrived[-1].ndim == 3 and arrived[-1].shape[:2] == (1, _SHARD)
-    return () if is_shard else tuple(dict.fromkeys(block.rpartition(".")[0] for block in blocks))
+    return () if is_shard else tuple(dict.fromkeys(parent_of(block) for block in blocks))
 
 
 def _shard(_: nn.Module, args: Any, output: Tensor) -> Tensor:
@@ -61,7 +62,7 @@ def read_by_layers(model: PreTrainedModel, blocks: Sequence[str]) -> frozenset[s
         for parameter in module._parameters.values():
             if parameter is not None:
                 owners.setdefault(id(parameter), set()).add(fqn)
-    inner = tuple(f"{fqn}." for fqn, _ in model.named_modules() if fqn.rpartition(".")[0] in blocks)
+    inner = tuple(f"{fqn}." for fqn, _ in model.named_modules() if parent_of(fqn) in blocks)
 
     def is_on_stream(reader: str) -> bool:
         return not reader.startswith(inner)

@@ -37,7 +37,7 @@ from planc.modeling.first_positions import FirstPositions
 from planc.modeling.layers import nature
 from planc.modeling.private import tree_leaves, tree_map_only
 from planc.record import record
-from planc.vocab import ancestors
+from planc.vocab import ancestors, parent_of
 
 _LENGTHS = (256, 512), (16, 32)
 """Tokens of two sequences: multiples of the chunks that scans pad to; fewer, for models of few positions."""
@@ -74,7 +74,7 @@ def with_own_codes(
         with without_equal_layers(model) as instead:
             named = dict(_layers_and_parts(model, blocks, experts))
             gated = _gated_norms(model)
-            stems = {fqn: model.get_submodule(fqn) for block in blocks if (fqn := block.rpartition(".")[0])}
+            stems = {fqn: model.get_submodule(fqn) for block in blocks if (fqn := parent_of(block))}
             calls = _calls(model, {**named, **stems})
             running = {fqn: one for fqn, one in named.items() if fqn in calls and fqn not in instead}
             found = _own_codes(model, running, blocks, attending, calls)
@@ -128,7 +128,7 @@ def _own_codes(
     by_nature: dict[object, tuple[OwnCode, OwnCode]] = {}
     codes: dict[str, tuple[OwnCode, OwnCode]] = {}
     for fqn, module in named.items():
-        calls, is_layer = called[fqn], fqn.rpartition(".")[0] in blocks
+        calls, is_layer = called[fqn], parent_of(fqn) in blocks
         # A model's own code may raise anything where it runs by itself.
         with contextlib.suppress(Exception):
             if (kind := nature(module)) not in by_nature:
@@ -151,8 +151,8 @@ def _stem_codes(
     """The own code of what holds layers, without them: each passes on the hidden states that it takes."""
     codes: dict[str, tuple[OwnCode, OwnCode]] = {}
     for fqn, stem in stems.items():
-        own = [block for block in blocks if block.rpartition(".")[0] == fqn]
-        layers = {one: named[one] for one in called if one.rpartition(".")[0] in own}
+        own = [block for block in blocks if parent_of(block) == fqn]
+        layers = {one: named[one] for one in called if parent_of(one) in own}
         apart = (*layers.values(), *filter(_is_part, stem.children()))
         with contextlib.suppress(Exception), _passing_on(layers, called):
             code = _measured(stem, called[fqn], apart)

@@ -67,7 +67,7 @@ from planc.modeling.first_positions import FirstPositions
 from planc.modeling.initialization import unset_tensors
 from planc.modeling.layers import layer_lists
 from planc.modeling.steady_rope import steady_rope
-from planc.vocab import ancestors
+from planc.vocab import ancestors, parent_of
 
 
 def probe(model_dir: Path, *, own: type[PreTrainedModel] | None = None) -> Inventory:
@@ -358,7 +358,7 @@ def _follow_containers(containers: Mapping[str, nn.Module], tracker: SourceTrack
 
 def _recorded(model: nn.Module, *, blocks: tuple[str, ...]) -> frozenset[str]:
     """The modules whose outputs are followed."""
-    members = {fqn for fqn, _ in model.named_modules() if fqn.rpartition(".")[0] in blocks}
+    members = {fqn for fqn, _ in model.named_modules() if parent_of(fqn) in blocks}
     return (_owners(model) - {""}) | members
 
 

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from planc.inventory.probe.small_attention import token_ids
 from planc.modeling.private import tree_leaves, tree_map_only
+from planc.vocab import parent_of
 
 _LENGTH = 19
 """Tokens: a number that no width has."""
@@ -120,7 +121,7 @@ def _whole(fqn: str, named: Mapping[str, nn.Module]) -> str:
     """The module whose core a mixing one is: the outermost attention, or the first with projections."""
     around = [fqn]
     while "." in around[-1]:
-        around.append(around[-1].rpartition(".")[0])
+        around.append(parent_of(around[-1]))
     named_so = [name for name in around if _ATTENTION in type(named[name]).__name__]
     if named_so:
         return named_so[-1]

@@ -172,12 +172,12 @@ def _messages(value: object, *, reading: Reading, origin: str) -> tuple[Messages
         )
     messages: Messages = []
     trained: list[bool] = []
-    for number, one in enumerate(value, start=1):
+    for number, message in enumerate(value, start=1):
         where = f"message {number} in {origin}"
-        if not isinstance(one, dict):
+        if not isinstance(message, dict):
             raise ChatRowError(f"{where} is not an object", help="write a role and a content")
         # As transformers does: templates take a key without a value for a text.
-        keys = {key: part for key, part in one.items() if part is not None and key not in reading.ignore}
+        keys = {key: part for key, part in message.items() if part is not None and key not in reading.ignore}
         trained.append(_weight(keys, origin=where))
         messages.append(_message(keys, origin=where))
     return messages, trained

@@ -104,12 +104,14 @@ def open_content(path: Path, *, name: str, reads: Reads | None = None) -> Iterat
         hashed = None if reads is None else _Hashed(file)
         source = file if hashed is None else cast(BinaryIO, io.BufferedReader(hashed, _READ_BYTES))
         start = _peeked(source)
-        found = next((one for one, how in _COMPRESSIONS.items() if start.startswith(how.magic)), None)
-        with _damage(name, compression=found):
-            stream = source if found is None else _decompressed(source, name=name, compression=found)
+        compression = next((one for one, how in _COMPRESSIONS.items() if start.startswith(how.magic)), None)
+        with _damage(name, compression=compression):
+            stream = (
+                source if compression is None else _decompressed(source, name=name, compression=compression)
+            )
             start = _peeked(stream)
             mark = stream.read(len(codecs.BOM_UTF8)) if start.startswith(codecs.BOM_UTF8) else b""
-            yield Content(cast(io.BufferedReader, stream), found, _table(start), len(mark))
+            yield Content(cast(io.BufferedReader, stream), compression, _table(start), len(mark))
         if hashed is not None and reads is not None:
             reads.add("file", name, hashed.hash())
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.torch.checkpoint.chunks import is_bitwise_equal
 from planc.runtime.torch.checkpoint.tensors import tensor_names
+from planc.vocab import parent_of
 
 _MODEL, _OPTIMIZER = "model.", "optimizer."
 _MAX_LISTED = 20
@@ -74,7 +75,7 @@ def _problems(shapes: Shapes, model: ModelNames) -> Iterator[str]:
         elif shapes[name] != shape:
             yield f"{name} has shape {list(shapes[name])}, the model {list(shape)}"
     for name, shape in shapes.items():
-        parameter = name.removeprefix(_OPTIMIZER).rpartition(".")[0]
+        parameter = parent_of(name.removeprefix(_OPTIMIZER))
         if name in wanted:
             continue
         if not name.startswith(_OPTIMIZER) or parameter not in model.parameters:

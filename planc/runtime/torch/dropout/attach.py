@@ -19,6 +19,7 @@ from planc.runtime.torch.dropout.positions import ALONE
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.transfers import ranks_of
 from planc.runtime.torch.run import Run
+from planc.vocab import parent_of
 
 
 def attach_dropout(
@@ -39,7 +40,7 @@ def attach_dropout(
         if module.p != op.draws[0].probability:
             message = f"`{fqn}` has probability {module.p}, not {op.draws[0].probability}"
             raise RunError(message, help=STALE)
-        parent = model.get_submodule(fqn.rpartition(".")[0])
+        parent = model.get_submodule(parent_of(fqn))
         mask_dropout(module, calls, caller=parent if len(draws) > 1 else None)
     return masking
 

@@ -26,6 +26,7 @@ from planc.runtime.torch.parallel.receives import Receives, following
 from planc.runtime.torch.parallel.stand_ins import Lengths, edges, lengths_of, stand_ins
 from planc.runtime.torch.parallel.ties import tied_parameters
 from planc.runtime.torch.run import Run
+from planc.vocab import parent_of
 
 
 @dataclass(slots=True)
@@ -124,7 +125,7 @@ class Pipeline:
 
     def _stage_of(self, name: str) -> int | None:
         while name and name not in self._stages:
-            name = name.rpartition(".")[0]
+            name = parent_of(name)
         return self._stages.get(name)
 
     def has(self, name: str) -> bool:

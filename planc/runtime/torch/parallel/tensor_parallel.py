@@ -23,6 +23,7 @@ from planc.runtime.torch.parallel.sharded_modules import (
 from planc.runtime.torch.parallel.ties import Ties, tie, tied_parameters
 from planc.runtime.torch.run import Run
 from planc.styles import BY_NAME
+from planc.vocab import parent_of
 
 
 def shard_tensor_parallel(
@@ -54,7 +55,7 @@ def _distributes(op: ShardTensorParallel) -> bool:
 def _reading_distributed(model: nn.Module, ties: Ties, *, apart_from: Collection[str]) -> list[nn.Module]:
     """The modules whose parameter is distributed because a module that shares it is sharded."""
     fqns = {
-        name.rpartition(".")[0]: None
+        parent_of(name): None
         for names in ties
         for name in names
         if isinstance(model.get_parameter(name), DTensor)
