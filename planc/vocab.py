@@ -211,6 +211,7 @@ class DropoutDim(StrEnum):
 
 
 SINKS = "s_aux"
+SOFTCAP = "softcap"
 """The name by which attentions get a learned score for each head, of a key without a value."""
 SEES_LATER_TOKENS = frozenset(("bidirectional", "is_causal"))
 """Features of attention to later tokens: of the module itself, and of `is_causal = False` in a call."""

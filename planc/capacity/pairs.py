@@ -11,7 +11,6 @@ from planc.devices.hardware import Change, PairDemand
 from planc.plan.attention_calls import attention_calls
 from planc.plan.bind import BoundPlan, bind
 from planc.plan.spec import AttentionKernel, Plan, Rotate
-from planc.vocab import DType
 
 MUCH = 0.1
 """The share of a device's memory, or of the peak where no device is known, that counts as much."""
@@ -79,9 +78,6 @@ def _changes(bound: BoundPlan) -> Iterator[tuple[str, _Edit]]:
             "context_parallel.rotate = ulysses",
             _rebound(lambda plan: replace(plan, context_parallel=exchanged)),
         )
-    if model.dtype is DType.FLOAT64:
-        narrow = replace(model, dtype=DType.FLOAT32)
-        yield "model.dtype = float32", _rebound(lambda plan: replace(plan, model=narrow))
     if bound.plan.compile is not None:
         yield "no `compile` block", _rebound(lambda plan: replace(plan, compile=None))
     for change in (*checkpointing(bound), *micro_batches(bound)):

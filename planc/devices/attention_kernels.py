@@ -19,7 +19,8 @@ class Kernel(StrEnum):
     """Keeps no scores either. planc repeats keys and values for grouped heads while it runs, forward and
     backward, since PyTorch's own dispatch would otherwise take `math`."""
     MATH = "math"
-    """Products and a softmax. The scores of one layer exist while it runs, forward and backward."""
+    """Products and a softmax, of `MATH_ROWS` queries at a time. Their scores alone exist, and only while they
+    are computed, forward and backward."""
 
 
 @record
@@ -31,22 +32,28 @@ class AttentionCall:
     value_dim: int
     has_mask: bool = False
     """A window shorter than the sequence, or documents in one sequence. Causality alone is not a mask."""
+    has_softcap: bool = False
+    """Scores are capped by a tanh before the softmax (Gemma 2)."""
 
     def __str__(self) -> str:
         value = "" if self.value_dim == self.head_dim else f"/{self.value_dim}"
-        return f"{self.dtype} {self.head_dim}{value}{' masked' if self.has_mask else ''}"
+        words = " masked" * self.has_mask + " capped" * self.has_softcap
+        return f"{self.dtype} {self.head_dim}{value}{words}"
 
 
+MATH_ROWS = 256
 _WINDOW_ROWS = 1024
 """Fewer queries at a time would be a kernel each for too little work."""
 
 
-def window_rows(window: int, *, num_queries: int) -> int | None:
+def window_rows(window: int, *, num_queries: int, is_math: bool = False) -> int | None:
     """The queries that a kernel takes at a time under a window; None if it takes all.
 
     Each such tile of queries needs its own keys and the window - 1 before them: work and masks grow with the
-    length, and not with its square.
+    length, and not with its square. `math` takes few queries at a time in any case.
     """
+    if is_math:
+        return MATH_ROWS if num_queries > MATH_ROWS else None
     rows = max(window, _WINDOW_ROWS)
     # A query in a tile meets 2 x rows keys: with a shorter sequence, less than half of the work is spared.
     return rows if num_queries >= 4 * rows else None
@@ -69,10 +76,13 @@ class AttentionSetting:
         """Each document is computed by itself, except in compiled layers: a ring is never compiled."""
         return self.isolates and self.is_compiled and self.kind != "ring"
 
-    def call(self, *, head_dim: int, value_dim: int | None, window: int | None) -> AttentionCall:
+    def call(
+        self, *, head_dim: int, value_dim: int | None, window: int | None, has_softcap: bool
+    ) -> AttentionCall:
         """The call of an attention with these sizes, given as the inventory has them."""
         hides = window is not None and window < self.sequence_length
-        return AttentionCall(self.dtype, head_dim, value_dim or head_dim, self.masks_documents or hides)
+        has_mask = self.masks_documents or hides
+        return AttentionCall(self.dtype, head_dim, value_dim or head_dim, has_mask, has_softcap)
 
 
 @record
@@ -104,6 +114,8 @@ class _Row:
 
     def refusal(self, call: AttentionCall) -> str:
         """Explain why the kernel doesn't take a call; empty if it does."""
+        if call.has_softcap:
+            return f"{self.kernel} takes no soft cap"
         if call.dtype not in self.dtypes:
             return f"{self.kernel} takes no {call.dtype}"
         if self.max_head_dim is not None and call.head_dim > self.max_head_dim:

@@ -5,8 +5,8 @@ flash kernel holds nothing that counts.
 
     memory-efficient   for grouped heads: keys and values, and in backward their gradients, for every query
                        head
-    math               scores of the queries and keys that it takes, in float32 at least, four times: scores,
-                       weights and the gradients of both
+    math               scores of the queries that it takes at a time, in float32 at least: weights and their
+                       gradients, and the slope of a soft cap
     masks              of documents and of sliding windows, which all layers share
 """
 
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planc.devices.attention_kernels import (
+    MATH_ROWS,
     AttentionCall,
     AttentionSetting,
     AttentionUse,
@@ -27,9 +28,7 @@ from planc.devices.attention_kernels import (
 from planc.estimate.activations import core_bytes
 from planc.estimate.rank_work import RankWork
 from planc.inventory.schema import Attention
-from planc.vocab import DType
-
-_SCORES = 4
+from planc.vocab import SOFTCAP, DType
 
 
 def attention_uses(work: RankWork, *, in_flight: int) -> tuple[AttentionUse, ...]:
@@ -51,7 +50,7 @@ def attention_uses(work: RankWork, *, in_flight: int) -> tuple[AttentionUse, ...
             reasons=refusals(call, device=work.graph.init_mesh.device),
             pair_bytes=max(_scores_bytes(work, one) for one in members)
             + in_flight * document_mask_bytes(work)
-            + (_window_mask_bytes(work, window) if window else 0),
+            + (_window_mask_bytes(work, window, members[0]) if window else 0),
         )
         for (call, window), members in groups.items()
     )
@@ -81,8 +80,10 @@ def kernel_bytes_in_backward(work: RankWork, attention: Attention) -> int:
     num_heads, num_kv_heads = work.heads(attention)
     if work.attention.kind == "eager" or kernel is Kernel.FLASH:
         return 0
-    if kernel is Kernel.MATH or num_heads == num_kv_heads:
-        return _scores_bytes(work, attention)
+    if kernel is Kernel.MATH:
+        return _scores_bytes(work, attention) + _wide_bytes(work, attention)
+    if num_heads == num_kv_heads:
+        return 0
     copies = work.cp if work.attention.kind == "allgather" else 1
     features = num_heads * (attention.head_dim + (attention.value_dim or attention.head_dim))
     return 2 * copies * work.num_tokens * features * work.compute_dtype.size_bytes
@@ -98,19 +99,19 @@ def document_mask_bytes(work: RankWork) -> int:
 
 def window_mask_bytes(work: RankWork) -> int:
     """The masks of sliding windows, one for all layers with the same window."""
-    windows = {one.window for one in work.inventory.attentions if one.window and _hides(work, one.window)}
-    return sum(_window_mask_bytes(work, window) for window in windows)
+    found = {one.window: one for one in work.inventory.attentions if _hides(work, one.window)}
+    return sum(_window_mask_bytes(work, window, one) for window, one in found.items() if window)
 
 
-def window_rows_of(work: RankWork, window: int) -> int | None:
+def window_rows_of(work: RankWork, window: int, attention: Attention) -> int | None:
     """The queries that a kernel takes at a time under a window; None if it takes all that it has."""
     num_queries = work.sequence_length
     if work.attention.kind == "allgather":
         num_queries //= work.cp * (2 if work.attention.balance == "headtail" else 1)
-    return window_rows(window, num_queries=num_queries)
+    return window_rows(window, num_queries=num_queries, is_math=_kernel(work, attention) is Kernel.MATH)
 
 
-def _window_mask_bytes(work: RankWork, window: int) -> int:
+def _window_mask_bytes(work: RankWork, window: int, attention: Attention) -> int:
     """The mask of one window, [queries, keys]: for all queries of a rank, the keys that are cut for them.
 
     Of many queries it is that of the rows that a kernel takes at a time.
@@ -120,7 +121,7 @@ def _window_mask_bytes(work: RankWork, window: int) -> int:
         return 0
     length, cp = work.sequence_length, work.cp
     is_divided = work.attention.kind == "allgather"
-    if (rows := window_rows_of(work, window)) is not None:
+    if (rows := window_rows_of(work, window, attention)) is not None:
         pairs = rows * (rows + window - 1)
     elif is_divided and work.attention.balance == "headtail":
         pairs = (length // (2 * cp)) ** 2 * (2 * cp + 1)
@@ -147,7 +148,10 @@ def _setting(work: RankWork) -> AttentionSetting:
 
 def _call(work: RankWork, attention: Attention) -> AttentionCall:
     return _setting(work).call(
-        head_dim=attention.head_dim, value_dim=attention.value_dim, window=attention.window
+        head_dim=attention.head_dim,
+        value_dim=attention.value_dim,
+        window=attention.window,
+        has_softcap=SOFTCAP in attention.extras,
     )
 
 
@@ -159,6 +163,31 @@ def _scores_bytes(work: RankWork, attention: Attention) -> int:
     if _kernel(work, attention) is not Kernel.MATH:
         return 0
     num_heads, _ = work.heads(attention)
-    size = 8 if work.compute_dtype is DType.FLOAT64 else 4
-    keys = work.sequence_length if work.attention.kind != "ring" else work.sequence_length // work.cp
-    return _SCORES * num_heads * work.num_tokens * keys * size
+    has_softcap = SOFTCAP in attention.extras
+    rows = min(MATH_ROWS, work.sequence_length)
+    pairs = num_heads // _head_shares(work) * work.num_samples * rows * _num_keys(work, attention)
+    return (2 + has_softcap) * pairs * _wide_size(work)
+
+
+def _wide_bytes(work: RankWork, attention: Attention) -> int:
+    """Keys and values as `math` takes them, and their gradients, in a wider dtype than the model's."""
+    if _wide_size(work) == work.compute_dtype.size_bytes:
+        return 0
+    num_kv_heads = max(1, work.heads(attention)[1] // _head_shares(work))
+    features = num_kv_heads * (attention.head_dim + (attention.value_dim or attention.head_dim))
+    return 2 * work.num_samples * _num_keys(work, attention) * features * _wide_size(work)
+
+
+def _num_keys(work: RankWork, attention: Attention) -> int:
+    """The most keys that `math` takes at once."""
+    keys = work.sequence_length // (work.cp if work.attention.kind == "ring" else 1)
+    window = attention.window
+    return keys if window is None else min(keys, MATH_ROWS + window - 1)
+
+
+def _head_shares(work: RankWork) -> int:
+    return work.cp if work.attention.kind == "ulysses" else 1
+
+
+def _wide_size(work: RankWork) -> int:
+    return 8 if work.compute_dtype is DType.FLOAT64 else 4

@@ -288,7 +288,7 @@ def _pairs(work: RankWork, attention: Attention) -> tuple[float, float]:
     if work.attention.kind == "eager":
         return whole, whole
     if attention.window is not None and attention.window < length:
-        rows = window_rows_of(work, attention.window)
+        rows = window_rows_of(work, attention.window, attention)
         return seen, whole if rows is None else whole / length * (rows + attention.window - 1)
     if work.attention.kind == "ulysses":
         return seen, whole / 2

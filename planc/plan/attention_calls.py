@@ -5,6 +5,7 @@ from __future__ import annotations
 from planc.devices.attention_kernels import AttentionCall, AttentionSetting
 from planc.inventory.schema import Inventory
 from planc.plan.spec import AttentionKernel, Plan
+from planc.vocab import SOFTCAP
 
 
 def attention_calls(plan: Plan, inventory: Inventory) -> tuple[AttentionCall, ...]:
@@ -20,7 +21,12 @@ def attention_calls(plan: Plan, inventory: Inventory) -> tuple[AttentionCall, ..
         is_compiled=plan.compile is not None,
     )
     calls = (
-        setting.call(head_dim=one.head_dim, value_dim=one.value_dim, window=one.window)
+        setting.call(
+            head_dim=one.head_dim,
+            value_dim=one.value_dim,
+            window=one.window,
+            has_softcap=SOFTCAP in one.extras,
+        )
         for one in inventory.attentions
     )
     return tuple(dict.fromkeys(calls))

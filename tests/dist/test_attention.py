@@ -290,7 +290,6 @@ def test_a_window_as_long_as_the_sequence_hides_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("softcap", 30.0),
         ("position_bias", torch.zeros(4, 4)),
         ("cu_seq_lens_q", torch.tensor([0, 4])),
         ("seq_idx", torch.zeros(1, 4)),

@@ -32,6 +32,8 @@ SCALE, KEYS = 0.3, 37
 HEADS = ((4, 4), (4, 2), (4, 1))
 DIMS = ((16, 16), (24, 16), (20, 20), (18, 7), (16, 24))
 LENGTHS = (5, 36, KEYS)
+ROWS = 8
+"""The queries that products and a softmax take at a time here."""
 
 
 class EfficientKernel:
@@ -119,8 +121,10 @@ def flash(_: pytest.MonkeyPatch) -> None:
 
 
 def math(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every call be one that no fused kernel takes."""
+    """Let every call be one that no fused kernel takes, of few queries at a time."""
     monkeypatch.setattr(kernels, "kernel_of", lambda _, **__: Kernel.MATH)
+    for module in (kernels, attention_kernels):
+        monkeypatch.setattr(module, "MATH_ROWS", ROWS)
 
 
 def seen(num_queries: int, *, window: int | None) -> Tensor:
@@ -183,7 +187,7 @@ def test_a_long_sequence_under_a_window_is_computed_some_queries_at_a_time(
         errors = [relative_error(one.double(), other) for one, other in zip(found, wanted, strict=True)]
         assert max(errors) < 1e-5, (num_queries, heads, kv_heads, errors)
         (mask,) = windows._biases.values()
-        assert mask.shape[0] == max(3, window) < KEYS
+        assert mask.shape[0] == (ROWS if chosen is math else max(3, window)) < KEYS
 
 
 def with_one_more_key(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, *, window: int) -> Tensor:
@@ -278,6 +282,8 @@ def test_context_parallelism_by_every_kernel_is_one_process(kernel: str) -> None
         ("cuda", AttentionCall(DType("bfloat16"), 192, 128), Kernel.EFFICIENT),
         ("cuda", AttentionCall(DType("float32"), 128, 128), Kernel.EFFICIENT),
         ("cuda", AttentionCall(DType("float64"), 128, 128), Kernel.MATH),
+        ("cpu", AttentionCall(DType("float32"), 64, 64, has_softcap=True), Kernel.MATH),
+        ("cuda", AttentionCall(DType("bfloat16"), 256, 256, has_mask=True, has_softcap=True), Kernel.MATH),
         ("mps", AttentionCall(DType("float32"), 64, 64), Kernel.MATH),
     ],
 )

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from planc.api import Checked, check_source
-from planc.devices.attention_kernels import AttentionUse
+from planc.devices.attention_kernels import MATH_ROWS, AttentionUse
 from planc.diff.resources import compare_resources
 from planc.diff.side import Side
 from planc.show.estimate import estimate_data, estimate_text
@@ -69,7 +69,7 @@ def warnings(text: str, *settings: str) -> list[tuple[str, str]]:
         (
             ("model.dtype=float64",),
             "on cuda: math (flash takes no float64, memory-efficient takes no float64; "
-            "64.00 GiB for pairs of tokens)",
+            "1.00 GiB for pairs of tokens)",
         ),
         (
             ("model.attention=eager", "data.sequence_length=1024"),
@@ -127,10 +127,20 @@ def test_short_sequences_are_no_warning() -> None:
     assert warnings(PLAN, "model.attention=eager", "data.sequence_length=512") == []
 
 
-def test_a_named_change_leaves_what_it_says() -> None:
-    ((_, help),) = warnings(PLAN, "model.dtype=float64")
-    assert help == "set model.dtype = float32, which leaves 0 B"
-    assert sum(one.pair_bytes for one in uses(PLAN, "model.dtype=float32")) == 0
+def test_products_and_a_softmax_hold_scores_of_some_queries_and_no_warning() -> None:
+    """Weights and their gradients in float64."""
+    (use,) = uses(PLAN, "model.dtype=float64")
+    assert use.pair_bytes == 2 * HEADS * MATH_ROWS * LENGTH * 2 * FLOAT32
+    assert warnings(PLAN, "model.dtype=float64") == []
+
+
+def test_a_soft_cap_is_a_reason_and_its_slope_is_held_too() -> None:
+    gemma = PLAN.replace("llama-3.2-1b", "tiny-gemma2").replace("8192", "512")
+    windowed, full = uses(gemma, "model.dtype=bfloat16")
+    assert full.reasons == ("flash takes no soft cap", "memory-efficient takes no soft cap")
+    assert full.pair_bytes == 3 * 8 * MATH_ROWS * 512 * FLOAT32
+    keys = MATH_ROWS + 127
+    assert windowed.pair_bytes == 3 * 8 * MATH_ROWS * keys * FLOAT32 + MATH_ROWS * keys * 2
 
 
 def test_the_estimate_has_a_row_and_data_for_each_kernel() -> None:

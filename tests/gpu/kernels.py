@@ -65,6 +65,7 @@ class Case:
     length: int = LENGTH
     batch: int = BATCH
     documents: tuple[tuple[int, ...], ...] = ()
+    softcap: float | None = None
 
 
 CASES = (
@@ -83,6 +84,9 @@ CASES = (
     Case("lower right, float32", "float32", 8, 2, 64, 64, before=77),
     Case("grouped, float64", "float64", 4, 2, 64, 64),
     Case("lower right, float64", "float64", 4, 2, 64, 64, before=77),
+    Case("soft cap, bfloat16", "bfloat16", 8, 4, 256, 256, softcap=2.0, length=600),
+    Case("soft cap, window, float32", "float32", 8, 4, 64, 64, window=33, softcap=2.0, length=600),
+    Case("soft cap, lower right, float64", "float64", 4, 2, 64, 64, before=77, softcap=2.0),
     # Computed in tiles: the last one is short, and no tile's keys start at a multiple of a kernel's block.
     Case("long window, bfloat16", "bfloat16", 2, 1, 64, 64, window=1001, length=4200, batch=1),
     Case("long window, float32", "float32", 2, 1, 64, 64, window=1001, length=4200, batch=1),
@@ -188,10 +192,22 @@ def _inputs(case: Case, device: str) -> tuple[Tensor, ...]:
 def _planc(case: Case) -> Attention:
     if case.before:
         return lambda query, key, value: attend_to_end(
-            query, key=key, value=value, scale=SCALE, windows=Windows(), window=case.window
+            query,
+            key=key,
+            value=value,
+            scale=SCALE,
+            windows=Windows(),
+            window=case.window,
+            softcap=case.softcap,
         )
     return lambda query, key, value: plain_attention(
-        query, key=key, value=value, scale=SCALE, windows=Windows(), window=case.window
+        query,
+        key=key,
+        value=value,
+        scale=SCALE,
+        windows=Windows(),
+        window=case.window,
+        softcap=case.softcap,
     )
 
 
@@ -254,7 +270,10 @@ def _plain(case: Case, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     if case.documents:
         numbers = torch.tensor([_numbers(row) for row in case.documents])
         seen = seen & (numbers[:, :, None] == numbers[:, None, :]).unsqueeze(1)
-    scores = (query @ key.mT * SCALE).masked_fill(~seen, -torch.inf)
+    scores = query @ key.mT * SCALE
+    if case.softcap is not None:
+        scores = case.softcap * torch.tanh(scores / case.softcap)
+    scores = scores.masked_fill(~seen, -torch.inf)
     return scores.softmax(-1) @ value
 
 
@@ -318,6 +337,7 @@ def _costly(device: str) -> tuple[Case, ...]:
         long("long window, float32", "float32", heads=16, kv_heads=8),
         timed("all-gather's second half, bfloat16", "bfloat16", 16, 8, 128, 128, before=TIMED_LENGTH),
         timed("Qwen3-0.6B, float64", "float64", 16, 8, 128, 128),
+        timed("Gemma-2-2B, bfloat16", "bfloat16", 8, 4, 256, 256, softcap=50.0),
     )
 
 

@@ -1,4 +1,4 @@
-"""Models with attention sinks train on every mesh as transformers' own code of them does in one process."""
+"""Models with attention sinks or a soft cap train on every mesh as their own code does in one process."""
 
 from __future__ import annotations
 
@@ -25,8 +25,19 @@ from tests.models.test_shared_heads import graph_of
 from tests.models.tiny import SEQUENCE_LENGTH
 from tests.slow import slow_except
 
-LIMITS = {"gpt_oss": 1e-9, "granite_swa": 1e-6, "granitemoe_swa": 1e-6, "mimo_v2_flash": 1e-6}
+LIMITS = {
+    "gpt_oss": 1e-9,
+    "granite_swa": 1e-6,
+    "granitemoe_swa": 1e-6,
+    "mimo_v2_flash": 1e-6,
+    "gemma2": 1e-6,
+    "vaultgemma": 1e-6,
+}
 """Relative, of the loss and of each gradient. Some code computes its softmax or its routers in float32."""
+CAPPED: dict[str, dict[str, object]] = {
+    model: {"attn_logit_softcapping": 0.02} for model in ("gemma2", "vaultgemma")
+}
+"""A cap that is as large as the scores of random weights."""
 FLOOR = 1e-6
 """Of all gradients together."""
 _SOLVED = "tensor_parallel on tp {\n  auto(solve)\n}\n"
@@ -45,7 +56,7 @@ CASES = tuple(
     if model != "mimo_v2_flash" or mesh in ("one", "tp 2", "ulysses, tp 2")
 )
 """The values of mimo are not as wide as its keys: Ulysses alone takes them."""
-QUICK = "gpt_oss: allgather, tp 2", "granite_swa: ring"
+QUICK = "gpt_oss: allgather, tp 2", "granite_swa: ring", "gemma2: allgather, tp 2"
 
 
 def name(case: object) -> str:
@@ -56,7 +67,7 @@ def prepared(model: str, mesh: str, folder: Path) -> str:
     """A plan for the model, whose sinks are as large as its scores."""
     sizes = MESHES[mesh]
     window = {"sliding_window": SEQUENCE_LENGTH} if mesh == "ring" else {}
-    inventory = prepare(model, architectures()[model], changes=window, folder=folder)
+    inventory = prepare(model, architectures()[model], changes=window | CAPPED.get(model, {}), folder=folder)
     path = folder / model / "model.safetensors"
     tensors = load_file(path)
     generator = torch.Generator().manual_seed(5)
@@ -84,16 +95,25 @@ def trained(rank: int, world_size: int, task: Task) -> Record:
         return train_rank(rank, world_size, task)
 
 
-def expected(rank: int, world_size: int, folder: Path, corpus: Path) -> tuple[float, dict[str, Tensor]]:
-    """The first loss and its gradients, without planc."""
+def expected(
+    rank: int, world_size: int, folder: Path, corpus: Path
+) -> tuple[float, dict[str, Tensor], float]:
+    """The first loss and its gradients without planc, and the loss without caps."""
     tokens = tokens_of(corpus, sequence_length=SEQUENCE_LENGTH)
     model: Any = loaded(folder, dtype="float64")
     assert model.config._attn_implementation == "eager"
     model.config._experts_implementation = "eager"
-    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
-    loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+    def loss_of() -> Tensor:
+        logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
+        return cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+    loss = loss_of()
     loss.backward()  # type: ignore[no-untyped-call]
-    return loss.item(), gradients_of(model)
+    gradients = gradients_of(model)
+    for layer in model.model.layers:
+        layer.self_attn.attn_logit_softcapping = None
+    return loss.item(), gradients, loss_of().item()
 
 
 def beyond(found: dict[str, Tensor], wanted: dict[str, Tensor], *, limit: float) -> dict[str, float]:
@@ -105,15 +125,20 @@ def beyond(found: dict[str, Tensor], wanted: dict[str, Tensor], *, limit: float)
 
 
 @pytest.mark.parametrize("case", slow_except(CASES, *QUICK, name=name), ids=name)
-def test_sinks_train_as_in_one_process(case: tuple[str, str], tmp_path: Path) -> None:
+def test_sinks_and_caps_train_as_in_one_process(case: tuple[str, str], tmp_path: Path) -> None:
     model, mesh = case
     start_server()
     write_corpus(tmp_path / CORPUS, sequence_length=SEQUENCE_LENGTH)
     graph = graph_of(prepared(model, mesh, tmp_path), tmp_path)
     arguments = tmp_path / model, tmp_path / CORPUS
-    ((loss, gradients),) = run_ranks(expected, 1, *arguments, timeout_seconds=100.0, init=False, quiet=True)
+    ((loss, gradients, uncapped),) = run_ranks(
+        expected, 1, *arguments, timeout_seconds=100.0, init=False, quiet=True
+    )
     of_sinks = [one for fqn, one in gradients.items() if fqn.endswith("sinks")]
-    assert of_sinks and min(float(one.norm()) for one in of_sinks) > 0
+    if model in CAPPED:
+        assert abs(uncapped - loss) / loss > 100 * LIMITS[model]
+    else:
+        assert of_sinks and min(float(one.norm()) for one in of_sinks) > 0
     task = Task(graph, tmp_path, tmp_path / "run", stop_after=1)
     record, *_ = run_ranks(trained, graph.world_size, task, timeout_seconds=100.0, init=False, quiet=True)
     assert abs(record.metrics[0].loss - loss) / loss < LIMITS[model]

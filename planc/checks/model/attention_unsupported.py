@@ -8,7 +8,7 @@ from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.diagnostics import Code
 from planc.plan.spec import AttentionKernel
-from planc.vocab import SEES_LATER_TOKENS, SINKS
+from planc.vocab import SEES_LATER_TOKENS, SINKS, SOFTCAP
 
 CODE = Code("P708", "attention-unsupported", "unsupported attention feature")
 
@@ -18,7 +18,6 @@ _MEANINGS: Mapping[str, str] = {
     "chunked_attention": "attention in chunks",
     "compressed_keys": "keys that are not those of its tokens",
     "is_causal": "attention to later tokens",
-    "softcap": "capped attention scores",
 }
 
 
@@ -38,8 +37,8 @@ def check(subject: Subject) -> Findings:
             subject.plan.span("model.hf"),
             f"{subject.named(fqns)} {asks}{meaning}",
             notes=(
-                "planc computes causal attention over a whole sequence or a sliding window, with sinks or "
-                "without, and nothing else",
+                "planc computes causal attention over a whole sequence or a sliding window, with or without "
+                "sinks and a soft cap, and nothing else",
             ),
             help=_help(subject, extra),
         )
@@ -50,7 +49,7 @@ def _extras(subject: Subject) -> Mapping[str, list[str]]:
     extras: dict[str, list[str]] = {}
     for attention in subject.inventory.attentions:
         for extra in attention.extras:
-            if extra != SINKS:
+            if extra not in (SINKS, SOFTCAP):
                 extras.setdefault(extra, []).append(attention.fqn)
     if subject.inventory.own_attentions:
         extras[""] = list(subject.inventory.own_attentions)

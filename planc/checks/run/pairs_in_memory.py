@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planc.checks.support.rule import Findings, Subject, reports
+from planc.devices.attention_kernels import Kernel
 from planc.diagnostics import Code, Severity
 from planc.tables import format_bytes
 
@@ -26,7 +27,7 @@ def check(subject: Subject) -> Findings:
         f"{names} attention holds {format_bytes(pairs.num_bytes)} for pairs of tokens, {share}",
         notes=(
             *((f"no better kernel runs: {', '.join(reasons)}",) if reasons else ()),
-            "it grows with the square of `sequence_length`",
+            *(("it grows with the square of `sequence_length`",) if names != Kernel.MATH else ()),
         ),
         help=help,
     )

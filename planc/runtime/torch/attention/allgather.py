@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,13 +29,14 @@ def allgather_attention(
     window: int | None = None,
     documents: Documents | None = None,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Causal attention over the sequence sharded on `group`, as [B, H, S_local, D].
 
     `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents`, tokens attend
     within their own only; with a `window` a position sees itself and the window - 1 before it; `sinks` [H]
-    score one more key, whose value is 0. ValueError if a headtail shard is odd or if key and value differ in
-    shape.
+    score one more key, whose value is 0, and `softcap` caps the scores of the others. ValueError if a
+    headtail shard is odd or if key and value differ in shape.
     """
     if key.shape != value.shape:
         raise ValueError(f"key {tuple(key.shape)} and value {tuple(value.shape)} must have one shape")
@@ -51,6 +53,7 @@ def allgather_attention(
             window=window,
             documents=documents,
             sinks=sinks,
+            softcap=softcap,
         )
         for chunk, end in chunks
     ]
@@ -83,18 +86,18 @@ def attend_to_end(
     window: int | None = None,
     documents: Documents | None = None,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Causal attention with the last query at the last key, [B, H, Sq, D]."""
+    options: dict[str, Any] = {"scale": scale, "sinks": sinks, "softcap": softcap}
     bias = None
     if documents is not None and not torch.compiler.is_compiling():
-        attend = partial(attend_to_end, scale=scale, windows=Windows(), window=window, sinks=sinks)
+        attend = partial(attend_to_end, windows=Windows(), window=window, **options)
         return apart(query, key=key, value=value, documents=documents, attend=attend)
     if documents is not None:
         keys = torch.arange(key.shape[2], device=query.device)
         queries = keys[len(keys) - query.shape[2] :]
         bias = documents.bias(queries=queries, keys=keys, dtype=query.dtype, window=window)
     elif window is not None:
-        return window_attention(
-            query, key=key, value=value, scale=scale, window=window, windows=windows, sinks=sinks
-        )
-    return lower_right_attention(query, key=key, value=value, scale=scale, bias=bias, sinks=sinks)
+        return window_attention(query, key=key, value=value, window=window, windows=windows, **options)
+    return lower_right_attention(query, key=key, value=value, bias=bias, **options)

@@ -29,6 +29,7 @@ def lower_right_attention(
     bias: Tensor | None = None,
     window: int | None = None,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Causal attention with the last query at the last key, [B, H, Sq, Dv].
 
@@ -36,11 +37,11 @@ def lower_right_attention(
     their own, by a causal one: no kernel needs a lower-right mask. A `bias` of the scores, [Sq, Sk] or
     [B, 1, Sq, Sk], hides more, and must hide later keys too. With a `window`, the bias is that of any rows of
     queries that follow each other, `Windows.tile`: so many are computed at a time, over the keys that their
-    windows hold. `sinks` [H] score one more key, whose value is 0.
+    windows hold. `sinks` [H] score one more key, whose value is 0; `softcap` caps the scores of the others.
     What is kept for backward is the query, key and value as they are given, the bias, the output and its
     log-sum-exp.
     """
-    out: Tensor = BlockAttention.apply(query, key, value, bias, sinks, scale, window)  # type: ignore[no-untyped-call]
+    out: Tensor = BlockAttention.apply(query, key, value, bias, sinks, scale, window, softcap)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -57,6 +58,7 @@ class BlockAttention(torch.autograd.Function):
         sinks: Tensor | None,
         scale: float,
         window: int | None,
+        softcap: float | None,
     ) -> Tensor:
         results = [
             block_forward(
@@ -66,6 +68,7 @@ class BlockAttention(torch.autograd.Function):
                 causal=causal,
                 scale=scale,
                 bias=tile_bias,
+                softcap=softcap,
             )
             for rows, keys, causal, tile_bias in _blocks(query, key, bias, window)
         ]
@@ -86,7 +89,7 @@ class BlockAttention(torch.autograd.Function):
             out = out.to(query.dtype)
         states = [one for result in results for one in result.state]
         ctx.save_for_backward(query, key, value, bias, sinks, out, lse, *states)
-        ctx.scale, ctx.window = scale, window
+        ctx.scale, ctx.window, ctx.softcap = scale, window, softcap
         return out
 
     @staticmethod
@@ -109,15 +112,16 @@ class BlockAttention(torch.autograd.Function):
                 causal=causal,
                 scale=ctx.scale,
                 bias=tile_bias,
+                softcap=ctx.softcap,
             )
             if len(blocks) == 1:
-                return gradients.query, gradients.key, gradients.value, None, grad_sinks, None, None
+                return gradients.query, gradients.key, gradients.value, None, grad_sinks, None, None, None
             # One block's at a time: all of them would be gradients of the same keys several times.
             sums = sums or [torch.zeros_like(one) for one in (query, key, value)]
             sums[0][:, :, rows] += gradients.query
             sums[1][:, :, keys] += gradients.key
             sums[2][:, :, keys] += gradients.value
-        return (*sums, None, grad_sinks, None, None)
+        return (*sums, None, grad_sinks, None, None, None)
 
 
 def _blocks(

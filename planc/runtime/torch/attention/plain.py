@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from planc.devices.attention_kernels import window_rows
 from planc.runtime.torch.attention.blocks import lower_right_attention
 from planc.runtime.torch.attention.cudnn import cudnn_attention, prefers_cudnn
 from planc.runtime.torch.attention.documents import Documents, apart
 from planc.runtime.torch.attention.kernels import FLASH, block_kernel
-from planc.runtime.torch.attention.windows import Windows, window_attention
+from planc.runtime.torch.attention.windows import Windows, rows_under, window_attention
 
 
 def plain_attention(
@@ -26,51 +26,72 @@ def plain_attention(
     window: int | None = None,
     documents: Documents | None = None,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Causal attention of `query` [B, H, S, D] over `key` and `value` [B, Hkv, S, D], as [B, H, S, D].
 
     With a `window` a position sees itself and the window - 1 positions before it, as in transformers;
-    with `documents`, only its own document. `sinks` [H] score one more key, whose value is 0.
+    with `documents`, only its own document. `sinks` [H] score one more key, whose value is 0. With a
+    `softcap`, the scores of the others are `softcap * tanh(score / softcap)`.
     """
+    options: dict[str, Any] = {"sinks": sinks, "softcap": softcap}
     if documents is not None and not torch.compiler.is_compiling():
         # Masks of documents of all lengths would fill the memory if they were kept.
-        attend = partial(plain_attention, scale=scale, windows=Windows(), window=window, sinks=sinks)
+        attend = partial(plain_attention, scale=scale, windows=Windows(), window=window, **options)
         return apart(query, key=key, value=value, documents=documents, attend=attend)
     length = query.shape[2]
     if window is not None and window >= length:
         window = None
     if window is None and documents is None:
-        return _causal(query, key=key, value=value, scale=scale, sinks=sinks)
+        return _causal(query, key=key, value=value, scale=scale, **options)
     if documents is None:
         assert window is not None, "else nothing would be masked"
-        if window_rows(window, num_queries=length) is not None:
+        if rows_under(window, query=query, value=value, softcap=softcap) is not None:
             return window_attention(
-                query, key=key, value=value, scale=scale, window=window, windows=windows, sinks=sinks
+                query, key=key, value=value, scale=scale, window=window, windows=windows, **options
             )
         bias = windows.bias(query, num_keys=length, window=window)
     else:
         # A compiled graph is the same for all documents: they are in the values of a mask alone.
         places = torch.arange(length, device=query.device)
         bias = documents.bias(queries=places, keys=places, dtype=query.dtype, window=window)
-    return _unscored(query, key=key, value=value, scale=scale, bias=bias, sinks=sinks)
+    return _unscored(query, key=key, value=value, scale=scale, bias=bias, **options)
 
 
 def _unscored(
-    query: Tensor, *, key: Tensor, value: Tensor, scale: float, bias: Tensor | None, sinks: Tensor | None
+    query: Tensor,
+    *,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    bias: Tensor | None,
+    sinks: Tensor | None,
+    softcap: float | None,
 ) -> Tensor:
     """Attend by a kernel that keeps no scores, where PyTorch's own dispatch might."""
-    if sinks is None and prefers_cudnn(query, value=value, has_mask=bias is not None):
+    if sinks is None and softcap is None and prefers_cudnn(query, value=value, has_mask=bias is not None):
         return cudnn_attention(query, key=key, value=value, scale=scale, bias=bias)
-    return lower_right_attention(query, key=key, value=value, scale=scale, bias=bias, sinks=sinks)
+    return lower_right_attention(
+        query, key=key, value=value, scale=scale, bias=bias, sinks=sinks, softcap=softcap
+    )
 
 
-def _causal(query: Tensor, *, key: Tensor, value: Tensor, scale: float, sinks: Tensor | None) -> Tensor:
+def _causal(
+    query: Tensor,
+    *,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    sinks: Tensor | None,
+    softcap: float | None,
+) -> Tensor:
     """Without a mask: by PyTorch's own dispatch where it takes a flash kernel, else by the table's kernel.
 
     PyTorch's own returns no log-sum-exp, by which sinks are added.
     """
-    if sinks is not None or block_kernel(query, value=value, has_mask=False) != FLASH:
-        return _unscored(query, key=key, value=value, scale=scale, bias=None, sinks=sinks)
+    kernel = block_kernel(query, value=value, has_mask=False, has_softcap=softcap is not None)
+    if sinks is not None or kernel != FLASH:
+        return _unscored(query, key=key, value=value, scale=scale, bias=None, sinks=sinks, softcap=softcap)
     width, more = value.shape[-1], query.shape[-1] - value.shape[-1]
     if more > 0:
         value = pad(value, (0, more))

@@ -52,6 +52,7 @@ def register_attention(
         scaling: float | None = None,
         sliding_window: int | None = None,
         s_aux: Tensor | None = None,
+        softcap: float | None = None,
         **keywords: object,
     ) -> tuple[Tensor, None]:
         """Attention [B, S_local, H, D], and no weights, as transformers' interface has it."""
@@ -62,7 +63,7 @@ def register_attention(
         options = {} if window is None else {"window": window}
         if window is not None and kind == "ring":
             raise ValueError(f"sliding_window = {window} is not supported by ring attention")
-        out = compute(query, key=key, value=value, scale=scale, sinks=s_aux, **options)
+        out = compute(query, key=key, value=value, scale=scale, sinks=s_aux, softcap=softcap, **options)
         return out.transpose(1, 2).contiguous(), None
 
     # Threads of one process may each register their own group, so a counter would race.
@@ -74,7 +75,7 @@ def register_attention(
 def attention_for(
     kind: Kind, *, group: ProcessGroup | None, balance: Balance, documents: Documents | None = None
 ) -> Callable[..., Tensor]:
-    """The attention of this kind, as a function of (query, *, key, value, scale, sinks).
+    """The attention of this kind, as a function of (query, *, key, value, scale, sinks, softcap).
 
     ValueError as above.
     """

@@ -82,19 +82,20 @@ def ring_attention(
     balance: Balance,
     documents: Documents | None = None,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Causal attention over the sequence sharded on `group`, as [B, H, S_local, D].
 
     `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents`, tokens attend
-    within their own only; `sinks` [H] score one more key, whose value is 0. ValueError if a
-    headtail shard is odd or if key and value differ in shape.
+    within their own only; `sinks` [H] score one more key, whose value is 0, and `softcap` caps the scores of
+    the others. ValueError if a headtail shard is odd or if key and value differ in shape.
     """
     if key.shape != value.shape:
         raise ValueError(f"key {tuple(key.shape)} and value {tuple(value.shape)} must have one shape")
     if balance == "headtail" and query.shape[2] % 2:
         raise ValueError(f"a headtail shard has two equal chunks, but its length is {query.shape[2]}")
     ring = Ring(group, dist.get_world_size(group), dist.get_rank(group), balance, documents)
-    out: Tensor = RingAttention.apply(query, key, value, sinks, scale, ring)  # type: ignore[no-untyped-call]
+    out: Tensor = RingAttention.apply(query, key, value, sinks, scale, softcap, ring)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -196,6 +197,7 @@ class RingAttention(torch.autograd.Function):
         value: Tensor,
         sinks: Tensor | None,
         scale: float,
+        softcap: float | None,
         ring: Ring,
     ) -> Tensor:
         query, key_value = query.contiguous(), torch.stack((key, value))
@@ -213,6 +215,7 @@ class RingAttention(torch.autograd.Function):
                     value=part(visiting_value, block.key, block.samples),
                     causal=block.causal,
                     scale=scale,
+                    softcap=softcap,
                 )
                 rows = (block.samples, slice(None), block.query)
                 out[rows], lse[rows] = merge(out[rows], lse[rows], block=result)
@@ -223,7 +226,7 @@ class RingAttention(torch.autograd.Function):
             out = out.to(query.dtype)
         ctx.save_for_backward(query, key_value, sinks, out, lse)
         # In backward the documents may be those of another micro-batch.
-        ctx.scale, ctx.ring, ctx.states, ctx.blocks = scale, ring, states, blocks
+        ctx.scale, ctx.softcap, ctx.ring, ctx.states, ctx.blocks = scale, softcap, ring, states, blocks
         return out
 
     @staticmethod
@@ -250,6 +253,7 @@ class RingAttention(torch.autograd.Function):
                     ),
                     causal=block.causal,
                     scale=ctx.scale,
+                    softcap=ctx.softcap,
                 )
                 for block in blocks
             ]
@@ -264,4 +268,4 @@ class RingAttention(torch.autograd.Function):
         assert arrival is not None, "a ring has at least one rank"
         grad_key, grad_value = arrival.wait().to(key_value.dtype)
         grad_sinks = None if sinks is None else sinks_gradient(grad_out, out=out, lse=lse, sinks=sinks)
-        return grad_query.to(query.dtype), grad_key, grad_value, grad_sinks, None, None
+        return grad_query.to(query.dtype), grad_key, grad_value, grad_sinks, None, None, None

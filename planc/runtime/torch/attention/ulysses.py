@@ -26,13 +26,14 @@ def ulysses_attention(
     window: int | None = None,
     documents: Documents | None = None,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Causal attention over the sequence sharded on `group`, as [B, H, S_local, D].
 
     `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents`, tokens attend
     within their own only; with a `window` a position sees itself and the window - 1 before it; `sinks` [H]
-    score one more key, whose value is 0. ValueError if the heads do not divide over the ranks (see
-    `kv_repeats`) or a headtail shard is odd.
+    score one more key, whose value is 0, and `softcap` caps the scores of the others. ValueError if the heads
+    do not divide over the ranks (see `kv_repeats`) or a headtail shard is odd.
     """
     size = dist.get_world_size(group)
     repeats = kv_repeats(query.shape[1], num_kv_heads=key.shape[1], cp=size)
@@ -50,6 +51,7 @@ def ulysses_attention(
         window=window,
         documents=documents,
         sinks=sinks,
+        softcap=softcap,
     )
     return to_sequence(out, group=group, balance=balance)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from planc.devices.attention_kernels import window_rows
 from planc.runtime.torch.attention.blocks import lower_right_attention
+from planc.runtime.torch.attention.kernels import MATH, block_kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +57,25 @@ def window_attention(
     window: int,
     windows: Windows,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Causal attention with the last query at the last key and a `window`, [B, H, Sq, D].
 
     A long sequence is computed in tiles of queries, which read only the keys that their windows hold.
     """
-    rows = window_rows(window, num_queries=query.shape[2])
-    if rows is None:
-        bias = windows.bias(query, num_keys=key.shape[2], window=window)
-        return lower_right_attention(query, key=key, value=value, scale=scale, bias=bias, sinks=sinks)
-    bias = windows.tile(query, rows=rows, window=window)
-    return lower_right_attention(
-        query, key=key, value=value, scale=scale, bias=bias, window=window, sinks=sinks
+    rows = rows_under(window, query=query, value=value, softcap=softcap)
+    attend = partial(
+        lower_right_attention, query, key=key, value=value, scale=scale, sinks=sinks, softcap=softcap
     )
+    if rows is None:
+        return attend(bias=windows.bias(query, num_keys=key.shape[2], window=window))
+    return attend(bias=windows.tile(query, rows=rows, window=window), window=window)
+
+
+def rows_under(window: int, *, query: Tensor, value: Tensor, softcap: float | None) -> int | None:
+    """The queries that the kernel takes at a time under a window; None if it takes all."""
+    kernel = block_kernel(query, value=value, has_mask=True, has_softcap=softcap is not None)
+    return window_rows(window, num_queries=query.shape[2], is_math=kernel == MATH)
 
 
 def _bias(num_queries: int, num_keys: int, window: int, device: torch.device, dtype: torch.dtype) -> Tensor:
