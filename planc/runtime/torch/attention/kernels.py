@@ -321,8 +321,8 @@ def _tile_backward(
     # Before the weights overwrite them. A hidden score is -inf, and its weight 0.
     slope = None if softcap is None else (weights / softcap).square_().neg_().add_(1).clamp_(0)
     weights.sub_(_by_group(merged.lse.unsqueeze(-1), key)).exp_()
-    grad, out = (_by_group(one.to(key.dtype), key) for one in (grad_out, merged.out))
-    grad_key, grad_value = (one[:, :, : weights.shape[-1]] for one in sums)
+    grad, out = (_by_group(tensor.to(key.dtype), key) for tensor in (grad_out, merged.out))
+    grad_key, grad_value = (total[:, :, : weights.shape[-1]] for total in sums)
     grad_value += weights.mT @ grad
     grad_scores = grad @ value[:, :, : weights.shape[-1]].mT
     grad_scores.sub_((grad * out).sum(-1, keepdim=True)).mul_(weights)
