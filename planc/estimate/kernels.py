@@ -99,8 +99,9 @@ def document_mask_bytes(work: RankWork) -> int:
 
 def window_mask_bytes(work: RankWork) -> int:
     """The masks of sliding windows, one for all layers with the same window."""
-    found = {one.window: one for one in work.inventory.attentions if _hides(work, one.window)}
-    return sum(_window_mask_bytes(work, window, one) for window, one in found.items() if window)
+    hiding = (attention for attention in work.inventory.attentions if _hides(work, attention.window))
+    by_window = {attention.window: attention for attention in hiding}
+    return sum(_window_mask_bytes(work, window, last) for window, last in by_window.items() if window)
 
 
 def window_rows_of(work: RankWork, window: int, attention: Attention) -> int | None:
