@@ -51,6 +51,9 @@ class NullBackend:
     def ends_early(self, *, step: int) -> bool:
         return step == self.ended_at
 
+    def early_stop(self) -> str:
+        return ""
+
     def abandons_step(self) -> bool:
         return self.left_at is not None and self.left_at == self._step()
 

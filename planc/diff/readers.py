@@ -18,6 +18,7 @@ from planc.graph.ops import (
     ExportHf,
     FullyShard,
     InitWeights,
+    JudgeEvaluations,
     LoadWeights,
     NameBase,
     OpenData,
@@ -159,7 +160,9 @@ def _evaluations(side: Side) -> str | None:
         f"{every_step(every.pop(op.label)) if op.label in every else 'never'}"
         for op in side.ops(OpenEvaluation)
     ]
-    return "; ".join((*shares, *(f"{label}: {every_step(steps)}" for label, steps in every.items()))) or None
+    judged = (f"{op.name} {op.policy}" for op in side.ops(JudgeEvaluations))
+    rest = (f"{label}: {every_step(steps)}" for label, steps in every.items())
+    return "; ".join((*shares, *rest, *judged)) or None
 
 
 def _base(side: Side) -> str | None:

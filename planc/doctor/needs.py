@@ -13,6 +13,7 @@ from planc.graph.ops import (
     ExportHf,
     FullyShard,
     InitMesh,
+    JudgeEvaluations,
     OpenLog,
     SaveCheckpoint,
 )
@@ -104,7 +105,9 @@ def needs_of(
 def _saves(graph: Graph, inventory: Inventory) -> Saves | None:
     if not graph.save:
         return None
-    at_once = sum(_at_once(op, graph.num_steps) for op in graph.save if isinstance(op, SaveCheckpoint))
+    num_best = sum(op.keep_best for op in graph.step if isinstance(op, JudgeEvaluations))
+    saves = (op for op in graph.save if isinstance(op, SaveCheckpoint))
+    at_once = sum(_at_once(op, graph.num_steps, num_best=num_best) for op in saves)
     exported = sum(op.dtype.size_bytes for op in graph.save if isinstance(op, ExportHf))
     return Saves(
         num_bytes=checkpoint_bytes(graph, inventory),
@@ -114,11 +117,11 @@ def _saves(graph: Graph, inventory: Inventory) -> Saves | None:
     )
 
 
-def _at_once(op: SaveCheckpoint, num_steps: int) -> int:
+def _at_once(op: SaveCheckpoint, num_steps: int, *, num_best: int) -> int:
     """Return the number of checkpoints at one time: a new one is committed before the oldest is deleted."""
     every = num_steps // op.every_steps if op.every_steps else 0
     is_extra = op.at_end and (op.every_steps is None or num_steps % op.every_steps != 0)
-    return min(op.keep_last + 1, every + is_extra)
+    return min(op.keep_last + num_best + 1, every + is_extra)
 
 
 def _span(op: Op) -> Span:

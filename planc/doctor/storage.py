@@ -83,7 +83,7 @@ def room(storage: Storage, *, saves: Saves | None, num_kept: int = 0) -> Check:
         help = "free some space, choose another --run-dir, or lower `checkpoint.keep_last`"
         label = Label(observed.whole(), "")
         problems = (codes.DISK_TOO_SMALL.at(saves.span, text, secondary=(label,), help=help),)
-    reason = "for keep_last checkpoints and the one being written"
+    reason = "for the checkpoints that are kept and the one being written"
     return Check(Section.STORAGE, observed, required, reason, problems)
 
 

@@ -29,6 +29,7 @@ from planc.graph.ops import (
     InitAdapters,
     InitMesh,
     InitWeights,
+    JudgeEvaluations,
     LoadAdapters,
     LoadLoss,
     LoadWeights,
@@ -304,7 +305,7 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from settle_save(plan)
 
 
-def _evaluations(bound: BoundPlan) -> Iterator[Evaluate]:
+def _evaluations(bound: BoundPlan) -> Iterator[Evaluate | JudgeEvaluations]:
     plan = bound.plan
     body = tuple(_forward_step(bound))
     for label, name, _ in evaluations(plan):
@@ -315,6 +316,17 @@ def _evaluations(bound: BoundPlan) -> Iterator[Evaluate]:
             body=body,
             span=plan.span(f"data.eval.{name}"),
         )
+    for name, block in plan.data.eval.items():
+        if block.patience is not None or block.keep_best:
+            yield JudgeEvaluations(
+                name=name,
+                labels=tuple(label for label, of, _ in evaluations(plan) if of == name),
+                patience=block.patience,
+                min_delta=block.min_delta,
+                keep_best=block.keep_best,
+                over=tuple(MeshDim),
+                span=plan.span(f"data.eval.{name}.{'keep_best' if block.patience is None else 'patience'}"),
+            )
 
 
 def _micro_step(bound: BoundPlan) -> Iterator[MicroOp]:

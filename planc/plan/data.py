@@ -15,7 +15,7 @@ from planc.extend.row_transform import ROW_TRANSFORM
 from planc.plan.dates import Date
 from planc.plan.extensions import OnlyExtension, OrExtension
 from planc.plan.nested import nested
-from planc.plan.scalars import STEPS, Bool, Choice, Int, Path, Quantity, Text
+from planc.plan.scalars import STEPS, Bool, Choice, Float, Int, Path, Quantity, Text
 from planc.plan.scope import Scope
 from planc.plan.shares import Share, Weight
 from planc.plan.splits import Split
@@ -291,6 +291,19 @@ class EvalSpec:
     )
     sequences: int | None = key(
         Optional(Int(1)), default=None, doc="number of sequences, from the start; none is all"
+    )
+    patience: int | None = key(
+        Optional(Int(1)),
+        default=None,
+        doc="evaluations in a row without improvement after which the run ends; none trains all steps",
+    )
+    min_delta: float = key(
+        Float(low=0.0), default=0.0, doc="for `patience`: a loss is better if it is lower by more than this"
+    )
+    keep_best: int = key(
+        Int(0, 1_000),
+        default=0,
+        doc="checkpoints to keep for the lowest loss in this evaluation, next to `checkpoint.keep_last`",
     )
 
 

@@ -136,8 +136,17 @@ TRAIN: Mapping[str, Foreign] = {
     "ema use_ema ema_decay swa model_ema": absent(
         "planc does not average weights over steps (EMA, SWA)", off=NONE
     ),
-    "early_stopping early_stopping_patience load_best_model_at_end metric_for_best_model": absent(
-        "a run ends after `steps`, unless a callback from Python stops it: see `planc explain callback`",
+    "early_stopping early_stopping_patience early_stopping_threshold": Foreign(
+        "data",
+        'eval "held_out" { share = 1 %, every = 100 steps, patience = 3 }',
+        why="an evaluation ends the run",
+        off=NONE,
+    ),
+    "load_best_model_at_end metric_for_best_model save_top_k keep_best": Foreign(
+        "data",
+        'eval "held_out" { share = 1 %, every = 100 steps, keep_best = 1 }',
+        why="an evaluation's loss chooses checkpoints",
+        also="; `planc checkpoint export --best` writes the best one",
         off=NONE,
     ),
     "hparams hyperparameters params parameters vars variables": absent(

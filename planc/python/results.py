@@ -131,7 +131,8 @@ State = Literal["done", "stopped", "preempted", "failed", "running"]
 class RunResult:
     """The end of a run, and the place of its files.
 
-    `state` is `done`; `stopped` before the last step on request; or `preempted` by a signal, after saving.
+    `state` is `done`, also if an evaluation ended the run early; `stopped` before the last step on
+    request; or `preempted` by a signal, after saving.
     """
 
     state: State

@@ -117,7 +117,7 @@ class Run:
                 if not is_setup and session.backend is not None:
                     yield session.backend.figures(step=step)
                 is_setup = False
-            state = _state(session)
+            state = session.state
         except RunError as error:
             _record(error, session)
             if error.help:
@@ -189,13 +189,6 @@ def run(
     for _ in whole:
         pass
     return whole.result
-
-
-def _state(session: Session) -> State:
-    if session.code is ExitCode.PREEMPTED:
-        return "preempted"
-    num_steps = session.compiled.graph.num_steps if session.compiled is not None else 0
-    return "done" if session.last_step >= num_steps else "stopped"
 
 
 def _record(error: RunError, session: Session) -> None:

@@ -15,6 +15,7 @@ from planc.graph.ops import (
     Evaluate,
     ExportAdapter,
     ExportHf,
+    JudgeEvaluations,
     SaveCheckpoint,
     SettleSave,
 )
@@ -60,7 +61,11 @@ class Backend(Protocol):
         """Whether the run ends after `step`, which is done: the same on every rank, and all must call it."""
 
     def ends_early(self, *, step: int) -> bool:
-        """Whether the program of any rank asked to end the run after `step`, as if it were the last."""
+        """Whether the run ends after `step` as if it were the last: an evaluation's patience has run out, or
+        the program of any rank asked for it."""
+
+    def early_stop(self) -> str:
+        """The reason for which evaluations end the run, the same on every rank; empty if they do not."""
 
     def abandons_step(self) -> bool:
         """Whether to abandon the step between micro-batches: the same on every rank, and all must call it."""
@@ -68,7 +73,7 @@ class Backend(Protocol):
     def abandon_step(self, *, step: int) -> None:
         """Undo what `step` has done so far; no weight has changed yet."""
 
-    def pending_evaluations(self) -> Sequence[Evaluate]:
+    def pending_evaluations(self) -> Sequence[Evaluate | JudgeEvaluations]:
         """The evaluations after the last completed step that a stop request postponed."""
 
     def describe_rank(self) -> str:
@@ -100,12 +105,13 @@ def steps(graph: Graph, backend: Backend, *, stop_after: int | None = None) -> I
     backend.started(first_step=completed + 1)
     for op in backend.pending_evaluations():
         _execute(backend, op, Position(completed))
-    if completed >= last:
+    is_over = completed >= last or bool(backend.early_stop())
+    if is_over:
         for op in graph.save:
             if isinstance(op, ExportHf | ExportAdapter):
                 _execute(backend, op, Position(completed))
     yield completed
-    if completed >= last or backend.ends_after(step=completed):
+    if is_over or backend.ends_after(step=completed):
         return
     for step in range(completed + 1, last + 1):
         if not _run_step(graph, backend, step, is_last_step=step == last):

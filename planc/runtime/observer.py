@@ -94,6 +94,8 @@ class StepMetrics:
     """The loss for the balance of experts that training adds to `loss`; None without one."""
     z_loss: float | None = None
     """The z-loss of routers that training adds to `loss`; None without one."""
+    early_stop: str | None = None
+    """The reason for which an evaluation ends the run after this step."""
     custom: Mapping[str, float] = field(default_factory=dict)
     """The metrics of the program that started the run, by name."""
 

@@ -233,7 +233,8 @@ def shrunk_graph(
                 setup.append(_renamed(op, renamed))
     # Evaluations, traces and the timing of saves do not affect training.
     profile = (ops.StartProfile, ops.StopProfile)
-    left_out = (ops.Evaluate, ops.GuardStep, ops.CompareReplicas, *profile, ops.SettleSave)
+    evaluations = (ops.Evaluate, ops.JudgeEvaluations)
+    left_out = (*evaluations, ops.GuardStep, ops.CompareReplicas, *profile, ops.SettleSave)
     data = _data(setup)
     num_tokens = data.micro_batch * data.sequence_length // sizes.get(MeshDim.CP, 1)
     step = (_short_step(op, num_tokens=num_tokens) for op in graph.step if not isinstance(op, left_out))

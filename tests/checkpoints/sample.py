@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from planc.runtime.checkpoint_format import commit
 from planc.runtime.checkpoint_format.grid import Grid
-from planc.runtime.checkpoint_format.manifest import Contents, Manifest, PartEntry, Progress, TensorEntry
+from planc.runtime.checkpoint_format.manifest import (
+    Contents,
+    Evaluated,
+    Manifest,
+    PartEntry,
+    Progress,
+    TensorEntry,
+)
 from planc.runtime.checkpoint_format.shards import Entry, encode_header
 from planc.vocab import MeshDim
 
@@ -69,8 +77,10 @@ def write_shards(directory: Path, *, step: int) -> None:
         (directory / name).with_suffix(".json").write_bytes(part)
 
 
-def save_sample(root: Path, *, step: int) -> Path:
+def save_sample(root: Path, *, step: int, evaluated: Mapping[str, Evaluated] | None = None) -> Path:
     """The sample checkpoint, committed."""
     temporary = commit.begin(root, step=step)
     write_shards(temporary, step=step)
-    return commit.finish(temporary, manifest=manifest_at(step))
+    manifest = manifest_at(step)
+    progress = manifest.progress.model_copy(update={"evaluated": dict(evaluated or {})})
+    return commit.finish(temporary, manifest=manifest.model_copy(update={"progress": progress}))

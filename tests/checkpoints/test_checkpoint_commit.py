@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from planc.runtime.checkpoint_format import commit
+from planc.runtime.checkpoint_format.best import KeepBest, best_steps
 from planc.runtime.checkpoint_format.errors import CheckpointError, CheckpointStorageError
 from planc.runtime.checkpoint_format.layout import committed_steps, latest
+from planc.runtime.checkpoint_format.manifest import Evaluated
 from planc.runtime.checkpoint_format.verify import read_manifest, verify
 from planc.runtime.files.best_effort import BestEffort
 from tests.checkpoints.sample import manifest_at, save_sample, write_shards
@@ -111,6 +113,23 @@ def test_prune_keeps_the_highest_steps(tmp_path: Path) -> None:
         save_sample(tmp_path, step=step)
     assert commit.prune(tmp_path, keep_last=2) == (8,)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10", "step-9"]
+
+
+def test_prune_keeps_the_best_of_each_evaluation_and_what_it_can_not_judge(tmp_path: Path) -> None:
+    """Losses count at their own step, on the data that is evaluated now; of equal ones the earlier step's."""
+    losses = {1: 2.0, 2: 1.0, 3: 1.0, 4: 0.1, 5: 0.2, 6: None, 7: 3.0, 8: 3.0}
+    for step, loss in losses.items():
+        data = ("b" if step == 4 else "a") * 64
+        one = Evaluated(data=data, step=step - (step == 5), loss=loss)
+        save_sample(tmp_path, step=step, evaluated={"held": one})
+    (tmp_path / "step-7" / "manifest.json").write_text("{}", encoding="utf-8")
+    keep = (KeepBest("held", 2, "a" * 64), KeepBest("other", 1, "a" * 64))
+    said = list[str]()
+    assert commit.prune(tmp_path, keep_last=1, keep_best=keep, effort=BestEffort(said.append)) == (1, 4, 5, 6)
+    assert committed_steps(tmp_path) == (2, 3, 7, 8)
+    assert "step-7" in said[0] and len(said) == 1
+    read = [read_manifest(tmp_path / f"step-{step}") for step in (8, 3, 2)]
+    assert best_steps(read) == {"held": 2}
 
 
 def test_prune_hides_a_step_before_it_deletes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,8 @@ from tests.plans import FULL, PLANS
 
 SHUFFLE = "  shuffle_seed = 42\n"
 BLOCKS = """\
-  eval "held_out" { source = text("held_out/*.txt"), every = 20 steps }
+  eval "held_out" { source = text("held_out/*.txt"), every = 20 steps, patience = 3
+    min_delta = 0.5, keep_best = 2 }
   eval "code-2" {
     source = python_stdlib()
     every = 30 steps
@@ -34,8 +35,8 @@ def with_blocks(text: str = BLOCKS) -> tuple[str, str]:
 def test_a_plan_chooses_the_labels() -> None:
     found = resolved(edited(with_blocks())).data.eval
     assert found == {
-        "held_out": data.EvalSpec(data.TextFiles(("held_out/*.txt",)), None, 20, None),
-        "code-2": data.EvalSpec(data.PythonStdlib(), None, 30, 8),
+        "held_out": data.EvalSpec(data.TextFiles(("held_out/*.txt",)), None, 20, None, 3, 0.5, 2),
+        "code-2": data.EvalSpec(data.PythonStdlib(), None, 30, 8, None, 0.0, 0),
     }
 
 

@@ -7,6 +7,7 @@ from planc.checks.data import (
     bytes_for_pretrained,
     chat_without_template,
     evaluated_on_training,
+    evaluation_decides_nothing,
     files_absent,
     held_out_undecided,
     loss_in_parts,
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     too_long_undecided.check,
     unknown_data_format.check,
     evaluated_on_training.check,
+    evaluation_decides_nothing.check,
     files_absent.check,
     loss_in_parts.check,
 )

@@ -12,11 +12,13 @@ from typing import Any
 
 from planc.cli.support import converting
 from planc.cli.support.arguments import add_output_format_argument, add_quiet_argument
+from planc.cli.support.best_checkpoints import best_step, losses_text
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, require_libraries
 from planc.cli.support.export import export, export_adapter, model_of, named_model
 from planc.cli.support.parser import add_subcommand
 from planc.cli.support.terminal import write_view
 from planc.runtime.checkpoint_format.base import base_problems, hash_files
+from planc.runtime.checkpoint_format.best import best_steps
 from planc.runtime.checkpoint_format.compare import comparable, differences
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import (
@@ -80,7 +82,8 @@ _EXAMPLES = {
     "verify": "  planc checkpoint verify runs/llama                         (every checkpoint of the run)\n"
     "  planc checkpoint verify runs/llama/checkpoints/step-500",
     "diff": "  planc checkpoint diff runs/a runs/b --values               (compares the newest of each)",
-    "export": "  planc checkpoint export runs/llama --hf models/llama-tuned --dtype bfloat16",
+    "export": "  planc checkpoint export runs/llama --hf models/llama-tuned --dtype bfloat16\n"
+    "  planc checkpoint export runs/llama --hf models/llama-best --best    (the lowest evaluation loss)",
     "convert": "  planc checkpoint convert runs/llama --dcp exports/llama-dcp\n"
     "  planc checkpoint convert exports/llama-dcp --planc converted --unpickle",
 }
@@ -113,6 +116,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--hf", metavar="DIR", help="directory to write for transformers, with adapters merged"
     )
     written.add_argument("--adapter", metavar="DIR", help="directory to write for peft: adapters alone")
+    exporting.add_argument(
+        "--best",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="of a run, export the checkpoint with the lowest loss in the evaluation NAME (default: the only "
+        "one with `patience` or `keep_best`)",
+    )
     exporting.add_argument(
         "--dtype",
         choices=[dtype.value for dtype in DType],
@@ -176,15 +187,13 @@ def _size(row: Mapping[str, Any]) -> str:
 
 def _rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Rows of `ls`: a directory's checkpoints, lowest step first, then leftovers of interrupted saves."""
-    for checkpoint in _checkpoints(folder):
-        try:
-            yield _row(checkpoint, read_manifest(checkpoint))
-        except CheckpointError as error:
-            yield {
-                **dict.fromkeys(_COLUMNS, ""),
-                "path": str(checkpoint),
-                "state": f"damaged: {error.message}",
-            }
+    read = {checkpoint: _manifest_or_error(checkpoint) for checkpoint in _checkpoints(folder)}
+    best = best_steps([manifest for manifest in read.values() if isinstance(manifest, Manifest)])
+    for checkpoint, manifest in read.items():
+        if isinstance(manifest, Manifest):
+            yield _row(checkpoint, manifest, best if step_of(folder.resolve()) is None else {})
+        else:
+            yield _empty_row(checkpoint, f"damaged: {manifest.message}")
     if step_of(folder.resolve()) is None:
         for path in leftovers(_root(folder)):
             yield _empty_row(path, "left by an interrupted save")
@@ -192,11 +201,18 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
             yield _empty_row(path, f"not a checkpoint: {kind}")
 
 
+def _manifest_or_error(checkpoint: Path) -> Manifest | CheckpointError:
+    try:
+        return read_manifest(checkpoint)
+    except CheckpointError as error:
+        return error
+
+
 def _empty_row(path: Path, state: str) -> dict[str, Any]:
     return {**dict.fromkeys(_COLUMNS, ""), "path": str(path), "state": state}
 
 
-def _row(checkpoint: Path, manifest: Manifest) -> dict[str, Any]:
+def _row(checkpoint: Path, manifest: Manifest, best: Mapping[str, int]) -> dict[str, Any]:
     base = f", base {manifest.base.path}" if manifest.base is not None else ""
     mesh = ", ".join(f"{dim} {size}" for dim, size in manifest.mesh.items() if size > 1)
     return {
@@ -206,7 +222,7 @@ def _row(checkpoint: Path, manifest: Manifest) -> dict[str, Any]:
         "size_bytes": sum(size_bytes for _, size_bytes in _files(manifest)),
         "mesh": mesh or "1 rank",
         "plan_hash": manifest.plan_hash[:12],
-        "state": f"committed{base}"
+        "state": f"committed{base}{losses_text(manifest, best)}"
         if _is_whole(checkpoint, manifest)
         else "incomplete: run `planc checkpoint verify`",
     }
@@ -317,6 +333,10 @@ _MAX_LISTED = 20
 
 def _export(arguments: Namespace) -> int:
     checkpoint = _one(arguments.checkpoint)
+    if arguments.best is not None:
+        run = Path(arguments.checkpoint)
+        step = best_step(run, map(read_manifest, _checkpoints(run)), evaluation=arguments.best)
+        checkpoint = step_directory(_root(run), step=step)
     write, folder = (export, arguments.hf) if arguments.hf else (export_adapter, arguments.adapter)
     note = write(checkpoint, folder=folder, model=arguments.model, dtype=arguments.dtype)
     return _written(note, arguments)

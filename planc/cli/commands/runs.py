@@ -126,6 +126,8 @@ def _cells(run: Listed) -> tuple[str, ...]:
 def _state(status: Mapping[str, object]) -> str:
     """The state of status.json, with the exit code of a failure."""
     state, code = status.get("state"), status.get("exit_code")
+    if status.get("early_stop"):
+        return f"{state} (early)"
     return f"failed ({code})" if state == "failed" else str(state or "unknown")
 
 

@@ -42,12 +42,21 @@ def banner(
     return "\n".join(lines)
 
 
-def closing(directory: RunDirectory, *, checkpoint: Path | None, last_step: int, num_steps: int) -> str:
+def closing(
+    directory: RunDirectory,
+    *,
+    checkpoint: Path | None,
+    last_step: int,
+    num_steps: int,
+    early_stop: str = "",
+) -> str:
     """The lines after a run: the loss of its first and last step, and where its files are."""
     if last_step > num_steps:
         lines = [f"nothing to do: step {last_step} is saved, and the plan ends after step {num_steps}"]
     else:
         lines = ["done" if last_step == num_steps else f"stopped after step {last_step} of {num_steps}"]
+    if early_stop:
+        lines[0] = f"done early, after step {last_step} of {num_steps}: {early_stop}"
     losses = directory.losses()
     if losses:
         (first, first_loss), (last, last_loss) = losses[0], losses[-1]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from planc.cli.running.banner import TORCHRUN_TRACEBACK, banner, closing, mesh_text, preempted
 from planc.cli.running.compiled import Compiled, compiled_for, require_models
@@ -107,6 +107,19 @@ class Session:
         yield from self._execute(compiled, directory, claim)
         if listener.notice.is_agreed:
             self.code = ExitCode.PREEMPTED
+
+    @property
+    def early_stop(self) -> str:
+        """The reason for which an evaluation ended the run before its last step; empty if none did."""
+        return self.backend.early_stop() if self.backend is not None else ""
+
+    @property
+    def state(self) -> Literal["done", "stopped", "preempted"]:
+        """The outcome of a run that has ended without an error."""
+        if self.code is ExitCode.PREEMPTED:
+            return "preempted"
+        num_steps = self.compiled.graph.num_steps if self.compiled is not None else 0
+        return "done" if self.last_step >= num_steps or self.early_stop else "stopped"
 
     def end(self) -> None:
         """End the run after the step that is done, as if it were the last."""
@@ -215,6 +228,7 @@ class Session:
         """Write the final status and print the closing lines, on rank 0."""
         display.close()
         graph, notice, digest, last_step = run.graph, run.notice, run.plan_hash, self.last_step
+        reason = self.early_stop
         if notice.is_agreed:
             steps = committed_steps(directory.path / "checkpoints")
             saved = {
@@ -228,11 +242,15 @@ class Session:
             text = preempted(graph, last_step=last_step, signal_name=notice.signal_name)
             print(text, file=self.stream, flush=True)
         else:
-            state = "done" if last_step >= graph.num_steps else "stopped"
-            directory.write_status(state, code=ExitCode.DONE, step=last_step, plan_hash=digest)
+            ended: dict[str, str] = {"early_stop": reason} if reason else {}
+            directory.write_status(self.state, code=ExitCode.DONE, step=last_step, plan_hash=digest, **ended)
         self.checkpoint = display.checkpoint
         text = closing(
-            directory, checkpoint=display.checkpoint, last_step=last_step, num_steps=graph.num_steps
+            directory,
+            checkpoint=display.checkpoint,
+            last_step=last_step,
+            num_steps=graph.num_steps,
+            early_stop=reason,
         )
         print(text, file=self.stream, flush=True)
         if notice.is_agreed and is_under_torchrun(os.environ):

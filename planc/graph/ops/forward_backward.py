@@ -203,3 +203,42 @@ class Evaluate(Op):
             writes=(Resource.EVALUATIONS,),
             communicates=tuple(dict.fromkeys((*dims, *self.over))),
         )
+
+
+@record(kw_only=True)
+class JudgeEvaluations(Op):
+    op: Literal["evaluate.judge"] = "evaluate.judge"
+    stage: ClassVar[Stage] = Stage.STEP
+    summary: ClassVar[str] = (
+        "After an evaluation, compares its loss with the best one. The run ends after `patience` evaluations "
+        "in a row without improvement."
+    )
+    name: Annotated[str, output("data.eval", "evaluations")]
+    """The evaluation's name in the plan."""
+    labels: Annotated[tuple[str, ...], DERIVED]
+    """Its parts, one for each source that it takes a share of: the loss is the mean over all their labels."""
+    patience: Annotated[int | None, output("data.eval", "evaluations")]
+    min_delta: Annotated[float, output("data.eval", "evaluations")]
+    keep_best: Annotated[int, output("data.eval", "evaluations")]
+    """The number of checkpoints that are kept for this loss."""
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
+    """All mesh dims: every rank takes the loss of rank 0, since rounding must not make them differ."""
+
+    @property
+    def policy(self) -> str:
+        """`ends the run after 3 evaluations without improvement, keeps the best 2 checkpoints`."""
+        by = f" by more than {self.min_delta:g}" if self.min_delta else ""
+        evaluations = "evaluation" if self.patience == 1 else f"{self.patience} evaluations"
+        ends = f"ends the run after {evaluations} without improvement{by}" if self.patience else ""
+        best = "checkpoint" if self.keep_best == 1 else f"{self.keep_best} checkpoints"
+        return ", ".join(filter(None, (ends, f"keeps the best {best}" if self.keep_best else "")))
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(
+                *(Resource.MESH, Resource.EVALUATION_SETS, Resource.UPDATE),
+                *(Resource.EVALUATIONS, Resource.HISTORY),
+            ),
+            writes=(Resource.EVALUATIONS, Resource.HISTORY),
+            communicates=self.over,
+        )

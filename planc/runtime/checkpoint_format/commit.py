@@ -14,10 +14,12 @@ under a name that no checkpoint has: on a network file system, that is a file th
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
 
+from planc.runtime.checkpoint_format.best import KeepBest
 from planc.runtime.checkpoint_format.errors import CheckpointError, CheckpointStorageError, storage_errors
 from planc.runtime.checkpoint_format.layout import (
     committed_steps,
@@ -30,6 +32,7 @@ from planc.runtime.checkpoint_format.manifest import MANIFEST_NAME, Manifest
 from planc.runtime.checkpoint_format.part import part_name, shard_name
 from planc.runtime.checkpoint_format.part_files import write_synced
 from planc.runtime.checkpoint_format.records import seal
+from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.files.best_effort import BestEffort, retried
 from planc.runtime.files.plain_files import remove
 from planc.runtime.files.run_files import PLAN_NAME
@@ -76,17 +79,21 @@ def abandon(root: Path, *, step: int) -> None:
         remove(temporary_directory(root, step=step))
 
 
-def prune(root: Path, *, keep_last: int, effort: BestEffort | None = None) -> tuple[int, ...]:
-    """The steps deleted: all but the `keep_last` (1 or more) highest. Removes leftovers of dead saves too.
+def prune(
+    root: Path, *, keep_last: int, keep_best: Sequence[KeepBest] = (), effort: BestEffort | None = None
+) -> tuple[int, ...]:
+    """The steps deleted: all but the `keep_last` (1 or more) highest, and the best of each evaluation.
 
-    What can't be deleted is tried again by the next call.
+    Removes leftovers of dead saves too. What can't be deleted is tried again by the next call.
     """
     if keep_last < 1:
         raise CheckpointError(f"keep_last is {keep_last}", help="keep at least 1 checkpoint")
     effort, listing = effort or BestEffort(), (OSError, CheckpointStorageError)
-    doomed = (effort.attempt(f"list {root}", lambda: committed_steps(root), errors=listing) or ())[
-        :-keep_last
-    ]
+    steps = effort.attempt(f"list {root}", lambda: committed_steps(root), errors=listing) or ()
+    doomed = steps[:-keep_last]
+    if doomed and keep_best:
+        kept = _kept_as_best(root, steps, keep_best, effort)
+        doomed = tuple(step for step in doomed if step not in kept)
     for step in doomed:
         directory = step_directory(root, step=step)
         effort.attempt(f"delete {directory}", partial(_hide, directory))
@@ -95,6 +102,23 @@ def prune(root: Path, *, keep_last: int, effort: BestEffort | None = None) -> tu
     for leftover in effort.attempt(f"list {root}", lambda: leftovers(root), errors=listing) or ():
         effort.attempt(f"delete {leftover}", partial(remove, leftover))
     return doomed
+
+
+def _kept_as_best(
+    root: Path, steps: Sequence[int], keep_best: Sequence[KeepBest], effort: BestEffort
+) -> frozenset[int]:
+    """The steps with the lowest losses, and those whose manifest can't be read: their loss is not known."""
+    manifests = {
+        step: effort.attempt(
+            f"read the manifest of {step_directory(root, step=step)}",
+            partial(read_manifest, step_directory(root, step=step)),
+            errors=(OSError, CheckpointError),
+        )
+        for step in steps
+    }
+    unread = (step for step, manifest in manifests.items() if manifest is None)
+    read = [manifest for manifest in manifests.values() if manifest is not None]
+    return frozenset((*unread, *(step for best in keep_best for step in best.best(read))))
 
 
 def rename(source: Path, target: Path) -> None:

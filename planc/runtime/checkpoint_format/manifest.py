@@ -23,6 +23,7 @@ from planc.runtime.checkpoint_format.records import (
     PositiveCount,
     Record,
     Seed,
+    Sha256,
     Step,
 )
 from planc.runtime.checkpoint_format.shards import element_bytes
@@ -102,13 +103,28 @@ class Batch(Record):
     since_samples: Count = 0
 
 
+class Evaluated(Record):
+    """An evaluation's last loss and its best, and for how many evaluations in a row none was better.
+
+    A loss that is not finite is None. `data` is the hash of what was evaluated: other losses don't compare.
+    """
+
+    data: Sha256
+    step: Step
+    loss: float | None
+    best: float | None = None
+    best_step: Step | None = None
+    num_without: Count = 0
+
+
 class Progress(Record):
     """The run's progress after `step` optimizer steps.
 
     `samples_consumed` counts sequences over all ranks, so it means the same on every mesh. `seed` and
     `step` determine every random draw of the next step; no generator state is kept.
     `recent_losses` are the losses by which a guard judges the next one. `evaluations_left` are the labels of
-    evaluations that were due after the step, and postponed because the run was asked to stop.
+    evaluations that were due after the step, and postponed because the run was asked to stop. `evaluated` are
+    the evaluations by which a run ends early or keeps checkpoints, by name.
     """
 
     step: Step
@@ -120,6 +136,7 @@ class Progress(Record):
     skipped_in_a_row: Count = 0
     scheduler: dict[Fact, Scalar] = Field(default_factory=dict)
     evaluations_left: tuple[Fact, ...] = ()
+    evaluated: dict[Fact, Evaluated] = Field(default_factory=dict)
     batch: Batch | None = None
     """None in checkpoints that were not saved by a run of this format."""
 
@@ -127,6 +144,9 @@ class Progress(Record):
     def _adds_up(self) -> Self:
         """ValueError for a number that the others rule out."""
         batch = self.batch
+        for name, evaluated in self.evaluated.items():
+            if evaluated.step > self.step or (evaluated.best is None) != (evaluated.best_step is None):
+                raise ValueError(f"the evaluation {name} contradicts itself, or step {self.step}")
         if self.skipped_in_a_row > self.step:
             raise ValueError(f"{self.skipped_in_a_row} steps were skipped of {self.step}")
         if self.epoch is not None and self.epoch > self.samples_consumed:

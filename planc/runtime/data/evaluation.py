@@ -20,6 +20,8 @@ class EvaluationSet:
     dataset: Dataset
     num_sequences: int
     micro_batch: int
+    fingerprint: str = ""
+    """The hash of the whole dataset, as of training data."""
 
     @cached_property
     def num_target_tokens(self) -> int:

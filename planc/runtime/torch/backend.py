@@ -40,6 +40,7 @@ from planc.runtime.torch.state import (
     Weights,
 )
 from planc.runtime.torch.training.bad_steps import guard_of
+from planc.runtime.torch.training.judging import early_stop
 from planc.runtime.torch.training.pipeline_messages import finish_sends
 from planc.runtime.torch.weights.freezing import PLACING, require_frozen
 
@@ -117,10 +118,13 @@ class TorchBackend:
         return is_ending
 
     def ends_early(self, *, step: int) -> bool:
-        is_ending = self.stopping.ends_early()
+        is_ending = self.stopping.ends_early() or bool(self.early_stop())
         if is_ending:
             self.instruments.write_line()
         return is_ending
+
+    def early_stop(self) -> str:
+        return early_stop(self.run.graph, self.state[History])
 
     def figures(self, *, step: int) -> Step:
         """The figures of the step that is done."""
@@ -146,10 +150,15 @@ class TorchBackend:
         reshard(self.state[nn.Module])
         self.stopping.report_undone(f"step {step}")
 
-    def pending_evaluations(self) -> Sequence[ops.Evaluate]:
-        evaluations = self.state.get(Evaluations) or Evaluations()
-        found = (op for op in self.run.graph.step if isinstance(op, ops.Evaluate))
-        return [op for op in found if op.label in evaluations.postponed]
+    def pending_evaluations(self) -> Sequence[ops.Evaluate | ops.JudgeEvaluations]:
+        left = set((self.state.get(Evaluations) or Evaluations()).postponed)
+        if not left:
+            return ()
+        judges = [op for op in self.run.graph.step if isinstance(op, ops.JudgeEvaluations)]
+        # A part that is done is not in the checkpoint, and the mean needs it.
+        left.update(*(op.labels for op in judges if left & {*op.labels}))
+        evaluations = (op for op in self.run.graph.step if isinstance(op, ops.Evaluate))
+        return [*(op for op in evaluations if op.label in left), *judges]
 
     def describe_rank(self) -> str:
         rank = self.run.launch.rank

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from planc.graph.op import Op
 from planc.graph.ops import BuildSchedule, OpenData
+from planc.runtime.checkpoint_format.manifest import Evaluated
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.loader import BatchLoader, MicroBatch
 from planc.runtime.data.open import MixedData
@@ -78,6 +79,8 @@ class History:
     """A step, and the samples consumed by then: every step since has had the same number of samples."""
     replicas_agreed_at: int | None = None
     """The last step after which replicas agreed, of those that this process has compared."""
+    evaluated: Mapping[str, Evaluated] = field(default_factory=dict)
+    """The evaluations by which the run ends early or keeps checkpoints, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +198,8 @@ class Evaluations:
     done: tuple[Evaluation, ...] = ()
     postponed: tuple[str, ...] = ()
     seconds: float = 0.0
+    early_stop: str = ""
+    """The reason for which the run ends after this step; empty if it does not."""
 
 
 class Perform(Protocol):

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from torch.optim import Optimizer
 
-from planc.graph.ops import ResumeCheckpoint, SaveCheckpoint
+from planc.graph.graph import Graph
+from planc.graph.ops import JudgeEvaluations, ResumeCheckpoint, SaveCheckpoint
+from planc.runtime.checkpoint_format.best import KeepBest
 from planc.runtime.checkpoint_format.layout import step_directory
 from planc.runtime.checkpoint_format.manifest import Batch, Manifest, Progress
 from planc.runtime.errors import RunError
@@ -55,6 +57,7 @@ def save_checkpoint(
         skipped_in_a_row=history.memory.num_skipped,
         scheduler={"kind": schedule.op.kind, "step": at.step},
         evaluations_left=evaluations.postponed,
+        evaluated=dict(history.evaluated),
         batch=Batch(samples=loader.source.global_batch, since_step=since_step, since_samples=since_samples),
     )
     to = Destination(
@@ -65,6 +68,7 @@ def save_checkpoint(
         mesh=dict(run.graph.mesh),
         base=checkpoints.base,
         keep_last=op.keep_last,
+        keep_best=_best_to_keep(run.graph, history),
         plan=run.artifact,
         effort=run.effort,
     )
@@ -81,6 +85,16 @@ def save_checkpoint(
     checkpoints.saved_step = at.step
     run.observer.saved(directory)
     stopping.warn_of_grace(seconds=time.perf_counter() - began)
+
+
+def _best_to_keep(graph: Graph, history: History) -> tuple[KeepBest, ...]:
+    """The checkpoints to keep for evaluations that have been done."""
+    judges = (op for op in graph.step if isinstance(op, JudgeEvaluations) and op.keep_best)
+    return tuple(
+        KeepBest(op.name, op.keep_best, history.evaluated[op.name].data)
+        for op in judges
+        if op.name in history.evaluated
+    )
 
 
 def resume_checkpoint(
@@ -115,7 +129,7 @@ def resume_checkpoint(
     run.observer.noted(f"resumed from {directory}{_changes(run, manifest)}")
     memory = Memory(progress.recent_losses, progress.skipped_in_a_row)
     return (
-        replace(history, memory=memory, batch_since=since),
+        replace(history, memory=memory, batch_since=since, evaluated=progress.evaluated),
         Evaluations(postponed=progress.evaluations_left),
         Update(manifest.step),
     )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import planc
 from planc.runtime.checkpoint_format import commit
+from planc.runtime.checkpoint_format.best import KeepBest
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import step_directory, temporary_directory
 from planc.runtime.checkpoint_format.manifest import Base, Contents, Manifest, PartEntry, Progress
@@ -28,7 +29,7 @@ from planc.vocab import MeshDim
 class Destination:
     """The directory of a new checkpoint, and its manifest's facts other than the tensors.
 
-    With `keep_last`, older checkpoints are deleted once this one is committed.
+    With `keep_last`, older checkpoints are deleted once this one is committed, except those of `keep_best`.
     """
 
     root: Path
@@ -39,6 +40,7 @@ class Destination:
     base: Base | None = None
     """The tensors that the state leaves out."""
     keep_last: int | None = None
+    keep_best: tuple[KeepBest, ...] = ()
     plan: Callable[[Path], str] | None = None
     """The text of the compiled plan for a file in a directory; only rank 0 calls it."""
     effort: BestEffort = field(default_factory=BestEffort)
@@ -106,7 +108,7 @@ def write(
             _abandon(to.root, step=step, failure=error)
         raise
     if to.keep_last is not None and rank() == 0:
-        commit.prune(to.root, keep_last=to.keep_last, effort=to.effort)
+        commit.prune(to.root, keep_last=to.keep_last, keep_best=to.keep_best, effort=to.effort)
     return to.directory
 
 

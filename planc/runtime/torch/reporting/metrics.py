@@ -127,6 +127,7 @@ def _metrics(
         sample_ids=sample_ids,
         evaluations=evaluations.done,
         is_skipped=verdict.is_skipped or None,
+        early_stop=evaluations.early_stop or None,
     )
 
 

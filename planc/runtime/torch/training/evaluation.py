@@ -52,7 +52,9 @@ def open_evaluation(
             f'the evaluation "{op.label}" has {plural(num_sequences, "sequence")}, not {op.sequences}',
             help="lower `sequences`, or leave it out to use all of them",
         )
-    evaluation_set = EvaluationSet(opened_data.dataset, op.sequences or num_sequences, training.micro_batch)
+    evaluation_set = EvaluationSet(
+        opened_data.dataset, op.sequences or num_sequences, training.micro_batch, opened_data.fingerprint
+    )
     if evaluation_set.num_target_tokens == 0:
         raise RunError(f'the evaluation "{op.label}" has no labels', help="use a source with answers in it")
     run.observer.noted(f"evaluation {op.label}: {opened_data.dataset.summary()}")
@@ -106,10 +108,9 @@ def evaluate(
         others = (*others, op.label)
     else:
         found = Evaluation(op.label, mesh.sum_over(total, op.over).item(), dataset.num_target_tokens)
+        done = (*done, found)
         if op.label in evaluations.postponed:
             run.observer.evaluated(found, step=step)
-        else:
-            done = (*done, found)
     if compiled is not None:
         compiled.note(run, f"evaluation {op.label} after step {step}")
     return Evaluations(done, others, evaluations.seconds + time.perf_counter() - began)
