@@ -63,7 +63,7 @@ def first_plan(brief: Brief, inventory: Inventory, models: KnownModels) -> Writt
     def base(brief: Brief) -> Base:
         kept = tuple(blocks(brief, inventory, attention=started.attention, packing=started.packing).items())
         tokens = tokens_per_step_of(brief, inventory)
-        return replace(base_of(bound, tokens=tokens), kept=kept, expectations=(), may_compile=False)
+        return replace(base_of(bound, tokens=tokens), kept=kept, expectations=())
 
     if brief.device is None:
         return _plain(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+from planc.inventory.schema import Inventory
 from planc.lower.optimizer import build_optimizer
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import tokens_per_step
@@ -50,7 +51,9 @@ class Base:
     may_chunk: bool
     """Whether the loss may be computed in chunks: the plan has no number of them."""
     may_compile: bool
-    """Whether layers may be compiled: the plan compiles nothing."""
+    """Whether layers may be compiled: the plan compiles nothing and isolates no documents.
+
+    Compiled layers keep masks of documents, which no formula counts."""
 
 
 def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
@@ -76,7 +79,7 @@ def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
         tokens or tokens_per_step(plan),
         context.load_balancer if context else "headtail",
         plan.train.loss_chunks == 1,
-        plan.compile is None,
+        plan.compile is None and not plan.data.packing.isolates,
     )
 
 
@@ -103,6 +106,13 @@ def _reduce_dtype(plan: Plan) -> DType:
     fsdp = plan.fsdp
     found = (fsdp.reduce_dtype or fsdp.param_dtype) if fsdp is not None else None
     return found or plan.model.dtype
+
+
+def recurrent_layer(inventory: Inventory) -> str:
+    """The first layer without attention, whose code may loop over tokens; empty if all have attention."""
+    attentions = tuple(f"{attention.fqn}." for attention in inventory.attentions)
+    bare = (name for name in inventory.layers() if not any(fqn.startswith(f"{name}.") for fqn in attentions))
+    return next(bare, "")
 
 
 def rules_of(bound: BoundPlan) -> str:

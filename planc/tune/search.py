@@ -23,7 +23,7 @@ from planc.record import record
 from planc.show.times import Times, times_of
 from planc.source import SourceFile
 from planc.tables import format_bytes, format_seconds
-from planc.tune.base import ROTATIONS, Base, plan_text, rules_of
+from planc.tune.base import ROTATIONS, Base, plan_text, recurrent_layer, rules_of
 from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space
 from planc.tune.pipelines import NONE_FITS, Pipelines, layer_work
 from planc.tune.score import Score, Scored, Scorer
@@ -248,6 +248,9 @@ class Search:
     def _compiled(self, scored: list[Scored]) -> Iterator[Scored]:
         """The best choices with compiled layers, and what fits only so: compiled code keeps less."""
         if not self.base.may_compile:
+            return
+        if layer := recurrent_layer(self.scorer.inventory):
+            self.refused_rules["compile"] = f"`{layer}` has no attention: its code may loop over tokens"
             return
         seen: set[Choice] = set()
         for one in sorted(scored, key=lambda one: one.score.seconds)[:_WIDENED]:

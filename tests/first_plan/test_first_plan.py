@@ -69,8 +69,12 @@ def test_a_first_plan_is_sound_and_formatted(folder: Path) -> None:
 
 @pytest.mark.parametrize("purpose", Purpose)
 def test_every_purpose_has_a_plan_on_devices_and_on_cpus(purpose: Purpose) -> None:
+    """Layers are compiled on devices alone, and not those of chats, which are isolated documents."""
     for gpu in ("h100", "cpu"):
-        assert plan_for(PLANS / "models" / "tiny-llama", purpose, gpus=4, gpu=gpu).ok
+        written = plan_for(PLANS / "models" / "tiny-llama", purpose, gpus=4, gpu=gpu)
+        assert written.ok
+        compiles = 'compile {\n  "model.layers.*" -> region\n}\n' in written.text
+        assert compiles == (gpu == "h100" and purpose is not Purpose.CHATS)
 
 
 def test_a_model_that_only_its_own_attention_computes_says_so_in_its_plan() -> None:

@@ -159,6 +159,17 @@ def test_the_best_plans_are_tried_compiled_where_that_is_legal() -> None:
         assert 'compile {\n  "model.layers.*" -> region\n}\n' in search.text(one)
 
 
+def test_a_model_with_a_layer_without_attention_is_not_compiled() -> None:
+    """Code in its place may loop over tokens, which a compiler unrolls."""
+    search = search_of(TINY, gpus=2)
+    assert any(one.choice.is_compiled for one in search.scored())
+    search = search_of(TINY, gpus=2)
+    inventory = search.scorer.inventory
+    search.scorer.inventory = replace(inventory, attentions=inventory.attentions[1:])
+    assert not any(one.choice.is_compiled for one in search.scored())
+    assert reasons(search)["compile"].startswith("`model.layers.0` has no attention")
+
+
 def test_what_a_plan_compiles_stays() -> None:
     own = 'compile {\n  backend = aot_eager\n  "model.layers.0" -> region\n}\n'
     search = search_of(TINY, gpus=2, more=own)

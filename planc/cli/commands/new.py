@@ -44,8 +44,9 @@ from planc.inventory.schema import Inventory
 from planc.tables import render_table
 
 DESCRIPTION = """\
-Write a plan for a model: settings from published practice, and the mesh, micro batch and recomputation that
-planc tune expects to be fastest. Every choice has a comment. The plan passes planc check.
+Write a plan for a model: settings from published practice, and the mesh, micro batch, recomputation, chunks
+of the loss and compiled layers that planc tune expects to be fastest. Every choice has a comment. The plan
+passes planc check.
 
 At a terminal, planc asks for what is missing. Elsewhere --gpus, --gpu, --for and --data are required, unless
 --yes takes the defaults.
