@@ -77,11 +77,46 @@ def unnamed(recipe: Recipe) -> list[str]:
     ]
 
 
+class Server:
+    """The process of server.py."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment.pop("PYTHONPATH", None)
+        pipe = subprocess.PIPE
+        program = str(Path(__file__).with_name("server.py"))
+        self._process = subprocess.Popen(
+            [sys.executable, program], env=environment, stdin=pipe, stdout=pipe, text=True
+        )
+
+    def run(
+        self, arguments: tuple[str, ...], root: Path, folder: Path, environment: dict[str, str]
+    ) -> tuple[int, str]:
+        """The exit code of a command of a copy, and what it has printed."""
+        output = root / "output"
+        order = {
+            "arguments": arguments,
+            "folder": str(folder),
+            "root": str(root),
+            "output": str(output),
+            "environment": environment,
+        }
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps(order), file=self._process.stdin, flush=True)
+        code = int(self._process.stdout.readline())
+        return code, output.read_text(encoding="utf-8")
+
+    def close(self) -> None:
+        with self._process:
+            pass
+
+
 @dataclass(frozen=True, slots=True)
 class Scratch:
     """A copy of planc, and a folder of plans next to it."""
 
     root: Path
+    server: Server
 
     @property
     def plans(self) -> Path:
@@ -109,16 +144,22 @@ class Scratch:
 
     def planc(self, *arguments: str, code: int = 0, ranks: int = 0) -> str:
         """The output of a command of the copy's own planc; with `ranks`, of a run under torchrun."""
-        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m", "planc.run"]
-        command = [sys.executable, "-m", *(launcher if ranks else ["planc"]), *arguments]
         environment = {**os.environ, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
-        done = subprocess.run(
-            command, cwd=self.plans, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS
-        )
-        assert done.returncode == code, (
-            f"{' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
-        )
-        return done.stdout + done.stderr
+        if ranks:
+            launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+            done = subprocess.run(
+                [sys.executable, *launcher, "-m", "planc.run", *arguments],
+                cwd=self.plans,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=WAIT_SECONDS,
+            )
+            found, output = done.returncode, done.stdout + done.stderr
+        else:
+            found, output = self.server.run(arguments, self.root, self.plans, environment)
+        assert found == code, f"{' '.join(arguments)}: {found}\n{output}"
+        return output
 
     def losses(self, plan: str, *, ranks: int = 0, name: str = "loss") -> list[float]:
         """Train with a plan; its losses, or another metric, step by step."""
@@ -130,7 +171,7 @@ class Scratch:
         return [one[name] for one in steps if name in one]
 
 
-def scratch_copy(folder: Path) -> Scratch:
+def scratch_copy(folder: Path, server: Server) -> Scratch:
     """A copy with its compiled modules; Python compiles again what a row changes."""
     for name in ("planc", "grammar"):
         shutil.copytree(ROOT / name, folder / name)
@@ -138,4 +179,4 @@ def scratch_copy(folder: Path) -> Scratch:
     (plans / "data").mkdir(parents=True)
     (plans / "data" / "a.txt").write_text(TEXT, encoding="utf-8")
     (plans / "models").symlink_to(PLANS / "models")
-    return Scratch(folder)
+    return Scratch(folder, server)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,16 @@ import pytest
 from planc.inventory.codec import FORMAT_VERSION
 from planc.inventory.load import save_inventory
 from tests.contributing import recipes
-from tests.contributing.scratch import MAX_PLACES, TEXT, Recipe, Scratch, row_of, scratch_copy, unnamed
+from tests.contributing.scratch import (
+    MAX_PLACES,
+    TEXT,
+    Recipe,
+    Scratch,
+    Server,
+    row_of,
+    scratch_copy,
+    unnamed,
+)
 
 RECIPES = [one for one in vars(recipes).values() if isinstance(one, Recipe)]
 
@@ -22,15 +32,22 @@ def test_a_row_names_every_place_and_at_most_three(recipe: Recipe) -> None:
     assert write.count(", and ") + write.count(", its ") + 1 <= MAX_PLACES
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def scratch(tmp_path: Path) -> Scratch:
-    return scratch_copy(tmp_path)
+def scratch(tmp_path: Path, server: Server) -> Scratch:
+    return scratch_copy(tmp_path, server)
 
 
 @pytest.fixture(scope="module")
-def unchanged_losses(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+def unchanged_losses(tmp_path_factory: pytest.TempPathFactory, server: Server) -> list[float]:
     """The losses of the plan by planc as it is."""
-    scratch = scratch_copy(tmp_path_factory.mktemp("unchanged"))
+    scratch = scratch_copy(tmp_path_factory.mktemp("unchanged"), server)
     return scratch.losses(scratch.write("plain.plan"))
 
 
