@@ -67,11 +67,14 @@ NOT_RUN = {
 
 SHORTER = {
     "step-500": "step-4",
+    "tune llama.plan --gpus 64 --gpu h100": "tune llama.plan --gpus 2 --gpu h100 --tokens-per-step 256",
+    "--gpus 8 --gpu h100 --tokens-per-step 131072": "--gpus 2 --gpu h100 --tokens-per-step 8192",
     "models/llama-3.1-8b": "models/tiny-llama",
     "doctor llama.plan --run-dir /shared/": "doctor llama.plan --run-dir shared/",
     "planc.run plans/launch-one-process.plan": "planc.run plans/launch-one-process.plan --stop-after 1",
 }
-"""What is put in place of a part of an example: a step that the run has, a folder that it may write."""
+"""What is put in place of a part of an example: a step that the run has, a folder that it may write, a search
+that is short."""
 
 CONFIGS = {
     "llama3_8b.toml": "torchtitan/plain.toml",
@@ -182,7 +185,7 @@ _SMALL = ("--deep", "--data")
 
 
 def is_small(name: str, command: str) -> bool:
-    trains = name in ("verify", "run", "runs", "sweep", "doctor", "checkpoint", "calibrate", "data")
+    trains = name in ("verify", "run", "runs", "sweep", "doctor", "checkpoint", "calibrate", "data", "tune")
     return (
         trains
         or (name in ("diff", "report") and "runs/" in command)
@@ -236,7 +239,7 @@ FILLED = {
     "planc diff RUN PLAN": "planc diff runs/llama llama.plan",
     "planc doctor PLAN --world-size 64": "planc doctor llama.plan --world-size 1",
     "planc report RUN -o FILE": "planc report runs/llama -o page.html",
-    "planc tune PLAN --gpus 64 --gpu h100": "planc tune llama.plan --gpus 8 --gpu h100",
+    "planc tune PLAN --gpus 64 --gpu h100": "planc tune llama.plan --gpus 2 --gpu h100 --tokens-per-step 256",
     "planc checkpoint export RUN --hf DIR": "planc checkpoint export runs/llama --hf tuned-again",
 }
 """Commands of the prose that leave out what they are given, as whole ones."""
