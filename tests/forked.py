@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.patience import WAIT_SECONDS
+from tests.preloaded import start_server
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,6 @@ def run_forked(
 
     Merged, all output is in `stdout`.
     """
-    # Lazy: it imports torch, which those who import this module may lack.
-    from planc.verify.pool import start_server
-
     start_server()
     with TemporaryDirectory(prefix="forked-") as directory:
         streams = [Path(directory) / name for name in ("stdout", "stdout" if is_merged else "stderr")]
