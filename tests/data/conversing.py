@@ -40,8 +40,14 @@ def conversation(messages: list[dict[str, Any]], *, origin: str = "here", **sett
     return Conversation(origin, json.dumps(talk).encode())
 
 
-def save_tokenizer(folder: Path, *, template: str | None = TEMPLATE, in_config: bool = False) -> Path:
-    """A byte-level tokenizer of 310 ids in a folder, with the end of a document in its config."""
+def save_tokenizer(
+    folder: Path, *, template: str | None = TEMPLATE, in_config: bool = False, has_config: bool = True
+) -> Path:
+    """A byte-level tokenizer of 310 ids in a folder, with the end of a document in its config.
+
+    Without a config each process that tokenizes is spared the import of transformers, for longer than all
+    else takes; then a plan names the end of a document.
+    """
     folder.mkdir(exist_ok=True)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -64,7 +70,8 @@ def save_tokenizer(folder: Path, *, template: str | None = TEMPLATE, in_config: 
         config["chat_template"] = template
     elif template is not None:
         (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
-    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    if has_config:
+        (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
 
 

@@ -41,7 +41,7 @@ fsdp on dp_shard, cp {{
 
 data {{
   source = {source}
-  tokenizer = file("tokenizer")
+  tokenizer = file("tokenizer", end_of_document = "<|endoftext|>")
   sequence_length = 64
   micro_batch = 1
   packing = none

@@ -19,6 +19,7 @@ from tests.dist.reading import NUM_RANKS, ODD, PLAN, SOURCES, Reading, Told, ran
 from tests.plans import PLANS, checked, write_plan
 
 HERE = f"rank {ODD} ({socket.gethostname()})"
+SETTINGS = "tokenizer_config.json"
 OTHERS = f"the other {NUM_RANKS - 1} ranks"
 
 
@@ -34,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(folder / "data" / "a.jsonl", folder / "data" / "set.jsonl")
     save_talks(folder / "data" / "talks.chat", *([*TALK[:end]] for end in (3, 5) * 4))
     (folder / "held_out.txt").write_text("Nothing of this is trained on.")
-    save_tokenizer(folder / "tokenizer")
+    save_tokenizer(folder / "tokenizer", has_config=False)
     (folder / "model").mkdir()
     config = json.loads((PLANS / "models" / "tiny-llama" / "config.json").read_text())
     (folder / "model" / "config.json").write_text(json.dumps({**config, "vocab_size": 320}))
@@ -98,8 +99,8 @@ CHANGED = {
     "tokenizer": ("text", "tokenizer/tokenizer.json", "`tokenizer/tokenizer.json` is sha256 "),
     "special tokens": (
         "text",
-        "tokenizer/tokenizer_config.json",
-        "`tokenizer/tokenizer_config.json` is sha256 ",
+        f"tokenizer/{SETTINGS}",
+        f"`tokenizer/{SETTINGS}` is sha256 ",
     ),
     "chat template": (
         "chat",
@@ -117,6 +118,9 @@ def test_a_changed_file_is_named_with_the_rank_and_its_machine(
     source, name, subject = CHANGED[case]
     is_json = name.startswith("tokenizer/")
     change = appended(name) if is_json else flipped(name, at=-4 if source == "hf_dataset" else -8)
+    if name.endswith(SETTINGS):
+        folder = Path(shutil.copytree(folder, tmp_path / "with settings"))
+        save_tokenizer(folder / "tokenizer")
     told = run_changed(folder, tmp_path, change, graph_of(folder, source=source))
     require_refused(told, subject, f" on {HERE}, and sha256 ", f" on {OTHERS}")
     assert "same files" in told[0].help

@@ -48,7 +48,7 @@ tensor_parallel on tp {{
 
 data {{
   source = chat("talks.jsonl")
-  tokenizer = file("tokenizer")
+  tokenizer = file("tokenizer", end_of_document = "<|endoftext|>")
   packing = attend
   sequence_length = {LENGTH}
   micro_batch = 1
@@ -80,7 +80,7 @@ MESHES = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Most conversations have a long question and no answer."""
     folder = tmp_path_factory.mktemp("labels")
-    save_tokenizer(folder / "tokenizer")
+    save_tokenizer(folder / "tokenizer", has_config=False)
     question = [{"role": "user", "content": "Où est le café ? " * 6}]
     save_talks(folder / "talks.jsonl", *([TALK] * 2 + [question] * 6) * 2)
     config = json.loads((PLANS / "models" / "tiny-llama" / "config.json").read_text(encoding="utf-8"))

@@ -40,7 +40,7 @@ fsdp on dp_shard {
 data {
   source = chat("data/*.jsonl")
   packing = attend
-  tokenizer = file("tokenizer")
+  tokenizer = file("tokenizer", end_of_document = "<|endoftext|>")
   sequence_length = 16
   micro_batch = 1
   eval "held_out" { source = text("held_out/*.txt"), every = 1 steps }
@@ -71,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_talks(folder / "data" / "a.jsonl", *[TALK] * 6)
     (folder / "held_out" / "a.txt").write_text("Nothing of this is trained on. " * 3)
     (folder / "records.jsonl").write_text("\n".join([json.dumps({"text": "A record of its own."})] * 4))
-    save_tokenizer(folder / "tokenizer")
+    save_tokenizer(folder / "tokenizer", has_config=False)
     config = json.loads((PLANS / "models" / "tiny-llama" / "config.json").read_text(encoding="utf-8"))
     (folder / "model" / "config.json").write_text(json.dumps({**config, "vocab_size": 320}))
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder / "model"))
