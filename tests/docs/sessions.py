@@ -10,12 +10,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from planc.cli.main import main
 from tests.docs.pages import ROOT, Block, Entry, entries
-from tests.forked import run_forked
+from tests.forked import Ended, run_forked
+from tests.launch.processes import free_port
 from tests.patience import WAIT_SECONDS
 
 TIMEOUT_SECONDS = 2 * WAIT_SECONDS
@@ -35,7 +37,8 @@ def run(command: str, folder: Path) -> tuple[str, int]:
     """What a command prints on both streams, and its exit code.
 
     A plain `planc` command runs in this process, which has imported all that it needs. One that executes a
-    model is forked from a process that has. All else runs in bash.
+    model is forked from a process that has, and so are the ranks of a run that torchrun starts on this
+    machine: tests/launch has torchrun itself. All else runs in bash.
     """
     words = [] if re.search(r"[|<>&;$*\\\n]", command) else shlex.split(command, comments=True)
     if words[:1] == ["planc"] and (words[1:2] == ["run"] or "--deep" in words):
@@ -50,6 +53,8 @@ def run(command: str, folder: Path) -> tuple[str, int]:
         return forked.stdout, forked.code
     if words[:1] == ["planc"]:
         return _in_process(words[1:], folder)
+    if words[:3] == ["torchrun", "--standalone", "--nproc-per-node"] and words[4:6] == ["-m", "planc.run"]:
+        return _on_ranks(int(words[3]), words[6:], folder)
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
         cwd=folder,
@@ -60,6 +65,26 @@ def run(command: str, folder: Path) -> tuple[str, int]:
         timeout=TIMEOUT_SECONDS,
     )
     return done.stdout.decode(), done.returncode
+
+
+def _on_ranks(num_ranks: int, arguments: list[str], folder: Path) -> tuple[str, int]:
+    """What all ranks of a run print, rank 0 first, and torchrun's exit code."""
+    world = {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
+    world |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+
+    def run_rank(rank: int) -> Ended:
+        return run_forked(
+            "planc.run",
+            arguments,
+            environment={**os.environ, **world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            folder=folder,
+            is_merged=True,
+            timeout_seconds=TIMEOUT_SECONDS,
+        )
+
+    with ThreadPoolExecutor(num_ranks) as threads:
+        ended = list(threads.map(run_rank, range(num_ranks)))
+    return "".join(one.stdout for one in ended), int(any(one.code for one in ended))
 
 
 def _in_process(arguments: list[str], folder: Path) -> tuple[str, int]:
