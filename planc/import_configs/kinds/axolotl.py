@@ -240,7 +240,7 @@ _OWN = (
     ),
     Row("reward_model", change=why.LOSS, harmless=(False,)),
     *(Row(key, change=why.LOSS, harmless=(False,)) for key in _OWN_LOSS),
-    Row("early_stopping_patience", reason="a run ends after `steps`"),
+    Row("early_stopping_patience", reason="`patience` of an `eval` block ends a run early"),
     Row("strict", reason=why.INTERNAL),
     Row("save_first_step", reason="`save_every` decides which steps are saved"),
     Row("auto_resume_from_checkpoints", reason=why.LOADING),
