@@ -78,6 +78,8 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         "checkpoints, data and models",
         (
             Command("checkpoint", "checkpoints: ls, verify, diff, export, convert"),
+            Command("eval", "evaluate a checkpoint, on its plan's data or on other data"),
+            Command("sample", "continue a text with a checkpoint's model"),
             Command("data", "a plan's data: show, prepare, ls, verify"),
             Command("inventory", "show or save a model's structure"),
         ),

@@ -24,7 +24,7 @@ def open_data(plan: Plan, *, vocab_size: int = 0) -> OpenData:
         tokenizer = block.tokenizer.path
         end, begin = block.tokenizer.end_of_document, block.tokenizer.begin_of_document
     return OpenData(
-        source=Mixture(tuple(block.mixture)) if block.source is None else _source(block.source),
+        source=Mixture(tuple(block.mixture)) if block.source is None else source_of(block.source),
         tokenizer=tokenizer,
         end_of_document=end,
         begin_of_document=begin,
@@ -50,7 +50,7 @@ def open_sources(plan: Plan) -> Iterator[OpenSource]:
     for label, mixed in plan.data.mixture.items():
         yield OpenSource(
             label=label,
-            source=_source(mixed.source),
+            source=source_of(mixed.source),
             weight="" if mixed.weight is None else str(mixed.weight / whole),
             span=plan.span(f"data.source.{label}"),
         )
@@ -72,7 +72,7 @@ def open_evaluations(plan: Plan) -> Iterator[OpenEvaluation]:
         evaluation = plan.data.eval[name]
         yield OpenEvaluation(
             label=label,
-            source=_source(source),
+            source=source_of(source),
             share="" if evaluation.share is None else str(evaluation.share),
             sequences=evaluation.sequences,
             span=plan.span(f"data.eval.{name}.{'source' if evaluation.share is None else 'share'}"),
@@ -91,12 +91,12 @@ def evaluations(plan: Plan) -> Iterator[tuple[str, str, data.AnySource]]:
             yield from ((f"{name}.{label}", name, one.source) for label, one in block.mixture.items())
 
 
-def _source(source: data.AnySource) -> Source:
+def source_of(source: data.AnySource) -> Source:
     """A source as an op has it."""
     if isinstance(source, Extension):
         return ExtensionSource(source)
     if isinstance(source, data.Transformed):
-        rows: Any = _source(source.source)
+        rows: Any = source_of(source.source)
         return TransformedSource(rows, source.by)
     kind = data.source_kind(source)
     arguments = {name: getattr(source, name) for name in kind.argument_names()}

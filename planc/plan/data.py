@@ -203,6 +203,11 @@ def _source_of(text: str) -> tuple[str, bool]:
     return f'{call or "text"}("{text}")', call is not None
 
 
+def source_call(text: str) -> str:
+    """The call that reads the files of a path or a glob."""
+    return _source_of(text)[0]
+
+
 def _tokenizer_of(text: str) -> tuple[str, bool]:
     """The call to write for a tokenizer's path; a model's name is not a path."""
     if text.endswith("tokenizer.json"):

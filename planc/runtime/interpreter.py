@@ -100,16 +100,16 @@ def steps(graph: Graph, backend: Backend, *, stop_after: int | None = None) -> I
     """
     last = graph.num_steps if stop_after is None else min(stop_after, graph.num_steps)
     for op in graph.setup:
-        _execute(backend, op, Position())
+        execute(backend, op, Position())
     completed = backend.completed_steps()
     backend.started(first_step=completed + 1)
     for op in backend.pending_evaluations():
-        _execute(backend, op, Position(completed))
+        execute(backend, op, Position(completed))
     is_over = completed >= last or bool(backend.early_stop())
     if is_over:
         for op in graph.save:
             if isinstance(op, ExportHf | ExportAdapter):
-                _execute(backend, op, Position(completed))
+                execute(backend, op, Position(completed))
     yield completed
     if is_over or backend.ends_after(step=completed):
         return
@@ -132,10 +132,10 @@ def _end_early(graph: Graph, backend: Backend, step: int) -> None:
     position = Position(step, is_last_step=True)
     for op in graph.step:
         if isinstance(op, SettleSave):
-            _execute(backend, op, position)
+            execute(backend, op, position)
     for op in graph.save:
         if _is_due(op, step, last_step=step):
-            _execute(backend, op, position)
+            execute(backend, op, position)
 
 
 def _run_step(graph: Graph, backend: Backend, step: int, *, is_last_step: bool) -> bool:
@@ -149,7 +149,7 @@ def _save(graph: Graph, backend: Backend, step: int, *, last_step: int) -> bool:
     waited_for, has_saved = False, False
     for op in graph.save:
         if _is_due(op, step, last_step=last_step) or (is_stopping and isinstance(op, SaveCheckpoint)):
-            _execute(backend, op, Position(step, is_last_step=is_stopping or step == last_step))
+            execute(backend, op, Position(step, is_last_step=is_stopping or step == last_step))
             has_saved = True
             waited_for |= isinstance(op, SaveCheckpoint) and op.mode == "sync"
     if has_saved and not is_stopping and step < last_step and backend.ends_after(step=step):
@@ -164,17 +164,17 @@ def _save_what_is_new(graph: Graph, backend: Backend, step: int, *, is_saved: bo
     position = Position(step, is_last_step=True)
     for op in graph.step:
         if isinstance(op, SettleSave):
-            _execute(backend, op, position)
+            execute(backend, op, position)
     for op in graph.save:
         if isinstance(op, SaveCheckpoint) and not is_saved:
-            _execute(backend, op, position)
+            execute(backend, op, position)
 
 
 def _execute_step_op(backend: Backend, op: Op, step: int, *, is_last_step: bool) -> bool:
     """Execute one op of a step; False if the step is abandoned between two of its micro-batches."""
     # Not `isinstance`, which is slow for an abstract class.
     if type(op) is not Accumulate:
-        _execute(backend, op, Position(step, is_last_step=is_last_step))
+        execute(backend, op, Position(step, is_last_step=is_last_step))
         return True
     if order := backend.order_of(op):
         _execute_order(backend, op, order, step=step, is_last_step=is_last_step)
@@ -184,7 +184,7 @@ def _execute_step_op(backend: Backend, op: Op, step: int, *, is_last_step: bool)
             return False
         position = Position(step, micro_step, micro_step == op.times - 1, is_last_step=is_last_step)
         for inner in op.body:
-            _execute(backend, inner, position)
+            execute(backend, inner, position)
     return True
 
 
@@ -204,11 +204,11 @@ def _execute_order(
         is_last = last[action.stage, action.direction] is action
         position = Position(step, action.micro_batch, is_last, action.stage, is_last_step)
         for inner in parts[action.direction]:
-            _execute(backend, inner, position)
+            execute(backend, inner, position)
     backend.finish_order()
 
 
-def _execute(backend: Backend, op: Op, position: Position) -> None:
+def execute(backend: Backend, op: Op, position: Position) -> None:
     """Run one op; whatever it raises is reported with the op and its line of the plan."""
     try:
         backend.execute(op, position)

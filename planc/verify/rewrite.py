@@ -16,16 +16,13 @@ from planc.graph import ops
 from planc.graph.graph import AnyOp, Graph
 from planc.graph.ops import (
     Accumulate,
-    ComputeWeightGradients,
     OpenData,
-    ReceiveHidden,
     Rows,
-    SendHidden,
     SplitPipeline,
-    SumTies,
 )
 from planc.graph.pipeline import pipeline_of
 from planc.graph.verify import verify as violations
+from planc.lower.evaluating import without_pipeline
 from planc.lower.passes.drop_trivial_dims import drop_trivial_dims
 from planc.modeling.head_counts import Heads, widths_by_heads
 from planc.optimizers.muon import Muon
@@ -165,23 +162,6 @@ def _even_stages(op: SplitPipeline, layers: tuple[str, ...], *, number: int) -> 
     ends = [len(layers) * stage // number for stage in range(number + 1)]
     first, *inner, last = (layers[start:end] for start, end in pairwise(ends))
     return ((*before, *first), *inner, (*last, *after))
-
-
-def without_pipeline(graph: Graph) -> Graph:
-    """The graph whose one rank of pp has all layers."""
-    return replace(
-        graph,
-        setup=tuple(op for op in graph.setup if not isinstance(op, SplitPipeline)),
-        step=tuple(_without_messages(op) for op in graph.step if not isinstance(op, SumTies)),
-    )
-
-
-def _without_messages(op: Any) -> Any:
-    if not isinstance(op, Accumulate):
-        return op
-    only_staged = ReceiveHidden | SendHidden | ComputeWeightGradients
-    body = tuple(one for one in op.body if not isinstance(one, only_staged))
-    return replace(op, body=body, orders=())
 
 
 SAVE_STEP = 2

@@ -53,7 +53,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "lower": (
         *("vocab", "styles", "optimizers", "plan", "layouts", "graph", "inventory.schema"),
         *("inventory.adapters", "inventory.routers", "inventory.matrices", "pipelining", "data_sources"),
-        "extend",
+        *("extend", "source"),
     ),
     "estimate": (
         *("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
@@ -139,9 +139,9 @@ LAW: dict[str, tuple[str, ...]] = {
     "cli": (
         *("source", "vocab", "outgoing", "strict_json", "tables", "devices", "hub"),
         *("diagnostics", "syntax", "data_sources"),
-        *("fmt", "inventory", "plan", "checks", "graph", "estimate", "capacity.draft"),
-        *("figures", "launchers", "runtime", "data_view", "deep_check", "verify", "doctor", "show", "api"),
-        *("diff", "solve", "report", "tune", "import_configs", "first_plan", "lsp"),
+        *("fmt", "inventory", "plan", "checks", "graph", "lower.data", "lower.evaluating", "estimate"),
+        *("capacity.draft", "figures", "launchers", "runtime", "data_view", "deep_check", "verify"),
+        *("doctor", "show", "api", "diff", "solve", "report", "tune", "import_configs", "first_plan", "lsp"),
     ),
     "python": (
         *("outgoing", "strict_json", "tables", "diagnostics", "inventory.files", "graph", "runtime"),
@@ -217,6 +217,8 @@ INSIDE: dict[str, dict[str, tuple[str, ...]]] = {
             *("run", "state", "agreement", "parallel", "checkpoint", "weights", "training"),
             *("reporting", "dispatch", "handlers"),
         ),
+        "evaluating": ("state", "parallel", "checkpoint", "backend"),
+        "sampling": (),
     },
 }
 """The same law inside of a package: its rooms, lowest first, and which others each may import."""
@@ -227,6 +229,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "torch": (
         *("planc/inventory/probe/", "planc/modeling/", *WORKERS),
         *("planc/doctor/torch_probe.py", "planc/cli/running/session.py", "planc/cli/running/opening.py"),
+        "planc/cli/running/evaluating.py",
     ),
     "transformers": (
         *("planc/inventory/probe/", "planc/modeling/", "planc/runtime/torch/", "planc/verify/"),

@@ -17,8 +17,8 @@ from planc.cli.support.signposts import signposted
     [
         ("train", "`torchrun --nproc-per-node N -m planc.run PLAN`"),
         ("init", "`planc new MODEL`"),
-        ("eval", 'planc evaluates during a run only: `eval "name" { ... }` in `data`'),
-        ("sample", "planc generates no text"),
+        ("evaluate", "`planc eval CHECKPOINT`"),
+        ("generate", "`planc sample CHECKPOINT"),
         ("validate", "`planc check PLAN`"),
         ("lint", "`planc check PLAN`"),
         ("dry_run", "`planc check PLAN --deep`"),

@@ -38,6 +38,12 @@ data {
   source = text("data/*.txt")
   sequence_length = 64
   micro_batch = 1
+
+  eval "held" {
+    source = text("data/*.txt")
+    every = 4 steps
+    sequences = 4
+  }
 }
 
 optimizer {
@@ -62,6 +68,9 @@ NOT_RUN = {
     "srun --ntasks-per-node 1 planc doctor llama.plan --world-size 64": "needs a Slurm cluster",
     "planc inventory hf://org/name@0123456789abcdef0123456789abcdef01234567": "needs the network",
     "torchrun --nproc-per-node 4 -m planc.run plans/quickstart.plan": "run by .ci/run",
+    "torchrun --nproc-per-node 4 -m planc eval runs/llama": "needs a run on 4 ranks",
+    "planc eval exports/llama --plan llama.plan": "needs an export",
+    'planc sample exports/llama "Once" --max-new-tokens 20 --output-format json': "needs an export",
 }
 """Examples of `--help` that nothing runs here, and why."""
 
@@ -185,7 +194,10 @@ _SMALL = ("--deep", "--data")
 
 
 def is_small(name: str, command: str) -> bool:
-    trains = name in ("verify", "run", "runs", "sweep", "doctor", "checkpoint", "calibrate", "data", "tune")
+    trains = name in (
+        *("verify", "run", "runs", "sweep", "doctor", "checkpoint", "calibrate", "data"),
+        *("eval", "sample", "tune"),
+    )
     return (
         trains
         or (name in ("diff", "report") and "runs/" in command)

@@ -13,6 +13,7 @@ from typing import Any
 from planc.cli.support import converting
 from planc.cli.support.arguments import add_output_format_argument, add_quiet_argument
 from planc.cli.support.best_checkpoints import best_step, losses_text
+from planc.cli.support.checkpoints import CHECKPOINT, checkpoints_of, newest_of, root_of
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, require_libraries
 from planc.cli.support.export import export, export_adapter, model_of, named_model
 from planc.cli.support.parser import add_subcommand
@@ -22,7 +23,6 @@ from planc.runtime.checkpoint_format.best import best_steps
 from planc.runtime.checkpoint_format.compare import comparable, differences
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import (
-    committed_steps,
     leftovers,
     step_directory,
     step_of,
@@ -98,7 +98,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     _add_checkpoints(verify_parser)
     compare = add_subcommand(commands, "diff", "compare two checkpoints", _DIFF, examples=_EXAMPLES)
-    compare.add_argument("old", metavar="OLD", help=_CHECKPOINT)
+    compare.add_argument("old", metavar="OLD", help=CHECKPOINT)
     compare.add_argument("new", metavar="NEW", help="as OLD")
     compare.add_argument("--values", action="store_true", help="also compare tensor values; needs torch")
     verify_parser.add_argument(
@@ -110,7 +110,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     exporting = add_subcommand(
         commands, "export", "write a checkpoint for transformers or peft", _EXPORT, examples=_EXAMPLES
     )
-    exporting.add_argument("checkpoint", metavar="CHECKPOINT", help=_CHECKPOINT)
+    exporting.add_argument("checkpoint", metavar="CHECKPOINT", help=CHECKPOINT)
     written = exporting.add_mutually_exclusive_group(required=True)
     written.add_argument(
         "--hf", metavar="DIR", help="directory to write for transformers, with adapters merged"
@@ -137,16 +137,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     convert = add_subcommand(
         commands, "convert", "convert between planc's format and plain DCP", _CONVERT, examples=_EXAMPLES
     )
-    convert.add_argument("checkpoint", metavar="CHECKPOINT", help=f"{_CHECKPOINT}, or a plain DCP directory")
+    convert.add_argument("checkpoint", metavar="CHECKPOINT", help=f"{CHECKPOINT}, or a plain DCP directory")
     converting.add_arguments(convert)
     add_quiet_argument(convert, help="print errors only")
 
 
-_CHECKPOINT = "a checkpoint (`step-N`) or run directory"
-
-
 def _add_checkpoints(parser: ArgumentParser) -> None:
-    parser.add_argument("checkpoints", nargs="+", metavar="CHECKPOINT", help=_CHECKPOINT)
+    parser.add_argument("checkpoints", nargs="+", metavar="CHECKPOINT", help=CHECKPOINT)
 
 
 def run(arguments: Namespace) -> int:
@@ -187,7 +184,7 @@ def _size(row: Mapping[str, Any]) -> str:
 
 def _rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Rows of `ls`: a directory's checkpoints, lowest step first, then leftovers of interrupted saves."""
-    read = {checkpoint: _manifest_or_error(checkpoint) for checkpoint in _checkpoints(folder)}
+    read = {checkpoint: _manifest_or_error(checkpoint) for checkpoint in checkpoints_of(folder)}
     best = best_steps([manifest for manifest in read.values() if isinstance(manifest, Manifest)])
     for checkpoint, manifest in read.items():
         if isinstance(manifest, Manifest):
@@ -195,9 +192,9 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
         else:
             yield _empty_row(checkpoint, f"damaged: {manifest.message}")
     if step_of(folder.resolve()) is None:
-        for path in leftovers(_root(folder)):
+        for path in leftovers(root_of(folder)):
             yield _empty_row(path, "left by an interrupted save")
-        for path, kind in strange_steps(_root(folder)):
+        for path, kind in strange_steps(root_of(folder)):
             yield _empty_row(path, f"not a checkpoint: {kind}")
 
 
@@ -248,7 +245,7 @@ def _verify(arguments: Namespace) -> int:
     problems = {
         str(checkpoint): (*verify(checkpoint), *_base_problems(checkpoint, arguments.model))
         for folder in map(Path, arguments.checkpoints)
-        for checkpoint in _checkpoints(folder)
+        for checkpoint in checkpoints_of(folder)
     }
     if arguments.output_format == "json":
         found = {path: [asdict(problem) for problem in listed] for path, listed in problems.items()}
@@ -286,7 +283,7 @@ def _base_problems(checkpoint: Path, model: str | None) -> tuple[Problem, ...]:
 
 def _diff(arguments: Namespace) -> int:
     (first, before), (second, after) = (
-        (path, read_manifest(path)) for path in map(_one, (arguments.old, arguments.new))
+        (path, read_manifest(path)) for path in map(newest_of, (arguments.old, arguments.new))
     )
     facts = differences(before, after)
     names = comparable(before, after)
@@ -332,11 +329,11 @@ _MAX_LISTED = 20
 
 
 def _export(arguments: Namespace) -> int:
-    checkpoint = _one(arguments.checkpoint)
+    checkpoint = newest_of(arguments.checkpoint)
     if arguments.best is not None:
         run = Path(arguments.checkpoint)
-        step = best_step(run, map(read_manifest, _checkpoints(run)), evaluation=arguments.best)
-        checkpoint = step_directory(_root(run), step=step)
+        step = best_step(run, map(read_manifest, checkpoints_of(run)), evaluation=arguments.best)
+        checkpoint = step_directory(root_of(run), step=step)
     write, folder = (export, arguments.hf) if arguments.hf else (export_adapter, arguments.adapter)
     note = write(checkpoint, folder=folder, model=arguments.model, dtype=arguments.dtype)
     return _written(note, arguments)
@@ -344,7 +341,7 @@ def _export(arguments: Namespace) -> int:
 
 def _convert(arguments: Namespace) -> int:
     if arguments.dcp:
-        return _written(converting.to_plain(_one(arguments.checkpoint), arguments), arguments)
+        return _written(converting.to_plain(newest_of(arguments.checkpoint), arguments), arguments)
     return _written(converting.from_plain(Path(arguments.checkpoint), arguments), arguments)
 
 
@@ -352,35 +349,6 @@ def _written(note: str, arguments: Namespace) -> int:
     if not arguments.quiet:
         print(note, file=sys.stderr)
     return CLEAN
-
-
-def _root(folder: Path) -> Path:
-    """The directory of steps: a run's `checkpoints`, or `folder` itself."""
-    return folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder
-
-
-def _checkpoints(folder: Path) -> tuple[Path, ...]:
-    """The named checkpoint, or all checkpoints of the named run; UsageError if there is none."""
-    if step_of(folder.resolve()) is not None:
-        if not folder.is_dir():
-            raise UsageError(_absent(folder))
-        return (folder,)
-    root = _root(folder)
-    found = tuple(step_directory(root, step=step) for step in committed_steps(root))
-    if not found:
-        raise UsageError(f"no checkpoint found in `{folder}`: pass a `step-N` directory or a run directory")
-    return found
-
-
-def _absent(folder: Path) -> str:
-    steps = committed_steps(folder.resolve().parent)
-    others = ", ".join(f"step-{step}" for step in steps[-_MAX_LISTED:])
-    return f"no checkpoint `{folder}`; {f'found {others}' if steps else 'the directory has none'}"
-
-
-def _one(name: str) -> Path:
-    """The named checkpoint, or the newest of the named run."""
-    return _checkpoints(Path(name))[-1]
 
 
 _ACTIONS = {"ls": _ls, "verify": _verify, "diff": _diff, "export": _export, "convert": _convert}

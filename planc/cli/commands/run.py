@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> NoReturn:
     quiet_libraries(os.environ)
     # Imports leave no garbage, and collection takes a fifth of their time. The session turns it on again.
     gc.disable()
-    _leave(_run(arguments))
+    leave(_run(arguments))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -132,7 +132,7 @@ def _rank_hint() -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
-def _leave(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
     """End the process at once, without the interpreter's shutdown.
 
     Threads of a broken process group could keep a failed rank alive. A thread of an intact one that frees a

@@ -111,16 +111,21 @@ def named_model(model: str) -> Path:
 def model_of(checkpoint: Path) -> Path:
     """The model's directory, as named by the plan that saved a checkpoint."""
     remedy = "pass the model's directory: --model DIR"
-    try:
-        saved = _saved(checkpoint)
-    except NoSavedPlanError as error:
-        raise UsageError(f"{checkpoint}: the plan that saved it {error}\n{remedy}") from error
+    saved = plan_of(checkpoint, remedy=remedy)
     built = _built(graph_of(saved.artifact))
     found = model_folder(built.path, base=saved.folder / saved.artifact.base)
     if not found.is_dir():
         # Relative paths of the plan start elsewhere if the checkpoint was copied.
         raise UsageError(f"{checkpoint}: the model directory of its plan is missing: {found}\n{remedy}")
     return found
+
+
+def plan_of(checkpoint: Path, *, remedy: str = _PUT_BACK) -> SavedPlan:
+    """The plan that saved a checkpoint; UsageError if it is lost."""
+    try:
+        return _saved(checkpoint)
+    except NoSavedPlanError as error:
+        raise UsageError(f"{checkpoint}: the plan that saved it {error}\n{remedy}") from error
 
 
 def _graph(checkpoint: Path) -> Graph | None:

@@ -16,12 +16,13 @@ _SIGNPOSTS = {
     ),
     "plan apply": "`planc check PLAN` and `planc show PLAN` come before a run, `planc run PLAN` is one",
     "format": "`planc fmt PLAN` formats a plan",
-    "eval evaluate benchmark lm-eval": (
-        'planc evaluates during a run only: `eval "name" { ... }` in `data` logs the loss on held-out text; '
-        "`planc checkpoint export CHECKPOINT --hf DIR` writes what other evaluators load"
+    "evaluate benchmark lm-eval": (
+        "`planc eval CHECKPOINT` computes the loss on held-out text; `planc checkpoint export CHECKPOINT "
+        "--hf DIR` writes what other evaluators load"
     ),
-    "sample generate infer inference predict chat serve": (
-        "planc generates no text: `planc checkpoint export CHECKPOINT --hf DIR` writes a model directory for "
+    "generate infer inference predict": '`planc sample CHECKPOINT "text"` continues a text',
+    "chat serve": (
+        "planc serves no models: `planc checkpoint export CHECKPOINT --hf DIR` writes a model directory for "
         "transformers and for servers that read one"
     ),
     "export merge merge-adapter to-hf save": (

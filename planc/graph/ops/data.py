@@ -91,9 +91,7 @@ class OpenEvaluation(Op):
     """The number of sequences, from the first; None for all."""
 
     def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.DATA,), finds=(Resource.EVALUATION_SETS,), writes=(Resource.EVALUATION_SETS,)
-        )
+        return Effects(finds=(Resource.EVALUATION_SETS,), writes=(Resource.EVALUATION_SETS,))
 
 
 @record(kw_only=True)

@@ -130,6 +130,7 @@ class BackgroundSaves:
         # A forward may change buffers.
         buffers = {f"model.{name}" for name, _ in state.model.named_buffers()}
         copy = self._stage.begin(named_tensors(state), changing=buffers)
+        assert state.optimizer is not None, "a save behind training has one"
         under_way.hook = state.optimizer.register_step_pre_hook(under_way.wait_for_copies)
         self._under_way = under_way
         work = partial(self._write, self._stage, copy, to, under_way)

@@ -22,6 +22,7 @@ from planc.runtime.torch.checkpoint.filling import Filling
 from planc.runtime.torch.checkpoint.tensors import (
     TrainingState,
     moments_on_one_side,
+    moments_saved,
     named_packings,
     named_tensors,
     outline_of_all_stages,
@@ -47,22 +48,24 @@ def load(state: TrainingState, *, directory: Path, in_place: bool = False) -> Ma
 
     Every rank must call it; the mesh may differ from the one that saved. Names, shapes, dtypes, sizes,
     headers and hashes are checked first: a CheckpointError is raised on every rank, and until then no tensor
-    has changed. What the checkpoint leaves to its base keeps its values. With `in_place` values are copied
-    while they are hashed, which reads them once: after an error the tensors must not be used.
+    has changed. What the checkpoint leaves to its base keeps its values. Without an optimizer, weights alone
+    are filled. With `in_place` values are copied while they are hashed, which reads them once: after an error
+    the tensors must not be used.
     """
     # One rank reads, so all see the same even if the file changes meanwhile.
     text = from_coordinator(partial(read_manifest_text, directory))
     manifest = parse_manifest(text, directory=directory)
     tensors = named_tensors(state)
     wanted = outline_of_all_stages(tensors, stages=state.stages)
-    apart = moments_on_one_side(manifest, wanted=wanted)
+    apart = (
+        moments_saved(manifest) if state.optimizer is None else moments_on_one_side(manifest, wanted=wanted)
+    )
     left_out = manifest.base.tensors if manifest.base is not None else {}
-    apart |= left_out.keys()
-    filled = {name: tensor for name, tensor in tensors.items() if name not in apart}
+    filled = {name: tensor for name, tensor in tensors.items() if name not in apart | left_out.keys()}
     filling = Filling(filled, packings=named_packings(state))
 
     def check() -> None:
-        refuse_misfit(manifest, wanted=wanted)
+        refuse_misfit(manifest, wanted=wanted, apart=apart)
         refuse_damage(directory, manifest=manifest, taker=filling if in_place else None)
 
     require_on_all(check)

@@ -30,7 +30,8 @@ class TrainingState:
     """State that a checkpoint saves and fills: parameters are DTensors, or plain and equal on all ranks."""
 
     model: nn.Module
-    optimizer: Optimizer
+    optimizer: Optimizer | None
+    """None to fill the weights alone."""
     stages: ProcessGroup | None = None
     """The group of this rank and those in its place in a pipeline's other stages, which hold other
     tensors."""
@@ -39,7 +40,7 @@ class TrainingState:
 
 
 def training_state(
-    weights: Weights, optimizer: Optimizer, pipeline: Pipeline | None, *, base: Base | None = None
+    weights: Weights, optimizer: Optimizer | None, pipeline: Pipeline | None, *, base: Base | None = None
 ) -> TrainingState:
     """The state of a run on this rank, without what is in the base."""
     stages = pipeline.activations if pipeline is not None else None
@@ -56,13 +57,16 @@ def named_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
     fqns = tensor_names(state.model)
     tensors = {f"model.{fqn}": tensor.detach() for tensor, fqn in fqns.items()}
     tensors = {name: tensor for name, tensor in tensors.items() if name not in state.left_out}
-    for group in state.optimizer.param_groups:
+    optimizer = state.optimizer
+    if optimizer is None:
+        return tensors
+    for group in optimizer.param_groups:
         for parameter in group["params"]:
             if not parameter.requires_grad:
                 continue
-            moments = state.optimizer.state[parameter]
+            moments = optimizer.state[parameter]
             if not moments:
-                moments.update(_initial_moments(state.optimizer, parameter, group=group))
+                moments.update(_initial_moments(optimizer, parameter, group=group))
             for name, tensor in moments.items():
                 tensors[f"optimizer.{fqns[parameter]}.{name}"] = tensor.detach()
     return tensors
@@ -73,7 +77,7 @@ def named_packings(state: TrainingState) -> dict[str, Packing]:
     fqns = tensor_names(state.model)
     packings: dict[str, Packing] = {}
     for parameter, packing in packed_parameters(state.model).items():
-        fqn, moments = fqns[parameter], state.optimizer.state.get(parameter, {})
+        fqn, moments = fqns[parameter], state.optimizer.state.get(parameter, {}) if state.optimizer else {}
         packings[f"model.{fqn}"] = packing
         # The count of steps is a number.
         shaped = (name for name, tensor in moments.items() if tensor.ndim == parameter.ndim)
@@ -116,15 +120,22 @@ def moments_on_one_side(manifest: Manifest, *, wanted: Collection[str]) -> froze
     return frozenset(name for side in sides for name, (of, _) in side.items() if of in differing)
 
 
+def moments_saved(manifest: Manifest) -> frozenset[str]:
+    """The optimizer state in a checkpoint, which weights alone do not need."""
+    return frozenset(name for name in manifest.tensors if name.startswith(_OPTIMIZER))
+
+
 def _parameter_and_state(name: str) -> tuple[str, str]:
     """The parameter of a tensor of the optimizer, and what it is of it."""
     parameter, _, kind = name.removeprefix(_OPTIMIZER).rpartition(".")
     return parameter, kind
 
 
-def refuse_misfit(manifest: Manifest, *, wanted: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-    """Raises CheckpointError that lists every name, shape and dtype that differs from the run's."""
-    apart = moments_on_one_side(manifest, wanted=wanted)
+def refuse_misfit(
+    manifest: Manifest, *, wanted: Mapping[str, tuple[str, tuple[int, ...]]], apart: Collection[str]
+) -> None:
+    """Raises CheckpointError that lists every name, shape and dtype that differs from the run's, of those
+    that are not `apart`."""
     wanted = {name: entry for name, entry in wanted.items() if name not in apart}
     entries = {**manifest.tensors, **(manifest.base.tensors if manifest.base else {})}
     saved = {name: (entry.dtype, entry.shape) for name, entry in entries.items() if name not in apart}

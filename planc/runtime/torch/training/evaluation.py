@@ -7,6 +7,7 @@ import time
 import torch
 
 from planc.graph.ops import Evaluate, OpenEvaluation
+from planc.graph.sources import training_data
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.ops import data_spec
 from planc.runtime.errors import RunError
@@ -21,7 +22,6 @@ from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import (
     Batch,
-    Data,
     Evaluations,
     EvaluationSets,
     Perform,
@@ -37,11 +37,9 @@ from planc.tables import plural
 
 
 @agreed
-def open_evaluation(
-    run: Run, op: OpenEvaluation, data: Data, sets: EvaluationSets | None
-) -> EvaluationSets | None:
+def open_evaluation(run: Run, op: OpenEvaluation, sets: EvaluationSets | None) -> EvaluationSets | None:
     """Read the text with the tokenizer, packing and length of the training data."""
-    training = data.op
+    training = training_data(run.graph)
     spec, label = data_spec(op, training=training), f"evaluation {op.label}"
     opened_data = opened(run, spec, vocab_size=training.vocab_size, label=label)
     if opened_data is None:

@@ -1,0 +1,194 @@
+"""`planc eval`: the loss of a checkpoint, without a run."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from planc.cli.commands.run import leave
+from planc.cli.running.evaluating import Weights, evaluate, of_plan, of_saved_plan
+from planc.cli.running.run_errors import report, report_unforeseen
+from planc.cli.running.starting import Options
+from planc.cli.support.arguments import (
+    add_output_format_argument,
+    add_run_extensions_argument,
+    add_set_argument,
+)
+from planc.cli.support.checkpoints import is_export, newest_of
+from planc.cli.support.exits import CLEAN, UsageError, require_libraries
+from planc.cli.support.streams import quiet_libraries, show_crashes
+from planc.cli.support.terminal import write_view
+from planc.data_sources import Source
+from planc.diagnostics.human import HumanRenderer
+from planc.graph.graph import Graph, plan_hash
+from planc.graph.ops import LoadLoss
+from planc.lower.data import source_of
+from planc.lower.evaluating import evaluated_on
+from planc.plan.given_source import given_source
+from planc.runtime.checkpoint_format.errors import CheckpointError
+from planc.runtime.checkpoint_format.verify import read_manifest
+from planc.runtime.errors import STOPS, ExitCode, RunError
+from planc.runtime.observer import Evaluation
+from planc.runtime.process import Launch, read_launch
+from planc.source import Span
+from planc.tables import format_number, render_table
+
+DESCRIPTION = """\
+Evaluate a checkpoint: the mean loss over each evaluation of the plan that saved it, as the run logged it at
+that step, or over other data. One process evaluates a checkpoint of any mesh; under torchrun, the plan's mesh
+is used, or that of another plan. Nothing is written into the run's directory."""
+
+EPILOG = """\
+examples:
+  planc eval runs/llama
+  planc eval runs/llama/checkpoints/step-500 --data "data/*.txt" --output-format json
+  torchrun --nproc-per-node 4 -m planc eval runs/llama
+  planc eval exports/llama --plan llama.plan          (an export has no plan of its own)
+
+`loss` is the mean over `labels`: tokens that have a label. `perplexity` is e to the loss; a plan's own loss
+has none. Exit codes are those of a run."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        help="a checkpoint (`step-N`), a run directory for its newest one, or an export",
+    )
+    parser.add_argument(
+        "--plan", type=Path, metavar="PLAN", help="evaluate as this plan does (default: the one that saved)"
+    )
+    add_set_argument(parser)
+    parser.add_argument(
+        "--data",
+        metavar="SOURCE",
+        help='other data: files as "held_out/*.txt", or a source as a plan writes it; relative to the '
+        "current directory",
+    )
+    add_run_extensions_argument(parser)
+    add_output_format_argument(parser)
+
+
+def run(arguments: Namespace) -> int:
+    """The exit code of a run; UsageError for arguments that say nothing of a checkpoint."""
+    require_libraries("planc eval", "torch", "transformers", "safetensors", "numpy")
+    show_crashes()
+    quiet_libraries(os.environ)
+    gc.enable()
+    launch = Launch()
+    try:
+        launch = read_launch(os.environ)
+        _evaluate(arguments, launch)
+        code = CLEAN
+    except RunError as error:
+        report(error, launch, None)
+        code = error.code
+    except (UsageError, *STOPS):
+        raise
+    except BaseException as error:
+        code = report_unforeseen(error, launch, None)
+    if launch.world_size > 1:
+        # Threads of a process group must not keep a rank alive.
+        leave(code)
+    return code
+
+
+def _evaluate(arguments: Namespace, launch: Launch) -> None:
+    weights, may_run = _weights(arguments.checkpoint), arguments.run_extensions
+    given = _source(arguments.data) if arguments.data is not None else None
+    if arguments.plan is None:
+        if arguments.set:
+            raise RunError("--set changes a plan, and none is named", help="name it: --plan PLAN")
+        compiled = of_saved_plan(weights, launch)
+    else:
+        options = Options(arguments.plan, set=tuple(arguments.set))
+        compiled = of_plan(weights, launch, options, runs_extensions=may_run)
+    if given is not None:
+        source, span = given
+        compiled = replace(compiled, graph=evaluated_on(compiled.graph, source, label="data", span=span))
+    results = evaluate(compiled, weights, launch, runs_extensions=may_run)
+    for result in results:
+        if not math.isfinite(result.loss):
+            raise RunError(f"the loss of {result.label} is {result.loss}", code=ExitCode.NUMERICS)
+    if launch.rank == 0:
+        _print(results, weights, compiled.graph, arguments)
+
+
+def _weights(name: str) -> Weights:
+    """RunError unless a path has a checkpoint, or a model that transformers loads."""
+    if is_export(Path(name)):
+        return Weights(Path(name), None)
+    try:
+        folder = newest_of(name)
+        return Weights(folder, read_manifest(folder))
+    except UsageError as error:
+        raise RunError(str(error)) from error
+    except CheckpointError as error:
+        raise RunError(error.message, help=error.help) from error
+
+
+def _source(text: str) -> tuple[Source, Span]:
+    """The source of `--data`, whose paths start at the current directory, and its place.
+
+    RunError if it is none.
+    """
+    given, problems, file = given_source(text, name="--data")
+    if given is None:
+        raise RunError(HumanRenderer({file.name: file}).render(problems).rstrip())
+    source: Any = source_of(given)
+    if source.reads_local_files:
+        source = replace(source, patterns=tuple(map(os.path.abspath, source.patterns)))
+    if "/" in (getattr(source, "template", None) or ""):
+        source = replace(source, template=os.path.abspath(source.template))
+    return source, file.whole()
+
+
+def _print(results: tuple[Evaluation, ...], weights: Weights, graph: Graph, arguments: Namespace) -> None:
+    step = weights.manifest.step if weights.manifest is not None else None
+    is_entropy = not any(isinstance(op, LoadLoss) for op in graph.setup)
+    perplexities = [_perplexity(result.loss) if is_entropy else None for result in results]
+    if arguments.output_format == "json":
+        document = {
+            "checkpoint": str(weights.folder),
+            "step": step,
+            "plan_hash": plan_hash(graph),
+            "mesh": {dim.value: size for dim, size in graph.mesh if size > 1},
+            "evaluations": [
+                {
+                    "label": result.label,
+                    "loss": result.loss,
+                    "perplexity": perplexity,
+                    "labels": result.labels,
+                }
+                for result, perplexity in zip(results, perplexities, strict=True)
+            ],
+        }
+        print(json.dumps(document, indent=2, allow_nan=False))
+        return
+    print(f"{weights.folder}{f'  step {step}' if step is not None else ''}")
+    cells = [
+        (
+            result.label,
+            f"{result.loss:.6f}",
+            f"{perplexity:.4g}" if perplexity else "-",
+            format_number(result.labels),
+        )
+        for result, perplexity in zip(results, perplexities, strict=True)
+    ]
+    header = ("evaluation", "loss", "perplexity", "labels")
+    write_view(render_table(cells, header=header, right=(1, 2, 3)), stream=sys.stdout)
+
+
+def _perplexity(loss: float) -> float | None:
+    """e to the loss, where that is a number."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return None

@@ -1,0 +1,62 @@
+"""Graphs that only evaluate: on one rank whatever mesh they are for, and on data that no plan names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from planc.data_sources import Source
+from planc.graph.graph import Graph
+from planc.graph.ops import (
+    Accumulate,
+    ComputeLoss,
+    ComputeWeightGradients,
+    Evaluate,
+    EvaluationOp,
+    InitMesh,
+    OpenEvaluation,
+    ReceiveHidden,
+    ReduceMetrics,
+    SendHidden,
+    SplitPipeline,
+    SumTies,
+)
+from planc.lower.passes.drop_trivial_dims import drop_trivial_dims
+from planc.source import Span
+
+
+def on_one_rank(graph: Graph) -> Graph:
+    """The graph on one rank, which holds all of the model."""
+    mesh = tuple((mesh_dim, 1) for mesh_dim, _ in graph.mesh)
+    setup = (replace(op, sizes=mesh) if isinstance(op, InitMesh) else op for op in graph.setup)
+    return drop_trivial_dims(without_pipeline(replace(graph, mesh=mesh, setup=tuple(setup))))
+
+
+def without_pipeline(graph: Graph) -> Graph:
+    """The graph whose one rank of pp has all layers."""
+    return replace(
+        graph,
+        setup=tuple(op for op in graph.setup if not isinstance(op, SplitPipeline)),
+        step=tuple(_without_messages(op) for op in graph.step if not isinstance(op, SumTies)),
+    )
+
+
+def _without_messages(op: Any) -> Any:
+    only_staged = ReceiveHidden | SendHidden | ComputeWeightGradients
+    if not isinstance(op, Accumulate | Evaluate):
+        return op
+    body: Any = tuple(one for one in op.body if not isinstance(one, only_staged))
+    return replace(op, body=body) if isinstance(op, Evaluate) else replace(op, body=body, orders=())
+
+
+def evaluated_on(graph: Graph, source: Source, *, label: str, span: Span) -> Graph:
+    """The graph whose one evaluation is on all of a source, which was written at `span`."""
+    body = next(op.body for op in graph.step if isinstance(op, Accumulate))
+    loss = next(index for index, op in enumerate(body) if isinstance(op, ComputeLoss))
+    forward = tuple(op for op in body[: loss + 1] if isinstance(op, EvaluationOp))
+    over = next(op.over for op in graph.step if isinstance(op, ReduceMetrics))
+    opened = OpenEvaluation(label=label, source=source, sequences=None, span=span)
+    evaluation = Evaluate(label=label, every_steps=1, over=over, body=forward, span=span)
+    setup = (op for op in graph.setup if not isinstance(op, OpenEvaluation))
+    step = (op for op in graph.step if not isinstance(op, Evaluate))
+    return replace(graph, setup=(*setup, opened), step=(*step, evaluation))

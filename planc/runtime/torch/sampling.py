@@ -1,0 +1,131 @@
+"""Text from a model's directory, by transformers' own generate on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers.utils import logging
+
+from planc.runtime.data.encoding.client import Tokens
+from planc.runtime.data.errors import DataError
+from planc.runtime.data.sources import Document
+from planc.runtime.data.tokenizers import TokenizerFiles
+from planc.runtime.errors import RunError
+from planc.runtime.model_files import refuse_remote_code
+from planc.tables import plural
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen. A temperature of 0 takes the likeliest one."""
+
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What follows a prompt. `is_ended` is true if the model ended its text itself."""
+
+    text: str
+    num_prompt_tokens: int
+    num_tokens: int
+    is_ended: bool
+
+
+def sample(folder: Path, tokenizer: TokenizerFiles, prompt: str, how: Sampling) -> Sample:
+    """What the model in `folder` writes after a prompt, which begins as training documents do.
+
+    Only `how` decides: a generation_config.json changes nothing but the ends of texts. RunError for a prompt
+    or a number of tokens that the model can't take.
+    """
+    refuse_remote_code(folder)
+    loaded = tokenizer.load(num_processes=1)
+    try:
+        (encoded,) = loaded.encode([Document("the text", prompt, len(prompt.encode()))])
+        if not isinstance(encoded, Tokens):
+            raise RunError(f"the text {encoded.reason}", help=encoded.help)
+        ids, end = encoded.ids.tolist(), loaded.end_of_document
+        with _quiet():
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False, dtype="auto"
+            )
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        model = model.to(device).eval()
+        _require_room(model.config, ids, how)
+        new = _generated(model, ids, how, ends=_ends(model, end), num_known=loaded.vocab_size)
+        is_ended = bool(new) and new[-1] in _ends(model, end)
+        whole, before = loaded.decode([ids + new[: len(new) - is_ended], ids])
+        # A decoder may write the first of several tokens in another way than one that follows.
+        text = whole.removeprefix(before) if whole.startswith(before) else loaded.decode([new])[0]
+        return Sample(text, len(ids), len(new), is_ended)
+    except DataError as error:
+        raise RunError(error.message, help=error.help) from error
+    finally:
+        loaded.close()
+
+
+def _ends(model: AutoModelForCausalLM, end_of_document: int) -> list[int]:
+    """The ids that end a text: a document's in training, and those of the model's generation settings."""
+    own = model.generation_config.eos_token_id if model.generation_config is not None else None
+    return sorted({end_of_document, *([own] if isinstance(own, int) else own or ())})
+
+
+def _require_room(config: object, ids: list[int], how: Sampling) -> None:
+    """RunError unless the model has tokens and positions for the text and what follows it."""
+    if not ids:
+        raise RunError("the text has no tokens", help="write some text to continue")
+    size, positions = (getattr(config, name, None) for name in ("vocab_size", "max_position_embeddings"))
+    if size is not None and max(ids) >= size:
+        raise RunError(
+            f"token {max(ids)} of the text is outside of the model's vocabulary of {size}",
+            help="the tokenizer is another model's",
+        )
+    if positions is not None and len(ids) + how.max_new_tokens > positions:
+        raise RunError(
+            f"{plural(len(ids), 'token')} and {how.max_new_tokens} new ones exceed the model's {positions} "
+            "positions",
+            help=f"set --max-new-tokens to at most {positions - len(ids)}, or shorten the text"
+            if positions > len(ids)
+            else "shorten the text",
+        )
+
+
+def _generated(
+    model: AutoModelForCausalLM, ids: list[int], how: Sampling, *, ends: list[int], num_known: int
+) -> list[int]:
+    """The new tokens, with the one that ends the text if there is one."""
+    unknown = list(range(num_known, model.config.vocab_size))
+    settings = GenerationConfig(
+        max_new_tokens=how.max_new_tokens,
+        do_sample=how.temperature > 0,
+        eos_token_id=ends,
+        pad_token_id=ends[0],
+        suppress_tokens=unknown or None,
+        **({"temperature": how.temperature, "top_p": how.top_p, "top_k": 0} if how.temperature > 0 else {}),
+    )
+    torch.manual_seed(how.seed)
+    given = torch.tensor([ids], device=model.device)
+    with torch.no_grad(), _quiet():
+        whole = model.generate(given, attention_mask=torch.ones_like(given), generation_config=settings)
+    return [int(token) for token in whole[0, len(ids) :]]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep progress bars and advice of transformers out of the output."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        logging.enable_progress_bar()

@@ -1,0 +1,65 @@
+"""`planc sample`: transformers' own generate on a checkpoint's weights, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from planc.cli.main import main
+
+PROMPT = "1 words, "
+
+
+def sampled(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    options = ("--max-new-tokens=12", "--output-format=json")
+    assert main(["sample", *map(str, arguments), PROMPT, *options]) == 0
+    found: str = json.loads(capsys.readouterr().out)["continuation"]
+    return found
+
+
+def greedy(export: Path) -> str:
+    """The likeliest byte after the text, 12 times; of the tokens, 257 have a meaning."""
+    model = AutoModelForCausalLM.from_pretrained(export)
+    ids = [*PROMPT.encode()]
+    for _ in range(12):
+        with torch.no_grad():
+            best = int(model(torch.tensor([ids])).logits[0, -1, :257].argmax())
+        if best == 256:
+            break
+        ids.append(best)
+    return bytes(ids[len(PROMPT) :]).decode(errors="replace")
+
+
+def test_a_checkpoint_and_its_export_continue_a_text(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export = run_dir / "export" / "hf"
+    expected = greedy(export)
+    assert sampled(capsys, run_dir) == sampled(capsys, export, "--bytes") == expected
+    drawn = [sampled(capsys, export, "--bytes", "--temperature=1.5", f"--seed={seed}") for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2] and drawn[0] != expected
+    # With next to no temperature, and with next to no share, the likeliest token is drawn.
+    for option in ("--temperature=1e-6", "--temperature=1 --top-p=1e-9"):
+        assert sampled(capsys, export, "--bytes", *option.split()) == expected
+
+
+def test_text_is_harmless_and_what_gives_no_sample_is_refused(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export = str(run_dir / "export" / "hf")
+    assert main(["sample", export, "a\033]0;title\007b", "--bytes", "--max-new-tokens=1"]) == 0
+    assert not {"\033", "\007"} & {*capsys.readouterr().out}
+    for arguments, part in (
+        ([export, "x"], "add --bytes"),
+        ([str(run_dir), "x", "--bytes"], "--bytes is for exports"),
+        ([export, "x", "--top-p=0.5"], "--top-p needs --temperature"),
+        ([export, "", "--bytes"], "the text has no tokens"),
+        ([export, "x", "--bytes", "--max-new-tokens=100000"], "to at most"),
+        ([str(run_dir / "checkpoints" / "step-9"), "x"], "found step-2"),
+    ):
+        assert main(["sample", *arguments]) == 2
+        assert part in capsys.readouterr().err
