@@ -69,6 +69,8 @@ def _drawn(row: Bar, *, full: float, mark: float | None) -> Html:
 CHART_CLASS = "chart"
 MAX_POINTS = 2_000
 """The most points of a curve, a few per pixel of a wide screen."""
+_FULL_CURVES, _MIN_POINTS = 4, 200
+"""The number of curves from which on each has fewer points, and the fewest that it has."""
 _MAX_ROWS = 50
 """The most rows of the table behind a curve."""
 
@@ -83,14 +85,23 @@ class Curve:
 
 
 def chart(
-    title: str, curves: Sequence[Curve], *, unit: str = "", written: Callable[[float], str], note: str = ""
+    title: str,
+    curves: Sequence[Curve],
+    *,
+    unit: str = "",
+    written: Callable[[float], str],
+    note: str = "",
+    by: str = "step",
 ) -> Html:
-    """Curves with one axis; `written` formats a value of the table behind them."""
-    thinned = [thin(curve) for curve in curves]
+    """Curves over steps, or over what `by` names; `written` formats a value of the table behind them."""
+    # Curves of several runs may share no step: all of their points are rows.
+    most = max(_MIN_POINTS, MAX_POINTS * _FULL_CURVES // max(len(curves), _FULL_CURVES))
+    thinned = [thin(curve, most=most) for curve in curves]
     steps = sorted({step for one in thinned for step, _ in one.points})
     columns = [dict(one.points) for one in thinned]
     data = {
         "unit": unit,
+        "by": by,
         "data": [steps, *([_number(column.get(step)) for step in steps] for column in columns)],
         "series": [{"label": one.label, "line": one.is_line} for one in thinned],
     }
@@ -103,26 +114,27 @@ def chart(
         class_=CHART_CLASS,
         tabindex="0",
         role="group",
-        aria_label=f"{title}, by step. {keys}",
+        aria_label=f"{title}, by {by}. {keys}",
     )
     caption = f"{title}{f', {unit}' if unit else ''}{note}{fewer if left_out else ''}"
-    chosen = _chosen(steps)
+    chosen, places = _chosen(steps), "steps" if by == "step" else "points"
     rows = [
         (f"{step:_}", *(written(column[step]) if step in column else "" for column in columns))
         for step in chosen
     ]
-    some = f"{len(chosen)} of {len(steps):_} steps" if len(chosen) < len(steps) else f"{len(steps)} steps"
-    behind = table(rows, header=("step", *(one.label for one in thinned)), caption=f"{title}: {some}")
+    some = f"{len(chosen)} of " if len(chosen) < len(steps) else ""
+    titled = f"{title}: {some}{len(steps):_} {places}"
+    behind = table(rows, header=(by, *(one.label for one in thinned)), caption=titled)
     return element(
         "figure", element("figcaption", caption), host, element("output"), details("As a table", behind)
     )
 
 
-def thin(curve: Curve) -> Curve:
+def thin(curve: Curve, *, most: int = MAX_POINTS) -> Curve:
     """The curve itself, or of each stretch of its steps the lowest and the highest value."""
-    if len(curve.points) <= MAX_POINTS:
+    if len(curve.points) <= most:
         return curve
-    length = -(-len(curve.points) // (MAX_POINTS // 2))
+    length = -(-len(curve.points) // (most // 2))
     kept: list[tuple[int, float]] = []
     for start in range(0, len(curve.points), length):
         stretch = curve.points[start : start + length]

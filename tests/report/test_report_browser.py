@@ -71,6 +71,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "plan": ["report", str(QUICKSTART), "--gpu", "h100"],
         "large": ["report", str(PLANS / "llama-3.1-405b.plan"), "--gpu", "h100"],
         "run": ["report", str(make_run(folder / "run"))],
+        "runs": ["report", str(folder / "run"), str(folder / "run")],
         "diff": ["diff", str(PLANS / "launch-dp4.plan"), str(QUICKSTART), "--output-format", "html"],
     }
     found = {name: folder / f"{name}.html" for name in written}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 from pathlib import Path
 
+from planc.cli.commands.runs import is_directory_of_runs, list_runs
 from planc.cli.support import plans
 from planc.cli.support.arguments import (
     add_gpu_argument,
     add_output_argument,
-    add_plan_argument,
+    add_plans_argument,
     add_run_extensions_argument,
     add_set_argument,
 )
@@ -26,6 +28,7 @@ from planc.hub.user_dirs import cache_dir
 from planc.report.html import Html
 from planc.report.report import Compared, plan_page, run_page
 from planc.report.run import RunRecord, read_run
+from planc.report.runs import Listed, runs_page
 from planc.runtime.checkpoint_format.layout import step_of
 from planc.runtime.data.errors import DataError
 from planc.source import SourceFile
@@ -36,7 +39,8 @@ DESCRIPTION = """\
 Write one HTML file about a plan or a run, with pictures: the mesh, a layer of each kind with its shards and
 collectives, memory and communication by part, the expected time of a step and its bound, and the schedule. A
 run's page starts with its status and its curves: loss, gradient norm, tokens/s, memory. The figures are those
-of `planc show`, `planc estimate` and `planc diff`.
+of `planc show`, `planc estimate` and `planc diff`. The page of several runs has their curves over each
+other, by step and by tokens, and what differs between their plans.
 
 The file loads nothing from a network and works without one. If `planc check --deep` has rehearsed the plan,
 the page has its memory over a step; --deep rehearses first. --data adds rows of the data, with what is
@@ -48,13 +52,19 @@ examples:
   planc report llama.plan -o report.html --gpu h100 --deep
   planc report llama.plan -o report.html --against git:main:llama.plan
   planc report runs/llama -o report.html
+  planc report runs/a runs/b -o report.html
+  planc report runs -o report.html            (every run of a directory, such as a sweep's)
 
 A plan that breaks its `expect` block, or does not fit its device, has a page; the errors follow, and the exit
 code is 1."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_plan_argument(parser, help="a .plan file, a compiled plan or a run directory")
+    add_plans_argument(
+        parser,
+        help="a .plan file, a compiled plan or a run directory; of several runs, or of a directory of "
+        "runs, the curves are drawn over each other",
+    )
     add_output_argument(parser, help="HTML file to write")
     parser.add_argument(
         "--against",
@@ -75,6 +85,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Exits as `check` does; 2 if a file can't be read or written. What `estimate` shows gets a page."""
     page_path(arguments.output)
+    runs = _several(arguments)
+    if runs is not None:
+        title = "Runs" if len(arguments.plans) > 1 else f"Runs of {Path(arguments.plans[0]).name}"
+        write_page(arguments.output, runs_page(runs, title=title))
+        return CLEAN
+    (arguments.plan,) = arguments.plans
     path = Path(arguments.plan)
     if path.is_dir() or path.suffix == _COMPILED:
         return _compiled(path, arguments)
@@ -93,6 +109,29 @@ def run(arguments: Namespace) -> int:
     data = _data(side, path.parent, permitted=permitted) if arguments.data else None
     write_page(arguments.output, plan_page(side, deep=deep, data=data, against=_against(side, arguments)))
     return plans.finish(checked)
+
+
+def _several(arguments: Namespace) -> list[Listed] | None:
+    """The runs that are drawn over each other; None for one plan or one run. UsageError for other paths."""
+    folders = [Path(name) for name in arguments.plans]
+    first = folders[0]
+    if len(folders) == 1 and not (first.is_dir() and is_directory_of_runs(first)):
+        return None
+    if arguments.deep or arguments.data or arguments.against or arguments.set:
+        raise UsageError("--deep, --data, --against, --set and --gpu are for one plan or one run")
+    listed: list[Listed] = []
+    for folder in folders:
+        if not folder.is_dir() or step_of(folder.resolve()) is not None:
+            raise UsageError(f"{folder} is not a run directory: several plans are compared by `planc diff`")
+        runs, unread = list_runs(folder)
+        if unread or not runs:
+            raise UsageError(unread[0] if unread else f"{folder} has no runs")
+        several = len(folders) > 1 and is_directory_of_runs(folder)
+        listed += [replace(run, name=f"{folder.name}/{run.name}") for run in runs] if several else runs
+    names = [run.name for run in listed]
+    if len({*names}) < len(names):
+        listed = [replace(run, name=f"{number} {run.name}") for number, run in enumerate(listed, start=1)]
+    return listed
 
 
 def _data(side: Side, base: Path, *, permitted: bool) -> Html:

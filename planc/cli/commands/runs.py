@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.versions.revisions import read_side
 from planc.diff.among import among
-from planc.diff.side import Side
 from planc.figures.speed import tokens_per_second
-from planc.record import record
-from planc.report.run import RunRecord, read_run
+from planc.report.run import read_run
+from planc.report.runs import Listed
 from planc.runtime.files.run_files import CHECKPOINTS, KEPT_PLANS, LOGS, PLAN_NAME
 from planc.tables import plural, render_table
 
@@ -40,26 +39,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--sort", choices=_SORTS, default="name", help="the best first; default: name")
 
 
-@record
-class Listed:
-    """A run, and its plan."""
-
-    name: str
-    side: Side
-    logged: RunRecord
-
-    def last(self, name: str) -> float | None:
-        """The last logged value."""
-        points = self.logged.logged.get(name, ())
-        return points[-1][1] if points else None
-
-    @property
-    def step(self) -> int:
-        step = self.logged.status.get("step")
-        points = self.logged.logged.get("loss", ())
-        return step if isinstance(step, int) else points[-1][0] if points else 0
-
-
 def run(arguments: Namespace) -> int:
     """0, also for a directory without runs; 2 if it can't be read."""
     if not arguments.directory.is_dir():
@@ -69,6 +48,11 @@ def run(arguments: Namespace) -> int:
     for text in unread:
         print(f"planc: warning: {text}", file=sys.stderr)
     return CLEAN
+
+
+def is_directory_of_runs(directory: Path) -> bool:
+    """Whether a directory is not a run itself, and has some below."""
+    return not (directory / PLAN_NAME).exists() and next(_folders(directory), None) is not None
 
 
 def list_runs(directory: Path) -> tuple[list[Listed], list[str]]:
@@ -116,19 +100,11 @@ def _cells(run: Listed) -> tuple[str, ...]:
     loss, speed = run.last("loss"), run.last("tokens_per_second")
     return (
         run.name,
-        _state(run.logged.status),
+        run.state,
         f"{run.step}/{run.side.graph.num_steps}",
         "-" if loss is None else f"{loss:.4f}",
         "-" if speed is None else tokens_per_second(speed).text.removesuffix(" tokens/s"),
     )
-
-
-def _state(status: Mapping[str, object]) -> str:
-    """The state of status.json, with the exit code of a failure."""
-    state, code = status.get("state"), status.get("exit_code")
-    if status.get("early_stop"):
-        return f"{state} (early)"
-    return f"failed ({code})" if state == "failed" else str(state or "unknown")
 
 
 def _folders(directory: Path) -> Iterator[Path]:

@@ -1,6 +1,7 @@
 "use strict";
 (() => {
   const HEIGHT = 240;
+  const COLORS = 8;
   const DASHES = [[], [6, 4], [2, 3]];
   const STYLES = ["solid", "dashed", "dotted"];
   const drawn = [];
@@ -25,7 +26,7 @@
   }
 
   function series(one, index) {
-    const stroke = () => color(`--curve-${index % DASHES.length}`);
+    const stroke = () => color(`--curve-${index % COLORS}`);
     const found = { label: one.label, stroke, width: 1.5, spanGaps: true, value: (chart, value) => written(value) };
     if (one.line) return { ...found, dash: DASHES[index % DASHES.length], points: { show: false } };
     return { ...found, paths: () => null, points: { show: true, size: 7, stroke, fill: () => color("--ground") } };
@@ -37,20 +38,20 @@
       height: HEIGHT,
       padding: [null, 40, null, null],
       scales: { x: { time: false } },
-      axes: [axis({ label: "step", labelSize: 20, space: 70 }), axis({ size: 70 })],
-      series: [{ label: "step", value: (chart, value) => written(value) }, ...spec.series.map(series)],
+      axes: [axis({ label: spec.by, labelSize: 20, space: 70 }), axis({ size: 70 })],
+      series: [{ label: spec.by, value: (chart, value) => written(value) }, ...spec.series.map(series)],
       legend: { markers: { dash: (chart, index) => STYLES[(index - 1) % STYLES.length] } },
-      cursor: { sync: { key: "steps", scales: ["x", null] } },
+      cursor: { sync: { key: spec.by, scales: ["x", null] } },
     };
   }
 
   // Reads values and zooms by keys, as the mouse does.
-  function keys(chart, output) {
+  function keys(chart, by, output) {
     const steps = chart.data[0];
     const read = (index) => {
       const values = chart.series.slice(1).map((one, at) => [one.label, chart.data[at + 1][index]]);
       const texts = values.filter(([, value]) => value != null).map(([label, value]) => `${label} ${written(value)}`);
-      output.textContent = `step ${written(steps[index])}: ${texts.join(", ")}`;
+      output.textContent = `${by} ${written(steps[index])}: ${texts.join(", ")}`;
       chart.setCursor({ left: chart.valToPos(steps[index], "x"), top: chart.over.clientHeight / 2 });
     };
     const zoom = (factor) => {
@@ -81,7 +82,7 @@
     const chart = new uPlot(options(host, spec), spec.data, host);
     // The output and the table below have the same for screen readers.
     chart.root.setAttribute("aria-hidden", "true");
-    host.addEventListener("keydown", keys(chart, host.parentElement.querySelector("output")));
+    host.addEventListener("keydown", keys(chart, spec.by, host.parentElement.querySelector("output")));
     new ResizeObserver(() => chart.setSize({ width: host.clientWidth, height: HEIGHT })).observe(host);
     drawn.push(chart);
   }
