@@ -15,7 +15,7 @@ _PREFIX = "data.source="
 def given_source(text: str, *, name: str) -> tuple[AnySource | None, tuple[Diagnostic, ...], SourceFile]:
     """The source of a text that `name` gave, what is wrong with it, and the source that findings point into.
 
-    A text that is no call is the path of files, whose suffix names the call.
+    A text without a call is the path of files, whose suffix names the call.
     """
     written = text if "(" in text else source_call(text)
     file = SourceFile(name, f"{_PREFIX}{written}")

@@ -30,7 +30,7 @@ from planc.runtime.ranks.rank_claims import Claim, require_free_port
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What is evaluated: a checkpoint of planc with its manifest, or a directory that transformers loads."""
+    """Weights: a checkpoint of planc with its manifest, or a directory that transformers loads."""
 
     folder: Path
     manifest: Manifest | None

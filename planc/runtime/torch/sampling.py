@@ -22,7 +22,7 @@ from planc.tables import plural
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen. A temperature of 0 takes the likeliest one."""
+    """The choice of tokens. A temperature of 0 takes the likeliest one."""
 
     max_new_tokens: int
     temperature: float
@@ -32,7 +32,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What follows a prompt. `is_ended` is true if the model ended its text itself."""
+    """A continuation of a prompt. `is_ended` is true if the model ended its text itself."""
 
     text: str
     num_prompt_tokens: int
@@ -41,7 +41,7 @@ class Sample:
 
 
 def sample(folder: Path, tokenizer: TokenizerFiles, prompt: str, how: Sampling) -> Sample:
-    """What the model in `folder` writes after a prompt, which begins as training documents do.
+    """Return what the model in `folder` writes after a prompt, which begins as training documents do.
 
     Only `how` decides: a generation_config.json changes nothing but the ends of texts. RunError for a prompt
     or a number of tokens that the model can't take.
