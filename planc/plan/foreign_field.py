@@ -58,7 +58,9 @@ FIELD: Mapping[str, Foreign] = {
     ),
     "ppo orpo kto simpo preference preference_loss reward rewards kl kl_divergence mtp "
     "multi_token_prediction contrastive": absent(
-        "planc trains on next-token cross-entropy and does not have another loss", off=NONE
+        "planc has no loss over pairs or rewards: it trains on next-token cross-entropy, or on a loss for "
+        "each token that the plan's own code computes (planc explain own loss)",
+        off=NONE,
     ),
     "adam adamax nadam radam adafactor adagrad lion lamb shampoo soap sophia galore rmsprop": Foreign(
         "optimizer",

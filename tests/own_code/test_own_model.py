@@ -123,7 +123,9 @@ def expected(steps: int = STEPS) -> Any:
         *(pytest.param(one, marks=pytest.mark.slow) for one in MESHES if one != "dp_shard 2 x tp 2"),
     ],
 )
-def test_own_class_trains_as_one_process(mesh: str, tmp_path: Path) -> None:
+def test_own_class_trains_as_one_process(
+    mesh: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     graph = compiled(write(tmp_path, mesh=mesh))
     records = trained(graph, base=tmp_path, folder=tmp_path / "run")
     require_equal(records, expected())
@@ -132,6 +134,23 @@ def test_own_class_trains_as_one_process(mesh: str, tmp_path: Path) -> None:
     assert built().load_state_dict(exported, strict=True)
     for name, one in expected().final.items():
         assert torch.allclose(exported[name].float(), one, rtol=2e-2, atol=1e-2), name
+    commands_use_its_checkpoint(tmp_path / "run", exported, capsys)
+
+
+def commands_use_its_checkpoint(
+    run: Path, exported: dict[str, torch.Tensor], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An export afterwards is that of the run, with leave alone; no text comes from it."""
+    command = ["checkpoint", "export", str(run), "--hf", str(run / "again")]
+    for unasked in (command, ["eval", str(run), "--data", str(run.parent / "texts" / "001.txt")]):
+        assert main(unasked) == 2
+        assert "read gated.py, then add `--run-extensions`" in capsys.readouterr().err
+    assert main(["sample", str(run), "1 squared"]) == 2
+    assert "`gated`, of gated.py: `generate` belongs to transformers' classes" in capsys.readouterr().err
+    assert main([*command, "--run-extensions"]) == 0
+    again = load_file(run / "again" / "model.safetensors")
+    assert again.keys() == exported.keys()
+    assert all(torch.equal(again[name], tensor) for name, tensor in exported.items())
 
 
 @pytest.mark.slow

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from planc.cli.support import converting
-from planc.cli.support.arguments import add_output_format_argument, add_quiet_argument
+from planc.cli.support.arguments import (
+    add_output_format_argument,
+    add_quiet_argument,
+    add_run_extensions_argument,
+)
 from planc.cli.support.best_checkpoints import best_step, losses_text
 from planc.cli.support.checkpoints import CHECKPOINT, checkpoints_of, newest_of, root_of
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, require_libraries
@@ -133,6 +137,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     exporting.add_argument(
         "--model", metavar="DIR", help="the model's directory (default: as in the run's plan)"
     )
+    add_run_extensions_argument(exporting)
     add_quiet_argument(exporting, help="print errors only")
     convert = add_subcommand(
         commands, "convert", "convert between planc's format and plain DCP", _CONVERT, examples=_EXAMPLES
@@ -334,8 +339,12 @@ def _export(arguments: Namespace) -> int:
         run = Path(arguments.checkpoint)
         step = best_step(run, map(read_manifest, checkpoints_of(run)), evaluation=arguments.best)
         checkpoint = step_directory(root_of(run), step=step)
-    write, folder = (export, arguments.hf) if arguments.hf else (export_adapter, arguments.adapter)
-    note = write(checkpoint, folder=folder, model=arguments.model, dtype=arguments.dtype)
+    model, dtype = arguments.model, arguments.dtype
+    if arguments.hf:
+        permitted = arguments.run_extensions
+        note = export(checkpoint, folder=arguments.hf, model=model, dtype=dtype, runs_extensions=permitted)
+    else:
+        note = export_adapter(checkpoint, folder=arguments.adapter, model=model, dtype=dtype)
     return _written(note, arguments)
 
 

@@ -86,9 +86,9 @@ def _names(model: str) -> ModelNames:
     require_libraries("planc checkpoint convert --model", "torch", "transformers")
     # They import torch and transformers, which takes seconds.
     from planc.runtime.torch.checkpoint.foreign import names_of
-    from planc.runtime.torch.weights.on_meta import on_meta
+    from planc.runtime.torch.weights.factory import config_in, on_meta
 
-    return names_of(on_meta(model_folder(model, base=Path())))
+    return names_of(on_meta(config_in(model_folder(model, base=Path()), None), None))
 
 
 def _compared(arguments: Namespace, *, is_own: bool) -> str:

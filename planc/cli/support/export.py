@@ -10,7 +10,7 @@ from planc.cli.support.exits import UsageError, require_libraries
 from planc.cli.versions.saved_plans import NoSavedPlanError, SavedPlan, saved_plan
 from planc.graph.artifact import graph_of
 from planc.graph.graph import Graph
-from planc.graph.ops import BuildModel, BuildOptimizer, LoadWeights, OpenData
+from planc.graph.ops import BuildModel, BuildOptimizer, BuildOwnModel, LoadWeights, OpenData
 from planc.hub.names import model_folder
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.manifest import Manifest
@@ -21,15 +21,23 @@ from planc.runtime.errors import RunError
 from planc.vocab import DOWN, DType
 
 
-def export(checkpoint: Path, *, folder: str, model: str | None, dtype: str | None) -> str:
+def export(
+    checkpoint: Path,
+    *,
+    folder: str,
+    model: str | None,
+    dtype: str | None,
+    runs_extensions: bool = False,
+) -> str:
     """Write `folder` and return a note of it; UsageError for files that can't be read or written.
 
     The default model is that of the plan that saved the checkpoint; the default dtype is the saved one.
-    Weights of layers with adapters are merged with them.
+    Weights of layers with adapters are merged with them. A model class of the plan's own code is built, which
+    names its tensors, with leave alone.
     """
     require_libraries("planc checkpoint export", "torch", "transformers", "safetensors")
     # It imports torch, which takes seconds; errors that need no torch have been raised.
-    from planc.runtime.torch.weights.export_checkpoint import export_checkpoint
+    from planc.runtime.torch.weights.export_checkpoint import OwnCode, export_checkpoint
 
     graph = _graph(checkpoint)
     if graph is None and (layer := _adapted_layer(checkpoint)):
@@ -37,6 +45,11 @@ def export(checkpoint: Path, *, folder: str, model: str | None, dtype: str | Non
             f"{checkpoint}: {layer} has an adapter, and the plan that states its scale is missing\n"
             f"{_PUT_BACK}"
         )
+    built = _built(graph) if graph is not None else None
+    own = None
+    if isinstance(built, BuildOwnModel):
+        saved = plan_of(checkpoint)
+        own = OwnCode(built.own, saved.folder / saved.artifact.base, runs_extensions)
     source = named_model(model) if model else model_of(checkpoint)
     with _usage_errors():
         said = export_checkpoint(
@@ -45,9 +58,10 @@ def export(checkpoint: Path, *, folder: str, model: str | None, dtype: str | Non
             tokenizer=_tokenizer(checkpoint, source),
             folder=Path(folder),
             dtype=DType(dtype) if dtype else None,
-            rope=_built(graph).rope if graph is not None else (),
+            rope=built.rope if built is not None else (),
             strip=_strip(graph) if graph is not None else None,
             adapters=graph.adapters if graph is not None else None,
+            own=own,
         )
     unknown = "; its plan is missing, so config.json has the model's own `rope`" if graph is None else ""
     return f"wrote {folder} from {checkpoint}{said}{unknown}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Mapping
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import planc
+from planc.extend.reference import Extension
 from planc.graph.ops import AttachAdapters
 from planc.runtime.checkpoint_format.base import hash_files, refuse_other_base
 from planc.runtime.checkpoint_format.manifest import Base, Manifest, WholeTensor
@@ -42,13 +44,22 @@ from planc.runtime.torch.weights.export_format import (
     refuse_overflow,
     written_dtypes,
 )
+from planc.runtime.torch.weights.factory import config_in, on_meta, own_class
 from planc.runtime.torch.weights.files import stored_views
 from planc.runtime.torch.weights.fit import converted
-from planc.runtime.torch.weights.on_meta import on_meta
 from planc.runtime.torch.weights.views import View, leaf
 from planc.vocab import DOWN, UP, DType
 
 _MODEL_PREFIX = "model."
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCode:
+    """A plan's own model class, where its file is, and whether it may run."""
+
+    model: Extension
+    base: Path
+    is_allowed: bool
 
 
 def export_checkpoint(
@@ -61,6 +72,7 @@ def export_checkpoint(
     rope: tuple[tuple[str, object], ...] = (),
     strip: str | None = None,
     adapters: AttachAdapters | None = None,
+    own: OwnCode | None = None,
 ) -> str:
     """Export the checkpoint in `directory` to `folder`; return remarks on it, such as
     `, replacing the export of step 60`.
@@ -68,7 +80,8 @@ def export_checkpoint(
     `model` is the directory of the model's config.json, and of weights that the checkpoint leaves out.
     `tokenizer` has the files of the plan's tokenizer, if it has one, `rope` what the plan states of rotary
     embeddings, `strip` what it removes from names in the model's files, `adapters` those that weights are
-    merged with. Without a dtype parameters keep the checkpoint's. All of the checkpoint is verified first.
+    merged with, `own` the plan's own model class, if it has one. Without a dtype parameters keep the
+    checkpoint's. All of the checkpoint is verified first.
     RunError if something is damaged, or does not match the model.
     """
     with run_errors():
@@ -78,7 +91,8 @@ def export_checkpoint(
                 f"{model / 'config.json'} does not match the model in checkpoint {directory}",
                 help="pass the directory of its model: --model DIR",
             )
-        pristine = on_meta(model)
+        kind = own_class(own.model, base=own.base, is_allowed=own.is_allowed) if own else None
+        pristine = on_meta(config_in(model, kind), kind)
         refuse_damage(directory, manifest=manifest)
         base = _base(manifest.base, pristine, folder=model, strip=strip) if manifest.base else {}
         source = _Source(directory, manifest, pristine, dtype=dtype, adapters=adapters, base=base)
