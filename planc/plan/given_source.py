@@ -23,5 +23,5 @@ def given_source(text: str, *, name: str) -> tuple[AnySource | None, tuple[Diagn
     if assignment is None:
         return None, problems, file
     scope = Scope({})
-    found: AnySource | None = Variant(SOURCES, "source").convert(assignment.value, scope)
-    return (None if scope.diagnostics else found), tuple(scope.diagnostics), file
+    source: AnySource | None = Variant(SOURCES, "source").convert(assignment.value, scope)
+    return (None if scope.diagnostics else source), tuple(scope.diagnostics), file

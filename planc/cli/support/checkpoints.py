@@ -24,10 +24,10 @@ def checkpoints_of(folder: Path) -> tuple[Path, ...]:
             raise UsageError(_absent(folder))
         return (folder,)
     root = root_of(folder)
-    found = tuple(step_directory(root, step=step) for step in committed_steps(root))
-    if not found:
+    steps = tuple(step_directory(root, step=step) for step in committed_steps(root))
+    if not steps:
         raise UsageError(f"no checkpoint found in `{folder}`: pass a `step-N` directory or a run directory")
-    return found
+    return steps
 
 
 def newest_of(name: str) -> Path:
