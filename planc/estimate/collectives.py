@@ -20,6 +20,7 @@ from planc.graph.ops import (
     BalanceExperts,
     ClipGradients,
     GuardStep,
+    MoveBiases,
     NextBatch,
     OpenData,
     ReduceMetrics,
@@ -47,6 +48,7 @@ def collectives(work: RankWork, *, units: tuple[Unit, ...]) -> tuple[Collective,
         *_tied(work),
         *_context(work),
         *_routes(work),
+        *_biases(work),
         *_scalars(work),
         *muon.exchanged(work),
     ):
@@ -235,7 +237,7 @@ def _routes(work: RankWork) -> Iterator[Collective]:
     for stage in stages:
         own = [
             num_experts + 1
-            for _, experts, num_experts in balance.layers
+            for _, experts, num_experts, _ in balance.layers
             if work.inventory.get(experts) is not None
             and (not stage or any(experts.startswith(f"{name}.") for name in stage))
         ]
@@ -243,6 +245,22 @@ def _routes(work: RankWork) -> Iterator[Collective]:
             num_bytes = _SCALAR_BYTES * num_sets * sum(own)
             size = work.graph.size(mesh_dim)
             yield Collective((mesh_dim,), size, Kind.ALL_REDUCE, sums.name, work.times, num_bytes)
+
+
+def _biases(work: RankWork) -> Iterator[Collective]:
+    """The tokens of each expert whose bias a rank moves, in one message."""
+    balance = next((op for op in work.graph.setup if isinstance(op, BalanceExperts)), None)
+    moves = next((op for op in work.graph.step if isinstance(op, MoveBiases)), None)
+    if balance is None or moves is None:
+        return
+    number = sum(
+        num_experts
+        for _, experts, num_experts, bias in balance.layers
+        if bias and work.inventory.get(experts)
+    )
+    for mesh_dim in moves.over if number else ():
+        size = work.graph.size(mesh_dim)
+        yield Collective((mesh_dim,), size, Kind.ALL_REDUCE, moves.name, 1, _SCALAR_BYTES * number)
 
 
 def _scalars(work: RankWork) -> Iterator[Collective]:

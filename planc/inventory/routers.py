@@ -15,6 +15,8 @@ class Router:
     fqn: str
     experts: str
     num_experts: int
+    bias: str = ""
+    """What is added to scores to choose experts, without a gradient; empty without such a tensor."""
 
 
 def routers(inventory: Inventory) -> Iterator[Router]:
@@ -25,7 +27,7 @@ def routers(inventory: Inventory) -> Iterator[Router]:
         sources = (modules[fqn] for fqn in module.sources if fqn in modules)
         found = next((one for one in sources if num_experts and _chooses(one, num_experts)), None)
         if found is not None:
-            yield Router(found.fqn, module.fqn, num_experts)
+            yield Router(found.fqn, module.fqn, num_experts, _bias(module))
 
 
 def has_other_rows(inventory: Inventory, router: Router) -> bool:
@@ -70,6 +72,12 @@ def num_stacked(module: Module) -> int:
     """The experts whose weights a module stacks along the first dimension; 0 for another module."""
     stacks = {parameter.shape[0] for parameter in module.parameters if len(parameter.shape) == 3}
     return stacks.pop() if module.kind is Kind.OTHER and len(stacks) == 1 else 0
+
+
+def _bias(experts: Module) -> str:
+    path = experts.routing.bias if experts.routing is not None else ""
+    parent = experts.fqn.rpartition(".")[0]
+    return f"{parent}.{path}" if parent and path else path
 
 
 def _chooses(module: Module, num_experts: int) -> bool:

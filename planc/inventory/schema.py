@@ -47,10 +47,15 @@ class Parameter:
 
 @record
 class Routing:
-    """A router's assignment of tokens to stacked experts: how many per token, and if weights stay float32."""
+    """A router's assignment of tokens to stacked experts: how many per token, and if weights stay float32.
+
+    `bias` is the path from the experts' parent to a tensor without gradient that is added to scores to choose
+    experts: DeepSeek's `gate.e_score_correction_bias`. Empty for a router without one.
+    """
 
     experts_per_token: Size
     in_float32: bool = False
+    bias: str = ""
 
 
 @record

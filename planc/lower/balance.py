@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.graph.ops import BalanceExperts, SumRoutes, SwitchLoss
+from planc.graph.ops import BalanceExperts, MoveBiases, SumRoutes, SwitchLoss
 from planc.inventory.routers import routers
-from planc.plan.balance import Layers, Loss, Over, balance_loss, is_balanced
+from planc.plan.balance import Layers, Loss, Over, balance_loss, bias_update, is_balanced
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import global_batch
-from planc.vocab import SAMPLE_DIMS, MeshDim
+from planc.vocab import SAMPLE_DIMS, TOKEN_DIMS, MeshDim
 
 
 def balance_experts(bound: BoundPlan) -> Iterator[BalanceExperts]:
-    """One op, if anything is added to the loss."""
+    """One op, if anything is added to the loss, or biases are moved."""
     plan, inventory = bound.plan, bound.inventory
     known = tuple(routers(inventory))
     if not known or not is_balanced(plan, inventory):
         return
-    loss = balance_loss(plan, inventory)
+    loss, moves = balance_loss(plan, inventory), bias_update(plan) is not None
     yield BalanceExperts(
-        layers=tuple((router.fqn, router.experts, router.num_experts) for router in known),
+        layers=tuple((one.fqn, one.experts, one.num_experts, one.bias if moves else "") for one in known),
         loss=None if loss is None else _switch(bound, loss),
         z_loss=plan.balance.z_loss if plan.balance is not None else None,
         num_sequences=global_batch(plan),
@@ -29,13 +29,20 @@ def balance_experts(bound: BoundPlan) -> Iterator[BalanceExperts]:
 
 
 def sum_routes(bound: BoundPlan) -> Iterator[SumRoutes]:
-    """One op, if anything is added to the loss. Ranks of cp share sequences; all share a step."""
+    """One op, if there is any balance. Ranks of cp share sequences; all share a step."""
     plan = bound.plan
     if next(balance_experts(bound), None) is None:
         return
     loss = balance_loss(plan, bound.inventory)
     dims = () if loss is None else (*(SAMPLE_DIMS if loss.over is Over.STEP else ()), MeshDim.CP)
     yield SumRoutes(over=dims, span=plan.span("balance"))
+
+
+def move_biases(bound: BoundPlan) -> Iterator[MoveBiases]:
+    """One op, if the plan moves the biases of routers. Ranks of tp have the same tokens."""
+    update = bias_update(bound.plan)
+    if update is not None and any(router.bias for router in routers(bound.inventory)):
+        yield MoveBiases(update=update, over=TOKEN_DIMS, span=bound.plan.span("balance.loss"))
 
 
 def _switch(bound: BoundPlan, loss: Loss) -> SwitchLoss:

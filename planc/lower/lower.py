@@ -45,7 +45,7 @@ from planc.graph.ops import (
     SyncGradients,
 )
 from planc.inventory.adapters import adapted_layers
-from planc.lower.balance import balance_experts, sum_routes
+from planc.lower.balance import balance_experts, move_biases, sum_routes
 from planc.lower.data import evaluations, next_batch, open_data, open_evaluations, open_sources
 from planc.lower.dropout import attach_dropout
 from planc.lower.experts import count_experts, shard_experts
@@ -296,6 +296,7 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     yield ReduceMetrics(over=summed, agree_over=agree, span=plan.span("train"))
     yield from guard_step(plan)
     yield StepOptimizer(span=plan.span("optimizer"), **stated(StepOptimizer, plan))
+    yield from move_biases(bound)
     yield StepSchedule(span=plan.span("optimizer.schedule"))
     yield from compare_replicas(bound)
     yield from _evaluations(bound)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Literal, assert_never
 
 from planc.graph.ops import NameBase, SaveCheckpoint, SettleSave
+from planc.inventory.routers import routers
+from planc.plan.balance import bias_update
 from planc.plan.bind import BoundPlan
 from planc.plan.checkpoint import AsyncSave, CheckpointSpec, FrozenBase, Resume, SyncSave, WhenBusy
 from planc.plan.spec import Plan, Weights
@@ -34,7 +36,9 @@ def name_base(bound: BoundPlan) -> Iterator[NameBase]:
     freezes = plan.freeze is not None or plan.adapter is not None
     saves = _saves(checkpoint) or checkpoint.resume is Resume.LATEST
     if freezes and saves and bound.frozen and plan.model.weights is Weights.PRETRAINED:
-        yield NameBase(path=plan.model.hf, parameters=tuple(bound.frozen), span=plan.span("checkpoint.base"))
+        moved = {router.bias for router in routers(bound.inventory)} if bias_update(plan) is not None else ()
+        kept = tuple(name for name in bound.frozen if name not in moved)
+        yield NameBase(path=plan.model.hf, parameters=kept, span=plan.span("checkpoint.base"))
 
 
 def settle_save(plan: Plan) -> Iterator[SettleSave]:

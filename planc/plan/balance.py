@@ -50,6 +50,19 @@ class Switch:
     )
 
 
+@record
+class Bias:
+    """Move what a router adds to scores to choose experts, once a step, as DeepSeek-V3; adds no loss.
+
+    The bias of an expert rises by `update` if fewer of the step's tokens chose it than chose experts on
+    average, and falls by it if more did. Tokens without a label do not count.
+    """
+
+    update: float = key(
+        Float(1e-12), default=1e-3, doc="step of a bias, up or down, in each step", example="1e-3"
+    )
+
+
 Loss = Switch
 AUTO = "auto"
 
@@ -58,10 +71,11 @@ AUTO = "auto"
 class BalanceSpec:
     """Losses that keep the loads of experts equal, in addition to the cross-entropy loss."""
 
-    loss: Loss | Literal["auto"] | None = key(
-        Optional(OrAuto(Variant({"switch": Switch}, "balance loss"))),
+    loss: Loss | Bias | Literal["auto"] | None = key(
+        Optional(OrAuto(Variant({"switch": Switch, "bias": Bias}, "balance loss"))),
         default=AUTO,
-        doc="the loss to add; auto is what the model's config.json enables with `output_router_logits`",
+        doc="the loss to add, or `bias` for updates of the routers' biases; auto is what the model's "
+        "config.json enables with `output_router_logits`",
     )
     z_loss: float | None = key(
         Optional(Float(1e-12)),
@@ -74,6 +88,8 @@ class BalanceSpec:
 def balance_loss(plan: Plan, inventory: Inventory) -> Loss | None:
     """The loss that a plan adds: its own, or that of the model's config.json."""
     written = plan.balance.loss if plan.balance is not None else AUTO
+    if isinstance(written, Bias):
+        return None
     if written != AUTO:
         return written  # type: ignore[return-value]  # mypy does not narrow a union by a literal's value
     if inventory.router_loss is None:
@@ -81,8 +97,16 @@ def balance_loss(plan: Plan, inventory: Inventory) -> Loss | None:
     return Switch(coefficient=inventory.router_loss, over=Over.MICRO_BATCH, layers=Layers.POOLED)
 
 
+def bias_update(plan: Plan) -> float | None:
+    """The step of the routers' biases, if the plan moves them."""
+    written = plan.balance.loss if plan.balance is not None else None
+    return written.update if isinstance(written, Bias) else None
+
+
 def is_balanced(plan: Plan, inventory: Inventory) -> bool:
-    """Whether a plan adds anything to the loss of a model with experts."""
-    return balance_loss(plan, inventory) is not None or (
-        plan.balance is not None and plan.balance.z_loss is not None
+    """Whether a plan adds anything to the loss of a model with experts, or moves biases of its routers."""
+    return (
+        balance_loss(plan, inventory) is not None
+        or bias_update(plan) is not None
+        or (plan.balance is not None and plan.balance.z_loss is not None)
     )

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import (
+    BalanceExperts,
     ClipGradients,
     InitAdapters,
     InitWeights,
@@ -168,8 +169,12 @@ def train_rank(rank: int, world_size: int, task: Task) -> Record:
     record.notes = tuple(recorder.run.shown)
     model = recorder.state[nn.Module]
     parameters = dict(model.named_parameters())
-    record.blocks |= local_digests(parameters, prefix="final ")
-    record.final = tensors_of_all_stages(recorder.state, whole_tensors(parameters, packings_of(model)))
+    balances = (op for op in task.graph.setup if isinstance(op, BalanceExperts))
+    moved = {bias for op in balances for *_, bias in op.layers}
+    biases = {name: buffer for name, buffer in model.named_buffers() if name in moved}
+    record.blocks |= local_digests({**parameters, **biases}, prefix="final ")
+    whole = whole_tensors(parameters, packings_of(model)) | whole_tensors(biases, {})
+    record.final = tensors_of_all_stages(recorder.state, whole)
     if rank != 0:
         record.gradients, record.final = {}, {}
     return record

@@ -10,7 +10,7 @@ from planc.data_sources.kinds import JsonLinesSource
 from planc.extend.reference import Extension
 from planc.inventory.routers import routers
 from planc.plan.adapter import Lora
-from planc.plan.balance import Layers, Over, balance_loss, is_balanced
+from planc.plan.balance import Layers, Over, balance_loss, bias_update, is_balanced
 from planc.plan.bind import BoundPlan
 from planc.plan.data import TooLong
 from planc.plan.facts import gradient_accumulation
@@ -41,13 +41,15 @@ MODEL, CORPUS = "model", "corpus.jsonl"
 class Balance:
     """The settings that balance experts; a coefficient of 0 for what the plan leaves out."""
 
-    layers: tuple[tuple[str, str], ...]
-    """Each router, and the experts that it chooses from."""
+    layers: tuple[tuple[str, str, str], ...]
+    """Each router, the experts that it chooses from, and its bias if that is moved."""
     coefficient: float
     num_sequences: int
     """The sequences of a set of tokens."""
     pooled: bool
     z_loss: float
+    update: float = 0.0
+    """The step of the biases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +136,14 @@ def _balance(bound: BoundPlan, renamed: Renaming, micro_batch: int, *, global_ba
         return None
     loss = balance_loss(plan, inventory)
     sizes = {Over.SEQUENCE: 1, Over.MICRO_BATCH: micro_batch, Over.STEP: global_batch}
-    pairs = (renamed.of((router.fqn, router.experts)) for router in routers(inventory))
+    update = bias_update(plan)
+    layers = (
+        renamed.of((one.fqn, one.experts, *((one.bias,) if one.bias and update else ())))
+        for one in routers(inventory)
+    )
     return Balance(
-        layers=tuple((pair[0], pair[1]) for pair in pairs if pair),
+        layers=tuple((one[0], one[1], "".join(one[2:])) for one in layers if one),
+        update=update or 0.0,
         coefficient=loss.coefficient if loss else 0.0,
         num_sequences=sizes[loss.over] if loss else global_batch,
         pooled=loss is not None and loss.layers is Layers.POOLED,

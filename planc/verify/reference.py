@@ -83,6 +83,8 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     optimizers = _optimizers(model, recipe)
     schedules = [LambdaLR(optimizer, lambda done: factor(recipe, step=done + 1)) for optimizer in optimizers]
     routes = Routes(model, recipe.balance, num_sequences=recipe.global_batch) if recipe.balance else None
+    moved = dict(routes.biases.values()) if routes else {}
+    initial |= {name: bias.detach().clone() for name, bias in moved.items()}
     values_of = _values_of(recipe)
     losses, balances, norms, rates, ids, gradients = [], [], [], [], [], {}
     for step in range(recipe.num_steps):
@@ -100,6 +102,8 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
+        if routes is not None:
+            routes.move_biases()
         losses.append(loss.item())
         balances.extend([added.item()] if routes else [])
         ids.append(tuple(int(i) for i in sample_ids))
@@ -111,7 +115,7 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
         sample_ids=tuple(ids),
         initial=initial,
         gradients=gradients,
-        final=snapshot(model),
+        final=snapshot(model) | moved,
         buffers=buffers,
     )
 

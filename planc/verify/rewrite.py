@@ -72,9 +72,9 @@ def _resized(op: Any, model: nn.Module, heads: Heads, *, copies: int) -> Any:
             arguments = tuple(replace(argument, num_heads=heads[0]) for argument in op.arguments)
             return replace(op, arguments=arguments, copies=copies if op.copies > 1 else 1)
         case ops.BalanceExperts():
-            numbers = (_num_experts(model.get_submodule(experts)) for _, experts, _ in op.layers)
+            numbers = (_num_experts(model.get_submodule(experts)) for _, experts, *_ in op.layers)
             pairs = zip(op.layers, numbers, strict=True)
-            return replace(op, layers=tuple((router, experts, n) for (router, experts, _), n in pairs))
+            return replace(op, layers=tuple((router, experts, n, b) for (router, experts, _, b), n in pairs))
         case _:
             return op
 
@@ -252,8 +252,9 @@ def _renamed(op: Any, renamed: Renaming) -> Any:
             parameters = renamed.of(op.parameters)
             return replace(op, parameters=parameters) if parameters else None
         case ops.BalanceExperts():
-            found = ((renamed.of((router, experts)), number) for router, experts, number in op.layers)
-            return replace(op, layers=tuple((pair[0], pair[1], number) for pair, number in found if pair))
+            found = [(renamed.of((*one[:2], *filter(None, one[3:]))), one[2]) for one in op.layers]
+            layers: Any = tuple((*names[:2], n, "".join(names[2:])) for names, n in found if names)
+            return replace(op, layers=layers)
         case ops.PrefetchUnits():
             return replace(op, units=renamed.of(op.units))
         case ops.SplitPipeline():

@@ -1,4 +1,4 @@
-"""Losses that balance experts, in one process: both as formulas of autograd, for the reference."""
+"""Balance of experts in one process, for the reference: losses as formulas of autograd, moved biases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ class Routes:
         self.num_sets = num_sequences // balance.num_sequences
         self._sequences = torch.empty(0, dtype=torch.int64)
         self._routed: dict[str, list[_Routed]] = {}
-        for router, experts in balance.layers:
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        self.biases = {router: (bias, tensors[bias]) for router, _, bias in balance.layers if bias}
+        """The name and the tensor of each bias that is moved, by router."""
+        self._loads: dict[str, Tensor] = {}
+        for router, experts, _ in balance.layers:
             self._watch(model.get_submodule(router), model.get_submodule(experts), name=router)
 
     def _watch(self, router: nn.Module, experts: nn.Module, *, name: str) -> None:
@@ -63,12 +67,22 @@ class Routes:
     def losses(self) -> tuple[Tensor, Tensor]:
         """The balance loss and the z-loss of all forwards since they were last asked for."""
         layers = list(self._routed.values())
+        self._loads = {
+            name: _load(one, num_experts=one[0].logits.shape[-1]) for name, one in self._routed.items()
+        }
         self._routed = {}
         z = sum((_z(layer) for layer in layers), torch.zeros((), dtype=torch.float64))
         if self.balance.pooled:
             layers = [[one for layer in layers for one in layer]]
         switch = sum((self._switch(layer) for layer in layers), torch.zeros((), dtype=torch.float64))
         return self.balance.coefficient * switch, self.balance.z_loss * z
+
+    @torch.no_grad()
+    def move_biases(self) -> None:
+        """Move each bias by the choices of the step whose losses were asked for: up where they are few."""
+        for router, (_, bias) in self.biases.items():
+            load = self._loads[router]
+            bias += self.balance.update * (load.mean() - load).sign().view(bias.shape).to(bias.dtype)
 
     def _switch(self, routed: list[_Routed]) -> Tensor:
         """The mean over sets of E * sum over experts of (share of tokens) * (mean probability)."""
@@ -82,6 +96,11 @@ class Routes:
             shares, means = is_chosen[of_set].mean(0), probabilities[of_set].mean(0)
             total = total + num_experts * (shares * means).sum()
         return total / self.num_sets
+
+
+def _load(routed: list[_Routed], *, num_experts: int) -> Tensor:
+    """The tokens of each expert, float64."""
+    return torch.cat([one.chosen.flatten() for one in routed]).bincount(minlength=num_experts).double()
 
 
 def _z(routed: list[_Routed]) -> Tensor:

@@ -68,7 +68,8 @@ def _choices(module: nn.Module) -> tuple[object, ...]:
 def names_of(model: nn.Module) -> frozenset[str]:
     """Modules and parameters, tied ones by every name."""
     parameters = (name for name, _ in model.named_parameters(remove_duplicate=False))
-    return frozenset((*(name for name, _ in model.named_modules()), *parameters))
+    buffers = (name for name, _ in model.named_buffers())
+    return frozenset((*(name for name, _ in model.named_modules()), *parameters, *buffers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,12 @@ def test_a_loss_beside_cross_entropy_is_not_left_out_in_silence(check: Check) ->
 SWITCH = "balance {\n  loss = switch(coefficient = 0.1)\n}\noptimizer {"
 STEP = SWITCH.replace("0.1", "0.1, over = step")
 PIPELINE = "pipeline on pp {\n}\noptimizer {"
+ADAPTER = """adapter {
+  kind = lora(rank = 4, alpha = 4)
+  "model.layers.*.self_attn.o_proj" -> adapted
+}
+mesh {"""
+BIAS = "balance {\n  loss = bias(update = 1e-3)\n}\noptimizer {"
 
 
 @pytest.mark.parametrize(
@@ -106,6 +112,15 @@ PIPELINE = "pipeline on pp {\n}\noptimizer {"
             ),
             "`layers = pooled` needs the choices of all layers",
         ),
+        ("tiny-qwen3-moe", (("optimizer {", BIAS),), "no router of this model has a bias"),
+        (
+            "tiny-deepseek-v3",
+            (
+                ("optimizer {", BIAS),
+                ("mesh {", ADAPTER),
+            ),
+            "is a tensor of the base model",
+        ),
     ],
 )
 def test_balance_that_would_not_be_exact_is_refused(
@@ -129,6 +144,13 @@ def test_routers_with_rows_for_more_than_experts_are_refused(name: str, tmp_path
     text = TINY.replace("models/tiny-llama", "model").replace("optimizer {", SWITCH)
     found = of("P727", check_source(SourceFile("x.plan", text), base=tmp_path))
     assert any("has rows for more than experts" in one.primary.text for one in found)
+
+
+def test_biases_in_half_precision_are_not_moved(check: Check) -> None:
+    """Most classes keep them in float32; an inventory states which do."""
+    text = TINY.replace("models/tiny-llama", "models/tiny-deepseek-v3").replace("optimizer {", BIAS)
+    narrow = text.replace("model {", "model {\n  dtype = bfloat16")
+    assert not of("P727", check(narrow)) and not of("P725", check(narrow))
 
 
 def test_a_whole_step_is_balanced_where_it_is_one_micro_batch(check: Check) -> None:

@@ -67,11 +67,14 @@ def test_experts_are_rehearsed_in_every_dtype(tmp_path: Path, dtype: str) -> Non
     assert rehearsed(checked, tmp_path).failures == ()
 
 
-def test_balance_is_rehearsed_on_fewer_layers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "loss"), [("tiny-qwen3-moe", "switch(over = step)"), ("tiny-deepseek-v3", "bias")]
+)
+def test_balance_is_rehearsed_on_fewer_layers(tmp_path: Path, name: str, loss: str) -> None:
     """What the others would send is counted for them, and a log reads no value."""
-    config = json.loads((MODELS / "tiny-qwen3-moe" / "config.json").read_text(encoding="utf-8"))
+    config = json.loads((MODELS / name / "config.json").read_text(encoding="utf-8"))
     model = written(tmp_path, {**config, "num_hidden_layers": 6})
-    more = "balance {\n  loss = switch(over = step)\n  z_loss = 1e-3\n}\n"
+    more = f"balance {{\n  loss = {loss}\n  z_loss = 1e-3\n}}\n"
     checked = checked_plan(tmp_path, model=model, layers="model.layers.*", more=more)
     rehearsal = rehearsed(checked, tmp_path)
     assert rehearsal.failures == () and rehearsal.measured is not None

@@ -58,6 +58,20 @@ def routes_counted_twice(state: State, op: Op, position: Position) -> None:
             layer.probabilities.mul_(2)
 
 
+def loads_of_the_last_micro_batch(state: State, op: Op, position: Position) -> None:
+    """Biases move by a part of the step."""
+    if isinstance(op, ops.SumRoutes):
+        for load in state[Balance].loads.values():
+            load.zero_()
+
+
+def biases_moved_the_other_way(state: State, op: Op, position: Position) -> None:
+    """Those of experts with many tokens rise."""
+    if isinstance(op, ops.MoveBiases):
+        for load in state[Balance].loads.values():
+            load.neg_()
+
+
 MOE = "qwen3-moe"
 CP2 = Case("CP2", "", {"cp": 2}, model=MOE)
 PLANTED = (
@@ -102,6 +116,37 @@ def test_a_planted_bug_shows(
     shrunk, training = prepare(plan.bound, plan.graph, base=workspace, folder=tmp_path)
     records = run_plan(shrunk.graph, folder=tmp_path, before_op=fault)
     assert items <= {one.item for one in compared(records, training) if not one.ok}
+
+
+DEEPSEEK = Path(__file__).parents[2] / "plans" / "models" / "tiny-deepseek-v3"
+BIAS = "balance {\n  loss = bias(update = 0.01)\n}\n"
+
+
+def biased(mesh: dict[str, int], *blocks: str) -> SourceFile:
+    case = Case("biased", "", mesh, model=str(DEEPSEEK), micro_batch=2, tensor_parallel="auto")
+    return SourceFile("case.plan", "".join((plan_text(case), BIAS, *blocks)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [loads_of_the_last_micro_batch, biases_moved_the_other_way])
+def test_a_planted_bug_of_biases_shows(
+    fault: Callable[[State, Op, Position], None], workspace: Path, tmp_path: Path
+) -> None:
+    plan = check_source(biased({"dp_shard": 2}), base=workspace)
+    assert plan.bound is not None and plan.graph is not None, [str(one) for one in plan.diagnostics]
+    shrunk, training = prepare(plan.bound, plan.graph, base=workspace, folder=tmp_path)
+    records = run_plan(shrunk.graph, folder=tmp_path, before_op=fault)
+    assert Item.PARAMETERS in {one.item for one in compared(records, training) if not one.ok}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("blocks", [(), (EXPERTS,)], ids=["whole", "experts on ranks"])
+@pytest.mark.parametrize("mesh", [{"dp_shard": 2, "tp": 2}, {"pp": 2, "dp_shard": 2}], ids=str)
+def test_moved_biases_are_verified(mesh: dict[str, int], blocks: tuple[str, ...], workspace: Path) -> None:
+    plan = check_source(biased(mesh, *blocks), base=workspace)
+    assert plan.bound is not None and plan.graph is not None, [str(one) for one in plan.diagnostics]
+    report = verify(plan.bound, plan.graph, base=workspace)
+    assert [one for one in report.verdicts if not one.ok] == []
 
 
 @pytest.mark.slow

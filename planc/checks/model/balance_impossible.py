@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
-from planc.inventory.routers import has_other_rows, routers, unrouted
+from planc.inventory.routers import Router, has_other_rows, routers, unrouted
 from planc.layouts.families import family, quoted
-from planc.plan.balance import Layers, Over, Switch, balance_loss, is_balanced
+from planc.plan.balance import Layers, Over, Switch, balance_loss, bias_update, is_balanced
 from planc.plan.facts import gradient_accumulation
 from planc.source import Span
 
@@ -32,6 +32,8 @@ def check(subject: Subject) -> Findings:
         yield from _at(subject, text, help="write `loss = none`")
     yield from _compiled(subject, [name for router in known for name in (router.experts, router.fqn)])
     loss = balance_loss(plan, inventory)
+    if bias_update(plan) is not None:
+        yield from _biases(subject, known)
     if isinstance(loss, Switch):
         yield from _over_step(subject, loss)
         yield from _pooled(subject, loss, sizes={router.num_experts for router in known})
@@ -59,6 +61,36 @@ def _compiled(subject: Subject, names: list[str]) -> Findings:
             why=(Label(span, "compiled here"),),
             note="torch.compile would trace what counts the tokens of experts",
             help="compile other modules, such as `model.layers.*.self_attn`",
+        )
+
+
+def _biases(subject: Subject, known: tuple[Router, ...]) -> Findings:
+    plan, inventory = subject.plan, subject.inventory
+    moved = [router.bias for router in known if router.bias]
+    if not moved:
+        yield from _at(
+            subject,
+            "no router of this model has a bias that it adds to scores only to choose experts",
+            help="write `loss = switch(coefficient = 0.01)`",
+        )
+        return
+    dtype, own = plan.model.dtype, dict(inventory.own_dtypes(plan.model.dtype))
+    wide = inventory.kept_in_float32(dtype)
+    narrow = [name for name in moved if name not in wide and own.get(name, dtype).size_bytes < 4]
+    if narrow:
+        yield from _at(
+            subject,
+            f"`{narrow[0]}` is {dtype}",
+            why=(Label(plan.span("model.dtype"), f"{dtype} here"),),
+            note="a bias of a few tenths would round updates away",
+            help="write `model { dtype = float32 }`, and `fsdp { param_dtype = bfloat16 }` for the layers",
+        )
+    if plan.adapter is not None:
+        yield from _at(
+            subject,
+            f"`{moved[0]}` is a tensor of the base model",
+            why=(Label(plan.adapter.span, "only adapters are trained and exported"),),
+            help="write `loss = none`",
         )
 
 

@@ -8,7 +8,7 @@ from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Severity
 from planc.inventory.routers import Router, has_other_rows, routers, unrouted
 from planc.layouts.families import quoted
-from planc.plan.balance import balance_loss
+from planc.plan.balance import balance_loss, bias_update
 
 CODE = Code("P725", "experts-unbalanced", "nothing balances the load of experts", Severity.WARNING)
 
@@ -18,7 +18,12 @@ def check(subject: Subject) -> Findings:
     """One warning at the model for all routers that are trained."""
     if balance_loss(subject.plan, subject.inventory) is not None:
         return
-    trained = [router for router in routers(subject.inventory) if _is_trained(subject, router)]
+    moves = bias_update(subject.plan) is not None
+    trained = [
+        router
+        for router in routers(subject.inventory)
+        if _is_trained(subject, router) and not (moves and router.bias)
+    ]
     if not trained:
         return
     inventory = subject.inventory
@@ -33,10 +38,15 @@ def check(subject: Subject) -> Findings:
             "the plan adds no balance loss: some experts may fall out of use",
             *_enabled(subject.inventory.added_losses),
         ),
-        help=f"{'write `balance { loss = switch(coefficient = 0.01) }`; or ' * is_balanceable}"
+        help=f"{f'write `balance {{ loss = {_advised(trained)} }}`; or ' * is_balanceable}"
         f"freeze the routers with `freeze {{ {listed if len(named) == 1 else f'[{listed}]'} -> frozen }}`, "
         "or write `# planc: ignore[P725] reason`",
     )
+
+
+def _advised(trained: Sequence[Router]) -> str:
+    """The balance that routers are made for: a bias, if they have one."""
+    return "bias(update = 1e-3)" if all(one.bias for one in trained) else "switch(coefficient = 0.01)"
 
 
 def _enabled(fields: Sequence[str]) -> Iterator[str]:

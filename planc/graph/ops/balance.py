@@ -31,8 +31,9 @@ class BalanceExperts(Op):
     summary: ClassVar[str] = (
         "Adds the gradient of a loss to the logits of routers, where experts are called with their choices."
     )
-    layers: Annotated[tuple[tuple[str, str, int], ...], DERIVED]
-    """Each router, the experts that it chooses from, and their number, in the model's order."""
+    layers: Annotated[tuple[tuple[str, str, int, str], ...], DERIVED]
+    """Each router, the experts that it chooses from, their number, and its bias, in the model's order; an
+    empty name for a router whose bias `experts.bias` does not move."""
     loss: Annotated[SwitchLoss | None, numerics("balance.loss")]
     z_loss: Annotated[float | None, numerics("balance.z_loss")]
     num_sequences: Annotated[int, DERIVED]
@@ -55,4 +56,24 @@ class SumRoutes(Op):
     def effects(self) -> Effects:
         return Effects(
             reads=(Resource.MESH, Resource.BALANCE), writes=(Resource.BALANCE,), communicates=self.over
+        )
+
+
+@record(kw_only=True)
+class MoveBiases(Op):
+    op: Literal["experts.bias"] = "experts.bias"
+    stage: ClassVar[Stage] = Stage.STEP
+    phase: ClassVar[Phase] = Phase.OPTIMIZER
+    summary: ClassVar[str] = (
+        "Sums each expert's tokens of the step over ranks, and moves its bias up or down by one update, "
+        "towards an equal load."
+    )
+    update: Annotated[float, numerics("balance.loss")]
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.MESH, Resource.BALANCE, Resource.WEIGHTS, Resource.VERDICT),
+            writes=(Resource.WEIGHTS,),
+            communicates=self.over,
         )

@@ -56,7 +56,7 @@ from planc.inventory.probe.own_code_probe import with_own_codes
 from planc.inventory.probe.own_model import own_attentions_of
 from planc.inventory.probe.position_probe import positions_of
 from planc.inventory.probe.random_probe import randomness_of
-from planc.inventory.probe.routing_probe import routing_of
+from planc.inventory.probe.routing_probe import choice_bias, routing_of
 from planc.inventory.probe.running import watch_running
 from planc.inventory.probe.source_tracker import SourceTracker
 from planc.inventory.probe.tensor_dtypes import tensor_dtypes, with_dtypes
@@ -299,7 +299,8 @@ def _record(
 
     def before(fqn: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         if (routing := routing_of((*args, *kwargs.values()), num_tokens=NUM_TOKENS)) is not None:
-            flow.routings[fqn] = routing
+            bias = choice_bias(model.get_submodule(fqn.rpartition(".")[0]), module)
+            flow.routings[fqn] = replace(routing, bias=bias)
         flow.inputs[fqn] = flow.inputs.get(fqn, frozenset()) | tracker.sources((args, kwargs))
 
     def after(fqn: str, module: nn.Module, args: Any, output: Any) -> None:

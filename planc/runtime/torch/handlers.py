@@ -91,6 +91,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.ClipGradients: gradients.clip_gradients,
     ops.GuardStep: guarding.guard_step,
     ops.StepOptimizer: optimizer.step_optimizer,
+    ops.MoveBiases: balance.move_biases,
     ops.StepSchedule: optimizer.step_schedule,
     ops.CompareReplicas: replicas.compare_replicas,
     ops.Evaluate: evaluation.evaluate,

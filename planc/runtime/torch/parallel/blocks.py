@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from planc.runtime.torch.parallel.packing import Packing
@@ -29,6 +30,17 @@ def blocks(tensor: DTensor, packing: Packing | None) -> Iterator[tuple[Slices, S
             _with(whole, dim, slice(piece.start, piece.start + piece.length)),
             _with(local, dim, slice(first, first + piece.length)),
         )
+
+
+def local_blocks(tensor: Tensor, packing: Packing | None = None) -> Iterator[tuple[Tensor, Slices]]:
+    """(memory of a block that this rank holds, slices of the whole tensor), of any tensor."""
+    if not isinstance(tensor, DTensor):
+        yield tensor.detach(), tuple(slice(0, size) for size in tensor.shape)
+        return
+    local: Tensor = tensor.to_local().detach()
+    if local.numel():
+        for block, held in blocks(tensor, packing):
+            yield local[held], block
 
 
 def _with(block: Slices, dim: int, one: slice) -> Slices:

@@ -19,14 +19,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from planc.graph.ops import BalanceExperts, SumRoutes
+from planc.graph.ops import BalanceExperts, MoveBiases, SumRoutes
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.copies import Arrival
+from planc.runtime.torch.parallel.blocks import local_blocks
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.run import Run
-from planc.runtime.torch.state import LocalBatch, TokenCount, Weights
+from planc.runtime.torch.state import LocalBatch, TokenCount, Verdict, Weights
 from planc.runtime.torch.training.expert_load import chosen_experts
 
 
@@ -82,10 +83,15 @@ class _Routes:
         )
         flat.scatter_add_(0, rows + width - 1, counted.long())
         logits = _wide(logits)
-        probabilities = logits.softmax(-1).double() * counted[:, None]
-        layer.probabilities.index_add_(0, self.sets, probabilities)
+        if self.op.loss is not None:
+            probabilities = logits.softmax(-1).double() * counted[:, None]
+            layer.probabilities.index_add_(0, self.sets, probabilities)
         if self.z_factor is not None:
             self.z_loss += self.z_factor * (logits.logsumexp(-1).double().square() * counted).sum()
+
+    def loads(self) -> dict[str, Tensor]:
+        """This rank's tokens of each expert [E], until they are summed over ranks."""
+        return {experts: layer.chosen[:, :-1].sum(0) for experts, layer in self.layers.items()}
 
     def finish(self, mesh: Mesh, over: SumRoutes) -> Tensor:
         """Sum the choices over ranks. Returns this rank's share of both losses, float64."""
@@ -147,6 +153,10 @@ class Balance:
         """The numbers of experts, by stage of a pipeline and by module of experts."""
         self.losses = torch.zeros(2, dtype=torch.float64, device=device)
         """This rank's shares of the balance loss and of the z-loss, over the step's micro-batches."""
+        self.biases: dict[str, Tensor] = {}
+        """The biases that are moved, by module of experts."""
+        self.loads: dict[str, Tensor] = {}
+        """This rank's tokens of each expert whose bias is moved, over the step's micro-batches."""
         self.step = 0
         self.routes: _Routes | None = None
         """The routes of the forward under way; None where none are counted: see `balancing`."""
@@ -196,12 +206,16 @@ class Balance:
 def balance_experts(run: Run, op: BalanceExperts, weights: Weights, pipeline: Pipeline | None) -> Balance:
     """Join the routers that this rank holds to their experts."""
     balance = Balance(op, device=run.device)
-    for router, experts, number in op.layers:
+    tensors = {**weights.parameters, **dict(weights.model.named_buffers())}
+    for router, experts, number, bias in op.layers:
         if not held(pipeline, (experts,)):
             continue
         stage = pipeline.stage_of(experts) if pipeline is not None else 0
         assert stage is not None, "experts are in a layer"
         balance.num_experts.setdefault(stage, {})[experts] = number
+        if bias:
+            balance.biases[experts] = tensors[bias]
+            balance.loads[experts] = torch.zeros(number, dtype=torch.int64, device=run.device)
         model = weights.model
         balance.attach(experts, router=model.get_submodule(router), experts=model.get_submodule(experts))
     return balance
@@ -216,6 +230,8 @@ def balancing(balance: Balance, at: Position, batch: LocalBatch, tokens: TokenCo
     if balance.step != at.step:
         balance.step = at.step
         balance.losses.zero_()
+        for load in balance.loads.values():
+            load.zero_()
     layers = balance.num_experts.get(at.stage, {})
     routes = _Routes(balance.op, layers, labels=batch.labels, num_labels=tokens.labels)
     balance.routes = balance.last = routes
@@ -228,5 +244,29 @@ def balancing(balance: Balance, at: Position, batch: LocalBatch, tokens: TokenCo
 def sum_routes(run: Run, op: SumRoutes, mesh: Mesh, balance: Balance) -> None:
     """Give the micro-batch's routes their gradients."""
     assert balance.last is not None, "a forward came before"
+    for experts, load in balance.last.loads().items():
+        if experts in balance.loads:
+            balance.loads[experts] += load
     balance.losses += balance.last.finish(mesh, op)
     balance.last = None
+
+
+@torch.no_grad()
+def move_biases(
+    run: Run, op: MoveBiases, mesh: Mesh, balance: Balance, weights: Weights, verdict: Verdict
+) -> Weights:
+    """Move the biases of this rank's routers, unless the step is skipped.
+
+    Loads and their sums are whole numbers, and so is their order: all ranks move biases the same way.
+    """
+    if not balance.loads:
+        return weights
+    sizes = [len(load) for load in balance.loads.values()]
+    total = mesh.sum_over(torch.cat([*balance.loads.values()]), op.over)
+    if verdict.is_skipped:
+        return weights
+    for bias, load in zip(balance.biases.values(), torch.split(total, sizes), strict=True):
+        direction = torch.sign(load.sum() - load * len(load)).view(bias.shape)
+        for part, whole in local_blocks(bias):
+            part += op.update * direction[whole].to(part.dtype)
+    return weights

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from planc.figures.plan import parameters_per_rank
 from planc.graph.ops import InitWeights, LoadWeights, MaterialiseWeights
@@ -18,7 +17,7 @@ from planc.modeling.tensor_dtypes import default_dtype
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import unread_index
 from planc.runtime.torch.agreement.agree import agreed
-from planc.runtime.torch.parallel.blocks import Slices, blocks
+from planc.runtime.torch.parallel.blocks import Slices, local_blocks
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.packing import Packing, packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline, held, hold_copies
@@ -111,18 +110,8 @@ def copy_block(
 ) -> None:
     """Fill this rank's blocks of a parameter by `fill(block of its memory, slices of the whole tensor)`."""
     with torch.no_grad():
-        for out, block in _local_blocks(parameter, packing):
+        for out, block in local_blocks(parameter, packing):
             fill(out, block)
-
-
-def _local_blocks(parameter: Tensor, packing: Packing | None) -> Iterator[tuple[Tensor, Slices]]:
-    if not isinstance(parameter, DTensor):
-        yield parameter.detach(), tuple(slice(0, size) for size in parameter.shape)
-        return
-    local: Tensor = parameter.to_local().detach()
-    if local.numel():
-        for block, held in blocks(parameter, packing):
-            yield local[held], block
 
 
 def load_weights(run: Run, op: LoadWeights, model: nn.Module, pipeline: Pipeline | None) -> Weights:
@@ -181,7 +170,7 @@ def _refuse_untied(
 ) -> None:
     """RunError if the files have different values for tied parameters. Compares only this rank's part."""
     with torch.no_grad():
-        for held, block in _local_blocks(parameter, packings.get(parameter)):
+        for held, block in local_blocks(parameter, packings.get(parameter)):
             if not _is_equal(held, view, block):
                 raise RunError(
                     f"the files have different values for {names[0]} and {names[1]}, which the model ties",
