@@ -16,7 +16,7 @@ class Router:
     experts: str
     num_experts: int
     bias: str = ""
-    """What is added to scores to choose experts, without a gradient; empty without such a tensor."""
+    """The tensor without gradient that is added to scores to choose experts; empty without one."""
 
 
 def routers(inventory: Inventory) -> Iterator[Router]:

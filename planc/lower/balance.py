@@ -20,7 +20,7 @@ def balance_experts(bound: BoundPlan) -> Iterator[BalanceExperts]:
         return
     loss, moves = balance_loss(plan, inventory), bias_update(plan) is not None
     yield BalanceExperts(
-        layers=tuple((one.fqn, one.experts, one.num_experts, one.bias if moves else "") for one in known),
+        layers=tuple((r.fqn, r.experts, r.num_experts, r.bias if moves else "") for r in known),
         loss=None if loss is None else _switch(bound, loss),
         z_loss=plan.balance.z_loss if plan.balance is not None else None,
         num_sequences=global_batch(plan),

@@ -138,11 +138,11 @@ def _balance(bound: BoundPlan, renamed: Renaming, micro_batch: int, *, global_ba
     sizes = {Over.SEQUENCE: 1, Over.MICRO_BATCH: micro_batch, Over.STEP: global_batch}
     update = bias_update(plan)
     layers = (
-        renamed.of((one.fqn, one.experts, *((one.bias,) if one.bias and update else ())))
-        for one in routers(inventory)
+        renamed.of((router.fqn, router.experts, *((router.bias,) if router.bias and update else ())))
+        for router in routers(inventory)
     )
     return Balance(
-        layers=tuple((one[0], one[1], "".join(one[2:])) for one in layers if one),
+        layers=tuple((names[0], names[1], "".join(names[2:])) for names in layers if names),
         update=update or 0.0,
         coefficient=loss.coefficient if loss else 0.0,
         num_sequences=sizes[loss.over] if loss else global_batch,

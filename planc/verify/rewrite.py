@@ -252,7 +252,7 @@ def _renamed(op: Any, renamed: Renaming) -> Any:
             parameters = renamed.of(op.parameters)
             return replace(op, parameters=parameters) if parameters else None
         case ops.BalanceExperts():
-            found = [(renamed.of((*one[:2], *filter(None, one[3:]))), one[2]) for one in op.layers]
+            found = [(renamed.of((*of[:2], *filter(None, of[3:]))), of[2]) for of in op.layers]
             layers: Any = tuple((*names[:2], n, "".join(names[2:])) for names, n in found if names)
             return replace(op, layers=layers)
         case ops.PrefetchUnits():

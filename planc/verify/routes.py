@@ -68,7 +68,8 @@ class Routes:
         """The balance loss and the z-loss of all forwards since they were last asked for."""
         layers = list(self._routed.values())
         self._loads = {
-            name: _load(one, num_experts=one[0].logits.shape[-1]) for name, one in self._routed.items()
+            name: _load(routed, num_experts=routed[0].logits.shape[-1])
+            for name, routed in self._routed.items()
         }
         self._routed = {}
         z = sum((_z(layer) for layer in layers), torch.zeros((), dtype=torch.float64))
@@ -100,7 +101,7 @@ class Routes:
 
 def _load(routed: list[_Routed], *, num_experts: int) -> Tensor:
     """The tokens of each expert, float64."""
-    return torch.cat([one.chosen.flatten() for one in routed]).bincount(minlength=num_experts).double()
+    return torch.cat([call.chosen.flatten() for call in routed]).bincount(minlength=num_experts).double()
 
 
 def _z(routed: list[_Routed]) -> Tensor:

@@ -46,7 +46,7 @@ def check(subject: Subject) -> Findings:
 
 def _advised(trained: Sequence[Router]) -> str:
     """The balance that routers are made for: a bias, if they have one."""
-    return "bias(update = 1e-3)" if all(one.bias for one in trained) else "switch(coefficient = 0.01)"
+    return "bias(update = 1e-3)" if all(router.bias for router in trained) else "switch(coefficient = 0.01)"
 
 
 def _enabled(fields: Sequence[str]) -> Iterator[str]:
