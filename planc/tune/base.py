@@ -20,7 +20,8 @@ from planc.tune.comments import Comments, commented
 from planc.vocab import DType
 
 _BLOCK = re.compile(r"^(\w+)[^\n]*\{\n.*?^\}\n", re.MULTILINE | re.DOTALL)
-_CHOSEN = ("mesh", "pipeline", "tensor_parallel", "fsdp", "context_parallel", "activation_checkpoint")
+_CHOSEN = ("mesh", "pipeline", "tensor_parallel", "fsdp", "context_parallel")
+_CHOSEN += ("activation_checkpoint", "expert_parallel")
 """Blocks that the search replaces."""
 _MATRIX = (1024, 1024)
 """A usual one."""
@@ -141,6 +142,8 @@ def _blocks(base: Base, choice: Choice, node: int, rules: str) -> Iterator[str]:
     elif mesh.tp > 1:
         directive = "auto" if mesh.rules is Rules.AUTO else "auto(sequence_parallel = true)"
         yield block("tensor_parallel on tp", [directive])
+    if choice.ep > 1:
+        yield block("expert_parallel on dp_shard", [f"size = {choice.ep}", "auto"])
     # Nothing where no parameters are sharded, and none is cast.
     if mesh.dp_shard * mesh.cp > 1 or mesh.dp_replicate == 1 or base.dtypes:
         yield block(f"fsdp on dp_shard{', cp' if mesh.cp > 1 else ''}", _fsdp(base, choice, layers))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import StrEnum
 
+from planc.inventory.routers import dispatchable, num_stacked
+from planc.inventory.schema import Inventory
 from planc.record import record
 from planc.vocab import MeshDim
 
@@ -78,6 +81,8 @@ class Choice:
     """The stages of a pipeline's rank: with one its schedule is `one_f_one_b`, with more `interleaved`."""
     is_zero_bubble: bool = False
     """Whether a pipeline's schedule is `zero_bubble`; it has one stage a rank."""
+    ep: int = 1
+    """The ranks of dp_shard that share one copy of the experts, and send each other tokens."""
 
     @property
     def schedule(self) -> str:
@@ -96,6 +101,7 @@ class Choice:
         parts += [] if self.reshard else ["no reshard"]
         parts += ["loss in chunks"] if self.in_chunks else []
         parts += ["compiled"] if self.is_compiled else []
+        parts += [f"experts over {self.ep}"] if self.ep > 1 else []
         return ", ".join((*parts, *filter(None, (self.schedule, self.rotate, str(self.mesh.rules)))))
 
 
@@ -144,6 +150,14 @@ SHORTEST_PART = 4096
 """Tokens of a sequence on a rank of cp: with fewer, the search leaves sequences whole."""
 MOST_SAMPLES = 64
 """The largest micro batch that the search tries."""
+
+
+def sharing_experts(choice: Choice, inventory: Inventory) -> Iterator[Choice]:
+    """The choice with experts over two ranks of dp_shard and more, as many as divide both."""
+    numbers = {num_stacked(module) for module in dispatchable(inventory)}
+    for size in _divisors(choice.mesh.dp_shard)[1:] if numbers and not choice.is_compiled else ():
+        if all(number % size == 0 for number in numbers):
+            yield replace(choice, ep=size)
 
 
 def _divisors(number: int) -> tuple[int, ...]:

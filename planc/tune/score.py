@@ -128,7 +128,7 @@ class Scorer:
         """The choice's plan for every depth; sizes are put in later."""
         mesh = choice.mesh
         dims = mesh.dp_replicate > 1, mesh.dp_shard > 1, mesh.cp > 1, mesh.pp > 1
-        key = mesh.rules, mesh.tp, dims, choice.rotate, choice.is_compiled
+        key = mesh.rules, mesh.tp, dims, choice.rotate, choice.is_compiled, choice.ep
         if key not in self._bound:
             file, problems = parse(SourceFile(self.base.name, text))
             assert file is not None, problems

@@ -24,7 +24,7 @@ from planc.show.times import Times, times_of
 from planc.source import SourceFile
 from planc.tables import format_bytes, format_seconds
 from planc.tune.base import ROTATIONS, Base, plan_text, recurrent_layer, rules_of
-from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space
+from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space, sharing_experts
 from planc.tune.pipelines import NONE_FITS, Pipelines, layer_work
 from planc.tune.score import Score, Scored, Scorer
 from planc.vocab import MeshDim
@@ -240,6 +240,7 @@ class Search:
                 for rotate in space.rotations
                 if choice.rotate and rotate != choice.rotate
             )
+            others.extend(sharing_experts(choice, self.scorer.inventory))
             for other in others:
                 score = self.score(other)
                 if score.peak_bytes <= self.limit:
@@ -256,7 +257,8 @@ class Search:
         for one in sorted(scored, key=lambda one: one.score.seconds)[:_WIDENED]:
             cp, rotate = (2 if one.choice.rotate else 1), one.choice.rotate
             mesh = Mesh(1, 2, cp, 1, Rules.NONE)
-            if not one.choice.is_zero_bubble and self._is_legal(mesh, rotate, is_compiled=True):
+            is_whole = not one.choice.is_zero_bubble and one.choice.ep == 1
+            if is_whole and self._is_legal(mesh, rotate, is_compiled=True):
                 yield from self._keeping_most(replace(one.choice, is_compiled=True), seen)
 
     def _keeping_most(self, choice: Choice, seen: set[Choice]) -> Iterator[Scored]:
@@ -281,7 +283,8 @@ class Search:
         self.num_meshes += pipelines.num_meshes
         best = sorted(found, key=lambda one: one.score.seconds)[:_WIDENED]
         deferring = {replace(one.choice, stages_per_rank=1, is_zero_bubble=True): None for one in best}
-        others = [Scored(choice, self.score(choice)) for choice in deferring]
+        sharing = [other for plan in best for other in sharing_experts(plan.choice, self.scorer.inventory)]
+        others = [Scored(choice, self.score(choice)) for choice in dict.fromkeys((*deferring, *sharing))]
         return [*found, *(other for other in others if other.score.peak_bytes <= self.limit)]
 
     def pipelines(self) -> Pipelines:

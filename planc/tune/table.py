@@ -86,6 +86,8 @@ def given_up(proposal: Proposal) -> Iterator[str]:
         yield "one rounding a chunk of the head's gradient"
     if choice.is_compiled:
         yield "time to compile at each start"
+    if choice.ep > 1:
+        yield f"even loads of experts on {choice.ep} ranks"
     if choice.mesh.rules in (Rules.AUTO, Rules.SEQUENCE):
         yield f"a rule for every sharded layer ({choice.mesh.rules})"
     if choice.mesh.pp > 1:
@@ -145,6 +147,7 @@ def _data(proposal: Proposal) -> Mapping[str, Any]:
         "schedule": choice.schedule,
         "loss_in_chunks": choice.in_chunks,
         "compiled": choice.is_compiled,
+        "expert_parallel": choice.ep,
         **{figure.name: figure.value for figure in figures},
         "limit": expected.limit,
         "gives_up": [*given_up(proposal)],
@@ -190,6 +193,8 @@ def _comments(proposal: Proposal, search: Search) -> Iterator[tuple[str, str]]:
             "tensor_parallel",
             "Rules that planc's checks accept for this model, the cheapest that it found.",
         )
+    if choice.ep > 1:
+        yield "expert_parallel", f"{choice.ep} ranks send tokens to the experts of each other."
     reshard = "gathered again in backward" if choice.reshard else "kept gathered from forward to backward"
     yield "fsdp", f"Layers are {reshard}."
     if choice.recompute is not Recompute.NONE:

@@ -16,7 +16,7 @@ from planc.hub.user_dirs import cache_dir
 from planc.inventory.known import KnownModels
 from planc.source import SourceFile
 from planc.tune.base import base_of, plan_text
-from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space
+from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space, sharing_experts
 from planc.tune.score import Scorer
 from planc.tune.search import Search, reasons
 from planc.tune.table import written_plan
@@ -99,6 +99,28 @@ def test_a_score_from_few_layers_is_that_of_the_model(choice: Choice) -> None:
     assert score.peak_bytes == pytest.approx(found.memory.peak.num_bytes, rel=0.01)
     exact = expected_step(step, H100, efficiencies_of("h100")).step_seconds
     assert score.seconds == pytest.approx(exact, rel=0.01)
+
+
+def test_experts_are_tried_over_the_sizes_that_divide_them_and_the_ranks() -> None:
+    """128 experts; what is written is sound, also next to a mesh that a plan's own experts would not fit."""
+    search = search_of("qwen3-30b-a3b-experts.plan", gpus=16)
+    choice = Choice(Mesh(1, 16, 1, 1, Rules.NONE), 1, Recompute.FULL, reshard=True, rotate="")
+    wide = replace(choice, mesh=replace(choice.mesh, dp_shard=24))
+    assert [one.ep for one in sharing_experts(wide, search.scorer.inventory)] == [2, 4, 8]
+    assert "expert_parallel" not in search.text(choice)
+    text = search.text(replace(choice, ep=8))
+    assert "expert_parallel on dp_shard {\n  size = 8\n  auto\n}" in text
+    checked = check_source(SourceFile("x.plan", text), base=PLANS)
+    assert checked.graph is not None and checked.graph.experts is not None
+    assert checked.graph.experts.size == 8
+    assert not [*sharing_experts(choice, search_of("qwen3-8b.plan", gpus=16).scorer.inventory)]
+
+
+@pytest.mark.slow
+def test_plans_with_experts_over_ranks_are_proposed() -> None:
+    found = search_of("qwen3-30b-a3b.plan", gpus=16).proposals()
+    shared = [one for one in found if one.choice.ep > 1]
+    assert shared and all(one.checked.ok and 16 % one.choice.ep == 0 for one in shared)
 
 
 def test_rules_that_the_plan_has_stay() -> None:
