@@ -220,8 +220,11 @@ def _attention(work: RankWork, attention: Attention, *, num_forwards: int) -> It
         case "ulysses":
             # Key-value heads are repeated until every rank of cp gets one.
             sent_kv_heads = max(num_kv_heads, size)
-            yield over_cp(Kind.ALL_TO_ALL, 2 * (num_forwards + num_backwards), num_heads * head * element)
-            yield over_cp(Kind.ALL_TO_ALL, 2 * (num_forwards + num_backwards), sent_kv_heads * head * element)
+            # Queries and keys have the same width, values and results another one in some models.
+            for width in (attention.head_dim, attention.value_dim or attention.head_dim):
+                for sent_heads in (num_heads, sent_kv_heads):
+                    num_bytes = work.num_tokens * sent_heads * width * element
+                    yield over_cp(Kind.ALL_TO_ALL, num_forwards + num_backwards, num_bytes)
 
 
 def _routes(work: RankWork) -> Iterator[Collective]:

@@ -20,8 +20,10 @@ from planc.tune.comments import Comments, commented
 from planc.vocab import DType
 
 _BLOCK = re.compile(r"^(\w+)[^\n]*\{\n.*?^\}\n", re.MULTILINE | re.DOTALL)
-_CHOSEN = ("mesh", "pipeline", "tensor_parallel", "fsdp", "context_parallel")
-_CHOSEN += ("activation_checkpoint", "expert_parallel")
+_CHOSEN = (
+    *("mesh", "pipeline", "tensor_parallel", "fsdp", "context_parallel", "activation_checkpoint"),
+    "expert_parallel",
+)
 """Blocks that the search replaces."""
 _MATRIX = (1024, 1024)
 """A usual one."""
