@@ -105,7 +105,7 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
         if routes is not None:
             routes.move_biases()
         losses.append(loss.item())
-        balances.extend([added.item()] if routes else [])
+        balances.extend([added.item()] if routes and routes.adds_losses else [])
         ids.append(tuple(int(i) for i in sample_ids))
     return Training(
         losses=tuple(losses),

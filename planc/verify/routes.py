@@ -35,6 +35,7 @@ class Routes:
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self.biases = {router: (bias, tensors[bias]) for router, _, bias in balance.layers if bias}
         """The name and the tensor of each bias that is moved, by router."""
+        self.adds_losses = balance.coefficient > 0 or balance.z_loss > 0
         self._loads: dict[str, Tensor] = {}
         for router, experts, _ in balance.layers:
             self._watch(model.get_submodule(router), model.get_submodule(experts), name=router)
@@ -52,8 +53,8 @@ class Routes:
             ]
 
         def add(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-            given = (one for one in (*arguments, *keywords.values()) if isinstance(one, Tensor))
-            chosen = next(one for one in given if one.dtype is torch.int64)
+            tensors = (value for value in (*arguments, *keywords.values()) if isinstance(value, Tensor))
+            chosen = next(tensor for tensor in tensors if tensor.dtype is torch.int64)
             sets = self._sequences // self.balance.num_sequences
             self._routed.setdefault(name, []).append(_Routed(logits.pop().double(), chosen, sets))
 

@@ -67,13 +67,15 @@ def by_hand(folder: Path, batches: tuple[tuple[int, ...], ...], graph: Graph) ->
         module.register_forward_pre_hook(
             lambda _, arguments, name=parent: chosen.__setitem__(name, arguments[1])
         )
-    biases = {name: one for name, one in model.state_dict(keep_vars=True).items() if name.endswith(BIAS)}
+    biases = {name: bias for name, bias in model.state_dict(keep_vars=True).items() if name.endswith(BIAS)}
     assert len(biases) == len(parents) > 0
-    learned = [one for one in model.parameters() if one.requires_grad]
+    learned = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(learned, lr=RATE, betas=BETAS, eps=EPS, weight_decay=DECAY, foreach=False)
     losses = []
     for ids in batches:
-        inputs, labels = (torch.stack([torch.from_numpy(data[one][part]) for one in ids]) for part in (0, 1))
+        inputs, labels = (
+            torch.stack([torch.from_numpy(data[sample][part]) for sample in ids]) for part in (0, 1)
+        )
         loss = cross_entropy(model(inputs, use_cache=False).logits.flatten(0, 1), labels.flatten())
         loss.backward()
         losses.append(loss.item())
@@ -81,13 +83,13 @@ def by_hand(folder: Path, batches: tuple[tuple[int, ...], ...], graph: Graph) ->
         optimizer.step()
         optimizer.zero_grad()
         for name, bias in biases.items():
-            (parent,) = (one for one in parents if name.startswith(f"{one}."))
+            (parent,) = (path for path in parents if name.startswith(f"{path}."))
             numbers = [int((chosen[parent] == expert).sum()) for expert in range(bias.numel())]
             mean = sum(numbers) / len(numbers)
             for expert, number in enumerate(numbers):
                 direction = 0 if number == mean else 1 if number < mean else -1
                 bias.detach().view(-1)[expert] += UPDATE * direction
-    return ByHand({name: one.detach() for name, one in biases.items()}, tuple(losses))
+    return ByHand({name: bias.detach() for name, bias in biases.items()}, tuple(losses))
 
 
 def _is_experts(name: str) -> bool:
@@ -143,11 +145,11 @@ def test_biases_move_bitwise_as_by_hand(case: Case, root: Path, tmp_path: Path) 
     graph = graph_of(folder, mesh, edits=(*edits, BALANCED))
     records = trained(graph, folder, tmp_path)
     first = records[0]
-    hand = by_hand(folder, tuple(one.sample_ids for one in first.metrics), graph)
-    assert [one.loss for one in first.metrics] == pytest.approx(hand.losses, rel=1e-6)
+    hand = by_hand(folder, tuple(step.sample_ids for step in first.metrics), graph)
+    assert [step.loss for step in first.metrics] == pytest.approx(hand.losses, rel=1e-6)
     for bias, wanted in hand.biases.items():
         assert torch.equal(first.final[bias], wanted), (first.final[bias], wanted)
-        saved = [value for one in records for key, value in one.states[STEPS].items() if key.endswith(bias)]
+        saved = [value for rank in records for key, value in rank.states[STEPS].items() if key.endswith(bias)]
         assert len(saved) == len(records) and len({*saved}) == 1
 
 
@@ -171,5 +173,5 @@ def test_a_checkpoint_has_the_biases(before: str, after: str, root: Path, tmp_pa
 def test_a_first_step_sends_what_is_predicted(mesh: str, root: Path, tmp_path: Path) -> None:
     folder = folder_with_biases(root, "deepseek_v3")
     graph = graph_of(folder, mesh, edits=(BALANCED,))
-    for one in run_compared(graph, folder / "model", tmp_path):
-        assert (one.code, one.message, one.counted) == (None, "", (1,))
+    for rank in run_compared(graph, folder / "model", tmp_path):
+        assert (rank.code, rank.message, rank.counted) == (None, "", (1,))

@@ -133,10 +133,10 @@ def test_a_planted_bug_of_biases_shows(
     fault: Callable[[State, Op, Position], None], workspace: Path, tmp_path: Path
 ) -> None:
     plan = check_source(biased({"dp_shard": 2}), base=workspace)
-    assert plan.bound is not None and plan.graph is not None, [str(one) for one in plan.diagnostics]
+    assert plan.bound is not None and plan.graph is not None, plan.diagnostics
     shrunk, training = prepare(plan.bound, plan.graph, base=workspace, folder=tmp_path)
     records = run_plan(shrunk.graph, folder=tmp_path, before_op=fault)
-    assert Item.PARAMETERS in {one.item for one in compared(records, training) if not one.ok}
+    assert Item.PARAMETERS in {verdict.item for verdict in compared(records, training) if not verdict.ok}
 
 
 @pytest.mark.slow
@@ -144,9 +144,9 @@ def test_a_planted_bug_of_biases_shows(
 @pytest.mark.parametrize("mesh", [{"dp_shard": 2, "tp": 2}, {"pp": 2, "dp_shard": 2}], ids=str)
 def test_moved_biases_are_verified(mesh: dict[str, int], blocks: tuple[str, ...], workspace: Path) -> None:
     plan = check_source(biased(mesh, *blocks), base=workspace)
-    assert plan.bound is not None and plan.graph is not None, [str(one) for one in plan.diagnostics]
+    assert plan.bound is not None and plan.graph is not None, plan.diagnostics
     report = verify(plan.bound, plan.graph, base=workspace)
-    assert [one for one in report.verdicts if not one.ok] == []
+    assert [verdict for verdict in report.verdicts if not verdict.ok] == []
 
 
 @pytest.mark.slow
