@@ -72,9 +72,8 @@ def _resized(op: Any, model: nn.Module, heads: Heads, *, copies: int) -> Any:
             arguments = tuple(replace(argument, num_heads=heads[0]) for argument in op.arguments)
             return replace(op, arguments=arguments, copies=copies if op.copies > 1 else 1)
         case ops.BalanceExperts():
-            numbers = (_num_experts(model.get_submodule(experts)) for _, experts, *_ in op.layers)
-            pairs = zip(op.layers, numbers, strict=True)
-            return replace(op, layers=tuple((router, experts, n, b) for (router, experts, _, b), n in pairs))
+            sized = ((r, e, _num_experts(model.get_submodule(e)), bias) for r, e, _, bias in op.layers)
+            return replace(op, layers=tuple(sized))
         case _:
             return op
 
