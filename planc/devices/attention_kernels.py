@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
-from itertools import takewhile
+from functools import cache
+from itertools import product, takewhile
 
 from planc.record import record
 from planc.vocab import DType
@@ -57,6 +59,33 @@ def window_rows(window: int, *, num_queries: int, is_math: bool = False) -> int 
     rows = max(window, _WINDOW_ROWS)
     # A query in a tile meets 2 x rows keys: with a shorter sequence, less than half of the work is spared.
     return rows if num_queries >= 4 * rows else None
+
+
+def ring_rows(*, num_queries: int, is_math: bool) -> int:
+    """The queries that a ring's kernel takes at a time under a window, of consecutive `num_queries`."""
+    return min(MATH_ROWS if is_math else _WINDOW_ROWS, num_queries)
+
+
+@cache
+def ring_steps(size: int, *, length: int, window: int | None, is_headtail: bool) -> tuple[int, ...]:
+    """The steps of a ring of `size` ranks at which some rank sees a part of the shard that visits it.
+
+    At step s, rank r is visited by the shard of rank r - s. Each has `length` tokens.
+    """
+    if window is None:
+        return tuple(range(size))
+    run = length // 2 if is_headtail else length
+
+    def places(rank: int) -> Iterator[int]:
+        yield rank % size * run
+        if is_headtail:
+            yield (2 * size - 1 - rank % size) * run
+
+    def sees(step: int) -> bool:
+        pairs = (pair for rank in range(size) for pair in product(places(rank), places(rank - step)))
+        return any(own == other or 0 < own - other < run + window - 1 for own, other in pairs)
+
+    return tuple(step for step in range(size) if sees(step))
 
 
 @record

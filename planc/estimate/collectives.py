@@ -210,10 +210,11 @@ def _attention(work: RankWork, attention: Attention, *, num_forwards: int) -> It
 
     match work.attention.kind:
         case "ring":
-            yield over_cp(Kind.SEND, (size - 1) * (num_forwards + num_backwards), key_value)
+            steps = work.ring_steps(attention.window)
+            yield over_cp(Kind.SEND, (steps - 1) * (num_forwards + num_backwards), key_value)
             # Gradients are sent in the accumulation dtype, and one hop further, back to their owner.
             accumulated = 8 if work.compute_dtype is DType.FLOAT64 else 4
-            yield over_cp(Kind.SEND, size * num_backwards, 2 * num_kv_heads * head * accumulated)
+            yield over_cp(Kind.SEND, steps * num_backwards, 2 * num_kv_heads * head * accumulated)
         case "allgather":
             yield over_cp(Kind.ALL_GATHER, num_forwards, key_value)
             yield over_cp(Kind.REDUCE_SCATTER, num_backwards, size * key_value)

@@ -23,6 +23,7 @@ from planc.devices.attention_kernels import (
     Kernel,
     kernel_of,
     refusals,
+    ring_rows,
     window_rows,
 )
 from planc.estimate.activations import core_bytes
@@ -106,10 +107,12 @@ def window_mask_bytes(work: RankWork) -> int:
 
 def window_rows_of(work: RankWork, window: int, attention: Attention) -> int | None:
     """The queries that a kernel takes at a time under a window; None if it takes all that it has."""
-    num_queries = work.sequence_length
-    if work.attention.kind == "allgather":
+    num_queries, is_math = work.sequence_length, _kernel(work, attention) is Kernel.MATH
+    if work.attention.kind in ("allgather", "ring"):
         num_queries //= work.cp * (2 if work.attention.balance == "headtail" else 1)
-    return window_rows(window, num_queries=num_queries, is_math=_kernel(work, attention) is Kernel.MATH)
+    if work.attention.kind == "ring":
+        return ring_rows(num_queries=num_queries, is_math=is_math)
+    return window_rows(window, num_queries=num_queries, is_math=is_math)
 
 
 def _window_mask_bytes(work: RankWork, window: int, attention: Attention) -> int:
@@ -118,7 +121,7 @@ def _window_mask_bytes(work: RankWork, window: int, attention: Attention) -> int
     Of many queries it is that of the rows that a kernel takes at a time.
     Compiled layers, whose masks are made where they are used, count nothing.
     """
-    if work.is_compiled:
+    if work.is_compiled and work.attention.kind != "ring":
         return 0
     length, cp = work.sequence_length, work.cp
     is_divided = work.attention.kind == "allgather"
@@ -133,8 +136,7 @@ def _window_mask_bytes(work: RankWork, window: int, attention: Attention) -> int
 
 def _hides(work: RankWork, window: int | None) -> bool:
     """Whether the layers' attention takes a mask for a window."""
-    kinds = ("plain", "ulysses", "allgather")
-    return window is not None and window < work.sequence_length and work.attention.kind in kinds
+    return window is not None and window < work.sequence_length and work.attention.kind != "eager"
 
 
 def _setting(work: RankWork) -> AttentionSetting:

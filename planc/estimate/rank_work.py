@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
+from planc.devices.attention_kernels import ring_steps
 from planc.estimate.gradient_flow import GradientFlow, everywhere, gradient_flow
 from planc.estimate.layout import ParameterLayout, layouts
 from planc.graph.graph import Graph
@@ -136,6 +137,13 @@ class RankWork:
     def num_samples(self) -> int:
         """Sequences of one micro step."""
         return self.num_tokens * self.cp // self.sequence_length
+
+    def ring_steps(self, window: int | None) -> int:
+        """The steps of a ring at which some rank sees a part of the shard that visits it."""
+        hiding = window if window is not None and window < self.sequence_length else None
+        is_headtail = self.attention.balance == "headtail"
+        length = self.sequence_length // self.cp
+        return len(ring_steps(self.cp, length=length, window=hiding, is_headtail=is_headtail))
 
     @property
     def loss_bytes(self) -> int:

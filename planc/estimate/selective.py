@@ -82,5 +82,6 @@ def _attention_bytes(work: RankWork, attention: Attention) -> int:
     log_sum_exp = 8 if work.compute_dtype is DType.FLOAT64 else 4
     features = (attention.value_dim or attention.head_dim) * work.compute_dtype.size_bytes
     is_hidden = attention.window is not None and attention.window < work.sequence_length
-    num_blocks = {"ring": work.cp, "allgather": 1 if is_hidden else 2}.get(work.attention.kind, 1)
+    steps = work.ring_steps(attention.window)
+    num_blocks = {"ring": steps, "allgather": 1 if is_hidden else 2}.get(work.attention.kind, 1)
     return num_blocks * work.num_tokens * num_heads * (features + log_sum_exp)

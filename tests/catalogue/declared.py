@@ -140,6 +140,10 @@ PROOFS: Mapping[str, Proof] = {
     "F15": Proof(How.CONSTRUCTION, (f"{_VERIFY}[optimizer before sharding]",)),
     "F16": Proof(How.CONSTRUCTION, (f"{_RANKS}gradients_summed_in_bfloat16_are_near_those_in_float32",)),
     "F22": Proof(How.CONSTRUCTION, (f"{_OWN}every_parameter_is_sharded_where_fsdp_has_ranks",)),
+    "C06": Proof(
+        How.CONSTRUCTION,
+        ("tests/dist/test_attention.py::test_a_window_under_cp_hides_what_it_hides_in_one_process",),
+    ),
     "C07": Proof(
         How.CONSTRUCTION, (f"{_RANKS}a_mesh_computes_what_one_rank_computes[attention of another name]",)
     ),

@@ -14,6 +14,8 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from planc.devices.attention_kernels import ring_steps
+from planc.runtime.torch.attention import ring
 from planc.runtime.torch.attention.register import Kind, register_attention
 from planc.runtime.torch.attention.sharding import Balance, local_positions, shard, unshard
 from tests.dist.pool import RankError, run_ranks
@@ -338,23 +340,18 @@ def test_harmless_keywords_pass() -> None:
     assert attend(plain(), query=query, key=query, value=query, **harmless).shape == query.shape
 
 
-def test_a_window_narrower_than_the_whole_sequence_is_refused_by_the_ring() -> None:
-    with pytest.raises(RankError, match="sliding_window = 7 is not supported by ring attention"):
-        run_ranks(window_call, 2, "ring", 7)
-
-
-def window_errors(rank: int, cp: int) -> Errors:
-    """Errors of output and gradients under a window of 5, against one process with that window."""
+def window_errors(rank: int, cp: int, window: int) -> Errors:
+    """Errors of output and gradients under a window, against one process with that window."""
     errors: Errors = {}
-    for kind, balance in product(("allgather", "ulysses"), BALANCES):
+    for kind, balance in product(KINDS if cp == 2 else ("ring",), BALANCES):
         name = register_attention(kind, group=dist.group.WORLD, balance=balance, name="test")
         query, key, value, grad = (seeded(index, 4 if index % 3 == 0 else 2) for index in range(4))
         whole = leaves(query, key, value)
-        expected = attend(plain(), query=whole[0], key=whole[1], value=whole[2], sliding_window=5)
+        expected = attend(plain(), query=whole[0], key=whole[1], value=whole[2], sliding_window=window)
         expected_grads = torch.autograd.grad(expected, whole, grad)
         local = [shard(one, tensor_dim=2, parts=cp, index=rank, balance=balance) for one in (*whole, grad)]
         inputs = leaves(*(one.detach() for one in local[:3]))
-        actual = attend(name, query=inputs[0], key=inputs[1], value=inputs[2], sliding_window=5)
+        actual = attend(name, query=inputs[0], key=inputs[1], value=inputs[2], sliding_window=window)
         grads = torch.autograd.grad(actual, inputs, local[3])
         pairs = ((actual, expected), *zip(grads, expected_grads, strict=True))
         for label, (part, one) in zip(("out", "query", "key", "value"), pairs, strict=True):
@@ -368,9 +365,47 @@ def seeded(seed: int, num_heads: int) -> Tensor:
     return torch.randn(2, num_heads, 16, 8, generator=generator, dtype=torch.float64)
 
 
-def test_a_window_under_cp_hides_what_it_hides_in_one_process() -> None:
-    errors = worst(run_ranks(window_errors, 2))
+@pytest.mark.parametrize(
+    ("cp", "window"),
+    [(2, 5), *(pytest.param(4, window, marks=pytest.mark.slow) for window in (2, 3, 4, 5, 9, 15))],
+)
+def test_a_window_under_cp_hides_what_it_hides_in_one_process(cp: int, window: int) -> None:
+    errors = worst(run_ranks(window_errors, cp, window))
     assert {case: error for case, error in errors.items() if not error <= 1e-12} == {}
+
+
+def steps_by_pairs(size: int, *, length: int, window: int, balance: Balance) -> tuple[int, ...]:
+    """The distances between two ranks of which one has a token that the other's sees."""
+    held = [local_positions(size * length, parts=size, index=rank, balance=balance) for rank in range(size)]
+
+    def sees(own: Tensor, other: Tensor) -> bool:
+        before = own[:, None] - other[None, :]
+        return bool(((before >= 0) & (before < window)).any())
+
+    return tuple(
+        step for step in range(size) if any(sees(held[rank], held[rank - step]) for rank in range(size))
+    )
+
+
+@pytest.mark.parametrize("balance", BALANCES)
+def test_a_ring_skips_the_ranks_that_no_window_reaches(balance: Balance) -> None:
+    for size, window in product((1, 2, 3, 4, 8), (1, 2, 3, 5, 6, 13, 24)):
+        steps = ring_steps(size, length=6, window=window, is_headtail=balance == "headtail")
+        assert steps == steps_by_pairs(size, length=6, window=window, balance=balance), (size, window)
+    assert len(ring_steps(8, length=6, window=4, is_headtail=balance == "headtail")) < 4
+
+
+def skipping_errors(rank: int, cp: int) -> Errors:
+    """The errors of a ring that leaves one needed rank out."""
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(ring, "ring_steps", lambda *_, **__: (0,))
+        return window_errors(rank, cp, 5)
+
+
+def test_a_ring_that_skips_a_rank_that_it_needs_is_not_exact() -> None:
+    errors = worst(run_ranks(skipping_errors, 2))
+    rings = {case: error for case, error in errors.items() if case.startswith("ring")}
+    assert rings and {case: error for case, error in rings.items() if not error > 1e-2} == {}
 
 
 def test_a_window_as_long_as_the_whole_sequence_passes_under_cp() -> None:

@@ -17,15 +17,12 @@ from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.attention.register import Kind, register_attention
 from planc.runtime.torch.attention.sharding import Balance, shard
 from tests.dist.pool import run_ranks
-from tests.dist.test_attention import BALANCES, attend, leaves, plain, relative_error, worst
+from tests.dist.test_attention import BALANCES, KINDS, attend, leaves, plain, relative_error, worst
 from tests.dist.test_attention_kernels import KEYS, efficient, flash, math, seen
 
 HEADS, LENGTH, WIDTH = 4, 16, 8
-CASES: tuple[tuple[Kind, int | None], ...] = (
-    ("ring", None),
-    *product(("allgather", "ulysses"), (None, 5)),
-)
-"""Kinds and windows: a ring has none."""
+CASES: tuple[tuple[Kind, int | None], ...] = tuple(product(KINDS, (None, 5)))
+"""Kinds and windows."""
 
 
 def drawn(*, kv_heads: int, queries: int = LENGTH, keys: int = LENGTH) -> list[Tensor]:

@@ -147,8 +147,6 @@ def cp_errors(rank: int, cp: int, cases: tuple[tuple[Balance, int, Kind, int | N
     patches, found = pytest.MonkeyPatch(), {}
     in_tiles(patches)
     for balance, kv_heads, kind, window, documents in cases:
-        if kind == "ring" and window is not None:
-            continue
         tensors = drawn(kv_heads=kv_heads)
         wanted = wanted_of(tensors, hidden=hidden_by(window, documents=documents))
         own = partial(shard, tensor_dim=2, parts=cp, index=rank, balance=balance)

@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -175,6 +175,8 @@ def results(device: str) -> Iterator[dict[str, Any]]:
         for dtype in DTYPES:
             case = Case(f"documents, {kind}, {dtype}", dtype, 4, 2, 64, 64, documents=PACKED)
             yield from _errors(case, partial(_alone, _over_cp(kind, case, group, device)), device)
+            case = replace(case, name=f"window, {case.name}", window=33)
+            yield from _errors(case, partial(_alone, _over_cp(kind, case, group, device)), device)
     dist.destroy_process_group()
 
 
@@ -226,9 +228,16 @@ def _over_cp(kind: str, case: Case, group: dist.ProcessGroup, device: str) -> At
     if kind == "ring":
         attend = partial(ring_attention, documents=documents)
     else:
-        attend = partial(allgather_attention, documents=documents, windows=Windows())
+        attend = partial(allgather_attention, documents=documents)
     return lambda query, key, value: attend(
-        query, key=key, value=value, scale=SCALE, group=group, balance="headtail"
+        query,
+        key=key,
+        value=value,
+        scale=SCALE,
+        group=group,
+        balance="headtail",
+        windows=Windows(),
+        window=case.window,
     )
 
 

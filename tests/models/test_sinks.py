@@ -66,8 +66,7 @@ def name(case: object) -> str:
 def prepared(model: str, mesh: str, folder: Path) -> str:
     """A plan for the model, whose sinks are as large as its scores."""
     sizes = MESHES[mesh]
-    window = {"sliding_window": SEQUENCE_LENGTH} if mesh == "ring" else {}
-    inventory = prepare(model, architectures()[model], changes=window | CAPPED.get(model, {}), folder=folder)
+    inventory = prepare(model, architectures()[model], changes=CAPPED.get(model, {}), folder=folder)
     path = folder / model / "model.safetensors"
     tensors = load_file(path)
     generator = torch.Generator().manual_seed(5)

@@ -11,14 +11,12 @@ from planc.checks.context_parallel import (
     sequence_over_cp,
     ulysses_heads,
     value_dim_under_cp,
-    window_under_cp,
 )
 from planc.checks.support.rule import Rule
 
 RULES: tuple[Rule, ...] = (
     buffer_dim.check,
     sequence_over_cp.check,
-    window_under_cp.check,
     ulysses_heads.check,
     recurrent_under_cp.check,
     value_dim_under_cp.check,

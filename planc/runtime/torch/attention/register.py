@@ -60,10 +60,7 @@ def register_attention(
         require_shapes(module, query=query, key=key, value=value, sinks=s_aux)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         window = effective_window(sliding_window, sequence_length=cp * query.shape[2])
-        options = {} if window is None else {"window": window}
-        if window is not None and kind == "ring":
-            raise ValueError(f"sliding_window = {window} is not supported by ring attention")
-        out = compute(query, key=key, value=value, scale=scale, sinks=s_aux, softcap=softcap, **options)
+        out = compute(query, key=key, value=value, scale=scale, window=window, sinks=s_aux, softcap=softcap)
         return out.transpose(1, 2).contiguous(), None
 
     # Threads of one process may each register their own group, so a counter would race.
@@ -86,14 +83,19 @@ def attention_for(
         return partial(plain_attention, documents=documents, windows=windows)
     if group is None:
         raise ValueError(f"{kind} attention needs the process group of the cp mesh dim")
-    arguments: dict[str, Any] = {"group": group, "balance": balance, "documents": documents}
+    arguments: dict[str, Any] = {
+        "group": group,
+        "balance": balance,
+        "documents": documents,
+        "windows": windows,
+    }
     match kind:
         case "ring":
             return partial(ring_attention, **arguments)
         case "allgather":
-            return partial(allgather_attention, windows=windows, **arguments)
+            return partial(allgather_attention, **arguments)
         case "ulysses":
-            return partial(ulysses_attention, windows=windows, **arguments)
+            return partial(ulysses_attention, **arguments)
         case _:
             assert_never(kind)
 

@@ -1,12 +1,13 @@
 """Ring attention: keys and values travel around the cp ranks, each rank merges one block at a time.
 
 Messages hold key-value heads only, never repeated to the query heads. Gradients of keys and values travel
-with them, and return to their own rank after a full turn.
+with them, and return to their own rank after a full turn. Under a sliding window they skip the steps at which
+no rank would see a token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -17,17 +18,21 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
+from planc.devices.attention_kernels import ring_rows, ring_steps
 from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.attention.kernels import (
+    MATH,
     BlockOutput,
     accumulation_dtype,
     block_backward,
     block_forward,
+    block_kernel,
     merge,
     sinks_gradient,
     with_sinks,
 )
 from planc.runtime.torch.attention.sharding import Balance
+from planc.runtime.torch.attention.windows import Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,16 @@ class Ring:
     rank: int
     balance: Balance
     documents: Documents | None = None
+    window: int | None = None
+    bias: Tensor | None = None
+    """That of as many consecutive queries under the window as a kernel takes at a time, `Windows.tile`."""
+    steps: tuple[int, ...] = ()
+    """The distances from which keys are needed, in ascending order: 0 is this rank's own."""
+
+    def hops(self, index: int) -> int:
+        """How many ranks further a message goes after a step; the last returns it to its own rank."""
+        following = self.steps[index + 1] if index + 1 < len(self.steps) else self.size
+        return following - self.steps[index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +67,7 @@ class Block:
     key: slice
     causal: bool
     sample: int | None = None
+    bias: Tensor | None = None
 
     @property
     def samples(self) -> slice:
@@ -80,6 +96,8 @@ def ring_attention(
     scale: float,
     group: ProcessGroup,
     balance: Balance,
+    windows: Windows,
+    window: int | None = None,
     documents: Documents | None = None,
     sinks: Tensor | None = None,
     softcap: float | None = None,
@@ -87,14 +105,23 @@ def ring_attention(
     """Causal attention over the sequence sharded on `group`, as [B, H, S_local, D].
 
     `query` is [B, H, S_local, D], `key` and `value` [B, Hkv, S_local, D]. With `documents`, tokens attend
-    within their own only; `sinks` [H] score one more key, whose value is 0, and `softcap` caps the scores of
-    the others. ValueError if a headtail shard is odd or if key and value differ in shape.
+    within their own only; with a `window` a position sees itself and the window - 1 before it; `sinks` [H]
+    score one more key, whose value is 0, and `softcap` caps the scores of the others. ValueError if a
+    headtail shard is odd or if key and value differ in shape.
     """
     if key.shape != value.shape:
         raise ValueError(f"key {tuple(key.shape)} and value {tuple(value.shape)} must have one shape")
     if balance == "headtail" and query.shape[2] % 2:
         raise ValueError(f"a headtail shard has two equal chunks, but its length is {query.shape[2]}")
-    ring = Ring(group, dist.get_world_size(group), dist.get_rank(group), balance, documents)
+    size, length = dist.get_world_size(group), query.shape[2]
+    is_headtail, bias = balance == "headtail", None
+    if window is not None:
+        kernel = block_kernel(query, value=value, has_mask=True, has_softcap=softcap is not None)
+        run = length // 2 if is_headtail else length
+        rows = ring_rows(num_queries=run, is_math=kernel == MATH)
+        bias = windows.tile(query, rows=rows, window=window)
+    steps = ring_steps(size, length=length, window=window, is_headtail=is_headtail)
+    ring = Ring(group, size, dist.get_rank(group), balance, documents, window, bias, steps)
     out: Tensor = RingAttention.apply(query, key, value, sinks, scale, softcap, ring)  # type: ignore[no-untyped-call]
     return out
 
@@ -115,28 +142,62 @@ def visible_block(source: int, *, ring: Ring, length: int) -> Block | None:
 
 
 def visible_blocks(source: int, *, ring: Ring, length: int) -> tuple[Block, ...]:
-    """The parts of rank `source`'s shard that this rank's queries see, each by one kernel without a mask."""
-    if ring.documents is not None:
-        return tuple(_blocks_of_documents(source, ring=ring, length=length, spans=ring.documents.spans()))
+    """The parts of rank `source`'s shard that this rank's queries see, each by one kernel.
+
+    Only the edges of a window need a mask.
+    """
+    if ring.documents is not None or ring.window is not None:
+        return tuple(_blocks_of_runs(source, ring=ring, length=length))
     block = visible_block(source, ring=ring, length=length)
     return () if block is None else (block,)
 
 
-def _blocks_of_documents(
-    source: int, *, ring: Ring, length: int, spans: list[list[tuple[int, int]]]
-) -> Iterator[Block]:
-    """Yield the blocks of documents between our positions and the source's that aren't later."""
+def _blocks_of_runs(source: int, *, ring: Ring, length: int) -> Iterator[Block]:
+    """Yield the blocks of documents, or of the sequence, between our positions and the source's that aren't
+    later."""
+    documents: Iterable[tuple[int | None, tuple[int, int]]] = [(None, (0, ring.size * length))]
+    if ring.documents is not None:
+        spans = ring.documents.spans()
+        documents = [(row, span) for row, places in enumerate(spans) for span in places]
     pairs = product(_runs(ring.rank, ring=ring, length=length), _runs(source, ring=ring, length=length))
     for (own, own_place), (other, other_place) in pairs:
         if other_place > own_place:
             continue
         size = other.stop - other.start
-        for sample, (start, end) in ((row, span) for row, found in enumerate(spans) for span in found):
+        for sample, (start, end) in documents:
             query = _within(own, own_place, start, end, size=size)
             key = _within(other, other_place, start, end, size=size)
             if query is not None and key is not None:
-                causal = own_place == other_place
-                yield Block(query, key, causal=causal, sample=sample)
+                block = Block(query, key, causal=own_place == other_place, sample=sample)
+                shifts = own_place - own.start, other_place - other.start
+                yield from _in_window(block, shifts, ring=ring)
+
+
+def _in_window(block: Block, shifts: tuple[int, int], *, ring: Ring) -> Iterator[Block]:
+    """The parts of a block that are in the window: some queries at a time, with the keys that they see.
+
+    `shifts` make positions of the rows of queries and of keys.
+    """
+    if ring.window is None or ring.bias is None:
+        yield block
+        return
+    own, other = shifts
+    first_key, end_key = block.key.start + other, block.key.stop + other
+    # Later queries see none of the keys, and a kernel has no softmax of nothing.
+    stop = min(block.query.stop + own, end_key + ring.window - 1)
+    for first in range(block.query.start + own, stop, len(ring.bias)):
+        end, earliest = min(first + len(ring.bias), stop), first + 1 - ring.window
+        low, high = max(first_key, earliest), min(end_key, end)
+        is_whole = high <= first + 1 and end - ring.window <= low
+        is_triangle = (low, high) == (first, end) and end - first <= ring.window
+        is_cut = not is_whole and not is_triangle
+        yield Block(
+            slice(first - own, end - own),
+            slice(low - other, high - other),
+            causal=is_triangle,
+            sample=block.sample,
+            bias=ring.bias[: end - first, low - earliest : high - earliest] if is_cut else None,
+        )
 
 
 def _runs(rank: int, *, ring: Ring, length: int) -> tuple[tuple[slice, int], ...]:
@@ -154,13 +215,13 @@ def _within(run: slice, place: int, start: int, end: int, *, size: int) -> slice
     return slice(first + shift, last + shift) if first < last else None
 
 
-def rotate(tensor: Tensor, *, ring: Ring) -> Arrival:
-    """The previous rank's tensor, in flight; ours goes to the next rank."""
+def rotate(tensor: Tensor, *, ring: Ring, hops: int) -> Arrival:
+    """The tensor of the rank that is `hops` before, in flight; ours goes to the one as many after."""
     outgoing = tensor.contiguous()
     incoming = torch.empty_like(outgoing).flatten()
     send_sizes, receive_sizes = [0] * ring.size, [0] * ring.size
-    send_sizes[(ring.rank + 1) % ring.size] = outgoing.numel()
-    receive_sizes[(ring.rank - 1) % ring.size] = outgoing.numel()
+    send_sizes[(ring.rank + hops) % ring.size] = outgoing.numel()
+    receive_sizes[(ring.rank - hops) % ring.size] = outgoing.numel()
     # An all-to-all with one partner each way: unlike send and recv, the threaded process group supports it.
     work = dist.all_to_all_single(
         incoming, outgoing.flatten(), receive_sizes, send_sizes, group=ring.group, async_op=True
@@ -169,12 +230,13 @@ def rotate(tensor: Tensor, *, ring: Ring) -> Arrival:
 
 
 def visits(key_value: Tensor, *, ring: Ring) -> Iterator[tuple[Tensor, int]]:
-    """Each rank's keys and values [2, B, Hkv, S_local, D], ours first, and the rank.
+    """The keys and values [2, B, Hkv, S_local, D] of each rank that some rank sees, ours first, and the rank.
 
     The next message travels while the caller works on this one.
     """
-    for step in range(ring.size):
-        arrival = rotate(key_value, ring=ring) if step + 1 < ring.size else None
+    for index, step in enumerate(ring.steps):
+        is_last = index + 1 == len(ring.steps)
+        arrival = None if is_last else rotate(key_value, ring=ring, hops=ring.hops(index))
         source = (ring.rank - step) % ring.size
         yield key_value, source
         if arrival is not None:
@@ -215,6 +277,7 @@ class RingAttention(torch.autograd.Function):
                     value=part(visiting_value, block.key, block.samples),
                     causal=block.causal,
                     scale=scale,
+                    bias=block.bias,
                     softcap=softcap,
                 )
                 rows = (block.samples, slice(None), block.query)
@@ -237,8 +300,8 @@ class RingAttention(torch.autograd.Function):
         grad_query = torch.zeros_like(query, dtype=lse.dtype)
         grad_key_value = torch.zeros_like(key_value, dtype=lse.dtype)
         arrival: Arrival | None = None
-        for ((visiting_key, visiting_value), _), blocks in zip(
-            visits(key_value, ring=ctx.ring), ctx.blocks, strict=True
+        for index, (((visiting_key, visiting_value), _), blocks) in enumerate(
+            zip(visits(key_value, ring=ctx.ring), ctx.blocks, strict=True)
         ):
             by_block = [
                 block_backward(
@@ -253,6 +316,7 @@ class RingAttention(torch.autograd.Function):
                     ),
                     causal=block.causal,
                     scale=ctx.scale,
+                    bias=block.bias,
                     softcap=ctx.softcap,
                 )
                 for block in blocks
@@ -264,7 +328,7 @@ class RingAttention(torch.autograd.Function):
                 grad_key_value[0, block.samples, :, block.key] += gradients.key
                 grad_key_value[1, block.samples, :, block.key] += gradients.value
             # One more turn than the keys need: the last returns every gradient to its rank.
-            arrival = rotate(grad_key_value, ring=ctx.ring)
+            arrival = rotate(grad_key_value, ring=ctx.ring, hops=ctx.ring.hops(index))
         assert arrival is not None, "a ring has at least one rank"
         grad_key, grad_value = arrival.wait().to(key_value.dtype)
         grad_sinks = None if sinks is None else sinks_gradient(grad_out, out=out, lse=lse, sinks=sinks)
