@@ -365,10 +365,11 @@ def seeded(seed: int, num_heads: int) -> Tensor:
     return torch.randn(2, num_heads, 16, 8, generator=generator, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(
-    ("cp", "window"),
-    [(2, 5), *(pytest.param(4, window, marks=pytest.mark.slow) for window in (2, 3, 4, 5, 9, 15))],
-)
+WINDOWS = (2, 5), *(pytest.param(4, window, marks=pytest.mark.slow) for window in (2, 3, 4, 5, 9, 15))
+"""The size of cp, and the window."""
+
+
+@pytest.mark.parametrize(("cp", "window"), WINDOWS)
 def test_a_window_under_cp_hides_what_it_hides_in_one_process(cp: int, window: int) -> None:
     errors = worst(run_ranks(window_errors, cp, window))
     assert {case: error for case, error in errors.items() if not error <= 1e-12} == {}
