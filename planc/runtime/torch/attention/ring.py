@@ -46,12 +46,12 @@ class Ring:
     documents: Documents | None = None
     window: int | None = None
     bias: Tensor | None = None
-    """That of as many consecutive queries under the window as a kernel takes at a time, `Windows.tile`."""
+    """The window's bias for the queries that a kernel takes at a time, `Windows.tile`."""
     steps: tuple[int, ...] = ()
     """The distances from which keys are needed, in ascending order: 0 is this rank's own."""
 
     def hops(self, index: int) -> int:
-        """How many ranks further a message goes after a step; the last returns it to its own rank."""
+        """The ranks that a message moves by after a step; the last move returns it to its own rank."""
         following = self.steps[index + 1] if index + 1 < len(self.steps) else self.size
         return following - self.steps[index]
 
