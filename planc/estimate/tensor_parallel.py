@@ -11,7 +11,7 @@ from planc.inventory.schema import Kind as ModuleKind
 from planc.inventory.schema import Module
 from planc.styles import BY_NAME
 from planc.styles.edges import FEATURES, At, Edge, Transfer
-from planc.vocab import MeshDim
+from planc.vocab import DType, MeshDim
 
 _OVER = (MeshDim.TP,)
 
@@ -60,7 +60,7 @@ def _sent(
 def _value_bytes(work: RankWork, module: Module, edge: Edge) -> int:
     element = work.compute_dtype.size_bytes
     if edge.at is At.ROUTING_WEIGHTS and module.routing is not None and module.routing.in_float32:
-        element = max(4, element)
+        element = DType.FLOAT32.size_bytes
     return work.num_tokens * _width(work, module, edge.at) * element
 
 
