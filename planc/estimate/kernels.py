@@ -7,7 +7,7 @@ flash kernel holds nothing that counts.
                        head
     math               scores of the queries that it takes at a time, in float32 at least: weights and their
                        gradients, and the slope of a soft cap
-    masks              of documents and of sliding windows, which all layers share
+    masks              of documents, one of each compiled layer, and of windows, which layers share
 """
 
 from __future__ import annotations
@@ -91,11 +91,16 @@ def kernel_bytes_in_backward(work: RankWork, attention: Attention) -> int:
 
 
 def document_mask_bytes(work: RankWork) -> int:
-    """The mask that isolates documents, [micro_batch, queries, keys], which all layers share."""
+    """The masks that isolate documents, [micro_batch, queries, keys]: one of each layer until its backward.
+
+    Layers that backward computes again have theirs one at a time.
+    """
     if not _setting(work).masks_documents:
         return 0
+    regions = [work.region(attention.fqn) for attention in work.inventory.attentions]
+    num_masks = regions.count(None) + any(regions)
     copies = work.cp if work.attention.kind == "ulysses" else 1
-    return copies * work.num_tokens * work.sequence_length * work.compute_dtype.size_bytes
+    return num_masks * copies * work.num_tokens * work.sequence_length * work.compute_dtype.size_bytes
 
 
 def window_mask_bytes(work: RankWork) -> int:

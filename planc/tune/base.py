@@ -56,7 +56,7 @@ class Base:
     may_compile: bool
     """Whether layers may be compiled: the plan compiles nothing and isolates no documents.
 
-    Compiled layers keep masks of documents, which no formula counts."""
+    Compiled layers compute masks of documents, eager ones compute each document alone."""
 
 
 def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:

@@ -44,8 +44,8 @@ recomputation, whether FSDP reshards, sequence parallelism, how attention is com
 loss is computed in chunks, and whether layers are compiled.
 All else stays as the plan has it: model, data, optimizer, tokens per step, and, if it has them,
 tensor-parallel rules, `compile` and `expect`. Models with layers without attention, whose code may loop over
-tokens, are not compiled. Neither are plans that isolate documents: estimates leave out masks that compiled
-layers keep. A plan counts if its peak leaves --margin of the device's memory free, and if it passes
+tokens, are not compiled. Neither are plans that isolate documents: each compiled layer would keep a mask of
+every pair of tokens. A plan counts if its peak leaves --margin of the device's memory free, and if it passes
 `planc check`. Speeds are those of `planc estimate`: an expectation with its interval, and a bound.
 
 MODEL is a directory with a config.json. -o writes one of the plans, with rules by pattern and comments, after
