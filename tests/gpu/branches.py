@@ -102,6 +102,7 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
             "runtime/torch/checkpoint/staging.py::_on_stream",
             "runtime/torch/checkpoint/staging.py::allocate",
             "runtime/torch/checkpoint/staging.py::begin",
+            "runtime/torch/sampling.py::sample",
         ),
     ),
     (

@@ -338,6 +338,7 @@ STEPS: tuple[Step, ...] = (
             _run("one", "stopped", *_SAVES, "--stop-after", "6"),
             _run("one", "stopped", *_SAVES),
             Command(("{planc}", "checkpoint", "verify", "{out}/stopped")),
+            Command(("{planc}", "sample", "{out}/stopped", "import ", "--max-new-tokens", "8")),
         ),
         judge=judges.saved,
         seconds=192,
