@@ -160,7 +160,7 @@ def _evaluations(side: Side) -> str | None:
         f"{every_step(every.pop(op.label)) if op.label in every else 'never'}"
         for op in side.ops(OpenEvaluation)
     ]
-    judged = (f"{op.name} {op.policy}" for op in side.ops(JudgeEvaluations))
+    judged = (f"{op.evaluation} {op.policy}" for op in side.ops(JudgeEvaluations))
     rest = (f"{label}: {every_step(steps)}" for label, steps in every.items())
     return "; ".join((*shares, *rest, *judged)) or None
 

@@ -320,7 +320,7 @@ def _evaluations(bound: BoundPlan) -> Iterator[Evaluate | JudgeEvaluations]:
     for name, block in plan.data.eval.items():
         if block.patience is not None or block.keep_best:
             yield JudgeEvaluations(
-                name=name,
+                evaluation=name,
                 labels=tuple(label for label, of, _ in evaluations(plan) if of == name),
                 patience=block.patience,
                 min_delta=block.min_delta,

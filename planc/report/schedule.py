@@ -79,7 +79,7 @@ def _rows(
         when += ["after the last step"] if saves.at_end else []
         rows.append(("save", f"{' and '.join(when) or 'never'}, keeping the last {saves.keep_last}"))
     rows += [(f"evaluate {op.label}", f"{every_step(op.every_steps)}, and the last") for op in evaluations]
-    rows += [(f"by {op.name}", op.policy) for op in side.ops(JudgeEvaluations)]
+    rows += [(f"by {op.evaluation}", op.policy) for op in side.ops(JudgeEvaluations)]
     rows += [("export", f"at the {op.when}, in {op.dtype}") for op in side.ops(ExportHf)]
     rows += [("export of adapters", f"at the {op.when}") for op in side.ops(ExportAdapter)]
     return [*rows]

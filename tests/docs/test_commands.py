@@ -251,6 +251,7 @@ FILLED = {
     "planc diff RUN PLAN": "planc diff runs/llama llama.plan",
     "planc doctor PLAN --world-size 64": "planc doctor llama.plan --world-size 1",
     "planc report RUN -o FILE": "planc report runs/llama -o page.html",
+    "planc report runs/lr -o lr.html": "planc report runs/llama -o lr.html",
     "planc tune PLAN --gpus 64 --gpu h100": "planc tune llama.plan --gpus 2 --gpu h100 --tokens-per-step 256",
     "planc checkpoint export RUN --hf DIR": "planc checkpoint export runs/llama --hf tuned-again",
 }

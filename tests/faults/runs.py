@@ -176,7 +176,7 @@ def _run_traced(rank: int, world_size: int, plan: Path, run_folder: Path) -> tup
         assert code == 0, code
         raise _Left
 
-    command._leave = leave
+    command.leave = leave
     _redirect(Path(os.devnull))
     injector = inject(run_folder.parents[1], rank=rank)
     with contextlib.suppress(_Left):

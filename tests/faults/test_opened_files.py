@@ -62,7 +62,7 @@ def opened(rank: int, world_size: int, run_folder: Path, arguments: tuple[str, .
         assert code == 0, code
         raise _Left
 
-    command._leave = leave
+    command.leave = leave
     sys.addaudithook(hear)
     with contextlib.suppress(_Left), contextlib.redirect_stdout(io.StringIO()):
         if arguments[0] == "run":

@@ -120,7 +120,12 @@ def _by_words(topic: str) -> str | None:
 
 def _command(topic: str) -> str | None:
     summary = next((command.summary for command in COMMANDS if command.name == topic), None)
-    return f"planc {topic}: {summary}\n`planc {topic} --help` shows its options" if summary else None
+    if summary is None:
+        return None
+    text = f"planc {topic}: {summary}\n`planc {topic} --help` shows its options"
+    # `eval` is a block of plans, too.
+    block = _home(topic) or ""
+    return f"{block.rstrip()}\n\n{text}" if f"\n  {topic} " in block else text
 
 
 def _home(topic: str) -> str | None:

@@ -213,7 +213,7 @@ class JudgeEvaluations(Op):
         "After an evaluation, compares its loss with the best one. The run ends after `patience` evaluations "
         "in a row without improvement."
     )
-    name: Annotated[str, output("data.eval", "evaluations")]
+    evaluation: Annotated[str, output("data.eval", "evaluations")]
     """The evaluation's name in the plan."""
     labels: Annotated[tuple[str, ...], DERIVED]
     """Its parts, one for each source that it takes a share of: the loss is the mean over all their labels."""

@@ -91,9 +91,9 @@ def _best_to_keep(graph: Graph, history: History) -> tuple[KeepBest, ...]:
     """The checkpoints to keep for evaluations that have been done."""
     judges = (op for op in graph.step if isinstance(op, JudgeEvaluations) and op.keep_best)
     return tuple(
-        KeepBest(op.name, op.keep_best, history.evaluated[op.name].data)
+        KeepBest(op.evaluation, op.keep_best, history.evaluated[op.evaluation].data)
         for op in judges
-        if op.name in history.evaluated
+        if op.evaluation in history.evaluated
     )
 
 

@@ -35,12 +35,14 @@ def judge_evaluations(
     of_rank_0 = own if run.launch.rank == 0 else 0.0
     shared = torch.tensor(of_rank_0, dtype=torch.float64, device=run.device)
     loss = float(mesh.sum_over(shared, op.over).item())
-    before, data = history.evaluated.get(op.name), _digest(op, sets)
+    before, data = history.evaluated.get(op.evaluation), _digest(op, sets)
     if before is not None and before.data != data:
-        run.observer.noted(f"the evaluation {op.name} has other data than before: it has no best loss yet")
+        run.observer.noted(
+            f"the evaluation {op.evaluation} has other data than before: it has no best loss yet"
+        )
         before = None
     judged = _judged(op, before, data=data, loss=loss, step=update.step)
-    history = replace(history, evaluated={**history.evaluated, op.name: judged})
+    history = replace(history, evaluated={**history.evaluated, op.evaluation: judged})
     reason = "" if evaluations.early_stop else reason_to_end(op, judged)
     if reason:
         run.observer.noted(f"the run ends early: {reason}")
@@ -64,13 +66,13 @@ def reason_to_end(op: JudgeEvaluations, judged: Evaluated | None) -> str:
         return ""
     by = f" by more than {op.min_delta:g}" if op.min_delta else ""
     best = f"{judged.best:.4f} at step {judged.best_step}" if judged.best is not None else "a finite loss"
-    return f"{op.name} has not improved on {best}{by} in {plural(judged.num_without, 'evaluation')}"
+    return f"{op.evaluation} has not improved on {best}{by} in {plural(judged.num_without, 'evaluation')}"
 
 
 def early_stop(graph: Graph, history: History) -> str:
     """The reason for which the run has ended before its last step; empty if it has not."""
     judges = (op for op in graph.step if isinstance(op, JudgeEvaluations))
-    reasons = (reason_to_end(op, history.evaluated.get(op.name)) for op in judges)
+    reasons = (reason_to_end(op, history.evaluated.get(op.evaluation)) for op in judges)
     return next(filter(None, reasons), "")
 
 
