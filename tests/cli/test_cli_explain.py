@@ -44,8 +44,8 @@ def test_the_lines_of_the_word_come_first_then_where_the_rest_is(
     printed = capsys.readouterr().out.splitlines()
     for found, expected in zip(printed, (f"{block} {{ ... }}", "", *starts), strict=False):
         assert found.startswith(expected)
-    assert printed[-1] == f"`planc explain {block}` shows the whole block"
-    assert len(printed) < 12
+    assert f"`planc explain {block}` shows the whole block" in printed
+    assert len(printed) < (16 if topic == "eval" else 12), "`eval` is a command, too, whose line follows"
 
 
 @pytest.mark.parametrize(
