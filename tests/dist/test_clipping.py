@@ -18,6 +18,7 @@ from tests.dist.pool import run_ranks
 from tests.parity.cases import TP2_DP2, Case, compile_case, make_workspace
 from tests.parity.ranks import Task, train_rank
 from tests.parity.reference import train_reference
+from tests.slow import slow_except
 
 SHAPES: tuple[tuple[tuple[int, ...], Placement], ...] = (((6, 5), Shard(0)), ((7,), Replicate()))
 OPTIONS = {"lr": 0.05, "betas": (0.9, 0.95), "weight_decay": 0.1}
@@ -65,7 +66,7 @@ def test_a_fused_step_clips_the_parts_of_dtensors() -> None:
 
 
 @pytest.mark.parametrize("factor", [FACTOR, 1e-39])
-@pytest.mark.parametrize("implementation", ["fused", "foreach", "for_loop"])
+@pytest.mark.parametrize("implementation", slow_except(["fused", "foreach", "for_loop"], "fused"))
 def test_every_implementation_takes_scaled_gradients(implementation: str, factor: float) -> None:
     """A divisor of 1e39 is no float32. Moments show the scale of a gradient, which a first step hides."""
     options: dict[str, Any] = {"foreach": implementation == "foreach"}
@@ -78,7 +79,7 @@ def test_every_implementation_takes_scaled_gradients(implementation: str, factor
     assert torch.allclose(moment, scaled * 0.1, rtol=2e-6 if factor == FACTOR else 1e-5, atol=0)
 
 
-@pytest.mark.parametrize("implementation", ["fused", "foreach", "for_loop"])
+@pytest.mark.parametrize("implementation", slow_except(["fused", "foreach", "for_loop"], "fused"))
 def test_runs_that_clip_every_step_equal_torchs_clipping(implementation: str, tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path / "workspace")
     settings = (f"optimizer.kind.implementation={implementation}",)

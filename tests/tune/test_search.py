@@ -141,6 +141,7 @@ def test_an_expectation_that_no_plan_meets_leaves_none() -> None:
     assert set(search.notes.values()) == {"world_size would be 8, which breaks `expect`"}
 
 
+@pytest.mark.slow
 def test_less_memory_is_used_where_there_is_less() -> None:
     ample, scarce = (
         search_of("llama-3.1-8b-8-gpus.plan", gpus=8, gib=gib).scored()[0].choice for gib in (300, 30)

@@ -45,6 +45,7 @@ def test_a_pipeline_is_first_where_stages_send_less_than_fsdp() -> None:
     assert check_source(SourceFile("tuned.plan", text), base=PLANS).ok
 
 
+@pytest.mark.slow
 def test_a_schedule_that_defers_gradients_is_tried_where_there_is_memory_for_it() -> None:
     search = search_of_slow_nodes("llama-3.1-8b-8-gpus.plan", gpus=8, tokens=131_072)
     search.device = search.scorer.device = replace(search.device, memory_bytes=200 * 2**30)
