@@ -192,25 +192,9 @@ def _inputs(case: Case, device: str) -> tuple[Tensor, ...]:
 
 
 def _planc(case: Case) -> Attention:
-    if case.before:
-        return lambda query, key, value: attend_to_end(
-            query,
-            key=key,
-            value=value,
-            scale=SCALE,
-            windows=Windows(),
-            window=case.window,
-            softcap=case.softcap,
-        )
-    return lambda query, key, value: plain_attention(
-        query,
-        key=key,
-        value=value,
-        scale=SCALE,
-        windows=Windows(),
-        window=case.window,
-        softcap=case.softcap,
-    )
+    attend: Callable[..., Tensor] = attend_to_end if case.before else plain_attention
+    settings = {"scale": SCALE, "windows": Windows(), "window": case.window, "softcap": case.softcap}
+    return lambda query, key, value: attend(query, key=key, value=value, **settings)
 
 
 def _group_of_one(device: str) -> dist.ProcessGroup:

@@ -21,7 +21,7 @@ from planc.cli.support.arguments import (
     add_run_extensions_argument,
     add_set_argument,
 )
-from planc.cli.support.checkpoints import is_export, newest_of
+from planc.cli.support.checkpoints import add_weights_argument, is_export, newest_of
 from planc.cli.support.exits import CLEAN, UsageError, require_libraries
 from planc.cli.support.streams import quiet_libraries, show_crashes
 from planc.cli.support.terminal import write_view
@@ -57,11 +57,7 @@ has none. Exit codes are those of a run."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "checkpoint",
-        metavar="CHECKPOINT",
-        help="a checkpoint (`step-N`), a run directory for its newest one, or an export",
-    )
+    add_weights_argument(parser)
     parser.add_argument(
         "--plan", type=Path, metavar="PLAN", help="evaluate as this plan does (default: the one that saved)"
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planc.cli.support.arguments import add_output_format_argument
-from planc.cli.support.checkpoints import is_export, newest_of
+from planc.cli.support.checkpoints import add_weights_argument, is_export, newest_of
 from planc.cli.support.exits import CLEAN, UsageError, require_libraries
 from planc.cli.support.export import export, plan_of
 from planc.cli.support.streams import quiet_libraries
@@ -43,11 +43,7 @@ is refused."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "checkpoint",
-        metavar="CHECKPOINT",
-        help="a checkpoint (`step-N`), a run directory for its newest one, or an export",
-    )
+    add_weights_argument(parser)
     parser.add_argument("text", metavar="TEXT", help="the text to continue")
     parser.add_argument(
         "--max-new-tokens", type=_count, default=64, metavar="N", help="most tokens to write (default: 64)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from pathlib import Path
 
 from planc.cli.support.exits import UsageError
@@ -10,6 +11,15 @@ from planc.runtime.checkpoint_format.layout import committed_steps, step_directo
 CHECKPOINT = "a checkpoint (`step-N`) or run directory"
 """The help of an argument that names one."""
 _MAX_LISTED = 20
+
+
+def add_weights_argument(parser: ArgumentParser) -> None:
+    """Add CHECKPOINT, which may be an export: see `is_export` and `newest_of`."""
+    parser.add_argument(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        help="a checkpoint (`step-N`), a run directory for its newest one, or an export",
+    )
 
 
 def root_of(folder: Path) -> Path:
