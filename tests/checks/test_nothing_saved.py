@@ -23,6 +23,7 @@ def test_the_help_mends_it(tmp_path: Path) -> None:
     assert check_plan(write_plan(tmp_path, text=TINY, edits=edits)).diagnostics == ()
 
 
+@pytest.mark.slow
 def test_no_shipped_plan_is_warned_of() -> None:
     for path in canonical_plans():
         assert "P707" not in [one.code.code for one in check_plan(path).diagnostics], path.name

@@ -104,6 +104,7 @@ def test_a_model_that_is_read_for_the_first_time_is_announced_once(tmp_path: Pat
     assert "reading the structure" not in second
 
 
+@pytest.mark.slow
 def test_what_is_waited_for_is_beside_a_spinner_or_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((PLANS / "models/tiny-llama/config.json").read_bytes())
 

@@ -98,6 +98,7 @@ def test_an_op_changes_what_is_trained(scratch: Scratch, unchanged_losses: list[
     assert rounded[1] == pytest.approx(5.5607, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_an_optimizer_trains_as_torchs_own(scratch: Scratch) -> None:
     scratch.apply(recipes.OPTIMIZER)
     kind = "radam(lr = 1e-3, decoupled_weight_decay = true, weight_decay = 0.1)"
@@ -107,6 +108,7 @@ def test_an_optimizer_trains_as_torchs_own(scratch: Scratch) -> None:
     scratch.planc("verify", plan)
 
 
+@pytest.mark.slow
 def test_a_data_source_is_read_as_the_same_text_from_elsewhere(
     scratch: Scratch, unchanged_losses: list[float]
 ) -> None:
@@ -125,6 +127,7 @@ def test_a_schedule_sets_every_steps_rate(scratch: Scratch) -> None:
     assert scratch.losses(plan, name="learning_rate") == [1e-3, 5e-4, 2.5e-4]
 
 
+@pytest.mark.slow
 def test_an_importer_writes_a_plan_that_trains_as_the_config_says(
     scratch: Scratch, unchanged_losses: list[float]
 ) -> None:
@@ -149,6 +152,7 @@ def test_an_importer_writes_a_plan_that_trains_as_the_config_says(
     assert scratch.losses("imported.plan") == unchanged_losses
 
 
+@pytest.mark.slow
 def test_an_inventory_fact_is_probed_saved_and_read_back(scratch: Scratch) -> None:
     sizes = {
         "hidden_size": 32,

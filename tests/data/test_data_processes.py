@@ -55,6 +55,7 @@ def documents(found: Sequence[str]) -> list[Document]:
     return [Document(f"a.jsonl:{place}", text, len(text.encode())) for place, text in enumerate(found, 1)]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("num_processes", [1, 2, 3])
 def test_ids_are_those_of_the_library_in_the_order_of_the_documents(
     tmp_path: Path, num_processes: int
@@ -70,6 +71,7 @@ def test_ids_are_those_of_the_library_in_the_order_of_the_documents(
         assert one.ids.tolist() == reference.encode(text, add_special_tokens=False).ids
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("num_processes", [1, 2, 3])
 def test_masks_are_those_of_the_characters_that_the_template_marks(
     tmp_path: Path, num_processes: int
@@ -155,6 +157,7 @@ def test_the_first_fault_is_reported_whatever_is_read_ahead(tmp_path: Path, num_
             list(encode(source(), tokenizer=tokenizer, bad=BadDocuments(1)))
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_costs_no_document_of_any(tmp_path: Path) -> None:
     """Killed while they work, one after another: what they had is tokenized again."""
     saved(tmp_path)

@@ -183,6 +183,7 @@ def test_what_was_tokenized_is_not_tokenized_again(
     assert not interrupted(tmp_path / "root") and not unfinished(tmp_path / "root")
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("change", ["another file", "a row more in the first", "a row less in the first"])
 def test_a_changed_file_costs_its_own_part(
     change: str, expected: dict[str, bytes], tmp_path: Path, tokenized: list[int]

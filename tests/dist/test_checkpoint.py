@@ -87,6 +87,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return root, per_rank[0]
 
 
+@pytest.mark.sampled(every=2)
 def test_four_ranks_load_it_on_any_mesh(trained: tuple[Path, Digests]) -> None:
     root, expected = trained
     is_tied = "model.lm_head.weight" not in expected

@@ -15,6 +15,7 @@ from tests.patience import WAIT_SECONDS
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [5, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_killed_save_leaves_the_step_before_whole(count: int, tmp_path: Path) -> None:
     command = (sys.executable, "-m", "tests.dist.killed_saves", str(tmp_path), str(count))

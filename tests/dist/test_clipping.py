@@ -79,6 +79,7 @@ def test_every_implementation_takes_scaled_gradients(implementation: str, factor
     assert torch.allclose(moment, scaled * 0.1, rtol=2e-6 if factor == FACTOR else 1e-5, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", slow_except(["fused", "foreach", "for_loop"], "fused"))
 def test_runs_that_clip_every_step_equal_torchs_clipping(implementation: str, tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path / "workspace")

@@ -93,6 +93,7 @@ def trained(folder: Path, *settings: str, run_folder: Path, stop_after: int | No
     return run_ranks(train_rank, graph.world_size, task, init=False)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("mesh", slow_except(MESHES, "dp2 cp2"))
 @pytest.mark.parametrize("packing", [pytest.param("none", marks=pytest.mark.slow), "isolate", "whole"])
 def test_losses_and_evaluations_are_those_of_one_process(
@@ -116,6 +117,7 @@ def test_losses_and_evaluations_are_those_of_one_process(
     assert due == [[], ["held_out"], ["held_out", "few"]]
 
 
+@pytest.mark.slow
 def test_a_conversations_answers_are_the_loss_of_every_mesh(folder: Path, tmp_path: Path) -> None:
     settings = (
         'data.source=chat("talks.jsonl")',

@@ -230,6 +230,7 @@ CASES = (
 )
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "case",
     [pytest.param(one, marks=() if number < 3 else pytest.mark.slow) for number, one in enumerate(CASES)],

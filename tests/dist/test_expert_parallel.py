@@ -260,6 +260,7 @@ def test_experts_on_ranks_train_as_one_process(name: str, mesh: str, root: Path,
     assert_equal(records, by_transformers(graph, folder, batches_of(records)))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("mesh", slow_except(ADJACENT, "ep 2, tp", "ep 2, cp"))
 @pytest.mark.parametrize("name", slow_except(MODELS, "qwen3_moe"))
 def test_experts_next_to_something_else_train_as_one_process(
@@ -357,6 +358,7 @@ def test_experts_that_ranks_cannot_share_equally_are_sharded_by_features(
     assert resumed.first_step == 3 and resumed.states[2] == records[0].states[2]
 
 
+@pytest.mark.slow
 def test_an_export_of_experts_is_what_transformers_loads(root: Path, tmp_path: Path) -> None:
     folder = folder_of(root, "qwen3_moe")
     exporting = (

@@ -74,6 +74,7 @@ def keys(folder: Path) -> set[str]:
         return set(file.keys())
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "one",

@@ -94,6 +94,7 @@ def test_a_tied_model_loads_with_the_logits_of_the_trained_weights(workspace: Pa
     assert sorted(path.name for path in (tmp_path / "export").iterdir()) == ["hf"]
 
 
+@pytest.mark.slow
 def test_a_bfloat16_export_is_the_trained_weights_rounded(workspace: Path, tmp_path: Path) -> None:
     case = Case("TP2·DP2", "", TP2_DP2, settings=("checkpoint.export.hf.dtype=bfloat16",))
     record = train(case, workspace=workspace, run_folder=tmp_path)

@@ -77,6 +77,7 @@ def export(checkpoint: Path, *, model: Path, output: Path, options: tuple[str, .
     )
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", [EXPERTS, UNEVEN], ids=lambda case: case.name)
 def test_a_meshs_checkpoint_has_the_logits_of_the_trained_weights(
     case: Case, workspace: Path, tmp_path: Path

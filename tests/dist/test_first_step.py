@@ -81,6 +81,7 @@ def test_a_first_step_sends_what_is_predicted_and_the_second_is_not_counted(
         assert (one.code, one.message, one.counted) == (None, "", (1,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     slow_except(COMPILED, "TP2 sequence parallel, selective", name=lambda case: case.name),

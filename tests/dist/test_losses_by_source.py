@@ -214,6 +214,7 @@ def parts(step: Sequence[SourceMetrics]) -> list[tuple[str, int, int, float]]:
     return [(one.label, one.tokens, one.labels, one.epoch) for one in step]
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     "name",
     slow_except(
@@ -244,6 +245,7 @@ def test_a_nan_of_one_source_stays_in_it() -> None:
     assert sums.sums[1].isnan().tolist() == [True, False]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", ["dp2 tp2, vocabulary", "pp2 dp2, in chunks"])
 def test_the_sums_are_in_the_collectives_that_a_run_predicts(folder: Path, tmp_path: Path, name: str) -> None:
     for found in run_compared(graph_of(folder, name), folder / "model", tmp_path):

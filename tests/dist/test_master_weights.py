@@ -28,6 +28,7 @@ def trained_norm(workspace: Path, folder: Path, *settings: str) -> Tensor:
     return records[0].final["model.norm.weight"]
 
 
+@pytest.mark.slow
 def test_float32_parameters_take_updates_that_compute_in_bfloat16_does_not_see(
     workspace: Path, tmp_path: Path
 ) -> None:

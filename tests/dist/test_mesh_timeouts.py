@@ -47,6 +47,7 @@ def seconds_until_given_up(rank: int, world_size: int, task: Task) -> float:
     return seconds
 
 
+@pytest.mark.slow
 def test_a_group_of_a_mesh_of_two_dims_gives_up_in_time(tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path / "workspace")
     case = Case("DP2·CP2·TP2", "", {"dp_shard": 2, "cp": 2, "tp": 2})

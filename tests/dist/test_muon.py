@@ -48,6 +48,7 @@ def torchs(rank: int, world_size: int, workspace: Path, scale: str) -> dict[str,
     return {name: parameter.detach() for name, parameter in named.items()}
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("scale", ["original", "match_rms_adamw"])
 @pytest.mark.parametrize(
     "mesh", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MESHES]

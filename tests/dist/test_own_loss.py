@@ -54,6 +54,7 @@ def reference(workspace: Path) -> Callable[[str], Training]:
     return lambda model: train_reference(model, workspace=workspace, value=focal_by_hand)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "case",
     slow_except(CASES, "TP2·DP2", "TP2·DP2 chunks", name=lambda case: case.name),

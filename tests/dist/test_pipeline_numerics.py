@@ -52,6 +52,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_workspace(tmp_path_factory.mktemp("numerics") / "workspace")
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", PLACES)
 def test_the_first_layer_with_nan_in_its_outputs_is_named(name: str, workspace: Path) -> None:
     case, rank, layer, stage = PLACES[name]

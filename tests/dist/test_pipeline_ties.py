@@ -121,7 +121,7 @@ def train(case: Case, *, workspace: Path, run_folder: Path, more: str = "") -> l
     return run_ranks(train_rank, case.world_size, task, init=False)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_both_ends_train_one_weight(case: Case, workspace: Path, alone: Training, tmp_path: Path) -> None:
     records = train(case, workspace=workspace, run_folder=tmp_path, more=COMPARED)
@@ -176,6 +176,7 @@ def test_a_checkpoint_has_a_tied_weight_once(workspace: Path, tmp_path: Path) ->
         saved = records[0].states[NUM_STEPS]
 
 
+@pytest.mark.slow
 def test_an_export_has_a_tied_weight_once(workspace: Path, tmp_path: Path) -> None:
     more = SAVED.replace("}", '  export "hf" {\n    when = end\n  }\n}')
     final = train(FSDP, workspace=workspace, run_folder=tmp_path, more=more)[0].final
@@ -187,7 +188,7 @@ def test_an_export_has_a_tied_weight_once(workspace: Path, tmp_path: Path) -> No
         assert "lm_head.weight" not in file.keys()  # noqa: SIM118  # it is not a mapping
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("case", COUNTED, ids=lambda case: case.name)
 def test_the_first_step_sends_what_the_estimate_has(case: Case, workspace: Path, tmp_path: Path) -> None:
     graph = compiled(case, workspace=workspace)

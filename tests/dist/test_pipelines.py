@@ -71,6 +71,7 @@ def train(case: Case, *, workspace: Path, run_folder: Path) -> list[Record]:
     return run_ranks(train_rank, case.world_size, task, init=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", PIPELINES, ids=lambda case: case.name)
 def test_a_pipeline_with_weights_from_files_trains_as_one_process(case: Case, workspace: Path) -> None:
     row = parity(case, workspace=workspace, reference=train_reference(case.model, workspace=workspace))
@@ -101,6 +102,7 @@ def test_a_checkpoint_goes_from_mesh_to_mesh_bit_for_bit(workspace: Path, tmp_pa
             assert record.states[NUM_STEPS] == records[0].states[NUM_STEPS]
 
 
+@pytest.mark.slow
 def test_an_export_of_a_pipeline_has_every_stage(workspace: Path, tmp_path: Path) -> None:
     case = replace(PP2_TP2, settings=("checkpoint.export.hf.when=end",))
     final = train(case, workspace=workspace, run_folder=tmp_path)[0].final
@@ -134,7 +136,7 @@ SCHEDULED = [
 """P320 is about what is left out."""
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize(("feature", "schedule"), SCHEDULED)
 def test_a_feature_computes_in_stages_what_it_does_in_one_process_bit_for_bit(
     feature: str, schedule: str, workspace: Path, tmp_path: Path
@@ -208,6 +210,7 @@ HELD = {
 """Cases by schedule, of eight or four micro-batches."""
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", HELD)
 def test_no_rank_holds_more_messages_than_the_graph_has(name: str, workspace: Path, tmp_path: Path) -> None:
     case = HELD[name]
@@ -279,7 +282,7 @@ COUNTED = (
 )
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("cell", COUNTED, ids=lambda cell: cell.name)
 def test_the_first_step_sends_what_the_estimate_has_for_each_pp_rank(cell: Cell, tmp_path: Path) -> None:
     workspace = cells.make_workspace(tmp_path / "workspace")

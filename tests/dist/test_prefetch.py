@@ -56,6 +56,7 @@ def gathered_by_layer(rank: int, world_size: int, task: Task) -> tuple[list[int]
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [2, 3])
 def test_units_are_gathered_ahead(ahead: int, workspace: Path, tmp_path: Path) -> None:
     case = Case("DP2", "", {"dp_shard": 2}, model="llama-deep", settings=(f"fsdp.prefetch={ahead}",))

@@ -94,7 +94,7 @@ SHAPES: tuple[tuple[str, dict[str, int]], ...] = (
 )
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("shape", "mesh"), SHAPES)
 def test_gradients_and_weights_are_the_same_bits(
     shape: str, mesh: dict[str, int], workspace: Path, tmp_path: Path

@@ -203,6 +203,7 @@ def graph_of(case: Case, *, workspace: Path, more: str = "") -> Graph:
     return replace(checked.graph, step=tuple(step))
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("case", (*CASES, COMPILED), ids=lambda case: case.name)
 def test_replicas_with_a_message_for_each_layer_train_as_one_process(
     case: Case, workspace: Path, tmp_path: Path

@@ -118,6 +118,7 @@ def test_initial_weights_have_the_models_own_distribution(workspace: Path) -> No
     assert all(torch.all(p == 1) for name, p in model.named_parameters() if "norm" in name)
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     ("model_name", "max_shard_size", "num_files"),
     [("llama", "5GB", 1), ("llama", "100KB", 5), ("llama-tied", "5GB", 1), ("llama-tied", "100KB", 4)],
@@ -229,6 +230,7 @@ def count_bytes_rank(rank: int, world_size: int, task: Task) -> tuple[int, int]:
     return sum(taken), held
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "case",
     [

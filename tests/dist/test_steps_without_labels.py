@@ -138,7 +138,7 @@ def by_hand(folder: Path, samples: list[tuple[int, ...]]) -> tuple[dict[str, Ten
     return {name: one.detach() for name, one in model.named_parameters()}, tokens, losses
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_every_mesh_goes_on_as_a_loop_by_hand(folder: Path, tmp_path: Path, mesh: str) -> None:
     record = trained(folder, *MESHES[mesh], run_folder=tmp_path)[0]
@@ -156,6 +156,7 @@ def test_every_mesh_goes_on_as_a_loop_by_hand(folder: Path, tmp_path: Path, mesh
         assert difference.max() < 1e-3
 
 
+@pytest.mark.slow
 def test_a_guard_lets_it_pass_and_remembers_nothing_of_it(folder: Path, tmp_path: Path) -> None:
     settings = ("guard.nonfinite=stop", "guard.loss_spike=stop(window = 5 steps)")
     guarded = trained(folder, *settings, run_folder=tmp_path / "guarded")[0]

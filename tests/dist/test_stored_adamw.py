@@ -76,6 +76,7 @@ def plainly(rank: int, world_size: int, workspace: Path) -> dict[str, Tensor]:
 MESH = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MESHES]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("mesh", MESH)
 def test_eight_bits_are_the_definition_on_every_mesh(mesh: str, workspace: Path, tmp_path: Path) -> None:
     found = trained(workspace, tmp_path / "run", kind=EIGHT, **MESHES[mesh])
@@ -83,6 +84,7 @@ def test_eight_bits_are_the_definition_on_every_mesh(mesh: str, workspace: Path,
     assert [name for name, weight in expected.items() if not torch.equal(found[name], weight)] == []
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("kind", [EIGHT, BF16], ids=["8 bits", "bfloat16"])
 @pytest.mark.parametrize("mesh", MESH)
 def test_every_mesh_stores_the_same_bits(mesh: str, kind: str, workspace: Path, tmp_path: Path) -> None:

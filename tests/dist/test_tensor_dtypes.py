@@ -99,6 +99,7 @@ def others_of(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["random", "pretrained"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("model", MODELS)

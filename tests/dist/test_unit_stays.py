@@ -70,6 +70,7 @@ def gathered_in_graph(pipeline: Pipeline, rank: int) -> Gathered:
     return found
 
 
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("units", ["one layer", "mlp", "norms, attention and mlp"])
 def test_units_are_gathered_when_the_graph_says(

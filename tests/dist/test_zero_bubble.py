@@ -217,7 +217,7 @@ def differences(
             yield f"the last {name}"
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("name", CASES)
 def test_every_gradient_of_three_steps_is_that_of_one_process(
     name: str, workspace: Path, tmp_path: Path
@@ -228,6 +228,7 @@ def test_every_gradient_of_three_steps_is_that_of_one_process(
     assert [*differences(records, tmp_path, steps, final)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("unit", ["unit", "unit(reshard_after_forward = false)"])
 def test_gradients_are_summed_in_the_reduce_dtype_as_those_of_1f1b(

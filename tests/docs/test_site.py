@@ -19,7 +19,10 @@ from planc.show.reference import topics
 from tests.docs.pages import DOCS, ROOT
 from tests.patience import WAIT_SECONDS
 
-pytestmark = pytest.mark.skipif(find_spec("sphinx") is None, reason="sphinx is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("sphinx") is None, reason="sphinx is not installed"),
+]
 
 NEEDED = ("planc", "plans", "tests", "examples", "grammar", "README.md", "REFERENCE.md")
 """What pages include and link to."""
@@ -50,12 +53,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.mark.slow
 def test_every_code_has_its_page(site: Path) -> None:
     assert sorted(page.stem for page in (site / "errors").glob("P*.html")) == list(pages())
 
 
-@pytest.mark.slow
 def test_every_command_has_its_page(site: Path) -> None:
     found = {page.stem for page in (site / "reference" / "commands").glob("*.html")}
     assert found == {"index", *(command.name for command in COMMANDS)}

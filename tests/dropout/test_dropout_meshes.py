@@ -116,7 +116,7 @@ def require_parity(case: Case, reference: Reference) -> None:
     assert {name: error for name, error in found.items() if not error <= LIMIT} == {}
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
 def test_a_mesh_drops_what_one_process_drops(case: Case, reference: Reference) -> None:
     require_parity(case, reference)

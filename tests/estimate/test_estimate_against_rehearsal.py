@@ -41,6 +41,7 @@ def test_the_closed_form_is_what_is_rehearsed(variant: Variant) -> None:
     assert_agrees(compare(variant))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant", named(SHARDINGS, "FSDP 8, ZeRO-2, 4 micro steps"), ids=lambda variant: variant.name
 )
@@ -50,6 +51,7 @@ def test_whole_parameters_and_gradients_hold_what_is_estimated(variant: Variant)
     assert abs(found.error) <= KEPT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant", named(COMPILED, "FSDP 8, TP 4, compiled"), ids=lambda variant: variant.name
 )
@@ -58,6 +60,7 @@ def test_compiled_layers_keep_what_the_partitioner_leaves(variant: Variant) -> N
     assert_agrees(compare(variant))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant", named(OFFLOADED, "FSDP 8, TP 4, offloaded"), ids=lambda variant: variant.name
 )
@@ -101,6 +104,7 @@ CHUNKED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", named(CHUNKED, "FSDP 8, tied"), ids=lambda variant: variant.name)
 def test_a_loss_in_chunks_holds_what_is_estimated(variant: Variant) -> None:
     assert abs(compare(variant).held_error) <= HELD
@@ -131,6 +135,7 @@ GAPS_BY_SCHEDULE = {"gpipe": 0.10, "one_f_one_b": 0.10, "zero_bubble": 0.13, "in
 """How far the estimate is below what is reserved, at most: by the gaps between blocks of micro-batches."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant", named(PIPELINES, "zero_bubble, FSDP 8, stage 3"), ids=lambda variant: variant.name
 )

@@ -60,6 +60,7 @@ def test_what_is_sent_when_due_is_what_is_estimated(case: Case, workspace: Path,
         assert +sent == found, op
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "case",
     [

@@ -135,6 +135,7 @@ def held_error(
     return compare_text(name, text, base=folder).held_error
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     "name", slow_except(CONFIGS, "gelu_new", "norms in float32", "fused projection", "own scores")
 )
@@ -142,6 +143,7 @@ def test_what_is_measured_of_them_is_held(tmp_path: Path, name: str) -> None:
     assert abs(held_error(tmp_path, name)) <= HELD
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "model_type",
     slow_except(

@@ -131,7 +131,7 @@ def assert_exact(compared: Compared) -> None:
     assert all(one <= most for rank in states for one, most in zip(rank, estimated, strict=True))
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
 def test_collectives_and_states_are_those_of_a_run(case: Case, workspace: Path, tmp_path: Path) -> None:
     graph = compile_case(case, workspace=workspace)

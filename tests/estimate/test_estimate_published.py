@@ -36,6 +36,7 @@ def test_published_peaks_are_met() -> None:
     assert min(others) >= -0.08
 
 
+@pytest.mark.slow
 def test_published_peaks_are_met_by_what_estimate_prints() -> None:
     errors = errors_of(printed())
     assert len(errors) == 25
@@ -44,6 +45,7 @@ def test_published_peaks_are_met_by_what_estimate_prints() -> None:
     assert [*confusion(printed()).values()] == [25, 0, 0, 7]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("found", "words"), [(printed, "as it prints them"), (scores, "adjusted")])
 def test_the_documentation_has_both_errors(found: Callable[[], tuple[Score, ...]], words: str) -> None:
     sizes = [abs(error) for error in errors_of(found())]
@@ -64,6 +66,7 @@ def test_an_estimate_of_another_run_misses() -> None:
     assert min(wrong.values()) > 4 * mean_error(scores())
 
 
+@pytest.mark.slow
 def test_rules_of_thumb_miss_by_more() -> None:
     others = {name: mean_error(found) for name, found in baselines()}
     assert len(others) == 2

@@ -25,6 +25,7 @@ from tests.estimate.published_speed import FITTED, errors_of, fit, scores
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_intervals_hold_for_a_trainer_that_no_fit_has_seen() -> None:
     """Not for two runs of nanotron's lowest MFU, 5 and 15 %."""
     found = scores(elsewhere())

@@ -23,6 +23,7 @@ from tests.estimate.published_speed import (
 )
 
 
+@pytest.mark.slow
 def test_rows_that_no_fit_has_seen_are_met() -> None:
     found = scores(used_to("score"))
     assert len(found) == 19

@@ -54,6 +54,7 @@ def plan_for(
     return first_plan(brief, inventory, models)
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(
     "folder", slow_except(MODELS, *QUICK, name=lambda path: path.name), ids=lambda path: path.name
 )
@@ -67,6 +68,7 @@ def test_a_first_plan_is_sound_and_formatted(folder: Path) -> None:
     assert format_source(SourceFile("new.plan", written.text))[0] == written.text
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("purpose", Purpose)
 def test_every_purpose_has_a_plan_on_devices_and_on_cpus(purpose: Purpose) -> None:
     """Layers are compiled on devices alone, and not those of chats, which are isolated documents."""
@@ -82,6 +84,7 @@ def test_a_model_that_only_its_own_attention_computes_says_so_in_its_plan() -> N
     assert "fused attention is refused (P708)" in text and "attention = eager" in text
 
 
+@pytest.mark.slow
 def test_a_first_plan_can_be_searched_from() -> None:
     """`expect` holds sizes in bytes, which a search writes into every plan that it tries."""
     folder = PLANS / "models" / "tiny-llama"
@@ -95,6 +98,7 @@ def test_a_first_plan_can_be_searched_from() -> None:
     assert search.proposals()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["h100", "cpu"])
 def test_a_first_plan_holds_on_other_meshes_and_devices(gpu: str) -> None:
     """What it expects is what a resumption on another mesh keeps, and a search for another size."""
@@ -112,6 +116,7 @@ def test_a_first_plan_holds_on_other_meshes_and_devices(gpu: str) -> None:
     assert Search(base, models, folder.parent, scorer, device, 8, 16).proposals()
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-mamba", "tiny-llama4"])
 def test_conversations_do_not_share_sequences_where_attention_cannot_keep_them_apart(name: str) -> None:
     """GPT-2 has dropout, so its own code computes attention, which knows no documents."""

@@ -171,6 +171,7 @@ def test_too_few_tokens_for_the_devices_name_their_flag(
     assert "expect" not in err
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_what_the_search_waits_for(folder: Path) -> None:
     shown = plain(at_terminal(("new", "mine", *GIVEN), columns=120, cwd=folder))
     assert "searching plans of mine for 4 x h100" in shown and "wrote mine.plan" in shown
@@ -337,6 +338,7 @@ def test_prompts_and_completions_are_conversations(folder: Path) -> None:
     assert 'source = chat("chats.jsonl")' in (folder / "mine.plan").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_conversations_may_be_in_columns_and_compressed(folder: Path) -> None:
     chats(folder, *[{"conversations": TALK}] * 9)
     content = (folder / "chats.jsonl").read_bytes()

@@ -117,7 +117,6 @@ def _case(case: Case) -> Step:
         gib=_RANK_GIB * case.num_ranks,
         cores=case.num_ranks,
         needs=(case.reference,),
-        is_quick=case.name == "tp",
     )
 
 

@@ -19,6 +19,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_workspace(tmp_path_factory.mktemp("orders") / "workspace")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_every_op_of_a_step_that_computes_has_one_place(name: str, workspace: Path) -> None:
     found = [what for what, other in orders(PLANS[name].graph(workspace)) if not verify(other)]

@@ -60,6 +60,7 @@ def test_modules_of_layers_that_do_not_run_have_an_equal_that_does(stack: nn.Mod
     assert found == {f"layers.{index}.linear" for index in range(1, NUM_LAYERS - 2)}
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("model_type", ["llama", "bloom", "gemma3_text", "deepseek_v3", "stablelm"])
 def test_layers_that_do_not_run_change_nothing(
     model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -22,6 +22,7 @@ MODELS = {
 WITHOUT = {"afmoe": "expert_bias", "deepseek_v32": "indexer"}
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("model_type", MODELS)
 def test_they_are_those_that_backward_leaves_without(model_type: str, tmp_path: Path) -> None:
     architecture = MODELS[model_type]

@@ -58,6 +58,7 @@ def test_ordinary_positions_are_found(model_type: str, tmp_path: Path) -> None:
         assert probe(write(tmp_path, model_type=model_type)).positions == ORDINARY
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("model_type", "fields"),
     [

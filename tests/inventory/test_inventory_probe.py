@@ -334,6 +334,7 @@ def test_a_mask_that_the_model_cannot_do_without_is_an_extra(write_config: Confi
     assert "attention_mask" in extras
 
 
+@pytest.mark.slow
 def test_keys_that_are_not_those_of_the_tokens_are_an_extra(tmp_path: Path) -> None:
     config = tiny_config("deepseek_v4", "DeepseekV4ForCausalLM")
     (tmp_path / "config.json").write_text(json.dumps(config))

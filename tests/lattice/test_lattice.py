@@ -100,7 +100,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_workspace(tmp_path_factory.mktemp("lattice") / "workspace")
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("cell", QUICK, ids=lambda cell: cell.name)
 def test_a_cell_trains_as_one_process(cell: Cell, workspace: Path) -> None:
     (row,) = measure((cell,), workspace=workspace)
@@ -127,6 +127,7 @@ def _die_in_backward(state: State, op: Op, position: Position) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_fails_its_cell_and_no_other(workspace: Path) -> None:
     """As one does that reads memory which FSDP has freed."""
     cell = Cell(Mesh(1, 1, 1, 2))

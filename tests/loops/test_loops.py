@@ -13,6 +13,7 @@ from tests.loops.pairs import CONSUMERS, PRODUCERS, pairs, prepared
 QUICK = ("new on CPUs", "import")
 
 
+@pytest.mark.slow
 def test_quick_pairs_of_commands_fit(tmp_path: Path) -> None:
     tried = list(pairs(prepared(tmp_path), quick=True, producers=QUICK))
     assert {pair.problem for pair in tried} == {""}, tried

@@ -84,6 +84,7 @@ def trained(folder: Path, run: Path, before_op: BeforeOp | None = None) -> list[
     return run_ranks(train_rank, 1, Task(graph, folder, run, before_op), init=False)
 
 
+@pytest.mark.slow
 def test_far_positions_train_as_transformers_has_them(
     folder: Path, reference: Measured, tmp_path: Path
 ) -> None:
@@ -99,6 +100,7 @@ def round_frequencies(state: State, op: Op, position: Position) -> None:
                 buffer.copy_(buffer.to(torch.bfloat16))
 
 
+@pytest.mark.slow
 def test_rounded_frequencies_are_beyond_what_bfloat16_does(
     folder: Path, reference: Measured, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_a_tiny_config_keeps_every_kind_of_layer() -> None:
     assert config["num_hidden_layers"] == len(config["layer_types"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", slow_except(SAMPLE, "gpt_oss"))
 def test_a_row_of_the_table_still_holds(model_type: str) -> None:
     start_server()
@@ -86,6 +87,7 @@ def test_every_tensor_begins_and_trains_as_transformers_has_it(model_type: str) 
     require_equal(model_type, columns=("random", "one", "one bfloat16", "fsdp bfloat16"))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("model_type", slow_except(TIED_BIASES, "bert", "roberta"))
 def test_a_bias_with_two_names_is_added_once(model_type: str) -> None:
     require_equal(model_type, columns=("fsdp", "tp", "solve"))
@@ -140,6 +142,7 @@ ROPES: Mapping[str, Mapping[str, object]] = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("kind", slow_except(ROPES, "llama3", "longrope"))
 def test_scaled_frequencies_are_those_of_transformers(kind: str) -> None:
     rope = {"rope_type": kind, "rope_theta": 10_000.0, **ROPES[kind]}

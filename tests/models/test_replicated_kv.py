@@ -75,6 +75,7 @@ NORMS_IN_FLOAT32 = ("qwen3", "gemma3_text")
 IN_CI = ("2 heads on 4 ranks", "fused")
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", slow_except(CASES, *IN_CI))
 def test_replicated_heads_train_as_one_process_does(name: str, folder: Path) -> None:
     model, column, tp = CASES[name]
@@ -122,6 +123,7 @@ RULES = {
 }
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", RULES)
 def test_only_heads_that_ranks_can_share_are_legal(name: str, folder: Path) -> None:
     tp, keys, values, queries, code = RULES[name]

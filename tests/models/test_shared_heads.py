@@ -122,6 +122,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("model_type", slow_except((*RULES, *FUSED), "opt", "gpt2"))
 def test_shared_heads_train_as_one_process_does(model_type: str, folder: Path) -> None:
@@ -214,7 +215,7 @@ def test_arguments_by_head_that_are_not_cut_do_not_go_unseen(argument: str, fold
     assert error > 1e-3
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(
     ("model_type", "written", "code"),
     [

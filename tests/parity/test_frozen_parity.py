@@ -138,6 +138,7 @@ def assert_trains_as_one_process(case: Case, *, workspace: Path) -> None:
     assert all(torch.equal(first.final[name], reference.initial[name]) for name in kept)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
 def test_a_mesh_trains_what_is_not_frozen_as_one_process(case: Case, workspace: Path) -> None:
     assert_trains_as_one_process(case, workspace=workspace)

@@ -153,7 +153,7 @@ def check_parity(one: Styled, folder: Path) -> None:
     assert [found[item] for item in EQUAL if not found[item].ok] == []
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("one", QUICK, ids=lambda one: f"{one.model_type} {one.name}")
 def test_a_model_under_its_styles_trains_as_one_process(one: Styled, tmp_path: Path) -> None:
     check_parity(one, tmp_path)
@@ -177,7 +177,7 @@ def test_a_module_sums_its_gradient_unless_the_nearest_container_does(tmp_path: 
         assert [edge.backward for edge in found] == [Transfer.ALL_REDUCE]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("one", QUICK, ids=lambda one: f"{one.model_type} {one.name}")
 def test_a_model_under_its_styles_sends_what_is_estimated(one: Styled, tmp_path: Path) -> None:
     bound, graph = compiled(one, tmp_path)
@@ -210,6 +210,7 @@ def test_divided_experts_resume_whole_and_whole_ones_divided(workspace: Path) ->
     assert rows[0].same_bits
 
 
+@pytest.mark.slow
 def test_divided_experts_are_exported_whole(workspace: Path, tmp_path: Path) -> None:
     case = experts_on("TP2", {"tp": 2}, "checkpoint.export.hf.when=end", "checkpoint.save_last=false")
     task = Task(compile_case(case, workspace=workspace), workspace, tmp_path)

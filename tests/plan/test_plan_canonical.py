@@ -34,6 +34,7 @@ def test_a_canonical_plan_says_what_it_is_for(path: Path) -> None:
     assert purpose(path).endswith(".")
 
 
+@pytest.mark.slow
 def test_the_table_of_plans(match_golden: Callable[[Path, str], None]) -> None:
     match_golden(PLANS / "README.md", readme())
 
@@ -56,6 +57,7 @@ def test_there_are_meshes_of_every_number_of_dims(size: int) -> None:
     assert any(sum(plan.mesh.size(mesh_dim) > 1 for mesh_dim in MeshDim) == size for plan in plans())
 
 
+@pytest.mark.slow
 def test_every_rotation_has_a_plan() -> None:
     rotations = {plan.context_parallel.rotate.value for plan in plans() if plan.context_parallel}
     assert rotations == {"ring", "allgather", "ulysses"}

@@ -42,6 +42,7 @@ def test_a_clean_up_that_waits_for_the_same_fails_too(
             process.kill()
 
 
+@pytest.mark.slow
 def test_one_that_hears_no_signal_ends_its_process_alone(tmp_path: Path) -> None:
     """As inside a library that waits without returning to Python; xdist starts another process."""
     (tmp_path / "test_suite.py").write_text(

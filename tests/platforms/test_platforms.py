@@ -15,7 +15,8 @@ import pytest
 
 from tests.patience import WAIT_SECONDS
 from tests.platforms.commands import COMMANDS, ROOT, Command
-from tests.slow import slow_except
+
+pytestmark = pytest.mark.slow
 
 LACKS: Mapping[str, tuple[str, ...]] = {
     "windows": ("posix",),
@@ -80,8 +81,7 @@ def problem(command: Command, found: Mapping[str, Any], *, lacks: frozenset[str]
     return "" if found["code"] in wanted else f"{command.line}: {found['code']}: {err[-400:]}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("environment", slow_except(LACKS, *_WHOLE))
+@pytest.mark.parametrize("environment", LACKS)
 def test_every_command_works_or_says_what_it_needs(environment: str, made: Path, tmp_path: Path) -> None:
     lacks = frozenset(LACKS[environment])
     every = COMMANDS if environment in _WHOLE else [one for one in COMMANDS if one.needs]
@@ -96,7 +96,7 @@ QUICK = tuple(one for one in COMMANDS if not one.needs)
 """The commands that need no library beyond planc's own."""
 
 
-@pytest.mark.parametrize("encoding", slow_except(["cp1252", "ascii", "cp437"], "ascii"))
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "cp437"])
 def test_output_reaches_streams_that_lack_its_characters(encoding: str, made: Path, tmp_path: Path) -> None:
     """As on a Windows console, or in a container without a locale: files are UTF-8 all the same."""
     locale = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}

@@ -54,6 +54,7 @@ def error_of(
     return worst_error(planc_step(found.graph, base=folder), expected)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("model_type", "mesh", "packing"),
     [("roberta", "one", "attend"), ("camembert", "one", "isolate"), ("roberta", "cp", "isolate")],
@@ -87,7 +88,7 @@ def test_attention_of_the_models_own_trains_equal(model_type: str, mesh: str, tm
     assert found < TOLERANCE
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("model_type", HALVES)
 def test_a_model_that_counts_its_tokens_is_refused_where_they_are_not(
     model_type: str, tmp_path: Path

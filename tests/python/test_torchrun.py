@@ -37,6 +37,7 @@ def losses(folder: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_script_of_ones_own_runs_a_plan_twice_and_its_ranks_agree_to_stop(
     plan: Path, tmp_path: Path
 ) -> None:

@@ -149,6 +149,7 @@ def test_layers_that_are_treated_unlike_are_kinds_of_their_own(deep_workspace: P
     assert_same_figures(short, whole)
 
 
+@pytest.mark.slow
 def test_units_of_several_layers_run_whole(deep_workspace: Path) -> None:
     text = plan_text(Case("DP4", "", {"dp_shard": 4}, model=DEEP))
     unit = '["model.layers.0", "model.layers.1"] -> unit\n  "model.layers.{2..6}" -> unit'

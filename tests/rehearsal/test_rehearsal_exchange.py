@@ -14,6 +14,7 @@ from planc.source import SourceFile
 from tests.plans import PLANS, QUICKSTART
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("backend", ["gloo", "nccl", "auto"])
 def test_a_change_of_the_divided_dimension_is_an_exchange(backend: str) -> None:

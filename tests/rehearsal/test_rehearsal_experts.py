@@ -61,12 +61,14 @@ def rehearsed(checked: Checked, base: Path) -> Rehearsal:
     return rehearse(checked.graph, base=base)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_experts_are_rehearsed_in_every_dtype(tmp_path: Path, dtype: str) -> None:
     checked = checked_plan(tmp_path, model=MODELS / "tiny-qwen3-moe", layers="model.layers.*", dtype=dtype)
     assert rehearsed(checked, tmp_path).failures == ()
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("name", "loss"), [("tiny-qwen3-moe", "switch(over = step)"), ("tiny-deepseek-v3", "bias")]
 )
@@ -87,6 +89,7 @@ def test_balance_is_rehearsed_on_fewer_layers(tmp_path: Path, name: str, loss: s
 RECOMPUTED = 'activation_checkpoint {{ "transformer.blocks.*" -> {} }}\n'
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("more", ["", RECOMPUTED.format("full"), RECOMPUTED.format("selective")])
 def test_experts_that_are_looped_over_are_rehearsed(tmp_path: Path, more: str) -> None:
     checked = checked_plan(tmp_path, model=written(tmp_path, DBRX), layers="transformer.blocks.*", more=more)
@@ -95,6 +98,7 @@ def test_experts_that_are_looped_over_are_rehearsed(tmp_path: Path, more: str) -
     assert rehearsal.measured is not None
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("model_type", "architecture", "layers"),
     [

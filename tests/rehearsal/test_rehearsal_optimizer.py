@@ -19,6 +19,7 @@ def update_peak(kind: str, *, workspace: Path) -> dict[str, int]:
     return dict(segment.parts)
 
 
+@pytest.mark.slow
 def test_few_bits_are_held_for_moments(workspace: Path) -> None:
     """Two codes of a byte and two scales for 16 columns, beside weights of four bytes; norms are few."""
     parts = update_peak("adamw_8bit(lr = 1e-3, block = 16)", workspace=workspace)
@@ -26,6 +27,7 @@ def test_few_bits_are_held_for_moments(workspace: Path) -> None:
     assert parts["optimizer"] > 0
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     ("kind", "kept", "made"),
     [

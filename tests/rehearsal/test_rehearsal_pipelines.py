@@ -87,6 +87,7 @@ def graph_of(name: str, workspace: Path, *, tokens: str = "") -> Graph:
     return checked.graph
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", slow_except(CASES, "pp 4", "tp, interleaved", "tied"))
 def test_every_stage_is_rehearsed_and_the_fullest_sends_and_holds_what_is_estimated(
     name: str, workspace: Path, tmp_path: Path
@@ -110,6 +111,7 @@ def test_every_stage_is_rehearsed_and_the_fullest_sends_and_holds_what_is_estima
     assert 0.95 < measured.reserved_bytes / predicted.memory.peak.num_bytes < most
 
 
+@pytest.mark.slow
 def test_what_fails_on_a_later_stage_alone_is_found(workspace: Path) -> None:
     """Rules see this one before; the last layer is broken behind their back."""
     graph = graph_of("tp, interleaved", workspace)
@@ -127,6 +129,7 @@ def _with_a_broken_last_layer(op: AnyOp) -> tuple[AnyOp, ...]:
     return replace(op, modules=tuple(others)), replace(op, modules=(last,), edges=whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_except(["pp 4", STAY_GATHERED], STAY_GATHERED))
 def test_a_round_in_the_middle_is_like_those_that_are_left_out(
     name: str, workspace: Path, monkeypatch: pytest.MonkeyPatch

@@ -55,6 +55,7 @@ def run(id: str, *paths: str, environment: dict[str, str]) -> subprocess.Complet
     )
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("id", ["planc-fmt", "planc-check"])
 def test_hook_passes_over_the_plans_that_ship_without_torch(id: str, without_torch: dict[str, str]) -> None:
     result = run(id, *selected(id), environment=without_torch)

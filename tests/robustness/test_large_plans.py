@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from planc.api import MAX_FINDINGS, check_source
 from planc.graph.graph import plan_hash
 from planc.source import SourceFile
@@ -25,6 +27,7 @@ def test_a_line_for_every_module_means_what_patterns_mean() -> None:
     assert None not in graphs
 
 
+@pytest.mark.slow
 def test_a_slip_on_every_line_gives_as_many_findings_as_anybody_reads() -> None:
     text = LARGE.replace('proj"', 'prooj"')
     checked = check_source(SourceFile("x.plan", text), base=PLANS)

@@ -40,6 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> TokenizerFiles:
     return read_tokenizer(folder.name, base=folder.parent, end_of_document=None)
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_template_is_refused_in_little_time_and_memory(name: str, files: TokenizerFiles) -> None:
     hostile = replace(files, chat_templates={"default": ChatTemplate("here", HOSTILE[name], {})})
@@ -70,6 +71,7 @@ def test_a_real_template_writes_what_transformers_writes(name: str, starts_answe
     assert rendered(REAL[name], starts_answer=starts_answer) == expected[0]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", REAL)
 def test_long_conversations_are_allowed_what_they_need(name: str, files: TokenizerFiles) -> None:
     many = [one for _ in range(2000) for one in TALK[1:3]]

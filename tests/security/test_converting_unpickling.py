@@ -55,6 +55,7 @@ def test_a_command_unpickles_nothing(
     assert not (folder / "marker").exists()
 
 
+@pytest.mark.slow
 def test_plain_dcp_is_unpickled_in_another_process_only(tmp_path: Path) -> None:
     plain = save_plainly({"model": {"w": [1, 2]}}, tmp_path / "plain")
     audit = tmp_path / "audit"

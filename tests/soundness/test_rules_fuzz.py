@@ -50,6 +50,7 @@ def sets(tmp_path: Path) -> Sets:
     return Sets(loads(text), "tiny-llama", tmp_path)
 
 
+@pytest.mark.slow
 def test_a_seed_draws_the_same_sets_and_a_good_share_is_accepted(sets: Sets) -> None:
     accepted, num_refused, _ = sets.drawn(Random("3"), num_sets=12)
     assert sets.drawn(Random("3"), num_sets=12)[0] == accepted

@@ -37,6 +37,7 @@ def holes(results: list[Result]) -> list[str]:
     return [told(one) for one in results if class_of(one, "static") == HOLE]
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("plan", RIGHT_PLANS.values(), ids=RIGHT_PLANS.keys())
 def test_a_right_plan_is_accepted(plan: RightPlan, workshop: Workshop) -> None:
     path = workshop.write(plan.name.replace(" ", "-"), Edited(plan.draft, plan.config, plan.name))

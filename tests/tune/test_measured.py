@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from planc.inventory.load import save_inventory
 from tests.tune.cpu_device import Peaks
 from tests.tune.measured import MODELS, NUM_RANKS, Result, legal, tuned
@@ -14,6 +16,7 @@ PEAKS = Peaks(
 )
 
 
+@pytest.mark.slow
 def test_every_mesh_is_run_and_the_search_finds_a_plan_on_the_measured_device(tmp_path: Path) -> None:
     (tmp_path / "llama").mkdir()
     (tmp_path / "llama" / "config.json").write_text(json.dumps(MODELS["llama"]), encoding="utf-8")

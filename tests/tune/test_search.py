@@ -83,6 +83,7 @@ CHOICES = (
 )
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda one: f"{one.mesh.text}, {one.text}")
 def test_a_score_from_few_layers_is_that_of_the_model(choice: Choice) -> None:
     """32 layers from three and four."""
@@ -173,6 +174,7 @@ def test_inputs_stay_on_a_device_whose_link_to_the_host_is_unknown() -> None:
     assert Recompute.OFFLOAD not in {one.choice.recompute for one in search.scored()}
 
 
+@pytest.mark.slow
 def test_the_best_plans_are_tried_compiled_where_that_is_legal() -> None:
     search = search_of("llama-3.1-8b-8-gpus.plan", gpus=8)
     scored = search.scored()
@@ -204,6 +206,7 @@ def test_what_a_plan_compiles_stays() -> None:
     assert all(one.text.count("compile {") == one.text.count("aot_eager") == 1 for one in found)
 
 
+@pytest.mark.slow
 def test_a_step_of_one_micro_batch_is_tried_though_smaller_ones_do_not_fit() -> None:
     """Between micro steps FSDP keeps whole gradients: 32 GB of an 8B model in float32."""
     search = search_of("llama-3.1-8b-8-gpus.plan", gpus=8, tokens=131_072, gib=60)
@@ -211,6 +214,7 @@ def test_a_step_of_one_micro_batch_is_tried_though_smaller_ones_do_not_fit() -> 
     assert sizes == {2}
 
 
+@pytest.mark.slow
 def test_of_plans_that_are_as_fast_the_one_with_the_fewest_micro_steps_is_first() -> None:
     """Whole replicas send as much with any micro batch, and large ones keep a device busy with any."""
     found = search_of("llama-3.2-1b.plan", gpus=2).scored()

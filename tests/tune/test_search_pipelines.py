@@ -33,6 +33,7 @@ def search_of_slow_nodes(name: str, *, gpus: int, tokens: int) -> Search:
     return search
 
 
+@pytest.mark.slow
 def test_a_pipeline_is_first_where_stages_send_less_than_fsdp() -> None:
     search = search_of_slow_nodes("llama-3.1-8b-8-gpus.plan", gpus=8, tokens=131_072)
     first = search.proposals()[0]
@@ -77,6 +78,7 @@ PIPELINES = (
 )
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("choice", PIPELINES, ids=lambda one: f"{one.mesh.text}, {one.text}")
 def test_the_score_of_a_pipeline_is_that_of_its_plan(choice: Choice) -> None:
     search = search_of("llama-3.1-8b-8-gpus.plan", gpus=8)

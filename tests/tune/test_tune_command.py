@@ -43,6 +43,7 @@ def test_a_model_is_searched_without_a_plan(folder: Path, capsys: pytest.Capture
     assert low < 4 * first["expected_tokens_per_second_per_device"] < high
 
 
+@pytest.mark.slow
 def test_a_margin_of_memory_stays_free(capsys: pytest.CaptureFixture[str]) -> None:
     """With the default of 10 %, the best plans take 70 to 90 %."""
     plan = str(PLANS / "llama-3.1-8b-8-gpus.plan")
@@ -117,6 +118,7 @@ def test_a_model_alone_needs_a_device(folder: Path, capsys: pytest.CaptureFixtur
     assert "pass --gpu, such as --gpu h100: a model alone names no device" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_name_of_a_device_is_taken_in_any_case(folder: Path) -> None:
     assert main(["tune", str(folder / "x.plan"), "--gpus", "4", "--gpu", "H100"]) == 0
 

@@ -32,6 +32,7 @@ def test_every_plan_computes_what_one_process_computes() -> None:
     assert {name: cells[2] for name, cells in rows().items() if cells[2] not in (EQUAL, BALANCED)} == {}
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_plan_that_ships_computes_what_one_process_computes(name: str) -> None:
     row = verified(PLANS / f"{name}.plan")

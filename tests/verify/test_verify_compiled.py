@@ -139,6 +139,7 @@ CASES = {
 QUICK = ("sequence parallelism, fsdp, recomputed",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", slow_except(CASES, *QUICK))
 def test_compiled_layers_give_the_gradients_of_one_process(case: str, tmp_path: Path) -> None:
     found = check_source(SourceFile("x.plan", plan_text(**CASES[case])), base=PLANS)

@@ -25,7 +25,7 @@ def failing(planted: Planted, one: Prepared, folder: Path) -> set[Item]:
     return {verdict.item for verdict in compared(records, one.training) if not verdict.ok}
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize(
     "planted",
     [

@@ -69,7 +69,7 @@ def checked(folder: Path, *settings: str) -> Checked:
     return found
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_each_implementation_is_torchs_loop(kind: str, tmp_path: Path) -> None:
     found = checked(tmp_path, f"optimizer.kind={kind}")
@@ -116,6 +116,7 @@ def muon_failures(model: str, folder: Path, before_op: BeforeOp | None = None) -
     return [verdict.item for verdict in report.verdicts if not verdict.ok]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["tiny-phi3", pytest.param("tiny-qwen3-moe", marks=pytest.mark.slow)])
 def test_muon_takes_fused_projections_and_stacked_experts_apart(model: str, tmp_path: Path) -> None:
     """In one process every part, and every expert, is a matrix of its own. A save resumes on two ranks."""

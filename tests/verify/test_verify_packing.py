@@ -93,7 +93,7 @@ def failing(folder: Path, *settings: str, before_op: BeforeOp | None = None) -> 
     return {verdict.item for verdict in compared(records, training) if not verdict.ok}
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("case", CASES)
 def test_a_packing_trains_over_cp_as_documents_that_are_alone(case: str, tmp_path: Path) -> None:
     assert failing(tmp_path, *CASES[case]) == set()

@@ -91,6 +91,7 @@ def test_a_pipeline_computes_what_one_process_computes(plan: tuple[BoundPlan, Gr
     assert {verdict.item for verdict in report.verdicts} == {*ITEMS}
 
 
+@pytest.mark.slow
 def test_deferred_gradients_are_verified_and_a_resume_on_one_rank_defers_none() -> None:
     text = PLAN.replace("interleaved(stages_per_rank = 2)", "zero_bubble")
     found = check_source(SourceFile("x.plan", text), base=PLANS)
@@ -108,6 +109,7 @@ def skips_a_tied_gradient(state: State, op: Op, position: Position) -> None:
         gradient.zero_()
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("is_wrong", [False, True])
 def test_a_weight_of_two_stages_is_verified(is_wrong: bool) -> None:
     found = check_source(SourceFile("x.plan", PLAN.replace("tiny-llama", "tiny-llama-tied")), base=PLANS)
@@ -122,6 +124,7 @@ def test_a_weight_of_two_stages_is_verified(is_wrong: bool) -> None:
         assert wrong[Item.GRADIENTS].startswith("model.embed_tokens.weight")
 
 
+@pytest.mark.slow
 def test_a_wrong_gradient_of_the_last_stage_is_seen(plan: tuple[BoundPlan, Graph]) -> None:
     report = verify(*plan, base=PLANS, before_op=doubles_a_gradient_of_the_last_stage)
     wrong = {verdict.item: verdict.detail for verdict in report.verdicts if not verdict.ok}

@@ -53,6 +53,7 @@ def checked(folder: Path, *, model_type: str) -> Checked:
     return found
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("model_type", ["camembert", "roberta", "xlm-roberta"])
 def test_padding_keeps_its_id_where_positions_begin_behind_it(model_type: str, tmp_path: Path) -> None:
     plan = checked(tmp_path, model_type=model_type)

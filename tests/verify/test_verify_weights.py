@@ -67,6 +67,7 @@ def of_parity(folder: Path) -> Iterator[Training]:
 REFERENCES = {"verify": of_verify, "lattice": of_lattice, "mutants": of_mutants, "parity": of_parity}
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("suite", REFERENCES)
 def test_a_reference_begins_with_no_constant(suite: str, tmp_path: Path) -> None:
     trainings = list(REFERENCES[suite](tmp_path))
