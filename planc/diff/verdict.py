@@ -19,7 +19,7 @@ from planc.diff.side import Side
 from planc.diff.text import middle
 from planc.graph.consequence import Consequence
 from planc.graph.graph import Graph
-from planc.graph.ops import ResumeCheckpoint
+from planc.graph.ops import BranchRun, ResumeCheckpoint
 from planc.record import record
 
 
@@ -90,7 +90,7 @@ def verdict(old: Graph, new: Graph, *, step: int = 0, allowed: Collection[str] =
         texts = "; ".join(f"{change.name} {middle(change)}" for _, change in refused)
         reason = f"this plan trains differently from the checkpoint's plan: {texts}"
         flags = " ".join(f"--allow-change {shlex.quote(name)}" for name in names)
-        help = f"restore the old value, pass {flags}, or start a new run with another --run-dir"
+        help = f"restore the old value, pass {flags}, or {_elsewhere(new)}"
         return Verdict(State.REFUSED, reason, help, names)
     if step >= new.num_steps:
         reason = f"the checkpoint is of step {step}, and the plan ends after step {new.num_steps}"
@@ -138,13 +138,19 @@ def _refusals(old: Side, new: Side) -> Iterator[tuple[str, str]]:
         texts = "; ".join(f"{change.name} {middle(change)}" for change in data)
         yield (
             f"the checkpoint was trained on other data: {texts}",
-            "restore the data settings, or start over with another --run-dir",
+            f"restore the data settings, or {_elsewhere(new.graph)}",
         )
     for change in _changed(Consequence.IDENTITY, old, new):
         yield (
             f"the checkpoint was trained with another {change.name}: {middle(change)}",
-            f"restore `{change.name}`, or start over with another --run-dir",
+            f"restore `{change.name}`, or {_elsewhere(new.graph)}",
         )
+
+
+def _elsewhere(graph: Graph) -> str:
+    """The help to train without the checkpoint: a run that branches would start from it anywhere."""
+    branches = any(isinstance(op, BranchRun) for op in graph.setup)
+    return f"start a new run with another --run-dir{' and `resume = latest`' if branches else ''}"
 
 
 def _changed(consequence: Consequence, old: Side, new: Side) -> Iterator[Change]:

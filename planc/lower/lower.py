@@ -38,7 +38,6 @@ from planc.graph.ops import (
     MicroOp,
     PrefetchUnits,
     ReduceMetrics,
-    ResumeCheckpoint,
     ShardContext,
     StepOptimizer,
     StepSchedule,
@@ -53,7 +52,7 @@ from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.model import build_model
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule, load_schedule
-from planc.lower.saving import name_base, save_checkpoint, settle_save
+from planc.lower.saving import name_base, resume, save_checkpoint, settle_save
 from planc.lower.stages import (
     micro_orders,
     passed,
@@ -67,7 +66,7 @@ from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
 from planc.plan.attention_calls import attention_calls
 from planc.plan.bind import BoundPlan
-from planc.plan.checkpoint import AdapterExport, HfExport, Resume
+from planc.plan.checkpoint import AdapterExport, HfExport
 from planc.plan.compile_backends import AotEager, Eager, Inductor, InductorMode
 from planc.plan.facts import gradient_accumulation
 from planc.plan.loss_chunks import num_chunks, vocab_over
@@ -142,8 +141,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from count_experts(bound)
     yield from balance_experts(bound)
     yield from name_base(bound)
-    if plan.checkpoint is not None and plan.checkpoint.resume is Resume.LATEST:
-        yield ResumeCheckpoint(policy="latest", span=plan.span("checkpoint.resume"))
+    yield from resume(plan)
 
 
 def _first_adapters(bound: BoundPlan, adapter: spec.AdapterSpec) -> InitAdapters | LoadAdapters:

@@ -1,15 +1,15 @@
-"""The saves of a run as ops."""
+"""The saves of a run, and where it starts, as ops."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Literal, assert_never
 
-from planc.graph.ops import NameBase, SaveCheckpoint, SettleSave
+from planc.graph.ops import BranchRun, NameBase, ResumeCheckpoint, SaveCheckpoint, SettleSave
 from planc.inventory.routers import routers
 from planc.plan.balance import bias_update
 from planc.plan.bind import BoundPlan
-from planc.plan.checkpoint import AsyncSave, CheckpointSpec, FrozenBase, Resume, SyncSave, WhenBusy
+from planc.plan.checkpoint import AsyncSave, CheckpointSpec, FrozenBase, SyncSave, WhenBusy
 from planc.plan.spec import Plan, Weights
 from planc.vocab import MeshDim
 
@@ -34,11 +34,21 @@ def name_base(bound: BoundPlan) -> Iterator[NameBase]:
     if (checkpoint := plan.checkpoint) is None or checkpoint.base is FrozenBase.STORED:
         return
     freezes = plan.freeze is not None or plan.adapter is not None
-    saves = _saves(checkpoint) or checkpoint.resume is Resume.LATEST
+    saves = _saves(checkpoint) or checkpoint.resumes
     if freezes and saves and bound.frozen and plan.model.weights is Weights.PRETRAINED:
         moved = {router.bias for router in routers(bound.inventory)} if bias_update(plan) is not None else ()
         kept = tuple(name for name in bound.frozen if name not in moved)
         yield NameBase(path=plan.model.hf, parameters=kept, span=plan.span("checkpoint.base"))
+
+
+def resume(plan: Plan) -> Iterator[ResumeCheckpoint | BranchRun]:
+    """The ops that give a run the training state to start from, if it has one."""
+    if (checkpoint := plan.checkpoint) is None or not checkpoint.resumes:
+        return
+    span = plan.span("checkpoint.resume")
+    yield ResumeCheckpoint(policy="latest", span=span)
+    if checkpoint.branches_from is not None:
+        yield BranchRun(path=checkpoint.branches_from, span=span)
 
 
 def settle_save(plan: Plan) -> Iterator[SettleSave]:

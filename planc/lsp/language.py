@@ -9,10 +9,21 @@ from typing import Any
 from planc.inventory.schema import Inventory
 from planc.plan.bind import BUFFERS
 from planc.plan.blocks import BLOCKS, Shape
+from planc.plan.checkpoint import OrPath
 from planc.plan.extensions import OrExtension
 from planc.plan.pattern import parse_pattern
 from planc.plan.scalars import Bool, Choice, Quantity, ValueType
-from planc.plan.types import PLACEMENT_CASES, List, Optional, OrAuto, Placement, Rest, Variant, calls_of, keys
+from planc.plan.types import (
+    PLACEMENT_CASES,
+    List,
+    Optional,
+    OrAuto,
+    Placement,
+    Rest,
+    Variant,
+    calls_of,
+    keys,
+)
 from planc.source import NOWHERE
 from planc.syntax import ast
 
@@ -49,6 +60,8 @@ def words_of(wanted: ValueType) -> tuple[str, ...]:
             return (*words_of(inner), "none")
         case OrAuto(inner):
             return (*words_of(inner), "auto")
+        case OrPath(inner):
+            return words_of(inner)
         case List(of) | Rest(of):
             return words_of(of)
         case _:

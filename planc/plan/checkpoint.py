@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from planc.plan.nested import nested
-from planc.plan.scalars import STEPS, Bool, Choice, Int, Quantity
+from planc.plan.scalars import STEPS, Bool, Choice, Int, Path, Quantity
+from planc.plan.scope import Scope
 from planc.plan.types import Optional, Variant, key
 from planc.record import record
+from planc.syntax import ast
 from planc.vocab import DType
 
 
@@ -34,6 +36,26 @@ class AsyncSave:
 class Resume(StrEnum):
     LATEST = "latest"
     NONE = "none"
+
+
+@record
+class OrPath:
+    """A word of a choice, or a path in quotes."""
+
+    inner: Choice
+
+    def convert(self, value: ast.Value, scope: Scope) -> str | None:
+        written, _ = scope.lookup(value)
+        # A word of the choice in quotes is a slip, which the choice reports.
+        if isinstance(written, ast.Text) and written.value not in tuple(self.inner.choices):
+            return Path().convert(value, scope)
+        return self.inner.convert(value, scope)
+
+    def describe(self, *, mark: str = "") -> str:
+        return f"{self.inner.describe(mark=mark)}, or {Path().describe()}"
+
+    def render(self, value: str) -> str:
+        return self.inner.render(value) if isinstance(value, StrEnum) else Path().render(value)
 
 
 class FrozenBase(StrEnum):
@@ -77,10 +99,11 @@ class CheckpointSpec:
         default=SyncSave(),
         doc="whether training waits for the save, or only for the copy",
     )
-    resume: Resume = key(
-        Choice(Resume),
+    resume: Resume | str = key(
+        OrPath(Choice(Resume)),
         default=Resume.LATEST,
-        doc="latest: continue from the last checkpoint in the run directory",
+        doc="latest: continue from the last checkpoint in the run directory. A path: the same, but a new run "
+        "starts from a checkpoint of another run, or from the last one in its directory",
     )
     base: FrozenBase = key(
         Choice(FrozenBase),
@@ -90,3 +113,13 @@ class CheckpointSpec:
     export: Mapping[str, HfExport | AdapterExport] = nested(
         {"hf": HfExport, "adapter": AdapterExport}, doc="the weights in another library's format"
     )
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a run continues from the last checkpoint in its directory."""
+        return self.resume is not Resume.NONE
+
+    @property
+    def branches_from(self) -> str | None:
+        """The checkpoint, or the run directory, of another run from which a new run starts."""
+        return None if isinstance(self.resume, Resume) else self.resume

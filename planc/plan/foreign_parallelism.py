@@ -162,8 +162,9 @@ OBSERVED: Mapping[str, Foreign] = {
     "save_total_limit max_to_keep keep_latest_k keep_last_n": Foreign(
         "checkpoint", "keep_last = <3>", same=True
     ),
-    "resume_from resume_from_checkpoint resume_path auto_resume load_checkpoint load_path": Foreign(
-        "checkpoint", "resume = latest"
+    "auto_resume": Foreign("checkpoint", "resume = latest"),
+    "resume_from resume_from_checkpoint resume_path load_checkpoint load_path": Foreign(
+        "checkpoint", 'resume = "runs/first"', also=" for another run, or `resume = latest` for this one"
     ),
     "async_save async_checkpoint async_mode use_async": Foreign("checkpoint", "mode = async"),
     "push_to_hub hub_model_id save_pretrained save_safetensors export_hf hf_export convert_to_hf": Foreign(

@@ -165,7 +165,9 @@ _MAX_RANKS = 64
 def status_section(logged: RunRecord, side: Side) -> Html:
     """Render how the run ended, or how far it is, with its last logged values."""
     status = {name: value for name, value in logged.status.items() if value not in (None, [], "")}
-    rows = [(name.replace("_", " "), str(value)) for name, value in status.items() if name != "plan_hash"]
+    rows = [
+        (name.replace("_", " "), _status_text(value)) for name, value in status.items() if name != "plan_hash"
+    ]
     num_steps = of_plan.num_steps(side.graph).number
     for name, points in logged.logged.items():
         step, value = points[-1]
@@ -178,6 +180,13 @@ def status_section(logged: RunRecord, side: Side) -> Html:
         damaged.append(f"{METRICS_NAME} has {lines} that can't be read; the curves leave them out.")
     missing = [] if logged.status else ["status.json is missing or invalid."]
     return markup(table([*rows], caption="Status"), *_sources(logged), *map(paragraph, (*missing, *damaged)))
+
+
+def _status_text(value: object) -> str:
+    """`path runs/first/checkpoints/step-500, step 500` for a value of several fields."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    return ", ".join(f"{name.replace('_', ' ')} {field}" for name, field in value.items())
 
 
 def _sources(logged: RunRecord) -> Iterator[Html]:

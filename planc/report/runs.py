@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from planc.diff.among import among
@@ -38,6 +38,12 @@ class Listed:
         step = self.logged.status.get("step")
         points = self.logged.logged.get("loss", ())
         return step if isinstance(step, int) else points[-1][0] if points else 0
+
+    @property
+    def origin(self) -> str:
+        """The checkpoint of another run that it started from; empty if it started on its own."""
+        origin = self.logged.status.get("branched_from")
+        return str(origin.get("path", "")) if isinstance(origin, Mapping) else ""
 
     @property
     def state(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,9 @@ class Observer(Protocol):
     def preparing(self, what: str) -> None:
         """Setup begins its next part, described in a line."""
 
+    def branched(self, origin: Mapping[str, Any]) -> None:
+        """The run began with the state of another run's checkpoint: its path, step, plan hash and digest."""
+
     def started(self, *, first_step: int, num_steps: int) -> None:
         """Setup is done; training starts at `first_step`."""
 
@@ -158,6 +161,10 @@ class Together:
         for observer in self.observers:
             observer.preparing(what)
 
+    def branched(self, origin: Mapping[str, Any]) -> None:
+        for observer in self.observers:
+            observer.branched(origin)
+
     def started(self, *, first_step: int, num_steps: int) -> None:
         for observer in self.observers:
             observer.started(first_step=first_step, num_steps=num_steps)
@@ -183,6 +190,8 @@ class Silent:
     """An observer that does nothing: for ranks other than 0, and for tests."""
 
     def preparing(self, what: str) -> None: ...
+
+    def branched(self, origin: Mapping[str, Any]) -> None: ...
 
     def started(self, *, first_step: int, num_steps: int) -> None: ...
 

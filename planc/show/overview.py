@@ -145,8 +145,12 @@ def _checkpoint(checkpoint: CheckpointSpec, *, has_base: bool) -> str:
         skips = checkpoint.mode.when_busy is WhenBusy.SKIP
         how = f" while training continues ({'skipped' if skips else 'waits'} while another save is running)"
     kept = f"keeping the last {checkpoint.keep_last}"
+    branch = checkpoint.branches_from
+    start = (
+        f"resume {checkpoint.resume}" if branch is None else f"resume latest, or else branch from {branch}"
+    )
     rest = ", without frozen parameters" if has_base else ""
-    return f"{' and '.join(when) or 'never'}{how}{rest}, {kept}, resume {checkpoint.resume}"
+    return f"{' and '.join(when) or 'never'}{how}{rest}, {kept}, {start}"
 
 
 def _written(record: object, names: tuple[str, ...]) -> str:

@@ -199,7 +199,7 @@ def shrunk_graph(
                 setup.append(_short_data(op, times=times * small.dp_size, vocab_size=vocab_size))
             case ops.ResumeCheckpoint() | ops.OpenEvaluation() | ops.OpenLog() | ops.AttachDropout():
                 continue
-            case ops.CountExperts() | ops.OpenSource() | ops.NameBase():
+            case ops.CountExperts() | ops.OpenSource() | ops.NameBase() | ops.BranchRun():
                 continue
             case ops.BalanceExperts():
                 setup.append(

@@ -88,3 +88,18 @@ def test_the_run_names_the_directory_and_what_is_there(folder: Path, monkeypatch
     with pytest.raises(DataError) as caught:
         matched_files(("none/*.md",), base=Path("."))
     assert caught.value.__notes__ == [f"{start}{folder / 'none'} does not exist"]
+
+
+def test_a_checkpoint_to_branch_from_is_noted_if_only_its_directory_is_here(folder: Path) -> None:
+    (folder / "runs" / "first" / "checkpoints" / "step-20").mkdir(parents=True)
+
+    def findings(path: str) -> list[tuple[str, str, str]]:
+        edits = [("steps = 10\n}", f'steps = 10\n}}\ncheckpoint {{\n  resume = "{path}"\n}}')]
+        found = check_plan(write_plan(folder, text=TINY, edits=edits)).diagnostics
+        return [(one.code.code, one.primary.text, one.help or "") for one in found]
+
+    for path in ("runs/first", "runs/first/checkpoints/step-20", "elsewhere/first"):
+        assert findings(path) == []
+    (found,) = findings("runs/first/checkpoints/step-2")
+    assert found[:2] == ("P738", "no directory `runs/first/checkpoints/step-2`")
+    assert found[2].startswith("write `runs/first/checkpoints/step-20`, unless the directory is on the run's")

@@ -78,6 +78,16 @@ def prepare(folder: Path, *, mode: str = "sync") -> Stage:
     return Stage(plans, undisturbed, begun, seconds, mode)
 
 
+def branched(stage: Stage, folder: Path) -> Stage:
+    """The stage of runs on two ranks that start from the run which has begun on one."""
+    text = stage.plans[WORLD_SIZE].read_text(encoding="utf-8")
+    plan = stage.plans[WORLD_SIZE].with_name("branch.plan")
+    plan.write_text(text.replace("checkpoint {", f'checkpoint {{\n  resume = "{stage.begun}"', 1), "utf-8")
+    undisturbed = folder / "undisturbed"
+    require_done(run(plan, undisturbed, world_size=WORLD_SIZE), undisturbed)
+    return replace(stage, plans={WORLD_SIZE: plan}, undisturbed={WORLD_SIZE: undisturbed})
+
+
 def require_done(found: Sequence[Ending], run_folder: Path) -> None:
     """Nothing was to disturb this run."""
     for ending in found:

@@ -13,8 +13,9 @@ from tests.faults.calls import Call
 from tests.faults.corpus import edit_manifest
 from tests.faults.judge import checkpoints_problem
 from tests.faults.kills import WAYS, Scene, Way, kill_faults, kill_row, spread, trace
+from tests.faults.power import file_digests
 from tests.faults.resumes import resume_rows
-from tests.faults.runs import Stage, instant_rows
+from tests.faults.runs import Stage, branched, instant_rows
 from tests.faults.state import expected, saved_root
 
 
@@ -82,6 +83,16 @@ def test_a_load_is_killed(every: int, tmp_path: Path) -> None:
 def test_runs_are_killed_at_random_instants(num_instants: int, stage: Stage, tmp_path: Path) -> None:
     for row in instant_rows(tmp_path, stage=stage, num_instants=num_instants):
         assert list(row.problems()) == []
+
+
+@pytest.mark.slow
+def test_runs_that_branch_are_killed_at_random_instants(stage: Stage, tmp_path: Path) -> None:
+    """They start from the source again, or resume from their own checkpoint; the source stays as it is."""
+    sources = [*(stage.begun / "checkpoints").iterdir()]
+    before = [file_digests(source) for source in sources]
+    for row in instant_rows(tmp_path, stage=branched(stage, tmp_path), num_instants=4):
+        assert list(row.problems()) == []
+    assert [file_digests(source) for source in sources] == before
 
 
 @pytest.mark.slow

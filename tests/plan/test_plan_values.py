@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from planc.plan import codes, data
 from planc.plan.blocks import BLOCKS
+from planc.plan.checkpoint import OrPath
 from planc.plan.dates import Date
 from planc.plan.optimizer import AdamW, Cosine, Implementation
 from planc.plan.scalars import (
@@ -173,6 +174,8 @@ def values(wanted: ValueType) -> st.SearchStrategy[Any]:
             return st.none() | values(inner)
         case OrAuto(inner):
             return st.just("auto") | values(inner)
+        case OrPath(inner):
+            return values(Path()) | values(inner)
         case Split():
             return st.sampled_from(["train", "train[:10%]", "test[5:]+train"])
         case Date():

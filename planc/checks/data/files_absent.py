@@ -1,4 +1,4 @@
-"""Files of the data and the tokenizer that are not on this machine, though their directory is."""
+"""Files of the data, the tokenizer and a branch that are not on this machine, though their directory is."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ def check(subject: Subject) -> Findings:
             yield from _file(plan, path, template, base=base)
     if isinstance(plan.data.tokenizer, FileTokenizer):
         yield from _file(plan, "data.tokenizer", plan.data.tokenizer.path, base=base)
+    if plan.checkpoint is not None and (branch := plan.checkpoint.branches_from):
+        yield from _file(plan, "checkpoint.resume", branch, base=base, kind="directory")
 
 
 def _templates(plan: Plan, *, base: Path) -> Collection[str]:
@@ -62,7 +64,7 @@ def absent_files(source: AnySource, *, base: Path) -> Sequence[NoFile]:
     return tuple(one for one in found if one is not None)
 
 
-def _file(plan: Plan, setting: str, name: str, *, base: Path) -> Findings:
+def _file(plan: Plan, setting: str, name: str, *, base: Path, kind: str = "file") -> Findings:
     """A finding for a file that a setting names, if it is missing in a directory that exists."""
     if (base / name).exists():
         return
@@ -73,9 +75,9 @@ def _file(plan: Plan, setting: str, name: str, *, base: Path) -> Findings:
     correct = f"write `{Path(name).with_name(near).as_posix()}`" if near else "correct the path"
     yield CODE.at(
         plan.span(setting),
-        f"no file `{name}`",
+        f"no {kind} `{name}`",
         notes=(f"`{folder}` has no `{Path(name).name}`",),
-        help=f"{correct}, {_ELSEWHERE}",
+        help=f"{correct}, unless the {kind} is on the run's machines",
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
-from planc.plan.checkpoint import Resume
 from planc.tables import plural
 
 CODE = Code("P311", "elastic-without-resume", "an elastic run has no checkpoint to resume")
@@ -25,7 +24,7 @@ def check(subject: Subject) -> Findings:
     elif checkpoint.save_every is None or (steps is not None and checkpoint.save_every >= steps):
         text, path = "no step is saved before the last one", "checkpoint.save_every"
         help = f"set `save_every` to less than {plural(steps, 'step')}" if steps else "set `save_every`"
-    elif checkpoint.resume is not Resume.LATEST:
+    elif not checkpoint.resumes:
         text, path = "a restarted run would begin at step 0", "checkpoint.resume"
         help = "write `resume = latest`"
     else:

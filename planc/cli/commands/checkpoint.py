@@ -216,6 +216,7 @@ def _empty_row(path: Path, state: str) -> dict[str, Any]:
 
 def _row(checkpoint: Path, manifest: Manifest, best: Mapping[str, int]) -> dict[str, Any]:
     base = f", base {manifest.base.path}" if manifest.base is not None else ""
+    origin = f", branched from {manifest.origin.path}" if manifest.origin is not None else ""
     mesh = ", ".join(f"{dim} {size}" for dim, size in manifest.mesh.items() if size > 1)
     return {
         "path": str(checkpoint),
@@ -224,7 +225,7 @@ def _row(checkpoint: Path, manifest: Manifest, best: Mapping[str, int]) -> dict[
         "size_bytes": sum(size_bytes for _, size_bytes in _files(manifest)),
         "mesh": mesh or "1 rank",
         "plan_hash": manifest.plan_hash[:12],
-        "state": f"committed{base}{losses_text(manifest, best)}"
+        "state": f"committed{base}{origin}{losses_text(manifest, best)}"
         if _is_whole(checkpoint, manifest)
         else "incomplete: run `planc checkpoint verify`",
     }

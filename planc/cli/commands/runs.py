@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from planc.cli.support.exits import CLEAN, UsageError
@@ -28,6 +28,8 @@ examples:
   planc runs
   planc runs runs --sort loss"""
 
+_BRANCHED = "branched from"
+"""The label of `checkpoint.branch` in differences between plans."""
 _INSIDE = (CHECKPOINTS, KEPT_PLANS, LOGS, "export")
 """Directories of a run that hold no further runs."""
 _MAX_DIFFERENCES = 8
@@ -71,7 +73,7 @@ def list_runs(directory: Path) -> tuple[list[Listed], list[str]]:
 
 def table(runs: Sequence[Listed], *, sort: str = "name") -> str:
     """One row for each run, with a column for each of what differs between their plans."""
-    differing = among([run.side for run in runs])
+    differing = _differing(runs)
     names = list(differing)[:_MAX_DIFFERENCES]
     rows = [
         (_key(run, sort), (*_cells(run), *(differing[name][place] for name in names)))
@@ -82,6 +84,16 @@ def table(runs: Sequence[Listed], *, sort: str = "name") -> str:
     text = render_table([cells for _, cells in rows], header=header, right=(2, 3, 4))
     more = len(differing) - len(names)
     return text + (f"{plural(more, 'more difference')}: planc diff RUN OTHER\n" if more else "")
+
+
+def _differing(runs: Sequence[Listed]) -> Mapping[str, Sequence[str]]:
+    """The values in which plans differ, after the checkpoints that runs have branched from."""
+    differing = dict(among([run.side for run in runs]))
+    if not any(run.origin for run in runs):
+        return differing
+    # A plan may name a run; a run has started from one of its checkpoints.
+    differing.pop(_BRANCHED, None)
+    return {_BRANCHED: [run.origin or "-" for run in runs], **differing}
 
 
 def _key(run: Listed, sort: str) -> tuple[float, str]:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 
@@ -42,6 +42,9 @@ class RunDisplay:
             self.live = LiveView(self.console)
         if self.live is not None:
             self.live.wait_for(what)
+
+    def branched(self, origin: Mapping[str, Any]) -> None:
+        self.directory.origin = origin
 
     def started(self, *, first_step: int, num_steps: int) -> None:
         if earlier := self.directory.truncate_metrics(last_step=first_step - 1):

@@ -8,23 +8,26 @@ from pathlib import Path
 from planc.cli.versions.saved_plans import NoSavedPlanError, saved_plan
 from planc.graph.artifact import graph_of
 from planc.graph.graph import Graph, plan_hash
-from planc.graph.ops import ResumeCheckpoint
-from planc.runtime.checkpoint_format.errors import CheckpointError
-from planc.runtime.checkpoint_format.layout import committed_steps, latest, step_directory
+from planc.graph.ops import BranchRun, ResumeCheckpoint
+from planc.runtime.checkpoint_format.errors import CheckpointError, CheckpointStorageError
+from planc.runtime.checkpoint_format.layout import committed_steps, newest_in
 from planc.runtime.checkpoint_format.manifest import Manifest
+from planc.runtime.checkpoint_format.origin import refuse_own, source_in
 from planc.runtime.checkpoint_format.verify import read_manifest
-from planc.runtime.errors import RunError
-from planc.runtime.files.run_files import CHECKPOINTS
+from planc.runtime.errors import ExitCode, RunError
 
 
-def changes_since_saved(graph: Graph, folder: Path, *, allowed: Collection[str]) -> tuple[str, ...]:
+def changes_since_saved(
+    graph: Graph, folder: Path, *, allowed: Collection[str], base: Path = Path()
+) -> tuple[str, ...]:
     """One line for each difference from the plan that saved the checkpoint to resume; none for the same plan.
 
-    RunError for a change of training that is not `allowed`.
+    `base` is where the plan's relative paths start. RunError for a change of training that is not `allowed`,
+    and for a plan that branches from nothing.
     """
     _require_names(allowed)
     try:
-        directory, manifest = _saved(graph, folder / CHECKPOINTS)
+        directory, manifest = _saved(graph, folder, base=base)
         if manifest is None or manifest.plan_hash == plan_hash(graph):
             return ()
         try:
@@ -71,12 +74,17 @@ def _require_names(allowed: Collection[str]) -> None:
             raise RunError(f"unknown change in --allow-change: `{name}`", help=f"write one of {names}")
 
 
-def _saved(graph: Graph, checkpoints: Path) -> tuple[Path, Manifest | None]:
-    """The newest checkpoint and its manifest; None if the run resumes from none."""
+def _saved(graph: Graph, folder: Path, *, base: Path) -> tuple[Path, Manifest | None]:
+    """The checkpoint that a run starts from, and its manifest; None if it starts from none."""
     if not any(isinstance(op, ResumeCheckpoint) for op in graph.setup):
-        return checkpoints, None
-    step = latest(checkpoints)
-    if step is None:
-        return checkpoints, None
-    directory = step_directory(checkpoints, step=step)
-    return directory, read_manifest(directory)
+        return folder, None
+    directory = newest_in(folder)
+    for op in graph.setup:
+        if isinstance(op, BranchRun):
+            try:
+                refuse_own(op.path, base=base, run=folder)
+                directory = directory or source_in(op.path, base=base, run=folder)
+            except CheckpointError as error:
+                code = ExitCode.STORAGE if isinstance(error, CheckpointStorageError) else ExitCode.INPUT
+                raise RunError(error.message, code=code, help=error.help, span=op.span) from error
+    return (folder, None) if directory is None else (directory, read_manifest(directory))

@@ -101,7 +101,7 @@ class Session:
         listener.directory = self.directory = directory
         require_storage(directory.path, launch=launch, graph=graph, inventory=compiled.inventory)
         require_models(graph)
-        changes = changes_since_saved(graph, directory.path, allowed=options.allow_change)
+        changes = changes_since_saved(graph, directory.path, allowed=options.allow_change, base=compiled.base)
         for change in changes if launch.rank == 0 else ():
             print(f"since the checkpoint was saved: {change}", file=self.stream)
         yield from self._execute(compiled, directory, claim)

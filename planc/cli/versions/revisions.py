@@ -28,10 +28,10 @@ from planc.inventory.schema import Inventory
 from planc.plan.codes import CANNOT_INCLUDE
 from planc.plan.include import Load
 from planc.runtime.checkpoint_format.errors import CheckpointError
-from planc.runtime.checkpoint_format.layout import latest, step_directory, step_of
+from planc.runtime.checkpoint_format.layout import newest_in, step_of
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.files.plain_files import read_utf8
-from planc.runtime.files.run_files import CHECKPOINTS, MAX_PLAN_BYTES, PLAN_NAME
+from planc.runtime.files.run_files import MAX_PLAN_BYTES, PLAN_NAME
 from planc.source import SourceFile, Span
 
 GIT_PREFIX = "git:"
@@ -127,16 +127,10 @@ def _running(folder: Path) -> Artifact:
 
 def checkpoint_in(name: str) -> Path | None:
     """The checkpoint to resume from: `name`, or the newest of a run directory; None without one."""
-    folder = Path(name)
-    if not os.path.isdir(folder):
-        return None
-    if step_of(folder.resolve()) is not None:
-        return folder
     try:
-        step = latest(folder / CHECKPOINTS)
+        return newest_in(Path(name))
     except CheckpointError as error:
-        raise UsageError(f"{folder}: {error.message}") from error
-    return None if step is None else step_directory(folder / CHECKPOINTS, step=step)
+        raise UsageError(f"{name}: {error.message}") from error
 
 
 def resuming(checkpoint: Path, new: Side) -> Verdict:

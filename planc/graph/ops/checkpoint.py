@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from planc.graph.consequence import DERIVED, output
+from planc.graph.consequence import DERIVED, output, start
 from planc.graph.op import Effects, Op, Phase, Resource, Stage
 from planc.record import record
 from planc.vocab import DType, MeshDim
@@ -29,6 +29,28 @@ class NameBase(Op):
         )
 
 
+_FROM_CHECKPOINT = Effects(
+    reads=(
+        Resource.WEIGHTS,
+        Resource.OPTIMIZER,
+        Resource.SCHEDULE,
+        Resource.DATA,
+        Resource.HISTORY,
+        Resource.CHECKPOINTS,
+    ),
+    finds=(Resource.PIPELINE,),
+    writes=(
+        Resource.WEIGHTS,
+        Resource.OPTIMIZER,
+        Resource.DATA,
+        Resource.HISTORY,
+        Resource.CHECKPOINTS,
+        Resource.EVALUATIONS,
+        Resource.UPDATE,
+    ),
+)
+
+
 @record(kw_only=True)
 class ResumeCheckpoint(Op):
     op: Literal["checkpoint.resume"] = "checkpoint.resume"
@@ -37,26 +59,21 @@ class ResumeCheckpoint(Op):
     policy: Annotated[str, output("checkpoint.resume")]
 
     def effects(self) -> Effects:
-        return Effects(
-            reads=(
-                Resource.WEIGHTS,
-                Resource.OPTIMIZER,
-                Resource.SCHEDULE,
-                Resource.DATA,
-                Resource.HISTORY,
-                Resource.CHECKPOINTS,
-            ),
-            finds=(Resource.PIPELINE,),
-            writes=(
-                Resource.WEIGHTS,
-                Resource.OPTIMIZER,
-                Resource.DATA,
-                Resource.HISTORY,
-                Resource.CHECKPOINTS,
-                Resource.EVALUATIONS,
-                Resource.UPDATE,
-            ),
-        )
+        return _FROM_CHECKPOINT
+
+
+@record(kw_only=True)
+class BranchRun(Op):
+    op: Literal["checkpoint.branch"] = "checkpoint.branch"
+    stage: ClassVar[Stage] = Stage.RESUME
+    summary: ClassVar[str] = (
+        "Starts from a checkpoint of another run, if this run directory has none to resume. Only reads it."
+    )
+    path: Annotated[str, start("checkpoint.resume", "branched from")]
+    """A checkpoint, or a run directory, which means its newest one."""
+
+    def effects(self) -> Effects:
+        return _FROM_CHECKPOINT
 
 
 @record(kw_only=True)

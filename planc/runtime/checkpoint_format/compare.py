@@ -45,6 +45,8 @@ def _facts(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "plan", manifest.plan_hash[:12]
     if manifest.base is not None:
         yield "base", f"{manifest.base.path} ({manifest.base.digest[:12]})"
+    if manifest.origin is not None:
+        yield "branched from", f"{manifest.origin.path} ({manifest.origin.digest[:12]})"
     yield from ((f"mesh {dim}", str(size)) for dim, size in manifest.mesh.items() if size > 1)
     yield "planc", manifest.planc_version
     yield "torch", manifest.torch_version

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from planc.runtime.checkpoint_format.errors import storage_errors
 from planc.runtime.files.plain_files import kind_of
+from planc.runtime.files.run_files import CHECKPOINTS
 
 _STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})")
 _LEFTOVER = re.compile(r"step-(0|[1-9][0-9]{0,17})(?:\.deleted(?:-[1-9][0-9]{0,8})?)?\.tmp")
@@ -64,6 +65,16 @@ def strange_steps(root: Path) -> tuple[tuple[Path, str], ...]:
 def latest(root: Path) -> int | None:
     """The highest committed step."""
     return max(committed_steps(root), default=None)
+
+
+def newest_in(folder: Path) -> Path | None:
+    """The checkpoint that a directory is, or the newest one of a run directory; None if it is neither."""
+    if not folder.is_dir():
+        return None
+    if step_of(folder.resolve()) is not None:
+        return folder
+    step = latest(folder / CHECKPOINTS)
+    return None if step is None else step_directory(folder / CHECKPOINTS, step=step)
 
 
 def leftovers(root: Path) -> tuple[Path, ...]:

@@ -95,6 +95,18 @@ class Base(Record):
         return sum(prod(entry.shape) * element_bytes(entry.dtype) for entry in self.tensors.values())
 
 
+class Origin(Record):
+    """The checkpoint of another run that a run started from.
+
+    `path` is the checkpoint as the plan names it. `digest` is the SHA-256 of its manifest.json.
+    """
+
+    path: Fact
+    step: Step
+    plan_hash: Fact
+    digest: Sha256
+
+
 class Batch(Record):
     """The sequences of one step over all ranks, since a step by which `since_samples` were consumed."""
 
@@ -171,9 +183,9 @@ class Manifest(Record):
     """A checkpoint. `plan_hash`, `model_digest` and `mesh` record what saved it; a loading run may differ.
 
     `model_digest` is the inventory's `config_digest`. `base` has what `contents` lacks of the model; None if
-    it lacks nothing. `plan` is the entry of PLAN_NAME, the compiled plan
-    that saved it; None if no run did, as after a conversion. `parts` are the entries of the ranks' parts, by
-    rank; None for a rank that writes nothing.
+    it lacks nothing. `origin` is None unless the run started from another run's checkpoint. `plan` is the
+    entry of PLAN_NAME, the compiled plan that saved it; None if no run did, as after a conversion. `parts`
+    are the entries of the ranks' parts, by rank; None for a rank that writes nothing.
     """
 
     format_version: Literal[4] = FORMAT_VERSION
@@ -186,6 +198,7 @@ class Manifest(Record):
     progress: Progress
     plan: FileEntry | None = None
     base: Base | None = None
+    origin: Origin | None = None
     contents: Contents
     parts: tuple[PartEntry | None, ...]
 

@@ -35,6 +35,9 @@ class RankLog:
     def preparing(self, what: str) -> None:
         """Write nothing: status and watch name a rank's op."""
 
+    def branched(self, origin: Mapping[str, Any]) -> None:
+        self.write("branched", origin=origin)
+
     def started(self, *, first_step: int, num_steps: int) -> None:
         self.write("started", first_step=first_step, num_steps=num_steps)
 

@@ -382,7 +382,7 @@ _TAKEN = Verdict(loss=0.0, gradient_norm=0.0, num_labels=0, is_skipped=False)
 PASSED_OVER = (
     *(ops.OpenLog, ops.Log, ops.OpenSource, ops.OpenEvaluation, ops.CountExperts, ops.ResumeCheckpoint),
     *(ops.StartProfile, ops.CompareReplicas, ops.Evaluate, ops.JudgeEvaluations, ops.StopProfile),
-    ops.SettleSave,
+    *(ops.SettleSave, ops.BranchRun),
     *(ops.InitAdapters, ops.ExportAdapter, ops.LoadAdapters, ops.NameBase),
 )
 """Ops that a rehearsal leaves out. An evaluation computes the forward of a step, and keeps less of it.

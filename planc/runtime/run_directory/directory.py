@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,8 @@ class RunDirectory:
     def __init__(self, path: Path, effort: BestEffort | None = None) -> None:
         self.path = path
         self.effort = effort or BestEffort()
+        self.origin: Mapping[str, Any] | None = None
+        """The checkpoint of another run that the run started from."""
         self._metrics = Lines(path / METRICS_NAME, self.effort)
         self._claimed: TextIO | None = None
 
@@ -147,9 +149,10 @@ class RunDirectory:
         A run from its first step keeps the lines of an earlier run, and returns the name of their file.
         """
         path = self._metrics.path
+        steps_before = self.origin["step"] if self.origin is not None else 0
 
         def truncate() -> str | None:
-            if last_step == 0 and any(sound_lines(path)):
+            if last_step == steps_before and any(sound_lines(path)):
                 names = (self.path / f"metrics.{number}.jsonl" for number in itertools.count(1))
                 earlier = next(name for name in names if not os.path.lexists(name))
                 path.rename(earlier)
@@ -205,6 +208,8 @@ class RunDirectory:
         if is_last:
             self._metrics.flush()
         status = {"state": state, "exit_code": None if code is None else int(code), **details}
+        if self.origin is not None:
+            status["branched_from"] = self.origin
         if failures := self.effort.num_failures:
             status["failed_attempts"] = failures
         # A failure's message is whatever was raised, perhaps with a URL that contains a key.

@@ -109,6 +109,8 @@ class TorchBackend:
             if pipeline is not None:
                 shares = shares_of_ranks(self.run, self.state[Mesh], self.state[nn.Module], pipeline)
             self.instruments.own_time = OwnTime(has_device_queue=self.run.has_queue, shares=shares)
+        if origin := self.state[Checkpoints].origin:
+            self.run.observer.branched(origin.model_dump())
         self.run.observer.started(first_step=first_step, num_steps=self.run.graph.num_steps)
 
     def ends_after(self, *, step: int) -> bool:

@@ -75,6 +75,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.BalanceExperts: balance.balance_experts,
     ops.NameBase: base.name_base,
     ops.ResumeCheckpoint: checkpointing.resume_checkpoint,
+    ops.BranchRun: checkpointing.branch_run,
     ops.StartProfile: reporting_profile.start_profile,
     ops.NextBatch: batches.next_batch,
     ops.ShardContext: batches.shard_context,

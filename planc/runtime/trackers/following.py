@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from planc.runtime.observer import Evaluation, SaveTimes, StepMetrics
 from planc.runtime.trackers.tracker import Open, Opening, Tracker, values_of, values_of_evaluation
@@ -121,6 +122,8 @@ class Following:
         self.followers: tuple[Follower, ...] = ()
 
     def preparing(self, what: str) -> None: ...
+
+    def branched(self, origin: Mapping[str, Any]) -> None: ...
 
     def started(self, *, first_step: int, num_steps: int) -> None:
         opening = self._opening(first_step)

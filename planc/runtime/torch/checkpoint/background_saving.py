@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from planc.graph.ops import SaveCheckpoint, SettleSave
 from planc.runtime.checkpoint_format.layout import step_of
-from planc.runtime.checkpoint_format.manifest import Base
+from planc.runtime.checkpoint_format.manifest import Base, Origin
 from planc.runtime.errors import STOPS
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.agreement.stopping import Stopping
@@ -34,6 +34,8 @@ class Checkpoints:
     """The last step whose checkpoint is committed."""
     base: Base | None = None
     """The parameters that checkpoints of this run leave out."""
+    origin: Origin | None = None
+    """The checkpoint of another run that this run started from."""
     background: BackgroundSaves | None = None
     """None until a step before the first save in the background."""
     _plan: SavePlan | None = None

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from torch.optim import Optimizer
 
 from planc.graph.graph import Graph
-from planc.graph.ops import JudgeEvaluations, ResumeCheckpoint, SaveCheckpoint
+from planc.graph.ops import BranchRun, JudgeEvaluations, ResumeCheckpoint, SaveCheckpoint
 from planc.runtime.checkpoint_format.best import KeepBest
 from planc.runtime.checkpoint_format.layout import step_directory
-from planc.runtime.checkpoint_format.manifest import Batch, Manifest, Progress
-from planc.runtime.errors import RunError
+from planc.runtime.checkpoint_format.manifest import Batch, Manifest, Origin, Progress
+from planc.runtime.checkpoint_format.origin import origin_of, source_in
+from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.loss_window import Memory
 from planc.runtime.schedule import set_learning_rate
 from planc.runtime.torch.agreement.stopping import Stopping
-from planc.runtime.torch.checkpoint import Destination, latest_step, load, save
+from planc.runtime.torch.checkpoint import Destination, TrainingState, latest_step, load, save
+from planc.runtime.torch.checkpoint.agreement import from_coordinator
 from planc.runtime.torch.checkpoint.background_saving import Checkpoints, join_save, start_save
 from planc.runtime.torch.checkpoint.base import base_of_resumed
 from planc.runtime.torch.checkpoint.errors import run_errors
@@ -67,6 +70,7 @@ def save_checkpoint(
         model_digest=run.model_op.config_digest,
         mesh=dict(run.graph.mesh),
         base=checkpoints.base,
+        origin=checkpoints.origin,
         keep_last=op.keep_last,
         keep_best=_best_to_keep(run.graph, history),
         plan=run.artifact,
@@ -111,22 +115,77 @@ def resume_checkpoint(
     """Fill model, optimizer and positions from the newest checkpoint, if the run directory has one."""
     with run_errors():
         step = latest_step(run.paths.checkpoints)
-        if step is None:
-            return history, None, None
-        directory = step_directory(run.paths.checkpoints, step=step)
+    if step is None:
+        return history, None, None
+    directory = step_directory(run.paths.checkpoints, step=step)
+    state = training_state(weights, optimizer, pipeline)
+    manifest = _fill(run, state, schedule, data, checkpoints, directory=directory)
+    checkpoints.origin, checkpoints.saved_step = manifest.origin, manifest.step
+    run.observer.noted(f"resumed from {directory}{_changes(run, manifest)}")
+    return _position(data, history, manifest)
+
+
+def branch_run(
+    run: Run,
+    op: BranchRun,
+    weights: Weights,
+    optimizer: Optimizer,
+    schedule: Schedule,
+    data: Data,
+    history: History,
+    checkpoints: Checkpoints,
+    pipeline: Pipeline | None,
+) -> tuple[History, Evaluations | None, Update | None]:
+    """Fill them from another run's checkpoint, if the run directory has none of its own."""
+    if checkpoints.saved_step is not None:
+        return history, None, None
+
+    def source() -> str:
+        return str(source_in(op.path, base=run.paths.base, run=run.paths.run))
+
+    with run_errors():
+        # One rank decides which is the newest: the other run may be saving.
+        directory = Path(from_coordinator(source))
+        text = from_coordinator(lambda: origin_of(directory, path=op.path).model_dump_json())
+    state = training_state(weights, optimizer, pipeline)
+    try:
+        manifest = _fill(run, state, schedule, data, checkpoints, directory=directory)
+    except RunError as error:
+        if error.code is ExitCode.CORRUPT_CHECKPOINT:
+            error.help = "name another checkpoint in `resume`, or restore this one from a backup"
+        raise
+    checkpoints.origin = Origin.model_validate_json(text)
+    run.observer.noted(f"branched from {directory}{_changes(run, manifest)}")
+    return _position(data, history, manifest)
+
+
+def _fill(
+    run: Run,
+    state: TrainingState,
+    schedule: Schedule,
+    data: Data,
+    checkpoints: Checkpoints,
+    *,
+    directory: Path,
+) -> Manifest:
+    """Fill model, optimizer and data from a checkpoint. RunError if it is damaged or of another training."""
+    assert state.optimizer is not None, "training has an optimizer"
+    with run_errors():
         # Its errors end the run, so nothing uses values that are not verified.
-        state = training_state(weights, optimizer, pipeline)
         manifest = load(state, directory=directory, in_place=True)
     checkpoints.base = base_of_resumed(run, manifest, checkpoints.base)
     _refuse_other_data(run, data, manifest)
+    data.loader.load_state(manifest.progress.samples_consumed)
+    set_learning_rate(state.optimizer.param_groups, schedule.factor(manifest.step + 1))
+    return manifest
+
+
+def _position(data: Data, history: History, manifest: Manifest) -> tuple[History, Evaluations, Update]:
+    """The records of the steps that a checkpoint holds."""
     progress = manifest.progress
-    data.loader.load_state(progress.samples_consumed)
-    checkpoints.saved_step = manifest.step
     since = manifest.step, progress.samples_consumed
     if progress.batch is not None and progress.batch.samples == data.loader.source.global_batch:
         since = progress.batch.since_step, progress.batch.since_samples
-    set_learning_rate(optimizer.param_groups, schedule.factor(manifest.step + 1))
-    run.observer.noted(f"resumed from {directory}{_changes(run, manifest)}")
     memory = Memory(progress.recent_losses, progress.skipped_in_a_row)
     return (
         replace(history, memory=memory, batch_since=since, evaluated=progress.evaluated),

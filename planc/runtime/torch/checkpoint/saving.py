@@ -15,7 +15,14 @@ from planc.runtime.checkpoint_format import commit
 from planc.runtime.checkpoint_format.best import KeepBest
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import step_directory, temporary_directory
-from planc.runtime.checkpoint_format.manifest import Base, Contents, Manifest, PartEntry, Progress
+from planc.runtime.checkpoint_format.manifest import (
+    Base,
+    Contents,
+    Manifest,
+    Origin,
+    PartEntry,
+    Progress,
+)
 from planc.runtime.checkpoint_format.part_files import write_part
 from planc.runtime.files.best_effort import BestEffort
 from planc.runtime.torch.agreement.texts import rank
@@ -39,6 +46,7 @@ class Destination:
     mesh: Mapping[MeshDim, int]
     base: Base | None = None
     """The tensors that the state leaves out."""
+    origin: Origin | None = None
     keep_last: int | None = None
     keep_best: tuple[KeepBest, ...] = ()
     plan: Callable[[Path], str] | None = None
@@ -62,6 +70,7 @@ class Destination:
             mesh=dict(self.mesh),
             progress=self.progress,
             base=self.base,
+            origin=self.origin,
             contents=contents,
             parts=parts,
         )

@@ -132,6 +132,8 @@ class Readers:
         """The optimizer has changed the weights."""
         self._call_all("on_step", self._view(figures))
 
+    def branched(self, origin: Mapping[str, Any]) -> None: ...
+
     def started(self, *, first_step: int, num_steps: int) -> None:
         graph, launch = self.run.graph, self.run.launch
         start = Start(
