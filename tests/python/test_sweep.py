@@ -108,6 +108,9 @@ def test_printed_commands_are_those_that_would_run(
         "--set optimizer.kind.lr=1e-4 --set model.seed=0 "
         "--run-dir runs/x-sweep/lr=1e-4,seed=0"
     )
+    branching = ("--set", 'checkpoint.resume="runs/first"', "--allow-change", "optimizer lr")
+    assert main(["sweep", plan.name, *GRID, *branching, "--print"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("seed=0 --allow-change 'optimizer lr'")
 
 
 def test_runs_shows_what_differs_and_reads_damaged_ones(

@@ -19,7 +19,12 @@ from planc.cli.running.run_errors import record, report, report_unforeseen, run_
 from planc.cli.running.session import Session
 from planc.cli.running.starting import Options
 from planc.cli.running.watching import listen
-from planc.cli.support.arguments import add_plan_argument, add_run_dir_argument, add_set_argument
+from planc.cli.support.arguments import (
+    add_allow_change_argument,
+    add_plan_argument,
+    add_run_dir_argument,
+    add_set_argument,
+)
 from planc.cli.support.parser import Parser
 from planc.cli.support.streams import outlive_readers, quiet_libraries, show_crashes
 from planc.outgoing import guard
@@ -54,14 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not compare the collectives of the first step with those that the graph predicts",
     )
-    parser.add_argument(
-        "--allow-change",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="resume even though NAME differs from the checkpoint's plan (NAME as printed in the error); "
-        "can be repeated",
-    )
+    add_allow_change_argument(parser)
     parser.add_argument("--allow-release", action="append", default=[], metavar="PIN", help=RELEASE_HELP)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from planc.cli.commands.runs import list_runs, table
 from planc.cli.running.starting import Options, start_with
 from planc.cli.support import plans
-from planc.cli.support.arguments import add_plan_argument, add_set_argument
+from planc.cli.support.arguments import add_allow_change_argument, add_plan_argument, add_set_argument
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, require_libraries
 from planc.cli.support.grid import Point, points
 from planc.graph.graph import Graph, plan_hash
@@ -55,6 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--run-dir", type=Path, metavar="DIR", help="directory of the runs; default: runs/NAME-sweep"
     )
+    add_allow_change_argument(parser)
     parser.add_argument("--print", action="store_true", help="print the command of each run, and run none")
 
 
@@ -103,7 +104,8 @@ def _checked(point: Point, arguments: Namespace, folder: Path) -> _Run | None:
         print(f"{point.name}:", file=sys.stderr)
         sys.stderr.write(plans.render_errors(checked, stream=sys.stderr))
         return None
-    options = Options(Path(arguments.plan), set=texts, run_dir=folder / point.name)
+    allowed = arguments.allow_change
+    options = Options(Path(arguments.plan), set=texts, run_dir=folder / point.name, allow_change=allowed)
     return _Run(point, options, checked.graph, checked.plan.mesh.devices_per_node)
 
 

@@ -54,6 +54,18 @@ def add_world_size_argument(parser: ArgumentParser) -> None:
     )
 
 
+def add_allow_change_argument(parser: ArgumentParser) -> None:
+    """Add --allow-change, for a run that starts from a checkpoint."""
+    parser.add_argument(
+        "--allow-change",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="resume even though NAME differs from the checkpoint's plan (NAME as printed in the error); "
+        "can be repeated",
+    )
+
+
 def add_run_dir_argument(parser: ArgumentParser) -> None:
     parser.add_argument("--run-dir", type=_run_dir, metavar="DIR", help="run directory (default: runs/NAME)")
 
