@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
+from planc.estimate.attention_calls import compiled_kernel_bytes, compiled_pair_bytes
 from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
 from planc.estimate.rank_work import Core, RankWork
@@ -264,6 +265,7 @@ def core_bytes(work: RankWork, core: Core) -> int:
     around = (core, *cores_around(work, core.module))
     if core.attention is not None and not (is_eager and any(one.code is not None for one in around)):
         kernel = _kernel_bytes(work, core.attention)
+        kernel += compiled_pair_bytes(work, core.attention) + compiled_kernel_bytes(work, core.attention)
     # Over cp the kernel's keys and values are copies, and the memory of what they were made from is freed.
     if core.code is None or (core.has_kernel and core.is_part and work.attention.over):
         return kernel

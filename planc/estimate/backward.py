@@ -36,6 +36,7 @@ from planc.estimate.activations import (
     region_input_bytes,
     weight_width,
 )
+from planc.estimate.attention_calls import compiled_pair_bytes
 from planc.estimate.deferred import output_bytes, products
 from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
@@ -258,7 +259,8 @@ class _Walk:
                 num_bytes = core_bytes(work, core)
                 if core.mixes_tokens or not passing:
                     kernel = kernel_bytes_in_backward(work, core.attention) if core.attention else 0
-                    passing = input_bytes(work, module) + num_bytes + self._context + kernel
+                    pairs = compiled_pair_bytes(work, core.attention) if core.attention else 0
+                    passing = input_bytes(work, module) + num_bytes - pairs + self._context + kernel
                 yield self._now(passing)
                 self._live -= num_bytes
 

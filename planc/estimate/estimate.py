@@ -21,7 +21,7 @@ from planc.estimate.checkpoint import saved, staging
 from planc.estimate.collectives import collectives, replicated_message
 from planc.estimate.flops import Flops, flops
 from planc.estimate.gaps import gaps, last_units
-from planc.estimate.kernels import attention_uses, document_mask_bytes, window_mask_bytes
+from planc.estimate.kernels import attention_uses, window_mask_bytes
 from planc.estimate.parts import Part, parts
 from planc.estimate.peak import (
     GAPS,
@@ -39,25 +39,28 @@ from planc.estimate.states import ON_HOST, num_local_parameters, states, update_
 from planc.estimate.units import Unit, units
 from planc.graph.graph import Graph
 from planc.graph.ops import PrefetchUnits, SaveCheckpoint
+from planc.inventory.products import unmeasured_parts
 from planc.inventory.schema import Inventory
 from planc.vocab import MeshDim
 
 
-def estimate(graph: Graph, inventory: Inventory) -> Estimate:
+def estimate(graph: Graph, inventory: Inventory, *, expert_load: int = 1) -> Estimate:
     """Memory and communication of the graph's rank 0, and the work of all ranks.
 
     Of a pipeline each figure is that of the pp rank with the most of it, and `ranks` has them all. The
-    inventory must be of the graph's model.
+    inventory must be of the graph's model. With an `expert_load` the rank's experts get that many times the
+    rows of an equal share.
     """
     saves = any(isinstance(op, SaveCheckpoint) for op in graph.save)
-    return replace(_estimate(graph, inventory), checkpoint=saved(graph, inventory) if saves else None)
+    found = _estimate(graph, inventory, expert_load)
+    return replace(found, checkpoint=saved(graph, inventory) if saves else None, expert_load=expert_load)
 
 
-def _estimate(graph: Graph, inventory: Inventory) -> Estimate:
+def _estimate(graph: Graph, inventory: Inventory, expert_load: int) -> Estimate:
     """The estimate of what ranks hold and do."""
-    whole = rank_work(graph, inventory)
+    whole = rank_work(graph, inventory, expert_load=expert_load)
     shared = flops(whole), staging(graph, inventory)
-    estimates = tuple(_of_part(one, *shared) for one in parts(graph, inventory))
+    estimates = tuple(_of_part(one, *shared) for one in parts(graph, inventory, expert_load=expert_load))
     if not estimates:
         return _of_rank(whole, *shared)
     fullest = max(estimates, key=lambda one: one.memory.peak.num_bytes)
@@ -102,8 +105,15 @@ def _of_rank(work: RankWork, counted: Flops, staged: Amount, part: Part | None =
         flops=counted,
         at_intervals=at_intervals(work),
         attention=attention_uses(work, in_flight=1 if part is None else part.in_flight),
-        not_modeled=("compile",) if work.is_compiled and not (work.fused or work.fuses_loss) else (),
+        not_modeled=tuple(_not_modeled(work)),
     )
+
+
+def _not_modeled(work: RankWork) -> Iterator[str]:
+    if work.is_compiled and not (work.fused or work.fuses_loss):
+        yield "compile"
+    if unmeasured_parts(work.inventory):
+        yield "own code of parts of layers"
 
 
 def estimated_facts(estimated: Estimate, *, device: Device | None = None) -> Mapping[str, int]:
@@ -138,7 +148,7 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
     """The parts of the peak; `part` if the work is that of a pp rank."""
     parameters, optimizer, gradients = states(work)
     kept, entropy = activations(work), loss(work)
-    kept_bytes = kept.kept + document_mask_bytes(work) + window_mask_bytes(work) + last_input_bytes(work)
+    kept_bytes = kept.kept + window_mask_bytes(work) + last_input_bytes(work)
     left_bytes, later = 0, gathered
     if part is not None:
         kept_bytes, left_bytes = part.kept_bytes, part.deferred_bytes

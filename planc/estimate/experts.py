@@ -9,8 +9,9 @@ With R = T k rows, a token for each of its k experts, of width h, and experts of
     weights     R                     of the sum over a token's experts: float32, or the compute dtype
     router      h T + 4 E T           its input, and probabilities in float32
 
-Sorted positions are ignored, as small. The rows are those of transformers' `grouped_mm_experts_forward`;
-loops over experts keep as many.
+Where tokens are dispatched, a rank's experts take the rows that it gets from all: R for an equal load, which
+is what an estimate assumes unless it is given another. Sorted positions are ignored, as small. The rows are
+those of transformers' `grouped_mm_experts_forward`; loops over experts keep as many.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def experts_saved(work: RankWork) -> Mapping[str, Saved]:
         up, down = widths
         hidden, element = work.inventory.hidden_size, work.compute_dtype.size_bytes
         num_rows = work.num_tokens * module.routing.experts_per_token
+        num_taken = num_rows * (work.expert_load if module.fqn in dispatched else 1)
         # Results that came back from other ranks, which the weights of a token's experts multiply.
         returned = hidden * element if module.fqn in dispatched else 0
         weight_bytes = _FLOAT32_BYTES if module.routing.in_float32 else element
@@ -60,8 +62,8 @@ def experts_saved(work: RankWork) -> Mapping[str, Saved]:
         inputs = hidden * _trains(work, module, 0) + down * _trains(work, module, -1)
         passing = up * work.by_size(activation.passing) - (hidden + down) * element
         saved[module.fqn] = Saved(
-            num_rows * ((hidden + inputs) * element + between + weight_bytes + returned),
-            num_rows * max(2 * hidden * element, (up + hidden) * element, passing),
+            num_taken * ((hidden + inputs) * element + between) + num_rows * (weight_bytes + returned),
+            num_taken * max(2 * hidden * element, (up + hidden) * element, passing),
         )
         for router in map(work.module, module.sources):
             if _is_router(router, module):
@@ -93,7 +95,7 @@ def dispatch_collectives(work: RankWork) -> Iterator[Collective]:
             of_results = work.times * work.is_passed(module.fqn)
             of_rows = work.times * (module.fqn in work.flow.inputs)
             yield over_ep(forwards + of_results, num_bytes)
-            yield over_ep(forwards + of_rows, num_bytes, is_routed=True)
+            yield over_ep(forwards + of_rows, work.expert_load * num_bytes, is_routed=True)
 
 
 def _trains(work: RankWork, module: Module, index: int) -> bool:

@@ -7,7 +7,7 @@ flash kernel holds nothing that counts.
                        head
     math               scores of the queries that it takes at a time, in float32 at least: weights and their
                        gradients, and the slope of a soft cap
-    masks              of documents, one of each compiled layer, and of windows, which layers share
+    masks              of windows, which layers share; those of compiled layers are in attention_calls.py
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from planc.devices.attention_kernels import (
-    MATH_ROWS,
-    AttentionCall,
-    AttentionSetting,
-    AttentionUse,
-    Kernel,
-    kernel_of,
-    refusals,
-    ring_rows,
-    window_rows,
-)
+from planc.devices.attention_kernels import MATH_ROWS, AttentionCall, AttentionUse, Kernel, refusals
 from planc.estimate.activations import core_bytes
+from planc.estimate.attention_calls import (
+    call_of,
+    compiled_pair_bytes,
+    head_shares,
+    hides,
+    kernel_in,
+    wide_size,
+    window_rows_of,
+)
 from planc.estimate.rank_work import RankWork
 from planc.inventory.schema import Attention
-from planc.vocab import SOFTCAP, DType
+from planc.vocab import SOFTCAP
 
 
 def attention_uses(work: RankWork, *, in_flight: int) -> tuple[AttentionUse, ...]:
@@ -41,20 +40,32 @@ def attention_uses(work: RankWork, *, in_flight: int) -> tuple[AttentionUse, ...
         return tuple(_own_code(work, in_flight))
     groups: dict[tuple[AttentionCall, int | None], list[Attention]] = {}
     for attention in work.inventory.attentions:
-        window = attention.window if _hides(work, attention.window) else None
-        groups.setdefault((_call(work, attention), window), []).append(attention)
+        window = attention.window if hides(work, attention.window) else None
+        groups.setdefault((call_of(work, attention), window), []).append(attention)
     return tuple(
         AttentionUse(
             modules=tuple(one.fqn for one in members),
-            kernel=_kernel(work, members[0]),
+            kernel=kernel_in(work, members[0]),
             call=call,
             reasons=refusals(call, device=work.graph.init_mesh.device),
             pair_bytes=max(_scores_bytes(work, one) for one in members)
-            + in_flight * document_mask_bytes(work)
+            + in_flight * _kept_for_pairs(work, members)
             + (_window_mask_bytes(work, window, members[0]) if window else 0),
         )
         for (call, window), members in groups.items()
     )
+
+
+def _kept_for_pairs(work: RankWork, attentions: list[Attention]) -> int:
+    """The bytes that compiled layers keep for pairs of tokens: those computed again have theirs in turn."""
+    kept, again = 0, 0
+    for attention in attentions:
+        num_bytes = compiled_pair_bytes(work, attention)
+        if work.region(attention.fqn) is None:
+            kept += num_bytes
+        else:
+            again = max(again, num_bytes)
+    return kept + again
 
 
 def _own_code(work: RankWork, in_flight: int) -> Iterator[AttentionUse]:
@@ -77,7 +88,7 @@ def _own_code(work: RankWork, in_flight: int) -> Iterator[AttentionUse]:
 
 def kernel_bytes_in_backward(work: RankWork, attention: Attention) -> int:
     """The most that backward of one attention holds in this way, masks apart."""
-    kernel = _kernel(work, attention)
+    kernel = kernel_in(work, attention)
     num_heads, num_kv_heads = work.heads(attention)
     if work.attention.kind == "eager" or kernel is Kernel.FLASH:
         return 0
@@ -90,43 +101,19 @@ def kernel_bytes_in_backward(work: RankWork, attention: Attention) -> int:
     return 2 * copies * work.num_tokens * features * work.compute_dtype.size_bytes
 
 
-def document_mask_bytes(work: RankWork) -> int:
-    """The masks that isolate documents, [micro_batch, queries, keys]: one of each layer until its backward.
-
-    Layers that backward computes again have theirs one at a time.
-    """
-    if not _setting(work).masks_documents:
-        return 0
-    regions = [work.region(attention.fqn) for attention in work.inventory.attentions]
-    num_masks = regions.count(None) + any(regions)
-    copies = work.cp if work.attention.kind == "ulysses" else 1
-    return num_masks * copies * work.num_tokens * work.sequence_length * work.compute_dtype.size_bytes
-
-
 def window_mask_bytes(work: RankWork) -> int:
     """The masks of sliding windows, one for all layers with the same window."""
-    hiding = (attention for attention in work.inventory.attentions if _hides(work, attention.window))
-    by_window = {attention.window: attention for attention in hiding}
+    hiding = (attention for attention in work.inventory.attentions if hides(work, attention.window))
+    by_window = {one.window: one for one in sorted(hiding, key=lambda one: one.fqn not in work.fused)}
     return sum(_window_mask_bytes(work, window, last) for window, last in by_window.items() if window)
-
-
-def window_rows_of(work: RankWork, window: int, attention: Attention) -> int | None:
-    """The queries that a kernel takes at a time under a window; None if it takes all that it has."""
-    num_queries, is_math = work.sequence_length, _kernel(work, attention) is Kernel.MATH
-    if work.attention.kind in ("allgather", "ring"):
-        num_queries //= work.cp * (2 if work.attention.balance == "headtail" else 1)
-    if work.attention.kind == "ring":
-        return ring_rows(num_queries=num_queries, is_math=is_math)
-    return window_rows(window, num_queries=num_queries, is_math=is_math)
 
 
 def _window_mask_bytes(work: RankWork, window: int, attention: Attention) -> int:
     """The mask of one window, [queries, keys]: for all queries of a rank, the keys that are cut for them.
 
-    Of many queries it is that of the rows that a kernel takes at a time.
-    Compiled layers, whose masks are made where they are used, count nothing.
+    Of many queries it is that of the rows that a kernel takes at a time. Each compiled layer has its own.
     """
-    if work.is_compiled and work.attention.kind != "ring":
+    if attention.fqn in work.fused and work.attention.kind != "ring":
         return 0
     length, cp = work.sequence_length, work.cp
     is_divided = work.attention.kind == "allgather"
@@ -139,51 +126,25 @@ def _window_mask_bytes(work: RankWork, window: int, attention: Attention) -> int
     return pairs * work.compute_dtype.size_bytes
 
 
-def _hides(work: RankWork, window: int | None) -> bool:
-    """Whether the layers' attention takes a mask for a window."""
-    return window is not None and window < work.sequence_length and work.attention.kind != "eager"
-
-
-def _setting(work: RankWork) -> AttentionSetting:
-    return AttentionSetting(
-        kind=work.attention.kind,
-        dtype=work.compute_dtype,
-        sequence_length=work.sequence_length,
-        isolates=work.attention.isolates,
-        is_compiled=work.is_compiled,
-    )
-
-
-def _call(work: RankWork, attention: Attention) -> AttentionCall:
-    return _setting(work).call(
-        head_dim=attention.head_dim,
-        value_dim=attention.value_dim,
-        window=attention.window,
-        has_softcap=SOFTCAP in attention.extras,
-    )
-
-
-def _kernel(work: RankWork, attention: Attention) -> Kernel:
-    return kernel_of(_call(work, attention), device=work.graph.init_mesh.device)
-
-
 def _scores_bytes(work: RankWork, attention: Attention) -> int:
-    if _kernel(work, attention) is not Kernel.MATH:
+    if kernel_in(work, attention) is not Kernel.MATH:
         return 0
     num_heads, _ = work.heads(attention)
     has_softcap = SOFTCAP in attention.extras
     rows = min(MATH_ROWS, work.sequence_length)
-    pairs = num_heads // _head_shares(work) * work.num_samples * rows * _num_keys(work, attention)
-    return (2 + has_softcap) * pairs * _wide_size(work)
+    pairs = num_heads // head_shares(work) * work.num_samples * rows * _num_keys(work, attention)
+    # Compiled code has kept the scores, and fuses all but their gradient.
+    num_tensors = 1 if attention.fqn in work.fused else 2 + has_softcap
+    return num_tensors * pairs * wide_size(work)
 
 
 def _wide_bytes(work: RankWork, attention: Attention) -> int:
     """Keys and values as `math` takes them, and their gradients, in a wider dtype than the model's."""
-    if _wide_size(work) == work.compute_dtype.size_bytes:
+    if wide_size(work) == work.compute_dtype.size_bytes:
         return 0
-    num_kv_heads = max(1, work.heads(attention)[1] // _head_shares(work))
+    num_kv_heads = max(1, work.heads(attention)[1] // head_shares(work))
     features = num_kv_heads * (attention.head_dim + (attention.value_dim or attention.head_dim))
-    return 2 * work.num_samples * _num_keys(work, attention) * features * _wide_size(work)
+    return 2 * work.num_samples * _num_keys(work, attention) * features * wide_size(work)
 
 
 def _num_keys(work: RankWork, attention: Attention) -> int:
@@ -191,11 +152,3 @@ def _num_keys(work: RankWork, attention: Attention) -> int:
     keys = work.sequence_length // (work.cp if work.attention.kind == "ring" else 1)
     window = attention.window
     return keys if window is None else min(keys, MATH_ROWS + window - 1)
-
-
-def _head_shares(work: RankWork) -> int:
-    return work.cp if work.attention.kind == "ulysses" else 1
-
-
-def _wide_size(work: RankWork) -> int:
-    return 8 if work.compute_dtype is DType.FLOAT64 else 4

@@ -17,7 +17,7 @@ from planc.estimate.activations import (
     offloaded_bytes,
 )
 from planc.estimate.deferred import deferred_bytes
-from planc.estimate.kernels import document_mask_bytes, window_mask_bytes
+from planc.estimate.kernels import window_mask_bytes
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Collective, Kind
 from planc.graph.graph import Graph
@@ -57,25 +57,26 @@ class Part:
     """Hidden states to the stages after its own, and gradients to those before."""
 
 
-def parts(graph: Graph, inventory: Inventory) -> tuple[Part, ...]:
+def parts(graph: Graph, inventory: Inventory, *, expert_load: int = 1) -> tuple[Part, ...]:
     """The parts of all pp ranks; none without a pipeline."""
     pipeline = pipeline_of(graph)
     if pipeline is None:
         return ()
-    works = stage_works(graph, inventory)
+    works = stage_works(graph, inventory, expert_load=expert_load)
     in_flight = pipeline.equal_step().rank_in_flight
     return tuple(
         _part(graph, inventory, pipeline, works, rank, number) for rank, number in enumerate(in_flight)
     )
 
 
-def stage_works(graph: Graph, inventory: Inventory) -> tuple[RankWork, ...]:
+def stage_works(graph: Graph, inventory: Inventory, *, expert_load: int = 1) -> tuple[RankWork, ...]:
     """The work of each stage by itself; none without a pipeline."""
     pipeline = pipeline_of(graph)
     if pipeline is None:
         return ()
     return tuple(
-        rank_work(graph, _restricted(inventory, pipeline, {stage})) for stage in range(pipeline.num_stages)
+        rank_work(graph, _restricted(inventory, pipeline, {stage}), expert_load=expert_load)
+        for stage in range(pipeline.num_stages)
     )
 
 
@@ -99,7 +100,6 @@ def _part(
     of_loss = {stage: _loss_bytes(works[stage]) for stage in own}
     kept = {
         stage: activations(works[stage]).kept
-        + document_mask_bytes(works[stage])
         + of_loss[stage]
         + _received_bytes(pipeline, works[stage], stage)
         for stage in own
@@ -107,7 +107,10 @@ def _part(
     sizes = {stage: (kept[stage], deferred_bytes(works[stage])) for stage in own}
     held = _held(pipeline, rank, sizes)
     num_neighbors = sum((stage > 0) + (stage < last) for stage in own)
-    work = works[rank] if own == (rank,) else rank_work(graph, _restricted(inventory, pipeline, set(own)))
+    work = works[rank]
+    if own != (rank,):
+        whole = _restricted(inventory, pipeline, set(own))
+        work = rank_work(graph, whole, expert_load=work.expert_load)
     return Part(
         rank=rank,
         stages=own,

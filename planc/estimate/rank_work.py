@@ -132,6 +132,8 @@ class RankWork:
 
     read_before: frozenset[str]
     """The norms that keep only their input, of which another norm before them keeps the same."""
+    expert_load: int
+    """The rows that this rank's experts get from all ranks, as a multiple of an equal share."""
 
     @property
     def num_samples(self) -> int:
@@ -236,7 +238,7 @@ class RankWork:
         return -(-attention.num_heads // parts), -(-attention.num_kv_heads // parts)
 
 
-def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
+def rank_work(graph: Graph, inventory: Inventory, *, expert_load: int = 1) -> RankWork:
     """The work of a graph's rank 0. The inventory must be of the graph's model, or of a part of it."""
     ops = tuple(graph.ops())
     build, data = _first(ops, BuildModel), _first(ops, OpenData)
@@ -293,6 +295,7 @@ def rank_work(graph: Graph, inventory: Inventory) -> RankWork:
         deferred=frozenset(fqn for op in ops if isinstance(op, SplitPipeline) for fqn in op.deferred),
         cores={one.module.fqn: one for one in _cores(inventory, attention.kind)},
         read_before=frozenset(_read_before(inventory)),
+        expert_load=expert_load,
         draws={fqn: op.draws for op in ops if isinstance(op, AttachDropout) for fqn in op.modules},
     )
 

@@ -186,6 +186,8 @@ class Estimate:
     """The estimates of all pp ranks, in a pipeline's own."""
     checkpoint: Saved | None = None
     """None for a plan that saves none."""
+    expert_load: int = 1
+    """The rows of a rank's experts, as a multiple of an equal share."""
 
     def sent_bytes(self, collectives: Iterable[Collective] | None = None) -> int:
         """Bytes sent in a step: by all collectives, or by the given ones."""

@@ -13,8 +13,8 @@ from math import prod
 
 from planc.estimate import muon
 from planc.estimate.activations import offloaded_bytes
+from planc.estimate.attention_calls import window_rows_of
 from planc.estimate.collectives import collectives, last_sums
-from planc.estimate.kernels import window_rows_of
 from planc.estimate.parts import message, parts, stage_works
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Collective, Estimate
@@ -139,18 +139,19 @@ class PipelineWork:
 
 def step_work(graph: Graph, inventory: Inventory, estimated: Estimate) -> StepWork:
     """The work of rank 0; `estimated` is the estimate of the same graph."""
-    whole = rank_work(graph, inventory)
+    load = estimated.expert_load
+    whole = rank_work(graph, inventory, expert_load=load)
     pipeline = pipeline_of(graph)
     if pipeline is None:
         return _step_work(whole, estimated.collectives, num_elements=_num_trained(whole))
     ranks = tuple(
         _step_work(part.work, one.collectives, num_elements=_num_trained(part.work))
-        for part, one in zip(parts(graph, inventory), estimated.ranks, strict=True)
+        for part, one in zip(parts(graph, inventory, expert_load=load), estimated.ranks, strict=True)
     )
     work = PipelineWork(
         orders=pipeline.orders,
         num_micro_batches=pipeline.num_micro_batches,
-        stages=tuple(_of_stage(work) for work in stage_works(graph, inventory)),
+        stages=tuple(_of_stage(work) for work in stage_works(graph, inventory, expert_load=load)),
         ranks=ranks,
         message=message(pipeline, 1),
     )
@@ -250,7 +251,8 @@ def _products(work: RankWork, module: Module) -> Iterator[tuple[str, int, int, i
         if shape is not None and len(shape) > 1:
             yield "weight", work.num_tokens, prod(shape[1:]), shape[0]
     elif module.kind is ModuleKind.OTHER and module.routing is not None:
-        rows = work.num_tokens * module.routing.experts_per_token
+        is_dispatched = work.graph.experts is not None and module.fqn in work.graph.experts.modules
+        rows = work.num_tokens * module.routing.experts_per_token * (work.expert_load if is_dispatched else 1)
         for parameter in module.parameters:
             layout = work.layout(f"{module.fqn}.{parameter.name}")
             if layout is not None and len(layout.tp_shape) == 3:

@@ -25,6 +25,11 @@ def peak_memory(estimated: Estimate) -> Figure:
     return num_bytes("peak_memory", estimated.memory.peak.num_bytes)
 
 
+def uneven_peak_memory(estimated: Estimate) -> Figure:
+    """The same of a rank whose experts get more rows than an equal share."""
+    return num_bytes("uneven_peak_memory", estimated.memory.peak.num_bytes)
+
+
 def peak_phase(estimated: Estimate) -> Figure:
     """The part of a step in which `peak_memory` is reached."""
     return Figure("peak_phase", estimated.memory.peak_phase, Unit.PHASE)

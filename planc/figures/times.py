@@ -28,6 +28,11 @@ def expected_step_seconds(expectation: StepExpectation) -> Figure:
     return Figure("expected_step_seconds", expectation.step_seconds, Unit.SECONDS)
 
 
+def uneven_step_seconds(expectation: StepExpectation) -> Figure:
+    """The same where the experts of one rank get more rows than an equal share, and the others wait."""
+    return Figure("uneven_step_seconds", expectation.step_seconds, Unit.SECONDS)
+
+
 def expected_tokens_per_second(step: StepWork, expectation: StepExpectation) -> Figure:
     """The expectation for the whole run."""
     return _rate("expected_tokens_per_second", step, expectation.step_seconds)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from planc.inventory.schema import LINEAR_KINDS, Inventory, Kind, Module, Parameter
+from planc.vocab import parent_of
 
 
 def products(inventory: Inventory, sequence_length: int) -> Iterator[tuple[str, int]]:
@@ -17,6 +18,21 @@ def products(inventory: Inventory, sequence_length: int) -> Iterator[tuple[str, 
     """
     yield from ((module.fqn, products_of(module)) for module in inventory.modules)
     yield from ((one.fqn, one.products(sequence_length)) for one in inventory.attentions)
+
+
+def unmeasured_parts(inventory: Inventory) -> tuple[str, ...]:
+    """Parts of layers with weights whose code the probe could not run by itself: no formula counts it."""
+    owners = {module.fqn for module in inventory.modules if module.parameters}
+    routed = {module.fqn for module in inventory.modules if module.routing is not None}
+    return tuple(
+        module.fqn
+        for module in inventory.modules
+        if inventory.is_layer(parent_of(module.fqn))
+        and module.own_code is None
+        and module.kind in (Kind.CONTAINER, Kind.OTHER)
+        and any(name.startswith(f"{module.fqn}.") for name in owners)
+        and not any(name == module.fqn or name.startswith(f"{module.fqn}.") for name in routed)
+    )
 
 
 def products_of(module: Module) -> int:

@@ -14,6 +14,7 @@ from planc.figures.figure import Figure
 from planc.plan.scalars import listed
 from planc.record import record
 from planc.show.attention import attention_data, attention_text
+from planc.show.imbalance import Imbalance, imbalance_data, imbalance_text
 from planc.show.times import Times, times_data, times_text
 from planc.tables import format_bytes, plural, render_table
 from planc.vocab import GroupDim
@@ -31,7 +32,13 @@ class Traffic:
     sent: Figure
 
 
-def estimate_text(estimated: Estimate, *, device: Device | None = None, times: Times | None = None) -> str:
+def estimate_text(
+    estimated: Estimate,
+    *,
+    device: Device | None = None,
+    times: Times | None = None,
+    imbalance: Imbalance | None = None,
+) -> str:
     """The convention, memory by part, communication by mesh dim, work, and time if a device is known."""
     sections = [convention_text(), memory_text(estimated, device=device), collectives_text(estimated)]
     if estimated.ranks:
@@ -41,6 +48,8 @@ def estimate_text(estimated: Estimate, *, device: Device | None = None, times: T
     sections.append(f"WORK PER STEP\n{render_table([*work_rows(estimated)], indent='  ')}")
     if times is not None:
         sections.append(times_text(times))
+    if imbalance is not None:
+        sections.append(imbalance_text(imbalance, equal=estimated, equal_times=times))
     return "\n".join(sections)
 
 
@@ -94,6 +103,8 @@ def caveats(estimated: Estimate) -> Iterator[str]:
     """The parts of the plan that the memory estimate does not model."""
     if "compile" in estimated.not_modeled:
         yield "compile is not modeled: compiled modules keep other tensors, and their peak is often lower"
+    if any(name.startswith("own code") for name in estimated.not_modeled):
+        yield "parts of layers were not measured, so the peak is higher: `planc check --deep` measures it"
     if estimated.place is not None:
         yield "gaps between several micro-batches are not modeled: `planc check --deep` measures them"
 
@@ -216,7 +227,11 @@ def _rank_data(estimated: Estimate) -> dict[str, Any]:
 
 
 def estimate_data(
-    estimated: Estimate, *, device: Device | None = None, times: Times | None = None
+    estimated: Estimate,
+    *,
+    device: Device | None = None,
+    times: Times | None = None,
+    imbalance: Imbalance | None = None,
 ) -> dict[str, Any]:
     """Everything, with sums only in the facts; `device` and `time` only if a device is known."""
     document: dict[str, Any] = {
@@ -248,4 +263,6 @@ def estimate_data(
         document["device"] = asdict(device)
     if times is not None:
         document["time"] = times_data(times)
+    if imbalance is not None:
+        document["imbalance"] = imbalance_data(imbalance)
     return document

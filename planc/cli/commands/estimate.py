@@ -17,12 +17,14 @@ from planc.cli.support.arguments import (
 from planc.cli.support.exits import UsageError
 from planc.cli.support.terminal import write_view
 from planc.estimate.calibration import Calibration, loads
+from planc.estimate.estimate import estimate
 from planc.estimate.result import Estimate
 from planc.estimate.step_work import step_work
 from planc.graph.graph import Graph, plan_hash
 from planc.inventory.schema import Inventory
 from planc.plan.spec import Plan
 from planc.show.estimate import estimate_data, estimate_text
+from planc.show.imbalance import LOAD, Imbalance
 from planc.show.times import Times, times_of
 
 DESCRIPTION = """\
@@ -34,7 +36,10 @@ any machine.
 
 If the plan's `hardware` block or --gpu names a device, planc also reports whether the peak fits, and two
 times of a step: the expected one, with its interval, and a bound that no run can beat. `planc calibrate`
-narrows the interval to one machine's."""
+narrows the interval to one machine's.
+
+Experts that ranks share are taken to have an equal load. A line adds the peak and the expected step if those
+of one rank get twice as many tokens."""
 
 EPILOG = """\
 examples:
@@ -63,14 +68,19 @@ def run(arguments: Namespace) -> int:
     draft = plans.require_figures(checked)
     graph, plan, inventory, estimated = draft.graph, draft.bound.plan, draft.bound.inventory, draft.estimate
     times = _times(estimated, graph, plan, inventory, calibration)
+    imbalance = None
+    if graph.experts is not None:
+        uneven = estimate(graph, inventory, expert_load=LOAD)
+        imbalance = Imbalance(uneven, _times(uneven, graph, plan, inventory, calibration))
     device = plan.hardware.gpu if plan.hardware else None
     if arguments.output_format == "json":
         document = {"format_version": 1, "plan_hash": plan_hash(graph), "world_size": graph.world_size}
-        document |= estimate_data(estimated, device=device, times=times)
+        document |= estimate_data(estimated, device=device, times=times, imbalance=imbalance)
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
         heading = f"{graph.name}  {plan_hash(graph)[:12]}  world size {graph.world_size:_}"
-        write_view(f"{heading}\n{estimate_text(estimated, device=device, times=times)}", stream=sys.stdout)
+        text = estimate_text(estimated, device=device, times=times, imbalance=imbalance)
+        write_view(f"{heading}\n{text}", stream=sys.stdout)
     return plans.finish(checked)
 
 
