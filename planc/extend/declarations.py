@@ -32,6 +32,8 @@ class Declaration:
     options: tuple[tuple[str, tuple[str, ...]], ...]
     """The arguments of the decorator after the name."""
     place: Place
+    methods: tuple[str, ...] = ()
+    """The methods that planc calls, of those that a class defines."""
 
 
 @record
@@ -126,22 +128,30 @@ class _Reader:
         parameters = self._parameters(kind, target)
         if None in options:
             known = [f'{option} = ("name",)' for option in kind.options]
+            known += [f'{option} = "{word}"' for option, words in kind.choices for word in words]
             help = f"write {_listed(known)}" if known else "give only the name"
-            self._report(decorator, "an option must be a tuple of plain strings", help)
+            self._report(decorator, "an option must be a tuple of plain strings, or one of its words", help)
         elif parameters is not None:
-            written = tuple(filter(None, options))
-            self.declarations.append(Declaration(kind.word, name, parameters, written, _place(decorator)))
+            written, methods = tuple(filter(None, options)), _methods(kind, target)
+            place = _place(decorator)
+            self.declarations.append(Declaration(kind.word, name, parameters, written, place, methods))
 
     def _parameters(self, kind: Kind, target: ast.FunctionDef | ast.ClassDef) -> tuple[Parameter, ...] | None:
         """The parameters that a plan gives; None after a report."""
+        if kind.methods and (text := _wrong_methods(kind, target)):
+            names = [name for name in kind.methods if name.startswith("on_")]
+            help = f"the methods are {_listed(names)}" if names else "write `def __call__(self, step):`"
+            self._report(target, text, help)
+            return None
+        passes = () if kind.methods and isinstance(target, ast.ClassDef) else kind.passes
         function = _function(target)
         arguments = function.args if function is not None else ast.arguments([], [], None, [], [], None, [])
         by_position = [*arguments.posonlyargs, *arguments.args]
         if isinstance(target, ast.ClassDef):
             by_position = by_position[1:]
-        called = f"{target.name}({', '.join((*kind.passes, '*, ...'))})"
-        if len(by_position) != len(kind.passes) or arguments.vararg or arguments.kwarg:
-            passed = _listed(kind.passes) if kind.passes else "nothing"
+        called = f"{target.name}({', '.join((*passes, '*, ...'))})"
+        if len(by_position) != len(passes) or arguments.vararg or arguments.kwarg:
+            passed = _listed(passes) if passes else "nothing"
             text = f"a {kind.word} takes {passed} by position, and all others by name"
             self._report(target, text, f"write `def {called}`")
             return None
@@ -157,7 +167,11 @@ class _Reader:
 
 
 def _option(kind: Kind, keyword: ast.keyword) -> tuple[str, tuple[str, ...]] | None:
-    """An option of a decorator; None if it is not a tuple of plain words."""
+    """An option of a decorator; None if it is not a tuple of plain words, or one of the words it can be."""
+    words = dict(kind.choices).get(keyword.arg or "", ())
+    match keyword:
+        case ast.keyword(arg=str(name), value=ast.Constant(value=str(word))) if word in words:
+            return name, (word,)
     if keyword.arg not in kind.options or not isinstance(keyword.value, ast.Tuple | ast.List):
         return None
     values = [part.value for part in keyword.value.elts if isinstance(part, ast.Constant)]
@@ -171,6 +185,23 @@ def _function(target: ast.FunctionDef | ast.ClassDef) -> ast.FunctionDef | None:
         return target
     inits = (part for part in target.body if isinstance(part, ast.FunctionDef) and part.name == "__init__")
     return next(inits, None)
+
+
+def _methods(kind: Kind, target: ast.FunctionDef | ast.ClassDef) -> tuple[str, ...]:
+    """The methods of a kind that a class defines, in the kind's order."""
+    defined = {part.name for part in target.body if isinstance(part, ast.FunctionDef)}
+    return tuple(name for name in kind.methods if isinstance(target, ast.ClassDef) and name in defined)
+
+
+def _wrong_methods(kind: Kind, target: ast.FunctionDef | ast.ClassDef) -> str:
+    """The reason that a declaration has other methods than its kind; empty if it does not."""
+    if isinstance(target, ast.FunctionDef):
+        return "" if kind.passes else f"a {kind.word} is a class"
+    defined = [part.name for part in target.body if isinstance(part, ast.FunctionDef)]
+    unknown = [name for name in defined if name.startswith("on_") and name not in kind.methods]
+    if unknown:
+        return f"`{unknown[0]}` would never be called"
+    return "" if _methods(kind, target) else f"`{target.name}` defines none of the methods that planc calls"
 
 
 def _by_name(arguments: ast.arguments, *, without: Sequence[str]) -> Iterator[Parameter]:

@@ -29,6 +29,10 @@ class Kind:
     """Keyword-only parameters of which the plan gives a first value and planc, later, others: no defaults."""
     options: tuple[str, ...] = ()
     """The arguments that the decorator takes after the name: tuples of strings."""
+    choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """More arguments that it takes after the name, with their values: strings."""
+    methods: tuple[str, ...] = ()
+    """The methods that planc calls, of a kind that can be a class: its `__init__` takes the plan's values."""
 
 
 def mark(kind: Kind, target: Any_, name: str) -> Any_:

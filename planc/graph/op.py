@@ -123,11 +123,16 @@ class Resource(StrEnum):
     """Weights in another library's format."""
     EVALUATIONS = "evaluations"
     """The losses on held-out text after this step, and those left for a later run."""
+    READERS = "readers"
+    """The plan's own metrics and callbacks, with what they remember."""
 
 
 GIVEN = frozenset({Resource.HISTORY, Resource.CHECKPOINTS})
 """Resources that a run has before its first op."""
-CHANGING = GIVEN | {Resource.WEIGHTS, Resource.OPTIMIZER, Resource.DATA, Resource.HIDDEN, Resource.BALANCE}
+CHANGING = GIVEN | {
+    *(Resource.WEIGHTS, Resource.OPTIMIZER, Resource.DATA, Resource.HIDDEN, Resource.BALANCE),
+    Resource.READERS,
+}
 """Resources that ops change after others have read them. All others are complete once they are read."""
 
 CONSUMED = frozenset({Resource.LOGITS, Resource.LOSS})

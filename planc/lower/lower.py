@@ -15,9 +15,6 @@ from planc.graph.ops import (
     CheckpointActivations,
     CheckpointMode,
     ClipGradients,
-    CompileBackend,
-    CompileMode,
-    CompileModules,
     ComputeLoss,
     Evaluate,
     EvaluationOp,
@@ -45,6 +42,7 @@ from planc.graph.ops import (
 )
 from planc.inventory.adapters import adapted_layers
 from planc.lower.balance import balance_experts, move_biases, sum_routes
+from planc.lower.compilation import compile_modules
 from planc.lower.data import evaluations, next_batch, open_data, open_evaluations, open_sources
 from planc.lower.dropout import attach_dropout
 from planc.lower.experts import count_experts, shard_experts
@@ -52,6 +50,13 @@ from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.model import build_model
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule, load_schedule
+from planc.lower.readers import (
+    agree_to_stop,
+    load_readers,
+    read_evaluations,
+    read_gradients,
+    read_step,
+)
 from planc.lower.saving import name_base, resume, save_checkpoint, settle_save
 from planc.lower.stages import (
     micro_orders,
@@ -67,7 +72,6 @@ from planc.plan import spec
 from planc.plan.attention_calls import attention_calls
 from planc.plan.bind import BoundPlan
 from planc.plan.checkpoint import AdapterExport, HfExport
-from planc.plan.compile_backends import AotEager, Eager, Inductor, InductorMode
 from planc.plan.facts import gradient_accumulation
 from planc.plan.loss_chunks import num_chunks, vocab_over
 from planc.plan.optimizer import OwnSchedule
@@ -117,8 +121,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from share_heads(bound)
     yield from shard_experts(bound)
     yield from _recomputation(bound)
-    if plan.compile is not None:
-        yield from _compilation(bound, plan.compile)
+    yield from compile_modules(bound)
     if plan.fsdp is not None:
         yield from _fsdp(bound, plan.fsdp)
     yield MaterialiseWeights(span=plan.span("model"))
@@ -133,6 +136,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         )
     if plan.adapter is not None:
         yield _first_adapters(bound, plan.adapter)
+    yield from load_readers(plan)
     yield build_optimizer(bound)
     yield build_schedule(plan)
     yield from open_sources(plan)
@@ -190,34 +194,6 @@ def _recomputation(bound: BoundPlan) -> Iterator[AnyOp]:
     for mode, fqns in modes.items():
         if fqns:
             yield CheckpointActivations(mode=mode, modules=tuple(fqns), span=bound.checkpointed[fqns[0]])
-
-
-def _compilation(bound: BoundPlan, compilation: spec.CompileSpec) -> Iterator[AnyOp]:
-    if not bound.compiled and not bound.plan.compiles_loss:
-        return
-    backend, mode = _backend(compilation)
-    yield CompileModules(
-        backend=backend,
-        mode=mode,
-        fullgraph=compilation.fullgraph,
-        dynamic=compilation.dynamic,
-        loss=bound.plan.compiles_loss,
-        modules=tuple(bound.compiled),
-        span=compilation.span,
-    )
-
-
-def _backend(compilation: spec.CompileSpec) -> tuple[CompileBackend, CompileMode | None]:
-    """torch's name of the backend, and the mode if it has modes."""
-    match compilation.backend:
-        case Inductor(mode=InductorMode.DEFAULT):
-            return "inductor", "default"
-        case Inductor():
-            return "inductor", "max-autotune-no-cudagraphs"
-        case AotEager():
-            return "aot_eager", None
-        case Eager():
-            return "eager", None
 
 
 def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
@@ -294,10 +270,14 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     yield ReduceMetrics(over=summed, agree_over=agree, span=plan.span("train"))
     yield from guard_step(plan)
     yield from move_biases(bound)
+    yield from read_gradients(plan)
     yield StepOptimizer(span=plan.span("optimizer"), **stated(StepOptimizer, plan))
+    yield from read_step(plan)
     yield StepSchedule(span=plan.span("optimizer.schedule"))
     yield from compare_replicas(bound)
     yield from _evaluations(bound)
+    yield from read_evaluations(plan)
+    yield from agree_to_stop(plan)
     yield Log(every_steps=plan.train.log_every, over=everything, span=plan.span("train.log_every"))
     yield from stop_profile(plan)
     # Last, so a step whose save fails is still logged and traced.

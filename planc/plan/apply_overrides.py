@@ -7,7 +7,13 @@ from dataclasses import replace
 
 from planc.plan import codes
 from planc.plan.blocks import BLOCKS, setting_paths
-from planc.plan.call_arguments import argument_targets, call_before, whole_target, with_argument
+from planc.plan.call_arguments import (
+    argument_targets,
+    call_before,
+    own_arguments,
+    whole_target,
+    with_argument,
+)
 from planc.plan.overrides import Override
 from planc.plan.scope import OriginStep
 from planc.plan.unknown_targets import report_unknown_target
@@ -26,10 +32,12 @@ def apply_overrides(targets: Sequence[Override], written: dict[str, Written], re
     for override in targets:
         target = whole_target(override.assignment.target, written)
         override = replace(override, assignment=replace(override.assignment, target=target))
-        if target.text not in settings and target.text not in arguments:
+        setting, _, argument = target.text.rpartition(".")
+        before = call_before(setting, written, at=target.span) if setting in settings else None
+        is_own = argument in own_arguments(setting, before, resolver.scope)
+        if target.text not in settings and target.text not in arguments and not is_own:
             report_unknown_target(target, written, resolver.scope)
             continue
-        setting, _, argument = target.text.rpartition(".")
         if target.text in settings:
             setting, argument = target.text, ""
         kind = setting.partition(".")[0]

@@ -9,6 +9,7 @@ from typing import Any
 
 from planc.plan import codes
 from planc.plan.blocks import settings
+from planc.plan.extensions import OrExtension
 from planc.plan.scalars import ValueType, listed
 from planc.plan.scope import OriginStep, Scope, references
 from planc.plan.types import Rest, calls_of, example, keys, type_of
@@ -136,6 +137,14 @@ def with_argument(
     """The call with another value of one argument and all else as it was; None after a report."""
     call = _as_call(before)
     case = _cases(setting).get(call.name.text) if call else None
+    own = own_arguments(setting, call, scope)
+    if call is not None and own:
+        if argument.text not in own:
+            _report_other_call(call, argument, scope, setting=setting, known=own)
+            return None
+        given = ast.Argument(argument, assignment.value, assignment.span)
+        others = (one for one in call.arguments if one.name is None or one.name.text != argument.text)
+        return replace(call, arguments=(*others, given))
     if call is None or case is None:
         _report_no_call(before, argument, scope, setting=setting)
         return None
@@ -150,6 +159,15 @@ def with_argument(
         return None
     given = ast.Argument(argument, assignment.value, assignment.span)
     return replace(call, arguments=(*_others(call, known[argument.text]), given))
+
+
+def own_arguments(setting: str, before: ast.Value | None, scope: Scope) -> tuple[str, ...]:
+    """The arguments of a setting's value that the plan's own code registers; empty for any other value."""
+    name, wanted = name_of(before), _fields().get(setting)
+    if name is None or wanted is None or not isinstance(of := type_of(wanted), OrExtension):
+        return ()
+    registered = scope.registry.get(of.kind.word, {}).get(name)
+    return () if registered is None else tuple(one.name for one in registered.declaration.parameters)
 
 
 def _others(call: ast.Call, changed: Field[Any]) -> Iterator[ast.Argument]:
@@ -185,11 +203,10 @@ def _report_other_call(
     """Reports an argument that only other calls of the setting take."""
     name = call.name.text
     others = listed(f"`{other}`" for other in takers(setting, argument.text))
+    of_others = f"; `{argument.text}` is an argument of {others}" if others else ""
     has = f"`{name}` takes {listed(known, last='and')}" if known else f"`{name}` does not take arguments"
     text = f"the plan's `{setting}` is `{name}`, which has no `{argument.text}`"
-    scope.report(
-        codes.UNKNOWN_TARGET, argument.span, text, help=f"{has}; `{argument.text}` is an argument of {others}"
-    )
+    scope.report(codes.UNKNOWN_TARGET, argument.span, text, help=f"{has}{of_others}")
 
 
 def arguments(setting: str) -> tuple[str, ...]:

@@ -131,22 +131,27 @@ class OnlyExtension:
     """The type of an extension of a kind of which planc has none itself."""
 
     kind: Kind
+    make: Callable[[Extension, Declaration], Any] = lambda extension, declaration: extension
+    code_of: Callable[[Any], Extension] = lambda value: value
 
-    def convert(self, value: ast.Value, scope: Scope) -> Extension | None:
+    def convert(self, value: ast.Value, scope: Scope) -> Any:
         word = self.kind.word
         if isinstance(value, ast.Ref | ast.Call) and not scope.registry.get(word):
             text = f"no `extension` of this plan registers a {word}"
             help = 'add `extension "my_code.py"`, with a function that it registers'
             scope.report(codes.UNKNOWN_ACTION, value.span, text, help=f"{help}  (planc explain extension)")
             return None
-        extension: Extension | None = OrExtension(self.kind, Variant({}, word)).convert(value, scope)
-        return extension
+        return self._any.convert(value, scope)
 
     def describe(self, *, mark: str = "") -> str:
         return f"a {self.kind.word} that an `extension` registers"
 
-    def render(self, value: Extension) -> str:
-        return OrExtension(self.kind, Variant({}, self.kind.word)).render(value)
+    def render(self, value: Any) -> str:
+        return self._any.render(value)
+
+    @property
+    def _any(self) -> OrExtension:
+        return OrExtension(self.kind, Variant({}, self.kind.word), self.make, self.code_of)
 
 
 MODEL_CLASS = OnlyExtension(MODEL)

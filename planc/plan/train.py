@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from planc.extend.loss import LOSS
-from planc.extend.reference import Extension
+from planc.extend.reference import Extension, OwnCallback, OwnMetric
 from planc.plan.extensions import OrExtension
+from planc.plan.own_readers import CALLBACKS, METRICS
 from planc.plan.scalars import STEPS, Int, Quantity
 from planc.plan.shares import Weight
 from planc.plan.types import Optional, OrAuto, Variant, key
@@ -47,4 +48,10 @@ class TrainSpec:
         default=1,
         doc="parts of a micro-batch's tokens whose logits exist at a time; "
         "auto is one for each `hidden_size` of a rank's vocabulary, of at least 1_024 tokens",
+    )
+    metrics: tuple[OwnMetric, ...] = key(
+        METRICS, default=(), doc="numbers of each logged step, computed by the plan's own code"
+    )
+    callbacks: tuple[OwnCallback, ...] = key(
+        CALLBACKS, default=(), doc="code of the plan's own that reads the run, and may end it"
     )

@@ -167,8 +167,11 @@ NONE = _None()
 
 @record
 class List:
+    """A list. With `name_of`, no two of its items have one name."""
+
     of: ValueType
     length: int | None = None
+    name_of: Callable[[Any], str] | None = None
 
     def convert(self, value: ast.Value, scope: Scope) -> tuple[Any, ...] | None:
         value, labels = scope.lookup(value)
@@ -176,7 +179,16 @@ class List:
             wrong_type(self, value, scope, labels)
             return None
         converted = tuple(self.of.convert(item, scope) for item in value.values)
-        return None if None in converted else converted
+        return None if None in converted or self._has_twice(converted, value, scope) else converted
+
+    def _has_twice(self, items: tuple[Any, ...], written: ast.Items, scope: Scope) -> bool:
+        names = [] if self.name_of is None else list(map(self.name_of, items))
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                text, help = f"`{name}` is in the list twice", f"remove one `{name}`"
+                scope.report(codes.DUPLICATE, written.values[place].span, text, help=help)
+                return True
+        return False
 
     def describe(self, *, mark: str = "") -> str:
         number = f" of {self.length}" if self.length else ""

@@ -48,6 +48,8 @@ class RunRecord:
     sources: Mapping[str, Mapping[str, Points]]
     memory_kind: str
     experts: Mapping[str, Points] = field(default_factory=dict)
+    custom: Mapping[str, Points] = field(default_factory=dict)
+    """The metrics of the plan's own code, and of the program that started the run."""
     rank_memory: Mapping[int, int] = field(default_factory=dict)
     num_damaged: int = 0
 
@@ -58,6 +60,7 @@ def read_run(folder: Path) -> RunRecord:
     evaluations: dict[str, dict[int, float]] = {}
     sources: dict[str, dict[str, dict[int, float]]] = {}
     experts: dict[str, dict[int, float]] = {}
+    custom: dict[str, dict[int, float]] = {}
     kind, num_damaged = "process", 0
     for line in read_lines(folder / METRICS_NAME):
         try:
@@ -66,6 +69,7 @@ def read_run(folder: Path) -> RunRecord:
             of_sources = {str(one["label"]): _of_source(one) for one in fields.get("sources", ())}
             shares = [*_shares(fields.get("expert_load", {}))]
             losses = {str(one["label"]): float(one["loss"]) for one in fields.get("evaluations", ())}
+            own = {str(name): float(value) for name, value in fields.get("custom", {}).items()}
         except (ValueError, TypeError, KeyError, AttributeError):
             line = None
         if line is None:
@@ -81,8 +85,9 @@ def read_run(folder: Path) -> RunRecord:
                 of_one.setdefault(name, {})[line.step] = value
         for name, end in (("most used", max), ("least used", min)) if shares else ():
             experts.setdefault(name, {})[line.step] = end(shares)
-        for label, loss in losses.items():
-            evaluations.setdefault(label, {})[line.step] = loss
+        for of_name, numbers in ((evaluations, losses), (custom, own)):
+            for name, value in numbers.items():
+                of_name.setdefault(name, {})[line.step] = value
     return RunRecord(
         status=_status(folder),
         logged={name: _points(values) for name, values in logged.items() if values},
@@ -92,6 +97,7 @@ def read_run(folder: Path) -> RunRecord:
             for label, numbers in sources.items()
         },
         memory_kind=kind,
+        custom={name: _points(values) for name, values in custom.items()},
         experts={name: _points(values) for name, values in experts.items()},
         rank_memory=dict(sorted(_rank_memory(folder / LOGS))),
         num_damaged=num_damaged,
@@ -169,7 +175,7 @@ def status_section(logged: RunRecord, side: Side) -> Html:
         (name.replace("_", " "), _status_text(value)) for name, value in status.items() if name != "plan_hash"
     ]
     num_steps = of_plan.num_steps(side.graph).number
-    for name, points in logged.logged.items():
+    for name, points in (*logged.logged.items(), *logged.custom.items()):
         step, value = points[-1]
         text = _written(name, value, logged)
         label = name.removesuffix("_bytes").replace("_", " ")
@@ -226,6 +232,8 @@ def _charts(logged: RunRecord) -> Iterator[Html]:
     for name, title in (("grad_norm", "Gradient norm"), ("learning_rate", "Learning rate")):
         if curves := [Curve(title.lower(), points) for _, points in _one(logged, name)]:
             yield chart(title, curves, written=_short)
+    for name, points in logged.custom.items():
+        yield chart(name, [Curve(name, points)], written=_short)
     if curves := [Curve(name, points) for name, points in logged.experts.items()]:
         note = ": tokens of the most and the least used expert of any layer"
         yield chart("Load of experts", curves, unit="equal shares", note=note, written=_short)

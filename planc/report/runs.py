@@ -118,6 +118,8 @@ def _charts(runs: Sequence[Listed]) -> Iterator[Html]:
     yield from _losses(runs, by="step")
     for name, title in (("grad_norm", "Gradient norm"), ("learning_rate", "Learning rate")):
         yield from _chart(title, [(run, run.logged.logged.get(name, ())) for run in runs])
+    for name in dict.fromkeys(name for run in runs for name in run.logged.custom):
+        yield from _chart(name, [(run, run.logged.custom.get(name, ())) for run in runs])
     rates = [(run, run.logged.logged.get("tokens_per_second", ())) for run in runs]
     yield from _chart("Speed", rates, unit="tokens/s")
 

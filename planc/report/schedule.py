@@ -13,6 +13,7 @@ from planc.graph.ops import (
     ExportAdapter,
     ExportHf,
     JudgeEvaluations,
+    LoadReaders,
     LoadSchedule,
     SaveCheckpoint,
 )
@@ -80,6 +81,9 @@ def _rows(
         rows.append(("save", f"{' and '.join(when) or 'never'}, keeping the last {saves.keep_last}"))
     rows += [(f"evaluate {op.label}", f"{every_step(op.every_steps)}, and the last") for op in evaluations]
     rows += [(f"by {op.evaluation}", op.policy) for op in side.ops(JudgeEvaluations)]
+    readers = side.ops(LoadReaders)
+    rows += [("metric", str(own)) for op in readers for own in op.metrics]
+    rows += [("callback", str(own)) for op in readers for own in op.callbacks]
     rows += [("export", f"at the {op.when}, in {op.dtype}") for op in side.ops(ExportHf)]
     rows += [("export of adapters", f"at the {op.when}") for op in side.ops(ExportAdapter)]
     return [*rows]

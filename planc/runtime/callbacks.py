@@ -10,21 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from planc.runtime.observer import Step, StepMetrics
+from planc.extend.callback import POINTS
+from planc.extend.callback import Stop as Stop
+from planc.runtime.observer import Evaluation, Step, StepMetrics
 
 Ranks = Literal["zero", "all"]
 Reduction = Literal["mean", "sum", "max"]
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """A callback's request to end the run after the step that is done, as if it were the last.
-
-    All ranks end after the same step, and save what a run saves at its end. It is enough that one asks.
-    """
-
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +31,8 @@ class Start:
     directory: Path
     rank: int
     world_size: int
+    is_trial: bool = False
+    """Whether planc made it up, to try a callback of a plan. `directory` is then empty, and removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +62,23 @@ class StepView:
     order: only callbacks with `ranks = "all"` and metrics may ask, or any in a run of one rank.
     """
 
-    __slots__ = ("_tensors", "figures", "rank", "world_size")
+    __slots__ = ("_tensors", "evaluations", "figures", "is_trial", "rank", "world_size")
 
-    def __init__(self, figures: Step, tensors: Tensors, *, rank: int, world_size: int) -> None:
+    def __init__(
+        self,
+        figures: Step,
+        tensors: Tensors,
+        *,
+        rank: int,
+        world_size: int,
+        evaluations: Sequence[Evaluation] = (),
+        is_trial: bool = False,
+    ) -> None:
         self.figures, self.rank, self.world_size = figures, rank, world_size
+        self.evaluations = tuple(evaluations)
+        """The evaluations after the step, for `on_evaluation`."""
+        self.is_trial = is_trial
+        """Whether planc made the step up, to try code of a plan before the first step."""
         self._tensors = tensors
 
     @property
@@ -132,6 +139,9 @@ class Callback:
     def on_step(self, step: StepView) -> Stop | None:
         """The optimizer has changed the weights."""
 
+    def on_evaluation(self, step: StepView) -> Stop | None:
+        """The evaluations after the step are done: `step.evaluations`."""
+
     def on_log(self, metrics: StepMetrics) -> Stop | None:
         """The step's line is written to metrics.jsonl; on a CUDA device, in a later step."""
 
@@ -140,10 +150,6 @@ class Callback:
 
     def on_end(self, end: End) -> None:
         """The run has ended well, and everything is saved."""
-
-
-POINTS = tuple(name for name in vars(Callback) if name.startswith("on_"))
-"""The methods of a callback, in the order of a step."""
 
 
 @dataclass(frozen=True, slots=True)

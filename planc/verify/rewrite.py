@@ -199,7 +199,7 @@ def shrunk_graph(
                 setup.append(_short_data(op, times=times * small.dp_size, vocab_size=vocab_size))
             case ops.ResumeCheckpoint() | ops.OpenEvaluation() | ops.OpenLog() | ops.AttachDropout():
                 continue
-            case ops.CountExperts() | ops.OpenSource() | ops.NameBase() | ops.BranchRun():
+            case ops.CountExperts() | ops.OpenSource() | ops.NameBase() | ops.BranchRun() | ops.LoadReaders():
                 continue
             case ops.BalanceExperts():
                 setup.append(
@@ -213,7 +213,8 @@ def shrunk_graph(
     # Evaluations, traces and the timing of saves do not affect training.
     profile = (ops.StartProfile, ops.StopProfile)
     evaluations = (ops.Evaluate, ops.JudgeEvaluations)
-    left_out = (*evaluations, ops.GuardStep, ops.CompareReplicas, *profile, ops.SettleSave)
+    readers = (ops.ReadGradients, ops.ReadStep, ops.ReadEvaluations, ops.AgreeToStop)
+    left_out = (*evaluations, *readers, ops.GuardStep, ops.CompareReplicas, *profile, ops.SettleSave)
     data = _data(setup)
     num_tokens = data.micro_batch * data.sequence_length // sizes.get(MeshDim.CP, 1)
     step = (_short_step(op, num_tokens=num_tokens) for op in graph.step if not isinstance(op, left_out))

@@ -27,6 +27,7 @@ from planc.runtime.extensions import not_permitted
 from planc.tables import plural
 from planc.verify.compare import disagreements, relative_distance, worst_gradient, worst_relative
 from planc.verify.outcome import Item, Report, Verdict
+from planc.verify.own_readers import readers_verdicts
 from planc.verify.pool import RankError, run_ranks, start_server
 from planc.verify.ranks import BeforeOp, Record, Task, digest, train_rank
 from planc.verify.recipe import NUM_STEPS
@@ -79,7 +80,10 @@ def verify(
         if backend == "nccl":
             _require_devices(shrunk.graph.world_size)
         launch = partial(run_plan, folder=folder, backend=backend, before_op=before_op)
-        verdicts = tuple(_verdicts(shrunk, training, launch=launch))
+        verdicts = (
+            *readers_verdicts(graph, base=base),
+            *_verdicts(shrunk, training, launch=launch),
+        )
     return Report(
         name=graph.name,
         plan_hash=plan_hash(graph),

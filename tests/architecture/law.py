@@ -203,7 +203,8 @@ INSIDE: dict[str, dict[str, tuple[str, ...]]] = {
             *("agreement", "parallel", "attention", "dropout", "extensions"),
         ),
         "reporting": (
-            *("private", "copies", "run", "state", "parallel", "checkpoint", "weights", "training"),
+            *("private", "copies", "run", "state", "agreement", "parallel", "checkpoint", "weights"),
+            *("extensions", "training"),
         ),
         "dispatch": (
             *("state", "agreement", "parallel", "attention", "dropout", "checkpoint", "weights"),

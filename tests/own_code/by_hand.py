@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ class ByHand:
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
     gradients: dict[str, Tensor] = field(default_factory=dict)
+    each: list[dict[str, Tensor]] = field(default_factory=list)
+    """The gradients of each step."""
     final: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -42,29 +46,40 @@ def train(
     batch: int,
     seed: int = 0,
     by_name: bool = False,
+    value: Callable[[Tensor, Tensor], Tensor] | None = None,
+    update: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None,
 ) -> ByHand:
     """AdamW on sequences [length + 1], in the order that the documents of planc state.
+
+    `value` gives the values of tokens of another loss; `update` makes another optimizer.
 
     A model is called with tokens and positions, or `by_name` with tokens alone, as those of transformers.
     """
     found, order = ByHand(), _order(len(sequences), seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
+    update = update or partial(torch.optim.AdamW, lr=LEARNING_RATE, weight_decay=0.01)
+    optimizer = update(list(model.parameters()))
     for _ in range(steps):
         tokens = torch.stack([sequences[next(order)] for _ in range(batch)])
         inputs = tokens[:, :-1]
-        positions = torch.arange(inputs.shape[1]).expand_as(inputs)
-        output = model(input_ids=inputs) if by_name else model(inputs, positions)
+        output = model(input_ids=inputs) if by_name else model(inputs, *positions_of(model, inputs))
         logits = getattr(output, "logits", output)
-        loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss = (value or cross_entropy)(logits.flatten(0, 1), tokens[:, 1:].flatten()).mean()
         loss.backward()  # type: ignore[no-untyped-call]
         gradients = {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
         found.gradients = found.gradients or gradients
+        found.each.append(gradients)
         found.norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)))
         optimizer.step()
         optimizer.zero_grad()
         found.losses.append(loss.item())
     found.final = {name: one.detach().clone() for name, one in model.named_parameters()}
     return found
+
+
+def positions_of(model: nn.Module, inputs: Tensor) -> tuple[Tensor, ...]:
+    """The positions of tokens, for a model that takes them."""
+    takes = "position_ids" in inspect.signature(model.forward).parameters
+    return (torch.arange(inputs.shape[1]).expand_as(inputs),) if takes else ()
 
 
 def _order(num_sequences: int, seed: int) -> Iterator[int]:

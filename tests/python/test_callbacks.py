@@ -114,15 +114,13 @@ def test_what_a_callback_raises_names_it_its_step_and_its_rank(plan: Path) -> No
             if step.step == 3:
                 raise LookupError("no such thing")
 
+    line = Breaks.on_step.__code__.co_firstlineno + 2
     with pytest.raises(planc.RunError) as caught:
         run(plan, Breaks())
     assert caught.value.message == (
-        "callback Breaks raised LookupError in on_step (step 3, rank 0): no such thing"
+        f"callback Breaks raised LookupError at {__file__}:{line} in on_step (step 3, rank 0): no such thing"
     )
     assert caught.value.code is planc.ExitCode.INPUT and isinstance(caught.value.__cause__, LookupError)
-    assert "test_callbacks.py:" in (caught.value.help or "")
-    # Where Python prints the error, too.
-    assert caught.value.__notes__ == [f"help: {caught.value.help}"]
     status = json.loads((plan.parent / "run" / "status.json").read_text())
     assert (status["state"], status["exit_code"], status["error"]) == ("failed", 2, caught.value.message)
 
@@ -133,7 +131,9 @@ def test_a_callback_that_writes_is_refused_in_the_first_step(plan: Path, what: s
         def on_gradients(self, step: planc.StepView) -> None:
             getattr(step, what)(WEIGHT).mul_(0)
 
-    with pytest.raises(planc.RunError, match=rf"Writes wrote to {WEIGHT}, .* \(step 1, rank 0\)"):
+    with pytest.raises(
+        planc.RunError, match=rf"Writes wrote to (the gradient of )?{WEIGHT}, .* \(step 1, rank 0\)"
+    ):
         run(plan, Writes())
     assert not (plan.parent / "run" / "metrics.jsonl").exists()
 
@@ -184,7 +184,7 @@ def test_a_metric_that_is_nan_is_left_out_and_said_once(
     [
         (lambda step: step.parameter(WEIGHT), "metric own returned Tensor"),
         (lambda step: True, "metric own returned bool"),
-        (lambda step: 1 / 0, r"metric own raised ZeroDivisionError \(step 1, rank 0\)"),
+        (lambda step: 1 / 0, r"metric own raised ZeroDivisionError at .* in <lambda> \(step 1, rank 0\)"),
         (lambda step: step.parameter("x"), "the model has no parameter x"),
     ],
 )

@@ -57,6 +57,7 @@ def step_parts(metrics: StepMetrics, *, num_steps: int) -> tuple[Part, ...]:
         Part(step_text(metrics.step, num_steps=num_steps), 7),
         *_loss_parts(metrics),
         *_rate_parts(metrics),
+        *(Part(f"{name} {value:.4g}", 3) for name, value in metrics.custom.items()),
     )
 
 

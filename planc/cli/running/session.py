@@ -26,6 +26,7 @@ from planc.cli.running.run_errors import run_directory
 from planc.cli.running.starting import Options, start_with
 from planc.cli.running.watching import Listener
 from planc.graph.graph import Graph, plan_hash
+from planc.graph.ops import LoadReaders
 from planc.runtime import interpreter
 from planc.runtime.callbacks import Callback, Metric, names_of
 from planc.runtime.checkpoint_format.layout import committed_steps
@@ -110,7 +111,7 @@ class Session:
 
     @property
     def early_stop(self) -> str:
-        """The reason for which an evaluation ended the run before its last step; empty if none did."""
+        """The reason for which an evaluation or a callback of the plan ended the run; empty if none did."""
         return self.backend.early_stop() if self.backend is not None else ""
 
     @property
@@ -152,6 +153,7 @@ class Session:
         listener.plan_hash = plan_hash(graph)
         device = choose_device(graph.init_mesh.backend, launch)
         require_traceable(graph, device)
+        _require_other_names(graph, self.metrics)
         with claim:
             names = names_of(self.callbacks, self.metrics)
             store = meet(compiled, launch, device=device, claim=claim, readers=names)
@@ -175,8 +177,7 @@ class Session:
             for step in interpreter.steps(graph, self.backend, stop_after=options.stop_after):
                 self.last_step = step
                 yield step
-            if readers is not None:
-                readers.ended(step=self.last_step)
+            self.backend.ended(step=self.last_step)
             self._conclude(run, display, directory)
         finally:
             if self.backend is not None:
@@ -281,6 +282,16 @@ def _take(directory: RunDirectory, compiled: Compiled, listener: Listener) -> tu
     notes += directory.repair()
     directory.prepare(compiled.artifact, plan_hash=listener.plan_hash)
     return notes
+
+
+def _require_other_names(graph: Graph, metrics: Sequence[Metric]) -> None:
+    """RunError for a metric of the program that has the name of one of the plan."""
+    of_plan = {own.extension.entry for op in graph.setup if isinstance(op, LoadReaders) for own in op.metrics}
+    for metric in metrics:
+        if metric.name in of_plan:
+            raise RunError(
+                f"the plan has a metric {metric.name} too", help="rename the one of the program that runs it"
+            )
 
 
 def _require_step(stop_after: int | None, graph: Graph) -> None:

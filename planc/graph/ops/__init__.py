@@ -12,6 +12,7 @@ from planc.graph.ops import (
     optimizer,
     parallel,
     pipeline,
+    readers,
     reporting,
     setup,
 )
@@ -23,12 +24,13 @@ from planc.graph.ops.gradients import *  # noqa: F403
 from planc.graph.ops.optimizer import *  # noqa: F403
 from planc.graph.ops.parallel import *  # noqa: F403
 from planc.graph.ops.pipeline import *  # noqa: F403
+from planc.graph.ops.readers import *  # noqa: F403
 from planc.graph.ops.reporting import *  # noqa: F403
 from planc.graph.ops.setup import *  # noqa: F403
 
 _FILES = (
-    *(setup, pipeline, parallel, optimizer, data, forward_backward, balance, gradients, reporting),
-    checkpoint,
+    *(setup, pipeline, parallel, optimizer, data, forward_backward, balance, gradients, readers),
+    *(reporting, checkpoint),
 )
 
 OPS: tuple[type[Op], ...] = tuple(

@@ -121,7 +121,7 @@ class Log(Op):
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Writes the step's metrics to the run directory and the display."
     every_steps: Annotated[int, output("train.log_every")]
-    """The last step is due as well, and one with an evaluation."""
+    """The last step is due as well, one with an evaluation, and one after which a callback ends the run."""
     over: Annotated[tuple[MeshDim, ...], DERIVED]
     """All mesh dims: a line has the most of any rank's memory and time."""
 
@@ -133,9 +133,9 @@ class Log(Op):
         return Effects(
             reads=(
                 *(Resource.MESH, Resource.SCHEDULE, Resource.DATA),
-                *(Resource.BATCH, Resource.VERDICT, Resource.EVALUATIONS),
+                *(Resource.BATCH, Resource.VERDICT, Resource.EVALUATIONS, Resource.HISTORY),
             ),
-            finds=(Resource.COMPILED, Resource.EXPERT_LOAD, Resource.BALANCE),
+            finds=(Resource.COMPILED, Resource.EXPERT_LOAD, Resource.BALANCE, Resource.READERS),
             communicates=self.over,
         )
 

@@ -129,6 +129,13 @@ class Evaluated(Record):
     num_without: Count = 0
 
 
+class StopRequest(Record):
+    """A request by which the run ended early: of a plan whose callbacks have this hash, and its reason."""
+
+    callbacks: Sha256
+    reason: Fact
+
+
 class Progress(Record):
     """The run's progress after `step` optimizer steps.
 
@@ -136,7 +143,8 @@ class Progress(Record):
     `step` determine every random draw of the next step; no generator state is kept.
     `recent_losses` are the losses by which a guard judges the next one. `evaluations_left` are the labels of
     evaluations that were due after the step, and postponed because the run was asked to stop. `evaluated` are
-    the evaluations by which a run ends early or keeps checkpoints, by name.
+    the evaluations by which a run ends early or keeps checkpoints, by name. `stop` is the request by which a
+    callback ended the run after the step.
     """
 
     step: Step
@@ -149,6 +157,7 @@ class Progress(Record):
     scheduler: dict[Fact, Scalar] = Field(default_factory=dict)
     evaluations_left: tuple[Fact, ...] = ()
     evaluated: dict[Fact, Evaluated] = Field(default_factory=dict)
+    stop: StopRequest | None = None
     batch: Batch | None = None
     """None in checkpoints that were not saved by a run of this format."""
 

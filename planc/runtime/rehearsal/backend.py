@@ -32,7 +32,12 @@ from planc.runtime.rehearsal.stack import drop_layers
 from planc.runtime.torch.attention.kernels import as_on
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.checkpoint.planning import holdings_of
-from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors, training_state
+from planc.runtime.torch.checkpoint.tensors import (
+    named_packings,
+    named_tensors,
+    outline_of_all_stages,
+    training_state,
+)
 from planc.runtime.torch.dispatch import Handler, bind_all
 from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.parallel.collectives import CollectiveRecorder
@@ -79,6 +84,7 @@ _OUTSIDE = (
     ops.InitMesh,
     ops.LoadLoss,
     ops.LoadSchedule,
+    ops.LoadReaders,
     ops.BuildModel,
     ops.BuildOwnModel,
     ops.AttachAdapters,
@@ -129,6 +135,9 @@ class RehearsalBackend(TorchBackend):
         match op:
             case ops.BuildModel():
                 self._handle(op, position)
+                self.run.whole_outline.update(
+                    outline_of_all_stages(dict(self.model.named_parameters()), stages=None)
+                )
                 drop_layers(self.model, self.dropped)
             case ops.InitWeights() | ops.LoadWeights():
                 self._draw(op, position)
@@ -382,7 +391,8 @@ _TAKEN = Verdict(loss=0.0, gradient_norm=0.0, num_labels=0, is_skipped=False)
 PASSED_OVER = (
     *(ops.OpenLog, ops.Log, ops.OpenSource, ops.OpenEvaluation, ops.CountExperts, ops.ResumeCheckpoint),
     *(ops.StartProfile, ops.CompareReplicas, ops.Evaluate, ops.JudgeEvaluations, ops.StopProfile),
-    *(ops.SettleSave, ops.BranchRun),
+    *(ops.SettleSave, ops.BranchRun, ops.ReadGradients, ops.ReadStep, ops.ReadEvaluations),
+    ops.AgreeToStop,
     *(ops.InitAdapters, ops.ExportAdapter, ops.LoadAdapters, ops.NameBase),
 )
 """Ops that a rehearsal leaves out. An evaluation computes the forward of a step, and keeps less of it.

@@ -24,8 +24,9 @@ from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.reporting.instruments import Instruments
 from planc.runtime.torch.reporting.log import close_log
-from planc.runtime.torch.reporting.metrics import learning_rate
+from planc.runtime.torch.reporting.metrics import figures_of
 from planc.runtime.torch.reporting.own_time import OwnTime
+from planc.runtime.torch.reporting.readers import Readers
 from planc.runtime.torch.reporting.stage_shares import shares_of_ranks
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import (
@@ -65,6 +66,9 @@ class TorchBackend:
         if readers is not None:
             figures = self.figures(step=position.step)
             readers.before_update(figures, self.state[Weights], self.state.get(Pipeline))
+        elif kind is ops.Log and instruments.readers is not None and self.state[Evaluations].done:
+            figures = self.figures(step=position.step)
+            instruments.readers.after_evaluations(figures, self.state[Evaluations].done)
         instruments.enter(op, position)
         if instruments.trace is None and instruments.first_step is None:
             self._handle(op, position)
@@ -120,6 +124,9 @@ class TorchBackend:
         return is_ending
 
     def ends_early(self, *, step: int) -> bool:
+        readers = self.instruments.readers
+        if readers is not None and readers.request is not None:
+            self.run.notice.ends_early = True
         is_ending = self.stopping.ends_early() or bool(self.early_stop())
         if is_ending:
             self.instruments.write_line()
@@ -130,15 +137,7 @@ class TorchBackend:
 
     def figures(self, *, step: int) -> Step:
         """The figures of the step that is done."""
-        verdict = self.state[Verdict]
-        return Step(
-            step=step,
-            loss=verdict.loss,
-            grad_norm=verdict.gradient_norm,
-            learning_rate=learning_rate(self.run, self.state[Schedule], step=step),
-            labels=verdict.num_labels,
-            is_skipped=verdict.is_skipped,
-        )
+        return figures_of(self.run, self.state[Verdict], self.state[Schedule], step=step)
 
     def abandons_step(self) -> bool:
         return self.stopping.stops_here(in_step=True)
@@ -185,6 +184,12 @@ class TorchBackend:
             return watch.cut_off()
         watch.failed(message)
         return None
+
+    def ended(self, *, step: int) -> None:
+        """The run has ended well: all that reads it learns it."""
+        for readers in (self.state.get(Readers), self.instruments.readers):
+            if readers is not None:
+                readers.ended(step=step)
 
     def close(self, *, is_done: bool) -> None:
         """Close logs and trackers."""

@@ -29,6 +29,7 @@ from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline
 from planc.runtime.torch.parallel.replica_sums import ReplicaSums
 from planc.runtime.torch.reporting.instruments import Instruments
+from planc.runtime.torch.reporting.readers import Readers
 from planc.runtime.torch.state import (
     Batch,
     ClippedGradients,
@@ -98,6 +99,7 @@ RECORDS: Mapping[Resource, type[Any]] = {
     Resource.UPDATE: Update,
     Resource.EVALUATIONS: Evaluations,
     Resource.EXPORT: Export,
+    Resource.READERS: Readers,
 }
 """The type of each resource's record, by which handlers name it."""
 _RESOURCES = {record: resource for resource, record in RECORDS.items()}

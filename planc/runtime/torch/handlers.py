@@ -25,6 +25,7 @@ from planc.runtime.torch.parallel import (
 from planc.runtime.torch.parallel import fsdp as sharding
 from planc.runtime.torch.reporting import log as reporting_log
 from planc.runtime.torch.reporting import metrics as reporting
+from planc.runtime.torch.reporting import own_readers
 from planc.runtime.torch.reporting import profile as reporting_profile
 from planc.runtime.torch.training import (
     balance,
@@ -66,6 +67,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.LoadWeights: weights.load_weights,
     ops.InitAdapters: adapters.init_adapters,
     ops.LoadAdapters: adapters.load_adapters,
+    ops.LoadReaders: own_readers.load_readers,
     ops.BuildOptimizer: optimizer.build_optimizer,
     ops.BuildSchedule: optimizer.build_schedule,
     ops.OpenSource: batches.open_source,
@@ -97,6 +99,10 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.CompareReplicas: replicas.compare_replicas,
     ops.Evaluate: evaluation.evaluate,
     ops.JudgeEvaluations: judging.judge_evaluations,
+    ops.ReadGradients: own_readers.read_gradients,
+    ops.ReadStep: own_readers.read_step,
+    ops.ReadEvaluations: own_readers.read_evaluations,
+    ops.AgreeToStop: own_readers.agree_to_stop,
     ops.ReduceMetrics: step_read.reduce_metrics,
     ops.Log: reporting.log,
     ops.StopProfile: reporting_profile.stop_profile,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from planc.graph.op import Op
 from planc.graph.ops import BuildSchedule, OpenData
-from planc.runtime.checkpoint_format.manifest import Evaluated
+from planc.runtime.checkpoint_format.manifest import Evaluated, StopRequest
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.loader import BatchLoader, MicroBatch
 from planc.runtime.data.open import MixedData
@@ -81,6 +81,8 @@ class History:
     """The last step after which replicas agreed, of those that this process has compared."""
     evaluated: Mapping[str, Evaluated] = field(default_factory=dict)
     """The evaluations by which the run ends early or keeps checkpoints, by name."""
+    stop: StopRequest | None = None
+    """The request of a callback of the plan's own by which the run ends after the step."""
 
 
 @dataclass(frozen=True, slots=True)

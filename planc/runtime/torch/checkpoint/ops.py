@@ -9,8 +9,9 @@ from pathlib import Path
 from torch.optim import Optimizer
 
 from planc.graph.graph import Graph
-from planc.graph.ops import BranchRun, JudgeEvaluations, ResumeCheckpoint, SaveCheckpoint
+from planc.graph.ops import BranchRun, JudgeEvaluations, LoadReaders, ResumeCheckpoint, SaveCheckpoint
 from planc.runtime.checkpoint_format.best import KeepBest
+from planc.runtime.checkpoint_format.hashing import sha256
 from planc.runtime.checkpoint_format.layout import step_directory
 from planc.runtime.checkpoint_format.manifest import Batch, Manifest, Origin, Progress
 from planc.runtime.checkpoint_format.origin import origin_of, source_in
@@ -61,6 +62,7 @@ def save_checkpoint(
         scheduler={"kind": schedule.op.kind, "step": at.step},
         evaluations_left=evaluations.postponed,
         evaluated=dict(history.evaluated),
+        stop=history.stop,
         batch=Batch(samples=loader.source.global_batch, since_step=since_step, since_samples=since_samples),
     )
     to = Destination(
@@ -122,6 +124,10 @@ def resume_checkpoint(
     manifest = _fill(run, state, schedule, data, checkpoints, directory=directory)
     checkpoints.origin, checkpoints.saved_step = manifest.origin, manifest.step
     run.observer.noted(f"resumed from {directory}{_changes(run, manifest)}")
+    stop = manifest.progress.stop
+    # Other code, or other arguments, may judge otherwise.
+    if stop is not None and stop.callbacks == callbacks_digest(run.graph):
+        history = replace(history, stop=stop)
     return _position(data, history, manifest)
 
 
@@ -192,6 +198,12 @@ def _position(data: Data, history: History, manifest: Manifest) -> tuple[History
         Evaluations(postponed=progress.evaluations_left),
         Update(manifest.step),
     )
+
+
+def callbacks_digest(graph: Graph) -> str:
+    """The SHA-256 of the plan's own callbacks: their code and their arguments."""
+    callbacks = (own for op in graph.setup if isinstance(op, LoadReaders) for own in op.callbacks)
+    return sha256("\n".join(str(own) for own in callbacks).encode())
 
 
 def _refuse_other_data(run: Run, data: Data, manifest: Manifest) -> None:

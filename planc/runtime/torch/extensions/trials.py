@@ -27,6 +27,19 @@ def tried(run: Run, extension: Extension, trial: Callable[[], tuple[T, tuple[str
 
     RunError with the reason if one fails, or if the code itself does.
     """
+    result, note = result_and_note(extension, trial)
+    show(run, note)
+    return result
+
+
+def show(run: Run, note: str) -> None:
+    """Note what a trial showed."""
+    run.observer.noted(note)
+    run.shown.append(note)
+
+
+def result_and_note(extension: Extension, trial: Callable[[], tuple[T, tuple[str, ...]]]) -> tuple[T, str]:
+    """The result of the trials, and a line on what they showed; RunError as `tried`."""
     what = f"the {extension.kind} `{extension.entry}` of {extension.file}"
     try:
         result, shown = trial()
@@ -36,6 +49,4 @@ def tried(run: Run, extension: Extension, trial: Callable[[], tuple[T, tuple[str
         raise RunError(f"{what} {error.reason}", help=error.help) from error
     except BaseException as error:
         raise RunError(f"{what} fails: {fault_of(error, file=extension.file)}") from error
-    run.observer.noted(f"{what}: {', '.join(shown)}")
-    run.shown.append(f"{what}: {', '.join(shown)}")
-    return result
+    return result, f"{what}: {', '.join(shown)}"

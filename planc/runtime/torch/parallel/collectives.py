@@ -97,6 +97,24 @@ class CollectiveRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._ranks[name]
 
 
+class CollectiveError(RuntimeError):
+    """A collective that must not be called here."""
+
+
+class NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """CollectiveError for every collective, barriers included, before it waits for other ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if isinstance(func, OpOverload) and func._schema.name.partition("::")[0] in _NAMESPACES:
+            raise CollectiveError(f"a collective, {func._schema.name}")
+        return func(*args, **(kwargs or {}))
+
+
 @functools.cache
 def _collective(func: Any) -> str | None:
     """The name of a collective; None for other ops. Cached, because every op of a step comes here."""

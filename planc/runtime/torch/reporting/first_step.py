@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from planc.graph.graph import Graph
 from planc.graph.op import Op
-from planc.graph.ops import CompareReplicas, Log, NextBatch
+from planc.graph.ops import CompareReplicas, Log, NextBatch, ReadGradients
 from planc.runtime.collectives import (
     SKIP_CHECK,
     STEP,
@@ -62,7 +62,8 @@ class FirstStep:
         if isinstance(op, NextBatch):
             self._recorders.clear()
         is_pending = op.name in self._pending if isinstance(op, _RARE) else self.counts_steps
-        if self.predicted is None or position.step == 0 or not is_pending:
+        # The plan's own code decides what it gathers.
+        if self.predicted is None or position.step == 0 or not is_pending or isinstance(op, ReadGradients):
             return contextlib.nullcontext()
         return self._recorders.setdefault(op.name, CollectiveRecorder(names_unknown=True))
 

@@ -16,14 +16,15 @@ from planc.figures.plan import tokens_per_step
 from planc.graph.ops import BuildOptimizer, Log
 from planc.graph.sources import mixture_labels
 from planc.runtime.interpreter import Position
-from planc.runtime.observer import SourceMetrics, StepMetrics
+from planc.runtime.observer import SourceMetrics, Step, StepMetrics
 from planc.runtime.process import Launch
 from planc.runtime.torch.copies import Arrival
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.reporting.instruments import Instruments
 from planc.runtime.torch.reporting.line import Line
+from planc.runtime.torch.reporting.readers import Readers
 from planc.runtime.torch.run import Run
-from planc.runtime.torch.state import Batch, Data, Evaluations, Schedule, Verdict
+from planc.runtime.torch.state import Batch, Data, Evaluations, History, Schedule, Verdict
 from planc.runtime.torch.training.balance import Balance
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.expert_load import ExpertLoad
@@ -41,13 +42,15 @@ def log(
     batch: Batch,
     verdict: Verdict,
     evaluations: Evaluations,
+    history: History,
     compiled: CompiledGraphs | None,
     experts: ExpertLoad | None,
     balance: Balance | None,
+    readers: Readers | None,
 ) -> None:
     """Write the step's line, or with a device's queue as soon as the most of any rank is known."""
     is_due = op.is_due(step=at.step, num_steps=run.graph.num_steps)
-    if not is_due and not evaluations.done and not evaluations.postponed:
+    if not is_due and not evaluations.done and not evaluations.postponed and history.stop is None:
         return
     # The time of a step does not include its evaluations.
     seconds = time.perf_counter() - batch.began - evaluations.seconds
@@ -71,7 +74,13 @@ def log(
     instruments.line = Line(
         metrics=replace(
             _metrics(run, at, schedule, data, verdict, evaluations, seconds=seconds, sample_ids=ids),
-            custom=instruments.readers.values if instruments.readers is not None else {},
+            early_stop=evaluations.early_stop or (history.stop and history.stop.reason) or None,
+            custom={
+                name: value
+                for of in (readers, instruments.readers)
+                if of is not None
+                for name, value in of.values.items()
+            },
         ),
         num_memory=len(memory),
         has_graphs=compiled is not None,
@@ -85,6 +94,18 @@ def log(
     )
     if not run.has_queue or at.is_last_step:
         instruments.write_line()
+
+
+def figures_of(run: Run, verdict: Verdict, schedule: Schedule, *, step: int) -> Step:
+    """The figures of the step that is done."""
+    return Step(
+        step=step,
+        loss=verdict.loss,
+        grad_norm=verdict.gradient_norm,
+        learning_rate=learning_rate(run, schedule, step=step),
+        labels=verdict.num_labels,
+        is_skipped=verdict.is_skipped,
+    )
 
 
 def learning_rate(run: Run, schedule: Schedule, *, step: int) -> float:
@@ -127,7 +148,6 @@ def _metrics(
         sample_ids=sample_ids,
         evaluations=evaluations.done,
         is_skipped=verdict.is_skipped or None,
-        early_stop=evaluations.early_stop or None,
     )
 
 

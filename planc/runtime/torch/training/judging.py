@@ -73,7 +73,7 @@ def early_stop(graph: Graph, history: History) -> str:
     """The reason for which the run has ended before its last step; empty if it has not."""
     judges = (op for op in graph.step if isinstance(op, JudgeEvaluations))
     reasons = (reason_to_end(op, history.evaluated.get(op.evaluation)) for op in judges)
-    return next(filter(None, reasons), "")
+    return next(filter(None, reasons), history.stop.reason if history.stop is not None else "")
 
 
 def _digest(op: JudgeEvaluations, sets: EvaluationSets) -> str:
