@@ -143,7 +143,7 @@ def with_argument(
             _report_other_call(call, argument, scope, setting=setting, known=own)
             return None
         given = ast.Argument(argument, assignment.value, assignment.span)
-        others = (one for one in call.arguments if one.name is None or one.name.text != argument.text)
+        others = (item for item in call.arguments if item.name is None or item.name.text != argument.text)
         return replace(call, arguments=(*others, given))
     if call is None or case is None:
         _report_no_call(before, argument, scope, setting=setting)
@@ -167,7 +167,9 @@ def own_arguments(setting: str, before: ast.Value | None, scope: Scope) -> tuple
     if name is None or wanted is None or not isinstance(of := type_of(wanted), OrExtension):
         return ()
     registered = scope.registry.get(of.kind.word, {}).get(name)
-    return () if registered is None else tuple(one.name for one in registered.declaration.parameters)
+    return (
+        () if registered is None else tuple(parameter.name for parameter in registered.declaration.parameters)
+    )
 
 
 def _others(call: ast.Call, changed: Field[Any]) -> Iterator[ast.Argument]:

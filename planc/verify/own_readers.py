@@ -10,7 +10,7 @@ import torch
 from planc.graph import ops
 from planc.graph.graph import Graph
 from planc.runtime.errors import RunError
-from planc.runtime.torch.checkpoint.tensors import outline_of_all_stages
+from planc.runtime.rehearsal.stack import outline
 from planc.runtime.torch.reporting.own_readers import setting_of, trials
 from planc.runtime.torch.weights.adapters import attach
 from planc.runtime.torch.weights.build import meta_model
@@ -26,8 +26,7 @@ def readers_verdicts(graph: Graph, *, base: Path) -> Iterator[Verdict]:
     model = meta_model(build, base=base, runs_extensions=True)
     if graph.adapters is not None:
         attach(model, graph.adapters)
-    outline = outline_of_all_stages(dict(model.named_parameters()), stages=None)
-    setting = setting_of(graph, outline, device=torch.device("cpu"), rank=0)
+    setting = setting_of(graph, outline(model), device=torch.device("cpu"), rank=0)
     for trial in (trial for op in loads for trial in trials(op, setting, base=base, is_allowed=True)):
         try:
             yield Verdict(Item.OWN_CODE, True, trial().note)

@@ -167,6 +167,9 @@ SAVE_STEP = 2
 """The step of the save, of the three that are run: the step after it runs again on another mesh."""
 
 
+_READERS = (ops.ReadGradients, ops.ReadStep, ops.ReadEvaluations, ops.AgreeToStop)
+
+
 def shrunk_graph(
     graph: Graph,
     build: ops.BuildModel,
@@ -213,8 +216,7 @@ def shrunk_graph(
     # Evaluations, traces and the timing of saves do not affect training.
     profile = (ops.StartProfile, ops.StopProfile)
     evaluations = (ops.Evaluate, ops.JudgeEvaluations)
-    readers = (ops.ReadGradients, ops.ReadStep, ops.ReadEvaluations, ops.AgreeToStop)
-    left_out = (*evaluations, *readers, ops.GuardStep, ops.CompareReplicas, *profile, ops.SettleSave)
+    left_out = (*evaluations, *_READERS, ops.GuardStep, ops.CompareReplicas, *profile, ops.SettleSave)
     data = _data(setup)
     num_tokens = data.micro_batch * data.sequence_length // sizes.get(MeshDim.CP, 1)
     step = (_short_step(op, num_tokens=num_tokens) for op in graph.step if not isinstance(op, left_out))

@@ -28,16 +28,11 @@ from planc.runtime.rehearsal.compiled import NameOnlyCompiler
 from planc.runtime.rehearsal.grouped_mm import teach_grouped_mm
 from planc.runtime.rehearsal.memory import BEFORE, MemoryTracer
 from planc.runtime.rehearsal.private import FakeTensor, FakeTensorMode
-from planc.runtime.rehearsal.stack import drop_layers
+from planc.runtime.rehearsal.stack import drop_layers, outline
 from planc.runtime.torch.attention.kernels import as_on
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.checkpoint.planning import holdings_of
-from planc.runtime.torch.checkpoint.tensors import (
-    named_packings,
-    named_tensors,
-    outline_of_all_stages,
-    training_state,
-)
+from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors, training_state
 from planc.runtime.torch.dispatch import Handler, bind_all
 from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.parallel.collectives import CollectiveRecorder
@@ -82,9 +77,7 @@ PURPOSES: Mapping[type[Op], str] = {
 
 _OUTSIDE = (
     ops.InitMesh,
-    ops.LoadLoss,
-    ops.LoadSchedule,
-    ops.LoadReaders,
+    *(ops.LoadLoss, ops.LoadSchedule, ops.LoadReaders),
     ops.BuildModel,
     ops.BuildOwnModel,
     ops.AttachAdapters,
@@ -135,9 +128,7 @@ class RehearsalBackend(TorchBackend):
         match op:
             case ops.BuildModel():
                 self._handle(op, position)
-                self.run.whole_outline.update(
-                    outline_of_all_stages(dict(self.model.named_parameters()), stages=None)
-                )
+                self.run.whole_outline.update(outline(self.model))
                 drop_layers(self.model, self.dropped)
             case ops.InitWeights() | ops.LoadWeights():
                 self._draw(op, position)

@@ -38,6 +38,7 @@ from planc.graph.ops import (
     SplitPipeline,
 )
 from planc.modeling.layers import EqualLayers, equal_layers, layer_lists
+from planc.runtime.torch.checkpoint.tensors import outline_of_all_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,11 @@ def _within(treatment: dict[str, list[object]], layer: str) -> tuple[object, ...
         for fqn, done in treatment.items()
         if fqn == layer or fqn.startswith(prefix)
     )
+
+
+def outline(model: nn.Module) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The dtype and shape of each parameter of a model that is not sharded."""
+    return outline_of_all_stages(dict(model.named_parameters()), stages=None)
 
 
 def drop_layers(model: nn.Module, dropped: frozenset[str]) -> None:

@@ -77,7 +77,7 @@ class Run:
     effort: BestEffort = field(default_factory=BestEffort)
     """The effort for writes that are not training state."""
     whole_outline: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    """In a rehearsal, which leaves out layers: the dtype and shape of each of the model's parameters."""
+    """Dtype and shape of each of the model's parameters, in a rehearsal, which leaves out layers."""
     shown: list[str] = field(default_factory=list)
     """The results of the trials of the plan's own code."""
     reads: Reads = field(default_factory=Reads)

@@ -75,12 +75,7 @@ def log(
         metrics=replace(
             _metrics(run, at, schedule, data, verdict, evaluations, seconds=seconds, sample_ids=ids),
             early_stop=evaluations.early_stop or (history.stop and history.stop.reason) or None,
-            custom={
-                name: value
-                for of in (readers, instruments.readers)
-                if of is not None
-                for name, value in of.values.items()
-            },
+            custom=_custom(readers, instruments.readers),
         ),
         num_memory=len(memory),
         has_graphs=compiled is not None,
@@ -94,6 +89,11 @@ def log(
     )
     if not run.has_queue or at.is_last_step:
         instruments.write_line()
+
+
+def _custom(*readers: Readers | None) -> dict[str, float]:
+    """The metrics of the plan's own code, and of the program that started the run."""
+    return {name: value for of in readers if of is not None for name, value in of.values.items()}
 
 
 def figures_of(run: Run, verdict: Verdict, schedule: Schedule, *, step: int) -> Step:

@@ -73,17 +73,17 @@ def load_readers(run: Run, op: LoadReaders, weights: Weights, pipeline: Pipeline
 def _tried(run: Run, op: LoadReaders, setting: Setting) -> Readers:
     """The readers of this rank, each of which has passed its trial."""
     tried = [trial() for trial in trials(op, setting, base=run.paths.base, is_allowed=run.runs_extensions)]
-    for one in tried:
-        show(run, one.note)
+    for result in tried:
+        show(run, result.note)
     for own in op.callbacks:
         if "on_evaluation" in own.points and not setting.labels:
             text = f"callback {own.extension.entry}: on_evaluation is never called, as the plan has no `eval`"
             run.observer.noted(text)
-    made = [one.made for one in tried]
+    made = [result.made for result in tried]
     return Readers(
         run,
-        tuple(one for one in made if isinstance(one, Callback)),
-        tuple(one for one in made if isinstance(one, Metric)),
+        tuple(reader for reader in made if isinstance(reader, Callback)),
+        tuple(reader for reader in made if isinstance(reader, Metric)),
     )
 
 

@@ -22,7 +22,7 @@ _NUM_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What made-up steps have of a run: its parameters, its ranks, and the labels of its evaluations."""
+    """The facts of a run that made-up steps have: parameters, ranks, and the labels of evaluations."""
 
     outline: Outline
     frozen: frozenset[str]

@@ -94,6 +94,6 @@ def _place(error: BaseException, function: Callable[..., Any]) -> str:
     while traceback is not None:
         passed.append((traceback.tb_frame.f_code, traceback.tb_lineno))
         traceback = traceback.tb_next
-    own = [one for one in passed if code is not None and one[0].co_filename == code.co_filename]
+    own = [step for step in passed if code is not None and step[0].co_filename == code.co_filename]
     last, line = (own or passed)[-1]
     return f"at {last.co_filename}:{line} in {last.co_name}"
