@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import CodeType
 from typing import Any
 
 from torch import Tensor
@@ -79,17 +80,18 @@ def _guarded(
         raise RunError(text, code=code, is_shared=False) from error
     written = tensors.take_written() if tensors is not None else None
     if written is not None:
-        text = f"{name} wrote to {written}, which it was given to read ({where})"
+        code = _code(function)
+        place = (
+            f"in {code.co_name} at {code.co_filename}:{code.co_firstlineno}" if code else "in compiled code"
+        )
+        text = f"{name} wrote to {written}, which it was given to read, {place} ({where})"
         raise RunError(text, help=_READ_ONLY, is_shared=False)
     return result
 
 
 def _place(error: BaseException, function: Callable[..., Any]) -> str:
     """The last line that an error passed in the file of the function, or else the last of all."""
-    while isinstance(function, partial):
-        function = function.func
-    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    passed = []
+    code, passed = _code(function), []
     traceback = error.__traceback__
     while traceback is not None:
         passed.append((traceback.tb_frame.f_code, traceback.tb_lineno))
@@ -97,3 +99,10 @@ def _place(error: BaseException, function: Callable[..., Any]) -> str:
     own = [step for step in passed if code is not None and step[0].co_filename == code.co_filename]
     last, line = (own or passed)[-1]
     return f"at {last.co_filename}:{line} in {last.co_name}"
+
+
+def _code(function: Callable[..., Any]) -> CodeType | None:
+    """The code of a function, of a method, or of an instance that can be called; None without Python code."""
+    while isinstance(function, partial):
+        function = function.func
+    return getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
