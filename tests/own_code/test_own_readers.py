@@ -132,7 +132,10 @@ def half(self: Any, step: Any) -> None:
 
 
 WRONG_CALLBACKS: dict[str, tuple[Callable[[], Callback], str]] = {
-    "writes": (callback(on_step=writes), r"wrote to a.weight, which it was given to read \(a trial before"),
+    "writes": (
+        callback(on_step=writes),
+        r"wrote to a.weight, which it was given to read, in writes at .*:\d+ \(a",
+    ),
     "writes by data": (callback(on_gradients=writes_by_data), "wrote to the gradient of a.weight"),
     "a tensor on rank 0": (callback("zero", on_step=writes), 'set `ranks = "all"`'),
     "a collective": (

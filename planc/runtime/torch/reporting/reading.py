@@ -80,12 +80,11 @@ def _guarded(
         raise RunError(text, code=code, is_shared=False) from error
     written = tensors.take_written() if tensors is not None else None
     if written is not None:
-        code = _code(function)
-        place = (
-            f"in {code.co_name} at {code.co_filename}:{code.co_firstlineno}" if code else "in compiled code"
+        raise RunError(
+            f"{name} wrote to {written}, which it was given to read, {_start(function)} ({where})",
+            help=_READ_ONLY,
+            is_shared=False,
         )
-        text = f"{name} wrote to {written}, which it was given to read, {place} ({where})"
-        raise RunError(text, help=_READ_ONLY, is_shared=False)
     return result
 
 
@@ -106,3 +105,9 @@ def _code(function: Callable[..., Any]) -> CodeType | None:
     while isinstance(function, partial):
         function = function.func
     return getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+
+
+def _start(function: Callable[..., Any]) -> str:
+    """The name of a function with its first line."""
+    code = _code(function)
+    return f"in {code.co_name} at {code.co_filename}:{code.co_firstlineno}" if code else "in compiled code"
