@@ -78,8 +78,7 @@ PURPOSES: Mapping[type[Op], str] = {
 _OUTSIDE = (
     ops.InitMesh,
     *(ops.LoadLoss, ops.LoadSchedule, ops.LoadReaders),
-    ops.BuildModel,
-    ops.BuildOwnModel,
+    *(ops.BuildModel, ops.BuildOwnModel),
     ops.AttachAdapters,
     ops.AttachAttention,
     ops.AttachDropout,
