@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from math import isfinite
 from pathlib import Path
@@ -15,8 +16,12 @@ from planc.figures import speed
 from planc.record import record
 from planc.report.charts import Bar, Curve, bars, chart
 from planc.report.html import Html, element, markup, paragraph, table
+from planc.runtime.checkpoint_format.best import judged_losses, ranked
+from planc.runtime.checkpoint_format.errors import CheckpointError
+from planc.runtime.checkpoint_format.layout import committed_steps, step_directory
+from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.files.plain_files import open_to_read, read_utf8
-from planc.runtime.files.run_files import LOGS, METRICS_NAME, STATUS_NAME
+from planc.runtime.files.run_files import CHECKPOINTS, LOGS, METRICS_NAME, STATUS_NAME
 from planc.runtime.run_directory.metrics_file import read_lines
 from planc.strict_json import loads
 from planc.tables import plural
@@ -52,6 +57,8 @@ class RunRecord:
     """The metrics of the plan's own code, and of the program that started the run."""
     rank_memory: Mapping[int, int] = field(default_factory=dict)
     num_damaged: int = 0
+    best: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    """The step and the loss of the best checkpoint by each evaluation that judges them."""
 
 
 def read_run(folder: Path) -> RunRecord:
@@ -101,7 +108,20 @@ def read_run(folder: Path) -> RunRecord:
         experts={name: _points(values) for name, values in experts.items()},
         rank_memory=dict(sorted(_rank_memory(folder / LOGS))),
         num_damaged=num_damaged,
+        best=_best(folder) if evaluations else {},
     )
+
+
+def _best(folder: Path) -> Mapping[str, tuple[int, float]]:
+    """The best of the checkpoints that are there and can be read."""
+    root, manifests = folder / CHECKPOINTS, []
+    with suppress(CheckpointError):
+        for step in committed_steps(root):
+            with suppress(CheckpointError):
+                manifests.append(read_manifest(step_directory(root, step=step)))
+    judged = judged_losses(manifests)
+    steps = {name: ranked(losses)[0] for name, losses in judged.items() if losses}
+    return {name: (step, judged[name][step]) for name, step in steps.items()}
 
 
 def _shares(load: Mapping[str, Sequence[int]]) -> Iterator[float]:
@@ -173,6 +193,10 @@ def status_section(logged: RunRecord, side: Side) -> Html:
     status = {name: value for name, value in logged.status.items() if value not in (None, [], "")}
     rows = [
         (name.replace("_", " "), _status_text(value)) for name, value in status.items() if name != "plan_hash"
+    ]
+    rows += [
+        (f"best checkpoint by {name}", f"step-{step}, loss {loss:.4f}")
+        for name, (step, loss) in logged.best.items()
     ]
     num_steps = of_plan.num_steps(side.graph).number
     for name, points in (*logged.logged.items(), *logged.custom.items()):

@@ -46,6 +46,12 @@ class Listed:
         return str(origin.get("path", "")) if isinstance(origin, Mapping) else ""
 
     @property
+    def best(self) -> str:
+        """`step-4 (held 3.9010)`: the best checkpoint by each evaluation that judges; empty without one."""
+        best = self.logged.best.items()
+        return ", ".join(f"step-{step} ({name} {loss:.4f})" for name, (step, loss) in best)
+
+    @property
     def state(self) -> str:
         """The state of status.json, with the exit code of a failure."""
         state, code = self.logged.status.get("state"), self.logged.status.get("exit_code")
@@ -81,7 +87,7 @@ def _or_worst(loss: float | None) -> float:
 
 
 def _table(runs: Sequence[Listed]) -> Html:
-    labels = _evaluations(runs)
+    labels, has_best = _evaluations(runs), any(run.best for run in runs)
     rows = []
     for run in runs:
         tokens_per_second = run.last("tokens_per_second")
@@ -93,10 +99,12 @@ def _table(runs: Sequence[Listed]) -> Html:
                 _short(run.last("loss")),
                 *(_short(_last(run.logged.evaluations.get(label, ()))) for label in labels),
                 "-" if tokens_per_second is None else speed.tokens_per_second(tokens_per_second).number,
+                *((run.best or "-",) if has_best else ()),
             )
         )
     evaluated = (f"evaluation {label}" for label in labels)
-    header = ("run", "state", "step", "loss", *evaluated, "tokens/s")
+    best = ("best checkpoint",) if has_best else ()
+    header = ("run", "state", "step", "loss", *evaluated, "tokens/s", *best)
     return table(rows, header=header, caption="Runs, with their last logged values")
 
 

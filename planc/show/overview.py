@@ -117,7 +117,7 @@ def overview(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Ro
         yield name, _written(record, ("source", "tokenizer", "kind", "schedule"))
     if plan.checkpoint:
         has_base = any(isinstance(op, NameBase) for op in graph.setup)
-        yield "checkpoint", _checkpoint(plan.checkpoint, has_base=has_base)
+        yield "checkpoint", _checkpoint(plan, plan.checkpoint, has_base=has_base)
     if plan.train.epochs is None:
         yield "train", f"{of_plan.num_steps(graph).text}, {of_plan.total_tokens(graph).text}"
 
@@ -137,14 +137,16 @@ def _length(plan: Plan, graph: Graph) -> str:
     )
 
 
-def _checkpoint(checkpoint: CheckpointSpec, *, has_base: bool) -> str:
+def _checkpoint(plan: Plan, checkpoint: CheckpointSpec, *, has_base: bool) -> str:
     when = [every_step(checkpoint.save_every)] if checkpoint.save_every else []
     when += ["after the last step"] if checkpoint.save_last else []
     how = ""
     if isinstance(checkpoint.mode, AsyncSave):
         skips = checkpoint.mode.when_busy is WhenBusy.SKIP
         how = f" while training continues ({'skipped' if skips else 'waits'} while another save is running)"
-    kept = f"keeping the last {checkpoint.keep_last}"
+    num_best = {name: one.keep_best for name, one in plan.data.eval.items() if one.keep_best}
+    best = "".join(f" and the best {number} by {name}" for name, number in num_best.items())
+    kept = f"keeping the last {checkpoint.keep_last}{best}"
     branch = checkpoint.branches_from
     start = (
         f"resume {checkpoint.resume}" if branch is None else f"resume latest, or else branch from {branch}"

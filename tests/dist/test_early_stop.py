@@ -13,6 +13,7 @@ from planc.api import check_source
 from planc.graph.graph import Graph
 from planc.graph.op import Op
 from planc.graph.ops import Evaluate
+from planc.runtime.checkpoint_format.best import best_steps
 from planc.runtime.checkpoint_format.layout import committed_steps, step_directory
 from planc.runtime.checkpoint_format.manifest import Manifest
 from planc.runtime.checkpoint_format.verify import read_manifest
@@ -134,9 +135,15 @@ def test_an_evaluation_that_a_stop_postponed_counts_once_the_run_resumes(
 ) -> None:
     early = graph_of(workspace, {}, decides=True)
     (whole,) = trained(early, workspace, tmp_path / "whole")
-    for asked_at in (2, whole.ended):
+    best = best_steps(manifests(tmp_path / "whole").values())
+    for asked_at in sorted({2, best["held"], whole.ended}):
         folder = tmp_path / f"asked-{asked_at}"
         (stopped,) = trained(early, workspace, folder, asked_at=asked_at)
         assert (stopped.ended, asked_at in stopped.losses) == (asked_at, False)
         (resumed,) = trained(early, workspace, folder)
         assert (resumed.ended, resumed.state) == (whole.ended, whole.state)
+        kept = manifests(folder)
+        # Nothing is saved after the last step, so nothing that its late loss dooms is deleted.
+        wanted = manifests(tmp_path / "whole").keys()
+        assert kept.keys() == wanted or (asked_at == whole.ended and kept.keys() > wanted)
+        assert best_steps(kept.values()) == best

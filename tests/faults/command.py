@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.faults import corpus_row, kills, nfs, power, resumes, runs, signals, wrong_numbers
+from tests.faults import best, corpus_row, kills, nfs, power, resumes, runs, signals, wrong_numbers
 from tests.faults.damage import exchange_row, flip_row
 from tests.faults.folder_damage import folder_row
 from tests.faults.outcome import Row
@@ -55,6 +55,10 @@ def _kills(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
     scene = kills.prepare(folder)
     faults = tuple(kills.kill_faults(scene))
     return (kills.kill_row(folder, scene=scene, faults=faults, way=way) for way in kills.WAYS)
+
+
+def _best(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
+    return (best.best_row(folder / which, which=which) for which in best.LOSSES)
 
 
 def _power(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
@@ -110,6 +114,7 @@ def _nfs(folder: Path, options: argparse.Namespace) -> Iterable[Row]:
 CAMPAIGNS: Mapping[str, Callable[[Path, argparse.Namespace], Iterable[Row]]] = {
     "instants": _instants,
     "kills": _kills,
+    "best": _best,
     "power": _power,
     "storage": _storage,
     "damage": _damage,

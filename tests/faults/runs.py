@@ -9,7 +9,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +18,7 @@ from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import committed_steps, step_directory
 from planc.runtime.checkpoint_format.verify import read_manifest, verify
 from planc.runtime.torch.checkpoint import ops as checkpointing
+from tests.faults.best import best_problem
 from tests.faults.inject import Fault, How, Traced, exhaust_descriptors, inject, limit_file_size, slow_down
 from tests.faults.outcome import Injection, Row
 from tests.faults.ranks import Death, Ending, endings
@@ -48,6 +49,8 @@ class Stage:
     """That the run on two ranks took since its ranks had met."""
     mode: str = "sync"
     """The plans' `checkpoint.mode`."""
+    losses: Mapping[int, float] = field(default_factory=dict)
+    """The loss of each step in the evaluation that keeps the best checkpoint; none without one."""
 
     @property
     def what(self) -> str:
@@ -59,8 +62,8 @@ class Stage:
         return Path(shutil.copytree(self.begun, run_folder))
 
 
-def prepare(folder: Path, *, mode: str = "sync") -> Stage:
-    """The stage, set in a folder; `mode` is the plans' `checkpoint.mode`."""
+def prepare(folder: Path, *, mode: str = "sync", edits: Sequence[tuple[str, str]] = ()) -> Stage:
+    """The stage, set in a folder; `mode` is the plans' `checkpoint.mode`, `edits` are of their text."""
     workspace = make_workspace(folder / "workspace")
     plans, undisturbed, seconds = {}, {}, 0.0
     for size in (1, WORLD_SIZE):
@@ -68,6 +71,9 @@ def prepare(folder: Path, *, mode: str = "sync") -> Stage:
         text = text.replace(f"save_every = {SAVE_STEP} steps", "save_every = 1 steps")
         text = text.replace("keep_last = 9", f"keep_last = 2\n  mode = {mode}")
         text = text.replace("mesh {", f"mesh {{\n  timeout = {TIMEOUT_SECONDS} s\n", 1)
+        for old, new in edits:
+            assert old in text, f"nothing to edit: {old}"
+            text = text.replace(old, new, 1)
         plans[size] = workspace / f"dp{size}.plan"
         plans[size].write_text(text, encoding="utf-8")
         undisturbed[size] = folder / f"undisturbed-{size}"
@@ -75,7 +81,13 @@ def prepare(folder: Path, *, mode: str = "sync") -> Stage:
         seconds = time.time() - (undisturbed[size] / "plan.json").stat().st_mtime
     begun = folder / "begun"
     require_done(run(plans[1], begun, world_size=1, more=("--stop-after", "2")), begun)
-    return Stage(plans, undisturbed, begun, seconds, mode)
+    return Stage(plans, undisturbed, begun, seconds, mode, evaluated_losses(undisturbed[WORLD_SIZE]))
+
+
+def evaluated_losses(run_folder: Path) -> dict[int, float]:
+    """The loss of a run's only evaluation, by step."""
+    lines = map(json.loads, (run_folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    return {line["step"]: line["evaluations"][0]["loss"] for line in lines if "evaluations" in line}
 
 
 def branched(stage: Stage, folder: Path) -> Stage:
@@ -213,8 +225,7 @@ def exactness_problem(run_folder: Path, undisturbed: Path) -> str:
 
 
 def _end_problem(run_folder: Path, undisturbed: Path) -> str:
-    names = sorted(os.listdir(run_folder / "checkpoints"))
-    kept = [f"step-{step}" for step in (NUM_STEPS - 1, NUM_STEPS)]
+    names, kept = (sorted(os.listdir(one / "checkpoints")) for one in (run_folder, undisturbed))
     return exactness_problem(run_folder, undisturbed) or ("" if names == kept else f"there are {names}")
 
 
@@ -278,7 +289,7 @@ def _killed_problems(run_folder: Path, stage: Stage, first: Sequence[Ending]) ->
         ):
             text = said(run_folder, rank=ending.rank)
             yield f"rank {ending.rank} ended with {ending.code}, {late:.1f} s later: {text}"
-    if problem := newest_problem(run_folder):
+    if problem := newest_problem(run_folder) or best_problem(run_folder / "checkpoints", stage.losses):
         yield problem
     for ending in run(stage.plans[WORLD_SIZE], run_folder, world_size=WORLD_SIZE):
         if ending.code != 0:

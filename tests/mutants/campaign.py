@@ -51,6 +51,7 @@ MUTATIONS: Mapping[str, MutationType] = {
     "dtype": MutationType(plan_mutations.dtypes),
     "batch": MutationType(plan_mutations.batch),
     "sequence": MutationType(plan_mutations.sequence_length, ("cp", "tp")),
+    "evaluation": MutationType(plan_mutations.evaluation),
     "optimizer": MutationType(plan_mutations.optimizer),
     "expect": MutationType(plan_mutations.expectation),
     "order": MutationType(plan_mutations.order),

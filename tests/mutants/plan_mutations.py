@@ -223,6 +223,19 @@ def sequence_length(draft: Draft, config: Config, random: Random) -> Edited | No
     return Edited(edited, config, f"sequence_length = {length}") if length != SEQUENCE_LENGTH else None
 
 
+def evaluation(draft: Draft, config: Config, random: Random) -> Edited | None:
+    """An evaluation, which changes no training, whatever it keeps or when it would end the run."""
+    source = draft.block("data").get("source")
+    if source is None:
+        return None
+    settings = [f"source = {source}", f"every = {random.choice((1, 2, 3))} steps"]
+    settings.append(f"sequences = {random.choice((1, 2, 3, 5))}")
+    settings.append(random.choice(("keep_best = 2", "patience = 1", "patience = 3, min_delta = 0.5")))
+    directive = f'eval "held" {{ {", ".join(settings)} }}'
+    edited = draft.edit("data", lambda block: replace(block, directives=(*block.directives, directive)))
+    return Edited(edited, config, directive)
+
+
 def optimizer(draft: Draft, config: Config, random: Random) -> Edited | None:
     """Other hyperparameters, groups and schedules."""
     block = draft.block("optimizer")

@@ -23,7 +23,7 @@ from planc.cli.support.export import export, export_adapter, model_of, named_mod
 from planc.cli.support.parser import add_subcommand
 from planc.cli.support.terminal import write_view
 from planc.runtime.checkpoint_format.base import base_problems, hash_files
-from planc.runtime.checkpoint_format.best import best_steps
+from planc.runtime.checkpoint_format.best import judged_losses
 from planc.runtime.checkpoint_format.compare import comparable, differences
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.layout import (
@@ -190,13 +190,14 @@ def _size(row: Mapping[str, Any]) -> str:
 def _rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Rows of `ls`: a directory's checkpoints, lowest step first, then leftovers of interrupted saves."""
     read = {checkpoint: _manifest_or_error(checkpoint) for checkpoint in checkpoints_of(folder)}
-    best = best_steps([manifest for manifest in read.values() if isinstance(manifest, Manifest)])
+    losses = judged_losses(manifest for manifest in read.values() if isinstance(manifest, Manifest))
+    is_run = step_of(folder.resolve()) is None
     for checkpoint, manifest in read.items():
         if isinstance(manifest, Manifest):
-            yield _row(checkpoint, manifest, best if step_of(folder.resolve()) is None else {})
+            yield _row(checkpoint, manifest, losses_text(manifest.step, losses, marks_best=is_run))
         else:
             yield _empty_row(checkpoint, f"damaged: {manifest.message}")
-    if step_of(folder.resolve()) is None:
+    if is_run:
         for path in leftovers(root_of(folder)):
             yield _empty_row(path, "left by an interrupted save")
         for path, kind in strange_steps(root_of(folder)):
@@ -214,7 +215,7 @@ def _empty_row(path: Path, state: str) -> dict[str, Any]:
     return {**dict.fromkeys(_COLUMNS, ""), "path": str(path), "state": state}
 
 
-def _row(checkpoint: Path, manifest: Manifest, best: Mapping[str, int]) -> dict[str, Any]:
+def _row(checkpoint: Path, manifest: Manifest, losses: str) -> dict[str, Any]:
     base = f", base {manifest.base.path}" if manifest.base is not None else ""
     origin = f", branched from {manifest.origin.path}" if manifest.origin is not None else ""
     mesh = ", ".join(f"{dim} {size}" for dim, size in manifest.mesh.items() if size > 1)
@@ -225,7 +226,7 @@ def _row(checkpoint: Path, manifest: Manifest, best: Mapping[str, int]) -> dict[
         "size_bytes": sum(size_bytes for _, size_bytes in _files(manifest)),
         "mesh": mesh or "1 rank",
         "plan_hash": manifest.plan_hash[:12],
-        "state": f"committed{base}{origin}{losses_text(manifest, best)}"
+        "state": f"committed{base}{origin}{losses}"
         if _is_whole(checkpoint, manifest)
         else "incomplete: run `planc checkpoint verify`",
     }

@@ -73,7 +73,7 @@ def list_runs(directory: Path) -> tuple[list[Listed], list[str]]:
 
 def table(runs: Sequence[Listed], *, sort: str = "name") -> str:
     """One row for each run, with a column for each of what differs between their plans."""
-    differing = _differing(runs)
+    differing = _columns(runs)
     names = list(differing)[:_MAX_DIFFERENCES]
     rows = [
         (_key(run, sort), (*_cells(run), *(differing[name][place] for name in names)))
@@ -86,14 +86,16 @@ def table(runs: Sequence[Listed], *, sort: str = "name") -> str:
     return text + (f"{plural(more, 'more difference')}: planc diff RUN OTHER\n" if more else "")
 
 
-def _differing(runs: Sequence[Listed]) -> Mapping[str, Sequence[str]]:
-    """The values in which plans differ, after the checkpoints that runs have branched from."""
-    differing = dict(among([run.side for run in runs]))
-    if not any(run.origin for run in runs):
-        return differing
+def _columns(runs: Sequence[Listed]) -> Mapping[str, Sequence[str]]:
+    """The checkpoints that runs branched from, their best ones, and the values in which plans differ."""
     # A plan may name a run; a run has started from one of its checkpoints.
-    differing.pop(_BRANCHED, None)
-    return {_BRANCHED: [run.origin or "-" for run in runs], **differing}
+    of_runs = {_BRANCHED: [run.origin for run in runs], "best checkpoint": [run.best for run in runs]}
+    columns: dict[str, Sequence[str]] = {
+        name: [cell or "-" for cell in cells] for name, cells in of_runs.items() if any(cells)
+    }
+    for name, cells in among([run.side for run in runs]).items():
+        columns.setdefault(name, cells)
+    return columns
 
 
 def _key(run: Listed, sort: str) -> tuple[float, str]:

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from planc.cli.support.exits import UsageError
-from planc.runtime.checkpoint_format.best import best_steps, loss_of
+from planc.runtime.checkpoint_format.best import best_steps, ranked
 from planc.runtime.checkpoint_format.manifest import Manifest
 
 
-def losses_text(manifest: Manifest, best: Mapping[str, int]) -> str:
-    """`, held_out loss 2.3456 (best)`, for each evaluation of the checkpoint's own step that was judged."""
-    losses = {name: loss_of(manifest, name=name) for name in manifest.progress.evaluated}
-    marks = {name: " (best)" if best.get(name) == manifest.step else "" for name in losses}
+def losses_text(step: int, losses: Mapping[str, Mapping[int, float]], *, marks_best: bool) -> str:
+    """`, held_out loss 2.3456 (best)`, for each evaluation of a checkpoint's own step that was judged."""
     return "".join(
-        f", {name} loss {loss:.4f}{marks[name]}" for name, loss in losses.items() if loss is not None
+        f", {name} loss {by_step[step]:.4f}{' (best)' if marks_best and ranked(by_step)[0] == step else ''}"
+        for name, by_step in losses.items()
+        if step in by_step
     )
 
 
@@ -24,7 +24,7 @@ def best_step(run: Path, manifests: Iterable[Manifest], *, evaluation: str) -> i
 
     `evaluation` is empty for the only one.
     """
-    best = best_steps([*manifests])
+    best = best_steps(manifests)
     names = ", ".join(f"`{name}`" for name in best)
     if not best:
         raise UsageError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planc.runtime.checkpoint_format.manifest import Manifest
@@ -19,35 +19,42 @@ class KeepBest:
     count: int
     data: str
 
-    def best(self, manifests: Iterable[Manifest]) -> tuple[int, ...]:
+    def best(self, manifests: Sequence[Manifest]) -> tuple[int, ...]:
         """The steps with the lowest losses, the best first; of equal losses the earlier step's."""
-        return ranked(manifests, name=self.name, data=self.data)[: self.count]
+        return ranked(losses_of(manifests, name=self.name, data=self.data))[: self.count]
 
 
-def ranked(manifests: Iterable[Manifest], *, name: str, data: str) -> tuple[int, ...]:
-    """The steps at which data was evaluated, by their loss."""
-    losses = [
-        (loss, manifest.step)
-        for manifest in manifests
-        if (loss := loss_of(manifest, name=name, data=data)) is not None
-    ]
-    return tuple(step for _, step in sorted(losses))
+def ranked(losses: Mapping[int, float]) -> tuple[int, ...]:
+    """The steps by their loss, the lowest first; of equal losses the earlier step."""
+    return tuple(sorted(losses, key=lambda step: (losses[step], step)))
 
 
-def loss_of(manifest: Manifest, *, name: str, data: str | None = None) -> float | None:
-    """The finite loss of an evaluation at a checkpoint's own step, of these data; None if it has none."""
-    evaluated = manifest.progress.evaluated.get(name)
-    if evaluated is None or evaluated.step != manifest.step or data not in (None, evaluated.data):
-        return None
-    return evaluated.loss
+def losses_of(manifests: Sequence[Manifest], *, name: str, data: str) -> dict[int, float]:
+    """The finite loss of an evaluation at each checkpoint, by step, on these data.
+
+    A checkpoint that was saved before its step was evaluated has its loss in the manifests after it.
+    """
+    losses: dict[int, float] = {}
+    for manifest in manifests:
+        evaluated = manifest.progress.evaluated.get(name)
+        if evaluated is not None and evaluated.data == data:
+            losses.update(evaluated.late)
+            if evaluated.loss is not None and evaluated.step == manifest.step:
+                losses[evaluated.step] = evaluated.loss
+    return {manifest.step: losses[manifest.step] for manifest in manifests if manifest.step in losses}
 
 
-def best_steps(manifests: Sequence[Manifest]) -> dict[str, int]:
-    """The step with the lowest loss of each evaluation, on the data of its newest checkpoint."""
+def judged_losses(manifests: Iterable[Manifest]) -> dict[str, dict[int, float]]:
+    """The losses of each evaluation at a run's checkpoints, on the data of its newest one."""
+    in_order = sorted(manifests, key=lambda manifest: manifest.step)
     newest = {
         name: evaluated.data
-        for manifest in sorted(manifests, key=lambda manifest: manifest.step)
+        for manifest in in_order
         for name, evaluated in manifest.progress.evaluated.items()
     }
-    steps_by_name = {name: ranked(manifests, name=name, data=data) for name, data in newest.items()}
-    return {name: steps[0] for name, steps in steps_by_name.items() if steps}
+    return {name: losses_of(in_order, name=name, data=data) for name, data in newest.items()}
+
+
+def best_steps(manifests: Iterable[Manifest]) -> dict[str, int]:
+    """The step with the lowest loss of each evaluation, on the data of its newest checkpoint."""
+    return {name: ranked(losses)[0] for name, losses in judged_losses(manifests).items() if losses}

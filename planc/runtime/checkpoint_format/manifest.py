@@ -119,6 +119,7 @@ class Evaluated(Record):
     """An evaluation's last loss and its best, and for how many evaluations in a row none was better.
 
     A loss that is not finite is None. `data` is the hash of what was evaluated: other losses don't compare.
+    `late` are finite losses by step, at steps that were saved before they were evaluated.
     """
 
     data: Sha256
@@ -127,6 +128,7 @@ class Evaluated(Record):
     best: float | None = None
     best_step: Step | None = None
     num_without: Count = 0
+    late: tuple[tuple[Step, float], ...] = ()
 
 
 class StopRequest(Record):

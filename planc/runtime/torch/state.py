@@ -79,6 +79,8 @@ class History:
     """A step, and the samples consumed by then: every step since has had the same number of samples."""
     replicas_agreed_at: int | None = None
     """The last step after which replicas agreed, of those that this process has compared."""
+    resumed_at: int | None = None
+    """The step of the checkpoint from which this process has started."""
     evaluated: Mapping[str, Evaluated] = field(default_factory=dict)
     """The evaluations by which the run ends early or keeps checkpoints, by name."""
     stop: StopRequest | None = None

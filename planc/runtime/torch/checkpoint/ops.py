@@ -194,7 +194,13 @@ def _position(data: Data, history: History, manifest: Manifest) -> tuple[History
         since = progress.batch.since_step, progress.batch.since_samples
     memory = Memory(progress.recent_losses, progress.skipped_in_a_row)
     return (
-        replace(history, memory=memory, batch_since=since, evaluated=progress.evaluated),
+        replace(
+            history,
+            memory=memory,
+            batch_since=since,
+            resumed_at=manifest.step,
+            evaluated=progress.evaluated,
+        ),
         Evaluations(postponed=progress.evaluations_left),
         Update(manifest.step),
     )

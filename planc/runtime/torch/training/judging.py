@@ -42,6 +42,11 @@ def judge_evaluations(
         )
         before = None
     judged = _judged(op, before, data=data, loss=loss, step=update.step)
+    late = before.late if before is not None else ()
+    if history.resumed_at == update.step and judged.loss is not None:
+        # The run was asked to stop, and saved the step before it was evaluated.
+        late = (*late, (update.step, judged.loss))
+    judged = judged.model_copy(update={"late": late})
     history = replace(history, evaluated={**history.evaluated, op.evaluation: judged})
     reason = "" if evaluations.early_stop else reason_to_end(op, judged)
     if reason:
