@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planc.estimate.checkpoint import checkpoint_bytes
+from planc.estimate.checkpoint import saved
 from planc.graph.graph import Graph
 from planc.graph.op import Op
 from planc.graph.ops import (
@@ -13,9 +13,7 @@ from planc.graph.ops import (
     ExportHf,
     FullyShard,
     InitMesh,
-    JudgeEvaluations,
     OpenLog,
-    SaveCheckpoint,
 )
 from planc.inventory.schema import Inventory
 from planc.source import Span
@@ -105,23 +103,14 @@ def needs_of(
 def _saves(graph: Graph, inventory: Inventory) -> Saves | None:
     if not graph.save:
         return None
-    num_best = sum(op.keep_best for op in graph.step if isinstance(op, JudgeEvaluations))
-    saves = (op for op in graph.save if isinstance(op, SaveCheckpoint))
-    at_once = sum(_at_once(op, graph.num_steps, num_best=num_best) for op in saves)
+    checkpoints = saved(graph, inventory)
     exported = sum(op.dtype.size_bytes for op in graph.save if isinstance(op, ExportHf))
     return Saves(
-        num_bytes=checkpoint_bytes(graph, inventory),
-        at_once=at_once,
+        num_bytes=checkpoints.num_bytes,
+        at_once=checkpoints.at_once,
         export_bytes=exported * inventory.num_parameters,
         span=_span(graph.save[0]),
     )
-
-
-def _at_once(op: SaveCheckpoint, num_steps: int, *, num_best: int) -> int:
-    """Return the number of checkpoints at one time: a new one is committed before the oldest is deleted."""
-    every = num_steps // op.every_steps if op.every_steps else 0
-    is_extra = op.at_end and (op.every_steps is None or num_steps % op.every_steps != 0)
-    return min(op.keep_last + num_best + 1, every + is_extra)
 
 
 def _span(op: Op) -> Span:

@@ -6,7 +6,7 @@ from planc.estimate.layout import layouts
 from planc.estimate.result import Amount, Saved
 from planc.estimate.states import ON_HOST
 from planc.graph.graph import Graph
-from planc.graph.ops import BuildOptimizer, NameBase, SaveCheckpoint
+from planc.graph.ops import BuildOptimizer, JudgeEvaluations, NameBase, SaveCheckpoint
 from planc.inventory.schema import Inventory
 
 
@@ -29,7 +29,17 @@ def saved(graph: Graph, inventory: Inventory) -> Saved:
         if not layout.is_frozen:
             element = layout.dtype.size_bytes
             num_bytes += kinds[layout.fqn].state_bytes(layout.shape, element=element)
-    return Saved(num_bytes, left_out_bytes)
+    num_best = sum(op.keep_best for op in graph.step if isinstance(op, JudgeEvaluations))
+    saves = (op for op in graph.save if isinstance(op, SaveCheckpoint))
+    at_once = sum(_at_once(op, graph.num_steps, num_best=num_best) for op in saves)
+    return Saved(num_bytes, left_out_bytes, at_once, num_best if at_once else 0)
+
+
+def _at_once(op: SaveCheckpoint, num_steps: int, *, num_best: int) -> int:
+    """Return the number of checkpoints at one time: a new one is committed before the oldest is deleted."""
+    every = num_steps // op.every_steps if op.every_steps else 0
+    is_extra = op.at_end and (op.every_steps is None or num_steps % op.every_steps != 0)
+    return min(op.keep_last + num_best + 1, every + is_extra)
 
 
 def checkpoint_bytes(graph: Graph, inventory: Inventory) -> int:

@@ -162,10 +162,15 @@ class Place:
 
 @record
 class Saved:
-    """The bytes of one checkpoint's tensors, and of those that it leaves to the model's files."""
+    """The bytes of one checkpoint's tensors, and of those that it leaves to the model's files.
+
+    A run has up to `at_once` checkpoints, of which evaluations keep the best `num_best`.
+    """
 
     num_bytes: int
     left_out_bytes: int
+    at_once: int = 0
+    num_best: int = 0
 
 
 @record

@@ -60,6 +60,11 @@ def checkpoint_size(saved: Saved) -> Figure:
     return num_bytes("checkpoint_bytes", saved.num_bytes)
 
 
+def checkpoints_on_disk(saved: Saved) -> Figure:
+    """The bytes of all checkpoints that a run has at one time."""
+    return num_bytes("checkpoints_on_disk", saved.num_bytes * saved.at_once)
+
+
 def left_out_bytes(saved: Saved) -> Figure:
     """The bytes of frozen parameters that a checkpoint leaves to the model's files."""
     return num_bytes("left_out_bytes", saved.left_out_bytes)

@@ -95,6 +95,9 @@ def memory_text(estimated: Estimate, *, device: Device | None = None) -> str:
             f"  a checkpoint has {needs.checkpoint_size(saved).text}, and leaves "
             f"{needs.left_out_bytes(saved).text} of frozen parameters to the model's files\n"
         )
+    if (saved := estimated.checkpoint) is not None and saved.num_best:
+        best = plural(saved.num_best, "best one")
+        text += f"  up to {needs.checkpoints_on_disk(saved).text} of checkpoints on disk, with {best}\n"
     text += "".join(f"  {line}\n" for line in caveats(estimated))
     return text if device is None else f"{text}  on {device.name}: {verdict(estimated, device)}\n"
 
@@ -257,7 +260,7 @@ def estimate_data(
     }
     if estimated.ranks:
         document["ranks"] = [_rank_data(rank) for rank in estimated.ranks]
-    if (saved := estimated.checkpoint) is not None and saved.left_out_bytes:
+    if (saved := estimated.checkpoint) is not None and (saved.left_out_bytes or saved.num_best):
         document["checkpoint"] = asdict(saved)
     if device is not None:
         document["device"] = asdict(device)

@@ -14,6 +14,7 @@ from planc.runtime.checkpoint_format.best import KeepBest, best_steps
 from planc.runtime.checkpoint_format.layout import committed_steps, step_directory
 from planc.runtime.checkpoint_format.manifest import Evaluated
 from planc.runtime.checkpoint_format.verify import read_manifest, verify
+from planc.runtime.files.best_effort import BestEffort
 from planc.runtime.torch.checkpoint import Destination, save
 from tests.faults.inject import Fault, Traced, inject
 from tests.faults.judge import survivors_problem
@@ -92,13 +93,13 @@ def _keep_the_worst() -> None:
 
 
 def _prune_first() -> None:
-    real, root_of = commit.begin, commit.prune
+    begin, prune = commit.begin, commit.prune
 
-    def begin(root: Path, **options: object) -> Path:
-        root_of(root, keep_last=1)
-        return real(root, **options)  # type: ignore[arg-type]
+    def begin_pruned(root: Path, *, step: int, effort: BestEffort | None = None) -> Path:
+        prune(root, keep_last=1)
+        return begin(root, step=step, effort=effort)
 
-    commit.begin = begin
+    commit.begin = begin_pruned
 
 
 PLANTED = {"forgets": _forget, "keeps the worst": _keep_the_worst, "prunes first": _prune_first}

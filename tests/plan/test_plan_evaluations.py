@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from planc.api import check_source
+from planc.estimate.estimate import estimate
 from planc.graph.ops import Evaluate, OpenEvaluation
 from planc.plan import data
+from planc.show.estimate import memory_text
 from planc.show.origin import values
 from planc.show.resolved import resolved_text
 from planc.source import SourceFile
+from planc.tables import format_bytes
 from planc.vocab import MeshDim
 from tests.plan.resolving import edited, fault, resolved
 from tests.plans import FULL, PLANS
@@ -91,3 +95,20 @@ def test_sources_of_evaluations_are_checked_as_those_of_the_data(tmp_path: Path)
     block = '  eval "talk" { source = chat("talk.jsonl"), every = 1 steps }\n'
     checked = check_source(SourceFile("x.plan", FULL.replace(*with_blocks(block))), base=PLANS)
     assert [one.code.code for one in checked.diagnostics] == ["P731", "P738"]
+
+
+def test_estimates_count_the_best_checkpoints_on_disk() -> None:
+    """Those of `keep_last`, the two best ones, and the one that is being saved."""
+    text = re.sub(r"expect \{.*?\n\}", "", FULL, flags=re.DOTALL).replace(
+        "save_every = 30", "save_every = 10"
+    )
+    counts = []
+    for blocks in (text, text.replace(*with_blocks(), 1)):
+        found = check_source(SourceFile("full.plan", blocks), base=PLANS)
+        assert found.graph is not None and found.inventory is not None, found.diagnostics
+        estimated = estimate(found.graph, found.inventory)
+        assert estimated.checkpoint is not None
+        counts.append(estimated.checkpoint.at_once)
+        whole = f"up to {format_bytes(estimated.checkpoint.num_bytes * counts[-1])} of checkpoints on disk"
+        assert (f"{whole}, with 2 best ones" in memory_text(estimated)) == (len(counts) == 2)
+    assert counts[1] == counts[0] + 2
