@@ -9,7 +9,9 @@ import pytest
 from planc.extend.reference import Extension
 from planc.plan import codes
 from planc.plan.blocks import BLOCKS
+from planc.plan.overrides import parse_override
 from planc.plan.types import keys, type_of
+from planc.source import SourceFile
 from tests.plan.linking import BASE, fault, faults, plan_of
 
 NAMED = 'extension "losses.py"\n'
@@ -153,3 +155,13 @@ def test_a_base_brings_its_own_files_from_its_own_directory() -> None:
 def test_a_line_that_python_ends_and_a_plan_does_not_is_no_place() -> None:
     problem = faults(using("focal", losses="x = 1\ry = (\r"))[0]
     assert str(problem.primary.span) == "losses.py:1:1"
+
+
+def test_an_argument_of_own_code_is_set_alone() -> None:
+    override, problems = parse_override(SourceFile("--set", "train.loss.gamma=0.5"), kind="set")
+    assert override is not None and not problems
+    loss = plan_of(using("focal(gamma = 3, by_label = [1])"), overrides=(override,)).train.loss
+    assert isinstance(loss, Extension) and dict(loss.arguments) == {"gamma": 0.5, "by_label": (1,)}
+    other, _ = parse_override(SourceFile("--set", "train.loss.alpha=0.5"), kind="set")
+    assert other is not None
+    assert fault(using("focal"), overrides=(other,)).code is codes.UNKNOWN_TARGET
