@@ -53,8 +53,15 @@ def test_saved_inventory_equals_a_fresh_probe(models: Path, name: str) -> None:
 
 @pytest.mark.slow
 def test_sizes_of_the_published_models(models: Path) -> None:
-    num_parameters = {name: probe(models / name).num_parameters for name in ("llama-3.1-8b", "qwen3-8b")}
-    assert num_parameters == {"llama-3.1-8b": 8_030_261_248, "qwen3-8b": 8_190_735_360}
+    """DeepSeek-V3's 671 B are without the module that predicts a second token."""
+    published = {
+        "llama-3.1-8b": 8_030_261_248,
+        "qwen3-8b": 8_190_735_360,
+        "mixtral-8x7b-v0.1": 46_702_792_704,
+        "qwen3-235b-a22b": 235_093_634_560,
+        "deepseek-v3": 671_026_404_352,
+    }
+    assert {name: probe(models / name).num_parameters for name in published} == published
 
 
 def test_heads_are_those_of_the_attention_call(llama: Inventory) -> None:
