@@ -165,7 +165,7 @@ def step_schedule(""",
                 "    yield StepSchedule(",
                 "    yield RoundWeights(unit=0.25)\n    yield StepSchedule(",
             ),
-            ("    ResumeCheckpoint,\n", "    ResumeCheckpoint,\n    RoundWeights,\n"),
+            ("    ReduceMetrics,\n", "    ReduceMetrics,\n    RoundWeights,\n"),
         ),
     },
 )

@@ -106,6 +106,7 @@ def test_a_mesh_loads_and_exports_what_transformers_loads_and_saves(
     assert keys(tmp_path / "export/hf") == keys(folder)
 
 
+@pytest.mark.slow
 def test_an_absent_expert_is_named_as_its_file_would(workspace: Path, tmp_path: Path) -> None:
     folder = workspace / "mixtral"
     whole = load_file(folder / "model.safetensors")

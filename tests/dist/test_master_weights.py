@@ -37,6 +37,7 @@ def test_float32_parameters_take_updates_that_compute_in_bfloat16_does_not_see(
     assert 0 < float((weight - 1).abs().max()) < 1e-3
 
 
+@pytest.mark.slow
 def test_bfloat16_parameters_lose_them(workspace: Path, tmp_path: Path) -> None:
     weight = trained_norm(workspace, tmp_path / "run", "model.dtype=bfloat16")
     assert weight.dtype is torch.bfloat16

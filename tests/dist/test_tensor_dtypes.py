@@ -112,6 +112,7 @@ def test_a_graph_names_what_transformers_has_in_another_dtype(
     assert {name: str(one) for name, one in build.other_dtypes.items()} == others_of(found, own)
 
 
+@pytest.mark.slow
 def test_layout_shows_what_is_built_and_what_is_loaded_in_another_dtype(base: Path) -> None:
     assert other_dtypes_text(build_of(Plan(), base)) == (
         f"built in float32, not bfloat16: {', '.join(FREQUENCIES)}\nkept in float32, not bfloat16: {BIAS}\n"

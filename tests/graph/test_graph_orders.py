@@ -28,6 +28,7 @@ def test_every_op_of_a_step_that_computes_has_one_place(name: str, workspace: Pa
     assert [what for what in steps if not any(f": {one} " in what for one in UNORDERED)] == []
 
 
+@pytest.mark.slow
 def test_steps_in_accepted_orders_train_equal(workspace: Path) -> None:
     found = tally(
         Plan(Case("1", "", micro_batch=4)).graph(workspace), workspace, parts=("step", "micro step")
