@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -16,6 +17,8 @@ from planc.runtime.callbacks import Callback, Metric
 from planc.runtime.errors import RunError
 from planc.runtime.torch.extensions.trials import RefusedError
 from planc.runtime.torch.reporting.reader_trials import Setting, try_callback, try_metric
+from tests.own_code.by_hand import compiled, trained
+from tests.plans import PLANS
 
 SETTING = Setting(
     outline={"a.weight": ("float32", (6, 4)), "b.weight": ("bfloat16", (300, 300)), "c": ("float32", ())},
@@ -222,3 +225,50 @@ def test_wrong_declarations_are_refused_in_place(old: str, new: str, text: str, 
     assert old in CODE
     _, (problem,) = read_declarations(CODE.replace(old, new), kinds=KINDS)
     assert text in problem.text and help in problem.help
+
+
+READING = """\
+from planc.extend import Stop, callback, metric
+
+
+@metric("head_norm")
+def head_norm(step):
+    return step.gradient("lm_head.weight").norm()
+
+
+@callback("twice", ranks="all")
+class Twice:
+    def on_step(self, step):
+        return Stop("enough") if step.step == 2 and step.parameter("lm_head.weight").numel() else None
+"""
+PLAN = """\
+extension "reading.py"
+model { hf = "models/tiny-llama" }
+mesh { dp_shard = 1 }
+data { source = python_stdlib(), sequence_length = 64, micro_batch = 1 }
+optimizer { kind = adamw(lr = 4e-3) }
+train { steps = 4, tokens_per_step = 256, metrics = [head_norm], callbacks = [twice] }
+"""
+MESHES = {
+    "one rank": (),
+    "pp 2": ("mesh.pp=2",),
+    "pp 2, tp 2": ("mesh.pp=2", "mesh.tp=2"),
+    "dp_replicate 2": ("mesh.dp_replicate=2",),
+}
+TP, PP = "tensor_parallel on tp { auto }\n", "pipeline on pp { schedule = one_f_one_b }\n"
+
+
+@pytest.mark.slow
+def test_every_mesh_reads_the_same_tensors_and_stops_after_the_same_step(tmp_path: Path) -> None:
+    """The head lies on the last stage alone, and over tp in parts."""
+    (tmp_path / "models").symlink_to(PLANS / "models")
+    (tmp_path / "reading.py").write_text(READING)
+    norms = {}
+    for name, settings in MESHES.items():
+        path = tmp_path / f"{name}.plan"
+        path.write_text(PLAN + TP * ("tp" in name) + PP * ("pp" in name))
+        records = trained(compiled(path, *settings), base=tmp_path, folder=tmp_path / name)
+        norms[name] = [step.custom["head_norm"] for step in records[0].metrics]
+        assert records[0].metrics[-1].early_stop == "twice: enough"
+    assert len(norms["one rank"]) == 2
+    assert norms == {name: pytest.approx(norms["one rank"], rel=1e-5) for name in MESHES}
