@@ -116,7 +116,7 @@ class CheckpointSpec:
 
     @property
     def resumes(self) -> bool:
-        """Whether a run continues from the last checkpoint in its directory."""
+        """True if a run continues from the last checkpoint in its directory."""
         return self.resume is not Resume.NONE
 
     @property

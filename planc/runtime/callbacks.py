@@ -78,7 +78,7 @@ class StepView:
         self.evaluations = tuple(evaluations)
         """The evaluations after the step, for `on_evaluation`."""
         self.is_trial = is_trial
-        """Whether planc made the step up, to try code of a plan before the first step."""
+        """True if planc made the step up, to try code of a plan before the first step."""
         self._tensors = tensors
 
     @property

@@ -55,9 +55,12 @@ MAX_REASON = 300
 
 def load_readers(run: Run, op: LoadReaders, weights: Weights, pipeline: Pipeline | None) -> Readers:
     # Stages exchange their outlines; a rehearsal has only some of the layers of one.
-    tensors = None if run.is_rehearsal else WholeTensors(run, weights, pipeline)
-    of_some = outline_of_all_stages(weights.parameters, stages=None) if tensors is None else {}
-    outline = {**run.whole_outline, **of_some} if tensors is None else tensors.outline
+    if run.is_rehearsal:
+        tensors = None
+        outline = {**run.whole_outline, **outline_of_all_stages(weights.parameters, stages=None)}
+    else:
+        tensors = WholeTensors(run, weights, pipeline)
+        outline = {**tensors.outline}
     device = torch.device("cpu") if run.is_rehearsal else run.weights_device
     setting = setting_of(run.graph, outline, device=device, rank=run.launch.rank)
     # A rehearsal's tensors have no values, and those of a trial need theirs.

@@ -33,6 +33,10 @@ class Setting:
     rank: int = 0
     labels: Sequence[str] = ()
 
+    @property
+    def where(self) -> str:
+        return f"a trial before step 1, rank {self.rank}"
+
 
 def try_callback(make: Callable[[], Callback], setting: Setting) -> tuple[Callback, tuple[str, ...]]:
     """A callback that has seen nothing, and what was shown of the code. RunError or RefusedError if it fails.
@@ -95,9 +99,8 @@ def _stops(callback: Callback, setting: Setting) -> list[tuple[int, str, str]]:
     def call(point: str, value: object, step: int) -> None:
         if not defines(callback, point):
             return
-        where = f"a trial before step 1, rank {setting.rank}"
         stop = call_callback(
-            callback, point, value, tensors=tensors, world_size=setting.world_size, where=where
+            callback, point, value, tensors=tensors, world_size=setting.world_size, where=setting.where
         )
         if stop is not None:
             stops.append((step, point, stop.reason))
@@ -120,8 +123,7 @@ def _numbers(metric: Metric, setting: Setting) -> list[float]:
     numbers = []
     for view in _views(setting, tensors):
         tensors.step = view.step
-        where = f"a trial before step 1, rank {setting.rank}"
-        numbers.append(call_metric(metric, view, tensors=tensors, where=where))
+        numbers.append(call_metric(metric, view, tensors=tensors, where=setting.where))
     return numbers
 
 
