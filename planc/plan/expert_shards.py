@@ -11,11 +11,11 @@ from planc.vocab import Replicate, local_shape
 
 
 def num_sharing(plan: Plan) -> int:
-    """The ranks that hold the same experts, over which FSDP shards them: those of cp too."""
+    """The ranks that hold the same experts, over which FSDP shards them: those of cp too. At least one."""
     spec, fsdp = plan.expert_parallel, plan.fsdp
     if spec is None:
         return 1
-    return prod(map(plan.mesh.size, fsdp.on if fsdp else spec.on)) // spec.size
+    return prod(map(plan.mesh.size, fsdp.on if fsdp else spec.on)) // spec.size or 1
 
 
 def shares_experts(bound: BoundPlan, fqn: str) -> bool:

@@ -126,11 +126,12 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         first_position=bound.inventory.positions.first,
         adapted=renamed.of(tuple(bound.adapted)),
         adapter=plan.adapter.kind if plan.adapter else None,
-        balance=_balance(bound, renamed, micro_batch, global_batch=micro_batch * micro_steps * dp_size),
+        balance=balance_of(bound, renamed, micro_batch, global_batch=micro_batch * micro_steps * dp_size),
     )
 
 
-def _balance(bound: BoundPlan, renamed: Renaming, micro_batch: int, *, global_batch: int) -> Balance | None:
+def balance_of(bound: BoundPlan, renamed: Renaming, micro_batch: int, *, global_batch: int) -> Balance | None:
+    """The balance of a plan's experts, if anything balances them."""
     plan, inventory = bound.plan, bound.inventory
     if not is_balanced(plan, inventory):
         return None

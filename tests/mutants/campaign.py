@@ -21,7 +21,7 @@ from planc.graph.graph import plan_hash
 from planc.inventory.load import InventoryError, save_inventory
 from planc.lower import draft_graph
 from planc.plan.bind import BoundPlan
-from tests.mutants import layout_mutations, model_mutations, plan_mutations, stage_mutations
+from tests.mutants import expert_mutations, layout_mutations, model_mutations, plan_mutations, stage_mutations
 from tests.mutants.mutant import Edited, MutationType
 from tests.mutants.shrink import Base, Config, bases, write_corpus
 from tests.mutants.verdicts import broken_promises, codes_of
@@ -55,6 +55,8 @@ MUTATIONS: Mapping[str, MutationType] = {
     "optimizer": MutationType(plan_mutations.optimizer),
     "expect": MutationType(plan_mutations.expectation),
     "order": MutationType(plan_mutations.order),
+    "experts": MutationType(expert_mutations.experts, ("dp_shard",), 2),
+    "balance": MutationType(expert_mutations.balance),
     "heads": MutationType(model_mutations.heads, ("cp", "tp")),
     "widths": MutationType(model_mutations.widths),
     "ties": MutationType(model_mutations.ties),

@@ -10,6 +10,19 @@ from tests.mutants.mutant import Edited
 from tests.mutants.shrink import Config
 
 _NO_DROPOUT: Config = {"attention_dropout": 0.0, "residual_dropout": 0.0, "embedding_dropout": 0.0}
+_DEEPSEEK: Config = {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "num_key_value_heads": 8,
+    "moe_intermediate_size": 32,
+}
 ARCHITECTURES: tuple[tuple[str, str, Config], ...] = (
     ("mistral", "MistralForCausalLM", {"sliding_window": None}),
     ("mistral", "MistralForCausalLM", {"sliding_window": 8}),
@@ -47,7 +60,7 @@ ARCHITECTURES: tuple[tuple[str, str, Config], ...] = (
     ("helium", "HeliumForCausalLM", {"head_dim": 16}),
     ("apertus", "ApertusForCausalLM", {}),
     ("gpt_oss", "GptOssForCausalLM", {"head_dim": 16, "num_local_experts": 4, "sliding_window": 8}),
-    ("deepseek_v3", "DeepseekV3ForCausalLM", {"n_routed_experts": 4, "num_experts_per_tok": 2}),
+    ("deepseek_v3", "DeepseekV3ForCausalLM", _DEEPSEEK),
 )
 """(model_type, architecture, what differs from the base's config)."""
 
@@ -170,8 +183,7 @@ def windows(draft: Draft, config: Config, random: Random) -> Edited | None:
 def architecture(draft: Draft, config: Config, random: Random) -> Edited | None:
     """Another model under the same plan, or under its own tensor-parallel plan."""
     model_type, name, changes = random.choice(ARCHITECTURES)
-    shared = _shared(config)
-    changed = {**shared, "model_type": model_type, "architectures": [name], **changes}
+    changed = of_architecture(config, model_type, name, changes)
     changed["tie_word_embeddings"] = random.random() < 0.3
     note = f"{model_type} with {changes}" if changes else model_type
     if changed["tie_word_embeddings"]:
@@ -181,6 +193,11 @@ def architecture(draft: Draft, config: Config, random: Random) -> Edited | None:
         draft = draft.edit("tensor_parallel", lambda block: replace_rules(block))
         note += ", auto"
     return Edited(draft, changed, note)
+
+
+def of_architecture(config: Config, model_type: str, name: str, changes: Config) -> dict[str, Any]:
+    """The config of another model of the same sizes."""
+    return {**_shared(config), "model_type": model_type, "architectures": [name], **changes}
 
 
 def _shared(config: Config) -> dict[str, Any]:

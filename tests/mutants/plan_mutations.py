@@ -63,13 +63,14 @@ def mesh_size(draft: Draft, config: Config, random: Random) -> Edited | None:
     edited = draft.setting("mesh", name, size)
     if random.random() < 0.7:
         edited = edited.edit("expect", lambda block: replace(block, comparisons=()))
-        edited = _closed_batch(edited)
+        edited = closed_batch(edited)
     return Edited(edited, config, f"{name} = {size}")
 
 
-def _closed_batch(draft: Draft) -> Draft:
+def closed_batch(draft: Draft, *, times: int = 1) -> Draft:
+    """The plan with this many micro-batches in a step."""
     mesh, data = draft.mesh(), draft.block("data")
-    each = mesh["dp_replicate"] * mesh["dp_shard"] * _number(data, "micro_batch")
+    each = mesh["dp_replicate"] * mesh["dp_shard"] * _number(data, "micro_batch") * times
     return draft.setting("train", "tokens_per_step", each * _number(data, "sequence_length"))
 
 
@@ -201,7 +202,7 @@ def batch(draft: Draft, config: Config, random: Random) -> Edited | None:
     data = edited.block("data")
     if random.random() < 0.5:
         times = random.choice((1, 2, 3))
-        total = _number(_closed_batch(edited).block("train"), "tokens_per_step") * times
+        total = _number(closed_batch(edited).block("train"), "tokens_per_step") * times
     else:
         total = random.choice((16, 33, 64, 96, 100, 128, 160, 256, 320)) * random.choice((1, 1, 2))
     if random.random() < 0.15:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from planc.data_sources.kinds import JsonLinesSource, TextSource
+from planc.inventory.routers import routers
 from planc.plan import data as data_block
 from planc.plan.bind import BoundPlan
 from planc.runtime.data.spec import DataSpec
-from planc.verify.recipe import Recipe
+from planc.verify.recipe import Recipe, balance_of
 from planc.verify.reference import train
+from planc.verify.twin import Renaming
 
 __all__ = ["NUM_STEPS", "Recipe", "recipe_of", "train"]
 
@@ -31,6 +33,9 @@ def recipe_of(bound: BoundPlan, *, base: Path) -> Recipe:
         raise ValueError(f"no reference for packing {data.packing}, tokenizer {data.tokenizer}")
     tokens = plan.train.tokens_per_step
     batch = data.micro_batch * plan.mesh.dp_size if tokens is None else tokens // data.sequence_length
+    known = routers(bound.inventory)
+    names = (name for router in known for name in (router.fqn, router.experts, router.bias) if name)
+    same = Renaming(frozenset(), {}, frozenset(names))
     return Recipe(
         base=base,
         model=plan.model.hf,
@@ -43,5 +48,6 @@ def recipe_of(bound: BoundPlan, *, base: Path) -> Recipe:
         total_steps=plan.train.steps,
         num_steps=NUM_STEPS,
         clip_grad_norm=plan.optimizer.clip_grad_norm,
+        balance=balance_of(bound, same, data.micro_batch, global_batch=batch),
         decays=tuple((name, decay) for name, (decay, _) in bound.weight_decay.items()),
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from planc.graph.graph import Graph
@@ -63,7 +64,7 @@ def ground_truth(graph: Graph, recipe: Recipe, *, rounds: bool) -> Truth:
         except RankError as error:
             is_hang = any(sign in str(error) for sign in _TIMED_OUT)
             return Truth("hang" if is_hang else "crash", _cause(error))
-    found = _differences(records, reference, rounds=rounds)
+    found = _differences(records, recipe, reference, rounds=rounds)
     return Truth("differs", "; ".join(found[:3])) if found else Truth("equal")
 
 
@@ -73,7 +74,7 @@ def reference_of(recipe: Recipe) -> Training:
     return train(recipe)
 
 
-def _differences(records: list[Record], reference: Training, *, rounds: bool) -> list[str]:
+def _differences(records: list[Record], recipe: Recipe, reference: Training, *, rounds: bool) -> list[str]:
     """Everything in which the ranks are not one process, the plainest first."""
     scalars, tensors = (ROUNDED_LOSS, ROUNDED_GRADIENT) if rounds else (TOLERANCE, TOLERANCE)
     metrics = records[0].metrics
@@ -87,9 +88,12 @@ def _differences(records: list[Record], reference: Training, *, rounds: bool) ->
     worst, error = _worst_gradient(records[0].gradients, reference)
     if error > tensors:
         found.append(f"gradient of {worst} differs by {error:.1e}")
+    moved = [bias for *_, bias in recipe.balance.layers if bias] if recipe.balance else []
+    if other := [name for name in moved if not torch.equal(records[0].final[name], reference.final[name])]:
+        found.append(f"{other[0]} moved otherwise")
     if tuple(step.sample_ids for step in metrics) != reference.sample_ids:
         found.append("sample ids differ")
-    initial = {name: digest(tensor) for name, tensor in reference.initial.items()}
+    initial = {name: digest(tensor) for name, tensor in reference.initial.items() if name not in moved}
     if any(record.initial != initial for record in records):
         found.append("initial weights differ")
     return [*found, *disagreements(records)]

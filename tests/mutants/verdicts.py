@@ -138,7 +138,8 @@ def _arriving(bound: BoundPlan, source: str, *, consumer: str) -> Placement | No
     for end in range(len(parts) - 1, 0, -1):
         gate = ".".join(parts[:end])
         assignment = bound.styles.get(gate)
-        if assignment and assignment.style.name == "prepare_input" and not source.startswith(f"{gate}."):
+        is_entry = assignment is not None and assignment.style.name.startswith("prepare_input")
+        if assignment and is_entry and not source.startswith(f"{gate}."):
             return normal(assignment.use.computes_on)
     styled = bound.styles.get(source)
     return normal(styled.use.output) if styled else None
