@@ -38,7 +38,8 @@ none; `auto(solve)` and `auto(sequence_parallel = true)` are planc's for all of 
 those of 4 ranks without PP have `auto(solve)`; each layer is compiled by `aot_eager`, without a graph break.
 TP 4, and TP 2 with FSDP2 over 2, are of a quarter of the architectures, drawn by a hash of the name; TP 4 is
 of models with more heads. PP 2 with FSDP2 has one kind of unit inside layers, and none for the rest. EP is of
-models with experts, over the ranks of FSDP2; EP 4 is of a quarter of them, with two experts for each rank."""
+models with experts, over the ranks of FSDP2. EP 4, with two experts for each rank, and EP 2 with TP 2 are of
+a quarter of them."""
 
 
 def read_rows(path: Path) -> dict[str, Row]:

@@ -69,11 +69,12 @@ COLUMNS: Mapping[str, str] = {
     "pp-fsdp": "PP 2 and FSDP2 over 2, units inside layers",
     "ep": "EP 2",
     "ep4": "EP 4",
+    "ep-tp": "EP 2 and TP 2",
 }
 """By a name that is a mesh and, unless it is float32, a dtype."""
-SAMPLED = ("tp4", "tp-fsdp", "ep4")
+SAMPLED = ("tp4", "tp-fsdp", "ep4", "ep-tp")
 """Columns of 4 ranks, filled for a quarter of the architectures."""
-OF_EXPERTS = ("ep", "ep4")
+OF_EXPERTS = ("ep", "ep4", "ep-tp")
 """Columns filled for the architectures with experts."""
 
 
@@ -141,7 +142,10 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
         case "ep" | "ep4":
             size = 4 if name == "ep4" else 2
             mesh, blocks = f"  dp_shard = {size}", _experts(size) + _fsdp(inventory, on="dp_shard")
-    data_ranks = {"ep": 2, "ep4": 4}.get(name, 2 if "fsdp" in name else 1)
+        case "ep-tp":
+            mesh = "  dp_shard = 2\n  tp = 2"
+            blocks = _SOLVED + _experts(2) + _fsdp(inventory, on="dp_shard")
+    data_ranks = {"ep": 2, "ep4": 4, "ep-tp": 2}.get(name, 2 if "fsdp" in name else 1)
     micro_batch = NUM_SEQUENCES // data_ranks // (2 if "pp" in name else 1)
     weights = "random" if name == "random" else "pretrained"
     return _plan(
