@@ -32,7 +32,7 @@ SECTION = "footprint"
 PLANC = "planc"
 MOST = 1.10
 """planc's peak for one of a rival's."""
-SAME_SHARDING = (*BY_HAND, *REPLICAS, *PIPELINES)
+SAME_SHARDING = (*BY_HAND, "ep_plan", *REPLICAS, *PIPELINES)
 """Rivals that hold the same shards on every rank, so that planc must hold no more."""
 NUM_WARM_UP, NUM_STEPS = 1, 2
 _PLANNED_STEPS = 100

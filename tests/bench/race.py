@@ -29,7 +29,7 @@ from planc.runtime.run_directory.directory import RunDirectory
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.mesh import choose_device, connect
 from planc.runtime.torch.run import Paths, Run
-from tests.bench import pipelining, replicas, tp_plan
+from tests.bench import ep_plan, pipelining, replicas, tp_plan
 from tests.bench.shapes import SEQUENCE_LENGTH, Shape, script_sizes
 
 BY_HAND: Mapping[str, Callable[[by_hand.Settings], Any]] = {
@@ -189,6 +189,8 @@ def rival_trainer(race: Race) -> Any:
     paths = {name: race.workspace / sizes.pop(name) for name in ("model", "text")}
     if race.rival in BY_HAND:
         return BY_HAND[race.rival](by_hand.Settings(**paths, **sizes))
+    if race.rival == "ep_plan":
+        return ep_plan.build(by_hand.Settings(**paths, **sizes), ep=race.shape.ep)
     whole = {name: size for name, size in sizes.items() if name not in race.shape.mesh}
     if race.rival in PIPELINES:
         return pipelining.build(by_hand.Settings(**paths, **whole), PIPELINES[race.rival])

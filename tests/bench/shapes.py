@@ -1,4 +1,4 @@
-"""What is raced: Llamas with weights on disk, and a plan for every way to shard them."""
+"""What is raced: Llamas and a mixture with weights on disk, and a plan for every way to shard them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planc.inventory.load import save_inventory
 from planc.source import SourceFile
 from tests.plans import PLANS
 
-MODEL, LARGE_MODEL, TEXT = "model", "large-model", "text.txt"
+MODEL, LARGE_MODEL, MIXTURE, TEXT = "model", "large-model", "mixture", "text.txt"
 SEQUENCE_LENGTH = 128
 TOKENS_PER_STEP = 2048
 LARGE_TOKENS_PER_STEP = 1024
@@ -33,6 +33,15 @@ _LARGE = {
     "tie_word_embeddings": False,
 }
 """59 million parameters."""
+_MIXTURE = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "head_dim": 16,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 256,
+}
+"""Three million parameters in experts, and few others."""
 MICRO_BATCH = 4
 PIPELINED_MICRO_BATCH = 1
 """A pipeline needs several micro-batches a step."""
@@ -92,14 +101,18 @@ class Shape:
     auto: str = ""
     """Which rules for tensor parallelism are not written out; with these nothing is clipped."""
 
+    ep: int = 1
+    """Neighboring ranks with different experts; with several, nothing is clipped."""
+
     @property
     def name(self) -> str:
         mesh = " · ".join(f"{mesh_dim} {size}" for mesh_dim, size in self.mesh.items()) or "1 rank"
-        return ", ".join(filter(None, (mesh, "59 M" if self.is_large else "", self.auto)))
+        ep = f"ep {self.ep}" if self.ep > 1 else ""
+        return ", ".join(filter(None, (mesh, "59 M" if self.is_large else "", self.auto, ep)))
 
     @property
     def model(self) -> str:
-        return LARGE_MODEL if self.is_large else MODEL
+        return MIXTURE if self.ep > 1 else LARGE_MODEL if self.is_large else MODEL
 
     @property
     def tokens_per_step(self) -> int:
@@ -126,6 +139,8 @@ LARGE = tuple(
 """Raced against the loop by hand, too."""
 AUTO = tuple(Shape({"tp": 2}, is_large=True, auto=auto) for auto in ("auto", "auto(solve)"))
 """Raced against transformers' tensor parallelism, by the model's own rules and by those that planc finds."""
+EXPERTS = tuple(Shape({"dp_shard": 4}, ep=ep) for ep in (2, 4))
+"""Raced against transformers' expert parallelism."""
 WHOLE = tuple(Shape({"dp_replicate": size}) for size in (2, 4))
 """Raced, with those of dp_shard, against the straightforward script, which holds the whole model too."""
 REPLICATED = tuple(Shape({"dp_replicate": 2}, is_large=is_large) for is_large in (False, True))
@@ -144,6 +159,7 @@ def plan_text(shape: Shape, *, num_steps: int) -> str:
         "pipeline on pp {\n  schedule = one_f_one_b\n}\n" if "pp" in shape.mesh else "",
         _tensor_parallel(shape),
         _ULYSSES if "cp" in shape.mesh else "",
+        f"expert_parallel on dp_shard {{\n  size = {shape.ep}\n  auto\n}}\n" if shape.ep > 1 else "",
         _FSDP if shape.mesh.keys() & {"dp_shard", "cp"} else "",
         _TRAINING.format(
             text=TEXT,
@@ -151,7 +167,7 @@ def plan_text(shape: Shape, *, num_steps: int) -> str:
             micro_batch=shape.micro_batch,
             num_steps=num_steps,
             tokens_per_step=shape.tokens_per_step,
-            clipping="" if shape.auto else "  clip_grad_norm = 1.0\n",
+            clipping="" if shape.auto or shape.ep > 1 else "  clip_grad_norm = 1.0\n",
         ),
     ]
     return "\n".join(filter(None, blocks))
@@ -181,6 +197,7 @@ def make_workspace(folder: Path, *, with_large: bool = False) -> Path:
     _write_model(folder / MODEL, {})
     if with_large:
         _write_model(folder / LARGE_MODEL, _LARGE)
+    _write_model(folder / MIXTURE, _MIXTURE)
     words = ("the", "mesh", "of", "ranks", "holds", "every", "weight", "once", "and", "sums", "gradients")
     text = " ".join(f"{words[(i * i + 3 * i) % len(words)]} {i}" for i in range(100_000))
     (folder / TEXT).write_text(text, encoding="utf-8")

@@ -20,7 +20,7 @@ from tests.bench.meter import Footprint, Meter
 from tests.bench.page import page
 from tests.bench.race import PIPELINES, REPLICAS, Race, rival_trainer, run_race
 from tests.bench.result import Result, read_results, report, write_results
-from tests.bench.shapes import AUTO, MODEL, SHAPES, Shape, compile_shape, make_workspace
+from tests.bench.shapes import AUTO, EXPERTS, MODEL, SHAPES, Shape, compile_shape, make_workspace
 from tests.bench.throughput import Ratio, over_ranks, ratio
 
 NUM_STEPS = 3
@@ -75,6 +75,16 @@ def test_by_hand_computes_what_the_plan_computes(shape: Shape, workspace: Path, 
 def test_transformers_own_parallelism_starts_from_the_plans_loss(shape: Shape, tmp_path: Path) -> None:
     race = make_race(shape, "tp_plan", make_workspace(tmp_path, with_large=True))
     planc, rival = losses(race, tmp_path / "run", num_steps=1)
+    assert planc == pytest.approx(rival, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", EXPERTS, ids=lambda one: one.name)
+def test_transformers_own_experts_compute_what_the_plan_computes(
+    shape: Shape, workspace: Path, tmp_path: Path
+) -> None:
+    """In the first step; after it the schedules differ."""
+    planc, rival = losses(make_race(shape, "ep_plan", workspace), tmp_path, num_steps=1)
     assert planc == pytest.approx(rival, rel=1e-5)
 
 

@@ -21,6 +21,7 @@ from tests.bench.race import PIPELINES, REPLICAS, Block, Blocks, Race, run_race
 from tests.bench.result import Result, put_result, report, write_results
 from tests.bench.shapes import (
     AUTO,
+    EXPERTS,
     LARGE,
     PIPELINED,
     REPLICATED,
@@ -36,6 +37,7 @@ GOALS = {
     "by_hand": 0.99,
     "straightforward": 1.1,
     "tp_plan": 1.2,
+    "ep_plan": 1.0,
     "ddp": 1.0,
     "accelerate": 1.05,
     "trainer": 1.05,
@@ -47,6 +49,7 @@ TP_GOAL = 1.05
 RACES = (
     *((shape, "by_hand") for shape in (*SHAPES, *LARGE)),
     *((shape, "tp_plan") for shape in AUTO),
+    *((shape, "ep_plan") for shape in EXPERTS),
     *((shape, "straightforward") for shape in SHAPES if shape.mesh.keys() == {"dp_shard"}),
     *((shape, "straightforward") for shape in WHOLE),
     *((shape, rival) for shape in REPLICATED for rival in REPLICAS),
