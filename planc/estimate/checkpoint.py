@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from planc.estimate.layout import layouts
 from planc.estimate.result import Amount, Saved
-from planc.estimate.states import ON_HOST
+from planc.estimate.states import ON_HOST, averages
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildOptimizer, JudgeEvaluations, NameBase, SaveCheckpoint
 from planc.inventory.schema import Inventory
@@ -12,8 +14,8 @@ from planc.inventory.schema import Inventory
 
 def saved(graph: Graph, inventory: Inventory) -> Saved:
     """Bytes of the tensors in one checkpoint, every element once: parameters that it does not leave out, the
-    optimizer's states in the same dtype, and its step counters, if it has any. The inventory must be of the
-    graph's model.
+    optimizer's states in the same dtype, its step counters, and averages, if it has any. The inventory must
+    be of the graph's model.
 
     Headers and the manifest come on top: kilobytes for each rank.
     """
@@ -21,7 +23,10 @@ def saved(graph: Graph, inventory: Inventory) -> Saved:
     kinds = optimizer.settings_by_parameter()
     left_out = {name for op in graph.setup if isinstance(op, NameBase) for name in op.parameters}
     num_bytes = left_out_bytes = 0
-    for layout in layouts(graph, inventory):
+    stored = tuple(layouts(graph, inventory))
+    averaged = averages(graph, stored)
+    for layout in stored:
+        num_bytes += averaged.get(layout.fqn, 0) * prod(layout.shape)
         if layout.fqn in left_out:
             left_out_bytes += layout.total_bytes
         else:

@@ -146,7 +146,8 @@ def _caused(found: Estimate, cause: str) -> tuple[Collective, ...]:
 
 def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = None) -> Pieces:
     """The parts of the peak; `part` if the work is that of a pp rank."""
-    parameters, optimizer, gradients = states(work)
+    parameters, optimizer, gradients, *averages = states(work)
+    averaged = sum(amount.num_bytes for amount in averages)
     kept, entropy = activations(work), loss(work)
     kept_bytes = kept.kept + window_mask_bytes(work) + last_input_bytes(work)
     left_bytes, later = 0, gathered
@@ -156,7 +157,8 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
             later = tuple(unit for unit in gathered if not unit.reshard_after_backward)
     here = 0 if work.offloads else 1
     return Pieces(
-        states=here * (parameters.num_bytes + optimizer.num_bytes),
+        states=here * (parameters.num_bytes + optimizer.num_bytes + averaged),
+        averages=here * averaged,
         parameters=here * parameters.num_bytes,
         gradients=here * gradients.num_bytes,
         unreduced=work.reduce_dtype.size_bytes

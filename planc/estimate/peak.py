@@ -24,11 +24,12 @@ class Pieces:
     """The parts of the peak, in bytes.
 
     `element` is the size of a compute element, `reduced` of an element in gradient reduction. `states` are
-    parameters and optimizer state, without any in host memory.
+    parameters, optimizer state and averages, without any in host memory.
     """
 
     states: int
     parameters: int
+    averages: int
     gradients: int
     unreduced: int
     """All gradients of a rank after backward."""
@@ -217,7 +218,8 @@ def _everywhere(pieces: Pieces) -> tuple[tuple[str, int], ...]:
     """The parts that every phase has."""
     return (
         ("parameters", pieces.parameters),
-        ("optimizer", pieces.states - pieces.parameters),
+        ("optimizer", pieces.states - pieces.parameters - pieces.averages),
+        ("averages", pieces.averages),
         ("gathering pool", gathering_pool(pieces)),
         ("reducing pool", reducing_pool(pieces)),
     )

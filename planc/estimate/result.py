@@ -90,6 +90,7 @@ class Collective:
 AT_PEAK: Mapping[str, tuple[bool, str]] = {
     "parameters": (True, "shards in their stored dtype"),
     "optimizer": (True, "optimizer state of the shards"),
+    "averages": (True, "moving averages of the shards"),
     "gathering pool": (False, "FSDP's copy-in stream: two consecutive units, gathered"),
     "reducing pool": (False, "FSDP's reduce stream: this rank's gradient shards"),
     "activations": (False, "kept for backward, or recomputed"),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 from planc.estimate import muon
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import Amount
+from planc.graph.graph import Graph
+from planc.graph.ops import BuildAverages
 from planc.optimizers.optimizer import STEP_BYTES, OptimizerKind
 from planc.vocab import DType
 
@@ -21,14 +23,34 @@ def num_local_parameters(work: RankWork) -> int:
     return sum(prod(layout.local_shape) for layout in work.layouts.values())
 
 
-def states(work: RankWork) -> tuple[Amount, Amount, Amount]:
-    """The memory that stays from step to step, and the gradients of one step before they are freed."""
+def states(work: RankWork) -> tuple[Amount, ...]:
+    """Parameters, optimizer, gradients of one step before they are freed, and averages if there are any."""
     place = ON_HOST if work.offloads else ""
     return (
         _stored("parameters", work.layouts, place),
         _optimizer(work, place=place),
         _stored("gradients", work.with_gradients, place),
+        *_averages(work, place),
     )
+
+
+def averages(graph: Graph, layouts: Iterable[ParameterLayout]) -> Mapping[str, int]:
+    """The bytes of an element of each average that a plan keeps, by parameter."""
+    if not any(isinstance(op, BuildAverages) for op in graph.setup):
+        return {}
+    return {layout.fqn: max(4, layout.dtype.size_bytes) for layout in layouts if not layout.is_frozen}
+
+
+def _averages(work: RankWork, place: str) -> Iterator[Amount]:
+    kept = averages(work.graph, work.layouts.values())
+    elements: Counter[int] = Counter()
+    for fqn, size in kept.items():
+        elements[size] += prod(work.layouts[fqn].local_shape)
+    if kept:
+        formula = " + ".join(f"{number:_} elements x {size} bytes" for size, number in elements.items())
+        num_bytes = sum(size * number for size, number in elements.items())
+        source = "planc/runtime/torch/training/averages.py"
+        yield Amount("averages", num_bytes, True, f"{formula}{place}", source)
 
 
 def _stored(name: str, layouts: Mapping[str, ParameterLayout], place: str) -> Amount:
@@ -89,6 +111,11 @@ def moved_bytes(work: RankWork) -> int:
     trained, kinds = _trained(work), _kinds(work)
     states = sum(_state_bytes(kinds[layout.fqn], layout) for layout in trained)
     moved = 3 * sum(layout.local_bytes for layout in trained) + 2 * states
+    if kept := averages(work.graph, trained):
+        # They are read and written, and weights are read once more.
+        moved += sum(
+            2 * kept[layout.fqn] * prod(layout.local_shape) + layout.local_bytes for layout in trained
+        )
     return round(moved / (sum(prod(layout.local_shape) for layout in trained) or 1))
 
 

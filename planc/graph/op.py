@@ -75,6 +75,8 @@ class Resource(StrEnum):
     WEIGHTS = "weights"
     """The model with the values of its parameters."""
     OPTIMIZER = "optimizer"
+    AVERAGES = "averages"
+    """The moving averages of trained weights, if the plan keeps them."""
     SCHEDULE = "schedule"
     OWN_SCHEDULE = "own_schedule"
     """The schedule that the plan's own code computes."""
@@ -131,7 +133,7 @@ GIVEN = frozenset({Resource.HISTORY, Resource.CHECKPOINTS})
 """Resources that a run has before its first op."""
 CHANGING = GIVEN | {
     *(Resource.WEIGHTS, Resource.OPTIMIZER, Resource.DATA, Resource.HIDDEN, Resource.BALANCE),
-    Resource.READERS,
+    *(Resource.READERS, Resource.AVERAGES),
 }
 """Resources that ops change after others have read them. All others are complete once they are read."""
 

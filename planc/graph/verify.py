@@ -12,6 +12,7 @@ from planc.graph.ops import (
     AllReduceGradients,
     AttachAttention,
     Backward,
+    BuildAverages,
     BuildModel,
     BuildOptimizer,
     BuildOwnModel,
@@ -36,6 +37,7 @@ from planc.graph.ops import (
     StepOptimizer,
     StepSchedule,
     SyncGradients,
+    UpdateAverages,
 )
 from planc.graph.sources import mixture_labels
 from planc.graph.verify_pipeline import pipeline_violations
@@ -90,7 +92,7 @@ def verify(graph: Graph) -> tuple[Violation, ...]:
     batch = () if mesh else tuple(_batch(graph))
     saves = (*_saves(graph), *_agreement(graph))
     found = (
-        *(*_once(graph), *_stages(graph), *_units(graph)),
+        *(*_once(graph), *_averages(graph), *_stages(graph), *_units(graph)),
         *(*_effects(graph), *_sums(graph), *_mixture(graph), *_experts(graph)),
     )
     pipeline = () if mesh else tuple(pipeline_violations(graph))
@@ -104,6 +106,14 @@ def _once(graph: Graph) -> Iterator[Violation]:
         if number != 1:
             names = " or ".join(str(kind.__dataclass_fields__["op"].default) for kind in kinds)
             yield Violation("graph", f"needs {names} once and has it {number} times")
+
+
+def _averages(graph: Graph) -> Iterator[Violation]:
+    """Averages that no step updates are the weights from before training."""
+    kinds = BuildAverages, UpdateAverages
+    built, updated = (sum(isinstance(op, kind) for op in graph.ops()) for kind in kinds)
+    if built != updated or built > 1:
+        yield Violation("graph", f"has ema.build {built} times, and ema.update {updated} times")
 
 
 def _mesh(graph: Graph) -> Iterator[Violation]:

@@ -41,6 +41,7 @@ from planc.graph.ops import (
     SyncGradients,
 )
 from planc.inventory.adapters import adapted_layers
+from planc.lower.averages import apply_averages, build_averages, exports_of, update_averages
 from planc.lower.balance import balance_experts, move_biases, sum_routes
 from planc.lower.compilation import compile_modules
 from planc.lower.data import evaluations, next_batch, open_data, open_evaluations, open_sources
@@ -71,7 +72,7 @@ from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
 from planc.plan.attention_calls import attention_calls
 from planc.plan.bind import BoundPlan
-from planc.plan.checkpoint import AdapterExport, HfExport
+from planc.plan.checkpoint import AdapterExport, CheckpointSpec, ExportedWeights, HfExport
 from planc.plan.facts import gradient_accumulation
 from planc.plan.loss_chunks import num_chunks, vocab_over
 from planc.plan.optimizer import OwnSchedule
@@ -139,6 +140,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from load_readers(plan)
     yield build_optimizer(bound)
     yield build_schedule(plan)
+    yield from build_averages(plan)
     yield from open_sources(plan)
     yield open_data(plan, vocab_size=inventory.vocab_size)
     yield from open_evaluations(plan)
@@ -272,6 +274,7 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from move_biases(bound)
     yield from read_gradients(plan)
     yield StepOptimizer(span=plan.span("optimizer"), **stated(StepOptimizer, plan))
+    yield from update_averages(plan)
     yield from read_step(plan)
     yield StepSchedule(span=plan.span("optimizer.schedule"))
     yield from compare_replicas(bound)
@@ -358,8 +361,16 @@ def _save(bound: BoundPlan) -> Iterator[AnyOp]:
     if checkpoint is None:
         return
     yield from save_checkpoint(bound.plan)
+    yield from _exports(bound, checkpoint, ExportedWeights.TRAINED)
+    yield from apply_averages(bound.plan, checkpoint)
+    yield from _exports(bound, checkpoint, ExportedWeights.EMA)
+
+
+def _exports(
+    bound: BoundPlan, checkpoint: CheckpointSpec, weights: ExportedWeights
+) -> Iterator[ExportHf | ExportAdapter]:
     path, over = bound.plan.model.hf, _weight_dims(bound.plan)
-    for label, export in checkpoint.export.items():
+    for label, export in exports_of(checkpoint, weights).items():
         span = bound.plan.span(f"checkpoint.export.{label}")
         match export:
             case HfExport():

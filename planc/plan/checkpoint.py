@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from planc.plan.nested import nested
 from planc.plan.scalars import STEPS, Bool, Choice, Int, Path, Quantity
@@ -67,6 +68,20 @@ class ExportTime(StrEnum):
     END = "end"
 
 
+class ExportedWeights(StrEnum):
+    TRAINED = "trained"
+    EMA = "ema"
+
+
+def _weights() -> Any:
+    """The key of the weights that an export has."""
+    return key(
+        Choice(ExportedWeights),
+        default=ExportedWeights.TRAINED,
+        doc="those of the last step, or their moving averages (`train.ema_decay`)",
+    )
+
+
 @record
 class HfExport:
     """Export the weights as a directory that transformers loads: `export/hf` in the run directory."""
@@ -76,6 +91,7 @@ class HfExport:
         Optional(Choice(DType)), default=None, doc="dtype of the exported weights; none is `model.dtype`"
     )
     merged: bool = key(Bool(), default=False, doc="add to each adapted layer's weight what its adapter does")
+    weights: ExportedWeights = _weights()
 
 
 @record
@@ -83,6 +99,7 @@ class AdapterExport:
     """Export the adapters as a directory that peft loads: `export/adapter` in the run directory."""
 
     when: ExportTime = key(Choice(ExportTime), default=ExportTime.END, doc="after the last step")
+    weights: ExportedWeights = _weights()
 
 
 @record

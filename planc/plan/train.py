@@ -8,7 +8,7 @@ from planc.extend.loss import LOSS
 from planc.extend.reference import Extension, OwnCallback, OwnMetric
 from planc.plan.extensions import OrExtension
 from planc.plan.own_readers import CALLBACKS, METRICS
-from planc.plan.scalars import STEPS, Int, Quantity
+from planc.plan.scalars import STEPS, Float, Int, Quantity
 from planc.plan.shares import Weight
 from planc.plan.types import Optional, OrAuto, Variant, key
 from planc.record import record
@@ -48,6 +48,12 @@ class TrainSpec:
         default=1,
         doc="parts of a micro-batch's tokens whose logits exist at a time; "
         "auto is one for each `hidden_size` of a rank's vocabulary, of at least 1_024 tokens",
+    )
+    ema_decay: float | None = key(
+        Optional(Float(0.0, 0.999999)),
+        default=None,
+        doc="keep a moving average of each trained weight: every step it keeps this share of itself",
+        example="0.999",
     )
     metrics: tuple[OwnMetric, ...] = key(
         METRICS, default=(), doc="numbers of each logged step, computed by the plan's own code"

@@ -10,6 +10,7 @@ from planc.graph.graph import Graph
 from planc.graph.op import Op, Stage
 from planc.graph.ops import (
     Accumulate,
+    ApplyAverages,
     ComputeLoss,
     ComputeWeightGradients,
     Evaluate,
@@ -108,7 +109,7 @@ def steps(graph: Graph, backend: Backend, *, stop_after: int | None = None) -> I
     is_over = completed >= last or bool(backend.early_stop())
     if is_over:
         for op in graph.save:
-            if isinstance(op, ExportHf | ExportAdapter):
+            if not isinstance(op, SaveCheckpoint):
                 execute(backend, op, Position(completed))
     yield completed
     if is_over or backend.ends_after(step=completed):
@@ -244,7 +245,7 @@ def _is_due(op: Op, step: int, *, last_step: int) -> bool:
         case SaveCheckpoint(every_steps=every_steps, at_end=at_end):
             is_every = every_steps is not None and step % every_steps == 0
             return is_every or (at_end and step == last_step)
-        case ExportHf(when="end") | ExportAdapter(when="end"):
+        case ExportHf(when="end") | ExportAdapter(when="end") | ApplyAverages(when="end"):
             return step == last_step
         case _:
             raise AssertionError(f"{op.name} does not save")

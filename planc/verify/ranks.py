@@ -41,7 +41,7 @@ from planc.runtime.torch.parallel.mesh import choose_device, connect
 from planc.runtime.torch.parallel.packing import Packing, gathered, packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.run import Paths, Run
-from planc.runtime.torch.state import Weights
+from planc.runtime.torch.state import Averages, Weights
 from planc.verify.perturb import perturb
 
 Digests = dict[str, str]
@@ -75,6 +75,7 @@ class Record:
     """Whole parameters before the first step."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
     final: dict[str, Tensor] = field(default_factory=dict)
+    """Whole parameters, and their moving averages as `ema.<name>`."""
     blocks: Digests = field(default_factory=dict)
     """Digests of local blocks, after setup, first step and run; equal keys must have equal values."""
     states: dict[int, Digests] = field(default_factory=dict)
@@ -119,7 +120,8 @@ class Recorder(TorchBackend):
             self.record.buffers = of_all_stages(self.state, digests(buffers))
         step = self.completed_steps() if isinstance(op, ResumeCheckpoint) else position.step
         if isinstance(op, ResumeCheckpoint | SaveCheckpoint) and step:
-            saved = training_state(self.state[Weights], self.state[Optimizer], self.state.get(Pipeline))
+            own = self.state[Weights], self.state[Optimizer], self.state.get(Averages)
+            saved = training_state(*own, self.state.get(Pipeline))
             whole = whole_tensors(named_tensors(saved), named_packings(saved))
             self.record.states[step] = of_all_stages(self.state, digests(whole))
 
@@ -173,7 +175,12 @@ def train_rank(rank: int, world_size: int, task: Task) -> Record:
     moved = {bias for op in balances for *_, bias in op.layers}
     biases = {name: buffer for name, buffer in model.named_buffers() if name in moved}
     record.blocks |= local_digests({**parameters, **biases}, prefix="final ")
-    whole = whole_tensors(parameters, packings_of(model)) | whole_tensors(biases, {})
+    packings = packings_of(model)
+    whole = whole_tensors(parameters, packings) | whole_tensors(biases, {})
+    averages = recorder.state.get(Averages)
+    kept = averages.by_parameter if averages is not None else {}
+    averaged = {name: kept[parameter] for name, parameter in parameters.items() if parameter in kept}
+    whole |= {f"ema.{name}": average for name, average in whole_tensors(averaged, packings).items()}
     record.final = tensors_of_all_stages(recorder.state, whole)
     if rank != 0:
         record.gradients, record.final = {}, {}

@@ -32,6 +32,8 @@ LOWEST_RATE = 1e-2
 """Below it, three updates would be lost in the rounding of the weights."""
 LOWEST_EPS = 1e-6
 """Below it, AdamW would turn the rounding errors of the smallest gradients into full updates."""
+HIGHEST_EMA_DECAY = 0.5
+"""Above it, averages would hardly move in three steps."""
 SMALL_BLOCK = 4
 """The block of 8-bit moments: ranks hold whole blocks of a small model's rows."""
 MODEL, CORPUS = "model", "corpus.jsonl"
@@ -69,6 +71,8 @@ class Recipe:
     """The length of the schedule; `num_steps` are run."""
     num_steps: int
     clip_grad_norm: float | None
+    ema_decay: float | None = None
+    """The share that moving averages of weights keep of themselves, if there are any."""
     decays: tuple[tuple[str, float], ...] = ()
     """Weight decay by parameter, if a group sets it."""
     rates: tuple[tuple[str, float], ...] = ()
@@ -118,6 +122,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         total_steps=SCHEDULE_STEPS,
         num_steps=NUM_STEPS,
         clip_grad_norm=optimizer.clip_grad_norm,
+        ema_decay=None if plan.train.ema_decay is None else min(plan.train.ema_decay, HIGHEST_EMA_DECAY),
         decays=tuple((name, decay) for names, decay in decays for name in names),
         rates=tuple((name, lr) for names, lr in rates for name in names),
         frozen=renamed.of(tuple(bound.frozen)),

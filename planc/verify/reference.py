@@ -55,6 +55,7 @@ class Training:
     gradients: dict[str, Tensor]
     """The gradients of the first step, before clipping."""
     final: dict[str, Tensor]
+    """Parameters, and moving averages of those that are trained as `ema.<name>`."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
     """The initial buffers, as transformers itself fills them while it builds it, saved ones with noise."""
 
@@ -78,7 +79,7 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     model.train()
     for name in recipe.frozen:
         model.get_parameter(name).requires_grad_(False)
-    initial = snapshot(model)
+    initial, averages = snapshot(model), _averages(model) if recipe.ema_decay is not None else {}
     data = open_data(recipe.data, base=recipe.base, model_vocab_size=model.config.vocab_size)
     optimizers = _optimizers(model, recipe)
     schedules = [LambdaLR(optimizer, lambda done: factor(recipe, step=done + 1)) for optimizer in optimizers]
@@ -102,6 +103,7 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
+        averages = _moved(averages, model, decay=recipe.ema_decay or 0.0)
         if routes is not None:
             routes.move_biases()
         losses.append(loss.item())
@@ -115,9 +117,23 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
         sample_ids=tuple(ids),
         initial=initial,
         gradients=gradients,
-        final=snapshot(model) | moved,
+        final=snapshot(model) | moved | averages,
         buffers=buffers,
     )
+
+
+def _averages(model: nn.Module) -> dict[str, Tensor]:
+    """Moving averages of trained weights, before the first step."""
+    named = model.named_parameters()
+    return {f"ema.{name}": weight.detach().clone() for name, weight in named if weight.requires_grad}
+
+
+def _moved(averages: dict[str, Tensor], model: nn.Module, *, decay: float) -> dict[str, Tensor]:
+    weights = snapshot(model)
+    return {
+        name: decay * average + (1 - decay) * weights[name.removeprefix("ema.")]
+        for name, average in averages.items()
+    }
 
 
 def _adapt(model: nn.Module, recipe: Recipe) -> None:

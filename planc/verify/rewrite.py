@@ -32,6 +32,7 @@ from planc.plan.stages import orders
 from planc.verify.recipe import (
     CORPUS,
     DECAY_STEPS,
+    HIGHEST_EMA_DECAY,
     MAX_MICRO_BATCH,
     MAX_MICRO_STEPS,
     MAX_RANKS,
@@ -324,6 +325,8 @@ def _short_step(op: AnyOp, *, num_tokens: int) -> AnyOp:
             return replace(op, times=min(op.times, MAX_MICRO_STEPS), body=body)
         case ops.Log():
             return replace(op, every_steps=1)
+        case ops.UpdateAverages():
+            return replace(op, ema_decay=min(op.ema_decay, HIGHEST_EMA_DECAY))
         case _:
             return op
 

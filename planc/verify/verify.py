@@ -258,15 +258,18 @@ def _parameters(
     *,
     training: Training,
 ) -> Verdict:
-    """Parameters after the last step, except for those that only rounding has moved."""
+    """Parameters and averages after the last step, except for those that only rounding has moved."""
     if actual.keys() != expected.keys():
         names = ", ".join(sorted(actual.keys() ^ expected.keys())[:3])
         return Verdict(item, False, f"only on one side: {names}", float("inf"), UPDATE_LIMIT)
     least = _NO_GRADIENT * training.grad_norms[0]
     idle = {name for name, one in training.gradients.items() if float(one.double().norm()) < least}
     left_out = f"; left out, without gradient: {', '.join(sorted(idle)[:3])}" if idle else ""
-    moved = [name for name in expected if name not in idle]
-    errors = {name: _update_error(actual[name], expected[name], training.initial[name]) for name in moved}
+    errors = {
+        name: _update_error(actual[name], expected[name], training.initial[of])
+        for name in expected
+        if (of := name.removeprefix("ema.")) not in idle
+    }
     worst = max(errors, key=lambda name: errors[name])
     return Verdict(item, errors[worst] <= UPDATE_LIMIT, f"{worst}{left_out}", errors[worst], UPDATE_LIMIT)
 

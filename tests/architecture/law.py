@@ -218,7 +218,7 @@ INSIDE: dict[str, dict[str, tuple[str, ...]]] = {
             *("run", "state", "agreement", "parallel", "checkpoint", "weights", "training"),
             *("reporting", "dispatch", "handlers"),
         ),
-        "evaluating": ("state", "parallel", "checkpoint", "backend"),
+        "evaluating": ("state", "parallel", "checkpoint", "weights", "training", "backend"),
         "sampling": (),
     },
 }

@@ -47,3 +47,17 @@ def test_an_adapter_of_a_packed_layer_is_not_sharded() -> None:
         text = text if expected else text[: text.index("tensor_parallel")] + text[text.index("data {") :]
         found = check_source(SourceFile("adapted.plan", text), base=PLANS)
         assert [one.code.code for one in found.diagnostics] == expected
+
+
+def test_averages_are_exported_of_a_plan_that_keeps_them() -> None:
+    whole = PLAN[: PLAN.index("adapter {")] + PLAN[PLAN.index("data {") :]
+    whole = whole.replace("tp = 2", "dp_replicate = 2")
+    kept = "train {\n  ema_decay = 0.999"
+    for export, train, expected in (
+        ('export "hf" { weights = ema }', "train {", ["P772"]),
+        ('export "hf" { weights = ema }', kept, []),
+        ('export "hf" {}', kept, []),
+    ):
+        text = whole.replace("train {", f"checkpoint {{\n  {export}\n}}\n\n{train}")
+        found = check_source(SourceFile("averaged.plan", text), base=PLANS)
+        assert [one.code.code for one in found.diagnostics] == expected

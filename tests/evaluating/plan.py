@@ -31,6 +31,7 @@ optimizer {
 train {
   steps = 2
   tokens_per_step = 128
+  ema_decay = 0.5
 }
 
 checkpoint {

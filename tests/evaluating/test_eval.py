@@ -141,3 +141,16 @@ def test_a_checkpoint_of_any_mesh_is_evaluated_on_its_own_on_another_and_on_one_
             assert one["loss"] == pytest.approx(expected[one["label"]]["loss"], rel=tolerance, abs=0)
     wrong = torchrun(*evaluate, num_ranks=2)
     assert wrong.code != 0 and wrong.stderr.count("start 4 or 1") >= 1
+
+
+def test_averages_of_weights_are_evaluated_and_exported(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = run_dir.parent / "held.txt"
+    assert main(["checkpoint", "export", str(run_dir), "--hf", str(tmp_path / "hf"), "--ema"]) == 0
+    (trained,) = evaluated(capsys, run_dir, "--data", held)["evaluations"]
+    (averaged,) = evaluated(capsys, run_dir, "--data", held, "--ema")["evaluations"]
+    assert averaged["loss"] == pytest.approx(by_hand(tmp_path / "hf", held.read_bytes()), abs=1e-6)
+    # The averages are behind the weights, whose loss falls.
+    assert averaged["loss"] > trained["loss"] + 1e-3
+    assert "leave out --ema" in refused(capsys, tmp_path / "hf", "--plan", run_dir.parent / "x.plan", "--ema")

@@ -126,6 +126,10 @@ PLANTED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
         _without("setup", ops.MaterialiseWeights),
         "needs weights.materialise once and has it 0 times",
     ),
+    "averages that no step updates": (
+        _edit("setup", lambda found: sorted([*found, ops.BuildAverages()], key=lambda op: op.stage)),
+        "has ema.build 1 times, and ema.update 0 times",
+    ),
     "no data": (_without("setup", ops.OpenData), "reads data before anything writes it"),
     "no batch": (_without("step", ops.NextBatch), "reads batch before anything writes it"),
     "clip after the step": (

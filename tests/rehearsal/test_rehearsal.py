@@ -14,9 +14,10 @@ from planc.estimate.estimate import estimate
 from planc.graph.graph import Graph
 from planc.graph.ops import OPS, Accumulate, AllReduceGradients, BuildModel, ShardTensorParallel
 from planc.inventory.load import load_inventory, save_inventory
-from planc.runtime.rehearsal.backend import PASSED_OVER, RehearsalBackend
+from planc.runtime.rehearsal.backend import RehearsalBackend
 from planc.runtime.rehearsal.findings import Measured
 from planc.runtime.rehearsal.measure import measure
+from planc.runtime.rehearsal.played import PASSED_OVER
 from planc.runtime.rehearsal.rehearse import rehearse
 from planc.runtime.rehearsal.stack import Stack, rehearsed_stack
 from planc.runtime.rehearsal.world import fake_world

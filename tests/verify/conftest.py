@@ -31,7 +31,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def checked(case: Case, *, workspace: Path) -> Checked:
-    found = check_source(SourceFile("case.plan", plan_text(case)), base=workspace)
+    settings = [SourceFile(f"--set[{index}]", text) for index, text in enumerate(case.settings)]
+    found = check_source(SourceFile("case.plan", plan_text(case)), base=workspace, settings=settings)
     assert found.graph is not None, [str(one) for one in found.diagnostics]
     return found
 
@@ -41,7 +42,7 @@ def prepared(workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
     made: dict[str, Prepared] = {}
 
     def once(case: Case) -> Prepared:
-        text = plan_text(case)
+        text = "\n".join((plan_text(case), *case.settings))
         if text not in made:
             folder = tmp_path_factory.mktemp("plan")
             plan = checked(case, workspace=workspace)

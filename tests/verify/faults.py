@@ -18,6 +18,7 @@ from planc.runtime.torch.dispatch import State
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import (
+    Averages,
     ClippedGradients,
     Data,
     LocalBatch,
@@ -199,6 +200,7 @@ def adapted_weight_thawed(state: State, op: Op, position: Position) -> None:
 ADAPTED_WEIGHT = "model.layers.0.self_attn.q_proj.weight"
 TP2 = Case("TP2", "", {"tp": 2})
 DP2 = Case("DP2", "", {"dp_shard": 2}, micro_batch=1)
+AVERAGED2 = Case("DP2", "averages", {"dp_shard": 2}, settings=("train.ema_decay=0.9",))
 REPLICATE2 = Case("DP2", "replicas", {"dp_replicate": 2})
 TP2_TWICE = Case("TP2", "accumulate", {"tp": 2}, micro_batch=4)
 CP2 = Case("CP2", "", {"cp": 2})
@@ -215,6 +217,14 @@ WITH_NORM2 = replace(
     ADAPTED_DP2, variant="adapters, norm", adapter=f'{QV}}}\nfreeze {{\n  "model.norm" -> trained\n'
 )
 
+
+def averages_of_the_last_step(state: State, op: Op, position: Position) -> None:
+    """Averages forget what they were."""
+    if isinstance(op, ops.UpdateAverages):
+        for parameter, average in state[Averages].by_parameter.items():
+            local_of(average).copy_(local_of(parameter.detach()))
+
+
 PLANTED: tuple[Planted, ...] = (
     Planted(norm_gradients_not_reduced, TP2, Item.GRADIENTS, quick=True),
     Planted(replicas_drift, TP2, Item.REPLICAS),
@@ -229,6 +239,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted(ties_lost, TIED2, Item.INITIAL_WEIGHTS),
     Planted(decay_groups_swapped, TP2, Item.PARAMETERS, quick=True),
     Planted(schedule_one_step_ahead, TP2, Item.LEARNING_RATE, quick=True),
+    Planted(averages_of_the_last_step, AVERAGED2, Item.PARAMETERS),
     Planted(order_off_by_one, DP2, Item.SAMPLE_IDS, quick=True),
     Planted(first_micro_step_forgotten, TP2_TWICE, Item.GRADIENTS),
     Planted(another_weight_on_rank_1, TP2, Item.REPLICAS),

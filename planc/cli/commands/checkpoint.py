@@ -137,6 +137,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     exporting.add_argument(
         "--model", metavar="DIR", help="the model's directory (default: as in the run's plan)"
     )
+    exporting.add_argument(
+        "--ema",
+        action="store_true",
+        help="export the moving averages of the trained weights (train.ema_decay)",
+    )
     add_run_extensions_argument(exporting)
     add_quiet_argument(exporting, help="print errors only")
     convert = add_subcommand(
@@ -341,12 +346,12 @@ def _export(arguments: Namespace) -> int:
         run = Path(arguments.checkpoint)
         step = best_step(run, map(read_manifest, checkpoints_of(run)), evaluation=arguments.best)
         checkpoint = step_directory(root_of(run), step=step)
-    model, dtype = arguments.model, arguments.dtype
+    wanted = {"model": arguments.model, "dtype": arguments.dtype, "averaged": arguments.ema}
     if arguments.hf:
         permitted = arguments.run_extensions
-        note = export(checkpoint, folder=arguments.hf, model=model, dtype=dtype, runs_extensions=permitted)
+        note = export(checkpoint, folder=arguments.hf, runs_extensions=permitted, **wanted)
     else:
-        note = export_adapter(checkpoint, folder=arguments.adapter, model=model, dtype=dtype)
+        note = export_adapter(checkpoint, folder=arguments.adapter, **wanted)
     return _written(note, arguments)
 
 

@@ -68,6 +68,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         help='other data: files as "held_out/*.txt", or a source as a plan writes it; relative to the '
         "current directory",
     )
+    parser.add_argument(
+        "--ema", action="store_true", help="evaluate the moving averages of the trained weights"
+    )
     add_run_extensions_argument(parser)
     add_output_format_argument(parser)
 
@@ -109,7 +112,11 @@ def _evaluate(arguments: Namespace, launch: Launch) -> None:
     if given is not None:
         source, span = given
         compiled = replace(compiled, graph=evaluated_on(compiled.graph, source, label="data", span=span))
-    results = evaluate(compiled, weights, launch, runs_extensions=may_run)
+    if arguments.ema and weights.manifest is None:
+        raise RunError(
+            f"`{weights.folder}` is an export, which has one set of weights", help="leave out --ema"
+        )
+    results = evaluate(compiled, weights, launch, runs_extensions=may_run, averaged=arguments.ema)
     for result in results:
         if not math.isfinite(result.loss):
             raise RunError(f"the loss of {result.label} is {result.loss}", code=ExitCode.NUMERICS)

@@ -81,7 +81,7 @@ def _on_ranks(graph: Graph, launch: Launch) -> Graph:
 
 
 def evaluate(
-    compiled: Compiled, weights: Weights, launch: Launch, *, runs_extensions: bool
+    compiled: Compiled, weights: Weights, launch: Launch, *, runs_extensions: bool, averaged: bool = False
 ) -> tuple[Evaluation, ...]:
     """The result of each evaluation, the same on every rank. RunError for what can't be evaluated."""
     graph = compiled.graph
@@ -112,7 +112,7 @@ def evaluate(
     )
     checkpoint = weights.folder if weights.manifest is not None else None
     try:
-        results = evaluate_weights(TorchBackend(run), checkpoint)
+        results = evaluate_weights(TorchBackend(run), checkpoint, averaged=averaged)
     except BaseException:
         # A failing rank must not wait for others, which may hang.
         if launch.world_size == 1:

@@ -28,6 +28,7 @@ def export(
     model: str | None,
     dtype: str | None,
     runs_extensions: bool = False,
+    averaged: bool = False,
 ) -> str:
     """Write `folder` and return a note of it; UsageError for files that can't be read or written.
 
@@ -62,12 +63,15 @@ def export(
             strip=_strip(graph) if graph is not None else None,
             adapters=graph.adapters if graph is not None else None,
             own=own,
+            averaged=averaged,
         )
     unknown = "; its plan is missing, so config.json has the model's own `rope`" if graph is None else ""
     return f"wrote {folder} from {checkpoint}{said}{unknown}"
 
 
-def export_adapter(checkpoint: Path, *, folder: str, model: str | None, dtype: str | None) -> str:
+def export_adapter(
+    checkpoint: Path, *, folder: str, model: str | None, dtype: str | None, averaged: bool = False
+) -> str:
     """Write `folder` with the adapters alone and return a note of it; UsageError if there are none, if they
     are not all that was trained, or for files that can't be read or written."""
     require_libraries("planc checkpoint export", "torch", "transformers", "safetensors")
@@ -93,6 +97,7 @@ def export_adapter(checkpoint: Path, *, folder: str, model: str | None, dtype: s
             base=model or _built(graph).path,
             folder=Path(folder),
             dtype=DType(dtype) if dtype else None,
+            averaged=averaged,
         )
     return f"wrote {folder} from {checkpoint}{said}"
 

@@ -38,10 +38,11 @@ _FROM_CHECKPOINT = Effects(
         Resource.HISTORY,
         Resource.CHECKPOINTS,
     ),
-    finds=(Resource.PIPELINE,),
+    finds=(Resource.PIPELINE, Resource.AVERAGES),
     writes=(
         Resource.WEIGHTS,
         Resource.OPTIMIZER,
+        Resource.AVERAGES,
         Resource.DATA,
         Resource.HISTORY,
         Resource.CHECKPOINTS,
@@ -90,7 +91,7 @@ class SettleSave(Op):
     def effects(self) -> Effects:
         return Effects(
             reads=(Resource.WEIGHTS, Resource.OPTIMIZER, Resource.CHECKPOINTS),
-            finds=(Resource.PIPELINE,),
+            finds=(Resource.PIPELINE, Resource.AVERAGES),
             writes=(Resource.CHECKPOINTS,),
             communicates=self.over,
         )
@@ -121,7 +122,7 @@ class SaveCheckpoint(Op):
                 Resource.EVALUATIONS,
                 Resource.CHECKPOINTS,
             ),
-            finds=(Resource.PIPELINE,),
+            finds=(Resource.PIPELINE, Resource.AVERAGES),
             writes=(Resource.CHECKPOINTS,),
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from planc.extend.reference import Extension
-from planc.graph.consequence import layout, numerics
+from planc.graph.consequence import DERIVED, layout, numerics, output
 from planc.graph.op import Effects, Op, Phase, Resource, Stage
 from planc.optimizers import AnyOptimizer, OptimizerKind
 from planc.optimizers.muon import Muon
@@ -132,6 +132,47 @@ class StepOptimizer(Op):
             reads=(Resource.OPTIMIZER, Resource.WEIGHTS, Resource.CLIPPED_GRADIENTS, Resource.VERDICT),
             writes=(Resource.OPTIMIZER, Resource.WEIGHTS, Resource.UPDATE),
         )
+
+
+@record(kw_only=True)
+class BuildAverages(Op):
+    op: Literal["ema.build"] = "ema.build"
+    stage: ClassVar[Stage] = Stage.OPTIMIZER
+    summary: ClassVar[str] = (
+        "Copies the trained weights, in float32 at least, as the start of their averages."
+    )
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.WEIGHTS,), writes=(Resource.AVERAGES,))
+
+
+@record(kw_only=True)
+class UpdateAverages(Op):
+    op: Literal["ema.update"] = "ema.update"
+    stage: ClassVar[Stage] = Stage.STEP
+    phase: ClassVar[Phase] = Phase.OPTIMIZER
+    summary: ClassVar[str] = (
+        "Moves each average towards its weight by 1 - ema_decay, unless the step is skipped."
+    )
+    ema_decay: Annotated[float, numerics("train.ema_decay")]
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(Resource.AVERAGES, Resource.WEIGHTS, Resource.VERDICT, Resource.UPDATE),
+            writes=(Resource.AVERAGES,),
+        )
+
+
+@record(kw_only=True)
+class ApplyAverages(Op):
+    op: Literal["ema.apply"] = "ema.apply"
+    stage: ClassVar[Stage] = Stage.SAVE
+    summary: ClassVar[str] = "Puts the averages in the place of the weights, for the exports that follow."
+    when: Annotated[Literal["end"], DERIVED]
+    exports: Annotated[tuple[str, ...], output("checkpoint.export", "exports of averages")]
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.AVERAGES, Resource.WEIGHTS), writes=(Resource.WEIGHTS,))
 
 
 @record(kw_only=True)

@@ -7,55 +7,35 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from planc.graph import ops
 from planc.graph.op import Op
-from planc.graph.sources import mixture_labels
 from planc.modeling.first_positions import FirstPositions
 from planc.modeling.initialization import draw, fresh_copy, unset_tensors
 from planc.modeling.layers import layer_lists
 from planc.pipelining.orders import Action
-from planc.runtime.data.loader import BatchLoader, BatchSource
-from planc.runtime.data.order import SampleOrder
-from planc.runtime.data.packing import PackedDataset
 from planc.runtime.interpreter import Position
-from planc.runtime.rehearsal.balanced_experts import shard_experts
 from planc.runtime.rehearsal.compiled import NameOnlyCompiler
 from planc.runtime.rehearsal.grouped_mm import teach_grouped_mm
 from planc.runtime.rehearsal.memory import BEFORE, MemoryTracer
+from planc.runtime.rehearsal.played import PASSED_OVER, PLAYED
 from planc.runtime.rehearsal.private import FakeTensor, FakeTensorMode
 from planc.runtime.rehearsal.stack import drop_layers, outline
 from planc.runtime.torch.attention.kernels import as_on
 from planc.runtime.torch.backend import TorchBackend
-from planc.runtime.torch.checkpoint.planning import holdings_of
-from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors, training_state
-from planc.runtime.torch.dispatch import Handler, bind_all
-from planc.runtime.torch.dtypes import TORCH_DTYPES
+from planc.runtime.torch.dispatch import bind_all
 from planc.runtime.torch.parallel.collectives import CollectiveRecorder
 from planc.runtime.torch.parallel.local_parts import local_of
-from planc.runtime.torch.parallel.mesh import Mesh
-from planc.runtime.torch.parallel.packing import gathered, packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.run import Run
-from planc.runtime.torch.state import (
-    Data,
-    Metrics,
-    Update,
-    Verdict,
-    Weights,
-)
+from planc.runtime.torch.state import Averages, Update, Weights
 from planc.runtime.torch.training import offloading
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.fused_loss import FusedLoss
-from planc.runtime.torch.training.guarding import agree_on_worst
 from planc.runtime.torch.training.muon import Muon
-from planc.runtime.torch.training.step_loss import StepLoss
-from planc.runtime.torch.training.step_read import summed
-from planc.runtime.torch.weights.export import without_gather_warnings
 from planc.runtime.torch.weights.weights import unset_error
 from planc.vocab import outwards
 
@@ -64,6 +44,7 @@ MEASURED_STEP = 2
 
 PURPOSES: Mapping[type[Op], str] = {
     ops.MaterialiseWeights: "parameters",
+    ops.BuildAverages: "averages",
     ops.Forward: "activations",
     ops.ComputeLoss: "logits and loss",
     ops.Backward: "gradients on their way",
@@ -156,6 +137,10 @@ class RehearsalBackend(TorchBackend):
             for name, layer in layers.items():
                 self._mark(layer, name, is_last=name == self._layers[-1])
         self._own(self.model.named_parameters())
+        if (averages := self.state.get(Averages)) is not None:
+            named = self.model.named_parameters()
+            kept = averages.by_parameter
+            self._own((name, kept[parameter]) for name, parameter in named if parameter in kept)
         self.memory.relabel(self.model.buffers(), purpose="buffers")
 
     def order_of(self, op: ops.Accumulate) -> Sequence[Action]:
@@ -335,66 +320,5 @@ def _has_parameters_or_children(module: nn.Module) -> bool:
     return any(True for _ in module.children()) or any(True for _ in module.parameters())
 
 
-def open_data(run: Run, op: ops.OpenData) -> Data:
-    """One sequence of zeros for each source, repeated: no shape depends on ids. It has two documents."""
-    length, sources = op.sequence_length, mixture_labels(run.graph)
-    begins = np.arange(len(sources) or 1) * length
-    tokens = np.zeros(begins[-1] + length + 1, dtype=np.uint8)
-    starts = np.add.outer(begins, (0, length // 2)).ravel() if op.packing in ("isolate", "whole") else None
-    data = PackedDataset(tokens, length, 1, num_text_bytes=0, document_starts=starts)
-    order = SampleOrder(data.num_sequences, op.shuffle_seed, sizes=(1,) * len(sources))
-    source = BatchSource(data, order, op.global_batch, op.micro_batch, run.dp_size, run.dp_rank)
-    return Data(op, BatchLoader(source), "", None)
-
-
-def reduce_metrics(
-    run: Run, op: ops.ReduceMetrics, mesh: Mesh, step_loss: StepLoss
-) -> tuple[Metrics, Verdict]:
-    """Sum the loss; only in a run does it have a value."""
-    return summed(op, mesh, step_loss, own_request=0.0), _TAKEN
-
-
-def guard_step(run: Run, op: ops.GuardStep, mesh: Mesh) -> Verdict:
-    """Agree on a verdict: only values decide which one."""
-    agree_on_worst(mesh, op, torch.zeros((), dtype=torch.int64))
-    return _TAKEN
-
-
-def save_checkpoint(
-    run: Run, op: ops.SaveCheckpoint, weights: Weights, optimizer: Optimizer, pipeline: Pipeline | None
-) -> None:
-    """Find the boxes that this rank would write, and would read back."""
-    state = training_state(weights, optimizer, pipeline)
-    holdings_of(named_tensors(state), named_packings(state))
-
-
-def export_hf(run: Run, op: ops.ExportHf, weights: Weights) -> None:
-    """Gather every weight, as an export does, and write none."""
-    with without_gather_warnings():
-        packings = packed_parameters(weights.model)
-        for parameter in weights.model.parameters():
-            narrow = parameter.detach().to(TORCH_DTYPES[op.dtype])
-            gathered(narrow, packings.get(parameter))
-
-
-_TAKEN = Verdict(loss=0.0, gradient_norm=0.0, num_labels=0, is_skipped=False)
-PASSED_OVER = (
-    *(ops.OpenLog, ops.Log, ops.OpenSource, ops.OpenEvaluation, ops.CountExperts, ops.ResumeCheckpoint),
-    *(ops.StartProfile, ops.CompareReplicas, ops.Evaluate, ops.JudgeEvaluations, ops.StopProfile),
-    *(ops.SettleSave, ops.BranchRun, ops.ReadGradients, ops.ReadStep, ops.ReadEvaluations),
-    ops.AgreeToStop,
-    *(ops.InitAdapters, ops.ExportAdapter, ops.LoadAdapters, ops.NameBase),
-)
-"""Ops that a rehearsal leaves out. An evaluation computes the forward of a step, and keeps less of it.
-Neither reports nor the comparison of weights are part of a rehearsal, and there is nothing to resume from.
-Adapters are small: filling and exporting them takes no memory that a step does not."""
-PLAYED: Mapping[type[Op], Handler] = {
-    ops.ShardExperts: shard_experts,
-    ops.OpenData: open_data,
-    ops.ReduceMetrics: reduce_metrics,
-    ops.GuardStep: guard_step,
-    ops.SaveCheckpoint: save_checkpoint,
-    ops.ExportHf: export_hf,
-}
 """Ops that a rehearsal handles differently from the torch backend."""
 RehearsalBackend.handlers = {**TorchBackend.handlers, **bind_all(PLAYED, is_whole=False)}

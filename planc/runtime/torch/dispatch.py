@@ -31,6 +31,7 @@ from planc.runtime.torch.parallel.replica_sums import ReplicaSums
 from planc.runtime.torch.reporting.instruments import Instruments
 from planc.runtime.torch.reporting.readers import Readers
 from planc.runtime.torch.state import (
+    Averages,
     Batch,
     ClippedGradients,
     Data,
@@ -72,6 +73,7 @@ RECORDS: Mapping[Resource, type[Any]] = {
     Resource.UNITS: Units,
     Resource.WEIGHTS: Weights,
     Resource.OPTIMIZER: Optimizer,
+    Resource.AVERAGES: Averages,
     Resource.SCHEDULE: Schedule,
     Resource.SOURCES: Sources,
     Resource.DATA: Data,

@@ -15,13 +15,18 @@ from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.checkpoint import load
 from planc.runtime.torch.checkpoint.base import base_of_resumed
 from planc.runtime.torch.checkpoint.errors import run_errors
-from planc.runtime.torch.checkpoint.tensors import training_state
+from planc.runtime.torch.checkpoint.tensors import begin_averages, training_state
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.state import Evaluations, Update, Weights
+from planc.runtime.torch.training.averages import averages_of, take_averages
+from planc.runtime.torch.weights.export_checkpoint import averages_in
 
 
-def evaluate_weights(backend: TorchBackend, checkpoint: Path | None) -> tuple[Evaluation, ...]:
-    """The result of each evaluation of the graph with a checkpoint's weights, or with those it starts from.
+def evaluate_weights(
+    backend: TorchBackend, checkpoint: Path | None, *, averaged: bool = False
+) -> tuple[Evaluation, ...]:
+    """The result of each evaluation of the graph with a checkpoint's weights or averages, or with the weights
+    that it starts from.
 
     Every rank must call it. RunError if the checkpoint is damaged or of another model. No file is written.
     """
@@ -29,7 +34,7 @@ def evaluate_weights(backend: TorchBackend, checkpoint: Path | None) -> tuple[Ev
     for op in graph.setup:
         if _is_needed(op):
             execute(backend, op, Position())
-    step = _filled_from(backend, checkpoint) if checkpoint is not None else 0
+    step = _filled_from(backend, checkpoint, averaged) if checkpoint is not None else 0
     backend.state.put(Update(step))
     backend.state.put(Evaluations())
     for op in graph.step:
@@ -46,10 +51,16 @@ def _is_needed(op: Op) -> bool:
     )
 
 
-def _filled_from(backend: TorchBackend, checkpoint: Path) -> int:
+def _filled_from(backend: TorchBackend, checkpoint: Path, averaged: bool) -> int:
     """The checkpoint's step, after filling the model's tensors from it."""
+    weights = backend.state[Weights]
+    averages = averages_of(weights) if averaged else None
     with run_errors():
-        state = training_state(backend.state[Weights], None, backend.state.get(Pipeline))
+        state = training_state(weights, None, averages, backend.state.get(Pipeline))
         manifest = load(state, directory=checkpoint, in_place=True)
     base_of_resumed(backend.run, manifest, None)
+    if averages is not None:
+        averages_in(manifest, checkpoint)
+        begin_averages(state, manifest)
+        take_averages(averages, weights)
     return manifest.step

@@ -28,6 +28,7 @@ from planc.runtime.torch.reporting import metrics as reporting
 from planc.runtime.torch.reporting import own_readers
 from planc.runtime.torch.reporting import profile as reporting_profile
 from planc.runtime.torch.training import (
+    averages,
     balance,
     batches,
     compilation,
@@ -70,6 +71,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.LoadReaders: own_readers.load_readers,
     ops.BuildOptimizer: optimizer.build_optimizer,
     ops.BuildSchedule: optimizer.build_schedule,
+    ops.BuildAverages: averages.build_averages,
     ops.OpenSource: batches.open_source,
     ops.OpenData: batches.open_data,
     ops.OpenEvaluation: evaluation.open_evaluation,
@@ -94,6 +96,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.ClipGradients: gradients.clip_gradients,
     ops.GuardStep: guarding.guard_step,
     ops.StepOptimizer: optimizer.step_optimizer,
+    ops.UpdateAverages: averages.update_averages,
     ops.MoveBiases: balance.move_biases,
     ops.StepSchedule: optimizer.step_schedule,
     ops.CompareReplicas: replicas.compare_replicas,
@@ -108,6 +111,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.StopProfile: reporting_profile.stop_profile,
     ops.SettleSave: background_saving.settle_save,
     ops.SaveCheckpoint: checkpointing.save_checkpoint,
+    ops.ApplyAverages: averages.apply_averages,
     ops.ExportHf: export.export_hf,
     ops.ExportAdapter: export_adapter.export_adapter,
 }

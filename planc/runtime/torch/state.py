@@ -36,6 +36,13 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
+class Averages:
+    """The moving average of each trained parameter, in its layout and in float32 at least."""
+
+    by_parameter: Mapping[nn.Parameter, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """The learning rate's; a resumed run needs no state of it."""
 

@@ -23,7 +23,7 @@ from planc.runtime.torch.checkpoint.errors import run_errors
 from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors, training_state
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.run import Run
-from planc.runtime.torch.state import Weights
+from planc.runtime.torch.state import Averages, Weights
 
 
 @dataclass(slots=True)
@@ -90,6 +90,7 @@ def settle_save(
     weights: Weights,
     optimizer: Optimizer,
     checkpoints: Checkpoints,
+    averages: Averages | None,
     pipeline: Pipeline | None,
 ) -> None:
     """Report the save under way, or raise its error, once it has ended on all ranks; wait at the end.
@@ -100,7 +101,7 @@ def settle_save(
     if saves is None:
         if _has_saves_after(run, at):
             with run_errors():
-                state = training_state(weights, optimizer, pipeline, base=checkpoints.base)
+                state = training_state(weights, optimizer, averages, pipeline, base=checkpoints.base)
                 checkpoints.prepare(run, state)
     elif saves.is_under_way and (at.is_last_step or saves.has_ended()):
         join_save(run, stopping, checkpoints)

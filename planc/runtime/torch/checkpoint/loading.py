@@ -21,6 +21,7 @@ from planc.runtime.torch.checkpoint.chunks import ChunkReader
 from planc.runtime.torch.checkpoint.filling import Filling
 from planc.runtime.torch.checkpoint.tensors import (
     TrainingState,
+    averages_on_one_side,
     moments_on_one_side,
     moments_saved,
     named_packings,
@@ -57,7 +58,7 @@ def load(state: TrainingState, *, directory: Path, in_place: bool = False) -> Ma
     manifest = parse_manifest(text, directory=directory)
     tensors = named_tensors(state)
     wanted = outline_of_all_stages(tensors, stages=state.stages)
-    apart = (
+    apart = averages_on_one_side(manifest, wanted=wanted) | (
         moments_saved(manifest) if state.optimizer is None else moments_on_one_side(manifest, wanted=wanted)
     )
     left_out = manifest.base.tensors if manifest.base is not None else {}

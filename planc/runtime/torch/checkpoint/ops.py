@@ -25,10 +25,10 @@ from planc.runtime.torch.checkpoint.agreement import from_coordinator
 from planc.runtime.torch.checkpoint.background_saving import Checkpoints, join_save, start_save
 from planc.runtime.torch.checkpoint.base import base_of_resumed
 from planc.runtime.torch.checkpoint.errors import run_errors
-from planc.runtime.torch.checkpoint.tensors import training_state
+from planc.runtime.torch.checkpoint.tensors import begin_averages, training_state
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.run import Run
-from planc.runtime.torch.state import Data, Evaluations, History, Schedule, Update, Weights
+from planc.runtime.torch.state import Averages, Data, Evaluations, History, Schedule, Update, Weights
 
 
 def save_checkpoint(
@@ -43,14 +43,14 @@ def save_checkpoint(
     history: History,
     evaluations: Evaluations,
     checkpoints: Checkpoints,
+    averages: Averages | None,
     pipeline: Pipeline | None,
 ) -> None:
     """Commit `checkpoints/step-N` with everything that a resume needs: now, or in the background.
 
     At the last step, this save and one under way are committed on return: no training follows.
     """
-    loader = data.loader
-    since_step, since_samples = history.batch_since
+    loader, (since_step, since_samples) = data.loader, history.batch_since
     progress = Progress(
         step=at.step,
         samples_consumed=loader.samples_consumed,
@@ -78,7 +78,7 @@ def save_checkpoint(
         plan=run.artifact,
         effort=run.effort,
     )
-    state = training_state(weights, optimizer, pipeline, base=checkpoints.base)
+    state = training_state(weights, optimizer, averages, pipeline, base=checkpoints.base)
     if op.mode == "async" and not at.is_last_step:
         start_save(run, op, stopping, checkpoints, state, to=to)
         return
@@ -112,6 +112,7 @@ def resume_checkpoint(
     data: Data,
     history: History,
     checkpoints: Checkpoints,
+    averages: Averages | None,
     pipeline: Pipeline | None,
 ) -> tuple[History, Evaluations | None, Update | None]:
     """Fill model, optimizer and positions from the newest checkpoint, if the run directory has one."""
@@ -120,7 +121,7 @@ def resume_checkpoint(
     if step is None:
         return history, None, None
     directory = step_directory(run.paths.checkpoints, step=step)
-    state = training_state(weights, optimizer, pipeline)
+    state = training_state(weights, optimizer, averages, pipeline)
     manifest = _fill(run, state, schedule, data, checkpoints, directory=directory)
     checkpoints.origin, checkpoints.saved_step = manifest.origin, manifest.step
     run.observer.noted(f"resumed from {directory}{_changes(run, manifest)}")
@@ -140,6 +141,7 @@ def branch_run(
     data: Data,
     history: History,
     checkpoints: Checkpoints,
+    averages: Averages | None,
     pipeline: Pipeline | None,
 ) -> tuple[History, Evaluations | None, Update | None]:
     """Fill them from another run's checkpoint, if the run directory has none of its own."""
@@ -153,7 +155,7 @@ def branch_run(
         # One rank decides which is the newest: the other run may be saving.
         directory = Path(from_coordinator(source))
         text = from_coordinator(lambda: origin_of(directory, path=op.path).model_dump_json())
-    state = training_state(weights, optimizer, pipeline)
+    state = training_state(weights, optimizer, averages, pipeline)
     try:
         manifest = _fill(run, state, schedule, data, checkpoints, directory=directory)
     except RunError as error:
@@ -179,6 +181,7 @@ def _fill(
     with run_errors():
         # Its errors end the run, so nothing uses values that are not verified.
         manifest = load(state, directory=directory, in_place=True)
+    begin_averages(state, manifest)
     checkpoints.base = base_of_resumed(run, manifest, checkpoints.base)
     _refuse_other_data(run, data, manifest)
     data.loader.load_state(manifest.progress.samples_consumed)

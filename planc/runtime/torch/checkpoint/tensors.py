@@ -16,13 +16,15 @@ from planc.optimizers import OPTIMIZERS
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.manifest import Base, Manifest
 from planc.runtime.torch.agreement.texts import gather
-from planc.runtime.torch.parallel.local_parts import kept_like
+from planc.runtime.torch.parallel.local_parts import kept_like, local_of
 from planc.runtime.torch.parallel.packing import Packing, packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline
-from planc.runtime.torch.state import Weights
+from planc.runtime.torch.state import Averages, Weights
 
 _MAX_LISTED = 20
 _OPTIMIZER = "optimizer."
+AVERAGE = "ema."
+"""The prefix of averages' names in checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +39,21 @@ class TrainingState:
     tensors."""
     left_out: Collection[str] = ()
     """The names of tensors that other files hold, of every stage."""
+    averages: Averages | None = None
 
 
 def training_state(
-    weights: Weights, optimizer: Optimizer | None, pipeline: Pipeline | None, *, base: Base | None = None
+    weights: Weights,
+    optimizer: Optimizer | None,
+    averages: Averages | None,
+    pipeline: Pipeline | None,
+    *,
+    base: Base | None = None,
 ) -> TrainingState:
     """The state of a run on this rank, without what is in the base."""
     stages = pipeline.activations if pipeline is not None else None
-    return TrainingState(weights.model, optimizer, stages, base.tensors if base is not None else ())
+    left_out = base.tensors if base is not None else ()
+    return TrainingState(weights.model, optimizer, stages, left_out, averages)
 
 
 def named_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
@@ -52,11 +61,13 @@ def named_tensors(state: TrainingState) -> dict[str, torch.Tensor]:
 
     `model.<fqn>` for parameters and persistent buffers, tied ones once, under the first name. For each
     parameter that the optimizer trains, its state: `optimizer.<fqn>.exp_avg`, `.exp_avg_sq` and `.step` of
-    AdamW, created here if no step has created them yet.
+    AdamW, created here if no step has created them yet; and `ema.<fqn>`, its moving average.
     """
     fqns = tensor_names(state.model)
     tensors = {f"model.{fqn}": tensor.detach() for tensor, fqn in fqns.items()}
     tensors = {name: tensor for name, tensor in tensors.items() if name not in state.left_out}
+    averages = state.averages.by_parameter if state.averages is not None else {}
+    tensors |= {f"{AVERAGE}{fqns[parameter]}": average for parameter, average in averages.items()}
     optimizer = state.optimizer
     if optimizer is None:
         return tensors
@@ -78,7 +89,7 @@ def named_packings(state: TrainingState) -> dict[str, Packing]:
     packings: dict[str, Packing] = {}
     for parameter, packing in packed_parameters(state.model).items():
         fqn, moments = fqns[parameter], state.optimizer.state.get(parameter, {}) if state.optimizer else {}
-        packings[f"model.{fqn}"] = packing
+        packings |= {f"model.{fqn}": packing, f"{AVERAGE}{fqn}": packing}
         # The count of steps is a number.
         shaped = (name for name, tensor in moments.items() if tensor.ndim == parameter.ndim)
         packings.update({f"optimizer.{fqn}.{name}": packing for name in shaped})
@@ -118,6 +129,22 @@ def moments_on_one_side(manifest: Manifest, *, wanted: Collection[str]) -> froze
     here, saved = ({parameter for parameter, _ in side.values()} for side in sides)
     differing = here ^ saved
     return frozenset(name for side in sides for name, (of, _) in side.items() if of in differing)
+
+
+def averages_on_one_side(manifest: Manifest, *, wanted: Collection[str]) -> frozenset[str]:
+    """The averages that the checkpoint or the run lacks: a run without them leaves them, and what a
+    checkpoint lacks begins at its weight. What a plan averages changes only by leave."""
+    differing = manifest.tensors.keys() ^ {*wanted}
+    return frozenset(name for name in differing if name.startswith(AVERAGE))
+
+
+@torch.no_grad()
+def begin_averages(state: TrainingState, manifest: Manifest) -> None:
+    """Begin the averages that the checkpoint lacks at the weights that it has filled."""
+    fqns = tensor_names(state.model)
+    for parameter, average in (state.averages.by_parameter if state.averages else {}).items():
+        if f"{AVERAGE}{fqns[parameter]}" not in manifest.tensors:
+            local_of(average).copy_(local_of(parameter))
 
 
 def moments_saved(manifest: Manifest) -> frozenset[str]:

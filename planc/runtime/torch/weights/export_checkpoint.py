@@ -29,7 +29,7 @@ from planc.runtime.run_directory import export_folder
 from planc.runtime.torch.checkpoint.chunks import ChunkReader
 from planc.runtime.torch.checkpoint.errors import run_errors
 from planc.runtime.torch.checkpoint.loading import refuse_damage
-from planc.runtime.torch.checkpoint.tensors import element_type, tensor_names
+from planc.runtime.torch.checkpoint.tensors import AVERAGE, element_type, tensor_names
 from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.parallel.blocks import Slices
 from planc.runtime.torch.weights.adapters import merged
@@ -73,6 +73,7 @@ def export_checkpoint(
     strip: str | None = None,
     adapters: AttachAdapters | None = None,
     own: OwnCode | None = None,
+    averaged: bool = False,
 ) -> str:
     """Export the checkpoint in `directory` to `folder`; return remarks on it, such as
     `, replacing the export of step 60`.
@@ -81,7 +82,7 @@ def export_checkpoint(
     `tokenizer` has the files of the plan's tokenizer, if it has one, `rope` what the plan states of rotary
     embeddings, `strip` what it removes from names in the model's files, `adapters` those that weights are
     merged with, `own` the plan's own model class, if it has one. Without a dtype parameters keep the
-    checkpoint's. All of the checkpoint is verified first.
+    checkpoint's. With `averaged` trained weights are the checkpoint's averages. All of it is verified first.
     RunError if something is damaged, or does not match the model.
     """
     with run_errors():
@@ -91,11 +92,14 @@ def export_checkpoint(
                 f"{model / 'config.json'} does not match the model in checkpoint {directory}",
                 help="pass the directory of its model: --model DIR",
             )
+        averages = averages_in(manifest, directory) if averaged else frozenset()
         kind = own_class(own.model, base=own.base, is_allowed=own.is_allowed) if own else None
         pristine = on_meta(config_in(model, kind), kind)
         refuse_damage(directory, manifest=manifest)
         base = _base(manifest.base, pristine, folder=model, strip=strip) if manifest.base else {}
-        source = _Source(directory, manifest, pristine, dtype=dtype, adapters=adapters, base=base)
+        source = _Source(
+            directory, manifest, pristine, dtype=dtype, adapters=adapters, base=base, averages=averages
+        )
         views = to_checkpoint(pristine, source.views())
         files = export_folder.plan_files(
             entries_of(views, dtype_of=source.dtypes.__getitem__), max_bytes=MAX_SHARD_BYTES
@@ -117,18 +121,30 @@ def export_checkpoint(
 
 
 def export_adapters(
-    directory: Path, *, adapters: AttachAdapters, base: str, folder: Path, dtype: DType | None
+    directory: Path,
+    *,
+    adapters: AttachAdapters,
+    base: str,
+    folder: Path,
+    dtype: DType | None,
+    averaged: bool = False,
 ) -> str:
     """Export the adapters of the checkpoint in `directory` to `folder`, as peft loads them onto the model
-    `base`; return remarks on it.
+    `base`, or their averages; return remarks on it.
 
     All of the checkpoint is verified first. RunError if something is damaged.
     """
     with run_errors():
         manifest = read_manifest(directory)
         refuse_damage(directory, manifest=manifest)
+        if averaged:
+            averages_in(manifest, directory)
         stored, chunks = _stored(manifest), ChunkReader(directory, manifest)
-        views = {name: _leaf(chunks, name, stored[name].shape) for name in adapters.parameters}
+        prefix = AVERAGE if averaged else _MODEL_PREFIX
+        views = {
+            name: leaf(name, shape=stored[name].shape, read=partial(chunks.read, f"{prefix}{name}"))
+            for name in adapters.parameters
+        }
         dtypes = {
             name: TORCH_DTYPES[dtype] if dtype else getattr(torch, stored[name].dtype) for name in views
         }
@@ -142,6 +158,18 @@ def export_adapters(
             config=adapter_config(adapters, base=base),
             origin=_origin(manifest),
         )
+
+
+def averages_in(manifest: Manifest, directory: Path) -> frozenset[str]:
+    """The parameters whose averages a checkpoint has. RunError if it has none."""
+    names = (name for name in manifest.tensors if name.startswith(AVERAGE))
+    found = frozenset(name.removeprefix(AVERAGE) for name in names)
+    if not found:
+        raise RunError(
+            f"{directory} has no averages of weights: its plan does not set `train.ema_decay`",
+            help="leave out --ema",
+        )
+    return found
 
 
 def _base(base: Base, model: PreTrainedModel, *, folder: Path, strip: str | None) -> Mapping[str, View]:
@@ -167,6 +195,7 @@ class _Source:
         dtype: DType | None,
         adapters: AttachAdapters | None,
         base: Mapping[str, View],
+        averages: Collection[str],
     ) -> None:
         self._adapters = adapters
         self._adapted = {f"{fqn}.weight": fqn for fqn in adapters.modules} if adapters else {}
@@ -180,13 +209,13 @@ class _Source:
             name: cast.get(name, getattr(torch, entry.dtype)) for name, entry in self._entries.items()
         }
         self._chunks = ChunkReader(directory, manifest)
-        self._base = base
+        self._base, self._averages = base, averages
 
     def views(self) -> dict[str, View]:
         return {
             name: leaf(name, shape=entry.shape, read=partial(self._merged, self._adapted[name]))
             if name in self._adapted
-            else leaf(name, shape=entry.shape, read=partial(self._read, f"{_MODEL_PREFIX}{name}"))
+            else leaf(name, shape=entry.shape, read=partial(self._read, name))
             for name, entry in self._entries.items()
         }
 
@@ -194,7 +223,7 @@ class _Source:
         """A view's values in the dtype that it is written in. RunError if a cast leaves its range."""
         out = _filled(view, common_dtype(view, dtype_of=self.dtypes.__getitem__))
         is_cast = any(self._entries[name].dtype != element_type(out.dtype) for name in view.sources)
-        if is_cast or not self._adapted.keys().isdisjoint(view.sources):
+        if is_cast or self._averages or not self._adapted.keys().isdisjoint(view.sources):
             refuse_overflow(view.sources[0], out)
         return out
 
@@ -203,7 +232,7 @@ class _Source:
         assert self._adapters is not None, "it has the layer"
         rows, columns = block
         weight, down, up = (
-            self._read(f"{_MODEL_PREFIX}{fqn}.{part}", of)
+            self._read(f"{fqn}.{part}", of)
             for part, of in (
                 ("weight", block),
                 (f"{DOWN}.weight", (slice(0, self._adapters.rank), columns)),
@@ -214,17 +243,14 @@ class _Source:
 
     def _read(self, name: str, block: Slices) -> Tensor:
         """A block of a tensor, from the checkpoint, or from its base in the dtype of the run."""
-        view = self._base.get(name)
+        stored = f"{AVERAGE if name in self._averages else _MODEL_PREFIX}{name}"
+        view = self._base.get(stored)
         if view is None:
-            return self._chunks.read(name, block)
-        dtype = getattr(torch, self._entries[name.removeprefix(_MODEL_PREFIX)].dtype)
+            return self._chunks.read(stored, block)
+        dtype = getattr(torch, self._entries[name].dtype)
         out = torch.empty([one.stop - one.start for one in block], dtype=dtype)
         view.fill(out, block)
         return out
-
-
-def _leaf(chunks: ChunkReader, name: str, shape: tuple[int, ...]) -> View:
-    return leaf(name, shape=shape, read=partial(chunks.read, f"{_MODEL_PREFIX}{name}"))
 
 
 def _filled(view: View, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,98 @@
+"""Ops that need values or files, as a rehearsal plays them, and those that it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch.optim import Optimizer
+
+from planc.graph import ops
+from planc.graph.op import Op
+from planc.graph.sources import mixture_labels
+from planc.runtime.data.loader import BatchLoader, BatchSource
+from planc.runtime.data.order import SampleOrder
+from planc.runtime.data.packing import PackedDataset
+from planc.runtime.rehearsal.balanced_experts import shard_experts
+from planc.runtime.torch.checkpoint.planning import holdings_of
+from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors, training_state
+from planc.runtime.torch.dispatch import Handler
+from planc.runtime.torch.dtypes import TORCH_DTYPES
+from planc.runtime.torch.parallel.mesh import Mesh
+from planc.runtime.torch.parallel.packing import gathered, packed_parameters
+from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.run import Run
+from planc.runtime.torch.state import Averages, Data, Metrics, Verdict, Weights
+from planc.runtime.torch.training.guarding import agree_on_worst
+from planc.runtime.torch.training.step_loss import StepLoss
+from planc.runtime.torch.training.step_read import summed
+from planc.runtime.torch.weights.export import without_gather_warnings
+
+
+def open_data(run: Run, op: ops.OpenData) -> Data:
+    """One sequence of zeros for each source, repeated: no shape depends on ids. It has two documents."""
+    length, sources = op.sequence_length, mixture_labels(run.graph)
+    begins = np.arange(len(sources) or 1) * length
+    tokens = np.zeros(begins[-1] + length + 1, dtype=np.uint8)
+    starts = np.add.outer(begins, (0, length // 2)).ravel() if op.packing in ("isolate", "whole") else None
+    data = PackedDataset(tokens, length, 1, num_text_bytes=0, document_starts=starts)
+    order = SampleOrder(data.num_sequences, op.shuffle_seed, sizes=(1,) * len(sources))
+    source = BatchSource(data, order, op.global_batch, op.micro_batch, run.dp_size, run.dp_rank)
+    return Data(op, BatchLoader(source), "", None)
+
+
+def reduce_metrics(
+    run: Run, op: ops.ReduceMetrics, mesh: Mesh, step_loss: StepLoss
+) -> tuple[Metrics, Verdict]:
+    """Sum the loss; only in a run does it have a value."""
+    return summed(op, mesh, step_loss, own_request=0.0), _TAKEN
+
+
+def guard_step(run: Run, op: ops.GuardStep, mesh: Mesh) -> Verdict:
+    """Agree on a verdict: only values decide which one."""
+    agree_on_worst(mesh, op, torch.zeros((), dtype=torch.int64))
+    return _TAKEN
+
+
+def save_checkpoint(
+    run: Run,
+    op: ops.SaveCheckpoint,
+    weights: Weights,
+    optimizer: Optimizer,
+    averages: Averages | None,
+    pipeline: Pipeline | None,
+) -> None:
+    """Find the boxes that this rank would write, and would read back."""
+    state = training_state(weights, optimizer, averages, pipeline)
+    holdings_of(named_tensors(state), named_packings(state))
+
+
+def export_hf(run: Run, op: ops.ExportHf, weights: Weights) -> None:
+    """Gather every weight, as an export does, and write none."""
+    with without_gather_warnings():
+        packings = packed_parameters(weights.model)
+        for parameter in weights.model.parameters():
+            narrow = parameter.detach().to(TORCH_DTYPES[op.dtype])
+            gathered(narrow, packings.get(parameter))
+
+
+_TAKEN = Verdict(loss=0.0, gradient_norm=0.0, num_labels=0, is_skipped=False)
+PASSED_OVER = (
+    *(ops.OpenLog, ops.Log, ops.OpenSource, ops.OpenEvaluation, ops.CountExperts, ops.ResumeCheckpoint),
+    *(ops.StartProfile, ops.CompareReplicas, ops.Evaluate, ops.JudgeEvaluations, ops.StopProfile),
+    *(ops.SettleSave, ops.BranchRun, ops.ReadGradients, ops.ReadStep, ops.ReadEvaluations),
+    ops.AgreeToStop,
+    *(ops.InitAdapters, ops.ExportAdapter, ops.LoadAdapters, ops.NameBase),
+)
+"""Ops that a rehearsal leaves out. An evaluation computes the forward of a step, and keeps less of it.
+Neither reports nor the comparison of weights are part of a rehearsal, and there is nothing to resume from.
+Adapters are small: filling and exporting them takes no memory that a step does not."""
+PLAYED: Mapping[type[Op], Handler] = {
+    ops.ShardExperts: shard_experts,
+    ops.OpenData: open_data,
+    ops.ReduceMetrics: reduce_metrics,
+    ops.GuardStep: guard_step,
+    ops.SaveCheckpoint: save_checkpoint,
+    ops.ExportHf: export_hf,
+}
