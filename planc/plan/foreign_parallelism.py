@@ -46,6 +46,26 @@ MESH: Mapping[str, Foreign] = {
         why="experts are on ranks of a factor of `dp_shard`",
         off=("1", *NONE),
     ),
+    "aux_loss aux_loss_coef aux_loss_alpha router_aux_loss_coef moe_aux_loss_coeff load_balance_coeff "
+    "load_balancing_loss": Foreign(
+        "",
+        "balance { loss = switch(coefficient = <0.01>) }",
+        why="a balance loss keeps experts in use",
+        off=NONE,
+    ),
+    "expert_bias router_bias_update_rate moe_router_bias_update_rate moe_router_enable_expert_bias": Foreign(
+        "",
+        "balance { loss = bias(update = <0.001>) }",
+        why="biases by which routers choose experts move once a step",
+        off=NONE,
+    ),
+    "z_loss router_z_loss router_z_loss_coef moe_z_loss_coeff": Foreign(
+        "", "balance { z_loss = <0.001> }", why="a z-loss keeps the logits of routers small", off=NONE
+    ),
+    "capacity capacity_factor expert_capacity moe_expert_capacity_factor moe_token_drop_policy drop_tokens "
+    "token_dropping": absent(
+        "planc drops no tokens: each one reaches all of its experts, on every mesh", off=NONE
+    ),
     "world_size nnodes num_nodes n_nodes num_gpus n_gpus gpus devices num_devices num_processes": absent(
         "the world size is the product of the mesh dims: set `pp`, `dp_replicate`, `dp_shard`, `cp` and `tp`"
     ),

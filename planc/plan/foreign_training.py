@@ -127,8 +127,7 @@ TRAIN: Mapping[str, Foreign] = {
         "the run directory is not part of a plan: pass `--run-dir DIR` to the run"
     ),
     "loss loss_fn loss_type label_smoothing "
-    "label_smoothing_factor z_loss aux_loss router_aux_loss_coef "
-    "moe_aux_loss_coeff distillation teacher dpo grpo rlhf reward_model": absent(
+    "label_smoothing_factor distillation teacher dpo grpo rlhf reward_model": absent(
         "planc trains on next-token cross-entropy; another loss for each token is code of the plan's own: "
         "see `planc explain extension`",
         off=NONE,

@@ -37,7 +37,7 @@ TEMPLATE = (
 TOKENIZER = 'write `tokenizer = file("path/to/tokenizer.json")` in `data`'
 WANDB = 'write `tracker "wandb" { project = "name" }` in `logging`'
 WHOLE_STATE = 'every checkpoint has the whole state; `export "hf"` writes weights alone'
-BALANCE = "planc adds no loss that balances experts"
+BALANCE = "the import leaves out balance losses: write `balance { loss = switch(coefficient = ...) }`"
 BUCKETS = "FSDP2 gathers and reduces a layer at a time, ahead of need, without buckets or thresholds to set"
 CP_BACKEND = "planc has its own ring, all-gather and Ulysses attention (`rotate` in `context_parallel`)"
 DS_RECOMPUTE = (
