@@ -153,6 +153,8 @@ class _Builder:
             return group(opening, indent(SPACE_LINE, body), SPACE_LINE, "}")
         if entries:
             return group(opening, indent(HARD_LINE, _lines(entries)), HARD_LINE, "}")
+        if not remark and block.label and not block.on:
+            return _header(block)
         return concat(opening, HARD_LINE, "}") if remark else concat(opening, "}")
 
     def _patterns(self, rule: ast.Rule) -> Doc:
@@ -176,8 +178,18 @@ class _Builder:
                 return self._bracketed(f"{name.text}(", arguments, ")", line=span.line, limit=end(span))
             case ast.Items(values, span):
                 return self._bracketed("[", values, "]", line=span.line, limit=end(span))
+            case ast.Arithmetic(operands, operators):
+                written = [self._operand(operand, of=value) for operand in operands]
+                rest = zip(operators, written[1:], strict=True)
+                return concat(written[0], *(part for sign, one in rest for part in (f" {sign} ", one)))
             case _:
                 assert_never(value)
+
+    def _operand(self, value: ast.Value, *, of: ast.Arithmetic) -> Doc:
+        """An operand, in brackets unless it is a product in a sum."""
+        doc = self._value(value)
+        is_plain = not isinstance(value, ast.Arithmetic) or (of.is_sum and not value.is_sum)
+        return doc if is_plain else concat("(", doc, ")")
 
     def _item(self, item: Item) -> Doc:
         if not isinstance(item, ast.Argument):

@@ -57,6 +57,7 @@ RULES: tuple[Rule, ...] = (
     Rule(r'"[^"\r\n]*"', (Kind.STRING,)),
     Rule(rf'\b(?:{"|".join(OPENING_KEYWORDS)})\b(?=[ \t]+[A-Za-z_]|[ \t]*")', (Kind.KEYWORD,)),
     Rule(rf'\b{_NAME}\b(?=[ \t]*(?:"[^"\r\n]*")?[ \t]*(?:{_ON}[ \t]*)?\{{)', (Kind.BLOCK,)),
+    Rule(rf'\b{_NAME}\b(?=[ \t]*"[^"\r\n]*")', (Kind.BLOCK,)),
     Rule(rf"\b{_PATH}\b(?=[ \t]*=(?!=))", (Kind.KEY,)),
     Rule(rf"(:)[ \t]*({_NAME})", (Kind.PUNCTUATION, Kind.TYPE)),
     Rule(rf"({_FLOAT}){_UNIT}", (Kind.FLOAT, Kind.UNIT)),
@@ -66,7 +67,7 @@ RULES: tuple[Rule, ...] = (
     Rule(rf"\b(?:{'|'.join(CONSTANTS)})\b", (Kind.CONSTANT,)),
     Rule(rf"\b{_NAME}\b(?=[ \t]*\()", (Kind.CALL,)),
     Rule(_NAME, (Kind.NAME,)),
-    Rule(r"->|==|!=|<=|>=|<|>|=|\.\.", (Kind.OPERATOR,)),
+    Rule(r"->|==|!=|<=|>=|<|>|=|\.\.|[-+*/]", (Kind.OPERATOR,)),
     Rule(r"[{}()\[\],:.]", (Kind.PUNCTUATION,)),
 )
 """The first that matches wins."""

@@ -7,7 +7,8 @@ from enum import StrEnum
 from typing import Any
 
 from planc.plan.nested import nested
-from planc.plan.scalars import STEPS, Bool, Choice, Int, Path, Quantity
+from planc.plan.quantities import STEPS
+from planc.plan.scalars import Bool, Choice, Int, Path, Quantity
 from planc.plan.scope import Scope
 from planc.plan.types import Optional, Variant, key
 from planc.record import record

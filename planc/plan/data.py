@@ -15,7 +15,8 @@ from planc.extend.row_transform import ROW_TRANSFORM
 from planc.plan.dates import Date
 from planc.plan.extensions import OnlyExtension, OrExtension
 from planc.plan.nested import nested
-from planc.plan.scalars import STEPS, Bool, Choice, Float, Int, Path, Quantity, Text
+from planc.plan.quantities import STEPS
+from planc.plan.scalars import Bool, Choice, Float, Int, Path, Quantity, Text
 from planc.plan.scope import Scope
 from planc.plan.shares import Share, Weight
 from planc.plan.splits import Split

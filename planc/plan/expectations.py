@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from planc.diagnostics import Label
 from planc.plan import codes, spec
 from planc.plan.facts import COUNTS, FLAGS, SIZES
-from planc.plan.scalars import ALL_UNITS, BYTES, MAX_INTEGER, Bool, Float, wrong_type
+from planc.plan.quantities import ALL_UNITS, BYTES, TOKENS
+from planc.plan.scalars import MAX_INTEGER, Bool, Float, wrong_type
 from planc.plan.scope import Scope
 from planc.plan.spellings import is_number
 from planc.syntax import ast
@@ -21,6 +22,9 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+
+
+_TOKEN_COUNTS = ("tokens_per_step", "total_tokens")
 
 
 def holds(expectation: spec.Expectation, value: float) -> bool:
@@ -74,6 +78,8 @@ def _in_base_unit(
         return None
     if number.unit is None:
         return number.value
+    if subject.text in _TOKEN_COUNTS and number.unit.text in TOKENS:
+        return number.value * TOKENS[number.unit.text]
     if subject.text in COUNTS:
         text, help = f"`{subject.text}` is a plain number", f"write `{number.text}`"
         scope.report(codes.WRONG_UNIT, number.unit.span, text, secondary=labels, help=help)

@@ -181,5 +181,7 @@ def _marked(value: ast.Value, alias: str) -> ast.Value:
             return replace(value, arguments=marked)
         case ast.Items(values=items):
             return replace(value, values=tuple(_marked(item, alias) for item in items))
+        case ast.Arithmetic(operands=operands):
+            return replace(value, operands=tuple(_marked(one, alias) for one in operands))
         case _:
             return value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from planc.plan.scalars import STEPS, Float, Int, Quantity
+from planc.plan.quantities import STEPS
+from planc.plan.scalars import Float, Int, Quantity
 from planc.plan.types import Optional, Variant, key
 from planc.record import record
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from planc.devices.hardware import DEVICES, Device, meant_device
 from planc.plan import codes
-from planc.plan.scalars import BYTES, Float, Int, Quantity, listed, wrong_type
+from planc.plan.quantities import BYTES
+from planc.plan.scalars import Float, Int, Quantity, listed, wrong_type
 from planc.plan.scope import Scope
 from planc.plan.types import Optional, Variant, key, keys, render_call
 from planc.record import record

@@ -34,7 +34,7 @@ def home(statement: ast.Statement, *, scope: Scope) -> str | None:
         case ast.Block(kind):
             is_known = kind.text in BLOCKS or kind.text == "expect"
             foreign = None if is_known else foreign_help(kind.text)
-            return nested_home(kind.text) or foreign or _TOP_LEVEL
+            return nested_home(kind.text, statement.label) or foreign or _TOP_LEVEL
         case ast.Param() | ast.Extends() | ast.Import() | ast.Extension():
             return _TOP_LEVEL
         case ast.Use():
@@ -92,8 +92,11 @@ def _fits(spec_field: Field[Any], value: ast.Value, scope: Scope) -> bool:
     return not trial.diagnostics
 
 
-def nested_home(name: str) -> str | None:
+def nested_home(name: str, label: ast.Text | None = None) -> str | None:
     """Return how to write a block that is nested in another; None for any other name."""
+    if label is not None:
+        meant = next((one for one in _nested() if (one.block, one.label) == (name, label.value)), None)
+        return _written(meant) if meant else _nested_homes().get(name)
     return _nested_homes().get(name)
 
 

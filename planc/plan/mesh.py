@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from planc.plan.scalars import SECONDS, Choice, Int, Quantity
+from planc.plan.quantities import SECONDS
+from planc.plan.scalars import Choice, Int, Quantity
 from planc.plan.types import Optional, key
 from planc.record import record
 from planc.vocab import MeshDim

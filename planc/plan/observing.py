@@ -28,7 +28,9 @@ class WandbTracker:
     The API key comes from WANDB_API_KEY or `wandb login`, never from a plan.
     """
 
-    project: str = key(Text(), doc="the project that the run belongs to", example='"tiny-llama"')
+    project: str | None = key(
+        Optional(Text()), default=None, doc="the project that the run belongs to; none is the plan's name"
+    )
     mode: WandbMode = key(
         Choice(WandbMode),
         default=WandbMode.ONLINE,

@@ -112,6 +112,22 @@ def misspelled(
     return frozenset(names)
 
 
+def report_unused(
+    params: Mapping[str, ParamValue], used: frozenset[str], scope: Scope, *, idle: frozenset[str]
+) -> None:
+    """Reports parameters that are never used, or whose override has no effect."""
+    for name, value in params.items():
+        if name in used:
+            continue
+        if name not in idle:
+            text, help = f"`{name}` is never used", f"write `= {name}` in a setting, or remove `param {name}`"
+            scope.report(codes.UNUSED_PARAM, value.param.name.span, text, help=help)
+        elif value.via and (span := (step := value.via[-1]).span) is not None:
+            text = f"this has no effect: every use of `{name}` is overridden or unused"
+            help = f"remove `override {name} = ...`" if step.kind == "override" else f"remove `{step.text}`"
+            scope.report(codes.UNUSED_PARAM, span, text, help=help)
+
+
 def _convert(value: ast.Value, wanted: ValueType, scope: Scope) -> ast.Value | None:
     """The value as its type has it, or None after a report: `1` of a float parameter is a float."""
     if isinstance(value, ast.Ref) and isinstance(wanted, Int | Float):
@@ -121,6 +137,7 @@ def _convert(value: ast.Value, wanted: ValueType, scope: Scope) -> ast.Value | N
         wrong_type(wanted, value, scope, (), help=help)
         return None
     num_before = len(scope.diagnostics)
+    value, _ = scope.lookup(value)
     converted = wanted.convert(value, scope)
     if converted is None:
         scope.diagnostics[num_before:] = [

@@ -22,17 +22,19 @@ from planc.plan.mesh_dims import mesh_dims
 from planc.plan.missing import report_block, report_keys, required
 from planc.plan.nested import nested_field
 from planc.plan.overrides import Override
-from planc.plan.params import misspelled, resolve_params, used_names
+from planc.plan.params import misspelled, report_unused, resolve_params, used_names
 from planc.plan.pattern import MAX_ALTERNATIVES, Pattern, parse_pattern
 from planc.plan.pattern_habits import as_list, as_pattern
 from planc.plan.scalars import listed
-from planc.plan.scope import Links, OriginStep, ParamValue, Scope
+from planc.plan.scope import Links, OriginStep, Scope
 from planc.plan.style_actions import StyleAction
+from planc.plan.train_length import read_epochs
 from planc.plan.types import NONE, Variant, convert_field, keys
 from planc.plan.written import Resolver, Written
 from planc.source import Span
 from planc.styles import Boundary
 from planc.syntax import ast
+from planc.syntax.slips import slip_of_keyword
 
 PATTERN_HELP = "write each part as a name, `*`, `**`, `{a,b}` or `{0..3}`"
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -62,13 +64,15 @@ def resolve(
     resolver.spans[""] = Span(file.file, 1, 1, 1, 1)
     written = _collect(file, resolver)
     apply_overrides(params.other_overrides, written, resolver)
+    if "train" in written:
+        read_epochs(written["train"], scope)
     expectations = resolve_expectations(file, resolver.scope)
     records = {kind: _record(kind, shape, written.get(kind), resolver) for kind, shape in BLOCKS.items()}
     for kind, shape in BLOCKS.items():
         if shape.required and kind not in written and kind not in resolver.mistyped:
             report_block(kind, shape, resolver.scope, file=file.span)
     meant = misspelled(file, links.idle, resolver.scope.diagnostics, params=params.values)
-    _report_unused(params.values, used_names(file, overrides) | meant, resolver)
+    report_unused(params.values, used_names(file, overrides) | meant, scope, idle=links.idle)
     report_unused_code(scope)
     diagnostics = tuple(resolver.scope.diagnostics)
     if has_errors(diagnostics) or links.incomplete:
@@ -84,20 +88,6 @@ def resolve(
         ),
         diagnostics,
     )
-
-
-def _report_unused(params: Mapping[str, ParamValue], used: frozenset[str], resolver: Resolver) -> None:
-    """Report parameters that are never used, or whose override has no effect."""
-    for name, value in params.items():
-        if name in used:
-            continue
-        if name not in resolver.links.idle:
-            text, help = f"`{name}` is never used", f"write `= {name}` in a setting, or remove `param {name}`"
-            resolver.scope.report(codes.UNUSED_PARAM, value.param.name.span, text, help=help)
-        elif value.via and (span := (step := value.via[-1]).span) is not None:
-            text = f"this has no effect: every use of `{name}` is overridden or unused"
-            help = f"remove `override {name} = ...`" if step.kind == "override" else f"remove `{step.text}`"
-            resolver.scope.report(codes.UNUSED_PARAM, span, text, help=help)
 
 
 def _collect(file: ast.PlanFile, resolver: Resolver) -> dict[str, Written]:
@@ -116,7 +106,7 @@ def _collect(file: ast.PlanFile, resolver: Resolver) -> dict[str, Written]:
             _no_label(statement, scope)
             mesh_dims(statement, Shape(spec.Expectation), scope)
             continue
-        inside = nested_home(kind)
+        inside = nested_home(kind, statement.label)
         if inside is not None:
             scope.report(
                 codes.MISPLACED, statement.kind.span, f"`{kind}` is not allowed at the top level", help=inside
@@ -157,7 +147,7 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
                     written.values[name.text] = (value, span, steps)
             case ast.Rule() if shape.actions is not None:
                 written.rules.append(statement)
-            case ast.Block() if shape.nested and statement.kind.text not in BLOCKS:
+            case ast.Block(kind=name) if shape.nested and name.text not in {*BLOCKS, *names}:
                 _nested(statement, shape, written, resolver, path=path)
             case ast.Directive(name) if name.text in written.directives:
                 first = Label(written.directives[name.text].span, "first given here")
@@ -165,9 +155,10 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
                 scope.report(codes.DUPLICATE, name.span, text, secondary=(first,), help=help)
             case ast.Directive(name) if name.text in shape.directives:
                 written.directives[name.text] = statement
-            case ast.Directive(name) if name.text in names:
+            case ast.Directive(name) | ast.Block(kind=name, body=()) if name.text in names:
                 text, help = f"`{name.text}` has no value", f"write `{name.text} = ...`"
                 scope.report(codes.MISPLACED, name.span, text, help=help)
+                written.mistyped.add(name.text)
             case ast.Directive(name) if (
                 rule := rule_instead(kind, shape, statement, scope=scope)
             ) is not None:
@@ -193,7 +184,7 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
 def _unknown_block(block: ast.Block, resolver: Resolver) -> None:
     """Report an unknown block; the block that was meant is then not reported as missing."""
     kind, known = block.kind.text, (*BLOCKS, "expect")
-    text, help = f"no block `{kind}`", foreign_help(kind)
+    text, help = f"no block `{kind}`", foreign_help(kind) or slip_of_keyword(block)
     if help is not None:
         resolver.scope.report(codes.UNKNOWN_BLOCK, block.kind.span, text, help=help)
     else:

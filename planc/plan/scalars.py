@@ -12,6 +12,7 @@ from planc.diagnostics import Applicability, Fix, Label
 from planc.diagnostics.suggest import closest
 from planc.plan import codes
 from planc.plan.epochs import EPOCH_HELP, EPOCHS
+from planc.plan.quantities import BYTES, SECONDS, exact
 from planc.plan.scope import Scope
 from planc.plan.spellings import bool_word, dtype_word, is_number, policy_bool
 from planc.record import record
@@ -19,7 +20,7 @@ from planc.syntax import ast
 from planc.syntax.write import number
 
 if TYPE_CHECKING:
-    from fractions import Fraction
+    pass
 
 MAX_INTEGER = 2**63 - 1
 
@@ -150,9 +151,9 @@ class Path:
     """The path of a file or a directory, or a glob, relative to the file that writes it."""
 
     def convert(self, value: ast.Value, scope: Scope) -> str | None:
-        written, _ = scope.lookup(value)
         if Text().convert(value, scope) is None:
             return None
+        written, _ = scope.lookup(value)
         assert isinstance(written, ast.Text), "else it would not have converted"
         return scope.path(written)
 
@@ -284,29 +285,8 @@ class Quantity:
         return next(unit for unit, other in self.units.items() if other == size)
 
 
-STEPS = {"steps": 1, "step": 1}
-SECONDS = {"s": 1, "min": 60, "h": 3600}
-_DECIMAL = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-BYTES = _DECIMAL | _BINARY
-ALL_UNITS = STEPS | SECONDS | BYTES
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 """Letters that other tools write after a number, with the power of 1024 or 1000 that they mean."""
-
-
-def exact(number: ast.Number) -> int | Fraction | None:
-    """The number exactly as written: 0.55 h is 1,980 s. None beyond the range of a float, such as 1e999."""
-    mantissa = number.text.lower().partition("e")[0]
-    if number.value == 0 and not mantissa.strip("-0_."):
-        return 0
-    if number.value == 0 or not math.isfinite(number.value):
-        return None
-    text = number.text.replace("_", "")
-    if text.lstrip("-").isdigit():
-        return int(text)
-    from fractions import Fraction  # most plans have only whole numbers and should not pay for this import
-
-    return Fraction(text)
 
 
 def listed(names: Iterable[str], *, last: str = "or") -> str:
@@ -330,6 +310,8 @@ def found(value: ast.Value) -> str:
             return f"the call `{name.text}(...)`"
         case ast.Items():
             return "a list"
+        case ast.Arithmetic():
+            return "arithmetic"
         case _:
             assert_never(value)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from planc.diagnostics import Applicability, Code, Diagnostic, Fix, Label
 from planc.diagnostics.suggest import closest, is_slip
 from planc.extend.declarations import Declaration
+from planc.plan.arithmetic import evaluate
 from planc.record import record
 from planc.source import Span
 from planc.syntax import ast
@@ -92,7 +93,9 @@ class Scope:
     _unjudged: set[Span] = field(default_factory=set)
 
     def lookup(self, value: ast.Value) -> tuple[ast.Value, tuple[Label, ...]]:
-        """The value behind a parameter's name, with a label on the place that named it."""
+        """The value behind a parameter's name, or of arithmetic, with labels on the places that named one."""
+        if isinstance(value, ast.Arithmetic):
+            return self._computed(value)
         if not isinstance(value, ast.Ref):
             return value, ()
         name = value.param_name
@@ -101,6 +104,20 @@ class Scope:
         if name not in self.params:
             return value, ()
         return self.params[name].value, (Label(value.span, f"`{name}` is used here"),)
+
+    def _computed(self, value: ast.Arithmetic) -> tuple[ast.Value, tuple[Label, ...]]:
+        """The number that arithmetic gives, or the arithmetic itself after a report."""
+        labels = tuple(label for ref in references(value) for label in self.lookup(ref)[1])
+        if any(ref.param_name in self.broken for ref in references(value)):
+            self._unjudged.add(value.span)
+            return value, labels
+        result = evaluate(value, lambda ref: self.lookup(ref)[0])
+        if isinstance(result, ast.Number):
+            return result, labels
+        self.report(result.code, result.span, result.text, secondary=labels, help=result.help)
+        # Once is enough, however often it is looked up.
+        self._unjudged.update((value.span, result.span))
+        return value, labels
 
     def visible(self, ref: ast.Ref) -> tuple[str, ...]:
         """The parameters that could replace a word, as they are written there."""
@@ -170,6 +187,9 @@ def references(value: ast.Value) -> Iterator[ast.Ref]:
         case ast.Items(values, _):
             for item in values:
                 yield from references(item)
+        case ast.Arithmetic(operands):
+            for operand in operands:
+                yield from references(operand)
         case _:
             return
 

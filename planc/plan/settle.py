@@ -20,11 +20,12 @@ def is_counted(plan: Plan) -> bool:
 
 def settled(plan: Plan, num_sequences: int | None = None) -> Plan:
     """The plan with its steps, and with its warm-up and decay in steps, as far as they are known."""
-    steps, epochs, spans = plan.train.steps, plan.train.epochs, plan.spans
+    steps, epochs, spans, origins = plan.train.steps, plan.train.epochs, plan.spans, plan.origins
     if is_counted(plan) and num_sequences is not None:
         assert epochs is not None
         steps = max(1, ceiling(epochs * num_sequences / global_batch(plan)))
         spans = {**spans, "train.steps": plan.span("train.epochs")}
+        origins = {**origins, "train.steps": origins["train.epochs"]}
     if steps is None:
         return plan
     schedule = plan.optimizer.schedule
@@ -36,6 +37,7 @@ def settled(plan: Plan, num_sequences: int | None = None) -> Plan:
         train=replace(plan.train, steps=steps),
         optimizer=replace(plan.optimizer, schedule=replace(schedule, **shares)),
         spans=spans,
+        origins=origins,
         num_sequences=num_sequences,
     )
 

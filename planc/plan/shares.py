@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from planc.plan import codes
-from planc.plan.scalars import STEPS, Quantity, exact, wrong_type
+from planc.plan.quantities import STEPS, exact
+from planc.plan.scalars import Quantity, wrong_type
 from planc.plan.scope import Scope
 from planc.record import record
 from planc.syntax import ast

@@ -8,8 +8,10 @@ from planc.extend.loss import LOSS
 from planc.extend.reference import Extension, OwnCallback, OwnMetric
 from planc.plan.extensions import OrExtension
 from planc.plan.own_readers import CALLBACKS, METRICS
-from planc.plan.scalars import STEPS, Float, Int, Quantity
+from planc.plan.quantities import STEPS
+from planc.plan.scalars import Float, Int, Quantity
 from planc.plan.shares import Weight
+from planc.plan.train_length import Tokens
 from planc.plan.types import Optional, OrAuto, Variant, key
 from planc.record import record
 
@@ -27,7 +29,10 @@ class TrainSpec:
     """The number of steps and their size."""
 
     steps: int | None = key(
-        Int(1), unless="epochs", doc="optimizer steps, unless `epochs` gives them", example="1000"
+        Int(1),
+        unless="epochs",
+        doc="optimizer steps, unless `epochs` gives them; `2 epochs` is `epochs = 2`",
+        example="1000",
     )
     epochs: Fraction | None = key(
         Optional(Weight()),
@@ -35,7 +40,10 @@ class TrainSpec:
         doc="passes over the sequences of all sources, in place of `steps`; the last step may pass their end",
     )
     tokens_per_step: int | None = key(
-        Optional(Int(1)), default=None, doc="tokens per optimizer step, over all ranks", example="8192"
+        Optional(Tokens()),
+        default=None,
+        doc="tokens per optimizer step, over all ranks; `4 M` is 4_000_000, `4 Mi` 4_194_304",
+        example="8192",
     )
     log_every: int = key(Quantity(STEPS, low=1), default=1, doc="steps between log lines")
     loss: CrossEntropy | Extension = key(

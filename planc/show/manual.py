@@ -9,7 +9,7 @@ from typing import Any
 
 from planc.diagnostics import Code
 from planc.plan.blocks import BLOCKS, Shape
-from planc.plan.scalars import BYTES, SECONDS, STEPS
+from planc.plan.quantities import BYTES, SECONDS, STEPS
 from planc.plan.style_actions import STYLE_ACTIONS
 from planc.plan.types import Variant, calls_of, keys, type_of
 from planc.show.reference import effects_of, fact_rows, on_one_line, op_names

@@ -14,7 +14,8 @@ from planc.plan.bind import BoundPlan, decided, is_solved
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.facts import SIZES
 from planc.plan.nested import nested_field, present_keys
-from planc.plan.scalars import BYTES, Quantity
+from planc.plan.quantities import BYTES
+from planc.plan.scalars import Quantity
 from planc.plan.spec import Expectation, PatternRule
 from planc.plan.style_actions import STYLE_ACTIONS, StyleAction
 from planc.plan.types import Variant, keys, render_call, type_of

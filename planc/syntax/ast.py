@@ -81,7 +81,41 @@ class Items:
     span: Span
 
 
-Value = Number | Text | Bool | Ref | Call | Items
+@record
+class Arithmetic:
+    """`batch * 512`: operands of `+` and `-`, or of `*` and `/`, computed from left to right.
+
+    Brackets around an operand are in the tree alone, not in its span.
+    """
+
+    operands: tuple[Value, ...]
+    operators: tuple[str, ...]
+    span: Span
+
+    @property
+    def is_sum(self) -> bool:
+        return self.operators[0] in "+-"
+
+    @property
+    def compact(self) -> str:
+        """The text without spaces: a path without its quotes reads as arithmetic."""
+        operands = map(_compact, self.operands)
+        return "".join(part for pair in zip(("", *self.operators), operands, strict=True) for part in pair)
+
+
+def _compact(value: Value) -> str:
+    match value:
+        case Number(text=text, unit=unit):
+            return f"{text}{unit.text if unit else ''}"
+        case Ref(name):
+            return name.text
+        case Arithmetic():
+            return value.compact
+        case _:
+            return "..."
+
+
+Value = Number | Text | Bool | Ref | Call | Items | Arithmetic
 
 
 @record

@@ -47,6 +47,8 @@ class Builder:
                 )
             case "block":
                 return self._block(tree)
+            case "bare_block":
+                return ast.Block(self._name(parts[0]), self._text(parts[1]), (), (), self._span(tree))
             case "setting":
                 path, value = self._path(_tree(parts[1])), self._value(_tree(parts[2]))
                 return ast.Setting(path, value, parts[0] is not None, self._span(tree))
@@ -97,6 +99,9 @@ class Builder:
                 return ast.Items(values, self._span(tree))
             case "call":
                 return self._call(tree)
+            case "sum" | "product":
+                operands = tuple(self._value(_tree(child)) for child in tree.children[::2])
+                return ast.Arithmetic(operands, tuple(map(str, tree.children[1::2])), self._span(tree))
             case unknown:
                 raise AssertionError(f"unhandled value {unknown}")
 

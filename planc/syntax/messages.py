@@ -13,23 +13,24 @@ from planc.diagnostics.suggest import closest
 from planc.source import SourceFile, Span
 from planc.syntax import codes
 from planc.syntax.budget import span_at
+from planc.syntax.slips import KEYWORDS
 
-_KEYWORDS = ("param", "override", "extends", "import", "extension", "use")
 _BLOCK = "write the block as `{name} {{ ... }}`"
 _LIST = "write a list as `[a, b]`"
 _COMMENT = "start a comment with `#`"
-_ARITHMETIC = "write the result: a plan has no arithmetic"
+_POWER = "write a power as a product: a plan computes with `+`, `-`, `*` and `/`"
 _EXPECTATION = "remove `override`: the expectations of all files must hold"
 
 # Matched with the statement's line, in which NUL marks where it went wrong. The first that matches helps.
 _HABITS: tuple[tuple[str, str], ...] = (
-    # A path without quotes: `text(data/*.txt)` or `hf = ./model`, but neither `a / b`, `a/2` nor a comment.
+    # A path without quotes: `text(data/*.txt)`, `text(a/b.txt)` or `hf = ./model`, but no comment.
     (
-        r"[=(,]\s*(?P<start>[A-Za-z_][\w.-]*\0(-[\w.-]+)?/(?![/\d]|\*\s|\*$)|\0\.{0,2}/(?![/*\s]))"
+        r"[=(,]\s*(?P<start>[A-Za-z_][\w.-]*/[\w./-]*\0[.*?](?!\s)|\0\.{0,2}/(?![/*\s]))"
         r"(?P<rest>[^\s,)\"#]*)",
         'write the path in quotes: `"{start}{rest}"`',
     ),
-    (r"\0(//|/\*|\*/|--)", _COMMENT),
+    (r"\0(//|/\*|\*/|--)|/\0[/*]|-\0-", _COMMENT),
+    (r"\*\0\*", _POWER),
     (r"^\s*\0(<|==|>)(<<|==|>>)", "resolve the merge conflict and remove its markers"),
     (r"\0\$", "declare a `param` and set it with `--set`: a plan can't read the environment"),
     (r"^\s*(?P<name>\w+)\s*\0:\s*(#.*)?\{?$", _BLOCK),
@@ -48,11 +49,10 @@ _HABITS: tuple[tuple[str, str], ...] = (
     (r"^\s*(?P<name>\w+)[^={}]*\0[(\[]\s*$", _BLOCK),
     (r"^\s*\0\{", "move `{{` to the line of the block's name"),
     (r"(=|->)\s*(?P<name>\w+)\s*\0[\[{<]", "write a call as `{name}(...)`"),
-    (r"=\s*\0[({]", _LIST),
+    (r"=\s*(\0[({]|\([^()]*\0,)", _LIST),
     (r"^\s*\0-\s", _LIST),
     (r"=\s*\0\.\d", "start a number with a digit, as in `0.5`"),
     (r"=\s*\0\+", "remove the `+`"),
-    (r"[=<>]\s*([\d_.]+\s*\0[*/+-]|\w+\s+\0[*/+-]\s+[\w.]+\s*(#.*)?$)", _ARITHMETIC),
     (r"^\s*override\s+[\w.]+\s*(=\0=|\0[!<>])", _EXPECTATION),
     (r"[(,]\s*\w+\s*=\s*[\w.+-]+\s+\w+\s*\0=", "separate arguments with commas"),
     (r"^\s*(?P<name>\w+)\s*\0=(?!>)", "add the missing value or comma before `{name}`"),
@@ -78,8 +78,8 @@ def habit(line: str, *, column: int) -> str | None:
 
 def _keyword(marked: str) -> str | None:
     """A slip in a word of the language, of which the next word is the first that does not fit."""
-    if (match := re.match(r"\s*(\w+)\s+\0[\w\"]", marked)) and match[1] not in _KEYWORDS:
-        near = closest(match[1], _KEYWORDS)
+    if (match := re.match(r"\s*(\w+)\s+\0[\w\"]", marked)) and match[1] not in KEYWORDS:
+        near = closest(match[1], KEYWORDS)
         if near:
             return f"did you mean `{near}`?"
     if match := re.match(r"\s*\w+\s+\0(o\w{1,2}|\wn)\s+\w", marked):
@@ -93,7 +93,7 @@ def _quote(line: str) -> str | None:
     return 'add the missing `"` on this line' if '"' in code else None
 
 
-_MAX_WANTED = 6
+_MAX_WANTED = 7
 _BRACKETS = re.compile(r'"[^"\n]*"|#[^\n]*|[{}()\[\]]')
 _CHARACTER_HELP = {
     "'": 'write strings in double quotes: `"..."`',
@@ -175,7 +175,9 @@ def _without_torch(line: str, dot: Span) -> Fix | None:
 
 def _wanted(terminals: set[str]) -> str | None:
     """Describe what could have stood here, if that is short enough to help."""
-    names = sorted({_TOKEN_NAMES.get(name, f"`{name.lower()}`") for name in terminals})
+    # That a number may be computed with is no help where something else is wrong.
+    named = terminals - {"PLUS", "MINUS", "STAR", "SLASH"}
+    names = sorted({_TOKEN_NAMES.get(name, f"`{name.lower()}`") for name in named})
     if 0 < len(names) <= _MAX_WANTED:
         return f"expected {_or(names)}"
     return "write a setting as `key = value`" if "EQUAL" in terminals else None

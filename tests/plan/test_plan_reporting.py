@@ -22,7 +22,7 @@ LOGGING = """
 logging {
   per_rank = true
   tracker "wandb" { project = "tiny", mode = offline, entity = "us" }
-  tracker "tensorboard" {}
+  tracker "tensorboard"
 }
 """
 PROFILE = """
@@ -119,7 +119,8 @@ def test_a_compiled_plan_keeps_the_ops(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "code", "label"),
     [
-        ('logging { tracker "wandb" { } }', "P209", "project"),
+        ('logging { tracker "wandb", "x" }', "P102", "found"),
+        ('logging { per_rank "true" }', "P210", "`per_rank` has no value"),
         ('logging { tracker "mlflow" { } }', "P207", "is not a label of `tracker`"),
         (
             'logging { tracker "wandb" { project = "a", mode = off } }',

@@ -16,20 +16,8 @@ from planc.plan.blocks import BLOCKS
 from planc.plan.checkpoint import OrPath
 from planc.plan.dates import Date
 from planc.plan.optimizer import AdamW, Cosine, Implementation
-from planc.plan.scalars import (
-    BYTES,
-    MAX_INTEGER,
-    SECONDS,
-    STEPS,
-    Bool,
-    Choice,
-    Float,
-    Int,
-    Path,
-    Quantity,
-    Text,
-    ValueType,
-)
+from planc.plan.quantities import BYTES, SECONDS, STEPS
+from planc.plan.scalars import MAX_INTEGER, Bool, Choice, Float, Int, Path, Quantity, Text, ValueType
 from planc.plan.scope import Scope
 from planc.plan.shares import Share, StepsOrShare, Weight
 from planc.plan.splits import Split

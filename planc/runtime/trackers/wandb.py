@@ -29,7 +29,7 @@ class WandbTracker:
         import wandb
 
         self.run: Any = wandb.init(
-            project=options.project,
+            project=options.project or opening.plan_name,
             entity=options.entity,
             name=options.name or opening.plan_name,
             mode=options.mode,
