@@ -181,7 +181,9 @@ class _Builder:
             case ast.Arithmetic(operands, operators):
                 written = [self._operand(operand, of=value) for operand in operands]
                 rest = zip(operators, written[1:], strict=True)
-                return concat(written[0], *(part for sign, one in rest for part in (f" {sign} ", one)))
+                return concat(
+                    written[0], *(part for sign, operand in rest for part in (f" {sign} ", operand))
+                )
             case _:
                 assert_never(value)
 

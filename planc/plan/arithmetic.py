@@ -58,25 +58,25 @@ def _amount(value: ast.Value, lookup: Callable[[ast.Ref], ast.Value]) -> _Amount
     from fractions import Fraction  # most plans have no arithmetic and should not pay for this import
 
     span = value.span
-    found = lookup(value) if isinstance(value, ast.Ref) else value
-    if isinstance(found, ast.Arithmetic):
-        result = _amount(found.operands[0], lookup)
-        for operator, operand in zip(found.operators, found.operands[1:], strict=True):
+    written = lookup(value) if isinstance(value, ast.Ref) else value
+    if isinstance(written, ast.Arithmetic):
+        result = _amount(written.operands[0], lookup)
+        for operator, operand in zip(written.operators, written.operands[1:], strict=True):
             right = _amount(operand, lookup)
             if isinstance(result, Fault) or isinstance(right, Fault):
                 return result if isinstance(result, Fault) else right
             result = _result(operator, result, right, span=operand.span)
         return result
-    if not isinstance(found, ast.Number):
+    if not isinstance(written, ast.Number):
         name = value.name.text if isinstance(value, ast.Ref) else ""
         text = f"`{name}` is not a number" if name else "expected a number"
-        is_unknown = name and found is value
+        is_unknown = name and written is value
         help = f"declare it: `param {name}: int = 1`" if is_unknown else "name a parameter that is a number"
         return Fault(codes.WRONG_TYPE, span, text, help)
-    number = exact(found)
+    number = exact(written)
     if number is None:
         return Fault(codes.OUT_OF_RANGE, span, "the number is too large to store", "write a smaller number")
-    unit = found.unit.text if found.unit else ""
+    unit = written.unit.text if written.unit else ""
     return _Amount(Fraction(number) / 100, "") if unit == "%" else _Amount(Fraction(number), unit)
 
 

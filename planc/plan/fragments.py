@@ -182,6 +182,6 @@ def _marked(value: ast.Value, alias: str) -> ast.Value:
         case ast.Items(values=items):
             return replace(value, values=tuple(_marked(item, alias) for item in items))
         case ast.Arithmetic(operands=operands):
-            return replace(value, operands=tuple(_marked(one, alias) for one in operands))
+            return replace(value, operands=tuple(_marked(operand, alias) for operand in operands))
         case _:
             return value

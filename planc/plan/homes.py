@@ -95,7 +95,8 @@ def _fits(spec_field: Field[Any], value: ast.Value, scope: Scope) -> bool:
 def nested_home(name: str, label: ast.Text | None = None) -> str | None:
     """Return how to write a block that is nested in another; None for any other name."""
     if label is not None:
-        meant = next((one for one in _nested() if (one.block, one.label) == (name, label.value)), None)
+        labelled = {(nested.block, nested.label): nested for nested in _nested()}
+        meant = labelled.get((name, label.value))
         return _written(meant) if meant else _nested_homes().get(name)
     return _nested_homes().get(name)
 

@@ -175,7 +175,7 @@ def _without_torch(line: str, dot: Span) -> Fix | None:
 
 def _wanted(terminals: set[str]) -> str | None:
     """Describe what could have stood here, if that is short enough to help."""
-    # That a number may be computed with is no help where something else is wrong.
+    # Operators would not help where something else is wrong.
     named = terminals - {"PLUS", "MINUS", "STAR", "SLASH"}
     names = sorted({_TOKEN_NAMES.get(name, f"`{name.lower()}`") for name in named})
     if 0 < len(names) <= _MAX_WANTED:
