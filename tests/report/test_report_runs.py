@@ -66,6 +66,21 @@ def test_curves_of_runs_lie_over_each_other_by_step_and_by_tokens(sweep: Path, w
     assert "Evaluation held_out; without b, c" in page.text
 
 
+def test_runs_are_a_document_with_what_differs(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["runs", str(sweep), "--sort", "loss", "--output-format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["format_version"] == 1
+    assert [(one["name"], one["state"], one["step"], one["steps"], one["loss"]) for one in found["runs"]] == [
+        ("a", "done", 60, 120, 5 / 60),
+        ("b", "failed (5)", 20, 120, 5 / 20),
+        ("c", "done", 60, 120, 5 / 60 + 1),
+    ]
+    assert [one["differences"] for one in found["runs"]] == [
+        {"optimizer lr": value} for value in ("0.012", "0.012", "0.01")
+    ]
+
+
 def test_runs_by_name_have_names_of_their_own(sweep: Path, write: Write, tmp_path: Path) -> None:
     again = shutil.copytree(sweep / "a", tmp_path / "a")
     page = read(write("report", str(sweep / "a"), str(again)))

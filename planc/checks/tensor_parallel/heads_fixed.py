@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planc.checks.support.attention_heads import divided_attentions
 from planc.checks.support.remedies import gathered
 from planc.checks.support.rule import Findings, Subject, reports
@@ -9,6 +11,7 @@ from planc.checks.tensor_parallel.heads_partly_divided import CODE as HEADS_PART
 from planc.checks.tensor_parallel.layouts_disagree import CODE as LAYOUTS_DISAGREE
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code
+from planc.layouts.families import quoted
 from planc.plan.divided_heads import attention_around, divided_heads
 from planc.source import Span
 from planc.styles.edges import FEATURES, normal
@@ -46,6 +49,16 @@ def check(subject: Subject) -> Findings:
             notes=(
                 "its code reshapes queries with the model's number of heads, or has them fused, "
                 "so it would misread a rank's shard",
+                *_whole_parameters(subject, fqns[0]),
             ),
             help=f"keep all heads on every rank: write {gathered(subject, fqns)}",
         )
+
+
+def _whole_parameters(subject: Subject, attention: str) -> Sequence[str]:
+    """Name the parameters that the attention itself has: each rank would have all of them."""
+    module = subject.inventory.get(attention)
+    if module is None or not module.parameters:
+        return ()
+    names = quoted(parameter.name for parameter in module.parameters)
+    return (f"`{attention}` has {names} of its own, whole on every rank",)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from planc.cli.support.arguments import add_output_format_argument
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.versions.revisions import read_side
 from planc.diff.among import among
@@ -26,7 +29,8 @@ step. A column for each setting in which plans differ follows, as `planc diff` n
 EPILOG = """\
 examples:
   planc runs
-  planc runs runs --sort loss"""
+  planc runs runs --sort loss
+  planc runs --output-format json | jq '.runs[] | select(.state == "done") | .loss'"""
 
 _BRANCHED = "branched from"
 """The label of `checkpoint.branch` in differences between plans."""
@@ -39,6 +43,7 @@ _SORTS = ("name", "loss", "step", "speed")
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("directory", nargs="?", default="runs", type=Path, help="default: runs")
     parser.add_argument("--sort", choices=_SORTS, default="name", help="the best first; default: name")
+    add_output_format_argument(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -46,7 +51,10 @@ def run(arguments: Namespace) -> int:
     if not arguments.directory.is_dir():
         raise UsageError(f"{arguments.directory} is not a directory")
     listed, unread = list_runs(arguments.directory)
-    sys.stdout.write(table(listed, sort=arguments.sort) if listed else "no runs\n")
+    if arguments.output_format == "json":
+        sys.stdout.write(json.dumps(document(listed, sort=arguments.sort), indent=2) + "\n")
+    else:
+        sys.stdout.write(table(listed, sort=arguments.sort) if listed else "no runs\n")
     for text in unread:
         print(f"planc: warning: {text}", file=sys.stderr)
     return CLEAN
@@ -84,6 +92,24 @@ def table(runs: Sequence[Listed], *, sort: str = "name") -> str:
     text = render_table([cells for _, cells in rows], header=header, right=(2, 3, 4))
     more = len(differing) - len(names)
     return text + (f"{plural(more, 'more difference')}: planc diff RUN OTHER\n" if more else "")
+
+
+def document(runs: Sequence[Listed], *, sort: str = "name") -> dict[str, Any]:
+    """The runs with their last logged values, and all of what differs between their plans."""
+    differing = _columns(runs)
+    listed = [
+        {
+            "name": run.name,
+            "state": run.state,
+            "step": run.step,
+            "steps": run.side.graph.num_steps,
+            "loss": run.last("loss"),
+            "tokens_per_second": run.last("tokens_per_second"),
+            "differences": {name: cells[place] for name, cells in differing.items()},
+        }
+        for place, run in sorted(enumerate(runs), key=lambda numbered: _key(numbered[1], sort))
+    ]
+    return {"format_version": 1, "runs": listed}
 
 
 def _columns(runs: Sequence[Listed]) -> Mapping[str, Sequence[str]]:

@@ -55,7 +55,9 @@ def randomness_of(
         where = f", even if {', '.join(fields)} are 0" if fields else ""
         raise InventoryError(
             f"{type(model).__name__} draws random numbers in training, which differ between meshes{where}",
-            help="set the probabilities in config.json to 0, or use a model that draws none",
+            help="set the probabilities in config.json to 0, or use a model that draws none"
+            if fields
+            else "remove dropouts from the class, or read their probability from config.json and set it to 0",
         )
     if not fields:
         return Randomness()
