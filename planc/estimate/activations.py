@@ -330,7 +330,7 @@ def loss(work: RankWork) -> Loss:
     wide, narrow = (num_tokens * width * size for size in (work.loss_bytes, work.compute_dtype.size_bytes))
     if work.fuses_loss:
         wide = narrow = wide if _casts_logits(work) else narrow
-    num_wide = 2 if work.fuses_loss else 4 if work.vocab_over else 3
+    num_wide = 2 if work.fuses_loss or work.has_loss_terms else 4 if work.vocab_over else 3
     tensors, gradients = num_wide * wide + _capped_bytes(work, num_tokens * width), 0
     if work.loss_chunks > 1 and head is not None:
         element = work.compute_dtype.size_bytes

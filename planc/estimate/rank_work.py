@@ -14,6 +14,7 @@ from planc.graph.ops import (
     Accumulate,
     AttachAttention,
     AttachDropout,
+    BuildLoss,
     BuildModel,
     BuildOptimizer,
     CheckpointActivations,
@@ -134,6 +135,11 @@ class RankWork:
     """The norms that keep only their input, of which another norm before them keeps the same."""
     expert_load: int
     """The rows that this rank's experts get from all ranks, as a multiple of an equal share."""
+
+    @property
+    def has_loss_terms(self) -> bool:
+        """Whether cross entropy has other terms, which one function computes."""
+        return any(isinstance(op, BuildLoss) for op in self.graph.setup)
 
     @property
     def num_samples(self) -> int:

@@ -271,6 +271,8 @@ def _train(draft: Draft, mesh: Mesh, needed: Mapping[str, Any]) -> Iterator[str]
         yield f"tokens_per_step = {tokens}"
     if (every := draft.take(facts.LOG_EVERY)) is not None:
         yield f"log_every = {every} steps"
+    if smoothing := draft.take(facts.LABEL_SMOOTHING):
+        yield f"loss = cross_entropy(label_smoothing = {decimal_text(smoothing)})"
     if draft.take(facts.LOSS_CHUNKS):
         yield "loss_chunks = auto"
 

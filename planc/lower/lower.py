@@ -12,6 +12,7 @@ from planc.graph.ops import (
     AttachAdapters,
     AttachAttention,
     Backward,
+    BuildLoss,
     CheckpointActivations,
     CheckpointMode,
     ClipGradients,
@@ -110,6 +111,9 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     )
     if isinstance(plan.train.loss, Extension):
         yield LoadLoss(extension=plan.train.loss, span=plan.span("train.loss"))
+    elif plan.train.loss.has_terms:
+        smoothing, z_loss = plan.train.loss.label_smoothing, plan.train.loss.z_loss
+        yield BuildLoss(label_smoothing=smoothing, z_loss=z_loss, span=plan.span("train.loss"))
     if isinstance(plan.optimizer.schedule, OwnSchedule):
         yield load_schedule(plan, plan.optimizer.schedule)
     yield from open_log(plan)

@@ -126,15 +126,16 @@ TRAIN: Mapping[str, Foreign] = {
     "work_dir exp_dir default_root_dir": absent(
         "the run directory is not part of a plan: pass `--run-dir DIR` to the run"
     ),
-    "loss loss_fn loss_type label_smoothing "
-    "label_smoothing_factor distillation teacher dpo grpo rlhf reward_model": absent(
+    "label_smoothing label_smoothing_factor": Foreign(
+        "train", "loss = cross_entropy(label_smoothing = <0.1>)", same=True
+    ),
+    "loss loss_fn loss_type distillation teacher dpo grpo rlhf reward_model": absent(
         "planc trains on next-token cross-entropy; another loss for each token is code of the plan's own: "
         "see `planc explain extension`",
         off=NONE,
     ),
-    "ema use_ema ema_decay swa model_ema": absent(
-        "planc does not average weights over steps (EMA, SWA)", off=NONE
-    ),
+    "ema use_ema model_ema ema_beta": Foreign("train", "ema_decay = 0.999"),
+    "swa": absent("planc averages weights exponentially: `ema_decay` in `train`", off=NONE),
     "early_stopping early_stopping_patience early_stopping_threshold": Foreign(
         "data",
         'eval "held_out" { share = 1 %, every = 100 steps, patience = 3 }',

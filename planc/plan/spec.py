@@ -321,7 +321,9 @@ class Plan:
     @property
     def compiles_loss(self) -> bool:
         """Whether torch.compile gets the loss: cross entropy, if the plan does not say otherwise."""
-        return self.compile is not None and self.compile.loss and isinstance(self.train.loss, CrossEntropy)
+        loss = self.train.loss
+        is_plain = isinstance(loss, CrossEntropy) and not loss.has_terms
+        return self.compile is not None and self.compile.loss and is_plain
 
     def span(self, path: str) -> Span:
         """The span of `mesh.tp`; for a default, the span of its block, or the start of the file."""

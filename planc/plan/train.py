@@ -21,7 +21,19 @@ if TYPE_CHECKING:
 
 @record
 class CrossEntropy:
-    """The negative log-likelihood of each label."""
+    """The negative log-likelihood of each label, and terms that keep logits from growing."""
+
+    label_smoothing: float = key(
+        Float(0.0, 0.999999), default=0.0, doc="share of each label that goes to the whole vocabulary evenly"
+    )
+    z_loss: float = key(
+        Float(0.0), default=0.0, doc="times the square of the logarithm of the softmax's denominator"
+    )
+
+    @property
+    def has_terms(self) -> bool:
+        """Whether it is more than the negative log-likelihood."""
+        return self.label_smoothing > 0 or self.z_loss > 0
 
 
 @record
@@ -48,7 +60,7 @@ class TrainSpec:
     log_every: int = key(Quantity(STEPS, low=1), default=1, doc="steps between log lines")
     loss: CrossEntropy | Extension = key(
         OrExtension(LOSS, Variant({"cross_entropy": CrossEntropy}, "loss")),
-        default=CrossEntropy(),
+        default=CrossEntropy(label_smoothing=0.0, z_loss=0.0),
         doc="the value of each token; a step's loss is its mean over the tokens that have a label",
     )
     loss_chunks: int | Literal["auto"] = key(

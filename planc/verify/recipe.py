@@ -16,6 +16,7 @@ from planc.plan.data import TooLong
 from planc.plan.facts import gradient_accumulation
 from planc.plan.optimizer import Muon, Optimizer, OwnSchedule, Schedule, WarmupStableDecay
 from planc.plan.settle import in_steps
+from planc.plan.train import CrossEntropy
 from planc.runtime.data.spec import DataSpec
 from planc.verify.twin import Renaming
 from planc.vocab import DType
@@ -82,8 +83,8 @@ class Recipe:
     matrices: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """The parameters that Muon updates, and the rows of each part of those that fuse several."""
     balance: Balance | None = None
-    loss: Extension | None = None
-    """The loss that the plan's own code computes, in the place of cross entropy."""
+    loss: Extension | CrossEntropy | None = None
+    """None for plain cross entropy."""
     own: Extension | None = None
     """The model class of the plan's own code, in the place of transformers'."""
     first_position: int = 0
@@ -126,7 +127,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         decays=tuple((name, decay) for names, decay in decays for name in names),
         rates=tuple((name, lr) for names, lr in rates for name in names),
         frozen=renamed.of(tuple(bound.frozen)),
-        loss=plan.train.loss if isinstance(plan.train.loss, Extension) else None,
+        loss=plan.train.loss,
         own=plan.model.architecture,
         first_position=bound.inventory.positions.first,
         adapted=renamed.of(tuple(bound.adapted)),

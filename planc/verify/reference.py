@@ -23,8 +23,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from planc.extend.reference import Extension
 from planc.plan import optimizer as spec
 from planc.plan.optimizer import kind_of
+from planc.plan.train import CrossEntropy
 from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.packing import PackedDataset
 from planc.runtime.data.padding import PaddedDataset
@@ -181,14 +183,17 @@ ValuesOf = Callable[[Tensor, Tensor, Tensor], Tensor]
 """The value of each token, of logits [texts, length, vocabulary], labels and tokens, both [texts, length]."""
 
 
-def _cross_entropy(logits: Tensor, labels: Tensor, tokens: Tensor) -> Tensor:
-    return cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+def _cross_entropy(kind: CrossEntropy | None, logits: Tensor, labels: Tensor, tokens: Tensor) -> Tensor:
+    smoothing, z_loss = (kind.label_smoothing, kind.z_loss) if kind is not None else (0.0, 0.0)
+    logits = logits.flatten(0, 1)
+    plain = cross_entropy(logits, labels.flatten(), reduction="none", label_smoothing=smoothing)
+    return plain + z_loss * logits.logsumexp(-1) ** 2 if z_loss else plain
 
 
 def _values_of(recipe: Recipe) -> ValuesOf:
     """Cross entropy, or the plan's own loss, which is called by all tokens of equally long texts at once."""
-    if recipe.loss is None:
-        return _cross_entropy
+    if not isinstance(recipe.loss, Extension):
+        return partial(_cross_entropy, recipe.loss)
     function = load_extension(recipe.loss, base=recipe.base, is_allowed=True)
     given = arguments_of(recipe.loss)
     known = inspect.signature(function).parameters

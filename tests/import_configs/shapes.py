@@ -328,9 +328,9 @@ ARGUMENTS = (
         frozenset({"fp16"}),
     ),
     Case(
-        "arguments, label smoothing",
-        {"args.json": json.dumps({"max_steps": 5, "output_dir": "o", "label_smoothing_factor": 0.1})},
-        frozenset({"label_smoothing_factor"}),
+        "arguments, noise",
+        {"args.json": json.dumps({"max_steps": 5, "output_dir": "o", "neftune_noise_alpha": 5})},
+        frozenset({"neftune_noise_alpha"}),
     ),
     Case(
         "arguments, Adafactor",

@@ -79,7 +79,7 @@ STOPS: dict[str, set[str]] = {
     "torchtitan/root_decay.toml": {"lr_scheduler.decay_type"},
     "torchtitan/saved.toml": {"checkpoint.initial_load_path"},
     "training-arguments/adafactor.json": {"optim"},
-    "training-arguments/by_rank_means.json": {"label_smoothing_factor", "neftune_noise_alpha"},
+    "training-arguments/by_rank_means.json": {"neftune_noise_alpha"},
     "training-arguments/stable_decay.json": {"lr_scheduler_kwargs.min_lr_ratio"},
     "training-arguments/two_halves.json": {"fp16"},
     "training-arguments/zero_elsewhere.json": {"deepspeed"},
@@ -182,6 +182,12 @@ def test_adapters_of_another_kind_stop_the_import(tmp_path: Path, capsys: Stream
     assert code == 1 and not plan.exists()
     assert f"error: {tmp_path / 'config.yaml'}:10: no plan trains what `peft_use_dora` asks for" in err
     assert "help: pass --accept peft_use_dora to train without it" in err
+
+
+def test_label_smoothing_is_trained_with(tmp_path: Path) -> None:
+    text = '{"output_dir": "o", "max_steps": 5, "learning_rate": 1e-5, "label_smoothing_factor": 0.1}'
+    code, plan = written(tmp_path, text, "--sequence-length", "256")
+    assert code == 0 and "  loss = cross_entropy(label_smoothing = 0.1)\n" in plan.read_text()
 
 
 def test_what_is_accepted_is_trained_without_and_noted(tmp_path: Path, capsys: Streams) -> None:

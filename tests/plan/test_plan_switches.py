@@ -89,7 +89,7 @@ def test_a_style_without_a_pattern_gets_one_that_it_is_for(style: Style) -> None
         ("gradient_checkpointing = false", "remove it: this is off by default"),
         ("use_wandb = false", "remove it: this is off by default"),
         ("cpu_offload = false", "remove it: this is off by default"),
-        ("label_smoothing = 0.0", "remove it: planc trains on next-token cross-entropy"),
+        ("label_smoothing = 0.0", "write `loss = cross_entropy(label_smoothing = 0.0)`"),
         ("quantization = none", "remove it: planc does not train in fp8"),
         ("pretrained = false", "write `weights = pretrained` in `model`"),
         ("shuffle = false", "the sample order is always shuffled"),

@@ -16,10 +16,13 @@ def check(subject: Subject) -> Findings:
     is_written = "compile.loss" in plan.spans
     if plan.compile is None or not plan.compile.loss or not is_written:
         return
-    if not isinstance(plan.train.loss, CrossEntropy):
+    loss = plan.train.loss
+    is_own = not isinstance(loss, CrossEntropy)
+    own = "a loss of the plan's own code" if is_own else "cross entropy with other terms"
+    if not isinstance(loss, CrossEntropy) or loss.has_terms:
         yield CODE.at(
             plan.span("compile.loss"),
-            "planc compiles its own cross entropy alone",
-            secondary=(Label(plan.span("train.loss"), "a loss of the plan's own code"),),
+            "planc compiles plain cross entropy alone",
+            secondary=(Label(plan.span("train.loss"), own),),
             help="leave it out: the layers are compiled all the same",
         )

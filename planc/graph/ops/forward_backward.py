@@ -58,6 +58,18 @@ class LoadLoss(Op):
         return Effects(writes=(Resource.OWN_LOSS,))
 
 
+@record(kw_only=True)
+class BuildLoss(Op):
+    op: Literal["loss.build"] = "loss.build"
+    stage: ClassVar[Stage] = Stage.MESH
+    summary: ClassVar[str] = "Sets the terms of the cross entropy of each token."
+    label_smoothing: Annotated[float, numerics("train.loss", "label smoothing")]
+    z_loss: Annotated[float, numerics("train.loss", "z-loss")]
+
+    def effects(self) -> Effects:
+        return Effects(writes=(Resource.OWN_LOSS,))
+
+
 _CHUNKS = layout("train.loss_chunks", "loss chunks", is_in_sums=True)
 
 

@@ -112,7 +112,7 @@ ARGUMENT_ROWS = (
     Row("seed", facts.SEED),
     Row("data_seed", facts.SHUFFLE_SEED),
     Row("average_tokens_across_devices", reason=why.TOKEN_MEAN, harmless=(True,)),
-    Row("label_smoothing_factor", change=why.LOSS, harmless=(0, 0.0)),
+    Row("label_smoothing_factor", facts.LABEL_SMOOTHING),
     Row("neftune_noise_alpha", change=why.LOSS, harmless=(0, 0.0)),
     Row("logging_steps", facts.LOG_EVERY, read=_interval),
     Row("save_strategy", facts.SAVES, read=_saves),

@@ -31,6 +31,7 @@ from planc.runtime.torch.training.balance import Balance, balancing
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.expert_load import ExpertLoad, counting
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
+from planc.runtime.torch.training.loss_terms import LossWithTerms
 from planc.runtime.torch.training.step_loss import StepLoss
 
 _WIDE = (torch.float32, torch.float64)
@@ -142,7 +143,10 @@ def _mean_loss(
     """The loss of logits [T, vocabulary or this rank's part of it] in the step's mean, for labels [T], or
     those with what else the plan's own loss reads."""
     sums = step_loss.by_source
-    if own_loss is not None:
+    if isinstance(own_loss, LossWithTerms):
+        group = mesh.group(op.vocab_over[0]) if op.vocab_over else None
+        values = own_loss.of_parts(logits, labels, group=group, vocab_size=run.vocab_size)
+    elif own_loss is not None:
         values = own_loss.values(_whole(run, op, mesh, logits), labels)
     elif compiled is not None and compiled.loss is not None:
         group = mesh.group(op.vocab_over[0]) if op.vocab_over else None

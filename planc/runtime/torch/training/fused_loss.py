@@ -53,7 +53,7 @@ class _Loss(torch.autograd.Function):
         # The code of an evaluation's loss, whose logits have no gradient, is the same.
         log_sums, of_rows = forward(logits.detach(), rows)
         if group is not None:
-            log_sums, of_rows = _over_ranks(log_sums, of_rows, group)
+            log_sums, of_rows = over_ranks(log_sums, of_rows, group)
         ctx.save_for_backward(logits, labels, rows, log_sums)
         ctx.kernel = backward
         found: Tensor = (log_sums - of_rows).masked_fill_(labels == IGNORED_LABEL, 0)
@@ -65,7 +65,7 @@ class _Loss(torch.autograd.Function):
         return ctx.kernel(logits.detach(), *others, above), None, None, None, None, None
 
 
-def _over_ranks(log_sums: Tensor, of_rows: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
+def over_ranks(log_sums: Tensor, of_rows: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
     """Both of the whole vocabulary, from those of its parts."""
     largest = log_sums.clone()
     dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
