@@ -4,16 +4,15 @@ Expandable segments grow at their ends, and a block goes into the smallest gap t
 made, everything freed above the activations joins the end of the segment; what was freed under them, or under
 the logits, stays a gap while the loss takes the largest tensors of all. These are, in the order of forward:
 
-    the root's parameters        gathered before anything else, freed when the model returns
     the last layer's parameters  freed under the head's
     the last norm's squares      [tokens, hidden] in float32, freed under its output
     the head's input             gathered along the sequence over tp, before it is laid out by samples
     the head's parameters        where it is a unit that is freed after forward
     the logits                   in the head's dtype, freed once the loss has converted them
 
-The head's forward computes a loss in chunks: the root's parameters and its own are still gathered then. A gap
-as large as a tensor of the loss holds that tensor, and counts for nothing. The rehearsal runs the
-allocator itself (planc/runtime/rehearsal/allocator.py), and tests hold this sum against it.
+The head's forward computes a loss in chunks: its own parameters are still gathered then. A gap as large as a
+tensor of the loss holds that tensor, and counts for nothing. The rehearsal runs the allocator itself
+(planc/runtime/rehearsal/allocator.py), and tests hold this sum against it.
 """
 
 from __future__ import annotations
@@ -55,11 +54,10 @@ def _freed_parameters(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Gap]:
 
 
 def last_units(work: RankWork, units: tuple[Unit, ...]) -> Iterator[tuple[str, Unit]]:
-    """The root's unit, the head's own and the last one before it, if they exist."""
+    """The head's own unit and the last one before it, if they exist. The root's stays gathered."""
     head = work.inventory.head
     around = () if head is None else outwards(head.fqn)
     inner = [unit for unit in units if unit.modules != ("",)]
-    yield from (("root", unit) for unit in units if unit.modules == ("",))
     if inner and any(name in around for name in inner[-1].modules):
         yield "head", inner.pop()
     if inner:

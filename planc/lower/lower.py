@@ -207,8 +207,10 @@ def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
 
     In a pipeline these are units of their own.
     """
-    # The root frees after forward what its units would gather again in backward, unless they stay whole.
-    root = UnitGroup(("",), spec.Unit(reshard_after_forward=fsdp.reshard_after_backward), fsdp.span)
+    # Backward needs the root first, so it stays gathered, as FSDP2 has it by default. What a stage holds
+    # waits for other micro-batches.
+    waits = bound.plan.mesh.pp > 1 and fsdp.reshard_after_backward
+    root = UnitGroup(("",), spec.Unit(reshard_after_forward=waits), fsdp.span)
     dtypes = compute_dtypes(bound)
     alike: dict[tuple[spec.Unit, int, DType | None, tuple[GroupDim, ...]], list[UnitGroup]] = {}
     for group in bound.units:

@@ -29,11 +29,10 @@ def with_experts(groups: Sequence[UnitGroup], experts: Mapping[str, Span]) -> tu
 
     It has the options of the unit around it, unless a rule names it.
     """
-    # The root resharded after forward, too.
-    root = Unit(reshard_after_forward=True)
+    plain = Unit(reshard_after_forward=True)
     unit_of = {fqn: group.unit for group in groups for fqn in group.fqns}
     own = (
-        UnitGroup((fqn,), next((unit_of[name] for name in outwards(fqn) if name in unit_of), root), span)
+        UnitGroup((fqn,), next((unit_of[name] for name in outwards(fqn) if name in unit_of), plain), span)
         for fqn, span in experts.items()
         if fqn not in unit_of
     )

@@ -5,8 +5,7 @@ expandable segments, from its benchmarks and its commits' messages. They were ru
 planc, so each row has two estimates:
 
     as printed   what `planc estimate` prints for a plan of the row
-    adjusted     for what the run was: compiled code writes no squares of a norm, and FSDP2 never resharded
-                 the root then
+    adjusted     for what the run was: compiled code writes no squares of a norm
 
 float8 enters as bfloat16 in both. Every coefficient is a count of live tensors, none a fit; but the rows
 were in view while the tensors were counted, so rows that are not here judge better.
@@ -25,7 +24,7 @@ from planc.estimate.estimate import estimate, pieces_of
 from planc.estimate.gaps import SQUARES
 from planc.estimate.peak import Pieces, peak_bytes
 from planc.estimate.rank_work import RankWork, rank_work
-from planc.estimate.units import Unit, units
+from planc.estimate.units import units
 from planc.inventory.load import load_inventory
 from planc.inventory.schema import Inventory, Kind, Module, Parameter
 from planc.lower import draft_graph
@@ -114,16 +113,11 @@ def _scored(row: Row, peak: float) -> Score:
 
 def _pieces(row: Row) -> Pieces:
     work = _work(row)
-    pieces = pieces_of(work, tuple(map(_root_stays, units(work))))
+    pieces = pieces_of(work, units(work))
     if row["compiled"] == "1":
         # The compiler fuses a norm, and never writes its squares.
         pieces = replace(pieces, gaps=tuple(gap for gap in pieces.gaps if gap.name != SQUARES))
     return pieces
-
-
-def _root_stays(unit: Unit) -> Unit:
-    """Those versions of FSDP2 never resharded the root before backward, whatever they were told."""
-    return replace(unit, reshard_after_forward=False) if unit.modules == ("",) else unit
 
 
 def _work(row: Mapping[str, str]) -> RankWork:
