@@ -28,6 +28,9 @@ _SET = {"LANG": "C.UTF-8", "TZ": "UTC", "TERM": "dumb", "GIT_CONFIG_NOSYSTEM": "
 _DEFAULTS = {"OMP_NUM_THREADS": "1"}
 """What the Makefile sets; whoever runs pytest alone may choose otherwise."""
 
+INVENTORIES = "TESTS_INVENTORIES"
+"""The variable with the folder of what `tests.inventories` has probed in a session."""
+
 _CACHES = ("__pycache__", ".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache", ".git")
 
 
@@ -37,6 +40,7 @@ def isolate(environment: MutableMapping[str, str], *, home: Path) -> None:
         if name.startswith(_PREFIXES) or name in _NAMES:
             del environment[name]
     environment.update(_SET, HOME=str(home), USERPROFILE=str(home))
+    environment[INVENTORIES] = str(home / "inventories")
     for name, value in _DEFAULTS.items():
         environment.setdefault(name, value)
 

@@ -17,12 +17,12 @@ from torch.nn.functional import cross_entropy
 from planc.api import check_source
 from planc.diagnostics import Severity
 from planc.graph.ops import Accumulate, ComputeLoss
-from planc.inventory.load import save_inventory
 from planc.inventory.probe.probe import probe
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
 from planc.source import SourceFile
 from planc.vocab import LogitsFunction, LogitsStep
 from tests.dist.largest_tensor import LargestTensor
+from tests.inventories import save_inventory
 from tests.parity.cases import MODELS, TP2_DP2, TP2_REPLICATE2, Case, make_workspace, plan_text
 from tests.parity.compare import parity
 from tests.parity.reference import Training, train_reference

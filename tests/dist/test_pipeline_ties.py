@@ -19,7 +19,6 @@ from planc.api import check_source
 from planc.graph.graph import Graph
 from planc.graph.op import Op
 from planc.graph.ops import CompareReplicas
-from planc.inventory.load import save_inventory
 from planc.runtime.checkpoint_format.layout import step_directory
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.dispatch import State
@@ -30,6 +29,7 @@ from planc.verify.compare import disagreements, worst_gradient, worst_relative
 from planc.vocab import MeshDim
 from tests.dist.first_steps import run_compared
 from tests.dist.pool import RankError, run_ranks
+from tests.inventories import save_inventory
 from tests.parity import cases
 from tests.parity.cases import NUM_STEPS, SAVE_STEP, Case, plan_text
 from tests.parity.ranks import Record, Task, train_rank

@@ -17,12 +17,12 @@ from planc.estimate.estimate import estimate
 from planc.estimate.layout import layouts
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildModel, FullyShard
-from planc.inventory.load import save_inventory
 from planc.runtime.rehearsal.rehearse import rehearse
 from planc.show.layout import other_dtypes_text
 from planc.source import SourceFile
 from planc.verify.ranks import Record, Task, train_rank
 from tests.dist.pool import RankError, run_ranks, start_server
+from tests.inventories import save_inventory
 from tests.models.architectures import architectures
 from tests.models.independent import digests_of, write_weights
 from tests.models.tiny import tiny_config

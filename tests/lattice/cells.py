@@ -14,9 +14,9 @@ from typing import Any
 
 from planc.api import check_source
 from planc.graph.graph import Graph
-from planc.inventory.load import save_inventory
 from planc.plan.spec import Plan
 from planc.source import SourceFile
+from tests.inventories import save_inventory
 from tests.lattice.covering import covering
 
 SEQUENCE_LENGTH = 32

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from planc.api import check_source
 from planc.graph.graph import Graph
-from planc.inventory.load import save_inventory
 from planc.source import SourceFile
+from tests.inventories import save_inventory
 
 SEQUENCE_LENGTH = 64
 GLOBAL_BATCH = 8
