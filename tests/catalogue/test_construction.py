@@ -53,6 +53,7 @@ def test_shards_of_a_vocabulary_hold_its_rows_and_no_padding(parts: int) -> None
     assert sum(rows for rows, _ in shards) == 257
 
 
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("path", canonical_plans(), ids=lambda path: path.stem)
 def test_the_root_unit_takes_what_no_rule_names(path: Path) -> None:
     found = checked(path)

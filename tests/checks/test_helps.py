@@ -298,6 +298,7 @@ def plan(broken: Broken) -> str:
     return text.replace(f'{broken.model}"', f'{broken.model}"{own}\n  attention = {broken.attention}')
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
 def test_what_a_help_says_mends_the_plan(broken: Broken, base: Path) -> None:
     def check(text: str) -> Checked:

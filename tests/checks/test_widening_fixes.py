@@ -37,6 +37,7 @@ def edited(block: str, written: str) -> str:
     return PLAN.replace(old, new.format(written), 1)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("block", BLOCKS)
 def test_no_safe_fix_drops_a_segment_or_writes_a_wildcard(block: str) -> None:
     wide = []

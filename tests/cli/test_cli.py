@@ -126,6 +126,7 @@ def test_explain_expect_lists_every_fact(terminal: Terminal, plan: Path) -> None
     assert {*facts(bound.plan, bound.inventory), *ESTIMATED} <= listed
 
 
+@pytest.mark.sampled(every=7)
 @pytest.mark.parametrize("path", [*PLANS.glob("*.plan")], ids=lambda path: path.stem)
 def test_resolved_plans_are_formatted(terminal: Terminal, path: Path, tmp_path: Path) -> None:
     assert terminal.run("show", path, "--resolved") == 0

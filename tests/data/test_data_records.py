@@ -77,6 +77,7 @@ def test_parts_that_were_compressed_one_by_one_are_all_read(tmp_path: Path, suff
     assert texts(JsonLinesSource(("a",)), base=tmp_path) == ["one", "tü"]
 
 
+@pytest.mark.sampled(every=4)
 @each_compression
 @pytest.mark.parametrize(
     "source", [JsonLinesSource(("*",)), TextSource(("*",)), ChatSource(("*",), ignore=("n",))]

@@ -141,6 +141,7 @@ def verdict(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> dic
     return found
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_does_what_the_difference_says(
     name: str, runs: dict[str, dict[str, Any]], folder: Path, capsys: pytest.CaptureFixture[str]

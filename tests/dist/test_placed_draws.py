@@ -35,6 +35,7 @@ def odd_boxes(shape: tuple[int, ...], *, count: int) -> Iterator[Box]:
         yield tuple(slice(first, last) for first, last in ends)
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("of", [NORMAL, UNIFORM, TRUNCATED], ids=["normal", "uniform", "truncated"])
 @pytest.mark.parametrize(

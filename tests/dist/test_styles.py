@@ -422,6 +422,7 @@ def test_every_option_of_a_style_has_a_case(style: Style) -> None:
     assert used == set(style.options)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("style", CASES)
 def test_a_style_computes_what_one_process_computes(style: str) -> None:
     for errors in run_ranks(style_errors, 2, style):

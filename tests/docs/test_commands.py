@@ -205,7 +205,7 @@ def is_small(name: str, command: str) -> bool:
     )
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(("name", "command"), examples(), ids=lambda text: text)
 def test_an_example_of_help_runs(
     name: str, command: str, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
@@ -270,6 +270,7 @@ def prose_commands() -> list[str]:
     return sorted(found - names)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("command", [one for one in prose_commands() if one.startswith("planc ")])
 def test_a_command_of_the_prose_runs(command: str, folders: tuple[Path, Path]) -> None:
     folder = folders[is_small(command.split()[1], FILLED.get(command, command))]

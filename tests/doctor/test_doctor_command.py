@@ -170,6 +170,7 @@ def test_the_launch_of_this_process_is_held_against_the_plan(light: Path) -> Non
     assert "error[P301]" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_disk_without_room_is_an_error_at_the_checkpoint_block(tmp_path: Path) -> None:
     text = TINY.replace("models/tiny-llama", "models/llama-3.1-405b").replace("param size: int = 2\n", "")
     text = text.replace("steps = 10", "steps = 100000")

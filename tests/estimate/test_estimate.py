@@ -186,6 +186,7 @@ def test_gradients_of_replicas_travel_over_every_dim_that_the_op_names() -> None
         assert {one.group_size for one in messages} == {2}
 
 
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("path", canonical_plans(), ids=lambda path: path.stem)
 def test_an_estimate_has_every_fact_that_expect_can_name(path: Path) -> None:
     found = check_plan(path)

@@ -72,6 +72,7 @@ def saved_bytes(
     return sum(num_bytes for pointer, num_bytes in storages.items() if pointer not in weights)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("model", ESTIMATED)
 def test_activations_are_what_autograd_saves(model: str, dtype: str, workspace: Path) -> None:

@@ -13,6 +13,7 @@ from tests.plans import canonical_plans
 GOLDENS = Path(__file__).with_name("plans")
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("path", canonical_plans(), ids=lambda path: path.stem)
 def test_estimate_golden(
     path: Path, match_golden: Callable[[Path, str], None], capsys: pytest.CaptureFixture[str]

@@ -12,6 +12,7 @@ from tests.faults.runs import Stage
 pytestmark = pytest.mark.skipif(nfs.COMPILER is None, reason="no C compiler: `cc` makes the driver of NFS")
 
 
+@pytest.mark.slow
 def test_a_run_ends_well_though_files_cant_be_deleted_or_written(stage: Stage, tmp_path: Path) -> None:
     rows = nfs.campaign(tmp_path / "nfs", stage=stage, only=("refused", "held"))
     assert [problem for row in rows for problem in row.problems()] == []

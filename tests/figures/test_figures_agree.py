@@ -37,6 +37,7 @@ def graph_of(path: Path) -> Graph:
     return graph
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("path", CASES)
 def test_all_views_of_a_plan_agree(path: Path, recorder: Recorder) -> None:
     found, views = recorder.known(path, of_graph=graph_of)
@@ -70,6 +71,7 @@ def bytes_of(figures: dict[str, object], prefix: str) -> int:
     return sum(int(str(value)) for name, value in figures.items() if name.startswith(prefix))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("old", "new"), PAIRS)
 def test_a_difference_has_the_figures_of_both_plans(old: str, new: str, recorder: Recorder) -> None:
     paths = [PLANS / f"{name}.plan" for name in (old, new)]

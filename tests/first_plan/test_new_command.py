@@ -182,6 +182,7 @@ def test_a_count_of_zero_is_refused(folder: Path, capsys: pytest.CaptureFixture[
     assert "`0` is not a positive number" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_fit_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chats = ("--for", "chats", "--data", "x.jsonl")
     assert main(["new", "llama-3.1-8b", "--gpus", "1", "--gpu", "a100_40gb", *chats]) == 1

@@ -41,6 +41,7 @@ def test_canonical_plan_is_formatted(path: Path) -> None:
     assert formatted(text) == text
 
 
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("path", canonical_plans(), ids=lambda path: path.stem)
 def test_resolved_plan_is_formatted(path: Path) -> None:
     bound = checked(path).bound

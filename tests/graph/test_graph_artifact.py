@@ -20,6 +20,7 @@ def _dumped(path: Path = QUICKSTART) -> str:
     return dump(found.graph, sources=found.source_digests, overrides=found.overrides, base="../plans")
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("path", canonical_plans(), ids=lambda path: path.stem)
 def test_graph_comes_back_with_its_positions(path: Path) -> None:
     graph = checked(path).graph

@@ -203,6 +203,7 @@ def _of_replicas() -> Graph:
     return graph
 
 
+@pytest.mark.sampled(every=7)
 @pytest.mark.parametrize("path", canonical_plans(), ids=lambda path: path.stem)
 def test_canonical_plans_have_sound_graphs(path: Path) -> None:
     graph = checked(path).graph

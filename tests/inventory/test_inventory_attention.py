@@ -46,6 +46,7 @@ def attentions(folder: Path) -> tuple[Attention, ...]:
     return probe(folder).attentions
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("folder", "extras"),
     [
@@ -126,6 +127,7 @@ def test_a_fact_that_says_nothing_is_refused() -> None:
         loads(text.replace('"fixed_heads":true', '"fixed_heads":false'))
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     ("model_type", "counts"),
     [
@@ -164,6 +166,7 @@ def test_no_counts_are_guessed(model_type: str, tmp_path: Path) -> None:
     assert all(one.fixed_heads and not one.counts for one in inventory.attentions)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("model_type", "changes", "packed"),
     [
@@ -216,6 +219,7 @@ def test_a_model_that_shows_positions_their_labels_is_refused(tmp_path: Path) ->
         probe(tmp_path)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("model_type", "switch"),
     [("llama", "is_causal"), ("gemma2", "use_bidirectional_attention"), ("bert", "is_decoder")],
@@ -237,6 +241,7 @@ def test_a_switch_to_later_tokens_is_refused_with_every_attention(
     assert all("eager" not in (one.help or "") for one in checked.diagnostics)
 
 
+@pytest.mark.slow
 def test_causal_models_change_earlier_logits_by_rounding_only(tmp_path: Path) -> None:
     for model_type in ("qwen3_moe", "deepseek_v3", "mamba"):
         config = tiny_config(model_type, architectures()[model_type])

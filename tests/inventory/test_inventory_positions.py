@@ -33,6 +33,7 @@ def write(folder: Path, *, model_type: str, **fields: object) -> Path:
     return folder
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("model_type", HALVES)
 def test_decoders_that_number_their_tokens_are_found(model_type: str, tmp_path: Path) -> None:
     assert probe(write(tmp_path, model_type=model_type)).positions == COUNTED
@@ -48,6 +49,7 @@ def test_positions_that_start_behind_the_padding_are_found(
     assert found == Positions(first=padding_id + 1, uncounted_token=padding_id)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("model_type", ["bert", "electra", "llama", "gpt2", "opt", "phi3", "gemma3_text"])
 def test_ordinary_positions_are_found(model_type: str, tmp_path: Path) -> None:
     if model_type not in ("bert", "electra"):
@@ -123,7 +125,7 @@ def test_what_was_found_is_saved(positions: Positions, models: Path) -> None:
     assert loads(dumps(inventory)) == inventory
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("model_type", [*HALVES, *OFFSET])
 def test_the_model_itself_takes_the_positions_that_were_found(model_type: str, tmp_path: Path) -> None:
     """With real weights: given those, it computes what it computes by itself; given others, only one that

@@ -126,6 +126,7 @@ def test_a_rank_that_ends_without_a_word_is_named(plan: Path, tmp_path: Path) ->
     assert json.loads((tmp_path / "status.json").read_text())["exit_code"] == 6
 
 
+@pytest.mark.slow
 def test_a_crash_shows_the_stacks_of_its_rank(plan: Path, tmp_path: Path) -> None:
     with launched(plan, tmp_path, fault="crash 1 2 forward", launcher="torchrun") as torchrun:
         _, stderr = torchrun.communicate(timeout=WAIT_SECONDS)
@@ -158,6 +159,7 @@ def test_ranks_that_may_be_on_several_machines_meet_in_the_store(plan: Path, tmp
     assert is_within(seconds, IN_TIME_SECONDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["forward", "pipeline.receive"])
 def test_a_stopped_stage_is_named(op: str, staged: Path, tmp_path: Path) -> None:
     with launched(staged, tmp_path, fault=f"stop 1 2 {op}", launcher="mpirun") as rank_0:
@@ -168,6 +170,7 @@ def test_a_stopped_stage_is_named(op: str, staged: Path, tmp_path: Path) -> None
     assert json.loads((tmp_path / "status.json").read_text())["exit_code"] == 6
 
 
+@pytest.mark.slow
 def test_a_stage_that_ends_without_a_word_is_named(staged: Path, tmp_path: Path) -> None:
     with launched(staged, tmp_path, fault="exit 1 2 backward", launcher="torchrun") as torchrun:
         text, seconds = report(torchrun)

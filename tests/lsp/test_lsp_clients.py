@@ -72,6 +72,7 @@ def test_an_editor_that_takes_commands_only_gets_no_actions(old: Editor) -> None
     assert old.fixes(QUICKSTART, SLIP.splitlines().index("  wieghts = random")) == []
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "of_text",
     [

@@ -67,6 +67,7 @@ def without_rule(draft: Draft, pattern: str) -> Draft:
     return draft.edit("tensor_parallel", lambda block: block.with_rule(index))
 
 
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("path", drafted_plans(), ids=lambda path: path.stem)
 def test_a_draft_means_what_it_was_read_from(path: Path, workshop: Workshop) -> None:
     checked = check_plan(path)
@@ -90,6 +91,7 @@ def test_every_base_is_accepted_by_check(workshop: Workshop, starts: Sequence[Ba
     assert errors == {}
 
 
+@pytest.mark.slow
 def test_a_base_trains_as_one_process(workshop: Workshop, tp2: Base) -> None:
     result = result_of(workshop, tp2, tp2.draft)
     assert (result.status, result.detail, result.promises) == ("equal", "", ())

@@ -45,6 +45,7 @@ def _places(value: Any) -> Iterator[Any]:
     yield _MARK
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("hostile", HOSTILE)
 @pytest.mark.parametrize("name", ["metrics.jsonl", "status.json", "logs/rank-0.jsonl"])
 def test_a_page_of_a_run_with_a_hostile_value(

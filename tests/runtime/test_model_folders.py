@@ -204,7 +204,7 @@ class Writer:
         return {name: torch.full_like(tensor, 0.5) for name, tensor in self.tensors.items()}
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("model_type", MODELS)
 def test_a_directory_is_read_as_transformers_reads_it_or_refused(
@@ -244,6 +244,7 @@ def _bare(name: str, part: str) -> str:
     return ".".join(name.replace(part, "").split("."))
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("part", WRAPPERS)
 @pytest.mark.parametrize("model_type", ["llama", "gpt2", "qwen3_moe"])
 def test_a_wrapper_in_the_names_is_named_and_the_help_reads_them(

@@ -33,7 +33,7 @@ def _expected(found: Checked) -> list[tuple[str, str, float]]:
     return [(one.subject, one.operator, one.value) for one in found.plan.expectations]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=7)
 @pytest.mark.parametrize("path", canonical_plans(), ids=lambda path: path.stem)
 def test_canonical_plan_means_the_same(path: Path) -> None:
     found = checked(path)
