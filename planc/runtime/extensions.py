@@ -108,5 +108,12 @@ def _module(file: str, text: str, path: str) -> types.ModuleType:
         raise
     except BaseException as error:
         del sys.modules[module.__name__]
-        raise RunError(f"running {file} fails: {fault_of(error, file=file)}") from error
+        raise RunError(f"running {file} fails: {fault_of(error, file=file)}", help=_help(error)) from error
     return module
+
+
+def _help(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        package = error.name.partition(".")[0]
+        return f"install `{package}` in the environment that planc runs in, here and on the run's machines"
+    return "mend that line: the file must run by itself before the plan can use what it registers"
