@@ -13,7 +13,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from planc.graph.ops import CompileModules
 from planc.runtime.rehearsal.private import (
@@ -21,6 +22,7 @@ from planc.runtime.rehearsal.private import (
     aot_autograd,
     disable_current_modes,
     inductor_decompositions,
+    is_in_backward,
     min_cut_partition,
     partitioner_ops,
 )
@@ -59,18 +61,24 @@ class NameOnlyCompiler:
     def compiled(self, function: Callable[..., Any], *, op: CompileModules) -> Callable[..., Any]:
         """The function as inductor would run it."""
         inner = torch.compile(function, backend=self._backend, fullgraph=op.fullgraph, dynamic=op.dynamic)
-        is_traced = False
+        traced: set[bool] = set()
 
         def run(*arguments: Any, **keywords: Any) -> Any:
-            nonlocal is_traced
-            if not is_traced:
-                # Dynamo traces nothing under the modes that follow a step's tensors.
-                is_traced = True
-                with disable_current_modes(), self._fake_mode:
+            # Backward recomputes what was offloaded from other tensors, for which dynamo traces again.
+            is_recomputing = is_in_backward()
+            if is_recomputing not in traced:
+                traced.add(is_recomputing)
+                # It traces nothing under the modes that follow a step's tensors, and those who count what is
+                # saved count this run too, unless it saves for itself.
+                with disable_current_modes(), self._fake_mode, saved_tensors_hooks(_same, _same):
                     inner(*arguments, **keywords)
             return inner(*arguments, **keywords)
 
         return run
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _interpreted(graph: fx.GraphModule, _: Any, *, away: Away) -> Callable[[list[Any]], Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
+import torch
 import torch._subclasses.fake_impls as fake_impls
 import torch.distributed.tensor._redistribute as dtensor_redistribute
 import torch.distributed.tensor._sharding_prop as dtensor_sharding_prop
@@ -37,6 +38,11 @@ min_cut_partition: Final[Any] = functools.partial(min_cut_rematerialization_part
 partitioner_ops: Final[Any] = get_default_op_list
 
 
+def is_in_backward() -> bool:
+    """Whether autograd calls this, as it does what backward recomputes."""
+    return torch._C._current_graph_task_id() != -1
+
+
 def inductor_decompositions() -> Any:
     """The ops that inductor takes apart. Imports inductor, which takes a second."""
     from torch._inductor.decomposition import select_decomp_table
@@ -55,6 +61,7 @@ __all__ = [
     "disable_current_modes",
     "fake_implementations",
     "inductor_decompositions",
+    "is_in_backward",
     "min_cut_partition",
     "partitioner_ops",
 ]
