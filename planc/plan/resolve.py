@@ -147,7 +147,9 @@ def _block(block: ast.Block, shape: Shape, resolver: Resolver, *, path: str) -> 
                     written.values[name.text] = (value, span, steps)
             case ast.Rule() if shape.actions is not None:
                 written.rules.append(statement)
-            case ast.Block(kind=name) if shape.nested and name.text not in {*BLOCKS, *names}:
+            case ast.Block(kind=name) if name.text in shape.nested or (
+                shape.nested and name.text not in {*BLOCKS, *names}
+            ):
                 _nested(statement, shape, written, resolver, path=path)
             case ast.Directive(name) if name.text in written.directives:
                 first = Label(written.directives[name.text].span, "first given here")
