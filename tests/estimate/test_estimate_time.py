@@ -190,7 +190,8 @@ def test_a_slower_network_takes_longer() -> None:
 def test_what_compute_hides_is_not_in_the_step() -> None:
     found = expected_on(H100)
     parts = found.compute_seconds + found.exposed_seconds + found.optimizer_seconds
-    assert found.hidden_seconds > 0 and found.step_seconds == parts + found.replicas_seconds
+    assert found.hidden_seconds > 0
+    assert found.step_seconds == pytest.approx(parts + found.replicas_seconds, rel=1e-12)
 
 
 def test_a_compiled_layer_moves_fewer_bytes() -> None:

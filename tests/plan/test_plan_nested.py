@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planc.plan.blocks import BLOCKS, setting_paths
-from planc.plan.checkpoint import ExportTime, HfExport
+from planc.plan.checkpoint import ExportedWeights, ExportTime, HfExport
 from planc.plan.spec import Plan
 from planc.show.origin import chain
 from planc.vocab import DType
@@ -14,7 +14,8 @@ from tests.plan.resolving import edited, fault, faults, resolved, setting
 
 LAST = "  resume = latest\n"
 ADAPTER_TOO = "did you mean `checkpoint.export.hf.when` or `checkpoint.export.adapter.when`?"
-WRITTEN = HfExport(ExportTime.END, DType.BFLOAT16, merged=False)
+TRAINED = ExportedWeights.TRAINED
+WRITTEN = HfExport(ExportTime.END, DType.BFLOAT16, merged=False, weights=TRAINED)
 EXPORT = 'checkpoint {\n  export "hf" {\n    dtype = float16\n  }\n}\n'
 
 
@@ -34,8 +35,14 @@ def exports(plan: Plan) -> dict[str, HfExport]:
         ("", {}),
         ('  export "hf" { when = end, dtype = bfloat16 }', {"hf": WRITTEN}),
         ('  export "hf" {\n    dtype = bfloat16\n    when = end\n  }', {"hf": WRITTEN}),
-        ('  export "hf" { }', {"hf": HfExport(ExportTime.END, None, merged=False)}),
-        ('  export "hf" { dtype = none }', {"hf": HfExport(ExportTime.END, None, merged=False)}),
+        (
+            '  export "hf" { }',
+            {"hf": HfExport(ExportTime.END, None, merged=False, weights=TRAINED)},
+        ),
+        (
+            '  export "hf" { dtype = none }',
+            {"hf": HfExport(ExportTime.END, None, merged=False, weights=TRAINED)},
+        ),
     ],
 )
 def test_a_nested_block_becomes_its_record(text: str, expected: dict[str, HfExport]) -> None:
@@ -97,7 +104,9 @@ def test_every_setting_of_a_nested_block_has_a_path() -> None:
         "checkpoint.export.hf.when",
         "checkpoint.export.hf.dtype",
         "checkpoint.export.hf.merged",
+        "checkpoint.export.hf.weights",
         "checkpoint.export.adapter.when",
+        "checkpoint.export.adapter.weights",
         *(f"logging.tracker.wandb.{name}" for name in ("project", "mode", "entity", "name")),
     ]
     assert BLOCKS["checkpoint"].names[0] in {path.rpartition(".")[2] for path in setting_paths()}
@@ -113,7 +122,7 @@ def test_the_command_line_sets_what_a_nested_block_says() -> None:
 
 def test_the_command_line_adds_a_nested_block_as_it_does_a_block() -> None:
     plan = resolved(edited(), overrides=(setting("checkpoint.export.hf.when=end"),))
-    assert exports(plan) == {"hf": HfExport(ExportTime.END, None, merged=False)}
+    assert exports(plan) == {"hf": HfExport(ExportTime.END, None, merged=False, weights=TRAINED)}
     assert chain(plan.origins["checkpoint.export.hf.dtype"]) == ("default",)
 
 
@@ -122,8 +131,11 @@ def test_the_command_line_adds_a_nested_block_as_it_does_a_block() -> None:
     [
         ("checkpoint.export.hf.dtyp=float16", "did you mean `checkpoint.export.hf.dtype`?"),
         ("export.hf.when=end", ADAPTER_TOO),
-        ("checkpoint.export.hf=end", "use a setting of `checkpoint.export.hf`: `when`, `dtype` or `merged`"),
-        ("checkpoint.export=end", "`hf.when`, `hf.dtype`, `hf.merged` or `adapter.when`"),
+        (
+            "checkpoint.export.hf=end",
+            "use a setting of `checkpoint.export.hf`: `when`, `dtype`, `merged` or `weights`",
+        ),
+        ("checkpoint.export=end", "`hf.weights`, `adapter.when` or `adapter.weights`"),
         ("checkpoint.export.onnx.when=end", ADAPTER_TOO),
     ],
 )
@@ -143,7 +155,7 @@ def test_a_base_gives_a_nested_block() -> None:
 
 def test_nested_blocks_of_one_label_merge() -> None:
     plan = linking.plan_of(extended('checkpoint {\n  export "hf" {\n    when = end\n  }\n}\n'))
-    assert exports(plan) == {"hf": HfExport(ExportTime.END, DType.FLOAT16, merged=False)}
+    assert exports(plan) == {"hf": HfExport(ExportTime.END, DType.FLOAT16, merged=False, weights=TRAINED)}
     assert chain(plan.origins["checkpoint.export.hf.dtype"]) == ("base.plan:22",)
 
 

@@ -206,7 +206,7 @@ VALUES = (
     edit("26 tp = -1", TP, "  tp = -1", "P206"),
     edit("27 tp = 2.0", TP, "  tp = 2.0", "P205", help="write `2`"),
     edit("28 5,000 digits", TP, f"  tp = {'9' * 5000}", "P107"),
-    edit("29 2**63 as written", TP, "  tp = 2**63", "P101"),
+    edit("29 2**63 as written", TP, "  tp = 2**63", "P102"),
     edit("29 2**63 as a number", TP, "  tp = 9223372036854775808", "P206"),
     edit("30 lr = nan", LR, "adamw(lr = nan", "P205", help="`lr = 3e-4`", label="found `nan`"),
     edit("31 lr = 1e999", LR, "adamw(lr = 1e999", "P206"),
