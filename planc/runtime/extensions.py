@@ -116,4 +116,4 @@ def _help(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         package = error.name.partition(".")[0]
         return f"install `{package}` in the environment that planc runs in, here and on the run's machines"
-    return "mend that line: the file must run by itself before the plan can use what it registers"
+    return "fix that line: the file must run by itself before the plan can use what it registers"
