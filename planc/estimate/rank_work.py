@@ -138,7 +138,7 @@ class RankWork:
 
     @property
     def has_loss_terms(self) -> bool:
-        """Whether cross entropy has other terms, which one function computes."""
+        """True if cross entropy has other terms, which one function computes."""
         return any(isinstance(op, BuildLoss) for op in self.graph.setup)
 
     @property

@@ -32,7 +32,7 @@ class CrossEntropy:
 
     @property
     def has_terms(self) -> bool:
-        """Whether it is more than the negative log-likelihood."""
+        """True if a term is added to the negative log-likelihood."""
         return self.label_smoothing > 0 or self.z_loss > 0
 
 

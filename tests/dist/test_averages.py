@@ -19,9 +19,8 @@ from planc.runtime.interpreter import Position
 from planc.runtime.torch.checkpoint.chunks import ChunkReader
 from planc.runtime.torch.state import Update, Verdict, Weights
 from planc.runtime.torch.training.averages import build_averages, take_averages, update_averages
-from tests.dist.pool import run_ranks
-from tests.parity.cases import NUM_STEPS, PP2_DP2, SAVE_STEP, TP2_DP2, Case, compile_case, make_workspace
-from tests.parity.ranks import Record, Task, train_rank
+from tests.dist.saving import train_saving
+from tests.parity.cases import NUM_STEPS, PP2_DP2, SAVE_STEP, TP2_DP2, Case, make_workspace
 
 DECAY = 0.9
 KEEPS = (f"train.ema_decay={DECAY}", "checkpoint.save_every=1 steps", "checkpoint.export.hf.weights=ema")
@@ -70,12 +69,6 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_workspace(tmp_path_factory.mktemp("averages") / "workspace")
 
 
-def train(case: Case, *, workspace: Path, folder: Path) -> Record:
-    task = Task(compile_case(case, workspace=workspace, saves=True), workspace, folder)
-    records: list[Record] = run_ranks(train_rank, case.world_size, task, init=False)
-    return records[0]
-
-
 def saved(folder: Path, *, step: int) -> Mapping[str, Tensor]:
     directory = step_directory(folder / "checkpoints", step=step)
     manifest = read_manifest(directory)
@@ -89,12 +82,12 @@ def test_averages_follow_the_weights_of_each_step_and_resume_on_another_mesh(
     saver: Case, resumer: Case, workspace: Path, tmp_path: Path
 ) -> None:
     whole, copy = tmp_path / "whole", tmp_path / "copy"
-    train(saver, workspace=workspace, folder=whole)
+    train_saving(saver, workspace=workspace, run_folder=whole)
     shutil.copytree(
         step_directory(whole / "checkpoints", step=SAVE_STEP),
         step_directory(copy / "checkpoints", step=SAVE_STEP),
     )
-    assert train(resumer, workspace=workspace, folder=copy).first_step == SAVE_STEP + 1
+    assert train_saving(resumer, workspace=workspace, run_folder=copy).first_step == SAVE_STEP + 1
     for folder, first in ((whole, 2), (copy, SAVE_STEP + 1)):
         before = saved(folder, step=first - 1)
         averages = {name: tensor for name, tensor in before.items() if name.startswith("ema.")}
@@ -113,10 +106,10 @@ def test_averages_follow_the_weights_of_each_step_and_resume_on_another_mesh(
 @pytest.mark.slow
 def test_averages_begin_at_the_weights_of_a_checkpoint_without_them(workspace: Path, tmp_path: Path) -> None:
     plain = replace(ONE, settings=("checkpoint.save_every=1 steps",))
-    train(plain, workspace=workspace, folder=tmp_path / "plain")
+    train_saving(plain, workspace=workspace, run_folder=tmp_path / "plain")
     copied = step_directory(tmp_path / "run" / "checkpoints", step=SAVE_STEP)
     shutil.copytree(step_directory(tmp_path / "plain" / "checkpoints", step=SAVE_STEP), copied)
-    train(TP, workspace=workspace, folder=tmp_path / "run")
+    train_saving(TP, workspace=workspace, run_folder=tmp_path / "run")
     start, first = (saved(tmp_path / "run", step=step) for step in (SAVE_STEP, SAVE_STEP + 1))
     assert not any(name.startswith("ema.") for name in start)
     averages = [name for name in first if name.startswith("ema.")]
@@ -129,5 +122,5 @@ def test_averages_begin_at_the_weights_of_a_checkpoint_without_them(workspace: P
         step_directory(tmp_path / "run" / "checkpoints", step=NUM_STEPS - 1),
         step_directory(tmp_path / "dropped" / "checkpoints", step=NUM_STEPS - 1),
     )
-    assert train(plain, workspace=workspace, folder=tmp_path / "dropped").first_step == NUM_STEPS
+    assert train_saving(plain, workspace=workspace, run_folder=tmp_path / "dropped").first_step == NUM_STEPS
     assert not any(name.startswith("ema.") for name in saved(tmp_path / "dropped", step=NUM_STEPS))

@@ -11,10 +11,9 @@ import torch
 
 from planc.runtime.checkpoint_format.layout import step_directory
 from planc.runtime.checkpoint_format.verify import read_manifest
-from tests.dist.pool import run_ranks
+from tests.dist.saving import train_saving
 from tests.faults.power import file_digests
-from tests.parity.cases import NUM_STEPS, PP2_DP2, SAVE_STEP, TP2_DP2, Case, compile_case, make_workspace
-from tests.parity.ranks import Record, Task, train_rank
+from tests.parity.cases import NUM_STEPS, PP2_DP2, SAVE_STEP, TP2_DP2, Case, make_workspace
 
 ONE = Case("1")
 TP = Case("TP2·DP2", mesh=TP2_DP2)
@@ -26,25 +25,21 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_workspace(tmp_path_factory.mktemp("branching") / "workspace")
 
 
-def train(case: Case, *, workspace: Path, folder: Path) -> Record:
-    task = Task(compile_case(case, workspace=workspace, saves=True), workspace, folder)
-    records: list[Record] = run_ranks(train_rank, case.world_size, task, init=False)
-    return records[0]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("saver", "brancher"), [(ONE, TP), (TP, PP), (PP, ONE)])
 def test_a_branch_on_another_mesh_is_a_resume_there(
     saver: Case, brancher: Case, workspace: Path, tmp_path: Path
 ) -> None:
     first, copy = tmp_path / "first", tmp_path / "copy"
-    train(saver, workspace=workspace, folder=first)
+    train_saving(saver, workspace=workspace, run_folder=first)
     source = step_directory(first / "checkpoints", step=SAVE_STEP)
     before = file_digests(source)
     shutil.copytree(source, step_directory(copy / "checkpoints", step=SAVE_STEP))
-    resumed = train(brancher, workspace=workspace, folder=copy)
+    resumed = train_saving(brancher, workspace=workspace, run_folder=copy)
     settings = (*brancher.settings, f'checkpoint.resume="{source}"')
-    branched = train(replace(brancher, settings=settings), workspace=workspace, folder=tmp_path / "branch")
+    branched = train_saving(
+        replace(brancher, settings=settings), workspace=workspace, run_folder=tmp_path / "branch"
+    )
     assert file_digests(source) == before
     assert branched.first_step == resumed.first_step == SAVE_STEP + 1
     assert [one.loss for one in branched.metrics] == [one.loss for one in resumed.metrics]

@@ -22,6 +22,7 @@ from planc.runtime.checkpoint_format.records import seal
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.files.run_files import KEPT_PLANS
 from tests.dist.pool import run_ranks
+from tests.dist.saving import train_saving
 from tests.hub.model_repository import REPOSITORY, REVISION, put_into_cache
 from tests.parity.cases import NUM_STEPS, SAVE_STEP, TP2_DP2, Case, compile_case, make_workspace
 from tests.parity.ranks import Record, Task, train_rank
@@ -39,16 +40,10 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_workspace(tmp_path_factory.mktemp("export") / "workspace")
 
 
-def train(case: Case, *, workspace: Path, run_folder: Path) -> Record:
-    """Rank 0's record of a run to the end, with checkpoints."""
-    task = Task(compile_case(case, workspace=workspace, saves=True), workspace, run_folder)
-    return run_ranks(train_rank, case.world_size, task, init=False)[0]
-
-
 @pytest.fixture(scope="module")
 def tied_run(workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Record]:
     folder = tmp_path_factory.mktemp("tied")
-    return folder, train(TIED, workspace=workspace, run_folder=folder)
+    return folder, train_saving(TIED, workspace=workspace, run_folder=folder)
 
 
 def loaded(folder: Path) -> PreTrainedModel:
@@ -82,7 +77,7 @@ def export(checkpoint: Path, *, model: Path, output: Path, options: tuple[str, .
 def test_a_meshs_checkpoint_has_the_logits_of_the_trained_weights(
     case: Case, workspace: Path, tmp_path: Path
 ) -> None:
-    record = train(case, workspace=workspace, run_folder=tmp_path)
+    record = train_saving(case, workspace=workspace, run_folder=tmp_path)
     assert export(tmp_path, model=workspace / case.model, output=tmp_path / "hf") == CLEAN
     assert same_logits(loaded(tmp_path / "hf"), trained(record, workspace=workspace, model=case.model))
     with safe_open(tmp_path / "hf/model.safetensors", framework="pt") as file:
@@ -239,7 +234,7 @@ def test_adapters_that_are_not_what_was_trained_are_not_exported_alone(
     if trains == "more":
         run, said = tmp_path / "run", "the run also trained model.norm.weight"
         more = f'{ADAPTER}}}\nfreeze {{\n  "model.norm" -> trained\n'
-        train(Case("1", adapter=more), workspace=workspace, run_folder=run)
+        train_saving(Case("1", adapter=more), workspace=workspace, run_folder=run)
     assert main(["checkpoint", "export", str(run), "--adapter", str(tmp_path / "adapter")]) == COULD_NOT_RUN
     assert said in capsys.readouterr().err
     assert not (tmp_path / "adapter").exists()

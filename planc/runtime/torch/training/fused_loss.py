@@ -32,7 +32,7 @@ class FusedLoss:
         self, logits: Tensor, labels: Tensor, *, group: ProcessGroup | None = None, vocab_size: int
     ) -> Tensor:
         """`group` has the ranks among which the vocabulary is sharded, in parts as DTensor's."""
-        first = 0 if group is None else dist.get_rank(group) * -(-vocab_size // dist.get_world_size(group))
+        first = first_row(group, vocab_size)
         # Labels of other ranks are outside of this part, and so are ignored ones.
         rows = (labels - first) if first else labels
         losses: Tensor = _Loss.apply(logits, labels, rows, group, *self._kernels)  # type: ignore[no-untyped-call]
@@ -63,6 +63,11 @@ class _Loss(torch.autograd.Function):
     def backward(ctx: Any, above: Tensor) -> Any:
         logits, *others = ctx.saved_tensors
         return ctx.kernel(logits.detach(), *others, above), None, None, None, None, None
+
+
+def first_row(group: ProcessGroup | None, vocab_size: int) -> int:
+    """The first row of this rank's part of a vocabulary, in parts as DTensor's."""
+    return 0 if group is None else dist.get_rank(group) * -(-vocab_size // dist.get_world_size(group))
 
 
 def over_ranks(log_sums: Tensor, of_rows: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:

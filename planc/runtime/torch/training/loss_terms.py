@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
@@ -19,7 +18,7 @@ from planc.graph.ops import BuildLoss
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.torch.extensions.loss import OwnLoss
 from planc.runtime.torch.run import Run
-from planc.runtime.torch.training.fused_loss import over_ranks
+from planc.runtime.torch.training.fused_loss import first_row, over_ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +35,8 @@ class LossWithTerms(OwnLoss):
 
         `group` has the ranks among which the vocabulary is sharded, in parts as DTensor's.
         """
-        first = 0 if group is None else dist.get_rank(group) * -(-vocab_size // dist.get_world_size(group))
-        given = (labels, labels - first, group, self.label_smoothing, vocab_size, self.z_loss)
+        rows = labels - first_row(group, vocab_size)
+        given = (labels, rows, group, self.label_smoothing, vocab_size, self.z_loss)
         losses: Tensor = _Loss.apply(logits, *given)  # type: ignore[no-untyped-call]
         return losses
 
