@@ -93,9 +93,9 @@ def test_a_rows_command_ends_as_the_row_says(command: str, folder: Path) -> None
 def test_a_rows_run_ends_as_the_row_says(command: str, folder: Path) -> None:
     if " RUN" in command and not (folder / "RUN").exists():
         saving = "torchrun --standalone --nproc-per-node 4 -m planc.run plans/quickstart.plan --run-dir RUN"
-        printed, code = run(f"{saving} --set train.steps=2", folder)
+        printed, code = run(f"{saving} --set train.steps=12", folder)
         assert code == 0, printed[-2000:]
-    steps = "" if " RUN" in command or command.startswith("planc verify") else " --set train.steps=2"
+    steps = "" if " RUN" in command or command.startswith("planc verify") else " --set train.steps=12"
     printed, code = run(f"{command}{steps}", folder)
     assert code == REFUSALS.get(command, 0), printed[-2000:]
 

@@ -200,7 +200,7 @@ def is_small(name: str, command: str) -> bool:
     )
     return (
         trains
-        or (name in ("diff", "report") and "runs/" in command)
+        or (name in ("diff", "report") and " runs" in command)
         or any(word in command for word in _SMALL)
     )
 
