@@ -6,7 +6,7 @@ until their unit is reduced: FSDP2 copies them into one tensor of the reduce dty
 unit is (torch's _fsdp_param_group.py, post_backward). The operations are transformers' and autograd's:
 
     linear                the gradient of its output, of its weight and of its input; where several read the
-                          same input, one sum and the newest term
+                          same input, one sum and the newest term; the weight, if it is stored in 4 bits
     activation function   as many bytes an element as the inventory has measured
     a gate times a value  the gradients of the product and of both factors
     attention             the gradients of its output, queries, keys and values
@@ -50,6 +50,8 @@ from planc.record import record
 from planc.vocab import ancestors, outwards, parent_of
 
 _FLOAT32_BYTES = 4
+_UNPACKED_BYTES = 6
+"""Bytes of an element of a quantized weight while it is computed."""
 _Input = tuple[str, tuple[str, ...]]
 """The key of linear layers that read the same tensor: their parent and their sources."""
 
@@ -237,6 +239,10 @@ class _Walk:
         gradient = 0 if is_deferred else self._gradient(module)
         inputs = (1 if siblings not in self._entered else 2) * (module.fqn in self._work.flow.inputs)
         self._entered.add(siblings)
+        if (layout := self._work.layout(f"{module.fqn}.weight")) is not None and layout.block:
+            # Its codes become indices of two bytes and values of four, and these the weight.
+            yield self._now(outputs + max(0, inputs - 1) * token * columns + _UNPACKED_BYTES * rows * columns)
+            gradient = self._element * rows * columns
         yield self._now(outputs + gradient + inputs * token * columns)
         if is_deferred:
             self._live += output_bytes(self._work, module)

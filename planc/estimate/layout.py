@@ -41,6 +41,8 @@ class ParameterLayout:
     local_shape: Shape
     last_shape: Shape
     dtype: DType
+    block: tuple[int, int] | None = None
+    """The elements and the bytes of each block, of a weight that is stored in 4 bits."""
     is_frozen: bool = False
     """Whether it is not trained, by the plan or by the model's own code."""
     has_gradient: bool = True
@@ -48,11 +50,24 @@ class ParameterLayout:
     @property
     def local_bytes(self) -> int:
         """Bytes on rank 0, which holds the most: chunks shrink towards the last rank."""
-        return prod(self.local_shape) * self.dtype.size_bytes
+        return self._bytes(self.local_shape)
 
     @property
     def total_bytes(self) -> int:
-        return prod(self.shape) * self.dtype.size_bytes
+        return self._bytes(self.shape)
+
+    def _bytes(self, shape: Shape) -> int:
+        num_elements, num_bytes = self.block or (1, self.dtype.size_bytes)
+        return prod(shape) // num_elements * num_bytes
+
+    def num_gathered(self, dtype: DType) -> int:
+        """The elements of this dtype in which FSDP gathers rank 0's shard: bytes of blocks are not cast."""
+        return -(-self.local_bytes // dtype.size_bytes) if self.block else prod(self.local_shape)
+
+    @property
+    def stored_as(self) -> str:
+        """The dtype, or the format of blocks."""
+        return "nf4" if self.block else str(self.dtype)
 
 
 @record
@@ -79,7 +94,9 @@ def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
     divisions, of_others = _divisions(graph, inventory)
     build = next(op for op in graph.setup if isinstance(op, BuildModel))
     frozen = frozenset(graph.frozen)
-    others = build.other_dtypes
+    others, quantized = build.other_dtypes, graph.quantized
+    size = (quantized.block, quantized.block_bytes) if quantized else None
+    blocks = dict.fromkeys(quantized.parameters if quantized else (), size)
     # Layers repeat, so most parameters have the layout of an earlier one.
     alike: dict[object, ParameterLayout] = {}
     parameters = []
@@ -95,6 +112,7 @@ def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
                 alike[key],
                 fqn=fqn,
                 module=module.fqn,
+                block=blocks.get(fqn),
                 is_frozen=is_frozen,
                 has_gradient=not is_frozen and parameter.name not in module.unreached,
             )

@@ -13,7 +13,6 @@ from planc.estimate.result import Amount
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildAverages
 from planc.optimizers.optimizer import STEP_BYTES, OptimizerKind
-from planc.vocab import DType
 
 ON_HOST = ", in host memory"
 
@@ -54,9 +53,9 @@ def _averages(work: RankWork, place: str) -> Iterator[Amount]:
 
 
 def _stored(name: str, layouts: Mapping[str, ParameterLayout], place: str) -> Amount:
-    elements: Counter[DType] = Counter()
+    elements: Counter[str] = Counter()
     for layout in layouts.values():
-        elements[layout.dtype] += prod(layout.local_shape)
+        elements[layout.stored_as] += prod(layout.local_shape)
     terms = (f"{number:_} elements x {dtype}" for dtype, number in elements.items())
     stored = sum(layout.local_bytes for layout in layouts.values())
     return Amount(name, stored, True, " + ".join(terms) + place, "local shapes")

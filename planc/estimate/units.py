@@ -76,7 +76,7 @@ def units(work: RankWork) -> tuple[Unit, ...]:
         Unit(
             modules=group,
             num_gradients=sum(prod(one.tp_shape) for one in parameters[group] if one.has_gradient),
-            num_local=sum(prod(one.local_shape) for one in parameters[group]),
+            num_local=_num_local(op, parameters[group]),
             num_reduced=sum(prod(one.local_shape) for one in parameters[group] if one.has_gradient),
             num_deferred=sum(prod(one.local_shape) for one in parameters[group] if _is_deferred(work, one)),
             parts=prod(work.graph.size(mesh_dim) for mesh_dim in op.shard_over),
@@ -106,6 +106,11 @@ def _groups(work: RankWork) -> Iterator[tuple[FullyShard, tuple[str, ...]]]:
             for group in op.groups:
                 if own := tuple(name for name in group if work.inventory.get(name) is not None):
                     yield op, own
+
+
+def _num_local(op: FullyShard, held: list[ParameterLayout]) -> int:
+    dtype = _compute_dtype(op, held)
+    return sum(layout.num_gathered(dtype) for layout in held)
 
 
 def _compute_dtype(op: FullyShard, held: list[ParameterLayout]) -> DType:

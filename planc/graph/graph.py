@@ -10,7 +10,15 @@ from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from planc.graph.op import Op
-from planc.graph.ops import OPS, Accumulate, AttachAdapters, FreezeParameters, InitMesh, ShardExperts
+from planc.graph.ops import (
+    OPS,
+    Accumulate,
+    AttachAdapters,
+    FreezeParameters,
+    InitMesh,
+    QuantizeBase,
+    ShardExperts,
+)
 from planc.pipelining.order_text import order_text
 from planc.pipelining.orders import Action
 from planc.record import record
@@ -74,6 +82,11 @@ class Graph:
     def adapters(self) -> AttachAdapters | None:
         """The op that adds adapters to layers."""
         return next((op for op in self.setup if isinstance(op, AttachAdapters)), None)
+
+    @property
+    def quantized(self) -> QuantizeBase | None:
+        """The op that stores weights in 4 bits."""
+        return next((op for op in self.setup if isinstance(op, QuantizeBase)), None)
 
     @property
     def frozen(self) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ from planc.graph.ops import (
     MaterialiseWeights,
     MicroOp,
     PrefetchUnits,
+    QuantizeBase,
     ReduceMetrics,
     ShardContext,
     StepOptimizer,
@@ -77,6 +78,7 @@ from planc.plan.checkpoint import AdapterExport, CheckpointSpec, ExportedWeights
 from planc.plan.facts import gradient_accumulation
 from planc.plan.loss_chunks import num_chunks, vocab_over
 from planc.plan.optimizer import OwnSchedule
+from planc.plan.quantized import NF4_BLOCK
 from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
 from planc.vocab import TOKEN_DIMS, DType, GroupDim, MeshDim, of_experts
@@ -176,6 +178,8 @@ def _trained(bound: BoundPlan) -> Iterator[AnyOp]:
     if bound.frozen:
         place = "freeze" if plan.freeze else "adapter" if plan.adapter else "model.hf"
         yield FreezeParameters(parameters=tuple(bound.frozen), span=plan.span(place))
+    if bound.quantized:
+        yield QuantizeBase(modules=tuple(bound.quantized), block=NF4_BLOCK, span=plan.span("adapter.base"))
 
 
 def _attention(bound: BoundPlan) -> AttachAttention:

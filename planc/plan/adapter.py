@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from planc.plan.actions import Frozen, Trained
 from planc.plan.pattern import PatternRule
-from planc.plan.scalars import Bool, Float, Int, Path
+from planc.plan.scalars import Bool, Choice, Float, Int, Path
 from planc.plan.types import Optional, Variant, key
 from planc.record import record
 from planc.source import Span
@@ -26,6 +28,11 @@ class Lora:
 
 
 ADAPTERS = {"lora": Lora}
+
+
+class AdaptedBase(StrEnum):
+    MODEL = "model"
+    NF4 = "nf4"
 
 
 @record
@@ -58,4 +65,10 @@ class AdapterSpec:
         default=None,
         doc="directory of peft adapters to train further; none draws new ones",
         example='"runs/first/export/adapter"',
+    )
+    base: AdaptedBase = key(
+        Choice(AdaptedBase),
+        default=AdaptedBase.MODEL,
+        doc="model: frozen weights are in `model.dtype`. nf4: those of linear layers are in 4 bits, with a "
+        "float32 scale for each block of 64",
     )

@@ -10,7 +10,7 @@ from planc.inventory.routers import dispatchable
 from planc.inventory.schema import Inventory, Kind
 from planc.plan.actions import Region
 from planc.plan.adapter import Adapted
-from planc.plan.auto import Automatic, AutoRule, AutoRules, own_rules
+from planc.plan.auto import Automatic, AutoRule, own_rules
 from planc.plan.parameters import (
     frozen_parameters,
     own_parameters,
@@ -18,6 +18,7 @@ from planc.plan.parameters import (
     parameters_inside,
 )
 from planc.plan.pattern import Pattern, parse_own
+from planc.plan.quantized import quantized_layers
 from planc.plan.spec import (
     NoCheckpointing,
     OffloadCheckpointing,
@@ -109,6 +110,8 @@ class BoundPlan:
     """Peaks by parameter fqn, where a group sets one."""
     frozen: Mapping[str, Span]
     """The parameters that are not trained, by the plan or by the model's own code."""
+    quantized: Mapping[str, Span]
+    """The linear layers whose frozen weights are stored in 4 bits."""
     rests: Mapping[str, tuple[bool, Span]]
     """Whether Muon's `rest` updates a parameter, where a group says it."""
     buffers: Mapping[str, tuple[int, Span]]
@@ -142,6 +145,7 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
     groups = _of_parameters(plan.optimizer.rules, own_parameters(inventory), conflicts, selections)
     freeze = plan.freeze.rules if plan.freeze else ()
     kept = _of_parameters(freeze, parameters_inside(inventory), conflicts, selections)
+    frozen = frozen_parameters(plan, inventory, kept)
     return BoundPlan(
         plan=plan,
         inventory=inventory,
@@ -164,7 +168,8 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
         compiled={fqn: rule.span for fqn, rule in regions.items() if isinstance(rule.action, Region)},
         weight_decay=_given(groups, "weight_decay"),
         learning_rates=_given(groups, "lr"),
-        frozen=frozen_parameters(plan, inventory, kept),
+        frozen=frozen,
+        quantized=quantized_layers(plan, inventory, frozen),
         rests=_given(groups, "rest"),
         buffers=buffers | {name: (rule.action.tensor_dim, rule.span) for name, rule in ruled.items()},
         conflicts=tuple(conflicts),
@@ -176,15 +181,6 @@ def _given(groups: Mapping[str, PatternRule[Any]], option: str) -> dict[str, tup
     """An option by parameter, where a group sets it."""
     given = ((fqn, getattr(rule.action, option), rule.span) for fqn, rule in groups.items())
     return {fqn: (value, span) for fqn, value, span in given if value is not None}
-
-
-def is_solved(plan: Plan, inventory: Inventory) -> bool:
-    """Whether planc has to find the rules that the plan's `auto` means."""
-    of = plan.tensor_parallel
-    if of is None or of.auto is None or plan.mesh.tp == 1:
-        return False
-    is_asked = of.auto.rules is AutoRules.SOLVE or of.auto.sequence_parallel
-    return is_asked or not inventory.tp_plan
 
 
 def _select(rule: PatternRule[Any], names: tuple[str, ...], selections: list[Selection]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ def layout_rows(
     groups: dict[tuple[Any, ...], list[ParameterLayout]] = {}
     for parameter in parameters:
         shapes = (parameter.shape, parameter.local_shape, parameter.last_shape)
-        cells = (*shapes, parameter.placements, parameter.dtype)
+        cells = (*shapes, parameter.placements, parameter.stored_as)
         groups.setdefault(cells, []).append(parameter)
     # Experts of different ranks are on factors of a mesh dim.
     dims = sorted(
@@ -66,7 +66,7 @@ def _row(
         format_shape(parameter.shape),
         *(str(placements.get(mesh_dims, "")) for mesh_dims in dims),
         format_shape(parameter.local_shape),
-        str(parameter.dtype),
+        parameter.stored_as,
         format_bytes(parameter.local_bytes * count),
         f"uneven: {format_shape(parameter.last_shape)} on the last rank" if is_uneven else "",
     )
@@ -78,7 +78,7 @@ def layout_data(parameters: tuple[ParameterLayout, ...]) -> list[dict[str, Any]]
         {
             "parameter": parameter.fqn,
             "shape": list(parameter.shape),
-            "dtype": str(parameter.dtype),
+            "dtype": parameter.stored_as,
             "placements": [
                 {"mesh_dims": list(mesh_dims), "placement": str(placement)}
                 for mesh_dims, placement in parameter.placements

@@ -10,7 +10,7 @@ from typing import Any
 from planc.fmt.format import format_source
 from planc.graph.text import summarise
 from planc.inventory.schema import Kind
-from planc.plan.bind import BoundPlan, decided, is_solved
+from planc.plan.bind import BoundPlan, decided
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.facts import SIZES
 from planc.plan.nested import nested_field, present_keys
@@ -20,6 +20,7 @@ from planc.plan.spec import Expectation, PatternRule
 from planc.plan.style_actions import STYLE_ACTIONS, StyleAction
 from planc.plan.types import Variant, keys, render_call, type_of
 from planc.record import record
+from planc.solve import is_solved
 from planc.source import SourceFile
 from planc.styles import BY_NAME
 from planc.styles.style import use

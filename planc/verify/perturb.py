@@ -21,14 +21,19 @@ from planc.vocab import ancestors
 NOISE = Normal(0.0, 0.02)
 
 
-def perturb(model: nn.Module, *, seed: int, within: Collection[str] | None = None) -> None:
+def perturb(
+    model: nn.Module, *, seed: int, within: Collection[str] | None = None, apart: Collection[str] = ()
+) -> None:
     """Add noise to the parameters and saved buffers of an initialized model, plain or distributed.
 
-    `within` names layers of which only the adapters' weights are meant.
+    `within` names layers of which only the adapters' weights are meant, `apart` tensors that stay as they
+    are.
     """
     packings = packed_parameters(model)
     for name, tensor in saved_tensors(model).items():
         if within is not None and not {*ancestors(name)[1:2]}.intersection(within):
+            continue
+        if name in apart:
             continue
         perturb_tensor(name, tensor, seed=seed, packing=packings.get(tensor))
 

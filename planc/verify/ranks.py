@@ -42,6 +42,7 @@ from planc.runtime.torch.parallel.packing import Packing, gathered, packed_param
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.run import Paths, Run
 from planc.runtime.torch.state import Averages, Weights
+from planc.runtime.torch.weights.nf4 import nf4_formats
 from planc.verify.perturb import perturb
 
 Digests = dict[str, str]
@@ -115,6 +116,7 @@ class Recorder(TorchBackend):
             perturb(self.state[nn.Module], seed=op.seed, within=op.modules)
         if isinstance(op, InitWeights | LoadWeights | InitAdapters):
             whole = whole_tensors(self._parameters(), packings_of(self.state[nn.Module]))
+            whole = as_weights(self.run.graph, whole)
             self.record.initial = of_all_stages(self.state, digests(whole))
             buffers = whole_tensors(dict(self.state[nn.Module].named_buffers()), {})
             self.record.buffers = of_all_stages(self.state, digests(buffers))
@@ -176,7 +178,7 @@ def train_rank(rank: int, world_size: int, task: Task) -> Record:
     biases = {name: buffer for name, buffer in model.named_buffers() if name in moved}
     record.blocks |= local_digests({**parameters, **biases}, prefix="final ")
     packings = packings_of(model)
-    whole = whole_tensors(parameters, packings) | whole_tensors(biases, {})
+    whole = as_weights(task.graph, whole_tensors(parameters, packings)) | whole_tensors(biases, {})
     averages = recorder.state.get(Averages)
     kept = averages.by_parameter if averages is not None else {}
     averaged = {name: kept[parameter] for name, parameter in parameters.items() if parameter in kept}
@@ -202,6 +204,12 @@ def whole_tensors(
     # A report to another process can't hold a device's memory.
     whole = {name: gathered(tensor, packings.get(name)).detach() for name, tensor in tensors.items()}
     return {name: tensor.clone() if tensor.is_cpu else tensor.cpu() for name, tensor in whole.items()}
+
+
+def as_weights(graph: Graph, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Whole parameters; of those that are stored in 4 bits the weights that they hold."""
+    formats = nf4_formats(graph)
+    return {name: formats[name].weight(held) if name in formats else held for name, held in whole.items()}
 
 
 def of_all_stages(state: State, found: Mapping[str, str]) -> dict[str, str]:

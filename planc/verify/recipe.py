@@ -91,6 +91,9 @@ class Recipe:
     adapted: tuple[str, ...] = ()
     """The linear layers with adapters."""
     adapter: Lora | None = None
+    quantized: tuple[str, ...] = ()
+    """The frozen linear layers that are stored in 4 bits, with a scale for each `block` of inputs."""
+    block: int = 0
 
 
 def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType) -> Recipe:

@@ -33,6 +33,7 @@ from planc.runtime.data.padding import PaddedDataset
 from planc.runtime.extensions import arguments_of, load_extension
 from planc.runtime.torch.weights.adapters import fill_adapters
 from planc.runtime.torch.weights.factory import config_in, own_class
+from planc.runtime.torch.weights.nf4 import VALUES
 from planc.runtime.torch.weights.weights import initialize
 from planc.verify.muon import Muon
 from planc.verify.own_optimizer import OwnUpdates
@@ -73,7 +74,7 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     initialize(model, seed=recipe.seed)
     _adapt(model, recipe)
-    perturb(model, seed=recipe.seed)
+    _perturb(model, recipe)
     saved = saved_tensors(model)
     for name in saved.keys() & buffers.keys():
         perturb_tensor(name, buffers[name], seed=recipe.seed)
@@ -149,6 +150,23 @@ def _adapt(model: nn.Module, recipe: Recipe) -> None:
         layer.lora_B = nn.Linear(rank, layer.out_features, bias=False, dtype=layer.weight.dtype)
         layer.forward = partial(_adapted, layer, scale)
     fill_adapters(model, recipe.adapted, seed=recipe.seed)
+
+
+def _perturb(model: nn.Module, recipe: Recipe) -> None:
+    """Add noise to weights; those in 4 bits are rounded as they are drawn."""
+    perturb(model, seed=recipe.seed, apart=[f"{name}.weight" for name in recipe.quantized])
+    for name in recipe.quantized:
+        _round(model.get_submodule(name), block=recipe.block)
+
+
+@torch.no_grad()
+def _round(layer: Any, *, block: int) -> None:
+    """Round a weight to NF4: to the nearest of 16 shares of the largest magnitude of each block of a row."""
+    blocks = layer.weight.float().unflatten(1, (-1, block))
+    largest = blocks.abs().amax(2, keepdim=True)
+    values = torch.tensor(VALUES)
+    nearest = (blocks / largest).unsqueeze(3).sub(values).abs().argmin(3)
+    layer.weight.copy_((values[nearest] * largest).flatten(1))
 
 
 def _adapted(layer: Any, scale: float, x: Tensor) -> Tensor:

@@ -69,6 +69,9 @@ def _resized(op: Any, model: nn.Module, heads: Heads, *, copies: int) -> Any:
                 name: weight.shape[-2] for name, weight in model.named_parameters() if weight.ndim > 1
             }
             return replace(op, groups=tuple(_with_rows(group, num_rows, heads) for group in op.groups))
+        case ops.QuantizeBase():
+            inputs = (cast(nn.Linear, model.get_submodule(fqn)).in_features // copies for fqn in op.modules)
+            return replace(op, block=gcd(op.block, *inputs))
         case ops.ShareHeads():
             arguments = tuple(replace(argument, num_heads=heads[0]) for argument in op.arguments)
             return replace(op, arguments=arguments, copies=copies if op.copies > 1 else 1)
@@ -241,6 +244,7 @@ def _renamed(op: Any, renamed: Renaming) -> Any:
         case (
             ops.InitAdapters()
             | ops.ShardTensorParallel()
+            | ops.QuantizeBase()
             | ops.ShareHeads()
             | ops.ShardExperts()
             | ops.CheckpointActivations()

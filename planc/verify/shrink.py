@@ -98,6 +98,8 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
     )
     shrunk = resized(shrunk, short)
     recipe = replace(recipe, matrices=_matrices(shrunk))
+    if (quantized := shrunk.quantized) is not None:
+        recipe = replace(recipe, quantized=quantized.modules, block=quantized.block)
     _require_all_stated(shrunk, short)
     return Shrunk(shrunk, recipe, numbers, len(layers))
 

@@ -61,3 +61,57 @@ def test_averages_are_exported_of_a_plan_that_keeps_them() -> None:
         text = whole.replace("train {", f"checkpoint {{\n  {export}\n}}\n\n{train}")
         found = check_source(SourceFile("averaged.plan", text), base=PLANS)
         assert [one.code.code for one in found.diagnostics] == expected
+
+
+QUANTIZED = """\
+model {
+  hf = "models/tiny-gemma2"
+}
+
+adapter {
+  kind = lora(rank = 2, alpha = 4)
+  base = nf4
+  "model.layers.*.self_attn.{q,v}_proj" -> adapted
+}
+
+data {
+  source = text("data/*.txt")
+  sequence_length = 64
+  micro_batch = 2
+}
+
+optimizer {
+  kind = adamw(lr = 1e-3)
+}
+
+train {
+  steps = 2
+}
+"""
+ROWWISE = """
+mesh {
+  tp = 2
+}
+
+tensor_parallel on tp {
+  "model.layers.*.self_attn.{q,k,v}_proj" -> colwise
+  "model.layers.*.self_attn.o_proj" -> rowwise
+}
+"""
+
+
+def test_a_base_in_4_bits_has_whole_blocks() -> None:
+    trained = 'freeze {\n  "model.layers.*" -> trained\n}\n'
+    for text, expected in (
+        (QUANTIZED, []),
+        (QUANTIZED + ROWWISE, ["tp = 2 gives a rank 32 inputs of `model.layers.*.self_attn.o_proj`"]),
+        (QUANTIZED.replace("tiny-gemma2", "tiny-llama"), ["`model.layers.*.mlp.down_proj` has 352 inputs"]),
+        (QUANTIZED.replace("tiny-gemma2", "tiny-qwen3-moe"), ["stacks the weights of experts"]),
+        (QUANTIZED + trained, ["no linear layer is frozen"]),
+    ):
+        found = check_source(SourceFile("quantized.plan", text), base=PLANS).diagnostics
+        faults = [str(one) for one in found if one.code.code == "P774"]
+        assert len(faults) == len(expected), list(map(str, found))
+        assert all(part in fault for part, fault in zip(sorted(expected), sorted(faults), strict=True)), (
+            faults
+        )

@@ -64,6 +64,8 @@ class Variant:
     stage: int = 0
     adapter: str = ""
     """Its arguments: every projection has one, and the model's own parameters are frozen, in bfloat16."""
+    base: str = "model"
+    """The storage of these."""
 
     @property
     def text(self) -> str:
@@ -90,7 +92,8 @@ class Variant:
         rule = f'"model.layers.*" -> {self.recomputation}' if self.recomputes else ""
         if self.adapter:
             text = text.replace("  dtype = float32\n", "  dtype = bfloat16\n", 1)
-            text += f"adapter {{\n  kind = lora({self.adapter})\n  {_PROJECTIONS} -> adapted\n}}\n"
+            kind = f"  kind = lora({self.adapter})\n  base = {self.base}\n"
+            text += f"adapter {{\n{kind}  {_PROJECTIONS} -> adapted\n}}\n"
         compilation = 'compile { "model.layers.*" -> region }\n' if self.is_compiled else ""
         return f"{text}activation_checkpoint {{\n  {rule}\n}}\n{compilation}"
 
@@ -206,6 +209,10 @@ ADAPTED = (
         is_whole=True,
         adapter=_DROPPING,
     ),
+    Variant("one device, nf4", sequence=4096, base="nf4", **_ONE),
+    Variant("one device, nf4, all kept", sequence=4096, recomputes=False, base="nf4", **_ONE),
+    Variant("FSDP 8, nf4", dp_shard=8, adapter=_ONE["adapter"], base="nf4"),
+    Variant("FSDP 8, TP 2, nf4", dp_shard=8, tp=2, adapter=_ONE["adapter"], base="nf4"),
     Variant("FSDP 8, adapters", dp_shard=8, adapter=_ONE["adapter"]),
     Variant("FSDP 8, adapters, all kept", dp_shard=8, recomputes=False, adapter=_ONE["adapter"]),
     Variant("FSDP 8, TP 2, dropout", dp_shard=8, tp=2, adapter=_DROPPING),

@@ -46,6 +46,7 @@ _LLAMA: Mapping[str, Any] = {
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "llama": _LLAMA,
     "llama-deep": {**_LLAMA, "num_hidden_layers": 4},
+    "llama-wide": {**_LLAMA, "intermediate_size": 256},
     "llama-tied": {**_LLAMA, "tie_word_embeddings": True},
     "llama-uneven": {**_LLAMA, "vocab_size": 257},
     "qwen3": {**_LLAMA, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
@@ -67,7 +68,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Models by name. Four key-value heads, so tp can be 4; 257 rows divide by nothing. A Starcoder's linear
-layers have biases."""
+layers have biases. Ranks of tp 2 have whole blocks of 64 inputs of the wide one."""
 
 SEQUENCE_PARALLEL = """  "model.embed_tokens" -> embedding_rowwise(output = Shard(1))
   "model.layers.*.{input,post_attention}_layernorm" -> sequence_parallel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,6 +29,7 @@ from planc.runtime.torch.state import (
     Verdict,
     Weights,
 )
+from planc.runtime.torch.weights.nf4 import nf4_formats
 from planc.verify.outcome import Item
 from planc.vocab import DOWN
 from tests.parity.cases import CP2_DP2, Case
@@ -197,6 +199,15 @@ def adapted_weight_thawed(state: State, op: Op, position: Position) -> None:
         state[Optimizer].param_groups[-1]["params"].append(weight)
 
 
+def scales_forgotten(state: State, op: Op, position: Position) -> None:
+    """A rank computes with the codes of a quantized layer as if every block had the scale of the first."""
+    if isinstance(op, ops.BuildOptimizer):
+        layer: Any = state[nn.Module].get_submodule(ADAPTED_WEIGHT.removesuffix(".weight"))
+        nf4 = nf4_formats(state[Run].graph)[ADAPTED_WEIGHT]
+        blocks = local_of(layer.weight.detach()).unflatten(1, (-1, nf4.block_bytes))
+        blocks[..., nf4.block // 2 :] = blocks[:, :1, nf4.block // 2 :].clone()
+
+
 ADAPTED_WEIGHT = "model.layers.0.self_attn.q_proj.weight"
 TP2 = Case("TP2", "", {"tp": 2})
 DP2 = Case("DP2", "", {"dp_shard": 2}, micro_batch=1)
@@ -213,6 +224,7 @@ QV = '  kind = lora(rank = 4, alpha = 8)\n  "model.layers.*.self_attn.{q,v}_proj
 ADAPTED_TP2 = Case("TP2", "adapters", {"tp": 2}, adapter=QV)
 ADAPTED_DP2 = Case("DP2", "adapters", {"dp_shard": 2}, micro_batch=1, adapter=QV)
 ADAPTED_REPLICAS2 = Case("DP2", "replicas, adapters", {"dp_replicate": 2}, adapter=QV)
+QUANTIZED_TP2 = Case("TP2", "nf4", {"tp": 2}, "llama-wide", adapter=f"  base = nf4\n{QV}")
 WITH_NORM2 = replace(
     ADAPTED_DP2, variant="adapters, norm", adapter=f'{QV}}}\nfreeze {{\n  "model.norm" -> trained\n'
 )
@@ -251,6 +263,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted(adapters_differ_by_rank, ADAPTED_REPLICAS2, Item.REPLICAS),
     Planted(adapters_differ_by_rank, ADAPTED_DP2, Item.GRADIENTS),
     Planted(adapters_left_out_of_the_norm, WITH_NORM2, Item.GRAD_NORM),
+    Planted(scales_forgotten, QUANTIZED_TP2, Item.LOSS),
     Planted(adapted_weight_thawed, ADAPTED_DP2, Item.GRADIENTS),
     Planted(adapted_weight_thawed, ADAPTED_TP2, Item.PARAMETERS, quick=True),
 )

@@ -12,7 +12,7 @@ from planc.verify.recipe import CORPUS
 from planc.verify.verify import compared, run_plan, verify
 from tests.parity.cases import Case
 from tests.verify.conftest import Prepared, checked
-from tests.verify.faults import DP2, PLANTED, TP2, Planted, moments_forgotten
+from tests.verify.faults import DP2, PLANTED, QUANTIZED_TP2, TP2, Planted, moments_forgotten
 
 Prepare = Callable[[Case], Prepared]
 
@@ -37,7 +37,9 @@ def test_a_planted_bug_shows(planted: Planted, prepared: Prepare, tmp_path: Path
     assert planted.item in failing(planted, prepared(planted.case), tmp_path)
 
 
-@pytest.mark.parametrize("case", [TP2, DP2], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [TP2, DP2, pytest.param(QUANTIZED_TP2, marks=pytest.mark.slow)], ids=lambda case: case.name
+)
 def test_nothing_shows_without_a_bug(case: Case, prepared: Prepare, tmp_path: Path) -> None:
     one = prepared(case)
     (tmp_path / "model").symlink_to(one.folder / "model")

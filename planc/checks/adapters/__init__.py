@@ -1,6 +1,12 @@
 """Rules on adapters."""
 
-from planc.checks.adapters import exports, not_adaptable, start_differs, unsupported
+from planc.checks.adapters import exports, not_adaptable, not_in_blocks, start_differs, unsupported
 from planc.checks.support.rule import Rule
 
-RULES: tuple[Rule, ...] = (not_adaptable.check, unsupported.check, exports.check, start_differs.check)
+RULES: tuple[Rule, ...] = (
+    not_adaptable.check,
+    unsupported.check,
+    exports.check,
+    start_differs.check,
+    not_in_blocks.check,
+)

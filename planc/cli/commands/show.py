@@ -22,7 +22,7 @@ from planc.graph.graph import Graph, plain, plan_hash
 from planc.graph.ops import BuildModel
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.graph.text import to_mermaid, to_text
-from planc.plan.bind import BoundPlan, is_solved
+from planc.plan.bind import BoundPlan
 from planc.show.auto import auto_data, auto_text
 from planc.show.estimate import collectives_data, collectives_text, convention_text, memory_data, memory_text
 from planc.show.layout import layout_data, layout_text, other_dtypes_text
@@ -32,6 +32,7 @@ from planc.show.overview import overview
 from planc.show.passes import passes_data, passes_text
 from planc.show.pipeline import pipeline_data, pipeline_text
 from planc.show.resolved import resolved_text
+from planc.solve import is_solved
 from planc.solve.search import Solution
 from planc.solve.solve import solve
 from planc.tables import render_table

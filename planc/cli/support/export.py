@@ -39,6 +39,7 @@ def export(
     require_libraries("planc checkpoint export", "torch", "transformers", "safetensors")
     # It imports torch, which takes seconds; errors that need no torch have been raised.
     from planc.runtime.torch.weights.export_checkpoint import OwnCode, export_checkpoint
+    from planc.runtime.torch.weights.nf4 import nf4_formats
 
     graph = _graph(checkpoint)
     if graph is None and (layer := _adapted_layer(checkpoint)):
@@ -62,6 +63,7 @@ def export(
             rope=built.rope if built is not None else (),
             strip=_strip(graph) if graph is not None else None,
             adapters=graph.adapters if graph is not None else None,
+            formats=nf4_formats(graph) if graph is not None else {},
             own=own,
             averaged=averaged,
         )

@@ -113,6 +113,31 @@ class FreezeParameters(Op):
         return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
 
 
+@record(kw_only=True)
+class QuantizeBase(Op):
+    op: Literal["base.quantize"] = "base.quantize"
+    stage: ClassVar[Stage] = Stage.BUILD
+    summary: ClassVar[str] = (
+        "Stores the weights of frozen linear layers as NF4: 4 bits each, and a float32 scale for each block."
+    )
+    modules: Annotated[tuple[str, ...], numerics("adapter.base")]
+    block: Annotated[int, numerics("adapter.base")]
+    """The inputs of a row that share a scale."""
+
+    @property
+    def block_bytes(self) -> int:
+        """The bytes of a block: half a byte for each element, and a float32."""
+        return self.block // 2 + 4
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of all weights that are stored so."""
+        return tuple(f"{fqn}.weight" for fqn in self.modules)
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
+
+
 _CONTEXT = layout("context_parallel", is_in_sums=True)
 
 

@@ -60,7 +60,7 @@ _OUTSIDE = (
     ops.InitMesh,
     *(ops.LoadLoss, ops.BuildLoss, ops.LoadSchedule, ops.LoadReaders),
     *(ops.BuildModel, ops.BuildOwnModel),
-    ops.AttachAdapters,
+    *(ops.AttachAdapters, ops.QuantizeBase),
     ops.AttachAttention,
     ops.AttachDropout,
     ops.ShardTensorParallel,

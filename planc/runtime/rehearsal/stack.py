@@ -31,6 +31,7 @@ from planc.graph.ops import (
     NameBase,
     OpenData,
     PrefetchUnits,
+    QuantizeBase,
     SaveCheckpoint,
     ShardExperts,
     ShardTensorParallel,
@@ -134,7 +135,7 @@ def _treatment(graph: Graph) -> dict[str, list[object]]:
             case ShareHeads():
                 for fqn in op.modules:
                     treatment[fqn].append((op.name, op.counts, op.arguments))
-            case ShardExperts() | AttachAdapters():
+            case ShardExperts() | AttachAdapters() | QuantizeBase():
                 for fqn in op.modules:
                     treatment[fqn].append((op.name,))
             case CheckpointActivations(mode=mode) | CompileModules(mode=mode):
@@ -203,6 +204,7 @@ def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
             AttachAdapters()
             | InitAdapters()
             | LoadAdapters()
+            | QuantizeBase()
             | AttachDropout()
             | ShardTensorParallel()
             | ShareHeads()

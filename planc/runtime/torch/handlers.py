@@ -43,7 +43,7 @@ from planc.runtime.torch.training import (
     step_read,
 )
 from planc.runtime.torch.training import forward_backward as steps
-from planc.runtime.torch.weights import adapters, build, export, export_adapter, freezing, weights
+from planc.runtime.torch.weights import adapters, build, export, export_adapter, freezing, nf4, weights
 
 HANDLERS: Mapping[type[Op], Handler] = {
     ops.InitMesh: mesh.init_mesh,
@@ -55,6 +55,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.BuildOwnModel: build.build_model,
     ops.AttachAdapters: adapters.attach_adapters,
     ops.FreezeParameters: freezing.freeze_parameters,
+    ops.QuantizeBase: nf4.quantize_base,
     ops.AttachAttention: build.attach_attention,
     ops.AttachDropout: dropout.attach_dropout,
     ops.SplitPipeline: pipeline.split_pipeline,

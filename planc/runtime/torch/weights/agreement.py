@@ -28,6 +28,7 @@ from planc.runtime.torch.parallel.blocks import Slices, blocks
 from planc.runtime.torch.parallel.packing import Packing, packed_parameters
 from planc.runtime.torch.parallel.replicas import digest
 from planc.runtime.torch.run import Run
+from planc.runtime.torch.weights.nf4 import nf4_formats
 from planc.runtime.torch.weights.views import View
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -68,6 +69,8 @@ def _dtype(run: Run, name: str, held: Tensor | None) -> torch.dtype:
     """A tensor's dtype, though another stage of a pipeline may have it."""
     if held is not None:
         return held.dtype
+    if name in nf4_formats(run.graph):
+        return torch.uint8
     build = run.model_op
     return TORCH_DTYPES[build.other_dtypes.get(name, build.dtype)]
 

@@ -39,6 +39,7 @@ from planc.runtime.torch.weights.adapters import merged
 from planc.runtime.torch.weights.conversion import to_checkpoint
 from planc.runtime.torch.weights.export_files import Turn, Writer, deal, turns
 from planc.runtime.torch.weights.export_format import common_dtype, refuse_overflow
+from planc.runtime.torch.weights.nf4 import Nf4, nf4_formats
 from planc.runtime.torch.weights.views import View, leaf
 from planc.vocab import DOWN, UP
 
@@ -131,8 +132,15 @@ class Exported:
     packing: Packing | None
     source: int | None
     """The pp rank that has it, in a pipeline; None if every one has."""
+    nf4: Nf4 | None = None
+    """The storage of a quantized weight."""
     merges: Merge | None = None
     """The adapter that is added to it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the tensor, or of the weight that its bytes hold."""
+        return self.nf4.shape(self.tensor.shape) if self.nf4 else tuple(self.tensor.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +166,8 @@ def _exported(
     # Every rank gathers in the model's order.
     names = [name for name in tensor_names(pristine).values() if name not in ignored]
     exported = exported_tensors(model, names, pipeline, dtypes=dtypes)
+    for name, nf4 in nf4_formats(run.graph).items():
+        exported[name] = replace(exported[name], nf4=nf4, dtype=dtypes.get(name, nf4.dtype))
     adapters = run.graph.adapters
     for fqn in adapters.modules if adapters else ():
         down, up = (f"{fqn}.{part}.weight" for part in (DOWN, UP))
@@ -213,8 +223,7 @@ class Gathering:
         self._tensors = tensors
         self._whole: dict[str, Tensor] = {}
         self.views = {
-            name: leaf(name, shape=one.tensor.shape, read=partial(self._read, name))
-            for name, one in tensors.items()
+            name: leaf(name, shape=one.shape, read=partial(self._read, name)) for name, one in tensors.items()
         }
 
     def dtype(self, name: str) -> torch.dtype:
@@ -249,7 +258,8 @@ class Gathering:
         if exported.merges is None:
             return self._of_one(name, exported)
         merges = exported.merges
-        parts = [replace(part, dtype=part.tensor.dtype) for part in (exported, merges.down, merges.up)]
+        own = exported.nf4.dtype if exported.nf4 else exported.tensor.dtype
+        parts = replace(exported, dtype=own), merges.down, merges.up
         weight, down, up = (self._of_one(name, part) for part in parts)
         whole = merged(weight, down=down, up=up, scale=merges.scale).to(exported.dtype)
         refuse_overflow(name, whole)
@@ -258,13 +268,16 @@ class Gathering:
     def _of_one(self, name: str, exported: Exported) -> Tensor:
         """A tensor that is held as it is."""
         tensor, pipeline = exported.tensor, self._pipeline
+        sent = exported.dtype if exported.nf4 is None else tensor.dtype
         if tensor.is_meta:
-            whole = torch.empty_like(tensor, dtype=exported.dtype, device=self._run.weights_device)
+            whole = torch.empty_like(tensor, dtype=sent, device=self._run.weights_device)
         else:
             # Cast first: a narrower dtype is less to gather, and each element is rounded on its own.
-            whole = gathered(tensor.to(exported.dtype), exported.packing)
+            whole = gathered(tensor.to(sent), exported.packing)
         if pipeline is not None and exported.source is not None:
             dist.broadcast(whole, group=pipeline.activations, group_src=exported.source)
+        if exported.nf4 is not None:
+            whole = exported.nf4.weight(whole).to(exported.dtype)
         if exported.dtype != tensor.dtype:
             refuse_overflow(name, whole)
         return whole

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ from planc.extend.reference import Extension
 from planc.graph.ops import AttachAdapters
 from planc.runtime.checkpoint_format.base import hash_files, refuse_other_base
 from planc.runtime.checkpoint_format.manifest import Base, Manifest, WholeTensor
+from planc.runtime.checkpoint_format.records import ElementType
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.data.tokenizer_folder import Files
 from planc.runtime.errors import RunError
@@ -47,6 +50,7 @@ from planc.runtime.torch.weights.export_format import (
 from planc.runtime.torch.weights.factory import config_in, on_meta, own_class
 from planc.runtime.torch.weights.files import stored_views
 from planc.runtime.torch.weights.fit import converted
+from planc.runtime.torch.weights.nf4 import Nf4
 from planc.runtime.torch.weights.views import View, leaf
 from planc.vocab import DOWN, UP, DType
 
@@ -72,17 +76,18 @@ def export_checkpoint(
     rope: tuple[tuple[str, object], ...] = (),
     strip: str | None = None,
     adapters: AttachAdapters | None = None,
+    formats: Mapping[str, Nf4] = MappingProxyType({}),
     own: OwnCode | None = None,
     averaged: bool = False,
 ) -> str:
-    """Export the checkpoint in `directory` to `folder`; return remarks on it, such as
-    `, replacing the export of step 60`.
+    """Export the checkpoint in `directory` to `folder`; return remarks on it, as of what it replaces.
 
     `model` is the directory of the model's config.json, and of weights that the checkpoint leaves out.
     `tokenizer` has the files of the plan's tokenizer, if it has one, `rope` what the plan states of rotary
     embeddings, `strip` what it removes from names in the model's files, `adapters` those that weights are
-    merged with, `own` the plan's own model class, if it has one. Without a dtype parameters keep the
-    checkpoint's. With `averaged` trained weights are the checkpoint's averages. All of it is verified first.
+    merged with, `formats` those of quantized weights, of which the export has what training computes with,
+    `own` the plan's own model class, if it has one. Without a dtype parameters keep the checkpoint's. With
+    `averaged` trained weights are the checkpoint's averages. All of it is verified first.
     RunError if something is damaged, or does not match the model.
     """
     with run_errors():
@@ -93,12 +98,18 @@ def export_checkpoint(
                 help="pass the directory of its model: --model DIR",
             )
         averages = averages_in(manifest, directory) if averaged else frozenset()
-        kind = own_class(own.model, base=own.base, is_allowed=own.is_allowed) if own else None
-        pristine = on_meta(config_in(model, kind), kind)
+        pristine = _on_meta(model, own)
         refuse_damage(directory, manifest=manifest)
         base = _base(manifest.base, pristine, folder=model, strip=strip) if manifest.base else {}
         source = _Source(
-            directory, manifest, pristine, dtype=dtype, adapters=adapters, base=base, averages=averages
+            directory,
+            manifest,
+            pristine,
+            dtype=dtype,
+            adapters=adapters,
+            formats=formats,
+            base=base,
+            averages=averages,
         )
         views = to_checkpoint(pristine, source.views())
         files = export_folder.plan_files(
@@ -108,16 +119,18 @@ def export_checkpoint(
         for file, entries in files.items():
             data = (as_bytes(source.values(views[entry.key])) for entry in entries)
             export_folder.write_file(temporary / file, entries, data=data)
+        changes = config_changes(
+            model, architecture=type(pristine).__name__, dtype=source.parameter_dtype, rope=rope
+        )
         described = export_folder.Description(
-            source=model,
-            tokenizer=tokenizer,
-            config=config_changes(
-                model, architecture=type(pristine).__name__, dtype=source.parameter_dtype, rope=rope
-            ),
-            files=files,
-            origin=_origin(manifest),
+            source=model, tokenizer=tokenizer, config=changes, files=files, origin=_origin(manifest)
         )
         return export_folder.finish(temporary, folder, described=described)
+
+
+def _on_meta(folder: Path, own: OwnCode | None) -> PreTrainedModel:
+    kind = own_class(own.model, base=own.base, is_allowed=own.is_allowed) if own else None
+    return on_meta(config_in(folder, kind), kind)
 
 
 def export_adapters(
@@ -194,12 +207,15 @@ class _Source:
         *,
         dtype: DType | None,
         adapters: AttachAdapters | None,
+        formats: Mapping[str, Nf4],
         base: Mapping[str, View],
         averages: Collection[str],
     ) -> None:
+        self._formats = formats
         self._adapters = adapters
         self._adapted = {f"{fqn}.weight": fqn for fqn in adapters.modules} if adapters else {}
-        self._entries = _entries(manifest, model, apart=adapters.parameters if adapters else ())
+        apart = adapters.parameters if adapters else ()
+        self._entries = _entries(manifest, model, apart=apart, formats=formats)
         parameters = dict(model.named_parameters())
         self.parameter_dtype = dtype or _model_dtype(self._entries, parameters)
         # In the checkpoint's own dtype, each tensor keeps its own.
@@ -244,13 +260,19 @@ class _Source:
     def _read(self, name: str, block: Slices) -> Tensor:
         """A block of a tensor, from the checkpoint, or from its base in the dtype of the run."""
         stored = f"{AVERAGE if name in self._averages else _MODEL_PREFIX}{name}"
-        view = self._base.get(stored)
+        view, nf4 = self._base.get(stored), self._formats.get(name)
+        if nf4 is not None:
+            stored_fill = nf4.filling(view.fill) if view is not None else partial(self._fill, stored)
+            return nf4.read(stored_fill, block)
         if view is None:
             return self._chunks.read(stored, block)
         dtype = getattr(torch, self._entries[name].dtype)
         out = torch.empty([one.stop - one.start for one in block], dtype=dtype)
         view.fill(out, block)
         return out
+
+    def _fill(self, stored: str, out: Tensor, block: Slices) -> None:
+        out.copy_(self._chunks.read(stored, block))
 
 
 def _filled(view: View, dtype: torch.dtype) -> Tensor:
@@ -278,10 +300,15 @@ def _stored(manifest: Manifest) -> dict[str, WholeTensor]:
     }
 
 
-def _entries(manifest: Manifest, model: PreTrainedModel, *, apart: Collection[str]) -> dict[str, WholeTensor]:
-    """The entries by the model's own names, without adapters'. RunError if names or shapes differ from the
-    checkpoint's."""
+def _entries(
+    manifest: Manifest, model: PreTrainedModel, *, apart: Collection[str], formats: Mapping[str, Nf4]
+) -> dict[str, WholeTensor]:
+    """The entries by the model's own names, without adapters', and of quantized weights those of what they
+    hold. RunError if names or shapes differ from the checkpoint's."""
     stored = {name: entry for name, entry in _stored(manifest).items() if name not in apart}
+    for name in formats.keys() & stored.keys():
+        dtype, shape = cast(ElementType, element_type(formats[name].dtype)), stored[name].shape
+        stored[name] = WholeTensor(dtype=dtype, shape=formats[name].shape(shape))
     wanted = {name: tuple(tensor.shape) for tensor, name in tensor_names(model).items()}
     if {name: entry.shape for name, entry in stored.items()} != wanted:
         names = sorted(

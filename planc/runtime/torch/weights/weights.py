@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +29,7 @@ from planc.runtime.torch.state import Weights
 from planc.runtime.torch.weights.agreement import compare_copies
 from planc.runtime.torch.weights.files import stored_views
 from planc.runtime.torch.weights.fit import converted, listed, refuse_misfit
+from planc.runtime.torch.weights.nf4 import Nf4, nf4_formats
 from planc.runtime.torch.weights.views import View
 
 _COMPARED_ROWS = 1024
@@ -36,6 +39,7 @@ def materialize_weights(
     run: Run, op: MaterialiseWeights, model: nn.Module, pipeline: Pipeline | None
 ) -> None:
     """Allocate every parameter's local shard, and every buffer, on the device."""
+    formats = nf4_formats(run.graph)
     ties = tied_parameters(model)
     model.to_empty(device=run.weights_device)
     if run.weights_device != run.device:
@@ -44,7 +48,8 @@ def materialize_weights(
     tie(model, ties)
     if pipeline is not None:
         hold_copies(model, pipeline)
-    own = parameters_per_rank(sum(local_of(parameter).numel() for parameter in model.parameters()))
+    sizes = ((local_of(parameter).shape, formats.get(name)) for name, parameter in model.named_parameters())
+    own = parameters_per_rank(sum(prod(nf4.shape(shape) if nf4 else shape) for shape, nf4 in sizes))
     run.observer.noted(f"rank 0 holds {own.text}")
 
 
@@ -61,18 +66,20 @@ def init_weights(run: Run, op: InitWeights, model: nn.Module) -> Weights:
     Values depend on neither mesh nor device. A note names tensors that only the model's own code can draw,
     whole, at least one module at a time.
     """
-    drawn_whole = initialize(model, seed=op.seed)
+    drawn_whole = initialize(model, seed=op.seed, formats=nf4_formats(run.graph))
     if drawn_whole:
         names = listed(drawn_whole, most=3)
         run.observer.noted(f"every rank draws {names} whole: the model computes with the values it draws")
     return Weights.of(model)
 
 
-def initialize(model: nn.Module, *, seed: int) -> tuple[str, ...]:
+def initialize(
+    model: nn.Module, *, seed: int, formats: Mapping[str, Nf4] = MappingProxyType({})
+) -> tuple[str, ...]:
     """Fill the parameters and buffers of a materialized model, whether they are plain or distributed.
 
-    Returns the large tensors that had to be drawn whole. RunError if the model's own initialization leaves
-    one unset.
+    `formats` are those of quantized weights, by name. Returns the large tensors that had to be drawn whole.
+    RunError if the model's own initialization leaves one unset.
     """
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     packings = packed_parameters(model)
@@ -80,8 +87,9 @@ def initialize(model: nn.Module, *, seed: int) -> tuple[str, ...]:
     def keep(name: str, values: Values) -> None:
         require_set(name, values)
         if name in parameters:
-            parameter = parameters[name]
-            copy_block(parameter, values.fill, packing=packings.get(parameter))
+            parameter, nf4 = parameters[name], formats.get(name)
+            fill = nf4.filling(values.fill) if nf4 is not None else values.fill
+            copy_block(parameter, fill, packing=packings.get(parameter))
         elif name in buffers:
             copy_block(buffers[name], values.fill, packing=None)
 
@@ -145,9 +153,11 @@ def _read_weights(
     draw(pristine, seed=op.seed, keep=keep, of=lambda module: bool(module._buffers))
     filled: dict[str, str] = {}
     views: dict[str, View] = {}
-    packings = packed_parameters(model)
+    packings, formats = packed_parameters(model), nf4_formats(run.graph)
     for name, view in conversion.views.items():
         owner = aliases.get(name, name)
+        if (nf4 := formats.get(owner)) is not None:
+            view = nf4.view(view)
         views.setdefault(owner, view)
         if not held(pipeline, (owner,)):
             continue
