@@ -54,3 +54,10 @@ def whole_number(value: Value) -> int:
     if given != int(given):
         raise Unread(f"`{written(value)}` is not a whole number")
     return int(given)
+
+
+def four_bits(value: Value) -> bool:
+    """Whether a number of bits is 4."""
+    if number(value) == 4:
+        return True
+    raise Unread(f"a plan's frozen weights are in `model.dtype` or in 4 bits, not {written(value)}")

@@ -72,6 +72,9 @@ def _adapter(draft: Draft, inventory: Inventory | None) -> tuple[str, ...] | Mis
         return _missing(draft, patterns, "pass --model DIR, whose layers are known")
     start = draft.take(facts.LORA_START)
     begins = (f"start = {quoted(start)}",) if start else ()
+    if draft.take(facts.FOUR_BITS):
+        begins = (*begins, "base = nf4")
+        draft.added("adapter.base", "float32 scales: what quantizes scales again rounds the base further")
     return f"kind = {call('lora', arguments)}", *begins, rule(patterns, "adapted")
 
 

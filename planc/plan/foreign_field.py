@@ -76,7 +76,7 @@ FIELD: Mapping[str, Foreign] = {
         "the architecture comes from config.json in the directory of `model.hf`: change it there"
     ),
     "kv_cache use_cache": absent("training keeps no cache of keys and values: remove the line", off=NONE),
-    "int8 int4 nf4 fp4 mxfp8 nvfp4 gptq awq": absent(
+    "int8 int4 fp4 mxfp8 nvfp4 gptq awq": absent(
         "planc does not train in fp8 or on quantized weights", off=NONE
     ),
     "loss_scale loss_scaling loss_scaler grad_scaler gradscaler initial_scale_power": Foreign(

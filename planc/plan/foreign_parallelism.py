@@ -108,7 +108,7 @@ SHARDING: Mapping[str, Foreign] = {
     "fp16 float16 half": Foreign(
         "fsdp", "param_dtype = bfloat16", why="planc does not scale the loss, which float16 needs"
     ),
-    "fp8 float8 use_fp8 load_in_4bit load_in_8bit quantization quantization_config bitsandbytes": absent(
+    "fp8 float8 use_fp8 load_in_8bit quantization quantization_config bitsandbytes": absent(
         "planc does not train in fp8 or on quantized weights", off=NONE
     ),
     "use_orig_params limit_all_gathers sync_module_states": absent("FSDP2 does this itself: remove the line"),

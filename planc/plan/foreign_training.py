@@ -211,5 +211,6 @@ OPTIMIZER: Mapping[str, Foreign] = {
         off=NONE,
         both=True,
     ),
-    "qlora dora": absent("planc has plain LoRA: see `planc explain adapter`", off=NONE),
+    "qlora load_in_4bit nf4": Foreign("adapter", "base = nf4", off=NONE),
+    "dora": absent("planc has plain LoRA: see `planc explain adapter`", off=NONE),
 }

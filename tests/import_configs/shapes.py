@@ -125,9 +125,12 @@ TRL = (
         {**TWO, "CHAT": True},
     ),
     Case(
-        "TRL, QLoRA",
-        {"qlora.yaml": "model_name_or_path: a/b\ndataset_name: c\nuse_peft: true\nload_in_4bit: true\n"},
-        frozenset({"load_in_4bit"}),
+        "TRL, QLoRA in FP4",
+        {
+            "qlora.yaml": "model_name_or_path: a/b\ndataset_name: c\nuse_peft: true\nload_in_4bit: true\n"
+            "bnb_4bit_quant_type: fp4\n"
+        },
+        frozenset({"bnb_4bit_quant_type"}),
         {**CHATS, "STEPS": 5},
     ),
     Case(
@@ -654,7 +657,7 @@ FACTORY = (
     Case(
         "LLaMA-Factory, 4 bits and GaLore",
         {"q.yaml": FACTORY_BODY + "quantization_bit: 4\nuse_galore: true\n"},
-        frozenset({"quantization_bit", "use_galore"}),
+        frozenset({"use_galore"}),
         {**TWO, "DATA": "data/chats.jsonl"},
     ),
 )

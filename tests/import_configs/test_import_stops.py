@@ -53,7 +53,6 @@ STOPS: dict[str, set[str]] = {
     "axolotl/chats.yaml": {"chat_template"},
     "axolotl/eight_bits.yaml": {"load_in_8bit"},
     "axolotl/pretrains.yaml": {"qat.activation_dtype", "qat.group_size", "qat.weight_dtype"},
-    "axolotl/qlora.yaml": {"load_in_4bit"},
     "axolotl/two_datasets.yaml": {"datasets.1.path", "datasets.1.type"},
     "axolotl/zero.yaml": {"deepspeed"},
     "axolotl/zero_and_fsdp.yaml": {"deepspeed"},
@@ -174,6 +173,26 @@ def test_first_adapters_are_those_of_the_files_directory(tmp_path: Path) -> None
     code, plan = written(tmp_path, f"{LORA}lora_model_dir: out/first\n", suffix=".yaml")
     assert code == 0
     assert '  start = "out/first"\n' in plan.read_text()
+
+
+def test_a_base_in_4_bits_is_one_in_the_plan(tmp_path: Path, capsys: Streams) -> None:
+    """On a model whose layers have whole blocks; other formats of 4 bits stop the import."""
+    model = str(ROOT / "plans/models/tiny-gemma2")
+    text = f"{LORA}load_in_4bit: true\n"
+    code, plan = written(tmp_path, text, "--model", model, suffix=".yaml")
+    assert code == 0 and "  base = nf4\n" in plan.read_text()
+    assert "float32 scales" in capsys.readouterr().out
+    text += "bnb_config_kwargs:\n  bnb_4bit_quant_type: fp4\n"
+    assert written(tmp_path, text, "--model", model, suffix=".yaml")[0] == 1
+    assert "no plan trains what `bnb_config_kwargs.bnb_4bit_quant_type` asks for" in capsys.readouterr().err
+    factory = (
+        "stage: sft\nfinetuning_type: lora\ncutoff_len: 256\nlora_target: q_proj\nmax_steps: 5\n"
+        "per_device_train_batch_size: 1\nquantization_bit: {}\n"
+    )
+    codes = {
+        bits: written(tmp_path, factory.format(bits), "--model", model, suffix=".yaml")[0] for bits in (4, 8)
+    }
+    assert codes == {4: 0, 8: 1}, capsys.readouterr().err
 
 
 def test_adapters_of_another_kind_stop_the_import(tmp_path: Path, capsys: Streams) -> None:

@@ -117,9 +117,11 @@ _ADAPTERS = (
     Row("lora_on_cpu", reason=why.OF_ADAPTERS),
     Row("lora_fan_in_fan_out", reason=why.OF_ADAPTERS, harmless=(False,)),
     *(Row(f"lora_{name}_kernel", reason=why.OF_ADAPTERS) for name in ("mlp", "qkv", "o", "embedding")),
-    *(Row(key, change=why.QUANTIZED, harmless=(False,)) for key in ("load_in_8bit", "load_in_4bit", "gptq")),
+    Row("load_in_4bit", facts.FOUR_BITS),
+    *(Row(key, change=why.QUANTIZED, harmless=(False,)) for key in ("load_in_8bit", "gptq")),
     Row("qlora_sharded_model_loading", reason=why.OF_ADAPTERS),
-    Row("bnb_config_kwargs.**", reason=why.QUANTIZED),
+    Row("bnb_config_kwargs.bnb_4bit_quant_type", change=why.QUANTIZED, harmless=("nf4",)),
+    Row("bnb_config_kwargs.**", reason=why.SCALES),
     Row("peft_init_lora_weights", change=why.ADAPTERS, harmless=(True,)),
     *(
         Row(key, change=why.ADAPTERS, harmless=(False,))

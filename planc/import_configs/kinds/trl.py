@@ -32,8 +32,10 @@ _ADAPTERS = (
     Row("use_dora", change=why.DORA, harmless=(False,)),
     Row("lora_task_type", reason=why.OF_ADAPTERS, harmless=("CAUSAL_LM",)),
     Row("lora_*", change=why.ADAPTERS),
-    *(Row(key, change=why.QUANTIZED, harmless=(False,)) for key in ("load_in_4bit", "load_in_8bit")),
-    *(Row(key, reason=why.QUANTIZED) for key in ("bnb_4bit_quant_*", "use_bnb_nested_quant")),
+    Row("load_in_4bit", facts.FOUR_BITS),
+    Row("load_in_8bit", change=why.QUANTIZED, harmless=(False,)),
+    Row("bnb_4bit_quant_type", change=why.QUANTIZED, harmless=("nf4",)),
+    *(Row(key, reason=why.SCALES) for key in ("bnb_4bit_quant_*", "use_bnb_nested_quant")),
 )
 _OWN = (
     Row("model_name_or_path", facts.MODEL),
