@@ -211,6 +211,11 @@ OPTIMIZER: Mapping[str, Foreign] = {
         off=NONE,
         both=True,
     ),
-    "qlora load_in_4bit nf4": Foreign("adapter", "base = nf4", off=NONE),
+    "qlora load_in_4bit nf4": Foreign(
+        "adapter",
+        "kind = lora(rank = 16, alpha = 32)",
+        also="; `base = nf4` stores frozen linear layers in 4 bits",
+        off=NONE,
+    ),
     "dora": absent("planc has plain LoRA: see `planc explain adapter`", off=NONE),
 }
