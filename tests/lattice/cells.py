@@ -70,6 +70,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "float32": _LLAMA,
     "bfloat16": _LLAMA,
     "float64-experts": _EXPERTS,
+    "float64-wide": {**_STARCODER, "intermediate_size": 256},
 }
 """The model that is run in each dtype, and in pipelines. A Llama's norms square in float32 whatever the
 dtype; Starcoder 2 has PyTorch's layer norms, and nothing of it but rotary tables is computed in less than
@@ -106,6 +107,14 @@ SHARDINGS: Mapping[str, tuple[str, ...]] = {
     "reduced each micro-batch": ("reduce_every = micro_batch",),
 }
 """What is sharded between uses: lines of the `fsdp` block. By default all is, but gradients once a step."""
+_ADAPTED = '  "model.layers.*.{self_attn,mlp}.*_proj" -> adapted\n}'
+TRAINED: Mapping[str, str] = {
+    "freeze": 'freeze {\n  ["model.embed_tokens", "model.layers.0", "**.*norm*"] -> frozen\n}',
+    "LoRA": f"adapter {{\n  kind = lora(rank = 4, alpha = 8)\n{_ADAPTED}",
+    "QLoRA": f"adapter {{\n  kind = lora(rank = 4, alpha = 6, rslora = true)\n  base = nf4\n{_ADAPTED}",
+    "averages": "train {\n  ema_decay = 0.8\n}",
+}
+"""The blocks that decide what is trained and kept, by their names."""
 SCHEDULES = ("gpipe", "one_f_one_b", "interleaved(stages_per_rank = 2)", "zero_bubble")
 
 
@@ -163,6 +172,8 @@ class Cell:
     sharding: str = ""
     ep: int = 1
     """Neighboring ranks of dp_shard that hold different experts."""
+    trained: str = ""
+    """The block that decides what is trained; without one all of the model is."""
 
     @property
     def name(self) -> str:
@@ -179,6 +190,7 @@ class Cell:
             f"units: {self.units}" if self.units != "layers" else "",
             self.sharding,
             f"ep {self.ep}" if self.ep > 1 else "",
+            self.trained,
             self.dtype,
         )
         return ", ".join(part for part in parts if part)
@@ -197,6 +209,8 @@ class Cell:
         """The folder of its config."""
         if self.ep > 1:
             return f"{self.dtype}-experts"
+        if self.trained == "QLoRA":
+            return f"{self.dtype}-wide"
         deep = "float64-tied" if self.is_tied else "float64-deep"
         return deep if self.schedule else self.dtype
 
@@ -350,6 +364,23 @@ def expert_cells() -> tuple[Cell, ...]:
     return tuple(sorted(_covering(tuple(dispatched)), key=lambda cell: (cell.mesh.world_size, astuple(cell))))
 
 
+@cache
+def trained_cells() -> tuple[Cell, ...]:
+    """Parts of the model that are frozen, adapters, and averages, on meshes of up to 4 ranks and pipelines:
+    enough that each meets each value of another axis."""
+    flat = [mesh for world_size in (1, 2, 4) for mesh in meshes(world_size)]
+    every = [cell for mesh in flat for cell in full_product(mesh)]
+    every += [cell for cell in pipelines(Mesh(1, 2, 1, 1, pp=2), is_tied=False) if cell.units == "layers"]
+    found = (replace(cell, trained=one) for cell in every for one in TRAINED)
+    run = (cell for cell in found if cell.trained != "QLoRA" or _has_blocks(cell))
+    return tuple(sorted(_covering(tuple(run)), key=lambda cell: (cell.mesh.world_size, astuple(cell))))
+
+
+def _has_blocks(cell: Cell) -> bool:
+    """Whether ranks have whole blocks of 64 inputs, of a model with as many layers as there are stages."""
+    return cell.mesh.tp <= 2 and "interleaved" not in cell.schedule
+
+
 def plan_text(cell: Cell) -> str:
     """The plan of a cell; paths are relative to the workspace."""
     mesh = "\n".join(f"  {mesh_dim} = {size}" for mesh_dim, size in cell.mesh.sizes.items())
@@ -379,7 +410,10 @@ def plan_text(cell: Cell) -> str:
             f"context_parallel on cp {{\n  rotate = {rotate}\n  load_balancer = {balance}\n"
             '  ["input_ids", "labels", "position_ids"] -> Shard(1)\n}'
         )
-    return "\n".join(blocks) + "\n"
+    text = "\n".join(blocks) + "\n"
+    if cell.trained == "averages":
+        return text.replace("train {\n", TRAINED[cell.trained].removesuffix("}"))
+    return f"{text}{TRAINED[cell.trained]}\n" if cell.trained else text
 
 
 def _fsdp(cell: Cell) -> str:

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import torch.distributed as dist
 
 from planc.data_sources.kinds import TextSource
+from planc.plan.adapter import Lora
 from planc.plan.spec import OptimizerSpec
 from planc.runtime.data.spec import DataSpec
 from planc.verify.compare import disagreements, relative_distance, worst_gradient, worst_relative
@@ -31,6 +32,8 @@ _NO_GRADIENT = 1e-6
 """Share below which it is rounding, and so is what it does to the parameter: a bias of keys has none, since
 softmax does not see what all scores have in common."""
 _SECONDS_A_CELL = 60
+_BLOCK = 64
+"""Inputs of a row that share a scale, of weights in 4 bits."""
 _BATCH = 15
 """Cells that run in the same processes, one after the other; where one fails, so many are run again."""
 
@@ -106,8 +109,27 @@ def measure(group: Sequence[Cell], *, workspace: Path, before_op: BeforeOp | Non
 
 def reference_of(cell: Cell, *, workspace: Path) -> Training:
     """The training that a cell must repeat."""
-    plan, _ = compile_cell(cell, workspace=workspace)
-    return _training(cell.model, cell.dtype, cell.global_batch, plan.optimizer, workspace=workspace)
+    plan, graph = compile_cell(cell, workspace=workspace)
+    trained = _Trained(
+        frozen=graph.frozen,
+        adapted=graph.adapters.modules if graph.adapters else (),
+        adapter=plan.adapter.kind if plan.adapter else None,
+        quantized=graph.quantized.modules if graph.quantized else (),
+        ema_decay=plan.train.ema_decay,
+    )
+    batch = cell.global_batch
+    return _training(cell.model, cell.dtype, batch, plan.optimizer, trained, workspace=workspace)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trained:
+    """The parts of a model that a plan trains, and what it keeps of them."""
+
+    frozen: tuple[str, ...]
+    adapted: tuple[str, ...]
+    adapter: Lora | None
+    quantized: tuple[str, ...]
+    ema_decay: float | None
 
 
 def _run(
@@ -138,7 +160,13 @@ def _run(
 
 @cache
 def _training(
-    model: str, dtype: str, global_batch: int, optimizer: OptimizerSpec, *, workspace: Path
+    model: str,
+    dtype: str,
+    global_batch: int,
+    optimizer: OptimizerSpec,
+    trained: _Trained,
+    *,
+    workspace: Path,
 ) -> Training:
     """The training in one process that every cell of a model and a global batch must repeat."""
     data = DataSpec(TextSource((cells.CORPUS,)), "bytes", cells.SEQUENCE_LENGTH, cells.SHUFFLE_SEED)
@@ -154,6 +182,12 @@ def _training(
         total_steps=cells.TOTAL_STEPS,
         num_steps=cells.NUM_STEPS,
         clip_grad_norm=optimizer.clip_grad_norm,
+        frozen=trained.frozen,
+        adapted=trained.adapted,
+        adapter=trained.adapter,
+        quantized=trained.quantized,
+        block=_BLOCK,
+        ema_decay=trained.ema_decay,
     )
     return train(recipe, attention="sdpa" if dtype == "float64" else "eager")
 
@@ -193,6 +227,9 @@ def _unequal(records: Sequence[Record], training: Training) -> Iterator[str]:
         yield "initial weights differ"
     if tuple(step.sample_ids for step in records[0].metrics) != training.sample_ids:
         yield "sample ids differ"
+    frozen = training.initial.keys() - training.gradients.keys()
+    if moved := [name for name in sorted(frozen) if digest(records[0].final[name]) != initial[name]]:
+        yield f"{moved[0]} is frozen, and has changed"
 
 
 def _worst_update(record: Record, training: Training) -> tuple[str, float]:
@@ -201,11 +238,11 @@ def _worst_update(record: Record, training: Training) -> tuple[str, float]:
         return "other parameters", float("inf")
     least = _NO_GRADIENT * training.grad_norms[0]
     errors = {
-        name: relative_distance(
-            record.final[name].double() - initial.double(), training.final[name].double() - initial.double()
-        )
-        for name, initial in training.initial.items()
-        if training.gradients[name].double().norm() > least
+        name: relative_distance(record.final[name].double() - initial, final.double() - initial)
+        for name, final in training.final.items()
+        if (of := name.removeprefix("ema.")) in training.gradients
+        and training.gradients[of].double().norm() > least
+        and (initial := training.initial[of].double()) is not None
     }
     worst = max(errors, key=lambda name: errors[name])
     return worst, errors[worst]

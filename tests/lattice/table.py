@@ -28,6 +28,7 @@ from tests.lattice.cells import (
     pipeline_cells,
     pipelines,
     sharding_cells,
+    trained_cells,
     unit_cells,
 )
 from tests.lattice.measure import LIMITS, Row, measure_all
@@ -50,6 +51,10 @@ Pipelines have 8 layers, and stages next to each of FSDP, whole replicas, tensor
 parallelism. The axes are the schedule, recomputation, the number of micro-batches (half the ranks of pp, as
 many, and half more), and whether the embedding is the head's weight too. One part has units of FSDP of other
 shapes than whole layers: none, the ends alone, attention, MLPs, norms, all layers but one.
+
+Another part trains less than all: the embedding, a layer and the norms are frozen, or adapters have a frozen
+base in the model's dtype (LoRA) or in NF4 (QLoRA); or it keeps moving averages. What is frozen is compared
+bit for bit.
 """
 _COLUMNS = ("mesh", "cells", "of", "loss", "grad norm", "gradient", "update", "")
 
@@ -61,6 +66,7 @@ def parts() -> Mapping[str, tuple[Cell, ...]]:
     pipelined["float64, pipelines with other units"] = unit_cells()
     sharded = {"float64, ZeRO-1, ZeRO-2, and gradients reduced each micro-batch": sharding_cells()}
     sharded |= {"float64, experts on different ranks": expert_cells()}
+    sharded |= {"float64, parts frozen, adapters and averages": trained_cells()}
     every = {_title(world_size): cells(world_size) for world_size in WORLD_SIZES}
     return every | pipelined | sharded | narrow
 
