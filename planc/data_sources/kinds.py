@@ -141,6 +141,28 @@ class ChatSource(SourceKind):
 
 
 @record
+class PairsSource(SourceKind):
+    """Records of a prompt with two answers, `chosen` and `rejected`: texts, or lists of messages.
+
+    Each is two documents in a row: the prompt with the chosen answer, then with the rejected one. Only the
+    answers are trained on. The arguments are those of a ChatSource.
+    """
+
+    patterns: tuple[str, ...]
+    template: str = "auto"
+    date: str | None = None
+    ignore: tuple[str, ...] = ()
+    split: str = "train"
+    subset: str | None = None
+    kind: Literal["pairs"] = field_of(default="pairs", kw_only=True)
+    libraries: ClassVar[tuple[str, ...]] = ("jinja2",)
+
+    @property
+    def hub(self) -> HubDataset | None:
+        return HubDataset.of(self.patterns)
+
+
+@record
 class HfHubSource(SourceKind):
     """A dataset on the Hub at one commit. `revision` is the commit's 40 hexadecimal digits."""
 
@@ -204,6 +226,7 @@ Source = (
     TextSource
     | JsonLinesSource
     | ChatSource
+    | PairsSource
     | HfDatasetSource
     | HfHubSource
     | PythonStdlibSource

@@ -29,7 +29,7 @@ from planc.graph.ops import (
     SumTies,
 )
 from planc.graph.pipeline import Pipeline, pipeline_of
-from planc.graph.sources import mixture_labels
+from planc.graph.sources import mixture_labels, reads_pairs
 from planc.inventory.schema import Attention
 from planc.vocab import DType, GroupDim, MeshDim
 
@@ -270,9 +270,9 @@ def _biases(work: RankWork) -> Iterator[Collective]:
 def _scalars(work: RankWork) -> Iterator[Collective]:
     """Token count, loss with the number of stopped ranks, and gradient norm: eight bytes each.
 
-    With the loss of a step, two more for each source of a mixture: its own loss and labels.
+    With the loss of a step, two more for each source of a mixture, its own loss and labels, or for pairs.
     """
-    num_summed = 2 + 2 * len(mixture_labels(work.graph))
+    num_summed = 2 + 2 * (len(mixture_labels(work.graph)) + reads_pairs(work.graph))
     for op in work.graph.step:
         match op:
             case NextBatch():

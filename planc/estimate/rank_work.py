@@ -17,6 +17,7 @@ from planc.graph.ops import (
     BuildLoss,
     BuildModel,
     BuildOptimizer,
+    BuildPreferenceLoss,
     CheckpointActivations,
     CompileModules,
     ComputeLoss,
@@ -139,7 +140,7 @@ class RankWork:
     @property
     def has_loss_terms(self) -> bool:
         """True if cross entropy has other terms, which one function computes."""
-        return any(isinstance(op, BuildLoss) for op in self.graph.setup)
+        return any(isinstance(op, BuildLoss | BuildPreferenceLoss) for op in self.graph.setup)
 
     @property
     def num_samples(self) -> int:

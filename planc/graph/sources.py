@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.data_sources.kinds import PairsSource
 from planc.graph.graph import Graph
 from planc.graph.ops import Mixture, OpenData, OpenEvaluation, OpenSource
 
@@ -14,6 +15,11 @@ AnySource = OpenSource | OpenData | OpenEvaluation
 def training_data(graph: Graph) -> OpenData:
     """The op that opens the training data."""
     return next(op for op in graph.setup if isinstance(op, OpenData))
+
+
+def reads_pairs(graph: Graph) -> bool:
+    """Whether each two sequences of the training data are a pair."""
+    return isinstance(training_data(graph).source, PairsSource)
 
 
 def mixture_labels(graph: Graph) -> tuple[str, ...]:

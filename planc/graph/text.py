@@ -9,7 +9,7 @@ from typing import Any
 
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
-from planc.graph.ops import Accumulate, Evaluate, MatrixGroup, ParameterGroup
+from planc.graph.ops import Accumulate, ComputeReference, Evaluate, MatrixGroup, ParameterGroup
 from planc.pipelining.order_text import order_text
 from planc.pipelining.orders import Action
 from planc.styles.style import StyleUse
@@ -65,7 +65,7 @@ def _lines(ops: Sequence[Op], indent: str) -> Iterator[str]:
         text = f"{indent}{op.name:<24} {arguments}".rstrip()
         place = f"{op.span.file}:{op.span.line}" if op.span else ""
         yield f"{text:<110} {place}".rstrip()
-        if isinstance(op, Accumulate | Evaluate):
+        if isinstance(op, Accumulate | Evaluate | ComputeReference):
             yield from _lines(op.body, indent + "  ")
 
 

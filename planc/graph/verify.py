@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
+from planc.data_sources.kinds import PairsSource
 from planc.graph.graph import Graph
 from planc.graph.op import CHANGING, CONSUMED, GIVEN, Op, Resource, Stage
 from planc.graph.ops import (
@@ -16,9 +17,11 @@ from planc.graph.ops import (
     BuildModel,
     BuildOptimizer,
     BuildOwnModel,
+    BuildPreferenceLoss,
     BuildSchedule,
     ClipGradients,
     ComputeLoss,
+    ComputeReference,
     Forward,
     FullyShard,
     InitMesh,
@@ -93,7 +96,7 @@ def verify(graph: Graph) -> tuple[Violation, ...]:
     saves = (*_saves(graph), *_agreement(graph))
     found = (
         *(*_once(graph), *_averages(graph), *_stages(graph), *_units(graph)),
-        *(*_effects(graph), *_sums(graph), *_mixture(graph), *_experts(graph)),
+        *(*_effects(graph), *_sums(graph), *_mixture(graph), *_experts(graph), *_preferences(graph)),
     )
     pipeline = () if mesh else tuple(pipeline_violations(graph))
     return (*mesh, *found, *pipeline, *saves, *batch)
@@ -235,6 +238,15 @@ def _mixture(graph: Graph) -> Iterator[Violation]:
     wanted = data.source.labels if data is not None and isinstance(data.source, Mixture) else ()
     if mixture_labels(graph) != wanted:
         yield Violation("data.open", f"joins {', '.join(wanted) or 'no sources'}, in another order")
+
+
+def _preferences(graph: Graph) -> Iterator[Violation]:
+    """A loss of pairs needs them, and the log-probabilities of one reference."""
+    kinds = BuildPreferenceLoss, ComputeReference
+    built, computed = (sum(isinstance(op, kind) for op in graph.setup) for kind in kinds)
+    pairs = sum(isinstance(op, OpenData) and isinstance(op.source, PairsSource) for op in graph.setup)
+    if not built == computed == pairs:
+        yield Violation("graph", f"has {built} loss.dpo, {computed} reference and {pairs} sources of pairs")
 
 
 def _saves(graph: Graph) -> Iterator[Violation]:

@@ -11,6 +11,7 @@ from planc.data_sources.kinds import ExtensionSource, TransformedSource
 from planc.extend.reference import Extension
 from planc.graph.ops import Mixture, NextBatch, OpenData, OpenEvaluation, OpenSource
 from planc.plan import data
+from planc.plan.conversations import Chat, Pairs
 from planc.plan.facts import global_batch
 from planc.plan.spec import Plan
 from planc.vocab import SAMPLE_DIMS
@@ -60,7 +61,7 @@ def next_batch(plan: Plan) -> NextBatch:
     """Build the op; if every token is a label, no rank needs to wait for the others' counts."""
     block, span = plan.data, plan.span("data")
     # What an extension returns may be messages, or have labels of its own.
-    may_mask = any(isinstance(source, data.Chat | Extension) for _, source in block.training())
+    may_mask = any(isinstance(source, Chat | Pairs | Extension) for _, source in block.training())
     if block.packing is not data.Packing.ATTEND or may_mask:
         return NextBatch(count_over=SAMPLE_DIMS, span=span)
     return NextBatch(count_over=(), is_every_token=True, span=span)

@@ -9,7 +9,9 @@ from planc.data_sources import Source
 from planc.graph.graph import Graph
 from planc.graph.ops import (
     Accumulate,
+    BuildPreferenceLoss,
     ComputeLoss,
+    ComputeReference,
     ComputeWeightGradients,
     Evaluate,
     EvaluationOp,
@@ -50,13 +52,17 @@ def _without_messages(op: Any) -> Any:
 
 
 def evaluated_on(graph: Graph, source: Source, *, label: str, span: Span) -> Graph:
-    """The graph whose one evaluation is on all of a source, which was written at `span`."""
+    """The graph whose one evaluation is on all of a source, which was written at `span`.
+
+    Without pairs, a preference loss has no value: the evaluation is of cross entropy.
+    """
     body = next(op.body for op in graph.step if isinstance(op, Accumulate))
     loss = next(index for index, op in enumerate(body) if isinstance(op, ComputeLoss))
     forward = tuple(op for op in body[: loss + 1] if isinstance(op, EvaluationOp))
     over = next(op.over for op in graph.step if isinstance(op, ReduceMetrics))
     opened = OpenEvaluation(label=label, source=source, sequences=None, span=span)
     evaluation = Evaluate(label=label, every_steps=1, over=over, body=forward, span=span)
-    setup = (op for op in graph.setup if not isinstance(op, OpenEvaluation))
+    of_training = OpenEvaluation | BuildPreferenceLoss | ComputeReference
+    setup = (op for op in graph.setup if not isinstance(op, of_training))
     step = (op for op in graph.step if not isinstance(op, Evaluate))
     return replace(graph, setup=(*setup, opened), step=(*step, evaluation))

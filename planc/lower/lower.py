@@ -13,10 +13,12 @@ from planc.graph.ops import (
     AttachAttention,
     Backward,
     BuildLoss,
+    BuildPreferenceLoss,
     CheckpointActivations,
     CheckpointMode,
     ClipGradients,
     ComputeLoss,
+    ComputeReference,
     Evaluate,
     EvaluationOp,
     ExportAdapter,
@@ -79,6 +81,7 @@ from planc.plan.facts import gradient_accumulation
 from planc.plan.loss_chunks import num_chunks, vocab_over
 from planc.plan.optimizer import OwnSchedule
 from planc.plan.quantized import NF4_BLOCK
+from planc.plan.train import Preference
 from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
 from planc.vocab import TOKEN_DIMS, DType, GroupDim, MeshDim, of_experts
@@ -113,6 +116,9 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     )
     if isinstance(plan.train.loss, Extension):
         yield LoadLoss(extension=plan.train.loss, span=plan.span("train.loss"))
+    elif isinstance(plan.train.loss, Preference):
+        loss, span = plan.train.loss, plan.span("train.loss")
+        yield BuildPreferenceLoss(beta=loss.beta, label_smoothing=loss.label_smoothing, span=span)
     elif plan.train.loss.has_terms:
         smoothing, z_loss = plan.train.loss.label_smoothing, plan.train.loss.z_loss
         yield BuildLoss(label_smoothing=smoothing, z_loss=z_loss, span=plan.span("train.loss"))
@@ -152,6 +158,10 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from open_evaluations(plan)
     yield from count_experts(bound)
     yield from balance_experts(bound)
+    if isinstance(plan.train.loss, Preference):
+        # Before a checkpoint is loaded, so the reference of a resumed run is that of its first step.
+        body, span = tuple(_forward_step(bound)), plan.span("train.loss")
+        yield ComputeReference(over=TOKEN_DIMS, body=body, span=span)
     yield from name_base(bound)
     yield from resume(plan)
 

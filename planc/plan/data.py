@@ -12,25 +12,18 @@ from planc.data_sources.globs import without_compression
 from planc.extend.data_source import DATA_SOURCE
 from planc.extend.reference import Extension
 from planc.extend.row_transform import ROW_TRANSFORM
-from planc.plan.dates import Date
+from planc.plan.conversations import DATASETS, Chat, Pairs, split_key, subset_key
 from planc.plan.extensions import OnlyExtension, OrExtension
 from planc.plan.nested import nested
 from planc.plan.quantities import STEPS
-from planc.plan.scalars import Bool, Choice, Float, Int, Path, Quantity, Text
-from planc.plan.scope import Scope
+from planc.plan.scalars import Choice, Float, Int, Path, Quantity, Text
 from planc.plan.shares import Share, Weight
-from planc.plan.splits import Split
-from planc.plan.types import List, Optional, OrAuto, Rest, Variant, key
+from planc.plan.types import Optional, OrAuto, Rest, Variant, key
 from planc.record import record
-from planc.syntax import ast
 
 if TYPE_CHECKING:
     # Few plans have weights, and others should not pay for the import.
     from fractions import Fraction
-
-_DATASETS = (
-    "globs of files, datasets' directories, or one dataset of the Hub as `hf://datasets/org/name@commit`"
-)
 
 
 @record
@@ -49,86 +42,13 @@ class JsonLines:
 
 
 @record
-class NameOrPath:
-    """A path, or a name: a text with neither `.` nor `/`, which is the same in every file."""
-
-    def convert(self, value: ast.Value, scope: Scope) -> str | None:
-        name = Text().convert(value, scope)
-        return name if name is None or {*name}.isdisjoint("./") else Path().convert(value, scope)
-
-    def describe(self, *, mark: str = "") -> str:
-        return "a name or a path in quotes"
-
-    def render(self, value: str) -> str:
-        return Path().render(value)
-
-
-class TrainOn(StrEnum):
-    ANSWERS = "answers"
-    LAST_ANSWER = "last_answer"
-    ALL = "all"
-
-
-class Thinking(StrEnum):
-    LAST = "last"
-    ALL = "all"
-
-
-@record
-class Chat:
-    """Conversations, rendered by a chat template, and prompts with their completions.
-
-    A row has `messages` or `conversations`, or a `prompt` and its `completion`; `tools` and
-    `chat_template_kwargs` if it needs them. Any other key is an error.
-    """
-
-    patterns: tuple[str, ...] = key(Rest(Path()), doc=_DATASETS, positional=True)
-    field: str | None = key(
-        Optional(Text()), default=None, doc="the key that holds the messages, if it has another name"
-    )
-    train_on: TrainOn = key(
-        Choice(TrainOn, {"assistant": "answers"}),
-        default=TrainOn.ANSWERS,
-        doc="answers: what the assistant writes, and completions; last_answer: its last message; "
-        "all: every token",
-    )
-    train_on_end_of_turn: Any = key(
-        OrAuto(Bool()),
-        default="auto",
-        doc="whether the token after an answer is trained on, which teaches to stop: auto is as the template "
-        "marks it, and true without marks; true also trains on the end of the document after an answer that "
-        "the template does not end",
-    )
-    thinking: Thinking = key(
-        Choice(Thinking),
-        default=Thinking.LAST,
-        doc="last: each conversation once, as the template writes it, which may leave earlier reasoning out; "
-        "all: once for each turn, as when it was answered",
-    )
-    template: str | None = key(
-        OrAuto(Optional(NameOrPath())),
-        default="auto",
-        doc="a template of the tokenizer by its name, or a file; auto is `default`, and `tool_use` for rows "
-        "with tools if the tokenizer has one; none is for rows without messages",
-    )
-    date: str | None = key(
-        Optional(Date()), default=None, doc="the day that templates take for today's, if they ask for it"
-    )
-    ignore: tuple[str, ...] = key(
-        List(Text()), default=(), doc="keys of rows and messages to train without", example='["id"]'
-    )
-    split: str = key(Split(), default="train", doc="a split, or a part of one such as `train[:10%]`")
-    subset: str | None = key(Optional(Text()), default=None, doc="the configuration, if there are several")
-
-
-@record
 class HfDataset:
     """Hugging Face datasets in local files (.parquet, .arrow, .json, .jsonl) and directories."""
 
-    patterns: tuple[str, ...] = key(Rest(Path()), doc=_DATASETS, positional=True)
+    patterns: tuple[str, ...] = key(Rest(Path()), doc=DATASETS, positional=True)
     field: str = key(Text(), default="text", doc="the column that holds a document's text")
-    split: str = key(Split(), default="train", doc="a split, or a part of one such as `train[:10%]`")
-    subset: str | None = key(Optional(Text()), default=None, doc="the configuration, if there are several")
+    split: str = split_key()
+    subset: str | None = subset_key()
 
 
 @record
@@ -137,8 +57,8 @@ class HfHub:
 
     repository: str = key(Text(), doc="the repository, as in `org/name`", positional=True)
     revision: str = key(Text(), doc="the commit: 40 hexadecimal digits")
-    split: str = key(Split(), default="train", doc="a split, or a part of one such as `train[:10%]`")
-    subset: str | None = key(Optional(Text()), default=None, doc="the configuration, if there are several")
+    split: str = split_key()
+    subset: str | None = subset_key()
     field: str = key(Text(), default="text", doc="the column that holds a document's text")
 
 
@@ -239,12 +159,13 @@ class Transformed:
     )
 
 
-FileSource = TextFiles | RowSource | PythonStdlib
+FileSource = TextFiles | RowSource | Pairs | PythonStdlib
 AnySource = FileSource | Transformed | Extension
 
 SOURCES: Mapping[str, type[FileSource | Transformed]] = {
     "text": TextFiles,
     **_ROW_SOURCES,
+    "pairs": Pairs,
     "python_stdlib": PythonStdlib,
     "transformed": Transformed,
 }
@@ -260,13 +181,15 @@ def _packing(values: Mapping[str, Any]) -> Packing:
     """Conversations are kept whole: an answer without its question teaches a model to invent."""
     mixed = (one.source for one in values.get("mixture", {}).values() if one is not None)
     sources = (untransformed(given) for given in (values.get("source"), *mixed) if given is not None)
-    has_chats = any(isinstance(one, Chat) for one in sources)
-    return Packing.WHOLE if has_chats else Packing.ATTEND
+    kinds = {type(one) for one in sources}
+    return Packing.NONE if Pairs in kinds else Packing.WHOLE if Chat in kinds else Packing.ATTEND
 
 
 def _too_long(values: Mapping[str, Any]) -> TooLong | None:
+    """A cut answer has another probability, so pairs are kept whole or left out."""
     packing = values.get("packing", Packing.ATTEND)
-    return None if packing.divides else TooLong.TRUNCATE
+    whole = TooLong.SKIP if isinstance(values.get("source"), Pairs) else TooLong.TRUNCATE
+    return None if packing.divides else whole
 
 
 def source_kind(source: FileSource) -> type[SourceKind]:
@@ -348,13 +271,14 @@ class DataSpec:
         derived=_packing,
         doc="attend: documents share sequences and attend to each other; isolate: they do not; whole: they "
         "do not, and none is split between sequences; none: one document per sequence; for chat, the "
-        "default is whole",
+        "default is whole, and for pairs none",
     )
     too_long: TooLong | None = key(
         Optional(Choice(TooLong)),
         default=None,
         derived=_too_long,
-        doc="for packing whole and none, documents longer than a sequence: truncate (the default) or skip",
+        doc="for packing whole and none, documents longer than a sequence: truncate (the default) or skip "
+        "(the default for pairs)",
     )
     shuffle_seed: int = key(Int(0), default=0, doc="seeds the sample order, together with the epoch")
     prefetch: int = key(

@@ -129,7 +129,8 @@ TRAIN: Mapping[str, Foreign] = {
     "label_smoothing label_smoothing_factor": Foreign(
         "train", "loss = cross_entropy(label_smoothing = <0.1>)", same=True
     ),
-    "loss loss_fn loss_type distillation teacher dpo grpo rlhf reward_model": absent(
+    "dpo dpo_beta pref_beta rl_beta": Foreign("train", "loss = dpo(beta = <0.1>)", same=True),
+    "loss loss_fn loss_type distillation teacher grpo rlhf reward_model": absent(
         "planc trains on next-token cross-entropy; another loss for each token is code of the plan's own: "
         "see `planc explain extension`",
         off=NONE,

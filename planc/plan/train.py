@@ -37,6 +37,19 @@ class CrossEntropy:
 
 
 @record
+class Preference:
+    """Direct preference optimization: how much more likely than at the start a chosen answer has become,
+    compared with the rejected one."""
+
+    beta: float = key(
+        Float(1e-6), default=0.1, doc="times the difference of the log-probabilities of both answers"
+    )
+    label_smoothing: float = key(
+        Float(0.0, 0.499999), default=0.0, doc="share of the pairs whose answers are taken to be swapped"
+    )
+
+
+@record
 class TrainSpec:
     """The number of steps and their size."""
 
@@ -58,10 +71,11 @@ class TrainSpec:
         example="8192",
     )
     log_every: int = key(Quantity(STEPS, low=1), default=1, doc="steps between log lines")
-    loss: CrossEntropy | Extension = key(
-        OrExtension(LOSS, Variant({"cross_entropy": CrossEntropy}, "loss")),
+    loss: CrossEntropy | Preference | Extension = key(
+        OrExtension(LOSS, Variant({"cross_entropy": CrossEntropy, "dpo": Preference}, "loss")),
         default=CrossEntropy(label_smoothing=0.0, z_loss=0.0),
-        doc="the value of each token; a step's loss is its mean over the tokens that have a label",
+        doc="the value of each token; a step's loss is its mean over the tokens that have a label. dpo is of "
+        "each pair of answers, and its mean over pairs",
     )
     loss_chunks: int | Literal["auto"] = key(
         OrAuto(Int(1)),

@@ -16,9 +16,9 @@ from planc.plan.data import TooLong
 from planc.plan.facts import gradient_accumulation
 from planc.plan.optimizer import Muon, Optimizer, OwnSchedule, Schedule, WarmupStableDecay
 from planc.plan.settle import in_steps
-from planc.plan.train import CrossEntropy
+from planc.plan.train import CrossEntropy, Preference
 from planc.runtime.data.spec import DataSpec
-from planc.verify.twin import Renaming
+from planc.verify.twin import CannotShrink, Renaming
 from planc.vocab import DType
 
 NUM_STEPS = 3
@@ -99,6 +99,8 @@ class Recipe:
 def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType) -> Recipe:
     """The recipe from the plan, not from its graph, with small batches and a short schedule."""
     plan = bound.plan
+    if isinstance(plan.train.loss, Preference):
+        raise CannotShrink("its loss is of pairs of answers, and the small model trains on texts")
     dp_size = min(plan.mesh.dp_replicate, MAX_RANKS) * min(plan.mesh.dp_shard, MAX_RANKS)
     micro_batch = min(plan.data.micro_batch, MAX_MICRO_BATCH)
     micro_steps = min(gradient_accumulation(plan), MAX_MICRO_STEPS)

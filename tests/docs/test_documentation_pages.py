@@ -58,6 +58,7 @@ LONG = (
     "docs/how-to/train-a-model-of-your-own.md",
     "docs/how-to/train-with-your-own-loss.md",
     "docs/how-to/train-adapters.md",
+    "docs/how-to/train-on-preferences.md",
     "docs/reference/python.md",
 )
 

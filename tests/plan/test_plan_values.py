@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from planc.plan import codes, data
 from planc.plan.blocks import BLOCKS
 from planc.plan.checkpoint import OrPath
+from planc.plan.conversations import NameOrPath
 from planc.plan.dates import Date
 from planc.plan.optimizer import AdamW, Cosine, Implementation
 from planc.plan.quantities import BYTES, SECONDS, STEPS
@@ -144,7 +145,7 @@ def values(wanted: ValueType) -> st.SearchStrategy[Any]:
             return st.integers(low, high if high is not None else MAX_INTEGER)
         case Float(low, high):
             return st.floats(low, high if high is not None else 1e30, allow_nan=False)
-        case Text() | Path() | data.NameOrPath():
+        case Text() | Path() | NameOrPath():
             return st.from_regex(r"[a-z/*.]{1,9}", fullmatch=True)
         case Bool():
             return st.booleans()

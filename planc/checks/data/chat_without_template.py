@@ -6,7 +6,8 @@ from planc.checks.data.tokenizer_file import chat_templates
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
 from planc.hub.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
-from planc.plan.data import ByteTokenizer, Chat
+from planc.plan.conversations import Chat, Pairs
+from planc.plan.data import ByteTokenizer
 from planc.plan.scalars import listed
 
 CODE = Code("P731", "chat-without-template", "the tokenizer has no chat template")
@@ -31,8 +32,8 @@ def check(subject: Subject) -> Findings:
             text = f"`{data.tokenizer.path}` has no template `{DEFAULT_TEMPLATE}`"
             own = f"; or name one of its own in `chat(..., template = ...)`: {listed(templates)}"
     for path, source in data.sources():
-        # Bytes have no tokens for the ends of turns either.
-        if isinstance(source, Chat) and (source.template == "auto" or not own):
+        # Bytes have no tokens for the ends of turns either; rows of texts have no turns.
+        if isinstance(source, Chat | Pairs) and (source.template == "auto" or (source.template and not own)):
             yield CODE.at(
                 subject.plan.span(path),
                 "the tokenizer's template turns messages into text",

@@ -8,7 +8,8 @@ from fnmatch import fnmatchcase
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label, Severity
-from planc.plan.data import AnySource, Chat, HfDataset, JsonLines, TextFiles
+from planc.plan.conversations import Chat
+from planc.plan.data import AnySource, HfDataset, JsonLines, TextFiles
 
 CODE = Code("P734", "evaluated-on-training", "an evaluation reads training data", Severity.WARNING)
 

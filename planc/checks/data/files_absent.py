@@ -11,12 +11,13 @@ from planc.checks.support.rule import Findings, Subject, reports
 from planc.data_sources.globs import HubDataset, NoFile, without_file
 from planc.diagnostics import Code, Severity
 from planc.diagnostics.suggest import closest
-from planc.plan.data import AnySource, Chat, FileTokenizer, HfDataset, JsonLines, TextFiles
+from planc.plan.conversations import Chat, Pairs
+from planc.plan.data import AnySource, FileTokenizer, HfDataset, JsonLines, TextFiles
 from planc.plan.spec import Plan
 
 CODE = Code("P738", "files-absent", "no such file on this machine", Severity.NOTE)
 
-_OF_FILES = (TextFiles, JsonLines, Chat, HfDataset)
+_OF_FILES = (TextFiles, JsonLines, Chat, Pairs, HfDataset)
 _ELSEWHERE = "unless the file is on the run's machines"
 
 
@@ -38,7 +39,7 @@ def check(subject: Subject) -> Findings:
                     notes=(f"`{found.directory}` has {found.near or 'no files'}",),
                     help=f"correct the pattern, which starts from `{os.path.abspath(base)}`, {_ELSEWHERE}",
                 )
-        template = source.template if isinstance(source, Chat) else None
+        template = source.template if isinstance(source, Chat | Pairs) else None
         if template is not None and template not in ("auto", *_templates(plan, base=base)):
             yield from _file(plan, path, template, base=base)
     if isinstance(plan.data.tokenizer, FileTokenizer):
@@ -58,7 +59,7 @@ def absent_files(source: AnySource, *, base: Path) -> Sequence[NoFile]:
     patterns = source.patterns if isinstance(source, _OF_FILES) else ()
     if HubDataset.of(patterns) is not None:
         return ()
-    if isinstance(source, (Chat, HfDataset)):
+    if isinstance(source, (Chat, Pairs, HfDataset)):
         patterns = tuple(pattern for pattern in patterns if not (base / pattern).is_dir())
     found = (without_file(pattern, base=base) for pattern in patterns)
     return tuple(one for one in found if one is not None)

@@ -7,7 +7,8 @@ import re
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.data_sources.globs import HubDataset
 from planc.diagnostics import Code
-from planc.plan.data import Chat, HfDataset, HfHub
+from planc.plan.conversations import Chat, Pairs
+from planc.plan.data import HfDataset, HfHub
 
 CODE = Code("P732", "unpinned-revision", "the dataset is not pinned to a commit")
 
@@ -18,7 +19,7 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 def check(subject: Subject) -> Findings:
     """One finding for each Hub repository whose revision is not a commit."""
     for path, source in subject.plan.data.sources():
-        hub = HubDataset.of(source.patterns) if isinstance(source, (Chat, HfDataset)) else None
+        hub = HubDataset.of(source.patterns) if isinstance(source, (Chat, Pairs, HfDataset)) else None
         revision = source.revision if isinstance(source, HfHub) else hub.revision if hub else None
         if revision is not None and not _COMMIT.fullmatch(revision):
             is_moving = f"`{revision}` is a branch or a tag, which can move"

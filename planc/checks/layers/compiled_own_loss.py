@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
+from planc.extend.reference import Extension
 from planc.plan.train import CrossEntropy
 
 CODE = Code("P816", "compiled-own-loss", "only cross entropy is compiled")
@@ -17,8 +18,7 @@ def check(subject: Subject) -> Findings:
     if plan.compile is None or not plan.compile.loss or not is_written:
         return
     loss = plan.train.loss
-    is_own = not isinstance(loss, CrossEntropy)
-    own = "a loss of the plan's own code" if is_own else "cross entropy with other terms"
+    own = "a loss of the plan's own code" if isinstance(loss, Extension) else "another loss"
     if not isinstance(loss, CrossEntropy) or loss.has_terms:
         yield CODE.at(
             plan.span("compile.loss"),

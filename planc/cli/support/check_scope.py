@@ -10,7 +10,8 @@ from planc.checks.data.tokenizer_file import begin_of_documents, end_of_document
 from planc.graph.graph import Graph
 from planc.graph.ops import LoadWeights
 from planc.hub.names import model_folder
-from planc.plan.data import Chat, FileTokenizer
+from planc.plan.conversations import Chat, Pairs
+from planc.plan.data import FileTokenizer
 from planc.plan.spec import Plan, Weights
 from planc.tables import Row
 
@@ -29,7 +30,7 @@ def unread(plan: Plan, graph: Graph, *, base: Path, is_deep: bool, has_data: boo
 def documents(plan: Plan, *, base: Path) -> Iterator[Row]:
     """A row with what documents begin and end with, if a tokenizer in files that are here decides it."""
     tokenizer = plan.data.tokenizer
-    if not isinstance(tokenizer, FileTokenizer) or isinstance(plan.data.source, Chat):
+    if not isinstance(tokenizer, FileTokenizer) or isinstance(plan.data.source, Chat | Pairs):
         return
     path, own = base / tokenizer.path, "what the tokenizer puts there"
     if not path.exists():

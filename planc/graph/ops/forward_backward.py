@@ -70,6 +70,20 @@ class BuildLoss(Op):
         return Effects(writes=(Resource.OWN_LOSS,))
 
 
+@record(kw_only=True)
+class BuildPreferenceLoss(Op):
+    op: Literal["loss.dpo"] = "loss.dpo"
+    stage: ClassVar[Stage] = Stage.MESH
+    summary: ClassVar[str] = (
+        "Sets the loss of a pair of answers, a function of their log-probabilities and the reference's."
+    )
+    beta: Annotated[float, numerics("train.loss", "beta")]
+    label_smoothing: Annotated[float, numerics("train.loss", "label smoothing")]
+
+    def effects(self) -> Effects:
+        return Effects(writes=(Resource.OWN_LOSS,))
+
+
 _CHUNKS = layout("train.loss_chunks", "loss chunks", is_in_sums=True)
 
 
@@ -186,6 +200,28 @@ class Accumulate(Op):
 
 
 EvaluationOp = ShardContext | ReceiveHidden | Forward | SendHidden | ComputeLoss
+
+
+@record(kw_only=True)
+class ComputeReference(Op):
+    op: Literal["reference"] = "reference"
+    stage: ClassVar[Stage] = Stage.DATA
+    summary: ClassVar[str] = (
+        "Runs its body on all pairs with the weights that training starts from, and keeps the "
+        "log-probability of each answer."
+    )
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
+    """The mesh dims whose ranks see different answers."""
+    body: tuple[EvaluationOp, ...]
+    """The ops of one micro-batch; every rank runs them equally often."""
+
+    def effects(self) -> Effects:
+        dims = (dim for op in self.body for dim in op.effects().communicates)
+        return Effects(
+            reads=(Resource.MESH, Resource.WEIGHTS, Resource.DATA, Resource.OWN_LOSS),
+            writes=(Resource.OWN_LOSS,),
+            communicates=tuple(dict.fromkeys((*dims, *self.over))),
+        )
 
 
 @record(kw_only=True)

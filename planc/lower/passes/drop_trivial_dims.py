@@ -10,6 +10,7 @@ from planc.graph.ops import (
     Accumulate,
     AllReduceGradients,
     AttachAttention,
+    ComputeReference,
     Evaluate,
     FullyShard,
     PrefetchUnits,
@@ -37,7 +38,7 @@ def drop_trivial_dims(graph: Graph) -> Graph:
 
 
 def _trim(op: AnyOp, graph: Graph) -> AnyOp | None:
-    if isinstance(op, Accumulate | Evaluate):
+    if isinstance(op, Accumulate | Evaluate | ComputeReference):
         body = tuple(_trim_dims(inner, graph) for inner in op.body)
         return replace(_trim_dims(op, graph), body=body)  # type: ignore[no-any-return]
     if isinstance(op, FullyShard):

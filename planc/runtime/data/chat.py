@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.data_sources.kinds import ChatSource
+from planc.data_sources.kinds import ChatSource, PairsSource
 from planc.hub.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat_rows import Reading, talks
@@ -131,7 +131,12 @@ def contents_of(record: Mapping[str, object], *, reading: Reading, origin: str) 
 
 
 def source_templates(
-    source: ChatSource, own: Templates, *, tokenizer: str, base: Path, reads: Reads | None = None
+    source: ChatSource | PairsSource,
+    own: Templates,
+    *,
+    tokenizer: str,
+    base: Path,
+    reads: Reads | None = None,
 ) -> Templates:
     """The templates that a source uses, of which `own` are its tokenizer's; none if rows need none.
 
@@ -154,7 +159,7 @@ def source_templates(
             )
     else:
         templates = {DEFAULT_TEMPLATE: _named_template(source.template, own, base=base, reads=reads)}
-    trains_ends = source.trains_ends
+    trains_ends = source.trains_ends if isinstance(source, ChatSource) else None
     return {name: replace(one, date=source.date, trains_ends=trains_ends) for name, one in templates.items()}
 
 

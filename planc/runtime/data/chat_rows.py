@@ -48,7 +48,10 @@ _FOREIGN: Mapping[str, str] = {
         ("instruction", "input", "output", "question", "answer", "query", "response"),
         "rename what the model reads `prompt`, and what it writes `completion`",
     ),
-    **dict.fromkeys(("chosen", "rejected"), "planc has no preference loss: rename `chosen` to `completion`"),
+    **dict.fromkeys(
+        ("chosen", "rejected"),
+        "read them with `pairs(...)` for `loss = dpo()`, or rename `chosen` to `completion`",
+    ),
     "function_call": "write it as `tool_calls`",
     "documents": "pass it in `chat_template_kwargs`",
     "system": "make it the first of the messages",

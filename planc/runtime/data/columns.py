@@ -38,6 +38,10 @@ class Totals:
     """Documents that were skipped because they are longer than a sequence."""
     num_unlabeled: int = 0
     """Documents that were skipped because no token that a sequence holds is a label."""
+    num_left_by_pairs: int = 0
+    """Documents that were skipped because the other one of their pair was."""
+    num_equal_pairs: int = 0
+    """Pairs of equal documents, which teach nothing."""
 
 
 @dataclass(slots=True)

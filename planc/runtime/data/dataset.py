@@ -47,6 +47,7 @@ def packed(
     tokenizer: Tokenizer,
     sequence_length: int,
     too_long: TooLong = "truncate",
+    in_pairs: bool = False,
     bad: BadDocuments | None = None,
 ) -> Dataset:
     """The documents as sequences. Raises DataError if there is not even one."""
@@ -66,6 +67,7 @@ def packed(
                 sequence_length=sequence_length,
                 is_shared=packing == "whole",
                 too_long=too_long,
+                in_pairs=in_pairs,
                 bad=bad,
             )
         case _:

@@ -16,6 +16,7 @@ from planc.data_sources.kinds import (
     HfDatasetSource,
     HfHubSource,
     JsonLinesSource,
+    PairsSource,
     PythonStdlibSource,
     RowSource,
     TextSource,
@@ -25,6 +26,7 @@ from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat import AnyDocument, Conversation, conversations
 from planc.runtime.data.extended.reading import extension_documents
 from planc.runtime.data.extended.transform import transform_of
+from planc.runtime.data.pairs import pairs
 from planc.runtime.data.records import Rows, hub_records, split_records
 from planc.runtime.data.sampling import Sampling
 from planc.runtime.data.sources import Document, documents, text_documents
@@ -48,6 +50,10 @@ def source_documents(
         case TransformedSource():
             rows = transform_of(source, base=base, bad=bad)
             return documents_of_rows(source.source, rows, base=base, reads=reads, bad=bad, sample=sample)
+        case PairsSource():
+            return _noted(
+                pairs(source, base=base, reads=reads, bad=bad, sample=sample), source.hub, reads=reads
+            )
         case TextSource() | PythonStdlibSource():
             return documents(source, base=base, reads=reads, bad=bad, sample=sample)
         case _:

@@ -14,7 +14,7 @@ from planc.runtime.data.documents import spec_documents
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.fingerprint import data_fingerprint, mixture_fingerprint
 from planc.runtime.data.mixture import JoinedDatasets, MixtureOrder
-from planc.runtime.data.order import Order, SampleOrder
+from planc.runtime.data.order import Order, PairOrder, SampleOrder
 from planc.runtime.data.packing import Stored, joined
 from planc.runtime.data.padding import padded
 from planc.runtime.data.prepared.folder import Prepared
@@ -62,6 +62,7 @@ def open_in_memory(wanted: Wanted, *, model_vocab_size: int, reads: Reads | None
             tokenizer=tokenizer,
             sequence_length=spec.sequence_length,
             too_long=spec.too_long,
+            in_pairs=spec.in_pairs,
             bad=bad,
         )
     return _opened(
@@ -172,5 +173,7 @@ def _opened(
     fingerprint = data_fingerprint(spec, tokenizer_digest=wanted.tokenizer.digest, dataset=dataset)
     if reads is not None:
         reads.add("tokens", "data", fingerprint)
-    order = SampleOrder(dataset.num_sequences, spec.shuffle_seed)
+    order: Order = SampleOrder(dataset.num_sequences, spec.shuffle_seed)
+    if spec.in_pairs:
+        order = PairOrder(SampleOrder(dataset.num_sequences // 2, spec.shuffle_seed))
     return OpenData(dataset, wanted.tokenizer, order, end_of_document, fingerprint, left_out, marks)

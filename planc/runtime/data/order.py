@@ -158,6 +158,34 @@ class SampleOrder:
         return self._epochs[epoch]
 
 
+@dataclass(frozen=True, slots=True)
+class PairOrder:
+    """The order of pairs, each of which is two sequences in a row: 2p and 2p + 1 of pair p."""
+
+    pairs: SampleOrder
+
+    @property
+    def num_sequences(self) -> int:
+        return 2 * self.pairs.num_sequences
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return ()
+
+    def sample_ids(self, start: int, *, count: int) -> SampleIds:
+        """Sequence ids [count] at the global positions from `start` on."""
+        first, last = start // 2, (start + count + 1) // 2
+        numbers = self.pairs.sample_ids(first, count=last - first)
+        ids = np.stack((2 * numbers, 2 * numbers + 1), axis=1).ravel()
+        return ids[start - 2 * first :][:count]
+
+    def consumed(self, position: int) -> tuple[int, ...]:
+        return ()
+
+    def fresh(self) -> PairOrder:
+        return PairOrder(self.pairs.fresh())
+
+
 class Order(Protocol):
     """An endless order of sequences, a function of seed and position."""
 

@@ -118,12 +118,15 @@ class PaddedDataset:
             "truncated": totals.num_truncated,
             "skipped as too long": totals.num_too_long,
             "without a label": totals.num_unlabeled,
+            "left out with the other of their pair": totals.num_left_by_pairs,
         }
         why = ", ".join(f"{plural(number, 'document')} {what}" for what, number in counts.items() if number)
+        equal = totals.num_equal_pairs
+        same = f", {plural(equal, 'pair')} of equal answers, which teach nothing" if equal else ""
         return (
             f"{plural(self.num_documents, 'document')}, {plural(self.num_tokens, 'token')}, "
             f"{plural(self.num_sequences, 'sequence')}; {plural(self.num_dropped_tokens, 'token')} dropped"
-            f"{f' ({why})' if why else ''}, {plural(self.num_padding_tokens, 'token')} of padding"
+            f"{f' ({why})' if why else ''}, {plural(self.num_padding_tokens, 'token')} of padding{same}"
         )
 
     def digested(self) -> Iterator[tuple[str, Stored]]:
@@ -151,6 +154,7 @@ def pad(
     sequence_length: int,
     is_shared: bool = False,
     too_long: TooLong = "truncate",
+    in_pairs: bool = False,
     bad: BadDocuments | None = None,
 ) -> PaddedDataset:
     """Sequences of the documents that have a label, in memory; several share one if it `is_shared`.
@@ -164,6 +168,7 @@ def pad(
         sequence_length=sequence_length,
         is_shared=is_shared,
         too_long=too_long,
+        in_pairs=in_pairs,
         columns=columns,
         bad=bad,
     )
@@ -185,17 +190,20 @@ def fill(
     is_shared: bool,
     too_long: TooLong,
     columns: Columns,
+    in_pairs: bool = False,
     bad: BadDocuments | None = None,
 ) -> Totals:
     """Write the tokens of every document that has a label, and where each sequence of them starts.
 
-    A sequence takes one token more than its length, its last label.
+    A sequence takes one token more than its length, its last label. Documents `in_pairs` are kept or left out
+    two by two, as they come.
     """
     require_length(sequence_length)
     length = sequence_length + 1
     shortening = _Shortening(length, too_long)
     dtype = stored_dtype(tokenizer)
-    kept = shortening.kept(encode(documents, tokenizer=tokenizer, bad=bad), dtype=dtype)
+    encoded = encode(documents, tokenizer=tokenizer, bad=bad)
+    kept = (shortening.kept_pairs if in_pairs else shortening.kept)(encoded, dtype=dtype)
     tokens = TokenColumns(columns, dtype=dtype)
     starts = columns.column("starts", dtype=np.dtype(np.int64))
     starts.append(np.zeros(1, dtype=np.int64))
@@ -215,6 +223,22 @@ class _Shortening:
     def __init__(self, length: int, too_long: TooLong) -> None:
         self._length, self._too_long = length, too_long
         self.totals = Totals(0, 0)
+
+    def kept_pairs(self, documents: Iterable[Encoded], *, dtype: np.dtype[np.generic]) -> Iterator[Encoded]:
+        """Both documents of each pair, if both are kept."""
+        remaining = iter(documents)
+        for pair in zip(remaining, remaining, strict=True):
+            kept = [*self.kept(pair, dtype=dtype)]
+            if len(kept) == 2:
+                is_equal = np.array_equal(kept[0].tokens, kept[1].tokens)
+                self.totals = replace(self.totals, num_equal_pairs=self.totals.num_equal_pairs + is_equal)
+                yield from kept
+            elif kept:
+                self.totals = replace(
+                    self.totals,
+                    num_left_by_pairs=self.totals.num_left_by_pairs + 1,
+                    num_dropped_tokens=self.totals.num_dropped_tokens + len(kept[0]),
+                )
 
     def kept(self, documents: Iterable[Encoded], *, dtype: np.dtype[np.generic]) -> Iterator[Encoded]:
         for document in documents:

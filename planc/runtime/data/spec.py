@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from planc.data_sources import Source
+from planc.data_sources.kinds import PairsSource
 
 Packing = Literal["attend", "isolate", "whole", "none"]
 """attend: documents share a sequence and see each other. isolate: they share it and do not. whole: as
@@ -47,3 +48,8 @@ class DataSpec:
     skip_bad: int = 0
     too_long: TooLong = "truncate"
     held_out: HeldOut | None = None
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether each two documents in a row are kept, held out and trained on together."""
+        return isinstance(self.source, PairsSource)

@@ -5,6 +5,7 @@ Neither runs code nor reaches the network.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -87,12 +88,11 @@ class ByteTokenizer:
 
     def encode(self, documents: Iterable[AnyDocument]) -> Iterator[Tokens | Fault]:
         for document in documents:
-            if not isinstance(document, Document):
-                # Of a `chat` source, a check refuses this before; an extension may return anything.
-                yield Fault("is messages, and the bytes tokenizer has no chat template", _OTHER_TOKENIZER)
-                continue
-            ids = np.frombuffer(document.text.encode("utf-8"), dtype=np.uint8).astype(np.int64)
-            yield Tokens(ids, None, document.num_bytes)
+            if isinstance(document, Conversation):
+                yield _bytes_of(document)
+            elif isinstance(document, Document):
+                ids = np.frombuffer(document.text.encode("utf-8"), dtype=np.uint8).astype(np.int64)
+                yield Tokens(ids, None, document.num_bytes)
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         end = self.end_of_document
@@ -101,6 +101,21 @@ class ByteTokenizer:
 
     def close(self) -> None:
         pass
+
+
+def _bytes_of(document: Conversation) -> Tokens | Fault:
+    """The bytes of a prompt and its completion."""
+    talk = json.loads(document.content)
+    if "completion" not in talk:
+        return Fault("is messages, and the bytes tokenizer has no chat template", _OTHER_TOKENIZER)
+    try:
+        prompt, completion = (talk[key].encode("utf-8") for key in ("prompt", "completion"))
+    except UnicodeEncodeError:
+        return Fault("has a lone surrogate, which is not text", "remove it")
+    ids = np.frombuffer(prompt + completion, dtype=np.uint8).astype(np.int64)
+    is_target = np.arange(len(ids)) >= (0 if talk["target"] == "all" else len(prompt))
+    trains_end = bool(talk.get("trains_end", True))
+    return Tokens(ids, is_target, document.num_bytes, trains_end=trains_end, stops=trains_end)
 
 
 @dataclass(frozen=True, slots=True)

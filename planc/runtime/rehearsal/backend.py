@@ -58,7 +58,7 @@ PURPOSES: Mapping[type[Op], str] = {
 
 _OUTSIDE = (
     ops.InitMesh,
-    *(ops.LoadLoss, ops.BuildLoss, ops.LoadSchedule, ops.LoadReaders),
+    *(ops.LoadLoss, ops.BuildLoss, ops.BuildPreferenceLoss, ops.LoadSchedule, ops.LoadReaders),
     *(ops.BuildModel, ops.BuildOwnModel),
     *(ops.AttachAdapters, ops.QuantizeBase),
     ops.AttachAttention,

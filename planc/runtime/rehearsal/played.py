@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -19,12 +20,14 @@ from planc.runtime.torch.checkpoint.planning import holdings_of
 from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors, training_state
 from planc.runtime.torch.dispatch import Handler
 from planc.runtime.torch.dtypes import TORCH_DTYPES
+from planc.runtime.torch.extensions.loss import OwnLoss
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.packing import gathered, packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import Averages, Data, Metrics, Verdict, Weights
 from planc.runtime.torch.training.guarding import agree_on_worst
+from planc.runtime.torch.training.preferences import PreferenceLoss
 from planc.runtime.torch.training.step_loss import StepLoss
 from planc.runtime.torch.training.step_read import summed
 from planc.runtime.torch.weights.export import without_gather_warnings
@@ -40,6 +43,12 @@ def open_data(run: Run, op: ops.OpenData) -> Data:
     order = SampleOrder(data.num_sequences, op.shuffle_seed, sizes=(1,) * len(sources))
     source = BatchSource(data, order, op.global_batch, op.micro_batch, run.dp_size, run.dp_rank)
     return Data(op, BatchLoader(source), "", None)
+
+
+def compute_reference(run: Run, op: ops.ComputeReference, own_loss: OwnLoss) -> OwnLoss:
+    """Keep a number for the one sequence: the pass itself is a step's forward, and keeps less of it."""
+    assert isinstance(own_loss, PreferenceLoss)
+    return replace(own_loss, reference=torch.zeros(1, dtype=torch.float64, device=run.device))
 
 
 def reduce_metrics(
@@ -91,6 +100,7 @@ Adapters are small: filling and exporting them takes no memory that a step does 
 PLAYED: Mapping[type[Op], Handler] = {
     ops.ShardExperts: shard_experts,
     ops.OpenData: open_data,
+    ops.ComputeReference: compute_reference,
     ops.ReduceMetrics: reduce_metrics,
     ops.GuardStep: guard_step,
     ops.SaveCheckpoint: save_checkpoint,

@@ -39,6 +39,7 @@ from planc.runtime.torch.training import (
     loss_terms,
     optimizer,
     pipeline_messages,
+    preferences,
     recompute,
     step_read,
 )
@@ -50,6 +51,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.LoadSchedule: own_schedule.load_schedule,
     ops.LoadLoss: own_loss.load_loss,
     ops.BuildLoss: loss_terms.build_loss,
+    ops.BuildPreferenceLoss: preferences.build_preference_loss,
     ops.OpenLog: reporting_log.open_log,
     ops.BuildModel: build.build_model,
     ops.BuildOwnModel: build.build_model,
@@ -80,6 +82,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.OpenEvaluation: evaluation.open_evaluation,
     ops.CountExperts: expert_load.count_experts,
     ops.BalanceExperts: balance.balance_experts,
+    ops.ComputeReference: preferences.compute_reference,
     ops.NameBase: base.name_base,
     ops.ResumeCheckpoint: checkpointing.resume_checkpoint,
     ops.BranchRun: checkpointing.branch_run,

@@ -122,6 +122,8 @@ class LocalBatch:
     """Positions in the sequence, or in the document if documents are isolated."""
     sources: Tensor | None = None
     """[micro_batch]: the number of each sequence's source in a mixture."""
+    sample_ids: Tensor | None = None
+    """[micro_batch]: the number of each sequence, of data in pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,8 @@ class Metrics:
     num_stop_requests: Tensor
     by_source: Tensor | None = None
     """[sources * 2]: the loss and the labels of each source of a mixture; None without one."""
+    pairs: Tensor | None = None
+    """[2]: the mean margin of rewards, and the share of pairs in the right order; None without pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,8 @@ class Verdict:
     is_skipped: bool
     by_source: tuple[float, ...] = ()
     """The loss and the labels of each source of a mixture."""
+    pairs: tuple[float, ...] = ()
+    """The mean margin of rewards, and the share of pairs in the right order."""
 
 
 @dataclass(frozen=True, slots=True)

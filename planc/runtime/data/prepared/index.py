@@ -118,6 +118,8 @@ class Index(_Record):
     num_truncated: Count = 0
     num_too_long: Count = 0
     num_unlabeled: Count = 0
+    num_left_by_pairs: Count = 0
+    num_equal_pairs: Count = 0
     end_of_document: Count
     """The token id."""
     marks: Text = ""

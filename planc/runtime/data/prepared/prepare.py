@@ -229,6 +229,7 @@ def _tokenize(
         is_shared=wanted.recipe.layout == "whole",
         too_long=wanted.spec.too_long,
         columns=columns,
+        in_pairs=wanted.spec.in_pairs,
         bad=bad,
     )
 

@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from planc.data_sources.kinds import ChatSource, ExtensionSource, TransformedSource, untransformed
+from planc.data_sources.kinds import (
+    ChatSource,
+    ExtensionSource,
+    PairsSource,
+    TransformedSource,
+    untransformed,
+)
 from planc.hub.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 from planc.runtime.data.chat import Templates, source_templates
 from planc.runtime.data.extended.probe import probed
@@ -92,7 +98,7 @@ def want(spec: DataSpec, *, base: Path, reads: Reads | None = None, runs_extensi
     )
     templates: Templates = {}
     source, own = untransformed(spec.source), tokenizer.chat_templates
-    if isinstance(source, ChatSource):
+    if isinstance(source, ChatSource | PairsSource):
         templates = source_templates(source, own, tokenizer=tokenizer.name, base=base, reads=reads)
     elif isinstance(source, ExtensionSource):
         templates = {name: own[name] for name in (DEFAULT_TEMPLATE, TOOLS_TEMPLATE) if name in own}

@@ -30,6 +30,8 @@ from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.expert_load import ExpertLoad
 from planc.vocab import SAMPLE_DIMS, MeshDim
 
+_OF_PAIRS = ("reward_margin", "reward_accuracy")
+
 
 def log(
     run: Run,
@@ -75,7 +77,10 @@ def log(
         metrics=replace(
             _metrics(run, at, schedule, data, verdict, evaluations, seconds=seconds, sample_ids=ids),
             early_stop=evaluations.early_stop or (history.stop and history.stop.reason) or None,
-            custom=_custom(readers, instruments.readers),
+            custom={
+                **dict(zip(_OF_PAIRS, verdict.pairs, strict=False)),
+                **_custom(readers, instruments.readers),
+            },
         ),
         num_memory=len(memory),
         has_graphs=compiled is not None,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from planc.graph.ops import ExportHf, Mixture, NextBatch, OpenData, OpenSource, ShardContext
-from planc.graph.sources import name_of, training_data
+from planc.graph.sources import name_of, reads_pairs, training_data
 from planc.hub.names import model_folder
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.errors import DataError, DataStorageError
@@ -192,6 +192,8 @@ def shard_context(
     }
     if own.sources is not None:
         tensors["sources"] = torch.from_numpy(own.sources)
+    if reads_pairs(run.graph):
+        tensors["sample_ids"] = torch.from_numpy(own.sample_ids)
     if documents is not None:
         # Every rank of a sequence keeps all starts: its queries may see keys on another rank.
         documents.begin(own.position_ids, on_device=run.to_device(tensors["position_ids"]))

@@ -35,10 +35,26 @@ class LossWithTerms(OwnLoss):
 
         `group` has the ranks among which the vocabulary is sharded, in parts as DTensor's.
         """
-        rows = labels - first_row(group, vocab_size)
-        given = (labels, rows, group, self.label_smoothing, vocab_size, self.z_loss)
-        losses: Tensor = _Loss.apply(logits, *given)  # type: ignore[no-untyped-call]
-        return losses
+        smoothing, z_loss = self.label_smoothing, self.z_loss
+        return token_losses(
+            logits, labels, group=group, vocab_size=vocab_size, label_smoothing=smoothing, z_loss=z_loss
+        )
+
+
+def token_losses(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    group: ProcessGroup | None,
+    vocab_size: int,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> Tensor:
+    """Losses [T], as `LossWithTerms.of_parts` has them."""
+    rows = labels - first_row(group, vocab_size)
+    given = (labels, rows, group, label_smoothing, vocab_size, z_loss)
+    losses: Tensor = _Loss.apply(logits, *given)  # type: ignore[no-untyped-call]
+    return losses
 
 
 def build_loss(run: Run, op: BuildLoss) -> OwnLoss:

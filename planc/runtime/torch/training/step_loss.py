@@ -47,6 +47,10 @@ class StepLoss:
     by_micro_step: list[Tensor] = field(default_factory=list)
     by_source: SourceSums | None = None
     """None without a mixture, and in an evaluation."""
+    pairs: Tensor | None = None
+    """[2], float64: this rank's share of the mean margin, and of the share of pairs in the right order."""
+    reference: Tensor | None = None
+    """[sequences]: the log-probabilities so far, in the pass of a reference; else None."""
 
     @staticmethod
     def begin(run: Run) -> StepLoss:
@@ -55,6 +59,10 @@ class StepLoss:
         sums = torch.zeros((num_sources, 2), dtype=torch.float64, device=run.device)
         total = torch.zeros((), dtype=torch.float64, device=run.device)
         return StepLoss(total, by_source=SourceSums(sums) if num_sources else None)
+
+    def add_pairs(self, means: Tensor) -> None:
+        """Add a micro-batch's part of the means over pairs."""
+        self.pairs = means if self.pairs is None else self.pairs + means
 
     def add(self, loss: Tensor, batch: LocalBatch) -> None:
         """Add a micro-batch's."""

@@ -1,0 +1,122 @@
+"""Sources of conversations, and of pairs of answers."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from planc.plan.dates import Date
+from planc.plan.scalars import Bool, Choice, Path, Text
+from planc.plan.scope import Scope
+from planc.plan.splits import Split
+from planc.plan.types import List, Optional, OrAuto, Rest, key
+from planc.record import record
+from planc.syntax import ast
+
+DATASETS = (
+    "globs of files, datasets' directories, or one dataset of the Hub as `hf://datasets/org/name@commit`"
+)
+
+
+def split_key() -> Any:
+    return key(Split(), default="train", doc="a split, or a part of one such as `train[:10%]`")
+
+
+def subset_key() -> Any:
+    return key(Optional(Text()), default=None, doc="the configuration, if there are several")
+
+
+def _date() -> Any:
+    doc = "the day that templates take for today's, if they ask for it"
+    return key(Optional(Date()), default=None, doc=doc)
+
+
+def _ignored() -> Any:
+    doc = "keys of rows and messages to train without"
+    return key(List(Text()), default=(), doc=doc, example='["id"]')
+
+
+@record
+class NameOrPath:
+    """A path, or a name: a text with neither `.` nor `/`, which is the same in every file."""
+
+    def convert(self, value: ast.Value, scope: Scope) -> str | None:
+        name = Text().convert(value, scope)
+        return name if name is None or {*name}.isdisjoint("./") else Path().convert(value, scope)
+
+    def describe(self, *, mark: str = "") -> str:
+        return "a name or a path in quotes"
+
+    def render(self, value: str) -> str:
+        return Path().render(value)
+
+
+class TrainOn(StrEnum):
+    ANSWERS = "answers"
+    LAST_ANSWER = "last_answer"
+    ALL = "all"
+
+
+class Thinking(StrEnum):
+    LAST = "last"
+    ALL = "all"
+
+
+@record
+class Chat:
+    """Conversations, rendered by a chat template, and prompts with their completions.
+
+    A row has `messages` or `conversations`, or a `prompt` and its `completion`; `tools` and
+    `chat_template_kwargs` if it needs them. Any other key is an error.
+    """
+
+    patterns: tuple[str, ...] = key(Rest(Path()), doc=DATASETS, positional=True)
+    field: str | None = key(
+        Optional(Text()), default=None, doc="the key that holds the messages, if it has another name"
+    )
+    train_on: TrainOn = key(
+        Choice(TrainOn, {"assistant": "answers"}),
+        default=TrainOn.ANSWERS,
+        doc="answers: what the assistant writes, and completions; last_answer: its last message; "
+        "all: every token",
+    )
+    train_on_end_of_turn: Any = key(
+        OrAuto(Bool()),
+        default="auto",
+        doc="whether the token after an answer is trained on, which teaches to stop: auto is as the template "
+        "marks it, and true without marks; true also trains on the end of the document after an answer that "
+        "the template does not end",
+    )
+    thinking: Thinking = key(
+        Choice(Thinking),
+        default=Thinking.LAST,
+        doc="last: each conversation once, as the template writes it, which may leave earlier reasoning out; "
+        "all: once for each turn, as when it was answered",
+    )
+    template: str | None = key(
+        OrAuto(Optional(NameOrPath())),
+        default="auto",
+        doc="a template of the tokenizer by its name, or a file; auto is `default`, and `tool_use` for rows "
+        "with tools if the tokenizer has one; none is for rows without messages",
+    )
+    date: str | None = _date()
+    ignore: tuple[str, ...] = _ignored()
+    split: str = split_key()
+    subset: str | None = subset_key()
+
+
+@record
+class Pairs:
+    """Prompts with two answers each, for a preference loss: rows of `prompt`, `chosen` and `rejected`.
+
+    They are texts, or lists of messages. Without a `prompt`, both lists begin with the same messages.
+    """
+
+    patterns: tuple[str, ...] = key(Rest(Path()), doc=DATASETS, positional=True)
+    template: str | None = key(
+        OrAuto(Optional(NameOrPath())), default="auto", doc="as of `chat`; none is for rows of texts"
+    )
+    date: str | None = _date()
+    ignore: tuple[str, ...] = _ignored()
+    split: str = split_key()
+    subset: str | None = subset_key()

@@ -1,0 +1,236 @@
+"""Preference training on meshes against one process in plain torch, in float64: loss, gradients, weights.
+
+Rows, order, labels and the loss are written a second time here. Adapters begin with none of them zero.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import log
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+from transformers.models.llama import modeling_llama
+
+from planc.graph.op import Op
+from planc.graph.ops import MaterialiseWeights, NextBatch
+from planc.runtime.interpreter import Position
+from planc.runtime.torch.dispatch import State
+from planc.verify.compare import disagreements, worst_gradient, worst_relative
+from planc.verify.pool import RankError
+from tests.dist.pool import run_ranks
+from tests.models.independent import gradients_of
+from tests.parity import cases
+from tests.parity.cases import TP2_DP2, TP2_REPLICATE2, Case, compile_case, make_workspace
+from tests.parity.ranks import Record, Task, train_rank
+from tests.parity.reference import _factor, _groups, _order, write_weights
+from tests.parity.test_adapter_parity import QV, SCALES, WithLora, fill_adapters
+
+TOLERANCE = 1e-10
+BETA, SMOOTHING = 0.3, 0.1
+FILE, END = "pairs.jsonl", 256
+SETTINGS = (
+    f'data.source=pairs("{FILE}", template = none)',
+    f"train.loss=dpo(beta = {BETA}, label_smoothing = {SMOOTHING})",
+    "model.dtype=float64",
+)
+CASES = (
+    Case("1", "accumulate 4", micro_batch=2),
+    Case("DP2", "accumulate 2", {"dp_shard": 2}, micro_batch=2),
+    Case("DP4", "HSDP 2x2", {"dp_replicate": 2, "dp_shard": 2}),
+    Case("TP2·DP2", "accumulate 2, recompute", TP2_DP2, micro_batch=2, recomputes=True),
+    Case("TP2·DP2", "257 rows", TP2_DP2, model="llama-uneven"),
+    Case("TP2·DP2", "auto, no SP, whole replicas", TP2_REPLICATE2, tensor_parallel="auto", replicas="whole"),
+    Case("TP2·DP2", "adapters", TP2_DP2, micro_batch=2, adapter=QV),
+    Case("DP2", "adapters", {"dp_shard": 2}, adapter=QV),
+)
+
+
+def rows() -> Iterator[dict[str, str]]:
+    """Prompts with two answers; one row is too long, and one has the same answer twice."""
+    for index in range(11):
+        answer = "because " * (index % 4 + 1)
+        other = "no idea" if index != 5 else answer
+        yield {"prompt": f"question {index * 37}? ", "chosen": answer, "rejected": other + "!" * (index % 3)}
+    yield {"prompt": "too long? ", "chosen": "x" * 80, "rejected": "short"}
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_workspace(tmp_path_factory.mktemp("preferences") / "workspace", ("llama", "llama-uneven"))
+    (folder / FILE).write_text("".join(f"{json.dumps(row)}\n" for row in rows()), encoding="utf-8")
+    return folder
+
+
+class _Wide:
+    """The name `torch` of a model's code, whose norms compute in float64."""
+
+    float32 = torch.float64
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+def widen(state: State, op: Op, position: Position) -> None:
+    """Not before a model is built: its rotary frequencies are float32."""
+    fill_adapters(state, op, position)
+    if isinstance(op, MaterialiseWeights):
+        modeling_llama.torch = _Wide()
+
+
+def wide_rank(rank: int, world_size: int, task: Task) -> Record:
+    try:
+        return train_rank(rank, world_size, task)
+    finally:
+        modeling_llama.torch = torch
+
+
+@dataclass
+class ByHand:
+    """The training of one process."""
+
+    losses: list[float] = field(default_factory=list)
+    margins: list[float] = field(default_factory=list)
+    accuracies: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    final: dict[str, Tensor] = field(default_factory=dict)
+
+
+def sequences() -> list[tuple[list[int], list[int]]]:
+    """The tokens of each answer after its prompt, and whether each is the answer's; pairs that fit alone."""
+    pairs = []
+    for row in rows():
+        both = []
+        for name in ("chosen", "rejected"):
+            prompt, answer = [*row["prompt"].encode()], [*row[name].encode(), END]
+            both.append((prompt + answer, [0] * len(prompt) + [1] * len(answer)))
+        if all(len(tokens) <= cases.SEQUENCE_LENGTH + 1 for tokens, _ in both):
+            pairs += both
+    return pairs
+
+
+def log_probabilities(model: nn.Module, ids: list[int]) -> Tensor:
+    """The sum over each answer, one sequence at a time and without padding."""
+    sums = []
+    for tokens, is_answer in (sequences()[one] for one in ids):
+        logits = model(input_ids=torch.tensor([tokens[:-1]]), use_cache=False).logits[0]
+        of_labels = logits.log_softmax(-1)[torch.arange(len(tokens) - 1), torch.tensor(tokens[1:])]
+        sums.append((of_labels * torch.tensor(is_answer[1:])).sum())
+    return torch.stack(sums)
+
+
+@cache
+def by_hand(name: str, adapter: str, workspace: Path) -> ByHand:
+    write_weights(workspace / name)
+    model: Any = AutoModelForCausalLM.from_pretrained(workspace / name, dtype=torch.float64)
+    if adapter:
+        layers = [f"model.layers.{n}.self_attn.{one}_proj" for n in (0, 1) for one in "qv"]
+        WithLora(tuple(layers), 4, SCALES[adapter])(model)
+        model.double()
+    modeling_llama.torch = _Wide()
+    try:
+        return _trained(model.train())
+    finally:
+        modeling_llama.torch = torch
+
+
+def _trained(model: nn.Module) -> ByHand:
+    trained, num_pairs = ByHand(), len(sequences()) // 2
+    with torch.no_grad():
+        reference = log_probabilities(model, [*range(2 * num_pairs)])
+    optimizer = torch.optim.AdamW(_groups(model), lr=cases.LEARNING_RATE, betas=cases.BETAS, eps=1e-8)
+    order = _order(num_pairs)
+    for step in range(1, cases.NUM_STEPS + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = cases.LEARNING_RATE * _factor(step)
+        pairs = [next(order) for _ in range(cases.GLOBAL_BATCH // 2)]
+        ids = [one for pair in pairs for one in (2 * pair, 2 * pair + 1)]
+        gains = log_probabilities(model, ids) - reference[ids]
+        margins = BETA * (gains[::2] - gains[1::2])
+        right = torch.sigmoid(margins)
+        loss = -((1 - SMOOTHING) * right.log() + SMOOTHING * (1 - right).log()).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        trained.gradients = trained.gradients or gradients_of(model)
+        trained.norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), cases.MAX_NORM)))
+        optimizer.step()
+        optimizer.zero_grad()
+        trained.losses.append(loss.item())
+        trained.margins.append(margins.mean().item())
+        trained.accuracies.append((margins > 0).double().mean().item())
+    trained.final = {name: one.detach().clone() for name, one in model.named_parameters()}
+    return trained
+
+
+def assert_trains_as_one_process(case: Case, *, workspace: Path) -> None:
+    expected = by_hand(case.model, case.adapter, workspace)
+    case = replace(case, weights="pretrained", settings=(*case.settings, *SETTINGS))
+    graph = compile_case(case, workspace=workspace)
+    with TemporaryDirectory(prefix="planc-preferences-") as folder:
+        task = Task(graph, workspace, Path(folder), widen)
+        records: list[Record] = run_ranks(wide_rank, case.world_size, task, init=False)
+    first, metrics = records[0], records[0].metrics
+    assert disagreements(records) == ()
+    assert expected.losses[0] == pytest.approx(log(2), abs=1e-14)
+    assert worst_relative([one.loss for one in metrics], expected.losses) < TOLERANCE
+    assert worst_relative([one.grad_norm for one in metrics], expected.norms) < TOLERANCE
+    worst, error = worst_gradient(first.gradients, expected.gradients)
+    assert error < TOLERANCE, f"gradient of {worst}"
+    worst, error = worst_gradient(first.final, expected.final)
+    assert error < 100 * TOLERANCE, f"final {worst}"
+    margins = [one.custom["reward_margin"] for one in metrics[1:]]
+    assert worst_relative(margins, expected.margins[1:]) < 100 * TOLERANCE
+    accuracies = [one.custom["reward_accuracy"] for one in metrics[1:]]
+    assert accuracies == expected.accuracies[1:]
+
+
+def test_a_sharded_vocabulary_trains_on_pairs_as_one_process(workspace: Path) -> None:
+    case = Case("TP2", "257 rows", {"tp": 2}, model="llama-uneven", micro_batch=4)
+    assert_trains_as_one_process(case, workspace=workspace)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_mesh_trains_on_pairs_as_one_process(case: Case, workspace: Path) -> None:
+    assert_trains_as_one_process(case, workspace=workspace)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_has_the_reference_of_its_first_step(workspace: Path) -> None:
+    case = Case("DP2", mesh={"dp_shard": 2}, weights="pretrained", settings=SETTINGS)
+    other = replace(case, mesh={"tp": 2})
+    expected = by_hand(case.model, "", workspace)
+    with TemporaryDirectory(prefix="planc-preferences-") as folder:
+        losses = []
+        for one, stop_after in ((case, cases.SAVE_STEP), (other, None)):
+            graph = compile_case(one, workspace=workspace, saves=True)
+            task = Task(graph, workspace, Path(folder), widen, stop_after=stop_after)
+            records: list[Record] = run_ranks(wide_rank, 2, task, init=False)
+            losses += [step.loss for step in records[0].metrics]
+    assert worst_relative(losses, expected.losses) < TOLERANCE
+
+
+def _trains_before(state: State, op: Op, position: Position) -> None:
+    """Change the weights after the reference is computed."""
+    if isinstance(op, NextBatch) and position.step == 1:
+        with torch.no_grad():
+            for parameter in state[nn.Module].parameters():
+                parameter.sub_(1e-3 * torch.randn_like(parameter).sign())
+
+
+def test_step_1_has_the_weights_of_the_reference(workspace: Path) -> None:
+    case = Case("1", micro_batch=8, weights="pretrained", settings=SETTINGS[:2])
+    write_weights(workspace / case.model)
+    graph = compile_case(case, workspace=workspace)
+    with TemporaryDirectory(prefix="planc-preferences-") as folder:
+        task = Task(graph, workspace, Path(folder), _trains_before)
+        with pytest.raises(RankError, match="log-probabilities in step 1 differ from the reference's"):
+            run_ranks(train_rank, 1, task, init=False)
