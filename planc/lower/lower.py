@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.extend.reference import Extension
 from planc.graph.graph import UNKNOWN_STEPS, AnyOp, Graph
 from planc.graph.ops import (
     Accumulate,
@@ -12,8 +11,6 @@ from planc.graph.ops import (
     AttachAdapters,
     AttachAttention,
     Backward,
-    BuildLoss,
-    BuildPreferenceLoss,
     CheckpointActivations,
     CheckpointMode,
     ClipGradients,
@@ -31,7 +28,6 @@ from planc.graph.ops import (
     InitWeights,
     JudgeEvaluations,
     LoadAdapters,
-    LoadLoss,
     LoadWeights,
     Log,
     MaterialiseWeights,
@@ -52,6 +48,7 @@ from planc.lower.data import evaluations, next_batch, open_data, open_evaluation
 from planc.lower.dropout import attach_dropout
 from planc.lower.experts import count_experts, shard_experts
 from planc.lower.guard import compare_replicas, guard_step
+from planc.lower.losses import build_loss
 from planc.lower.model import build_model
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule, load_schedule
@@ -114,14 +111,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         timeout_seconds=plan.mesh.timeout,
         span=plan.span("mesh"),
     )
-    if isinstance(plan.train.loss, Extension):
-        yield LoadLoss(extension=plan.train.loss, span=plan.span("train.loss"))
-    elif isinstance(plan.train.loss, Preference):
-        loss, span = plan.train.loss, plan.span("train.loss")
-        yield BuildPreferenceLoss(beta=loss.beta, label_smoothing=loss.label_smoothing, span=span)
-    elif plan.train.loss.has_terms:
-        smoothing, z_loss = plan.train.loss.label_smoothing, plan.train.loss.z_loss
-        yield BuildLoss(label_smoothing=smoothing, z_loss=z_loss, span=plan.span("train.loss"))
+    yield from build_loss(plan)
     if isinstance(plan.optimizer.schedule, OwnSchedule):
         yield load_schedule(plan, plan.optimizer.schedule)
     yield from open_log(plan)

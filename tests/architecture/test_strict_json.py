@@ -22,6 +22,7 @@ OTHERS = {
     "planc/diff/machine.py": "what this process has rendered",
     "planc/doctor/examine.py": "what this process has rendered",
     "planc/doctor/machine.py": "what a child process prints",
+    "planc/runtime/data/tokenizers.py": "the conversation that planc has made of a row",
     "planc/runtime/ranks/statements.py": "what other ranks say",
     "planc/runtime/torch/agreement/agree.py": "what other ranks say",
     "planc/runtime/torch/agreement/rank_0.py": "what rank 0 says",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
-from planc.extend.reference import Extension
-from planc.plan.train import CrossEntropy
+from planc.plan.train import CrossEntropy, Preference
 
 CODE = Code("P816", "compiled-own-loss", "only cross entropy is compiled")
 
@@ -18,7 +17,8 @@ def check(subject: Subject) -> Findings:
     if plan.compile is None or not plan.compile.loss or not is_written:
         return
     loss = plan.train.loss
-    own = "a loss of the plan's own code" if isinstance(loss, Extension) else "another loss"
+    is_known = isinstance(loss, CrossEntropy | Preference)
+    own = "another loss of planc's" if is_known else "a loss of the plan's own code"
     if not isinstance(loss, CrossEntropy) or loss.has_terms:
         yield CODE.at(
             plan.span("compile.loss"),

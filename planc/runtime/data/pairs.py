@@ -64,7 +64,7 @@ def pair_of(record: Mapping[str, Any], *, ignore: tuple[str, ...], origin: str) 
     if "prompt" not in row:
         row = _with_prompt(row, origin=origin)
     given: tuple[Any, ...] = row["prompt"], row["chosen"], row["rejected"]
-    if len({type(one) for one in given}) > 1:
+    if len({*map(type, given)}) > 1:
         raise ChatRowError(
             f"{origin} mixes texts with lists of messages",
             help=f'{_HELP}; `ignore = ["prompt"]` reads a prompt from the lists',
@@ -84,7 +84,7 @@ def _require_answer(value: object, *, origin: str) -> None:
     if not isinstance(value, str | list):
         raise ChatRowError(f"{origin} is neither a text nor a list of messages", help=_HELP)
     texts = value if isinstance(value, list) else [value]
-    if not any(one.strip() if isinstance(one, str) else one for one in map(_text_of, texts)):
+    if not any(text.strip() if isinstance(text, str) else text for text in map(_text_of, texts)):
         raise ChatRowError(f"{origin} is empty", help="write an answer, or remove the row")
 
 
@@ -102,7 +102,7 @@ def _with_prompt(row: Mapping[str, Any], *, origin: str) -> dict[str, Any]:
     if not isinstance(chosen, list) or not isinstance(rejected, list):
         raise ChatRowError(f'{origin} has no "prompt"', help=_HELP)
     both = zip(chosen[:-1], rejected[:-1], strict=False)
-    number = sum(1 for _ in takewhile(lambda one: one[0] == one[1], both))
+    number = sum(1 for _ in takewhile(lambda messages: messages[0] == messages[1], both))
     if number == 0:
         raise ChatRowError(
             f'{origin} has no "prompt", and its answers begin with different messages',

@@ -77,10 +77,7 @@ def log(
         metrics=replace(
             _metrics(run, at, schedule, data, verdict, evaluations, seconds=seconds, sample_ids=ids),
             early_stop=evaluations.early_stop or (history.stop and history.stop.reason) or None,
-            custom={
-                **dict(zip(_OF_PAIRS, verdict.pairs, strict=False)),
-                **_custom(readers, instruments.readers),
-            },
+            custom=_custom(verdict, readers, instruments.readers),
         ),
         num_memory=len(memory),
         has_graphs=compiled is not None,
@@ -96,9 +93,10 @@ def log(
         instruments.write_line()
 
 
-def _custom(*readers: Readers | None) -> dict[str, float]:
-    """The metrics of the plan's own code, and of the program that started the run."""
-    return {name: value for of in readers if of is not None for name, value in of.values.items()}
+def _custom(verdict: Verdict, *readers: Readers | None) -> dict[str, float]:
+    """The means over pairs, and the metrics of the plan's own code and of the program that runs."""
+    own = {name: value for of in readers if of is not None for name, value in of.values.items()}
+    return dict(zip(_OF_PAIRS, verdict.pairs, strict=False)) | own
 
 
 def figures_of(run: Run, verdict: Verdict, schedule: Schedule, *, step: int) -> Step:

@@ -25,13 +25,13 @@ from planc.runtime.torch.training.step_loss import StepLoss
 
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 _NARROW_TOLERANCE = 2e-2
-"""Of a log-probability, between two computations by the same weights: with other rows in the batch, kernels
+"""The share by which log-probabilities of the same weights may differ: with other rows in the batch, kernels
 may add in another order."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreferenceLoss(OwnLoss):
-    """The loss of pairs; `reference` has the log-probability of each sequence's answer before training."""
+    """Computes the loss of pairs; `reference` has each answer's log-probability before training."""
 
     beta: float
     label_smoothing: float
