@@ -12,6 +12,7 @@ from planc.graph.ops import (
     AttachDropout,
     BuildModel,
     BuildSchedule,
+    CapExperts,
     ComputeLoss,
     Evaluate,
     ExportAdapter,
@@ -99,6 +100,11 @@ def _dropout(side: Side) -> tuple[str, ...] | None:
 def _expert_parallel(side: Side) -> str | None:
     op = side.op(ShardExperts)
     return f"{', '.join(summarise(op.modules))} on {op.size} ranks of {', '.join(op.over)}" if op else None
+
+
+def _capacity(side: Side) -> str | None:
+    op = side.op(CapExperts)
+    return f"{op.capacity} of an equal share, in {', '.join(summarise(op.modules))}" if op else None
 
 
 def _fsdp(side: Side) -> str | None:
@@ -206,6 +212,7 @@ READERS: Mapping[str, Reader] = {
     "first position": _positions,
     "dropout": _dropout,
     "expert_parallel": _expert_parallel,
+    "expert_parallel.capacity": _capacity,
     "fsdp": _fsdp,
     "fsdp.cpu_offload": _unless(False, "cpu_offload"),
     "fsdp.reshard_after_backward": _unless(True, "reshard_after_backward"),

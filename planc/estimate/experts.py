@@ -10,7 +10,8 @@ With R = T k rows, a token for each of its k experts, of width h, and experts of
     router      h T + 4 E T           its input, and probabilities in float32
 
 Where tokens are dispatched, a rank's experts take the rows that it gets from all: R for an equal load, which
-is what an estimate assumes unless it is given another. Sorted positions are ignored, as small. The rows are
+is what an estimate assumes unless it is given another. With a capacity they take as many as that is, filled
+or not. Sorted positions are ignored, as small. The rows are
 those of transformers' `grouped_mm_experts_forward`; loops over experts keep as many.
 """
 
@@ -49,7 +50,7 @@ def experts_saved(work: RankWork) -> Mapping[str, Saved]:
         up, down = widths
         hidden, element = work.inventory.hidden_size, work.compute_dtype.size_bytes
         num_rows = work.num_tokens * module.routing.experts_per_token
-        num_taken = num_rows * (work.expert_load if module.fqn in dispatched else 1)
+        num_taken = rows_taken(work, module)
         # Results that came back from other ranks, which the weights of a token's experts multiply.
         returned = hidden * element if module.fqn in dispatched else 0
         weight_bytes = _FLOAT32_BYTES if module.routing.in_float32 else element
@@ -80,7 +81,7 @@ def dispatch_collectives(work: RankWork) -> Iterator[Collective]:
     op = work.graph.experts
     if op is None:
         return
-    cause, size = op.name, op.size
+    cause, size, capacity = op.name, op.size, work.graph.capacity
 
     def over_ep(count: int, input_bytes: int, *, is_routed: bool = False) -> Collective:
         return Collective((ExpertDim.EP,), size, Kind.ALL_TO_ALL, cause, count, input_bytes, is_routed)
@@ -89,13 +90,30 @@ def dispatch_collectives(work: RankWork) -> Iterator[Collective]:
         # Another stage of a pipeline has some of them.
         if module is not None and module.routing is not None:
             forwards = work.times * (1 + (work.region(module.fqn) is not None))
-            rows = work.num_tokens * module.routing.experts_per_token
-            num_bytes = rows * work.inventory.hidden_size * work.compute_dtype.size_bytes
-            yield over_ep(forwards, _COUNT_BYTES * num_stacked(module))
+            row_bytes = work.inventory.hidden_size * work.compute_dtype.size_bytes
+            taken_bytes = rows_taken(work, module) * row_bytes
             of_results = work.times * work.is_passed(module.fqn)
             of_rows = work.times * (module.fqn in work.flow.inputs)
+            if capacity is not None and module.fqn in capacity.modules:
+                yield over_ep(2 * forwards + of_results + of_rows, taken_bytes)
+                continue
+            num_bytes = work.num_tokens * module.routing.experts_per_token * row_bytes
+            yield over_ep(forwards, _COUNT_BYTES * num_stacked(module))
             yield over_ep(forwards + of_results, num_bytes)
-            yield over_ep(forwards + of_rows, work.expert_load * num_bytes, is_routed=True)
+            yield over_ep(forwards + of_rows, taken_bytes, is_routed=True)
+
+
+def rows_taken(work: RankWork, module: Module) -> int:
+    """The rows that stacked experts compute: those of this rank's tokens, or what ranks send it."""
+    assert module.routing is not None, "experts have a router"
+    graph, per_token, number = work.graph, module.routing.experts_per_token, num_stacked(module)
+    if graph.experts is None or module.fqn not in graph.experts.modules:
+        return work.num_tokens * per_token
+    if graph.capacity is None or module.fqn not in graph.capacity.modules:
+        return work.num_tokens * per_token * work.expert_load
+    length = work.sequence_length
+    each = graph.capacity.num_rows(length=length, per_token=per_token, num_experts=number)
+    return number * each * work.num_samples
 
 
 def _trains(work: RankWork, module: Module, index: int) -> bool:

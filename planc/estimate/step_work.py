@@ -15,6 +15,7 @@ from planc.estimate import muon
 from planc.estimate.activations import offloaded_bytes
 from planc.estimate.attention_calls import window_rows_of
 from planc.estimate.collectives import collectives, last_sums
+from planc.estimate.experts import rows_taken
 from planc.estimate.parts import message, parts, stage_works
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Collective, Estimate
@@ -251,8 +252,7 @@ def _products(work: RankWork, module: Module) -> Iterator[tuple[str, int, int, i
         if shape is not None and len(shape) > 1:
             yield "weight", work.num_tokens, prod(shape[1:]), shape[0]
     elif module.kind is ModuleKind.OTHER and module.routing is not None:
-        is_dispatched = work.graph.experts is not None and module.fqn in work.graph.experts.modules
-        rows = work.num_tokens * module.routing.experts_per_token * (work.expert_load if is_dispatched else 1)
+        rows = rows_taken(work, module)
         for parameter in module.parameters:
             layout = work.layout(f"{module.fqn}.{parameter.name}")
             if layout is not None and len(layout.tp_shape) == 3:

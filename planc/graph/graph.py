@@ -14,6 +14,7 @@ from planc.graph.ops import (
     OPS,
     Accumulate,
     AttachAdapters,
+    CapExperts,
     FreezeParameters,
     InitMesh,
     QuantizeBase,
@@ -77,6 +78,11 @@ class Graph:
     def experts(self) -> ShardExperts | None:
         """The op that gives ranks different experts; None if all ranks hold all of them."""
         return next((op for op in self.setup if isinstance(op, ShardExperts)), None)
+
+    @property
+    def capacity(self) -> CapExperts | None:
+        """The op that limits the tokens of experts; None if they take all."""
+        return next((op for op in self.setup if isinstance(op, CapExperts)), None)
 
     @property
     def adapters(self) -> AttachAdapters | None:

@@ -1,10 +1,10 @@
-"""The lowering of experts: on which ranks they are, and what is counted of them."""
+"""The lowering of experts: on which ranks they are, what they take, and what is counted of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.graph.ops import CountExperts, ShardExperts
+from planc.graph.ops import CapExperts, CountExperts, ShardExperts
 from planc.inventory.routers import routers
 from planc.plan.bind import BoundPlan
 from planc.plan.expert_shards import shares_experts
@@ -21,6 +21,14 @@ def shard_experts(bound: BoundPlan) -> Iterator[ShardExperts]:
             by_features=tuple(fqn for fqn in bound.experts if not shares_experts(bound, fqn)),
             span=spec.span,
         )
+
+
+def cap_experts(bound: BoundPlan) -> Iterator[CapExperts]:
+    """One op for all experts with a capacity, on ranks of their own or not."""
+    spec = bound.plan.expert_parallel
+    if spec is not None and spec.capacity is not None and bound.capped:
+        span = bound.plan.span("expert_parallel.capacity")
+        yield CapExperts(modules=tuple(bound.capped), capacity=spec.capacity, span=span)
 
 
 def count_experts(bound: BoundPlan) -> Iterator[CountExperts]:

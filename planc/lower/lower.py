@@ -46,7 +46,7 @@ from planc.lower.balance import balance_experts, move_biases, sum_routes
 from planc.lower.compilation import compile_modules
 from planc.lower.data import evaluations, next_batch, open_data, open_evaluations, open_sources
 from planc.lower.dropout import attach_dropout
-from planc.lower.experts import count_experts, shard_experts
+from planc.lower.experts import cap_experts, count_experts, shard_experts
 from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.losses import build_loss
 from planc.lower.model import build_model
@@ -123,6 +123,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from shard_tensor_parallel(bound)
     yield from share_heads(bound)
     yield from shard_experts(bound)
+    yield from cap_experts(bound)
     yield from _recomputation(bound)
     yield from compile_modules(bound)
     if plan.fsdp is not None:

@@ -93,6 +93,8 @@ class BoundPlan:
     """The rules of the model's own plan that planc has no style for."""
     experts: Mapping[str, Span]
     """The modules of experts that tokens are dispatched to; empty where all ranks hold all experts."""
+    capped: Mapping[str, Span]
+    """The modules of experts with a capacity."""
     stage_of: Mapping[str, tuple[int, Span]]
     """The stage of each layer, where the plan says it."""
     units: tuple[UnitGroup, ...]
@@ -136,11 +138,11 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
     fsdp, checkpoint, cp = plan.fsdp, plan.activation_checkpoint, plan.context_parallel
     wrapped = _choose(checkpoint.rules if checkpoint else (), modules, conflicts, selections)
     regions = _choose(plan.compile.rules if plan.compile else (), modules, conflicts, selections)
-    pipeline = plan.pipeline
-    staged = _choose(pipeline.rules if pipeline else (), modules, conflicts, selections)
+    staged = _choose(plan.pipeline.rules if plan.pipeline else (), modules, conflicts, selections)
     ruled = _choose(cp.rules if cp else (), BUFFERS, conflicts, selections)
     buffers = dict.fromkeys(BUFFERS, (SEQUENCE_DIM, cp.span)) if cp else {}
-    experts = _experts(plan, inventory, conflicts, selections)
+    named, spec = _experts(plan, inventory, conflicts, selections), plan.expert_parallel
+    experts = named if spec and spec.size > 1 else {}
     units = _units(fsdp.rules if fsdp else (), modules, conflicts, selections)
     groups = _of_parameters(plan.optimizer.rules, own_parameters(inventory), conflicts, selections)
     freeze = plan.freeze.rules if plan.freeze else ()
@@ -154,6 +156,7 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
         auto=auto,
         unknown_styles=unknown,
         experts=experts,
+        capped=named if spec is not None and spec.capacity is not None else {},
         stage_of={fqn: (rule.action.index, rule.span) for fqn, rule in staged.items()},
         units=in_waves(with_experts(units, experts)),
         checkpointed={
@@ -349,13 +352,13 @@ def _units(
 def _experts(
     plan: Plan, inventory: Inventory, conflicts: list[Conflict], selections: list[Selection]
 ) -> Mapping[str, Span]:
-    """The modules that `expert_parallel` dispatches to, in the model's order."""
+    """The modules that `expert_parallel` names, in the model's order."""
     spec, names = plan.expert_parallel, inventory.names()
     if spec is None:
         return {}
     chosen = {module.fqn: spec.auto.span for module in dispatchable(inventory)} if spec.auto else {}
     chosen |= {fqn: rule.span for fqn, rule in _choose(spec.rules, names, conflicts, selections).items()}
-    return {fqn: chosen[fqn] for fqn in names if fqn in chosen} if spec.size > 1 else {}
+    return {fqn: chosen[fqn] for fqn in names if fqn in chosen}
 
 
 def _adapted(

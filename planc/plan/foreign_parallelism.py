@@ -62,9 +62,15 @@ MESH: Mapping[str, Foreign] = {
     "z_loss router_z_loss router_z_loss_coef moe_z_loss_coeff": Foreign(
         "", "balance { z_loss = <0.001> }", why="a z-loss keeps the logits of routers small", off=NONE
     ),
-    "capacity capacity_factor expert_capacity moe_expert_capacity_factor moe_token_drop_policy drop_tokens "
-    "token_dropping": absent(
-        "planc drops no tokens: each one reaches all of its experts, on every mesh", off=NONE
+    "capacity capacity_factor expert_capacity moe_expert_capacity_factor moe_capacity_factor": Foreign(
+        "expert_parallel",
+        "capacity = <1.25>",
+        why="an expert takes the first tokens of each sequence, so every mesh drops the same ones",
+        off=NONE,
+    ),
+    "moe_token_drop_policy drop_tokens token_dropping": absent(
+        "only `expert_parallel { capacity }` drops tokens, in the order of their sequence",
+        off=NONE,
     ),
     "world_size nnodes num_nodes n_nodes num_gpus n_gpus gpus devices num_devices num_processes": absent(
         "the world size is the product of the mesh dims: set `pp`, `dp_replicate`, `dp_shard`, `cp` and `tp`"

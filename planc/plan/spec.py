@@ -138,6 +138,13 @@ class ExpertParallelSpec:
         doc="neighboring ranks that hold different experts: a factor of the mesh dim",
         example="8",
     )
+    capacity: float | None = key(
+        Optional(Float(1e-12)),
+        default=None,
+        doc="of each sequence, an expert takes at most this many times an equal share of tokens, the first "
+        "ones; the others pass without it. None drops no token",
+        example="1.25",
+    )
 
 
 @record

@@ -90,6 +90,9 @@ class StepMetrics:
     """Ranks that slow down the others."""
     expert_load: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """The tokens of this step that each expert got, over all ranks, by module of stacked experts."""
+    expert_dropped: Mapping[str, int] = field(default_factory=dict)
+    """The choices of this step that no expert took, as it was at its capacity, by module of experts with one.
+    They count in `expert_load`."""
     balance_loss: float | None = None
     """The loss for the balance of experts that training adds to `loss`; None without one."""
     z_loss: float | None = None

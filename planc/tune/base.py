@@ -39,6 +39,8 @@ class Base:
     """Blocks by kind, as text."""
     given_rules: str
     """The plan's own tensor-parallel block; empty without one."""
+    given_experts: str
+    """The plan's own expert-parallel block, if it has a capacity: any mesh drops tokens. Else empty."""
     expectations: tuple[Expectation, ...]
     dtypes: tuple[str, ...]
     """The settings of FSDP's dtypes as the plan has them; empty for those of the model."""
@@ -73,6 +75,7 @@ def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
         plan.name,
         tuple((kind, text) for kind, text in plain.items() if kind not in _CHOSEN),
         plain.get("tensor_parallel", ""),
+        plain["expert_parallel"] if bound.capped else "",
         plan.expectations,
         _dtypes(plan),
         _reduce_dtype(plan).size_bytes,
@@ -144,7 +147,9 @@ def _blocks(base: Base, choice: Choice, node: int, rules: str) -> Iterator[str]:
     elif mesh.tp > 1:
         directive = "auto" if mesh.rules is Rules.AUTO else "auto(sequence_parallel = true)"
         yield block("tensor_parallel on tp", [directive])
-    if choice.ep > 1:
+    if base.given_experts:
+        yield re.sub(r"^  size = .*$", f"  size = {choice.ep}", base.given_experts, flags=re.MULTILINE)
+    elif choice.ep > 1:
         yield block("expert_parallel on dp_shard", [f"size = {choice.ep}", "auto"])
     # Nothing where no parameters are sharded, and none is cast.
     if mesh.dp_shard * mesh.cp > 1 or mesh.dp_replicate == 1 or base.dtypes:

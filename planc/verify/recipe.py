@@ -83,6 +83,10 @@ class Recipe:
     matrices: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """The parameters that Muon updates, and the rows of each part of those that fuse several."""
     balance: Balance | None = None
+    capacity: float | None = None
+    """A multiple of an equal share of a sequence's tokens."""
+    capped: tuple[str, ...] = ()
+    """The modules of experts with a capacity."""
     loss: Extension | CrossEntropy | None = None
     """None for plain cross entropy."""
     own: Extension | None = None
@@ -132,6 +136,8 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         decays=tuple((name, decay) for names, decay in decays for name in names),
         rates=tuple((name, lr) for names, lr in rates for name in names),
         frozen=renamed.of(tuple(bound.frozen)),
+        capacity=plan.expert_parallel.capacity if plan.expert_parallel else None,
+        capped=renamed.of(tuple(bound.capped)),
         loss=plan.train.loss,
         own=plan.model.architecture,
         first_position=bound.inventory.positions.first,

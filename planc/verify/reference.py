@@ -35,6 +35,7 @@ from planc.runtime.torch.weights.adapters import fill_adapters
 from planc.runtime.torch.weights.factory import config_in, own_class
 from planc.runtime.torch.weights.nf4 import VALUES
 from planc.runtime.torch.weights.weights import initialize
+from planc.verify.capacity import limit_tokens
 from planc.verify.muon import Muon
 from planc.verify.own_optimizer import OwnUpdates
 from planc.verify.perturb import constants, perturb, perturb_tensor, saved_tensors
@@ -74,6 +75,9 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     initialize(model, seed=recipe.seed)
     _adapt(model, recipe)
+    for name in recipe.capped:
+        assert recipe.capacity is not None, "capped experts have a capacity"
+        limit_tokens(model.get_submodule(name), capacity=recipe.capacity, length=recipe.data.sequence_length)
     _perturb(model, recipe)
     saved = saved_tensors(model)
     for name in saved.keys() & buffers.keys():
@@ -93,7 +97,8 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     losses, balances, norms, rates, ids, gradients = [], [], [], [], [], {}
     for step in range(recipe.num_steps):
         sample_ids = data.order.sample_ids(step * recipe.global_batch, count=recipe.global_batch)
-        loss = _loss(model, texts_of(data, sample_ids, recipe=recipe), routes, values_of=values_of)
+        texts, apart = texts_of(data, sample_ids, recipe=recipe), bool(recipe.capped)
+        loss = _loss(model, texts, routes, values_of=values_of, apart=apart)
         added = torch.stack(routes.losses()).sum() if routes else torch.zeros(())
         (loss + added).backward()  # type: ignore[no-untyped-call]
         if step == 0:
@@ -226,14 +231,16 @@ def _values_of(recipe: Recipe) -> ValuesOf:
     return values_of
 
 
-def _loss(model: nn.Module, texts: Sequence[Text], routes: Routes | None, *, values_of: ValuesOf) -> Tensor:
+def _loss(
+    model: nn.Module, texts: Sequence[Text], routes: Routes | None, *, values_of: ValuesOf, apart: bool
+) -> Tensor:
     """The mean over all tokens but the first of each text. A model sees texts of one length together, without
-    any effect on each other."""
-    by_length: dict[int, list[Text]] = {}
-    for text in texts:
-        by_length.setdefault(len(text.tokens), []).append(text)
+    any effect on each other; `apart`, each alone."""
+    by_length: dict[tuple[int, int], list[Text]] = {}
+    for number, text in enumerate(texts):
+        by_length.setdefault((len(text.tokens), number if apart else 0), []).append(text)
     total, num_labels = torch.zeros(()), 0
-    for length, members in by_length.items():
+    for (length, _), members in by_length.items():
         tokens = torch.stack([text.tokens for text in members])
         if routes is not None:
             routes.expect([text.sequence for text in members], length=length - 1)

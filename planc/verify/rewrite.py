@@ -247,6 +247,7 @@ def _renamed(op: Any, renamed: Renaming) -> Any:
             | ops.QuantizeBase()
             | ops.ShareHeads()
             | ops.ShardExperts()
+            | ops.CapExperts()
             | ops.CheckpointActivations()
             | ops.CompileModules()
         ):

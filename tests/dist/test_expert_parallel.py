@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,7 +184,13 @@ def trained(graph: Graph, folder: Path, run_folder: Path, **options: Any) -> lis
     return run_ranks(train_rank, graph.world_size, Task(graph, folder, run_folder, **options), init=False)
 
 
-def by_transformers(graph: Graph, folder: Path, batches: tuple[tuple[int, ...], ...]) -> Trained:
+def by_transformers(
+    graph: Graph,
+    folder: Path,
+    batches: tuple[tuple[int, ...], ...],
+    *,
+    prepare: Callable[[nn.Module], None] = lambda _: None,
+) -> Trained:
     (op,) = (op for op in graph.setup if isinstance(op, OpenData))
     data = open_data(data_spec(op, training=op), base=folder, model_vocab_size=260).dataset
     attention = next(op.kind for op in graph.setup if isinstance(op, AttachAttention))
@@ -197,6 +203,7 @@ def by_transformers(graph: Graph, folder: Path, batches: tuple[tuple[int, ...], 
         attn_implementation="eager" if is_eager else "sdpa",
         experts_implementation="eager",
     ).train()
+    prepare(model)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=RATE, betas=BETAS, eps=EPS, weight_decay=DECAY, foreach=False
     )

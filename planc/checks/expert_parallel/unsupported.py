@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
 from planc.layouts.families import family
-from planc.plan.bind import BoundPlan
 from planc.source import Span
 from planc.vocab import outwards
 
@@ -17,16 +16,30 @@ CODE = Code("P623", "experts-unsupported", "expert parallelism does not support 
 @reports(CODE)
 def check(subject: Subject) -> Findings:
     """One finding for each other part of the plan that it was not shown to be exact with."""
-    spec = subject.plan.expert_parallel
-    if spec is None or not subject.bound.experts:
+    plan = subject.plan
+    if plan.expert_parallel is None:
         return
-    for span, text, help in _unsupported(subject):
-        yield CODE.at(
-            span,
-            text,
-            secondary=(Label(spec.span, "experts are on different ranks"),),
-            help=f"{help}, or remove the block `expert_parallel`",
-        )
+    label = Label(plan.expert_parallel.span, "experts are on different ranks")
+    for span, text, help in _unsupported(subject) if subject.bound.experts else ():
+        yield CODE.at(span, text, secondary=(label,), help=f"{help}, or remove the block `expert_parallel`")
+    if subject.bound.capped:
+        label = Label(plan.span("expert_parallel.capacity"), "the first tokens of each sequence are taken")
+        for span, text, help in _apart(subject):
+            yield CODE.at(span, text, secondary=(label,), help=f"{help}, or remove `capacity`")
+
+
+def _apart(subject: Subject) -> Iterator[tuple[Span, str, str]]:
+    """(place, what it is, help) of all that keeps a sequence from being counted whole."""
+    plan, bound = subject.plan, subject.bound
+    if plan.mesh.cp > 1:
+        yield plan.span("mesh.cp"), "ranks have parts of sequences", "set `cp` to 1"
+    if plan.data.packing.isolates:
+        text = "documents of a sequence do not affect each other"
+        yield plan.span("data.packing"), text, "set `packing` to attend"
+    if (held := _around(bound.capped, bound.compiled)) is not None:
+        name = family(subject.inventory, held)
+        text = f"`{name}` is compiled, with experts inside whose dropped tokens are counted"
+        yield bound.compiled[held], text, "compile other modules, such as `model.layers.*.self_attn`"
 
 
 def _unsupported(subject: Subject) -> Iterator[tuple[Span, str, str]]:
@@ -36,17 +49,17 @@ def _unsupported(subject: Subject) -> Iterator[tuple[Span, str, str]]:
         yield plan.span("fsdp.cpu_offload"), "shards in host memory", "set `cpu_offload` to false"
     if plan.elastic is not None:
         yield plan.span("elastic"), "smaller meshes", "remove the block `elastic`"
-    if (held := _around(bound, bound.offloaded)) is not None:
+    if (held := _around(bound.experts, bound.offloaded)) is not None:
         name = family(inventory, held)
         text = f"`{name}` is offloaded, with experts inside"
         yield bound.checkpointed[held], text, f"name other modules than `{name}`"
-    held = _around(bound, bound.compiled)
+    held = _around(bound.experts, bound.compiled)
     if held is not None and plan.compile is not None and plan.compile.fullgraph:
         name = family(inventory, held)
         text = f"`{name}` is one compiled graph, with experts inside"
         yield bound.compiled[held], text, "write `fullgraph = false` to compile the code around the experts"
 
 
-def _around(bound: BoundPlan, modules: Collection[str]) -> str | None:
+def _around(experts: Collection[str], modules: Collection[str]) -> str | None:
     """The first of these modules that has experts inside, or is one."""
-    return next((fqn for name in bound.experts for fqn in outwards(name) if fqn in modules), None)
+    return next((fqn for name in experts for fqn in outwards(name) if fqn in modules), None)

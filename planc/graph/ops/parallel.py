@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import ceil
 from typing import Annotated, ClassVar, Literal
 
 from planc.graph.consequence import DERIVED, layout, numerics
@@ -125,6 +127,26 @@ class ShardExperts(Op):
 
     def effects(self) -> Effects:
         return _sharding(communicates=self.over)
+
+
+@record(kw_only=True)
+class CapExperts(Op):
+    op: Literal["experts.cap"] = "experts.cap"
+    stage: ClassVar[Stage] = Stage.TENSOR_PARALLEL
+    summary: ClassVar[str] = (
+        "Lets experts take only the first tokens of each sequence that choose them, up to a capacity."
+    )
+    modules: Annotated[tuple[str, ...], numerics("expert_parallel.capacity")]
+    capacity: Annotated[float, numerics("expert_parallel.capacity")]
+    """A multiple of an equal share of a sequence's tokens."""
+
+    def num_rows(self, *, length: int, per_token: int, num_experts: int) -> int:
+        """The most tokens that an expert takes of a sequence; at least one."""
+        share = Fraction(length * per_token, num_experts)
+        return min(length, ceil(Fraction(str(self.capacity)) * share))
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.MODEL,), finds=(Resource.PIPELINE,), writes=(Resource.MODEL,))
 
 
 _DIMS = layout("fsdp", is_in_sums=True)

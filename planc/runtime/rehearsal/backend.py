@@ -66,6 +66,7 @@ _OUTSIDE = (
     ops.ShardTensorParallel,
     ops.ShareHeads,
     ops.ShardExperts,
+    ops.CapExperts,
     ops.CheckpointActivations,
     ops.CompileModules,
     ops.SplitPipeline,

@@ -22,6 +22,7 @@ from planc.graph.ops import (
     AttachDropout,
     BalanceExperts,
     BuildOptimizer,
+    CapExperts,
     CheckpointActivations,
     CompileModules,
     FreezeParameters,
@@ -135,7 +136,7 @@ def _treatment(graph: Graph) -> dict[str, list[object]]:
             case ShareHeads():
                 for fqn in op.modules:
                     treatment[fqn].append((op.name, op.counts, op.arguments))
-            case ShardExperts() | AttachAdapters() | QuantizeBase():
+            case ShardExperts() | CapExperts() | AttachAdapters() | QuantizeBase():
                 for fqn in op.modules:
                     treatment[fqn].append((op.name,))
             case CheckpointActivations(mode=mode) | CompileModules(mode=mode):
@@ -209,6 +210,7 @@ def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
             | ShardTensorParallel()
             | ShareHeads()
             | ShardExperts()
+            | CapExperts()
             | CheckpointActivations()
             | CompileModules()
         ):

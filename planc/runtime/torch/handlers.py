@@ -64,6 +64,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.ShardTensorParallel: tensor_parallel.shard_tensor_parallel,
     ops.ShareHeads: heads.share_heads,
     ops.ShardExperts: experts.shard_experts,
+    ops.CapExperts: experts.cap_experts,
     ops.CheckpointActivations: recompute.checkpoint_activations,
     ops.CompileModules: compilation.compile_modules,
     ops.FullyShard: sharding.shard_fully,

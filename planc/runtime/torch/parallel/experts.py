@@ -18,7 +18,8 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from planc.graph.ops import ShardExperts
+from planc.graph.ops import CapExperts, ShardExperts
+from planc.runtime.torch.parallel.expert_capacity import Capacity, capacity_of
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.parallel.sharded_modules import compute_locally, computes_locally
@@ -46,7 +47,7 @@ def dispatch_with(
             experts.register_parameter(name, _of_rank(parameter, ranks))
         if not computes_locally(experts):
             compute_locally(experts, ep, sums_whole=False)
-        _dispatch(experts, kind, ep.get_group())
+        _dispatch(experts, kind, ep.get_group(), capacity_of(run, fqn))
 
 
 def _of_rank(parameter: nn.Parameter, ranks: DeviceMesh) -> nn.Parameter:
@@ -62,16 +63,51 @@ def _of_rank(parameter: nn.Parameter, ranks: DeviceMesh) -> nn.Parameter:
     return nn.Parameter(sharded, requires_grad=parameter.requires_grad)
 
 
-def _dispatch(experts: nn.Module, kind: type[Dispatch], group: ProcessGroup) -> None:
+def cap_experts(run: Run, op: CapExperts, model: nn.Module, pipeline: Pipeline | None) -> None:
+    """Let experts that this rank holds all of take no more tokens than their capacity.
+
+    They compute the others for nothing, with weight 0. A dispatch does not send them.
+    """
+    dispatched = run.graph.experts.modules if run.graph.experts else ()
+    for fqn in held(pipeline, (fqn for fqn in op.modules if fqn not in dispatched)):
+        experts, capacity = model.get_submodule(fqn), capacity_of(run, fqn)
+        assert capacity is not None, "the op is of these experts"
+        _replace(experts, _Capped(experts.forward, int(experts.num_experts), capacity))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _Capped:
+    """The forward of a module with all experts, that take no more than their capacity."""
+
+    inner: Callable[[Tensor, Tensor, Tensor], Tensor]
+    num_experts: int
+    capacity: Capacity
+
+    def __call__(self, tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        is_taken = self.capacity.is_taken(chosen, self.num_experts)
+        return self.inner(tokens, chosen, weights * is_taken.view_as(chosen))
+
+
+def _dispatch(
+    experts: nn.Module, kind: type[Dispatch], group: ProcessGroup, capacity: Capacity | None
+) -> None:
     """Let a module of experts compute what all ranks of the group send it, with the experts of this rank."""
-    dispatch = kind(experts.forward, int(experts.num_experts), group)  # type: ignore[arg-type]
+    inner, number = experts.forward, int(experts.num_experts)  # type: ignore[arg-type]
+    dispatch = kind(inner, number, group)
+    if capacity is not None:
+        dispatch = CappedDispatch(inner, number, group, capacity)
+    _replace(experts, dispatch)
+    # The module's own code counts the experts that it has.
+    experts.num_experts = dispatch.num_local  # type: ignore[assignment]
+
+
+def _replace(experts: nn.Module, function: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    """Let a module compute a function of its tokens, their experts, and the experts' weights."""
     parameters = inspect.signature(experts.forward)
 
     def forward(*arguments: Any, **keywords: Any) -> Tensor:
-        return dispatch(*parameters.bind(*arguments, **keywords).args)
+        return function(*parameters.bind(*arguments, **keywords).args)
 
-    # The module's own code counts the experts that it has.
-    experts.num_experts = dispatch.num_local  # type: ignore[assignment]
     experts.forward = forward
 
 
@@ -145,3 +181,30 @@ class Dispatch:
             all_to_all_autograd(rows.contiguous(), num_received, num_sent, self.group)
         )
         return received
+
+
+@dataclass(frozen=True, slots=True)
+class CappedDispatch(Dispatch):
+    """A dispatch of equal messages: each rank sends every expert as many rows as it can take at most.
+
+    Rows that no token fills are 0, and nothing reads their results. So the host waits for no counts.
+    """
+
+    capacity: Capacity
+
+    def __call__(self, tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """The weighted sum of the outputs of those of each token's experts that take it."""
+        num_each = self.capacity.num_rows(chosen, self.num_experts) * self.capacity.num_sequences(chosen)
+        num_rows = self.num_experts * num_each
+        of_row = self.capacity.rows(chosen, self.num_experts)
+        # The last row has the tokens that no expert takes.
+        copies = tokens.repeat_interleave(chosen.shape[-1], 0)
+        rows = tokens.new_zeros(num_rows + 1, tokens.shape[-1]).index_copy(0, of_row, copies)[:num_rows]
+        equal = [num_rows // self.num_ranks] * self.num_ranks
+        received = self._exchange(rows, equal, equal)
+        numbers = torch.arange(self.num_local, device=rows.device).repeat_interleave(num_each)
+        results = self._inner(received, numbers.repeat(self.num_ranks).unsqueeze(-1))
+        returned = self._exchange(results, equal, equal)
+        in_order = torch.cat((returned, returned.new_zeros(1, returned.shape[-1])))[of_row]
+        of_token = in_order.view(*chosen.shape, -1)
+        return (of_token * weights.unsqueeze(-1)).sum(-2).to(tokens.dtype)

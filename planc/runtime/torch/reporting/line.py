@@ -46,6 +46,7 @@ class Line:
             compiled_graphs=int(most[self.num_memory]) if self.has_graphs else None,
             phase_seconds=phase_seconds,
             expert_load=load,
+            expert_dropped=self.experts.dropped(self.load) if self.experts and self.load else {},
             balance_loss=balance,
             z_loss=z,
             stragglers=self._note_stragglers(observer, own_time, times[len(self.phases) :]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from planc.graph.ops import CountExperts, Log
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.copies import Arrival
+from planc.runtime.torch.parallel.expert_capacity import Capacity, capacity_of
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import Weights
@@ -29,23 +30,28 @@ class ExpertLoad:
     Backward that recomputes a forward is outside of it, and evaluations are without gradients.
     """
 
-    def __init__(self, op: CountExperts, *, device: torch.device) -> None:
+    def __init__(self, op: CountExperts, *, device: torch.device, capped: Collection[str] = ()) -> None:
+        """`capped` are the modules of experts with a capacity."""
         self.layers = op.layers
+        self._capped = frozenset(capped)
         self.is_open = False
         self._starving: frozenset[tuple[str, int]] = frozenset()
         self._sizes = [num_experts for _, num_experts in op.layers]
-        self._counts = torch.zeros(sum(self._sizes), dtype=torch.int64, device=device)
-        self._of_layer = dict(
-            zip((fqn for fqn, _ in op.layers), torch.split(self._counts, self._sizes), strict=True)
-        )
+        # Then one number for each layer: the choices that no expert took.
+        self._parts = [*self._sizes, len(op.layers)]
+        self._counts = torch.zeros(sum(self._parts), dtype=torch.int64, device=device)
+        *of_layer, self._dropped = torch.split(self._counts, self._parts)
+        self._of_layer = dict(zip((fqn for fqn, _ in op.layers), of_layer, strict=True))
 
-    def attach(self, fqn: str, experts: nn.Module) -> None:
-        counts = self._of_layer[fqn]
+    def attach(self, fqn: str, experts: nn.Module, capacity: Capacity | None = None) -> None:
+        counts, dropped = self._of_layer[fqn], self._dropped[[*self._of_layer].index(fqn)]
 
         def count(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
             if self.is_open and torch.is_grad_enabled():
-                chosen = chosen_experts((*arguments, *keywords.values())).flatten()
-                counts.scatter_add_(0, chosen, torch.ones_like(chosen))
+                chosen = chosen_experts((*arguments, *keywords.values()))
+                counts.scatter_add_(0, chosen.flatten(), torch.ones_like(chosen.flatten()))
+                if capacity is not None:
+                    dropped.add_(capacity.num_dropped(chosen, len(counts)))
 
         experts.register_forward_pre_hook(count, with_kwargs=True)
 
@@ -59,8 +65,14 @@ class ExpertLoad:
         return Arrival(total, has_queue=has_queue)
 
     def by_layer(self, arrived: Arrival) -> dict[str, tuple[int, ...]]:
-        parts = torch.split(arrived.values(), self._sizes)
+        *parts, _ = torch.split(arrived.values(), self._parts)
         return {fqn: tuple(part.tolist()) for (fqn, _), part in zip(self.layers, parts, strict=True)}
+
+    def dropped(self, arrived: Arrival) -> dict[str, int]:
+        """The choices that no expert took, by module of experts with a capacity."""
+        numbers = arrived.values()[-len(self.layers) :].tolist()
+        of_layers = zip(self.layers, numbers, strict=True)
+        return {fqn: number for (fqn, _), number in of_layers if fqn in self._capped}
 
     def newly_starving(self, load: Mapping[str, Sequence[int]]) -> Iterator[str]:
         """A text for each layer with experts that got no token of this step, but of the last one."""
@@ -82,9 +94,10 @@ class ExpertLoad:
 
 def count_experts(run: Run, op: CountExperts, weights: Weights, pipeline: Pipeline | None) -> ExpertLoad:
     """Count where experts are called, on the ranks that hold them."""
-    load = ExpertLoad(op, device=run.device)
+    capped = run.graph.capacity.modules if run.graph.capacity else ()
+    load = ExpertLoad(op, device=run.device, capped=capped)
     for fqn in held(pipeline, (fqn for fqn, _ in op.layers)):
-        load.attach(fqn, weights.model.get_submodule(fqn))
+        load.attach(fqn, weights.model.get_submodule(fqn), capacity_of(run, fqn))
     return load
 
 
