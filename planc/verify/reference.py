@@ -75,9 +75,6 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     initialize(model, seed=recipe.seed)
     _adapt(model, recipe)
-    for name in recipe.capped:
-        assert recipe.capacity is not None, "capped experts have a capacity"
-        limit_tokens(model.get_submodule(name), capacity=recipe.capacity, length=recipe.data.sequence_length)
     _perturb(model, recipe)
     saved = saved_tensors(model)
     for name in saved.keys() & buffers.keys():
@@ -97,8 +94,7 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     losses, balances, norms, rates, ids, gradients = [], [], [], [], [], {}
     for step in range(recipe.num_steps):
         sample_ids = data.order.sample_ids(step * recipe.global_batch, count=recipe.global_batch)
-        texts, apart = texts_of(data, sample_ids, recipe=recipe), bool(recipe.capped)
-        loss = _loss(model, texts, routes, values_of=values_of, apart=apart)
+        loss = _loss(model, texts_of(data, sample_ids, recipe=recipe), routes, values_of, bool(recipe.capped))
         added = torch.stack(routes.losses()).sum() if routes else torch.zeros(())
         (loss + added).backward()  # type: ignore[no-untyped-call]
         if step == 0:
@@ -145,7 +141,10 @@ def _moved(averages: dict[str, Tensor], model: nn.Module, *, decay: float) -> di
 
 
 def _adapt(model: nn.Module, recipe: Recipe) -> None:
-    """Let linear layers compute `W x + b + scale * B A x`."""
+    """Let linear layers compute `W x + b + scale * B A x`, and experts take no more than their capacity."""
+    for name in recipe.capped:
+        assert recipe.capacity is not None, "capped experts have a capacity"
+        limit_tokens(model.get_submodule(name), capacity=recipe.capacity, length=recipe.data.sequence_length)
     for name in recipe.adapted:
         layer: Any = model.get_submodule(name)
         assert recipe.adapter is not None, "layers with adapters have them of a kind"
@@ -232,7 +231,7 @@ def _values_of(recipe: Recipe) -> ValuesOf:
 
 
 def _loss(
-    model: nn.Module, texts: Sequence[Text], routes: Routes | None, *, values_of: ValuesOf, apart: bool
+    model: nn.Module, texts: Sequence[Text], routes: Routes | None, values_of: ValuesOf, apart: bool
 ) -> Tensor:
     """The mean over all tokens but the first of each text. A model sees texts of one length together, without
     any effect on each other; `apart`, each alone."""

@@ -187,7 +187,7 @@ class Dispatch:
 class CappedDispatch(Dispatch):
     """A dispatch of equal messages: each rank sends every expert as many rows as it can take at most.
 
-    Rows that no token fills are 0, and nothing reads their results. So the host waits for no counts.
+    Rows that no token fills are 0, and nothing reads their results. The host does not wait for counts.
     """
 
     capacity: Capacity
