@@ -130,28 +130,25 @@ def _gathered(pieces: Pieces) -> tuple[tuple[int, int], ...]:
 
 
 def reducing_pool(pieces: Pieces) -> int:
-    """Sharded gradients, and temporarily the largest unit's shard if it is reduced in another dtype.
+    """Sharded gradients, what replicas summed, and for a time the largest unit's shard in another dtype.
 
-    With offloaded gradients, only the largest unit's shard. Reduction over replicas then holds two units'
-    shards; without shards, a replica divides its gradients into a new tensor (foreach_reduce in torch's
-    _fsdp_collectives.py).
+    FSDP2 keeps what replicas sum until backward ends (FSDPParamGroup.finalize_backward in torch 2.13): memory
+    of its own unless it becomes the gradient. With offloaded gradients, no gradients stay.
     """
-    passing = [_passing_bytes(pieces, unit) for unit in pieces.units]
-    return pieces.gradients + max(passing) if passing else 0
+    passing = max((_passing_bytes(pieces, unit) for unit in pieces.units), default=0)
+    is_apart = pieces.casts_gradients or pieces.added or pieces.brought
+    summed = sum(unit.num_reduced for unit in pieces.units if unit.replicate_over) if is_apart else 0
+    return (pieces.gradients if pieces.units else 0) + summed * pieces.reduced + passing
 
 
 def _passing_bytes(pieces: Pieces, unit: Unit) -> int:
-    """Bytes of a unit's shard in addition to its gradients, for a time."""
-    # What is summed over replicas stays until the next unit's is.
-    added = pieces.added * (2 if unit.replicate_over else 1)
-    return unit.num_reduced * (pieces.reduced * _passing_shares(pieces, unit) + added)
-
-
-def _passing_shares(pieces: Pieces, unit: Unit) -> int:
-    """The number of copies of a unit's shard in addition to its gradients."""
-    cast = (2 if unit.replicate_over else 1) if pieces.casts_gradients else 0
-    is_divided = unit.replicate_over and not unit.shard_over
-    return max(cast, 1 if is_divided or pieces.brought else 0)
+    """Bytes of a unit's shard in addition to its gradients and what replicas summed, for a time."""
+    if unit.replicate_over:
+        # Without shards, a replica divides its gradients into a new tensor (foreach_reduce).
+        divided = 0 if unit.shard_over else pieces.reduced
+        return unit.num_reduced * (divided + pieces.added * int(pieces.casts_gradients))
+    cast = pieces.reduced if pieces.casts_gradients or pieces.brought else 0
+    return unit.num_reduced * (cast + pieces.added)
 
 
 def phases(pieces: Pieces) -> tuple[Phase, ...]:

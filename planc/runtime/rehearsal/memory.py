@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 
 from planc.modeling.private import TorchDispatchMode, tree_leaves
 from planc.runtime.rehearsal.lives import Life, Lives, Moment, Visit
-from planc.runtime.rehearsal.private import FakeTensor, FakeTensorMode, ShardingPropagator
+from planc.runtime.rehearsal.private import FakeTensor, FakeTensorMode, ShardingPropagator, fsdp_state
 from planc.runtime.torch.private import OpOverload
 
 BLOCK_BYTES = 512
@@ -241,10 +241,11 @@ class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def watching(self) -> Iterator[None]:
         """Follow what no dispatch shows, and ignore what no rank does.
 
-        FSDP2 frees parameters by resizing their storages in place; DTensor infers shapes and dtypes by
-        trying an op out on tensors of the global shape.
+        FSDP2 frees parameters by resizing their storages in place, and ends a backward after that of any
+        layer; DTensor infers shapes and dtypes by trying an op out on tensors of the global shape.
         """
         resize, propagate = torch.UntypedStorage.resize_, ShardingPropagator._propagate_tensor_meta_non_cached
+        finalize = fsdp_state._root_post_backward_final_callback
 
         def watched_resize(storage: torch.UntypedStorage, size: int) -> Any:
             result = resize(storage, size)
@@ -256,6 +257,11 @@ class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self.looking_away():
                 return propagate(*arguments, **keywords)
 
+        def finalize_in_no_layer(*arguments: Any) -> None:
+            self.enter_visit()
+            finalize(*arguments)
+
+        fsdp_state._root_post_backward_final_callback = finalize_in_no_layer
         torch.UntypedStorage.resize_ = watched_resize  # type: ignore[method-assign, assignment]
         ShardingPropagator._propagate_tensor_meta_non_cached = unwatched_propagate
         try:
@@ -263,6 +269,7 @@ class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
             ShardingPropagator._propagate_tensor_meta_non_cached = propagate
+            fsdp_state._root_post_backward_final_callback = finalize
 
 
 @cache

@@ -13,6 +13,7 @@ import torch.distributed.tensor.debug as dtensor_debug
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import get_default_op_list, min_cut_rematerialization_partition
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
 # Importing it registers the "fake" backend: collectives that return at once, for a world of any size.
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -23,6 +24,9 @@ fake_implementations: Final[dict[Any, Any]] = fake_impls.op_implementations_dict
 
 # Where DTensor tries an op out to learn the shape of its result; a rank does not compute it.
 ShardingPropagator: Final[Any] = dtensor_sharding_prop.ShardingPropagator
+
+# Where FSDP ends a backward: it frees what units hold until then, in no layer's backward.
+fsdp_state: Final[Any] = FSDPState
 
 # DTensor remembers how it sharded each op, meshes and their groups included; equal meshes of the next world
 # would meet the last world's groups.
@@ -60,6 +64,7 @@ __all__ = [
     "clear_sharding_cache",
     "disable_current_modes",
     "fake_implementations",
+    "fsdp_state",
     "inductor_decompositions",
     "is_in_backward",
     "min_cut_partition",
