@@ -68,3 +68,11 @@ def plural(number: int, noun: str, many: str = "") -> str:
 def every_step(interval: int) -> str:
     """`every step`, `every 3 steps`."""
     return "every step" if interval == 1 else f"every {interval} steps"
+
+
+def interval(*, steps: int | None, seconds: int | None) -> str | None:
+    """`every 3 steps`, or `every 30 min` in the largest unit of which it is a whole number."""
+    if steps is not None or seconds is None:
+        return every_step(steps) if steps is not None else None
+    unit, size = next(one for one in (("h", 3600), ("min", 60), ("s", 1)) if seconds % one[1] == 0)
+    return f"every {seconds // size} {unit}"

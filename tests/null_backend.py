@@ -51,6 +51,9 @@ class NullBackend:
     def ends_early(self, *, step: int) -> bool:
         return step == self.ended_at
 
+    def save_is_due(self) -> bool:
+        return False
+
     def early_stop(self) -> str:
         return ""
 

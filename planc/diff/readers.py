@@ -31,7 +31,7 @@ from planc.graph.ops import (
     StartProfile,
 )
 from planc.graph.text import summarise
-from planc.tables import every_step, plural
+from planc.tables import every_step, interval, plural
 
 Reader = Callable[[Side], Any]
 
@@ -186,6 +186,11 @@ def _adapter_export(side: Side) -> str | None:
     return f"at the {export.when}" if export else None
 
 
+def _save_every(side: Side) -> str | None:
+    save = side.op(SaveCheckpoint)
+    return interval(steps=save.every_steps, seconds=save.every_seconds) if save else None
+
+
 def _save_mode(side: Side) -> str | None:
     save = side.op(SaveCheckpoint)
     if save is None or save.when_busy is None:
@@ -226,6 +231,7 @@ READERS: Mapping[str, Reader] = {
     "checkpoint.base": _base,
     'export "hf"': _export,
     'export "adapter"': _adapter_export,
+    "checkpoint.save_every": _save_every,
     "checkpoint.mode": _save_mode,
     "profile": _profile,
 }

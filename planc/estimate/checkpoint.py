@@ -41,7 +41,12 @@ def saved(graph: Graph, inventory: Inventory) -> Saved:
 
 
 def _at_once(op: SaveCheckpoint, num_steps: int, *, num_best: int) -> int:
-    """Return the number of checkpoints at one time: a new one is committed before the oldest is deleted."""
+    """Return the number of checkpoints at one time: a new one is committed before the oldest is deleted.
+
+    Saves by time are taken to be many.
+    """
+    if op.every_seconds is not None:
+        return op.keep_last + num_best + 1
     every = num_steps // op.every_steps if op.every_steps else 0
     is_extra = op.at_end and (op.every_steps is None or num_steps % op.every_steps != 0)
     return min(op.keep_last + num_best + 1, every + is_extra)

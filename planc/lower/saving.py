@@ -19,7 +19,8 @@ def save_checkpoint(plan: Plan) -> Iterator[SaveCheckpoint]:
     if (checkpoint := plan.checkpoint) is None or not _saves(checkpoint):
         return
     yield SaveCheckpoint(
-        every_steps=checkpoint.save_every,
+        every_steps=checkpoint.save_steps,
+        every_seconds=checkpoint.save_seconds,
         at_end=checkpoint.save_last,
         keep_last=checkpoint.keep_last,
         mode="async" if isinstance(checkpoint.mode, AsyncSave) else "sync",

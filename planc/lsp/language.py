@@ -9,9 +9,10 @@ from typing import Any
 from planc.inventory.schema import Inventory
 from planc.plan.bind import BUFFERS
 from planc.plan.blocks import BLOCKS, Shape
-from planc.plan.checkpoint import OrPath
+from planc.plan.checkpoint import OrPath, StepsOrTime
 from planc.plan.extensions import OrExtension
 from planc.plan.pattern import parse_pattern
+from planc.plan.quantities import SECONDS, STEPS
 from planc.plan.scalars import Bool, Choice, Quantity, ValueType
 from planc.plan.types import (
     PLACEMENT_CASES,
@@ -88,6 +89,8 @@ def units_of(wanted: ValueType) -> tuple[str, ...]:
             return units_of(inner)
         case Quantity(units):
             return tuple(units)
+        case StepsOrTime():
+            return (*STEPS, *SECONDS)
         case _:
             return ()
 

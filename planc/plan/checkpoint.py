@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+from planc.plan import codes
+from planc.plan.epochs import EPOCHS
 from planc.plan.nested import nested
-from planc.plan.quantities import STEPS
+from planc.plan.quantities import SECONDS, STEPS
 from planc.plan.scalars import Bool, Choice, Int, Path, Quantity
 from planc.plan.scope import Scope
 from planc.plan.types import Optional, Variant, key
@@ -84,6 +86,41 @@ def _weights() -> Any:
 
 
 @record
+class Seconds:
+    """An interval by the clock."""
+
+    number: int
+
+    def __str__(self) -> str:
+        return Quantity(SECONDS).render(self.number)
+
+
+@record
+class StepsOrTime:
+    """An interval in steps, or by the clock."""
+
+    low: int = 1
+
+    def convert(self, value: ast.Value, scope: Scope) -> int | Seconds | None:
+        written, _ = scope.lookup(value)
+        unit = written.unit if isinstance(written, ast.Number) else None
+        if unit is not None and unit.text in SECONDS:
+            number = Quantity(SECONDS, low=self.low).convert(value, scope)
+            return None if number is None else Seconds(number)
+        if unit is None or unit.text in STEPS or unit.text.lower() in EPOCHS:
+            return Quantity(STEPS, low=self.low).convert(value, scope)
+        text = f"expected {self.describe(mark='`')}"
+        scope.unknown(codes.WRONG_UNIT, unit, (*STEPS, *SECONDS), text=text)
+        return None
+
+    def describe(self, *, mark: str = "") -> str:
+        return f"{Quantity(STEPS).describe(mark=mark)}, or {Quantity(SECONDS).describe(mark=mark)}"
+
+    def render(self, value: int | Seconds) -> str:
+        return Quantity(STEPS).render(value) if isinstance(value, int) else str(value)
+
+
+@record
 class HfExport:
     """Export the weights as a directory that transformers loads: `export/hf` in the run directory."""
 
@@ -107,8 +144,11 @@ class AdapterExport:
 class CheckpointSpec:
     """When to save training state, how many checkpoints to keep, and where a run starts."""
 
-    save_every: int | None = key(
-        Optional(Quantity(STEPS, low=1)), default=None, doc="steps between saves", example="500 steps"
+    save_every: int | Seconds | None = key(
+        Optional(StepsOrTime()),
+        default=None,
+        doc="steps between saves, or time by the clock of rank 0: the step that is under way then is saved",
+        example="500 steps",
     )
     save_last: bool = key(Bool(), default=True, doc="also save after the last step")
     keep_last: int = key(Int(1), default=3, doc="number of checkpoints to keep")
@@ -131,6 +171,16 @@ class CheckpointSpec:
     export: Mapping[str, HfExport | AdapterExport] = nested(
         {"hf": HfExport, "adapter": AdapterExport}, doc="the weights in another library's format"
     )
+
+    @property
+    def save_steps(self) -> int | None:
+        """The steps between saves; None if the clock decides, or only the end."""
+        return self.save_every if isinstance(self.save_every, int) else None
+
+    @property
+    def save_seconds(self) -> int | None:
+        """The time between saves; None if the number of steps decides, or only the end."""
+        return self.save_every.number if isinstance(self.save_every, Seconds) else None
 
     @property
     def resumes(self) -> bool:

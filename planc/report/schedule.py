@@ -20,7 +20,7 @@ from planc.graph.ops import (
 from planc.report.charts import Curve, chart
 from planc.report.html import Html, markup, table
 from planc.runtime.schedule import learning_rate_factor
-from planc.tables import every_step
+from planc.tables import every_step, interval
 
 _NUM_POINTS = 400
 _MAX_MARKS = 40
@@ -76,8 +76,8 @@ def _rows(
     if saves is None:
         rows.append(("save", "never"))
     else:
-        when = [every_step(saves.every_steps)] if saves.every_steps else []
-        when += ["after the last step"] if saves.at_end else []
+        every = interval(steps=saves.every_steps, seconds=saves.every_seconds)
+        when = [*([every] if every else []), *(["after the last step"] if saves.at_end else [])]
         rows.append(("save", f"{' and '.join(when) or 'never'}, keeping the last {saves.keep_last}"))
     rows += [(f"evaluate {op.label}", f"{every_step(op.every_steps)}, and the last") for op in evaluations]
     rows += [(f"by {op.evaluation}", op.policy) for op in side.ops(JudgeEvaluations)]

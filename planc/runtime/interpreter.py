@@ -65,6 +65,10 @@ class Backend(Protocol):
         """Whether the run ends after `step` as if it were the last: an evaluation's patience has run out, or
         the program of any rank asked for it."""
 
+    def save_is_due(self) -> bool:
+        """Whether the clock asks for a save of the step that is done, in a plan that saves by time: the same
+        on every rank."""
+
     def early_stop(self) -> str:
         """The reason for which evaluations end the run, the same on every rank; empty if they do not."""
 
@@ -135,7 +139,7 @@ def _end_early(graph: Graph, backend: Backend, step: int) -> None:
         if isinstance(op, SettleSave):
             execute(backend, op, position)
     for op in graph.save:
-        if _is_due(op, step, last_step=step):
+        if _is_due(backend, op, step, last_step=step):
             execute(backend, op, position)
 
 
@@ -149,7 +153,9 @@ def _save(graph: Graph, backend: Backend, step: int, *, last_step: int) -> bool:
     is_stopping = step < last_step and backend.ends_after(step=step)
     waited_for, has_saved = False, False
     for op in graph.save:
-        if _is_due(op, step, last_step=last_step) or (is_stopping and isinstance(op, SaveCheckpoint)):
+        if _is_due(backend, op, step, last_step=last_step) or (
+            is_stopping and isinstance(op, SaveCheckpoint)
+        ):
             execute(backend, op, Position(step, is_last_step=is_stopping or step == last_step))
             has_saved = True
             waited_for |= isinstance(op, SaveCheckpoint) and op.mode == "sync"
@@ -240,10 +246,10 @@ def _recorded(op: Op, position: Position, *, lost: str | None) -> Mapping[str, A
     return {**step, **({"lost": lost} if lost else {})}
 
 
-def _is_due(op: Op, step: int, *, last_step: int) -> bool:
+def _is_due(backend: Backend, op: Op, step: int, *, last_step: int) -> bool:
     match op:
         case SaveCheckpoint(every_steps=every_steps, at_end=at_end):
-            is_every = every_steps is not None and step % every_steps == 0
+            is_every = step % every_steps == 0 if every_steps is not None else backend.save_is_due()
             return is_every or (at_end and step == last_step)
         case ExportHf(when="end") | ExportAdapter(when="end") | ApplyAverages(when="end"):
             return step == last_step

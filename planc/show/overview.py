@@ -20,7 +20,7 @@ from planc.plan.shares import decimal
 from planc.plan.spec import Plan, Weights
 from planc.plan.types import type_of
 from planc.show.attention import attention_line
-from planc.tables import Row, every_step, format_number, plural
+from planc.tables import Row, format_number, interval, plural
 from planc.vocab import ExpertDim
 
 if TYPE_CHECKING:
@@ -138,8 +138,8 @@ def _length(plan: Plan, graph: Graph) -> str:
 
 
 def _checkpoint(plan: Plan, checkpoint: CheckpointSpec, *, has_base: bool) -> str:
-    when = [every_step(checkpoint.save_every)] if checkpoint.save_every else []
-    when += ["after the last step"] if checkpoint.save_last else []
+    every = interval(steps=checkpoint.save_steps, seconds=checkpoint.save_seconds)
+    when = [*([every] if every else []), *(["after the last step"] if checkpoint.save_last else [])]
     how = ""
     if isinstance(checkpoint.mode, AsyncSave):
         skips = checkpoint.mode.when_busy is WhenBusy.SKIP

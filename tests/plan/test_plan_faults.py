@@ -145,11 +145,11 @@ FAULTS = [
     ("save_every = 30 steps", "save_every = 0 steps", "P206", "0 steps", "from 1 up", "`none`"),
     (
         "save_every = 30 steps",
-        "save_every = 40 min",
+        "save_every = 40 mins",
         "P208",
-        "min",
-        "expected a number of `steps`",
-        "use `steps`",
+        "mins",
+        "expected a number of `steps`, or a number of `s`, `min` or `h`",
+        "did you mean `min`?",
     ),
     (
         "save_every = 30 steps",

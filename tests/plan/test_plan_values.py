@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from planc.plan import codes, data
 from planc.plan.blocks import BLOCKS
-from planc.plan.checkpoint import OrPath
+from planc.plan.checkpoint import OrPath, Seconds, StepsOrTime
 from planc.plan.conversations import NameOrPath
 from planc.plan.dates import Date
 from planc.plan.optimizer import AdamW, Cosine, Implementation
@@ -153,6 +153,10 @@ def values(wanted: ValueType) -> st.SearchStrategy[Any]:
             return st.sampled_from(choices)
         case Quantity(low=low):
             return st.integers(low, 10**9)
+        case StepsOrTime(low):
+            return st.one_of(
+                values(Quantity(STEPS, low=low)), values(Quantity(SECONDS, low=low)).map(Seconds)
+            )
         case StepsOrShare(low):
             return st.one_of(values(Quantity(STEPS, low=low)), values(Share()))
         case Share():

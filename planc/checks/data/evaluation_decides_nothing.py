@@ -45,11 +45,11 @@ def _kept(plan: Plan, path: str, block: EvalSpec) -> Findings:
             "the plan saves no checkpoint before the end",
             help=f"set `save_every = {plural(block.every, 'step')}` in `checkpoint`",
         )
-    elif saving.save_every % block.every:
+    elif saving.save_steps is None or saving.save_steps % block.every:
         yield CODE.at(
             span,
             f"evaluated every {block.every} steps, saved every {saving.save_every}",
             secondary=(Label(plan.span("checkpoint.save_every"), "not a multiple of `every`"),),
             notes=("a checkpoint of a step without evaluation has no loss, and is never among the best",),
-            help="set `save_every` to a multiple of `every`",
+            help="set `save_every` to a multiple of `every`, in steps",
         )

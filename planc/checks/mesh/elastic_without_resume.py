@@ -21,7 +21,9 @@ def check(subject: Subject) -> Findings:
         help = (
             "write `checkpoint { save_every = 100 steps }`; a restart repeats the steps since the last save"
         )
-    elif checkpoint.save_every is None or (steps is not None and checkpoint.save_every >= steps):
+    elif checkpoint.save_every is None or (
+        steps is not None and checkpoint.save_steps is not None and checkpoint.save_steps >= steps
+    ):
         text, path = "no step is saved before the last one", "checkpoint.save_every"
         help = f"set `save_every` to less than {plural(steps, 'step')}" if steps else "set `save_every`"
     elif not checkpoint.resumes:

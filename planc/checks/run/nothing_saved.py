@@ -31,11 +31,11 @@ def check(subject: Subject) -> Findings:
                 help="add `checkpoint { save_every = 500 steps }`",
             )
         return
-    if checkpoint.save_last:
+    if checkpoint.save_last or checkpoint.save_seconds is not None:
         return
-    if checkpoint.save_every is None or checkpoint.save_every > steps:
+    if checkpoint.save_steps is None or checkpoint.save_steps > steps:
         every = (
-            f"none every {checkpoint.save_every} steps of {steps}" if checkpoint.save_every else "none before"
+            f"none every {checkpoint.save_steps} steps of {steps}" if checkpoint.save_steps else "none before"
         )
         yield CODE.at(
             subject.plan.span("checkpoint.save_last"),

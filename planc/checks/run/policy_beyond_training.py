@@ -19,7 +19,7 @@ def check(subject: Subject) -> Findings:
     plan = subject.plan
     saving = plan.checkpoint if plan.elastic is None else None
     every = {
-        "checkpoint.save_every": saving.save_every if saving else None,
+        "checkpoint.save_every": saving.save_steps if saving else None,
         "train.log_every": plan.train.log_every,
     }
     for path, steps in every.items():

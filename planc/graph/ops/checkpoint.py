@@ -104,6 +104,8 @@ class SaveCheckpoint(Op):
     phase: ClassVar[Phase] = Phase.CHECKPOINT
     summary: ClassVar[str] = "Writes all training state into a new step directory, committed by rename."
     every_steps: Annotated[int | None, output("checkpoint.save_every")]
+    every_seconds: Annotated[int | None, output("checkpoint.save_every")] = None
+    """By the clock of rank 0, since the last save began or the run did; not with `every_steps`."""
     at_end: Annotated[bool, output("checkpoint.save_last")]
     keep_last: Annotated[int, output("checkpoint.keep_last")]
     mode: Annotated[Literal["sync", "async"], output("checkpoint.mode")] = "sync"

@@ -113,6 +113,7 @@ class TorchBackend:
             if pipeline is not None:
                 shares = shares_of_ranks(self.run, self.state[Mesh], self.state[nn.Module], pipeline)
             self.instruments.own_time = OwnTime(has_device_queue=self.run.has_queue, shares=shares)
+        self.stopping.save_begins()
         if origin := self.state[Checkpoints].origin:
             self.run.observer.branched(origin.model_dump())
         self.run.observer.started(first_step=first_step, num_steps=self.run.graph.num_steps)
@@ -131,6 +132,9 @@ class TorchBackend:
         if is_ending:
             self.instruments.write_line()
         return is_ending
+
+    def save_is_due(self) -> bool:
+        return self.stopping.save_is_due
 
     def early_stop(self) -> str:
         return early_stop(self.run.graph, self.state[History])

@@ -176,10 +176,10 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """The step's loss, and how many ranks were asked to stop, over all ranks: on the device."""
+    """The step's loss, and the requests to stop or to save, over all ranks: on the device."""
 
     loss: Tensor
-    num_stop_requests: Tensor
+    requests: Tensor
     by_source: Tensor | None = None
     """[sources * 2]: the loss and the labels of each source of a mixture; None without one."""
     pairs: Tensor | None = None

@@ -1,4 +1,4 @@
-"""Stopping a run early: ranks agree where, after some were asked to, and skip what would take long."""
+"""Ranks agree where a run stops early, after some were asked to, and which step the clock has saved."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
+from planc.graph.ops import SaveCheckpoint
 from planc.runtime.stopping.grace import Stretches, agent_command, grace_seconds
 from planc.runtime.stopping.stop_points import LONG_STEP_SECONDS, StopPoints
 from planc.runtime.torch.run import Run
+
+_SAVE = 0.5
+"""What rank 0 adds to a sum of requests if a save is due by the clock; each request to stop adds 1."""
 
 
 class Stopping:
@@ -23,19 +27,33 @@ class Stopping:
         """The run ends once everything new is saved."""
         self.has_asked = False
         """Ranks have summed the stop requests once: before the first step, no metrics are summed."""
+        self.save_is_due = False
+        """The clock of rank 0 asks for a save of this step."""
         self._run = run
+        self._save_seconds = _save_seconds(run) if run.launch.rank == 0 else None
+        self._save_began = time.monotonic()
         self._points = run.stop_points or StopPoints(run.notice)
         self._stretches = Stretches()
         self._has_warned = False
 
     def own_request(self) -> float:
-        """1 if this rank was asked to stop, else 0: what ranks sum with the step's loss."""
-        return float(bool(self._run.notice.signal_name))
+        """What ranks sum with the step's loss: 1 if this rank was asked to stop, and rank 0's clock."""
+        seconds = self._save_seconds
+        is_due = seconds is not None and time.monotonic() - self._save_began >= seconds
+        return float(bool(self._run.notice.signal_name)) + _SAVE * is_due
 
-    def take(self, num_requests: float, *, began: float, num_micro_batches: int) -> None:
+    def save_begins(self) -> None:
+        """Count the time to the next save from here."""
+        self._save_began, self.save_is_due = time.monotonic(), False
+
+    def _read(self, requests: float) -> None:
+        """Take the sum of all ranks' requests."""
+        self.is_stopping = self.is_stopping or requests >= 1
+        self.save_is_due, self.has_asked = requests % 1 == _SAVE, True
+
+    def take(self, requests: float, *, began: float, num_micro_batches: int) -> None:
         """Take the sum of all ranks' requests in a step that began at this time of `time.perf_counter`."""
-        self.is_stopping = self.is_stopping or num_requests > 0
-        self.has_asked = True
+        self._read(requests)
         # A first step compiles, and may take minutes that no other takes.
         if self._run.notice.has_trained:
             seconds = time.perf_counter() - began
@@ -61,7 +79,7 @@ class Stopping:
             requests = torch.tensor(self.own_request(), device=run.device)
             if run.launch.world_size > 1:
                 dist.all_reduce(requests)
-            self.is_stopping, self.has_asked = bool(requests.item() > 0), True
+            self._read(requests.item())
         notice.step = step
         self._points.step_began()
         notice.is_agreed = self.stops_here()
@@ -107,3 +125,8 @@ class Stopping:
             f"signal: start it with --shutdown-timeout {2 * round(stretches.total_seconds)}, or a stopped "
             "run loses its progress since the last save"
         )
+
+
+def _save_seconds(run: Run) -> int | None:
+    """The time between saves, in a plan that saves by the clock."""
+    return next((op.every_seconds for op in run.graph.save if isinstance(op, SaveCheckpoint)), None)

@@ -111,8 +111,11 @@ def _has_saves_after(run: Run, at: Position) -> bool:
     """Whether a save in the background is due after a step. Training waits for the save of the last step."""
     if at.is_last_step:
         return False
-    every = (op.every_steps for op in run.graph.save if isinstance(op, SaveCheckpoint))
-    return any(steps is not None and -(-at.step // steps) * steps < run.graph.num_steps for steps in every)
+    saves = [op for op in run.graph.save if isinstance(op, SaveCheckpoint)]
+    every = (op.every_steps for op in saves)
+    return any(op.every_seconds is not None for op in saves) or any(
+        steps is not None and -(-at.step // steps) * steps < run.graph.num_steps for steps in every
+    )
 
 
 def join_save(run: Run, stopping: Stopping, checkpoints: Checkpoints) -> None:

@@ -50,6 +50,7 @@ def save_checkpoint(
 
     At the last step, this save and one under way are committed on return: no training follows.
     """
+    stopping.save_begins()
     loader, (since_step, since_samples) = data.loader, history.batch_since
     progress = Progress(
         step=at.step,

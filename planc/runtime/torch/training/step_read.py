@@ -48,7 +48,7 @@ def reduce_metrics(
 
 
 def summed(op: ReduceMetrics, mesh: Mesh, step_loss: StepLoss, *, own_request: float) -> Metrics:
-    """Sum the step's loss, and with it how many ranks were asked to stop: no extra collective, 8 more bytes.
+    """Sum the step's loss, and with it all requests to stop or to save: no extra collective, 8 more bytes.
 
     With them, the loss and the labels of each source of a mixture, or the means over pairs. Over the mesh
     dims that share one loss, only the requests are summed.
@@ -70,7 +70,7 @@ def read_step(step: JudgedStep, *, worst: Tensor | None = None) -> tuple[Verdict
     RunError on every rank if the loss or the gradient norm is not finite and no guard decides about it.
     """
     run, metrics = step.run, step.metrics
-    on_device = (metrics.loss, metrics.num_stop_requests, step.tokens.labels, step.norm.squared, worst)
+    on_device = (metrics.loss, metrics.requests, step.tokens.labels, step.norm.squared, worst)
     numbers = torch.stack([one.double() for one in on_device if one is not None])
     # A mixture has no pairs.
     more = metrics.pairs if metrics.by_source is None else metrics.by_source
@@ -79,7 +79,7 @@ def read_step(step: JudgedStep, *, worst: Tensor | None = None) -> tuple[Verdict
     values = numbers.tolist()
     tail = () if more is None else tuple(values[-len(more) :])
     by_source, pairs = (tail, ()) if metrics.pairs is None else ((), tail)
-    loss, num_stop_requests, num_labels, squared, worst_verdict, *_ = (*values, 0)
+    loss, requests, num_labels, squared, worst_verdict, *_ = (*values, 0)
     # Squares overflow float32 where values do not.
     norm = norm_of(squared)
     if not math.isfinite(squared):
@@ -92,9 +92,7 @@ def read_step(step: JudgedStep, *, worst: Tensor | None = None) -> tuple[Verdict
     spans = {type(op): op.span for op in run.graph.step}
     for name, value, kind in (("gradient norm", norm, ClipGradients), ("loss", loss, ReduceMetrics)):
         require_finite(step, loss=loss, gradient_norm=norm, name=name, value=value, span=spans[kind])
-    step.stopping.take(
-        num_stop_requests, began=step.batch.began, num_micro_batches=len(step.batch.micro_batches)
-    )
+    step.stopping.take(requests, began=step.batch.began, num_micro_batches=len(step.batch.micro_batches))
     # A step without labels has no gradient. Neither decay nor momentum may move a weight for it.
     verdict = Verdict(
         loss, norm, int(num_labels), is_skipped=not num_labels, by_source=by_source, pairs=pairs
