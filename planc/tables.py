@@ -70,7 +70,7 @@ def every_step(interval: int) -> str:
     return "every step" if interval == 1 else f"every {interval} steps"
 
 
-def interval(*, steps: int | None, seconds: int | None) -> str | None:
+def interval(*, steps: int | None = None, seconds: int | None = None) -> str | None:
     """`every 3 steps`, or `every 30 min` in the largest unit of which it is a whole number."""
     if steps is not None or seconds is None:
         return every_step(steps) if steps is not None else None

@@ -188,7 +188,10 @@ def _adapter_export(side: Side) -> str | None:
 
 def _save_every(side: Side) -> str | None:
     save = side.op(SaveCheckpoint)
-    return interval(steps=save.every_steps, seconds=save.every_seconds) if save else None
+    if save is None:
+        return None
+    intervals = (interval(steps=save.every_steps), interval(seconds=save.every_seconds))
+    return " and ".join(one for one in intervals if one) or None
 
 
 def _save_mode(side: Side) -> str | None:

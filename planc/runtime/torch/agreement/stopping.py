@@ -37,14 +37,15 @@ class Stopping:
         self._has_warned = False
 
     def own_request(self) -> float:
-        """What ranks sum with the step's loss: 1 if this rank was asked to stop, and rank 0's clock."""
+        """Numbers that ranks sum with the step's loss: 1 to stop, if this rank was asked to, and a save of rank 0."""
         seconds = self._save_seconds
         is_due = seconds is not None and time.monotonic() - self._save_began >= seconds
         return float(bool(self._run.notice.signal_name)) + _SAVE * is_due
 
-    def save_begins(self) -> None:
-        """Count the time to the next save from here."""
+    def save_begins(self) -> float:
+        """Count the time to the next save from here; return the clock's."""
         self._save_began, self.save_is_due = time.monotonic(), False
+        return self._save_began
 
     def _read(self, requests: float) -> None:
         """Take the sum of all ranks' requests."""

@@ -50,7 +50,7 @@ def save_checkpoint(
 
     At the last step, this save and one under way are committed on return: no training follows.
     """
-    stopping.save_begins()
+    began = stopping.save_begins()
     loader, (since_step, since_samples) = data.loader, history.batch_since
     progress = Progress(
         step=at.step,
@@ -86,12 +86,11 @@ def save_checkpoint(
     join_save(run, stopping, checkpoints)
     if checkpoints.saved_step == at.step:
         return
-    began = time.perf_counter()
     with run_errors():
         directory = save(state, to=to, plan=checkpoints.plan(state))
     checkpoints.saved_step = at.step
     run.observer.saved(directory)
-    stopping.warn_of_grace(seconds=time.perf_counter() - began)
+    stopping.warn_of_grace(seconds=time.monotonic() - began)
 
 
 def _best_to_keep(graph: Graph, history: History) -> tuple[KeepBest, ...]:
