@@ -37,7 +37,7 @@ class Stopping:
         self._has_warned = False
 
     def own_request(self) -> float:
-        """Numbers that ranks sum with the step's loss: 1 to stop, if this rank was asked to, and a save of rank 0."""
+        """A number to sum with the step's loss: 1 if this rank was asked to stop, and rank 0's clock."""
         seconds = self._save_seconds
         is_due = seconds is not None and time.monotonic() - self._save_began >= seconds
         return float(bool(self._run.notice.signal_name)) + _SAVE * is_due
