@@ -74,5 +74,5 @@ def interval(*, steps: int | None = None, seconds: int | None = None) -> str | N
     """`every 3 steps`, or `every 30 min` in the largest unit of which it is a whole number."""
     if steps is not None or seconds is None:
         return every_step(steps) if steps is not None else None
-    unit, size = next(one for one in (("h", 3600), ("min", 60), ("s", 1)) if seconds % one[1] == 0)
+    unit, size = next((u, size) for u, size in (("h", 3600), ("min", 60), ("s", 1)) if seconds % size == 0)
     return f"every {seconds // size} {unit}"

@@ -191,7 +191,7 @@ def _save_every(side: Side) -> str | None:
     if save is None:
         return None
     intervals = (interval(steps=save.every_steps), interval(seconds=save.every_seconds))
-    return " and ".join(one for one in intervals if one) or None
+    return " and ".join(filter(None, intervals)) or None
 
 
 def _save_mode(side: Side) -> str | None:

@@ -105,7 +105,7 @@ class SaveCheckpoint(Op):
     summary: ClassVar[str] = "Writes all training state into a new step directory, committed by rename."
     every_steps: Annotated[int | None, output("checkpoint.save_every")]
     every_seconds: Annotated[int | None, output("checkpoint.save_every")] = None
-    """By the clock of rank 0, since the last save began or the run did; not with `every_steps`."""
+    """Time since the last save began, or the run did, by the clock of rank 0; not with `every_steps`."""
     at_end: Annotated[bool, output("checkpoint.save_last")]
     keep_last: Annotated[int, output("checkpoint.keep_last")]
     mode: Annotated[Literal["sync", "async"], output("checkpoint.mode")] = "sync"

@@ -16,7 +16,7 @@ from planc.runtime.stopping.stop_points import LONG_STEP_SECONDS, StopPoints
 from planc.runtime.torch.run import Run
 
 _SAVE = 0.5
-"""What rank 0 adds to a sum of requests if a save is due by the clock; each request to stop adds 1."""
+"""Rank 0's part of a sum of requests if a save is due by its clock; each request to stop adds 1."""
 
 
 class Stopping:
