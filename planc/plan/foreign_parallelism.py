@@ -63,8 +63,8 @@ MESH: Mapping[str, Foreign] = {
         "", "balance { z_loss = <0.001> }", why="a z-loss keeps the logits of routers small", off=NONE
     ),
     "capacity capacity_factor expert_capacity moe_expert_capacity_factor moe_capacity_factor": Foreign(
-        "expert_parallel",
-        "capacity = <1.25>",
+        "",
+        "expert_parallel on dp_shard { size = 8, capacity = <1.25>, auto }",
         why="an expert takes the first tokens of each sequence, so every mesh drops the same ones",
         off=NONE,
     ),
