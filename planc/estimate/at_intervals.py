@@ -61,8 +61,9 @@ def _logged(work: RankWork, op: Log, *, is_cuda: bool) -> Iterator[Collective]:
     for kind in kinds:
         yield Collective(op.over, size, kind, op.name, 1, num_bytes)
     for counted in (one for one in work.graph.setup if isinstance(one, CountExperts)):
-        num_experts = sum(number for _, number in counted.layers)
-        yield Collective(op.over, size, Kind.ALL_REDUCE, op.name, 1, _VALUE_BYTES * num_experts)
+        capped = work.graph.capacity.modules if work.graph.capacity else ()
+        num_counts = sum(number + (fqn in capped) for fqn, number in counted.layers)
+        yield Collective(op.over, size, Kind.ALL_REDUCE, op.name, 1, _VALUE_BYTES * num_counts)
     if any(isinstance(op, BalanceExperts) for op in work.graph.setup):
         yield Collective(op.over, size, Kind.ALL_REDUCE, op.name, 1, 2 * _VALUE_BYTES)
 

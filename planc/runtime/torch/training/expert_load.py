@@ -33,25 +33,24 @@ class ExpertLoad:
     def __init__(self, op: CountExperts, *, device: torch.device, capped: Collection[str] = ()) -> None:
         """`capped` are the modules of experts with a capacity."""
         self.layers = op.layers
-        self._capped = frozenset(capped)
         self.is_open = False
         self._starving: frozenset[tuple[str, int]] = frozenset()
-        self._sizes = [num_experts for _, num_experts in op.layers]
-        # Then one number for each layer: the choices that no expert took.
-        self._parts = [*self._sizes, len(op.layers)]
+        self._capped = [fqn for fqn, _ in op.layers if fqn in capped]
+        # Then one number for each layer with a capacity: the choices that no expert took.
+        self._parts = [*(num_experts for _, num_experts in op.layers), len(self._capped)]
         self._counts = torch.zeros(sum(self._parts), dtype=torch.int64, device=device)
         *of_layer, self._dropped = torch.split(self._counts, self._parts)
         self._of_layer = dict(zip((fqn for fqn, _ in op.layers), of_layer, strict=True))
 
     def attach(self, fqn: str, experts: nn.Module, capacity: Capacity | None = None) -> None:
-        counts, dropped = self._of_layer[fqn], self._dropped[[*self._of_layer].index(fqn)]
+        counts = self._of_layer[fqn]
 
         def count(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
             if self.is_open and torch.is_grad_enabled():
                 chosen = chosen_experts((*arguments, *keywords.values()))
                 counts.scatter_add_(0, chosen.flatten(), torch.ones_like(chosen.flatten()))
                 if capacity is not None:
-                    dropped.add_(capacity.num_dropped(chosen, len(counts)))
+                    self._dropped[self._capped.index(fqn)].add_(capacity.num_dropped(chosen, len(counts)))
 
         experts.register_forward_pre_hook(count, with_kwargs=True)
 
@@ -70,9 +69,8 @@ class ExpertLoad:
 
     def dropped(self, arrived: Arrival) -> dict[str, int]:
         """The choices that no expert took, by module of experts with a capacity."""
-        numbers = arrived.values()[-len(self.layers) :].tolist()
-        of_layers = zip(self.layers, numbers, strict=True)
-        return {fqn: number for (fqn, _), number in of_layers if fqn in self._capped}
+        *_, numbers = torch.split(arrived.values(), self._parts)
+        return dict(zip(self._capped, numbers.tolist(), strict=True))
 
     def newly_starving(self, load: Mapping[str, Sequence[int]]) -> Iterator[str]:
         """A text for each layer with experts that got no token of this step, but of the last one."""
