@@ -103,7 +103,7 @@ adapter: lora
 lora_r: 8
 lora_alpha: 16
 lora_target_linear: true
-load_in_4bit: true
+load_in_8bit: true
 sequence_len: 256
 micro_batch_size: 1
 learning_rate: 1.0e-04

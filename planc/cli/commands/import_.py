@@ -50,7 +50,7 @@ examples:
   planc import zero3.json --model models/llama-3.1-8b --gpus 8 --sequence-length 4096 --steps 1000
   planc import recipe.yaml --from axolotl --model models/llama-3.1-8b --gpus 8 --steps 500
   planc import arguments.json accelerate.yaml --model models/llama-3.1-8b --sequence-length 4096
-  planc import lora.yaml --model models/llama-3.1-8b --gpus 8 --steps 500 --accept load_in_4bit
+  planc import lora.yaml --model models/llama-3.1-8b --gpus 8 --steps 500 --accept load_in_8bit
 
 A config that lacks what a plan needs, or that trains what no plan does, exits with 1 and names the option
 that helps. So does one with a value that can't be right, though its plan is written."""
