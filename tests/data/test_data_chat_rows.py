@@ -85,7 +85,7 @@ def test_a_plan_may_leave_keys_out() -> None:
 
 def test_other_tools_keys_have_a_help_of_their_own() -> None:
     assert "`prompt`" in refused({"instruction": "x", "output": "y"}).help
-    assert "preference" in refused({"messages": [QUESTION], "chosen": "x"}).help
+    assert "`pairs(...)`" in refused({"messages": [QUESTION], "chosen": "x"}).help
 
 
 def test_keys_without_a_value_are_not_there() -> None:
