@@ -66,8 +66,7 @@ class Backend(Protocol):
         the program of any rank asked for it."""
 
     def save_is_due(self) -> bool:
-        """Whether the clock asks for a save of the step that is done, in a plan that saves by time: the same
-        on every rank."""
+        """Tell whether the clock asks for a save of the step that is done; the same on every rank."""
 
     def early_stop(self) -> str:
         """The reason for which evaluations end the run, the same on every rank; empty if they do not."""

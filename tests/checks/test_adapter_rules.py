@@ -63,31 +63,18 @@ def test_averages_are_exported_of_a_plan_that_keeps_them() -> None:
         assert [one.code.code for one in found.diagnostics] == expected
 
 
-QUANTIZED = """\
-model {
+QUANTIZED = f"""\
+model {{
   hf = "models/tiny-gemma2"
-}
+}}
 
-adapter {
+adapter {{
   kind = lora(rank = 2, alpha = 4)
   base = nf4
-  "model.layers.*.self_attn.{q,v}_proj" -> adapted
-}
+  "model.layers.*.self_attn.{{q,v}}_proj" -> adapted
+}}
 
-data {
-  source = text("data/*.txt")
-  sequence_length = 64
-  micro_batch = 2
-}
-
-optimizer {
-  kind = adamw(lr = 1e-3)
-}
-
-train {
-  steps = 2
-}
-"""
+{PLAN[PLAN.index("data {") :]}"""
 ROWWISE = """
 mesh {
   tp = 2

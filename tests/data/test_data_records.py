@@ -209,7 +209,7 @@ def test_a_part_of_a_split_is_that_of_datasets(base: Path, place: str, split: st
     path = base / place
     kind, files = ("json" if path.suffix == ".json" else "parquet"), None if path.is_dir() else [str(path)]
     reference = datasets.load_dataset(str(path) if path.is_dir() else kind, data_files=files, split=split)
-    found = [one.values["n"] for one in split_records((place,), split=split, subset=None, base=base)]
+    found = [one.values["n"] for one in split_records(HfDatasetSource((place,), split=split), base=base)]
     assert found == list(reference["n"])
 
 

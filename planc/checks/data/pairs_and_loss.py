@@ -17,19 +17,14 @@ def check(subject: Subject) -> Findings:
     is_preference = isinstance(plan.train.loss, Preference)
     for path, source in plan.data.sources():
         if isinstance(source, Pairs) and not (is_preference and path == "data.source"):
-            what = (
-                "this loss is of tokens, not of pairs"
-                if not is_preference
-                else "pairs are read from the one `source` of `data` alone"
-            )
-            yield CODE.at(
-                plan.span(path),
-                what,
-                secondary=(Label(plan.span("train.loss"), "the loss"),),
-                help="write `loss = dpo(beta = 0.1)` in `train`"
-                if not is_preference
-                else "write `source = pairs(...)` in `data`, with several files if need be",
-            )
+            if is_preference:
+                text = "pairs are read from the one `source` of `data` alone"
+                help = "write `source = pairs(...)` in `data`, with several files if need be"
+            else:
+                text = "this loss is of tokens, not of pairs"
+                help = "write `loss = dpo(beta = 0.1)` in `train`"
+            secondary = (Label(plan.span("train.loss"), "the loss"),)
+            yield CODE.at(plan.span(path), text, secondary=secondary, help=help)
     if is_preference and not isinstance(plan.data.source, Pairs):
         place = "data.source" if plan.data.source is not None else "data"
         yield CODE.at(

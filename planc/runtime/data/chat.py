@@ -99,15 +99,7 @@ def conversations(
     bad = bad or BadDocuments()
     trains_end = source.trains_ends is not False
     reading = Reading(source.field, source.train_on, source.thinking, source.ignore, trains_end)
-    records = split_records(
-        source.patterns,
-        split=source.split,
-        subset=source.subset,
-        base=base,
-        reads=reads,
-        bad=bad,
-        sample=sample,
-    )
+    records = split_records(source, base=base, reads=reads, bad=bad, sample=sample)
     for origin, record in rows(records):
         for contents in bad.usable(contents_of, record, reading=reading, origin=origin):
             yield from conversations_of(contents, origin=origin)

@@ -74,11 +74,10 @@ def documents_of_rows(
         case ChatSource():
             found = conversations(source, base=base, rows=rows, reads=reads, bad=bad, sample=sample)
             return _noted(found, source.hub, reads=reads)
-        case HfDatasetSource(patterns, field, split, subset):
-            records = split_records(
-                patterns, split=split, subset=subset, base=base, reads=reads, bad=bad, sample=sample
-            )
-            return _noted(text_documents(rows(records), field=field, bad=bad), source.hub, reads=reads)
+        case HfDatasetSource():
+            records = split_records(source, base=base, reads=reads, bad=bad, sample=sample)
+            texts = text_documents(rows(records), field=source.field, bad=bad)
+            return _noted(texts, source.hub, reads=reads)
         case HfHubSource(_, _, split, subset, field):
             hub = source.hub
             assert hub is not None, "it names a dataset of the Hub"

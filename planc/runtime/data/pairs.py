@@ -31,15 +31,7 @@ def pairs(
 ) -> Iterator[Conversation]:
     """Both documents of each row of a source. Raises DataError that names the bad line."""
     bad = bad or BadDocuments()
-    records = split_records(
-        source.patterns,
-        split=source.split,
-        subset=source.subset,
-        base=base,
-        reads=reads,
-        bad=bad,
-        sample=sample,
-    )
+    records = split_records(source, base=base, reads=reads, bad=bad, sample=sample)
     for origin, record in records:
         for contents in bad.usable(pair_of, record, ignore=source.ignore, origin=origin):
             for content, answer in zip(contents, _ANSWERS, strict=True):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from planc.data_sources.globs import HubDataset
+from planc.data_sources.kinds import ChatSource, HfDatasetSource, PairsSource
 from planc.runtime.data.arrow_rows import arrow_rows, library, num_rows, reason
 from planc.runtime.data.bad_documents import BadDocuments, Faults
 from planc.runtime.data.content import open_content
@@ -75,24 +76,22 @@ def is_table(name: str, table: str) -> DataError:
 
 
 def split_records(
-    patterns: tuple[str, ...],
+    source: ChatSource | PairsSource | HfDatasetSource,
     *,
-    split: str,
-    subset: str | None,
     base: Path,
     reads: Reads | None = None,
     bad: BadDocuments | None = None,
     sample: Sampling | None = None,
 ) -> Iterator[Record]:
-    """The records of a split of files, directories or a dataset of the Hub, always in the same order.
+    """The records of a source's split of files, directories or a dataset of the Hub, always in one order.
 
     Raises DataError. `reads` records the files; of the Hub, which has none here, it records nothing.
     """
-    hub = HubDataset.of(patterns)
+    hub, split, subset = source.hub, source.split, source.subset
     if hub is not None:
         yield from hub_records(hub, split=split, subset=subset, sample=sample)
         return
-    for part in parts_of(patterns, split=split, subset=subset, base=base, count=_count):
+    for part in parts_of(source.patterns, split=split, subset=subset, base=base, count=_count):
         yield from _part_records(part, reads=reads, bad=bad, sample=sample)
 
 

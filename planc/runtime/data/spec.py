@@ -51,5 +51,5 @@ class DataSpec:
 
     @property
     def in_pairs(self) -> bool:
-        """Whether each two documents in a row are kept, held out and trained on together."""
+        """True if each two documents in a row are kept, held out and trained on together."""
         return isinstance(self.source, PairsSource)

@@ -30,7 +30,7 @@ class Capacity:
         return self.op.num_rows(length=self.length, per_token=chosen.shape[-1], num_experts=num_experts)
 
     def is_taken(self, chosen: Tensor, num_experts: int) -> Tensor:
-        """Whether an expert takes the token that chose it: [sequences, tokens x experts per token]."""
+        """True where an expert takes the token that chose it: [sequences, tokens x experts per token]."""
         return self._places(chosen, num_experts) < self.num_rows(chosen, num_experts)
 
     def rows(self, chosen: Tensor, num_experts: int) -> Tensor:
