@@ -5,7 +5,7 @@ The names are PyTorch's. Nothing here imports torch; `planc.runtime.torch` trans
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Literal, assert_never
 
@@ -23,7 +23,7 @@ class MeshDim(StrEnum):
 
 
 class ExpertDim(StrEnum):
-    """A factor of the mesh dim that experts are sharded over, outermost first: ranks of `ep` are adjacent."""
+    """A factor of the mesh dims that experts are on, outermost first: ranks of `ep` are adjacent."""
 
     EFSDP = "efsdp"
     """Ranks that hold shards of the same experts."""
@@ -35,14 +35,10 @@ GroupDim = MeshDim | ExpertDim
 """A dim along which ranks form groups."""
 
 
-def mesh_dim_of(dim: GroupDim) -> MeshDim:
-    """The mesh dim that a dim is, or is a factor of."""
-    return MeshDim.DP_SHARD if isinstance(dim, ExpertDim) else dim
-
-
-def of_experts(shard_over: Sequence[MeshDim]) -> tuple[GroupDim, ...]:
-    """The dims that shard experts, of those that shard other weights: ranks of `ep` hold different ones."""
-    return tuple(ExpertDim.EFSDP if dim is MeshDim.DP_SHARD else dim for dim in shard_over)
+def of_experts(shard_over: Sequence[MeshDim], *, split: Collection[MeshDim]) -> tuple[GroupDim, ...]:
+    """The dims that shard experts, of those that shard other weights: of the ones that are split, the factor
+    whose ranks hold the same experts."""
+    return tuple(dict.fromkeys(ExpertDim.EFSDP if dim in split else dim for dim in shard_over))
 
 
 MESH_DIMS: tuple[MeshDim, ...] = tuple(MeshDim)

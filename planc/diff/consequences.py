@@ -83,7 +83,7 @@ def _parameters(side: Side) -> dict[str, tuple[int, ...] | None]:
 def _placement(side: Side) -> object:
     """The values that decide which rank holds which shard of a tensor."""
     divided = {(fqn, op.parameters) for op in side.ops(ShardTensorParallel) for fqn in op.modules}
-    experts = [(op.modules, op.size) for op in side.ops(ShardExperts)]
+    experts = [(op.modules, op.size, op.over) for op in side.ops(ShardExperts)]
     return side.graph.mesh, divided, experts, {op.shard_over for op in side.ops(FullyShard)}
 
 

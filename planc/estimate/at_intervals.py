@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import AtInterval, Collective, Kind
+from planc.graph.graph import Graph
 from planc.graph.op import Phase
 from planc.graph.ops import (
     Accumulate,
@@ -20,7 +21,7 @@ from planc.graph.ops import (
     Log,
     OpenData,
 )
-from planc.vocab import SAMPLE_DIMS, MeshDim, Replicate, mesh_dim_of
+from planc.vocab import SAMPLE_DIMS, MeshDim, Replicate
 
 _DIGEST_BYTES = 16
 """A 64-bit digest and its complement."""
@@ -84,7 +85,7 @@ def _compared(work: RankWork, op: CompareReplicas) -> Iterator[Collective]:
     """Digests along every mesh dim with copies, then whether any differ, over all ranks."""
     for mesh_dim in op.over:
         size = work.graph.size(mesh_dim)
-        copies = sum(_is_copied(layout, mesh_dim) for layout in work.layouts.values())
+        copies = sum(_is_copied(work.graph, layout, mesh_dim) for layout in work.layouts.values())
         if mesh_dim is MeshDim.PP:
             size, copies = 2, len(work.tied_layouts)
         if copies and size > 1:
@@ -95,9 +96,9 @@ def _compared(work: RankWork, op: CompareReplicas) -> Iterator[Collective]:
         yield Collective(wide, work.graph.world_size, Kind.ALL_REDUCE, op.name, 1, _VALUE_BYTES)
 
 
-def _is_copied(layout: ParameterLayout, mesh_dim: MeshDim) -> bool:
+def _is_copied(graph: Graph, layout: ParameterLayout, mesh_dim: MeshDim) -> bool:
     return all(
         placement == Replicate()
         for dims, placement in layout.placements
-        if mesh_dim in map(mesh_dim_of, dims)
+        if any(mesh_dim in graph.mesh_dims(dim) for dim in dims)
     )

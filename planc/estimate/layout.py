@@ -180,7 +180,10 @@ def _placements(graph: Graph, division: _Division) -> Iterator[tuple[tuple[Group
 
 
 def _dims(graph: Graph, division: _Division) -> Iterator[GroupDim]:
-    """The graph's mesh dims; for experts, the factors of theirs in its place."""
+    """The graph's mesh dims; for experts, the factors of theirs in their place."""
     split = graph.experts.over if graph.experts and division.is_of_experts else ()
     for mesh_dim, _ in graph.mesh:
-        yield from tuple(ExpertDim) if mesh_dim in split else (mesh_dim,)
+        if mesh_dim not in split:
+            yield mesh_dim
+        elif mesh_dim is split[0]:
+            yield from ExpertDim

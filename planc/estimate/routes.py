@@ -20,8 +20,9 @@ from __future__ import annotations
 from math import prod
 
 from planc.estimate.result import Collective, Kind
+from planc.graph.groups import Axis
 from planc.record import record
-from planc.vocab import GroupDim, mesh_dim_of
+from planc.vocab import GroupDim
 
 
 @record
@@ -39,30 +40,21 @@ class Route:
     nic_steps: int
 
 
-def members_in_node(
-    mesh: tuple[tuple[GroupDim, int], ...], over: tuple[GroupDim, ...], node: int | None
-) -> int:
+def members_in_node(mesh: tuple[Axis, ...], over: tuple[GroupDim, ...], node: int | None) -> int:
     """The ranks of a group in the node of its first rank, itself included."""
-    offsets, stride = [0], 1
-    for dim, size in reversed(mesh):
-        if _forms(dim, over):
-            inside = size if node is None else min(size, -(-node // stride))
-            offsets = [first + stride * index for index in range(inside) for first in offsets]
-            offsets = [one for one in offsets if node is None or one < node]
-        stride *= size
+    offsets = [0]
+    for axis in (axis for axis in mesh if axis.dim in over):
+        inside = axis.size if node is None else min(axis.size, -(-node // axis.stride))
+        offsets = [first + axis.stride * index for index in range(inside) for first in offsets]
+        offsets = [one for one in offsets if node is None or one < node]
     return len(offsets)
 
 
-def members_of(one: Collective, mesh: tuple[tuple[GroupDim, int], ...], node: int | None) -> int:
+def members_of(one: Collective, mesh: tuple[Axis, ...], node: int | None) -> int:
     """The ranks of a collective's group in the node of its first rank; a pipeline's two ends may be apart."""
     found = members_in_node(mesh, one.over, node)
-    size = prod(size for dim, size in mesh if _forms(dim, one.over))
+    size = prod(axis.size for axis in mesh if axis.dim in one.over)
     return found if one.group_size == size else one.group_size if found == size else 1
-
-
-def _forms(dim: GroupDim, over: tuple[GroupDim, ...]) -> bool:
-    """Whether a group has ranks along a dim, or along the mesh dim that it is a factor of."""
-    return dim in over or mesh_dim_of(dim) in over
 
 
 def route(collective: Collective, members: int) -> Route:

@@ -24,13 +24,13 @@ from planc.estimate.states import moved_bytes
 from planc.estimate.traffic import Traffic, traffic
 from planc.estimate.units import units
 from planc.graph.graph import Graph
-from planc.graph.groups import split_mesh
+from planc.graph.groups import Axis, axes
 from planc.graph.pipeline import pipeline_of
 from planc.inventory.schema import Attention, Inventory, Module
 from planc.inventory.schema import Kind as ModuleKind
 from planc.pipelining.orders import Order
 from planc.record import record
-from planc.vocab import DType, GroupDim
+from planc.vocab import DType
 
 _SMALL = 0.02
 """A share of the model's weights that changes no time by more."""
@@ -95,7 +95,7 @@ class StepWork:
     optimizer's gathers."""
     gathered_in_forward: float
     """The share of FSDP's gathered bytes that forward gathers."""
-    mesh: tuple[tuple[GroupDim, int], ...]
+    mesh: tuple[Axis, ...]
     optimizer_elements: int
     optimizer_bytes: int
     """Bytes that the optimizer moves for each element."""
@@ -180,7 +180,7 @@ def _step_work(work: RankWork, sent: tuple[Collective, ...], *, num_elements: in
         collectives=tuple(_without(sent, behind)),
         behind=behind,
         gathered_in_forward=_gathered_in_forward(work),
-        mesh=split_mesh(work.graph),
+        mesh=axes(work.graph),
         optimizer_elements=0 if work.offloads else num_elements,
         optimizer_bytes=moved_bytes(work),
         optimizer_matmuls=tuple(Matmul(*shape, number, 0) for shape, number in iterations.items()),

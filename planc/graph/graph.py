@@ -23,7 +23,7 @@ from planc.graph.ops import (
 from planc.pipelining.order_text import order_text
 from planc.pipelining.orders import Action
 from planc.record import record
-from planc.vocab import ExpertDim, GroupDim, MeshDim
+from planc.vocab import MESH_DIMS, ExpertDim, GroupDim, MeshDim
 
 if TYPE_CHECKING:
     AnyOp: TypeAlias = Op
@@ -67,12 +67,28 @@ class Graph:
         return self.size(MeshDim.DP_REPLICATE) * self.size(MeshDim.DP_SHARD)
 
     def size(self, dim: GroupDim) -> int:
-        """The ranks of a mesh dim, or of a factor of one."""
+        """The ranks of a mesh dim, or of a factor of mesh dims."""
         if isinstance(dim, MeshDim):
             return dict(self.mesh)[dim]
-        experts = self.experts
-        assert experts is not None, "only a graph with experts.shard has factors of a mesh dim"
-        return experts.size if dim is ExpertDim.EP else prod(map(self.size, experts.over)) // experts.size
+        size = self._of_factors.size
+        return size if dim is ExpertDim.EP else prod(map(self.size, self.mesh_dims(dim))) // size
+
+    def stride(self, dim: GroupDim) -> int:
+        """The difference in rank of neighbors along a dim."""
+        if isinstance(dim, MeshDim):
+            return prod(size for inner, size in self.mesh if MESH_DIMS.index(inner) > MESH_DIMS.index(dim))
+        innermost = self.stride(self.mesh_dims(dim)[-1])
+        return innermost if dim is ExpertDim.EP else innermost * self.size(ExpertDim.EP)
+
+    def mesh_dims(self, dim: GroupDim) -> tuple[MeshDim, ...]:
+        """The mesh dims, neighbors of each other, that a dim is or is a factor of."""
+        return (dim,) if isinstance(dim, MeshDim) else self._of_factors.over
+
+    @property
+    def _of_factors(self) -> ShardExperts:
+        op = self.experts
+        assert op is not None, "only a graph with experts.shard has factors of mesh dims"
+        return op
 
     @property
     def experts(self) -> ShardExperts | None:

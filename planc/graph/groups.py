@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable
 
 from planc.graph.graph import Graph
-from planc.vocab import ExpertDim, GroupDim
+from planc.record import record
+from planc.vocab import ExpertDim, GroupDim, MeshDim
 
 
-def split_mesh(graph: Graph) -> tuple[tuple[GroupDim, int], ...]:
-    """The mesh, outermost dim first, with the factors of experts in the place of their mesh dim."""
-    return tuple((part, graph.size(part)) for dim, _ in graph.mesh for part in _parts(graph, dim))
+@record
+class Axis:
+    """A dim, its number of ranks, and the difference in rank of neighbors along it."""
+
+    dim: GroupDim
+    size: int
+    stride: int
+
+
+def axes(graph: Graph) -> tuple[Axis, ...]:
+    """The mesh, outermost dim first, then the factors of mesh dims that experts are on."""
+    dims: tuple[GroupDim, ...] = tuple(dim for dim, _ in graph.mesh)
+    factors = tuple(ExpertDim) if graph.experts is not None else ()
+    return tuple(Axis(dim, graph.size(dim), graph.stride(dim)) for dim in (*dims, *factors))
 
 
 def group_name(graph: Graph, over: Collection[GroupDim]) -> tuple[GroupDim, ...]:
-    """The dims of a group of ranks, the same for all that form it: without those of one rank, and as the mesh
-    dim if it has all of its ranks."""
-    return tuple(_named(graph, over))
+    """The dims of a group of ranks, the same for all that form it: without those of one rank, and as mesh
+    dims if they form it."""
+    wide = [axis for axis in axes(graph) if axis.size > 1]
+    given = [axis for axis in wide if axis.dim in over]
+    spans = _spans(given)
+    inside = [axis for axis in wide if isinstance(axis.dim, MeshDim) and _is_inside(axis, spans)]
+    named = inside if _spans(inside) == spans else given
+    return tuple(axis.dim for axis in sorted(named, key=lambda axis: -axis.stride))
 
 
-def _named(graph: Graph, over: Collection[GroupDim]) -> Iterator[GroupDim]:
-    for dim, size in graph.mesh:
-        wide = [part for part in _parts(graph, dim) if graph.size(part) > 1]
-        own = [part for part in wide if part in over or dim in over]
-        if size > 1:
-            yield from (dim,) if own == wide else own
+def _spans(some: Iterable[Axis]) -> list[tuple[int, int]]:
+    """(stride, stride of the next dim) of dims, those of neighbors as one."""
+    spans: list[tuple[int, int]] = []
+    for axis in sorted(some, key=lambda axis: axis.stride):
+        start = spans.pop()[0] if spans and spans[-1][1] == axis.stride else axis.stride
+        spans.append((start, axis.stride * axis.size))
+    return spans
 
 
-def _parts(graph: Graph, dim: GroupDim) -> tuple[GroupDim, ...]:
-    is_split = graph.experts is not None and dim in graph.experts.over
-    return tuple(ExpertDim) if is_split else (dim,)
+def _is_inside(axis: Axis, spans: Iterable[tuple[int, int]]) -> bool:
+    return any(start <= axis.stride and axis.stride * axis.size <= end for start, end in spans)

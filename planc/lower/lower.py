@@ -217,9 +217,10 @@ def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
     waits = bound.plan.mesh.pp > 1 and fsdp.reshard_after_backward
     root = UnitGroup(("",), spec.Unit(reshard_after_forward=waits), fsdp.span)
     dtypes = compute_dtypes(bound)
+    split = bound.plan.expert_parallel.on if bound.plan.expert_parallel else ()
     alike: dict[tuple[spec.Unit, int, DType | None, tuple[GroupDim, ...]], list[UnitGroup]] = {}
     for group in bound.units:
-        over: tuple[GroupDim, ...] = of_experts(fsdp.on) if group.fqns[0] in bound.experts else fsdp.on
+        over = of_experts(fsdp.on, split=split if group.fqns[0] in bound.experts else ())
         alike.setdefault((group.unit, group.wave, dtypes[group.fqns], over), []).append(group)
     last = (root.unit, 0, dtypes[root.fqns], fsdp.on)
     for (unit, _, param_dtype, over), groups in (

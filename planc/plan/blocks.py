@@ -78,7 +78,7 @@ BLOCKS: Mapping[str, Shape] = {
         spec.ExpertParallelSpec,
         actions={"dispatch": Dispatch},
         directives={"auto": AllExperts},
-        on=(MeshDim.DP_SHARD,),
+        on=SHARD_DIMS,
     ),
     "fsdp": Shape(spec.FsdpSpec, actions={"unit": spec.Unit}, on=SHARD_DIMS),
     "context_parallel": Shape(spec.ContextParallelSpec, actions={"Shard": BufferShard}, on=(MeshDim.CP,)),

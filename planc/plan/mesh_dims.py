@@ -81,6 +81,10 @@ def _meant_mesh_dim(block: ast.Block, name: ast.Name, shape: Shape) -> tuple[str
 
 def _other_way(block: ast.Block, name: ast.Name) -> str | None:
     """Return how a block uses a mesh dim that it does not name after `on`; None if it does not use it."""
-    if block.kind.text != "fsdp" or name.text != MeshDim.DP_REPLICATE:
-        return None
-    return "write `fsdp on dp_shard {`, and inside it `replicate_on = dp_replicate`"
+    match block.kind.text, name.text:
+        case "fsdp", MeshDim.DP_REPLICATE:
+            return "write `fsdp on dp_shard {`, and inside it `replicate_on = dp_replicate`"
+        case "expert_parallel", MeshDim.TP:
+            return "remove `tp`; `tensor_parallel on tp { auto }` gives its ranks a part of each expert"
+        case _:
+            return None

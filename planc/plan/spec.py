@@ -135,7 +135,7 @@ class ExpertParallelSpec:
     span: Span
     size: int = key(
         Int(1),
-        doc="neighboring ranks that hold different experts: a factor of the mesh dim",
+        doc="neighboring ranks that hold different experts: a factor of the mesh dims",
         example="8",
     )
     capacity: float | None = key(

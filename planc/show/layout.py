@@ -10,7 +10,11 @@ from planc.figures.figure import num_bytes
 from planc.graph.ops import BuildModel
 from planc.graph.text import fold, summarise
 from planc.tables import format_bytes, format_shape, render_table
-from planc.vocab import MESH_DIMS, DType, GroupDim, mesh_dim_of
+from planc.vocab import MESH_DIMS, DType, ExpertDim, GroupDim, MeshDim
+
+_INNER = MESH_DIMS.index(MeshDim.DP_SHARD) + 1
+_ORDER: tuple[GroupDim, ...] = (*MESH_DIMS[:_INNER], *ExpertDim, *MESH_DIMS[_INNER:])
+"""Experts of different ranks are on factors of mesh dims."""
 
 
 def layout_text(parameters: tuple[ParameterLayout, ...]) -> str:
@@ -31,10 +35,9 @@ def layout_rows(
         shapes = (parameter.shape, parameter.local_shape, parameter.last_shape)
         cells = (*shapes, parameter.placements, parameter.stored_as)
         groups.setdefault(cells, []).append(parameter)
-    # Experts of different ranks are on factors of a mesh dim.
     dims = sorted(
         dict.fromkeys(mesh_dims for one in parameters for mesh_dims, _ in one.placements),
-        key=lambda mesh_dims: MESH_DIMS.index(mesh_dim_of(mesh_dims[0])),
+        key=lambda mesh_dims: _ORDER.index(mesh_dims[0]),
     )
     rows: dict[str, tuple[str, ...]] = {}
     for members in groups.values():

@@ -135,6 +135,7 @@ def plan_text(base: Base, choice: Choice, *, devices_per_node: int, rules: str =
 def _blocks(base: Base, choice: Choice, node: int, rules: str) -> Iterator[str]:
     mesh = choice.mesh
     kept = dict(base.kept)
+    sharding = f"dp_shard{', cp' if mesh.cp > 1 else ''}"
     layers = [f"{one}.*" for one in base.blocks]
     yield kept.pop("model")
     yield block("mesh", [*(f"{name} = {size}" for name, size in mesh.sizes), f"devices_per_node = {node}"])
@@ -150,10 +151,10 @@ def _blocks(base: Base, choice: Choice, node: int, rules: str) -> Iterator[str]:
     if base.given_experts:
         yield re.sub(r"^  size = .*$", f"  size = {choice.ep}", base.given_experts, flags=re.MULTILINE)
     elif choice.ep > 1:
-        yield block("expert_parallel on dp_shard", [f"size = {choice.ep}", "auto"])
+        yield block(f"expert_parallel on {sharding}", [f"size = {choice.ep}", "auto"])
     # Nothing where no parameters are sharded, and none is cast.
     if mesh.dp_shard * mesh.cp > 1 or mesh.dp_replicate == 1 or base.dtypes:
-        yield block(f"fsdp on dp_shard{', cp' if mesh.cp > 1 else ''}", _fsdp(base, choice, layers))
+        yield block(f"fsdp on {sharding}", _fsdp(base, choice, layers))
     if mesh.cp > 1:
         balance = [] if choice.rotate == "ulysses" else [f"load_balancer = {base.balance}"]
         yield block("context_parallel on cp", [f"rotate = {choice.rotate}", *balance])

@@ -82,7 +82,7 @@ class Choice:
     is_zero_bubble: bool = False
     """Whether a pipeline's schedule is `zero_bubble`; it has one stage a rank."""
     ep: int = 1
-    """The ranks of dp_shard that share one copy of the experts, and send each other tokens."""
+    """The ranks of dp_shard and cp that share one copy of the experts, and send each other tokens."""
 
     @property
     def schedule(self) -> str:
@@ -153,9 +153,10 @@ MOST_SAMPLES = 64
 
 
 def sharing_experts(choice: Choice, inventory: Inventory) -> Iterator[Choice]:
-    """The choice with experts over two ranks of dp_shard and more, as many as divide both."""
+    """The choice with experts over two ranks of dp_shard and cp and more, as many as divide both."""
     numbers = {num_stacked(module) for module in dispatchable(inventory)}
-    for size in _divisors(choice.mesh.dp_shard)[1:] if numbers and not choice.is_compiled else ():
+    ranks = choice.mesh.dp_shard * choice.mesh.cp
+    for size in _divisors(ranks)[1:] if numbers and not choice.is_compiled else ():
         if all(number % size == 0 for number in numbers):
             yield replace(choice, ep=size)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from math import gcd
+from math import gcd, prod
 from typing import Any, cast
 
 from torch import nn
@@ -213,8 +213,7 @@ def shrunk_graph(
                     _short_balance(_renamed(op, renamed), whole=_data(graph.setup), small=_data(setup))
                 )
             case ops.ShardExperts():
-                size = min(op.size, *(sizes[mesh_dim] for mesh_dim in op.over))
-                setup.append(_renamed(replace(op, size=size), renamed))
+                setup.append(_renamed(replace(op, size=_small_ep(op, sizes)), renamed))
             case _:
                 setup.append(_renamed(op, renamed))
     # Evaluations, traces and the timing of saves do not affect training.
@@ -234,6 +233,12 @@ def shrunk_graph(
             save=(save,),
         )
     )
+
+
+def _small_ep(op: ops.ShardExperts, sizes: Mapping[MeshDim, int]) -> int:
+    """The most ranks that can have different experts on a smaller mesh, of no more than in the graph."""
+    ranks = prod(sizes[mesh_dim] for mesh_dim in op.over)
+    return next(size for size in range(op.size, 0, -1) if ranks % size == 0)
 
 
 def _renamed(op: Any, renamed: Renaming) -> Any:

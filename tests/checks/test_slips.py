@@ -176,6 +176,21 @@ def test_another_mesh_dim_of_fsdp_is_answered(written: str, help: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "help"),
+    [
+        (
+            "dp_shard, tp",
+            "remove `tp`; `tensor_parallel on tp { auto }` gives its ranks a part of each expert",
+        ),
+        ("dp_replicate", "write `expert_parallel on dp_shard {` or `expert_parallel on cp {`"),
+    ],
+)
+def test_another_mesh_dim_of_expert_parallel_is_answered(written: str, help: str) -> None:
+    block = f"expert_parallel on {written} {{\n  size = 2\n  auto\n}}\n\nfsdp on"
+    assert only(check(edited("fsdp on", block)), "P303").help == help
+
+
+@pytest.mark.parametrize(
     ("written", "code", "rule"),
     [
         ("mode = full", "P202", "full"),

@@ -133,6 +133,7 @@ CASES: tuple[Case, ...] = (
     ("deepseek_v3", "ep 2, tp of sequences", ()),
     ("deepseek_v3", "ep 2 of 4, tp", ()),
     ("deepseek_v3", "ep 2, cp", ()),
+    ("deepseek_v3", "ep 4, over cp", ()),
     ("laguna", "ep 2", ()),
 )
 

@@ -143,6 +143,7 @@ DOCUMENTS = ('text("corpus.txt")', 'text("documents/*.txt")\n  packing = none')
 WHOLE = (PLAN[PLAN.index("fsdp") : PLAN.index("data {")], "")
 EXPERTS = ("fsdp on", "expert_parallel on dp_shard {\n  size = 2\n  auto\n}\n\nfsdp on")
 EXPERTS_OF_4 = (EXPERTS[0], EXPERTS[1].replace("2", "4"))
+EXPERTS_OF_BOTH = (EXPERTS[0], EXPERTS_OF_4[1].replace("dp_shard", "dp_shard, cp"))
 SEQUENCE_PARALLEL = ("on tp {\n  auto\n", "on tp {\n  auto(sequence_parallel = true)\n")
 ULYSSES = ("on cp {\n", "on cp {\n  rotate = ulysses\n  load_balancer = none\n")
 
@@ -200,6 +201,10 @@ CASES = (
         "micro_batch",
         ("mesh.dp_shard=2", "mesh.pp=2", "mesh.tp=2"),
         (PIPELINE, EXPERTS, RECOMPUTED),
+    ),
+    Case("dp2 cp2 ep4", "step", ("mesh.dp_shard=2", "mesh.cp=2"), (EXPERTS_OF_BOTH,), pooled=True),
+    Case(
+        "dp2 cp2 ep4, padded", "micro_batch", ("mesh.dp_shard=2", "mesh.cp=2"), (DOCUMENTS, EXPERTS_OF_BOTH)
     ),
     Case("dp4 ep4 cp2", "step", ("mesh.dp_shard=4", "mesh.cp=2"), (EXPERTS_OF_4,), pooled=True),
     Case("padded", "sequence", edits=(DOCUMENTS,)),

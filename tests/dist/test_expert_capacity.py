@@ -125,10 +125,11 @@ def test_recomputed_layers_drop_the_same_tokens(mode: str, root: Path, tmp_path:
     ("edit", "settings"),
     [
         (("fsdp on dp_shard {", f"{CONTEXT}fsdp on dp_shard, cp {{"), ("mesh.cp=2",)),
+        (BLOCKS["over cp"][-1], ("mesh.cp=2",)),
         (("  micro_batch = 1\n", "  micro_batch = 1\n  packing = isolate\n"), ()),
         (BLOCKS["compiled"][0], ()),
     ],
-    ids=["cp", "isolated documents", "compiled"],
+    ids=["cp", "over cp", "isolated documents", "compiled"],
 )
 def test_a_sequence_must_be_counted_whole(
     edit: tuple[str, str], settings: tuple[str, ...], root: Path

@@ -110,9 +110,21 @@ MESHES: Mapping[str, tuple[str, ...]] = {
     "ep 2 of 4, tp": ("mesh.dp_shard=4", "mesh.tp=2", "expert_parallel.size=2"),
     "ep 2, tp of sequences": ("mesh.dp_shard=2", "mesh.tp=2", "expert_parallel.size=2"),
     "ep 2, cp": ("mesh.dp_shard=2", "mesh.cp=2", "expert_parallel.size=2"),
+    "ep 4, over cp": ("mesh.dp_shard=2", "mesh.cp=2", "expert_parallel.size=4"),
+    "ep 2, over cp": ("mesh.dp_shard=2", "mesh.cp=2", "expert_parallel.size=2"),
+    "ep 2, over cp alone": ("mesh.cp=2", "expert_parallel.size=2"),
+    "ep 2, over a part of cp": ("mesh.dp_shard=2", "mesh.cp=4", "expert_parallel.size=2"),
+    "ep 4, over more than cp": ("mesh.dp_shard=4", "mesh.cp=2", "expert_parallel.size=4"),
+    "ep 2, over cp alone of both": ("mesh.dp_shard=2", "mesh.cp=2", "expert_parallel.size=2"),
     "ep 2, compiled": ("mesh.dp_shard=2", "expert_parallel.size=2"),
     "one": (),
 }
+_CP = (
+    ("  attention = eager\n", ""),
+    ("fsdp on dp_shard {", f"{CONTEXT}fsdp on dp_shard, cp {{"),
+)
+_BOTH = ("expert_parallel on dp_shard {", "expert_parallel on dp_shard, cp {")
+_ALONE = ("expert_parallel on dp_shard {", "expert_parallel on cp {")
 BLOCKS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "pp": (("expert_parallel", "pipeline on pp {\n}\n\nexpert_parallel"),),
     "tp": (("fsdp on", "tensor_parallel on tp {\n  auto(solve)\n}\n\nfsdp on"),),
@@ -120,10 +132,12 @@ BLOCKS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("fsdp on", "tensor_parallel on tp {\n  auto(sequence_parallel = true)\n}\n\nfsdp on"),
     ),
     "compiled": (("fsdp on", f"{COMPILED}fsdp on"),),
-    "cp": (
-        ("  attention = eager\n", ""),
-        ("fsdp on dp_shard {", f"{CONTEXT}fsdp on dp_shard, cp {{"),
-    ),
+    "cp": _CP,
+    "over cp": (*_CP, _BOTH),
+    "over a part of cp": (*_CP, _BOTH, ("rotate = ulysses", "rotate = allgather")),
+    "over more than cp": (*_CP, _BOTH, ("rotate = ulysses", "rotate = ring")),
+    "over cp alone": (*_CP, _ALONE),
+    "over cp alone of both": (*_CP, _ALONE),
 }
 """The edits of the plan for a mesh dim next to `dp_shard`, and for layers compiled around their experts."""
 ADJACENT = tuple(mesh for mesh in MESHES if mesh.partition(", ")[2] in BLOCKS)
@@ -269,7 +283,7 @@ def test_experts_on_ranks_train_as_one_process(name: str, mesh: str, root: Path,
 
 
 @pytest.mark.sampled(every=2)
-@pytest.mark.parametrize("mesh", slow_except(ADJACENT, "ep 2, tp", "ep 2, cp"))
+@pytest.mark.parametrize("mesh", slow_except(ADJACENT, "ep 2, tp", "ep 4, over cp"))
 @pytest.mark.parametrize("name", slow_except(MODELS, "qwen3_moe"))
 def test_experts_next_to_something_else_train_as_one_process(
     name: str, mesh: str, root: Path, tmp_path: Path
@@ -344,11 +358,14 @@ def test_experts_that_ranks_cannot_share_equally_are_sharded_by_features(
 
 
 @pytest.mark.slow
-def test_copies_of_experts_are_compared_and_their_shards_are_not(root: Path, tmp_path: Path) -> None:
-    """Replicas hold the same experts; ranks of dp_shard hold different ones."""
+@pytest.mark.parametrize("mesh", ["ep 2, replicas", "ep 2, over cp", "ep 2, over cp alone of both"])
+def test_copies_of_experts_are_compared_and_their_shards_are_not(
+    mesh: str, root: Path, tmp_path: Path
+) -> None:
+    """Replicas hold the same experts; ranks of dp_shard and cp hold different ones or different shards."""
     folder = folder_of(root, "qwen3_moe")
     guarded = (("data {", "guard {\n  replicas_every = 1 step\n}\n\ndata {"),)
-    graph = graph_of(folder, "ep 2, replicas", edits=guarded)
+    graph = graph_of(folder, mesh, edits=guarded)
     assert len(trained(graph, folder, tmp_path)[0].metrics) == STEPS
     for one in run_compared(graph, folder / "model", tmp_path / "compared"):
         assert (one.code, one.message) == (None, "")

@@ -21,6 +21,7 @@ from planc.estimate.result import Collective, Kind
 from planc.estimate.routes import members_in_node, route
 from planc.estimate.scale import calibrate
 from planc.estimate.step_work import StepWork, step_work
+from planc.graph.groups import Axis
 from planc.graph.ops import AllReduceGradients
 from planc.show.times import expected_rows
 from planc.source import SourceFile
@@ -97,12 +98,12 @@ def test_recomputation_adds_a_forward_up_to_the_last_tensor_that_backward_reads(
 @pytest.mark.parametrize(("node", "members"), [(1, 1), (4, 1), (8, 2), (16, 4), (64, 16), (None, 16)])
 def test_members_of_a_group_in_a_node_are_counted_by_stride(node: int | None, members: int) -> None:
     """tp 4 is innermost, so two neighbors of dp_shard are 4 ranks apart."""
-    assert members_in_node(((SHARD, 16), (TP, 4)), (SHARD,), node) == members
+    assert members_in_node((Axis(SHARD, 16, 4), Axis(TP, 4, 1)), (SHARD,), node) == members
 
 
 @pytest.mark.parametrize(("node", "members"), [(4, 4), (6, 6), (8, 8), (64, 32)])
 def test_a_group_of_two_dims_has_all_ranks_of_both(node: int, members: int) -> None:
-    assert members_in_node(((SHARD, 8), (TP, 4)), (SHARD, TP), node) == members
+    assert members_in_node((Axis(SHARD, 8, 4), Axis(TP, 4, 1)), (SHARD, TP), node) == members
 
 
 def test_the_rings_of_a_group_cross_to_the_next_node_at_every_member() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import cache
 from itertools import product
@@ -171,7 +171,9 @@ class Cell:
     """The shape of FSDP's units."""
     sharding: str = ""
     ep: int = 1
-    """Neighboring ranks of dp_shard that hold different experts."""
+    """Neighboring ranks that hold different experts."""
+    experts_on: str = "dp_shard"
+    """The mesh dims of these ranks."""
     trained: str = ""
     """The block that decides what is trained; without one all of the model is."""
 
@@ -189,7 +191,7 @@ class Cell:
             "tied" * self.is_tied,
             f"units: {self.units}" if self.units != "layers" else "",
             self.sharding,
-            f"ep {self.ep}" if self.ep > 1 else "",
+            f"ep {self.ep} of {self.experts_on}" if self.ep > 1 else "",
             self.trained,
             self.dtype,
         )
@@ -350,18 +352,26 @@ def sharding_cells() -> tuple[Cell, ...]:
 
 @cache
 def expert_cells() -> tuple[Cell, ...]:
-    """Experts on 2 and 4 ranks, next to every other mesh dim: enough that every two values meet."""
+    """Experts on 2 and 4 ranks of dp_shard, next to every other mesh dim, and on ranks of cp: of both, enough
+    that every two values meet."""
     flat = [Mesh(1, 2, 1, 1), Mesh(1, 4, 1, 1), Mesh(2, 2, 1, 1), Mesh(1, 2, 2, 1), Mesh(1, 2, 1, 2)]
     flat += [Mesh(1, 4, 2, 1), Mesh(1, 4, 1, 2), Mesh(1, 2, 2, 2)]
-    every = [cell for mesh in flat for cell in full_product(mesh) if not cell.loss_parallel]
-    every += pipelines(Mesh(1, 2, 1, 1, pp=2), is_tied=False)
-    dispatched = [
-        replace(cell, ep=ep)
-        for cell in every
-        for ep in (2, 4)
-        if cell.mesh.dp_shard % ep == 0 and not cell.whole_replicas and cell.units in ("layers", "attention")
-    ]
-    return tuple(sorted(_covering(tuple(dispatched)), key=lambda cell: (cell.mesh.world_size, astuple(cell))))
+    with_cp = [mesh for mesh in flat if mesh.cp > 1] + [Mesh(1, 1, 4, 1), Mesh(2, 1, 2, 1)]
+    of_dp = _covering(tuple(_dispatched([*flat, Mesh(1, 2, 1, 1, pp=2)], {"dp_shard"})))
+    of_cp = _covering(tuple(_dispatched([*with_cp, Mesh(1, 1, 2, 1, pp=2)], {"dp_shard", "cp"})))
+    found = (*of_dp, *of_cp)
+    return tuple(sorted(found, key=lambda cell: (cell.mesh.world_size, astuple(cell))))
+
+
+def _dispatched(some: Collection[Mesh], on: Collection[str]) -> Iterator[Cell]:
+    """Every way to run these meshes with experts on ranks along those of these mesh dims that are wide."""
+    for mesh, ep in product(some, (2, 4)):
+        sizes = {name: size for name, size in mesh.sizes.items() if name in on and size > 1}
+        every = pipelines(mesh, is_tied=False) if mesh.pp > 1 else full_product(mesh)
+        for cell in every if prod(sizes.values()) % ep == 0 else ():
+            is_run = mesh.pp > 1 or not cell.loss_parallel
+            if is_run and not cell.whole_replicas and cell.units in ("layers", "attention"):
+                yield replace(cell, ep=ep, experts_on=", ".join(sizes))
 
 
 @cache
@@ -400,7 +410,7 @@ def plan_text(cell: Cell) -> str:
     if cell.schedule:
         blocks.append(f"pipeline on pp {{\n  schedule = {cell.schedule}\n}}")
     if cell.ep > 1:
-        blocks.append(f"expert_parallel on dp_shard {{\n  size = {cell.ep}\n  auto\n}}")
+        blocks.append(f"expert_parallel on {cell.experts_on} {{\n  size = {cell.ep}\n  auto\n}}")
     if cell.mesh.tp > 1:
         rules = _automatic_rules(cell) if cell.ep > 1 else _tensor_parallel_rules(cell)
         blocks.append(f"tensor_parallel on tp {{\n{rules}}}")

@@ -86,9 +86,9 @@ def _size(edited: Edited, random: Random) -> Edited:
 
 
 def _over(edited: Edited, random: Random) -> Edited:
-    on = random.choice(("tp", "cp", "dp_replicate", "pp"))
-    draft = edited.draft.edit("expert_parallel", lambda block: replace(block, on=(on,)))
-    return replace(edited, draft=draft, note=f"expert_parallel on {on}")
+    on = random.choice((("tp",), ("cp",), ("dp_shard", "cp"), ("dp_shard", "tp"), ("dp_replicate",), ("pp",)))
+    draft = edited.draft.edit("expert_parallel", lambda block: replace(block, on=on))
+    return replace(edited, draft=draft, note=f"expert_parallel on {', '.join(on)}")
 
 
 def _modules(edited: Edited, random: Random) -> Edited:

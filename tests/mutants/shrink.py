@@ -140,13 +140,15 @@ def _shrink_sizes(draft: Draft, dims: tuple[str, ...]) -> Draft:
         draft = draft.setting("mesh", mesh_dim, 2 if mesh_dim in dims else 1)
     draft = draft.setting("mesh", "devices_per_node", "none").setting("model", "hf", '"models/base"')
     dp_size = 2 ** len({"dp_replicate", "dp_shard"} & set(dims))
+    experts = draft.get("expert_parallel")
+    on = experts.on if experts is not None else ()
     lines = 'jsonl("data/corpus.jsonl", field = "text")'
     source = draft.block("data").get("source") or ""
     tokens = SEQUENCE_LENGTH * dp_size * accumulation * 2
     draft = (
         draft.without("checkpoint")
         .without("hardware")
-        .setting("expert_parallel", "size", 2 if "dp_shard" in dims else 1)
+        .setting("expert_parallel", "size", 2 if {*on} & {*dims} else 1)
         .setting("data", "source", lines if source.startswith("jsonl") else f'text("{CORPUS}")')
         .setting("data", "tokenizer", "bytes")
         .setting("data", "sequence_length", SEQUENCE_LENGTH)

@@ -114,6 +114,8 @@ def test_experts_are_tried_over_the_sizes_that_divide_them_and_the_ranks() -> No
     checked = check_source(SourceFile("x.plan", text), base=PLANS)
     assert checked.graph is not None and checked.graph.experts is not None
     assert checked.graph.experts.size == 8
+    long = replace(choice, mesh=replace(choice.mesh, dp_shard=4, cp=4), ep=16, rotate="ring")
+    assert "expert_parallel on dp_shard, cp {\n  size = 16\n  auto\n}" in search.text(long)
     assert not [*sharing_experts(choice, search_of("qwen3-8b.plan", gpus=16).scorer.inventory)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from planc.checks.expert_parallel.not_dispatchable import CODE as NOT_DISPATCHABLE
 from planc.checks.support.legal_values import choices, divisors
@@ -21,16 +22,18 @@ def check(subject: Subject) -> Findings:
     spec, plan = subject.plan.expert_parallel, subject.plan
     if spec is None or spec.size == 1:
         return
-    (mesh_dim,) = spec.on
-    ranks = plan.mesh.size(mesh_dim)
+    ranks = prod(map(plan.mesh.size, spec.on))
     numbers = {num: fqn for fqn, num in reversed([*_numbers(subject)])}
     fitting = [size for size in divisors(ranks) if size > 1 and all(num % size == 0 for num in numbers)]
     help = f"set `size` to {choices(fitting, near=spec.size)}" if fitting else "remove this block"
     if ranks % spec.size:
         yield CODE.at(
             plan.span("expert_parallel.size"),
-            f"{spec.size} is not a factor of {mesh_dim} = {ranks}",
-            secondary=(Label(plan.span(f"mesh.{mesh_dim}"), f"{ranks} ranks"),),
+            f"{spec.size} is not a factor of {' x '.join(spec.on)} = {ranks}",
+            secondary=tuple(
+                Label(plan.span(f"mesh.{mesh_dim}"), f"{plan.mesh.size(mesh_dim)} ranks")
+                for mesh_dim in spec.on
+            ),
             help=help,
         )
         return

@@ -19,7 +19,7 @@ from planc.graph.ops import (
     ShardTensorParallel,
     ShareHeads,
 )
-from planc.vocab import ExpertDim, mesh_dim_of
+from planc.vocab import ExpertDim
 
 _DIM_FIELDS = ("over", "count_over", "vocab_over")
 
@@ -67,7 +67,7 @@ def _on_all_ranks(op: FullyShard, graph: Graph) -> FullyShard:
         or any(graph.size(dim) > 1 for dim in experts.over)
     ):
         return op
-    return replace(op, shard_over=tuple(map(mesh_dim_of, op.shard_over)))
+    return replace(op, shard_over=tuple(part for dim in op.shard_over for part in graph.mesh_dims(dim)))
 
 
 def _trim_shard(op: FullyShard, graph: Graph) -> FullyShard | None:

@@ -212,22 +212,32 @@ class Mesh:
         self._of_experts: DeviceMesh | None = None
 
     def of_experts(self, run: Run) -> DeviceMesh:
-        """The mesh with the factors of a mesh dim in its place, over which experts are sharded.
+        """The mesh with the factors of mesh dims in their place, over which experts are sharded.
 
         The first call is a collective: it makes their process groups.
         """
         if self._of_experts is None:
             op = run.graph.experts
             assert op is not None, "only a graph with experts.shard asks for it"
-            (mesh_dim,) = op.over
             factors = tuple(ExpertDim)
             sizes, names = map(run.graph.size, factors), (factor.value for factor in factors)
             # By its place: PyTorch 2.11 refuses the names that a mesh has.
-            place = list(MeshDim).index(mesh_dim)
-            self._of_experts = split_mesh(self.device_mesh, place, tuple(sizes), tuple(names))
+            place = list(MeshDim).index(op.over[0])
+            self._of_experts = split_mesh(self._joined(op.over), place, tuple(sizes), tuple(names))
             for factor in factors:
                 _limit(run, self._of_experts[factor.value])
         return self._of_experts
+
+    def _joined(self, mesh_dims: tuple[MeshDim, ...]) -> DeviceMesh:
+        """The mesh with these dims, neighbors of each other, as one; the first call is a collective."""
+        if len(mesh_dims) == 1:
+            return self.device_mesh
+        first = list(MeshDim).index(mesh_dims[0])
+        before, after = list(MeshDim)[:first], list(MeshDim)[first + len(mesh_dims) :]
+        joined: DeviceMesh = concatenate_meshes(
+            [*map(self.submesh, before), flattened(self.device_mesh, mesh_dims), *map(self.submesh, after)]
+        )
+        return joined
 
     def submesh(self, mesh_dim: MeshDim) -> DeviceMesh:
         if mesh_dim not in self._submeshes:
@@ -266,16 +276,20 @@ def _limit(run: Run, mesh: DeviceMesh) -> None:
         set_timeout(timedelta(seconds=run.graph.init_mesh.timeout_seconds), mesh.get_group())
 
 
+def flattened(mesh: DeviceMesh, dims: Sequence[GroupDim]) -> DeviceMesh:
+    """Several dims of a mesh as one, named by its parts."""
+    names = tuple(dim.value for dim in dims)
+    part: DeviceMesh = mesh[names]
+    return flatten_mesh(part, "_".join(names)) if len(names) > 1 else part
+
+
 def fsdp_mesh(
     run: Run, mesh: Mesh, *, shard_over: tuple[GroupDim, ...], replicate_over: tuple[MeshDim, ...]
 ) -> DeviceMesh:
     """The mesh for `fully_shard`: [replicate,] shard, the shard dims flattened into one."""
     # Of a parameter that is sharded before, FSDP needs a mesh with the same root.
     root = mesh.of_experts(run) if ExpertDim.EFSDP in shard_over else mesh.device_mesh
-    names = tuple(dim.value for dim in shard_over)
-    shard: DeviceMesh = root[names]
-    if len(names) > 1:
-        shard = flatten_mesh(shard, "_".join(names))
+    shard = flattened(root, shard_over)
     _limit(run, shard)
     replicate = [root[mesh_dim.value] for mesh_dim in replicate_over]
     meshes: DeviceMesh = concatenate_meshes([*replicate, shard]) if replicate else shard

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
+from planc.graph.graph import Graph
 from planc.graph.ops import CompareReplicas
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.numerics import MAX_NAMED, ranks_text
@@ -18,7 +19,7 @@ from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import History, Update, Weights
-from planc.vocab import ExpertDim, GroupDim, MeshDim, mesh_dim_of
+from planc.vocab import ExpertDim, GroupDim, MeshDim
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integer dtype of an element's size, in bytes."""
@@ -44,7 +45,7 @@ def compare_replicas(
     """
     if not op.is_due(step=update.step, num_steps=run.graph.num_steps):
         return history
-    copies = replicated(weights, pipeline, over=op.over)
+    copies = replicated(run, weights, pipeline, over=op.over)
     digests = {name: digest(local_of(one).detach()) for name, one in copies.items()}
     differing = _differing(run, mesh, copies, digests, pipeline=pipeline, over=op.over)
     number = torch.tensor(len(differing), dtype=torch.int64, device=run.device)
@@ -56,16 +57,20 @@ def compare_replicas(
     raise _failure(run, update.step, own=own, agreed=history.replicas_agreed_at)
 
 
-def replicated(weights: Weights, pipeline: Pipeline | None, *, over: Sequence[MeshDim]) -> dict[str, Tensor]:
+def replicated(
+    run: Run, weights: Weights, pipeline: Pipeline | None, *, over: Sequence[MeshDim]
+) -> dict[str, Tensor]:
     """The parameters that ranks hold more than once, by name."""
     return {
         name: parameter
         for name, parameter in weights.parameters.items()
-        if any(_is_replicated(pipeline, name, parameter, mesh_dim) for mesh_dim in over)
+        if any(_is_replicated(run, pipeline, name, parameter, mesh_dim) for mesh_dim in over)
     }
 
 
-def _is_replicated(pipeline: Pipeline | None, name: str, parameter: Tensor, mesh_dim: MeshDim) -> bool:
+def _is_replicated(
+    run: Run, pipeline: Pipeline | None, name: str, parameter: Tensor, mesh_dim: MeshDim
+) -> bool:
     """Whether the ranks along a mesh dim all hold the same part; of pp, those at both ends."""
     if mesh_dim is MeshDim.PP:
         return pipeline is not None and name in pipeline.ties
@@ -74,16 +79,16 @@ def _is_replicated(pipeline: Pipeline | None, name: str, parameter: Tensor, mesh
     names = parameter.device_mesh.mesh_dim_names or ()
     for name, placement in zip(names, parameter.placements, strict=True):
         # A flattened mesh dim is named by its parts: dp_shard_cp.
-        if mesh_dim.value in _parts(name):
+        if mesh_dim in _parts(run.graph, name):
             return bool(placement == Replicate())
     return True
 
 
-def _parts(name: str) -> tuple[str, ...]:
+def _parts(graph: Graph, name: str) -> tuple[MeshDim, ...]:
     if name == ExpertDim.EP:
-        return (mesh_dim_of(ExpertDim.EP).value,)
+        return graph.mesh_dims(ExpertDim.EP)
     dims: tuple[GroupDim, ...] = (*MeshDim, ExpertDim.EFSDP)
-    return tuple(mesh_dim_of(dim).value for dim in dims if dim.value in name)
+    return tuple(part for dim in dims if dim.value in name for part in graph.mesh_dims(dim))
 
 
 def digest(tensor: Tensor) -> Tensor:
@@ -113,7 +118,7 @@ def _differing(
     """The parameters whose digest differs between ranks of this one's groups, along any mesh dim."""
     differing: dict[str, None] = {}
     for mesh_dim in over:
-        names = [name for name in digests if _is_replicated(pipeline, name, copies[name], mesh_dim)]
+        names = [name for name in digests if _is_replicated(run, pipeline, name, copies[name], mesh_dim)]
         if not names or run.graph.size(mesh_dim) == 1:
             continue
         own = torch.stack([digests[name] for name in names]).to(run.device)
