@@ -386,6 +386,8 @@ def _on_fewer(op: AnyOp, mesh: tuple[tuple[MeshDim, int], ...], *, rows: int) ->
             return replace(op, sizes=mesh)
         case OpenData():
             return replace(op, micro_batch=op.micro_batch * rows)
+        case ops.ShardExperts():
+            return replace(op, size=_small_ep(op, dict(mesh)))
         case _:
             return op
 

@@ -202,7 +202,13 @@ CASES = (
         ("mesh.dp_shard=2", "mesh.pp=2", "mesh.tp=2"),
         (PIPELINE, EXPERTS, RECOMPUTED),
     ),
-    Case("dp2 cp2 ep4", "step", ("mesh.dp_shard=2", "mesh.cp=2"), (EXPERTS_OF_BOTH,), pooled=True),
+    Case(
+        "dp2 cp2 ep4",
+        "step",
+        ("mesh.dp_shard=2", "mesh.cp=2", "data.micro_batch=4"),
+        (EXPERTS_OF_BOTH,),
+        pooled=True,
+    ),
     Case(
         "dp2 cp2 ep4, padded", "micro_batch", ("mesh.dp_shard=2", "mesh.cp=2"), (DOCUMENTS, EXPERTS_OF_BOTH)
     ),

@@ -112,10 +112,10 @@ MESHES: Mapping[str, tuple[str, ...]] = {
     "ep 2, cp": ("mesh.dp_shard=2", "mesh.cp=2", "expert_parallel.size=2"),
     "ep 4, over cp": ("mesh.dp_shard=2", "mesh.cp=2", "expert_parallel.size=4"),
     "ep 2, over cp": ("mesh.dp_shard=2", "mesh.cp=2", "expert_parallel.size=2"),
-    "ep 2, over cp alone": ("mesh.cp=2", "expert_parallel.size=2"),
     "ep 2, over a part of cp": ("mesh.dp_shard=2", "mesh.cp=4", "expert_parallel.size=2"),
     "ep 4, over more than cp": ("mesh.dp_shard=4", "mesh.cp=2", "expert_parallel.size=4"),
-    "ep 2, over cp alone of both": ("mesh.dp_shard=2", "mesh.cp=2", "expert_parallel.size=2"),
+    "ep 2, over cp alone": ("mesh.dp_shard=2", "mesh.cp=2", "expert_parallel.size=2"),
+    "ep 2, over cp alone, replicas": ("mesh.dp_replicate=2", "mesh.cp=2", "expert_parallel.size=2"),
     "ep 2, compiled": ("mesh.dp_shard=2", "expert_parallel.size=2"),
     "one": (),
 }
@@ -134,10 +134,10 @@ BLOCKS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "compiled": (("fsdp on", f"{COMPILED}fsdp on"),),
     "cp": _CP,
     "over cp": (*_CP, _BOTH),
-    "over a part of cp": (*_CP, _BOTH, ("rotate = ulysses", "rotate = allgather")),
-    "over more than cp": (*_CP, _BOTH, ("rotate = ulysses", "rotate = ring")),
+    "over a part of cp": (*_CP, _BOTH),
+    "over more than cp": (*_CP, _BOTH),
     "over cp alone": (*_CP, _ALONE),
-    "over cp alone of both": (*_CP, _ALONE),
+    "over cp alone, replicas": (*_CP, _ALONE),
 }
 """The edits of the plan for a mesh dim next to `dp_shard`, and for layers compiled around their experts."""
 ADJACENT = tuple(mesh for mesh in MESHES if mesh.partition(", ")[2] in BLOCKS)
@@ -341,7 +341,9 @@ def test_all_tokens_may_go_to_the_experts_of_one_rank(root: Path, tmp_path: Path
     assert_equal(records, by_transformers(graph, folder, batches_of(records)))
 
 
-@pytest.mark.parametrize("mesh", slow_except(("ep 2 of 4", "ep 2 of 4, tp", "ep 2, cp"), "ep 2 of 4"))
+@pytest.mark.parametrize(
+    "mesh", slow_except(("ep 2 of 4", "ep 2 of 4, tp", "ep 2, cp", "ep 2, over cp"), "ep 2 of 4")
+)
 def test_experts_that_ranks_cannot_share_equally_are_sharded_by_features(
     mesh: str, root: Path, tmp_path: Path
 ) -> None:
@@ -358,7 +360,7 @@ def test_experts_that_ranks_cannot_share_equally_are_sharded_by_features(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["ep 2, replicas", "ep 2, over cp", "ep 2, over cp alone of both"])
+@pytest.mark.parametrize("mesh", ["ep 2, replicas", "ep 2, over cp alone, replicas"])
 def test_copies_of_experts_are_compared_and_their_shards_are_not(
     mesh: str, root: Path, tmp_path: Path
 ) -> None:

@@ -161,6 +161,18 @@ def test_a_run_goes_on_with_the_same_batches_on_fewer_ranks(tmp_path: Path) -> N
     assert times == [2, 4]
 
 
+def test_experts_are_on_no_more_ranks_than_a_smaller_mesh_has(tmp_path: Path) -> None:
+    """Eight ranks of dp_shard 4 x cp 4 share experts, then all four of the small mesh, then both of cp."""
+    text = (PLANS / "qwen3-30b-a3b-experts.plan").read_text(encoding="utf-8")
+    text = text.replace("on dp_shard", "on dp_shard, cp").replace("dp_shard = 16", "dp_shard = 4\n  cp = 4")
+    text = text.replace("accumulation == 1", "accumulation == 4") + "context_parallel on cp {\n}\n"
+    checked = check_source(SourceFile("experts.plan", text), base=PLANS)
+    assert checked.bound is not None and checked.graph is not None, checked.diagnostics
+    few = shrink(checked.bound, checked.graph, base=PLANS, folder=tmp_path, dtype=DType.FLOAT32).graph
+    sizes = [graph.experts and graph.experts.size for graph in (checked.graph, few, resumed_elsewhere(few))]
+    assert sizes == [8, 4, 2]
+
+
 def test_a_model_of_unknown_sizes_is_refused_by_their_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
