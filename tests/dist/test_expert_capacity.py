@@ -141,6 +141,13 @@ def test_a_sequence_must_be_counted_whole(
     assert "P623" in {one.code.code for one in found.diagnostics}
 
 
+def test_only_experts_have_a_capacity(root: Path) -> None:
+    """On one rank each, too."""
+    edits = (CAPPED, ("  auto\n", '  "model.layers.*.mlp.gate" -> dispatch\n'))
+    found = check_plan(write_plan(folder_of(root, "qwen3_moe"), text=PLAN, edits=edits))
+    assert "P620" in {one.code.code for one in found.diagnostics}
+
+
 def test_capacities_round_up() -> None:
     """As exact products: 1.1 x 50 is 55, and in float64 more than that."""
     op = CapExperts(modules=("experts",), capacity=1.1)

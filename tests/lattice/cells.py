@@ -174,6 +174,8 @@ class Cell:
     """Neighboring ranks that hold different experts."""
     experts_on: str = "dp_shard"
     """The mesh dims of these ranks."""
+    capacity: float | None = None
+    """The most tokens of a sequence that an expert takes, of an equal share; others are dropped."""
     trained: str = ""
     """The block that decides what is trained; without one all of the model is."""
 
@@ -192,6 +194,7 @@ class Cell:
             f"units: {self.units}" if self.units != "layers" else "",
             self.sharding,
             f"ep {self.ep} of {self.experts_on}" if self.ep > 1 else "",
+            f"capacity {self.capacity}" if self.capacity is not None else "",
             self.trained,
             self.dtype,
         )
@@ -371,7 +374,9 @@ def _dispatched(some: Collection[Mesh], on: Collection[str]) -> Iterator[Cell]:
         for cell in every if prod(sizes.values()) % ep == 0 else ():
             is_run = mesh.pp > 1 or not cell.loss_parallel
             if is_run and not cell.whole_replicas and cell.units in ("layers", "attention"):
-                yield replace(cell, ep=ep, experts_on=", ".join(sizes))
+                # A sequence must be counted whole.
+                for capacity in (None,) if cell.context else (None, 0.75):
+                    yield replace(cell, ep=ep, experts_on=", ".join(sizes), capacity=capacity)
 
 
 @cache
@@ -410,7 +415,8 @@ def plan_text(cell: Cell) -> str:
     if cell.schedule:
         blocks.append(f"pipeline on pp {{\n  schedule = {cell.schedule}\n}}")
     if cell.ep > 1:
-        blocks.append(f"expert_parallel on {cell.experts_on} {{\n  size = {cell.ep}\n  auto\n}}")
+        settings = f"  size = {cell.ep}\n{_capacity(cell)}"
+        blocks.append(f"expert_parallel on {cell.experts_on} {{\n{settings}  auto\n}}")
     if cell.mesh.tp > 1:
         rules = _automatic_rules(cell) if cell.ep > 1 else _tensor_parallel_rules(cell)
         blocks.append(f"tensor_parallel on tp {{\n{rules}}}")
@@ -424,6 +430,10 @@ def plan_text(cell: Cell) -> str:
     if cell.trained == "averages":
         return text.replace("train {\n", TRAINED[cell.trained].removesuffix("}"))
     return f"{text}{TRAINED[cell.trained]}\n" if cell.trained else text
+
+
+def _capacity(cell: Cell) -> str:
+    return "" if cell.capacity is None else f"  capacity = {cell.capacity}\n"
 
 
 def _fsdp(cell: Cell) -> str:

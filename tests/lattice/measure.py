@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import torch.distributed as dist
 
 from planc.data_sources.kinds import TextSource
+from planc.graph.ops import CapExperts
 from planc.plan.adapter import Lora
 from planc.plan.spec import OptimizerSpec
 from planc.runtime.data.spec import DataSpec
@@ -116,6 +117,7 @@ def reference_of(cell: Cell, *, workspace: Path) -> Training:
         adapter=plan.adapter.kind if plan.adapter else None,
         quantized=graph.quantized.modules if graph.quantized else (),
         ema_decay=plan.train.ema_decay,
+        capacity=graph.capacity,
     )
     batch = cell.global_batch
     return _training(cell.model, cell.dtype, batch, plan.optimizer, trained, workspace=workspace)
@@ -130,6 +132,7 @@ class _Trained:
     adapter: Lora | None
     quantized: tuple[str, ...]
     ema_decay: float | None
+    capacity: CapExperts | None
 
 
 def _run(
@@ -188,6 +191,8 @@ def _training(
         quantized=trained.quantized,
         block=_BLOCK,
         ema_decay=trained.ema_decay,
+        capacity=trained.capacity.capacity if trained.capacity else None,
+        capped=trained.capacity.modules if trained.capacity else (),
     )
     return train(recipe, attention="sdpa" if dtype == "float64" else "eager")
 

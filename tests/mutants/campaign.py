@@ -56,6 +56,7 @@ MUTATIONS: Mapping[str, MutationType] = {
     "expect": MutationType(plan_mutations.expectation),
     "order": MutationType(plan_mutations.order),
     "experts": MutationType(expert_mutations.experts, ("dp_shard",), 2),
+    "capacity": MutationType(expert_mutations.capacity, ("dp_shard",)),
     "balance": MutationType(expert_mutations.balance),
     "heads": MutationType(model_mutations.heads, ("cp", "tp")),
     "widths": MutationType(model_mutations.widths),

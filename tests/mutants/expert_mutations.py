@@ -62,6 +62,21 @@ def balance(draft: Draft, config: Config, random: Random) -> Edited | None:
     return replace(edited, draft=closed_batch(draft, times=times), note=note)
 
 
+def capacity(draft: Draft, config: Config, random: Random) -> Edited | None:
+    """Experts that take a part of their tokens, on several ranks or on one, next to something else."""
+    edited = _on_ranks(_mixture(draft, config, random))
+    size, number = random.choice((1, 2)), random.choice(("0.25", "0.5", "0.75", "1.1", "1.25", "4.0"))
+    draft = edited.draft.setting("expert_parallel", "size", size)
+    draft = draft.setting("expert_parallel", "capacity", number)
+    draft = draft.setting("data", "micro_batch", random.choice((1, 2)))
+    draft = draft.edit("expect", lambda block: replace(block, comparisons=()))
+    notes = f"{edited.note} capacity = {number} on {size}".strip()
+    edited = replace(edited, draft=closed_batch(draft, times=random.choice((1, 2))), note=notes)
+    if random.random() < 0.6:
+        edited = random.choice((_mesh, _mesh, _fsdp, _recomputed, _modules))(edited, random)
+    return replace(edited, note=f"{notes}; {edited.note}" if edited.note != notes else notes)
+
+
 def _mixture(draft: Draft, config: Config, random: Random) -> Edited:
     """A plan of a model with experts, which is its own or another."""
     if {*NUMBERS} & {*config}:

@@ -49,5 +49,7 @@ def recipe_of(bound: BoundPlan, *, base: Path) -> Recipe:
         num_steps=NUM_STEPS,
         clip_grad_norm=plan.optimizer.clip_grad_norm,
         balance=balance_of(bound, same, data.micro_batch, global_batch=batch),
+        capacity=plan.expert_parallel.capacity if plan.expert_parallel else None,
+        capped=tuple(bound.capped),
         decays=tuple((name, decay) for name, (decay, _) in bound.weight_decay.items()),
     )

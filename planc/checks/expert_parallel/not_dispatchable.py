@@ -26,7 +26,7 @@ def check(subject: Subject) -> Findings:
             help="remove the block `expert_parallel`",
         )
     seen = set()
-    for fqn, span in subject.bound.experts.items():
+    for fqn, span in {**subject.bound.experts, **subject.bound.capped}.items():
         module = inventory.get(fqn)
         if module is None or is_dispatchable(inventory, module) or span in seen:
             continue
