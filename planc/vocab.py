@@ -232,6 +232,6 @@ def ancestors(name: str) -> tuple[str, ...]:
     return outwards(parent_of(name))
 
 
-DROP, DOWN, UP = "lora_dropout", "lora_A", "lora_B"
+DROP, DOWN, UP, MAGNITUDE = "lora_dropout", "lora_A", "lora_B", "lora_magnitude_vector"
 """The parts of an adapter, inside of the linear layer that it belongs to, by peft's names: the dropout of its
-input, if it has one, and two linear layers."""
+input, if it has one, two linear layers, and with DoRA the lengths of the rows of the layer's weight."""

@@ -19,6 +19,7 @@ size of a compute element, T the rank's tokens, divided by tp if a norm runs on 
     checkpointed selectively     the input, and the tensors in selective.py
     experts     the tensors in experts.py
     dropout     the tensors in dropout.py
+    DoRA        b w_out          of each adapted layer, its output before rows are scaled
 
 For an unfused 8B layer these rules give 49 h. Ignored, as small or shared by all layers: token ids and rotary
 tables. Tests hold the rules against what autograd saves, exactly.
@@ -34,6 +35,7 @@ from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
 from planc.estimate.rank_work import Core, RankWork
 from planc.estimate.selective import kept_results_bytes
+from planc.inventory.adapters import is_magnitude
 from planc.inventory.footprint import ONE_OPERATION
 from planc.inventory.schema import Attention, Kind, Module
 from planc.record import record
@@ -108,6 +110,8 @@ def _saved(work: RankWork) -> Iterator[tuple[str, int]]:
                     yield module.fqn, input_bytes(work, module)
                 inputs.add(key)
                 yield module.fqn, between_bytes(work, module)
+            case Kind.OTHER if is_magnitude(module.fqn):
+                yield module.fqn, scaled_bytes(work, module)
         if module.fqn in work.draws:
             yield module.fqn, dropout_bytes(work, module.fqn)
         if (core := work.cores.get(module.fqn)) is not None:
@@ -156,6 +160,12 @@ def weight_width(module: Module) -> int:
 def _local_width(work: RankWork, module: Module, tensor_dim: int) -> int:
     shape = work.tp_shape(module)
     return shape[tensor_dim] if shape else 0
+
+
+def scaled_bytes(work: RankWork, magnitude: Module) -> int:
+    """The output of a layer whose rows' lengths are trained, before they are scaled."""
+    (width,) = work.tp_shape(magnitude) or (0,)
+    return work.num_tokens * width * work.compute_dtype.size_bytes
 
 
 def kept_inputs(work: RankWork) -> frozenset[InputKey]:

@@ -11,6 +11,8 @@ unit is (torch's _fsdp_param_group.py, post_backward). The operations are transf
     a gate times a value  the gradients of the product and of both factors
     attention             the gradients of its output, queries, keys and values
     norm                  as many bytes an element as the inventory has measured
+    DoRA                  the gradients of a layer's output before and after its rows are scaled, and what
+                          sums to the gradient of the rows' lengths
     stacked experts       the gradients of the rows that a projection reads and makes
     embedding             the gradient of a rank's rows; where they are the head's too, the head's, which has
                           waited, and the sum of both
@@ -34,6 +36,7 @@ from planc.estimate.activations import (
     norm_bytes,
     norm_tokens,
     region_input_bytes,
+    scaled_bytes,
     weight_width,
 )
 from planc.estimate.attention_calls import compiled_pair_bytes
@@ -45,6 +48,7 @@ from planc.estimate.kernels import kernel_bytes_in_backward
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork
 from planc.estimate.units import Unit
+from planc.inventory.adapters import is_magnitude
 from planc.inventory.schema import Inventory, Kind, Module
 from planc.record import record
 from planc.vocab import ancestors, outwards, parent_of
@@ -208,6 +212,10 @@ class _Walk:
                     self._weigh(module)
                 elif not self._waits:
                     self._weights.clear()
+            case Kind.OTHER if is_magnitude(module.fqn):
+                yield self._now(3 * scaled_bytes(self._work, module))
+                self._live -= scaled_bytes(self._work, module)
+                self._weigh(module)
             case _:
                 self._weigh(module)
         self._live -= dropout_bytes(self._work, module.fqn)

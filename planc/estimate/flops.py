@@ -18,6 +18,7 @@ from planc.inventory.products import products_of, products_with
 from planc.inventory.routers import routers
 from planc.inventory.schema import Inventory, Kind
 from planc.record import record
+from planc.vocab import parent_of
 
 _FLOPS = 2
 """FLOPs of a multiply-add."""
@@ -84,11 +85,12 @@ def _counted_whole(inventory: Inventory) -> set[str]:
 def _products(work: RankWork) -> Iterator[tuple[str, int, int]]:
     """(module, its multiply-adds for one token in forward, and in backward)."""
     for module in work.inventory.modules:
-        own = products_of(module)
+        multiplied = work.module(parent_of(module.fqn)) if work.multiplies_again(module) else module
+        own = products_of(multiplied)
         trained = sum(
             products_with(module, weight) for weight in module.parameters if work.trains(module, weight.name)
         )
-        yield module.fqn, own, own * (module.fqn in work.flow.inputs) + trained
+        yield module.fqn, own, own * (multiplied.fqn in work.flow.inputs) + trained
     for attention in work.inventory.attentions:
         products = attention.products(work.sequence_length)
         yield attention.fqn, products, 2 * products * work.is_passed(attention.fqn)

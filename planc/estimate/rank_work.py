@@ -30,12 +30,13 @@ from planc.graph.ops import (
     ShardTensorParallel,
     SplitPipeline,
 )
+from planc.inventory.adapters import is_magnitude
 from planc.inventory.footprint import NOTHING, ONE_OPERATION, Footprint, OwnCode
 from planc.inventory.schema import Attention, Inventory, Kind, Module
 from planc.record import record
 from planc.styles import BY_NAME, StyleUse
 from planc.styles.edges import FEATURES, SEQUENCE, Edge
-from planc.vocab import DType, GroupDim, MeshDim, Replicate, ancestors, is_sharded, outwards, parent_of
+from planc.vocab import DROP, DType, GroupDim, MeshDim, Replicate, ancestors, is_sharded, outwards, parent_of
 
 AnOp = TypeVar("AnOp", bound=Op)
 
@@ -230,6 +231,10 @@ class RankWork:
     def tied_layouts(self) -> tuple[ParameterLayout, ...]:
         """Layouts of the weights that the other end of a pipeline has too."""
         return tuple(self.layouts[fqn] for tie in self.ties for fqn in tie if fqn in self.layouts)
+
+    def multiplies_again(self, module: Module) -> bool:
+        """Whether lengths of rows have a layer compute a second time, with what dropout leaves."""
+        return is_magnitude(module.fqn) and f"{parent_of(module.fqn)}.{DROP}" in self.draws
 
     def checkpoint_around(self, fqn: str) -> str | None:
         """The module around this one that backward recomputes."""

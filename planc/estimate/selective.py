@@ -54,7 +54,11 @@ def kept_results(work: RankWork) -> frozenset[str]:
         return frozenset()
     for module in work.inventory.modules:
         region = work.region(module.fqn)
-        if module.is_linear and region is not None and region in work.selective:
+        if (
+            (module.is_linear or work.multiplies_again(module))
+            and region is not None
+            and region in work.selective
+        ):
             num_matmuls[region] += 1
             if num_matmuls[region] % 2:
                 kept.add(module.fqn)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import Collective, Kind
 from planc.estimate.selective import keeps_scattered
+from planc.inventory.adapters import is_magnitude
 from planc.inventory.schema import Kind as ModuleKind
 from planc.inventory.schema import Module
 from planc.styles import BY_NAME
@@ -59,6 +60,9 @@ def _sent(
 
 def _value_bytes(work: RankWork, module: Module, edge: Edge) -> int:
     element = work.compute_dtype.size_bytes
+    if is_magnitude(module.fqn):
+        # The squared lengths of a weight's rows, whatever the tokens.
+        return _weight(module)[0] * max(DType.FLOAT32.size_bytes, element)
     if edge.at is At.ROUTING_WEIGHTS and module.routing is not None and module.routing.in_float32:
         element = DType.FLOAT32.size_bytes
     return work.num_tokens * _width(work, module, edge.at) * element

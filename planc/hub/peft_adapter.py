@@ -9,20 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from planc.record import record
+from planc.vocab import DOWN, MAGNITUDE, UP
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """peft's name of the model inside of its own two."""
 
 _MAX_CONFIG_BYTES, _MAX_HEADER_BYTES = 2**22, 2**26
-_TENSOR = re.compile(rf"{re.escape(PREFIX)}(.+)\.lora_([AB])\.weight")
+_PARTS = (DOWN, UP, MAGNITUDE)
+_TENSOR = re.compile(rf"{re.escape(PREFIX)}(.+)\.({'|'.join(_PARTS)})(?:\.weight)?")
 _PLAIN = frozenset(
     (
         *("peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision"),
         *("inference_mode", "r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "bias"),
         *("exclude_modules", "layers_to_transform", "layers_pattern", "init_lora_weights", "megatron_core"),
         *("runtime_config", "loftq_config", "eva_config", "corda_config", "qalora_group_size"),
-        "ensure_weight_tying",
+        *("use_dora", "ensure_weight_tying"),
     )
 )
 """Keys of the config that state where adapters are and how they began: the tensors' names say the rest."""
@@ -36,16 +38,24 @@ class UnreadableAdapterError(ValueError):
 
 @record
 class PeftAdapter:
-    """The adapters of a directory: `layers` has the shapes of A and B by the layer's name."""
+    """The adapters of a directory: `layers` has the shapes of A and B by the layer's name, and with DoRA that
+    of the magnitudes."""
 
     rank: int
     alpha: float
     rslora: bool
-    layers: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+    dora: bool
+    layers: Mapping[str, tuple[tuple[int, ...], ...]]
+
+
+def key_of(parameter: str) -> str:
+    """peft's name of an adapter's parameter in its file: a vector has no `.weight` there."""
+    name = f"{PREFIX}{parameter}"
+    return name.removesuffix(".weight") if name.endswith(f".{MAGNITUDE}.weight") else name
 
 
 def read_adapter(folder: Path) -> PeftAdapter:
-    """The adapters in `folder`. UnreadableAdapterError for anything but plain LoRA of linear layers."""
+    """The adapters in `folder`. UnreadableAdapterError for anything but LoRA or DoRA of linear layers."""
     config = _config(folder / CONFIG)
     layers: dict[str, dict[str, tuple[int, ...]]] = {}
     for key, shape in _shapes(folder / WEIGHTS):
@@ -53,14 +63,19 @@ def read_adapter(folder: Path) -> PeftAdapter:
         if match is None:
             raise UnreadableAdapterError(f"{WEIGHTS} has {key}, which is not of an adapter of a linear layer")
         layers.setdefault(match[1], {})[match[2]] = shape
+    dora = config.get("use_dora") is True
+    wanted = _PARTS[: 2 + dora]
     for layer, parts in layers.items():
-        if len(parts) == 1:
-            raise UnreadableAdapterError(f"{WEIGHTS} has one of the two matrices of {layer}")
+        if missing := [part for part in wanted if part not in parts]:
+            raise UnreadableAdapterError(f"{WEIGHTS} has no {missing[0]} of {layer}")
+        if len(parts) > len(wanted):
+            raise UnreadableAdapterError(f"{WEIGHTS} has {MAGNITUDE} of {layer}, and {CONFIG} not use_dora")
     return PeftAdapter(
         rank=_number(config, "r"),
         alpha=_number(config, "lora_alpha"),
         rslora=config.get("use_rslora") is True,
-        layers={layer: (parts["A"], parts["B"]) for layer, parts in layers.items()},
+        dora=dora,
+        layers={layer: tuple(parts[part] for part in wanted) for layer, parts in layers.items()},
     )
 
 
@@ -113,9 +128,10 @@ def differences(
     rank: int,
     alpha: float,
     rslora: bool,
+    dora: bool,
     layers: Mapping[str, tuple[int, int] | None],
 ) -> Iterator[tuple[str, str]]:
-    """Yield how an adapter's directory differs from a plan: (`rank`, `alpha`, `rslora` or `layers`, text).
+    """Yield how an adapter's directory differs from a plan: (key or `layers`, text).
 
     `layers` are the plan's layers with the numbers of their inputs and outputs, where these are known.
     """
@@ -123,6 +139,7 @@ def differences(
         ("rank", adapter.rank, rank),
         ("alpha", adapter.alpha, alpha),
         ("rslora", adapter.rslora, rslora),
+        ("dora", adapter.dora, dora),
     ):
         if own != planned:
             yield key, f"{key} is {_text(own)} in the directory, and {_text(planned)} here"
@@ -134,7 +151,8 @@ def differences(
         shapes = adapter.layers.get(layer)
         if shapes is None or sizes is None:
             continue
-        if shapes != ((adapter.rank, sizes[0]), (sizes[1], adapter.rank)):
+        expected = (adapter.rank, sizes[0]), (sizes[1], adapter.rank), (sizes[1],)
+        if shapes != expected[: len(shapes)]:
             written = " and ".join(str(list(shape)) for shape in shapes)
             yield "layers", f"the adapter of {layer} in the directory has shapes {written}"
             return

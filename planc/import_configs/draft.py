@@ -167,7 +167,14 @@ _UNUSED = {
         ),
         (
             (
-                *(facts.LORA_RANK, facts.LORA_ALPHA, facts.LORA_DROPOUT, facts.RSLORA, facts.LORA_TARGETS),
+                *(
+                    facts.LORA_RANK,
+                    facts.LORA_ALPHA,
+                    facts.LORA_DROPOUT,
+                    facts.RSLORA,
+                    facts.DORA,
+                    facts.LORA_TARGETS,
+                ),
                 facts.LORA_START,
             ),
             "the file trains without adapters",

@@ -138,6 +138,7 @@ LORA_ALPHA = Fact("alpha of adapters", "adapter.kind.alpha", readers.amount)
 LORA_DROPOUT = Fact("dropout of adapters", "adapter.kind.dropout", readers.share)
 LORA_START = Fact("first adapters", "adapter.start", readers.text)
 RSLORA = Fact("scale by the root of the rank", "adapter.kind.rslora", readers.flag)
+DORA = Fact("trained lengths of adapted rows", "adapter.kind.dora", readers.flag)
 FOUR_BITS = Fact("storage of the frozen base", "adapter.base", readers.flag, words=("model", "nf4"))
 LORA_TARGETS = Fact("adapted layers", "adapter", part_readers.targets)
 """Names of layers, or `ALL_LINEAR`."""

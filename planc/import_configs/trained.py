@@ -60,6 +60,8 @@ def _adapter(draft: Draft, inventory: Inventory | None) -> tuple[str, ...] | Mis
         arguments.append(f"dropout = {number(dropout)}")
     if draft.take(facts.RSLORA):
         arguments.append("rslora = true")
+    if draft.take(facts.DORA):
+        arguments.append("dora = true")
     names = draft.take(facts.LORA_TARGETS)
     if names is None and draft.kind.adapts_by_peft and inventory is not None:
         names = _BY_PEFT.get(inventory.model_type)

@@ -7,12 +7,17 @@ from dataclasses import replace
 
 from planc.inventory.footprint import NOTHING
 from planc.inventory.schema import Draw, Inventory, Kind, Module, Parameter
-from planc.vocab import DOWN, DROP, UP, DropoutDim
+from planc.vocab import DOWN, DROP, MAGNITUDE, UP, DropoutDim
 
 
 def is_of_adapter(fqn: str) -> bool:
     """Whether a module is one of an adapter's, by its name."""
-    return fqn.rpartition(".")[2] in (DROP, DOWN, UP)
+    return fqn.rpartition(".")[2] in (DROP, DOWN, UP, MAGNITUDE)
+
+
+def is_magnitude(fqn: str) -> bool:
+    """Whether a module has the lengths of the rows of an adapted layer's weight, by its name."""
+    return fqn.rpartition(".")[2] == MAGNITUDE
 
 
 def adapted_layers(inventory: Inventory) -> tuple[str, ...]:
@@ -29,7 +34,9 @@ def is_adaptable(inventory: Inventory, fqn: str) -> bool:
     return not {f"{fqn}.weight"}.intersection(name for tie in inventory.ties for name in tie)
 
 
-def with_adapters(inventory: Inventory, fqns: frozenset[str], *, rank: int, dropout: float) -> Inventory:
+def with_adapters(
+    inventory: Inventory, fqns: frozenset[str], *, rank: int, dropout: float, dora: bool
+) -> Inventory:
     """The inventory of the model with adapters on these linear layers, once if it has them."""
     fqns = fqns.difference(adapted_layers(inventory))
     if not fqns:
@@ -37,15 +44,16 @@ def with_adapters(inventory: Inventory, fqns: frozenset[str], *, rank: int, drop
     modules = (
         part
         for module in inventory.modules
-        for part in (_adapted(module, rank, dropout) if module.fqn in fqns else (module,))
+        for part in (_adapted(module, rank, dropout, dora=dora) if module.fqn in fqns else (module,))
     )
     return replace(inventory, modules=tuple(modules))
 
 
-def _adapted(module: Module, rank: int, dropout: float) -> Iterator[Module]:
+def _adapted(module: Module, rank: int, dropout: float, *, dora: bool) -> Iterator[Module]:
     """The layer and its adapter, whose output reaches the layer's."""
     down, up = f"{module.fqn}.{DOWN}", f"{module.fqn}.{UP}"
-    yield replace(module, returns=(*module.returns, up))
+    magnitude = (f"{module.fqn}.{MAGNITUDE}",) if dora else ()
+    yield replace(module, returns=(*module.returns, up, *magnitude))
     entering = module.sources
     if dropout:
         dims = (DropoutDim.BATCH, DropoutDim.SEQUENCE, module.in_features)
@@ -58,6 +66,8 @@ def _adapted(module: Module, rank: int, dropout: float) -> Iterator[Module]:
     ):
         weight = Parameter("weight", shape)
         yield Module(fqn, "Linear", Kind.LINEAR, (weight,), sources=sources, activation=NOTHING)
+    for fqn in magnitude:
+        yield Module(fqn, "Magnitude", Kind.OTHER, (Parameter("weight", (module.out_features,)),), (up,))
 
 
 def without_adapters(inventory: Inventory) -> Inventory:
@@ -65,9 +75,9 @@ def without_adapters(inventory: Inventory) -> Inventory:
     layers = adapted_layers(inventory)
     if not layers:
         return inventory
-    ups = {f"{fqn}.{UP}" for fqn in layers}
+    own = {f"{fqn}.{part}" for fqn in layers for part in (UP, MAGNITUDE)}
     modules = (
-        replace(module, returns=tuple(fqn for fqn in module.returns if fqn not in ups))
+        replace(module, returns=tuple(fqn for fqn in module.returns if fqn not in own))
         for module in inventory.modules
         if not is_of_adapter(module.fqn)
     )

@@ -174,6 +174,7 @@ def _trained(bound: BoundPlan) -> Iterator[AnyOp]:
             alpha=plan.adapter.kind.alpha,
             rslora=plan.adapter.kind.rslora,
             dropout=plan.adapter.kind.dropout,
+            dora=plan.adapter.kind.dora,
             span=plan.adapter.span,
         )
     if bound.frozen:

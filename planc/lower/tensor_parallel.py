@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planc.graph.ops import HeadArgument, Rows, ShardTensorParallel, ShareHeads
-from planc.inventory.adapters import adapted_layers
+from planc.inventory.adapters import adapted_layers, is_magnitude
 from planc.inventory.schema import Attention, KvProjection, OwnHeads
 from planc.plan.bind import Assignment, BoundPlan
 from planc.plan.divided_heads import attentions_with_replicated_kv, divided_heads
-from planc.styles.edges import Edge, normal
+from planc.styles.edges import WHOLE, At, Edge, distribution, normal
 from planc.styles.replicate import REPLICATED_WITH_GRAD_ALLREDUCE
 from planc.styles.style import Boundary, StyleUse, edges, use
-from planc.vocab import DOWN, UP, Placement, Replicate, Shard, ancestors
+from planc.vocab import DOWN, MAGNITUDE, UP, Partial, Placement, Replicate, Shard, ancestors
 
+_SQUARES = Edge(At.INPUT, distribution(Partial()), WHOLE)
+"""The squared lengths of a weight's rows, of which each rank has some columns: they have no gradient."""
 _Placements = tuple[tuple[str, Placement], ...]
 _Family = tuple[str, int, StyleUse, tuple[Edge, ...], _Placements, Rows | None]
 """A module's last name and depth, and how it is sharded: what modules of one op have in common."""
@@ -33,7 +35,7 @@ def shard_tensor_parallel(bound: BoundPlan) -> Iterator[ShardTensorParallel]:
         if key not in made:
             made[key] = edges(assignment.style, assignment.use, is_prepared=key[1])
         name, depth = fqn.rpartition(".")[2], fqn.count(".")
-        at_edges = () if fqn in adapters else made[key]
+        at_edges = _inside(fqn, assignment) if fqn in adapters else made[key]
         family = name, depth, assignment.use, at_edges, _placements(bound, assignment), rows.get(fqn)
         families.setdefault(family, []).append(assignment)
     for (_, _, style_use, at_edges, placements, of_rank), members in families.items():
@@ -49,21 +51,27 @@ def shard_tensor_parallel(bound: BoundPlan) -> Iterator[ShardTensorParallel]:
 
 
 def _adapters(bound: BoundPlan) -> Iterator[tuple[str, Assignment]]:
-    """Yield the assignments of the two layers of each adapter, with the layer that it belongs to.
+    """Yield the assignments of the parts of each adapter, with the layer that it belongs to.
 
-    They compute inside of that layer's edges. Where ranks hold rows of its weight, they hold the same of B's,
-    and all of A's; where they hold columns, those of A's, and all of B's. What is whole computes different
-    things on each rank, so its gradient is summed over ranks.
+    They compute inside of that layer's edges. Where ranks hold rows of its weight, they hold the same of B's
+    and of the rows' lengths, and all of A's; where they hold columns, those of A's, and all else. What is
+    whole computes different things on each rank, so its gradient is summed over ranks.
     """
     for fqn in adapted_layers(bound.inventory):
         of_layer = bound.styles.get(fqn)
         if of_layer is None or not of_layer.parameters:
             continue
-        parts, whole = (DOWN, UP) if of_layer.placement("weight") == Shard(1) else (UP, DOWN)
-        yield f"{fqn}.{parts}", replace(of_layer, fqn=f"{fqn}.{parts}")
-        style = REPLICATED_WITH_GRAD_ALLREDUCE
-        summed = replace(of_layer, fqn=f"{fqn}.{whole}", style=style, parameters={})
-        yield summed.fqn, replace(summed, use=use(style, Boundary()))
+        has_columns, style = of_layer.placement("weight") == Shard(1), REPLICATED_WITH_GRAD_ALLREDUCE
+        summed = replace(of_layer, style=style, parameters={}, use=use(style, Boundary()))
+        for part in (DOWN, UP, MAGNITUDE):
+            name, is_whole = f"{fqn}.{part}", (part == DOWN) is not has_columns
+            if bound.inventory.get(name) is not None:
+                yield name, replace(summed if is_whole else of_layer, fqn=name)
+
+
+def _inside(fqn: str, assignment: Assignment) -> tuple[Edge, ...]:
+    """The edges of a part of an adapter."""
+    return (_SQUARES,) if is_magnitude(fqn) and not assignment.parameters else ()
 
 
 def _rows(bound: BoundPlan) -> dict[str, Rows]:

@@ -16,7 +16,8 @@ from planc.source import Span
 class Lora:
     """Low-rank adapters (LoRA): `output + scale * B(A(dropout(input)))`.
 
-    A is initialized as a linear layer of PyTorch, B with zeros.
+    A is initialized as a linear layer of PyTorch, B with zeros. With `dora` (DoRA) the layer computes with
+    `W + scale * B A`, whose rows are scaled to trained lengths: first, those of W.
     """
 
     rank: int = key(Int(1), doc="rows of A, and columns of B", example="16")
@@ -25,6 +26,7 @@ class Lora:
         Float(0.0, 0.999999), default=0.0, doc="of A's input, with equal masks on every mesh"
     )
     rslora: bool = key(Bool(), default=False, doc="the scale is alpha / sqrt(rank)")
+    dora: bool = key(Bool(), default=False, doc="train the length of each row of the weight as well")
 
 
 ADAPTERS = {"lora": Lora}

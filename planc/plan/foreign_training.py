@@ -218,5 +218,10 @@ OPTIMIZER: Mapping[str, Foreign] = {
         also="; `base = nf4` stores frozen linear layers in 4 bits",
         off=NONE,
     ),
-    "dora": absent("planc has plain LoRA: see `planc explain adapter`", off=NONE),
+    "dora use_dora": Foreign(
+        "adapter",
+        "kind = lora(rank = 16, alpha = 32, dora = true)",
+        also="; it is an argument of `lora`",
+        off=NONE,
+    ),
 }

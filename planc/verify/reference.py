@@ -75,7 +75,7 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     initialize(model, seed=recipe.seed)
     _adapt(model, recipe)
-    _perturb(model, recipe)
+    _fill(model, recipe)
     saved = saved_tensors(model)
     for name in saved.keys() & buffers.keys():
         perturb_tensor(name, buffers[name], seed=recipe.seed)
@@ -141,7 +141,7 @@ def _moved(averages: dict[str, Tensor], model: nn.Module, *, decay: float) -> di
 
 
 def _adapt(model: nn.Module, recipe: Recipe) -> None:
-    """Let linear layers compute `W x + b + scale * B A x`, and experts take no more than their capacity."""
+    """Let linear layers compute `(W + scale * B A) x + b`, and experts take no more than their capacity."""
     for name in recipe.capped:
         assert recipe.capacity is not None, "capped experts have a capacity"
         limit_tokens(model.get_submodule(name), capacity=recipe.capacity, length=recipe.data.sequence_length)
@@ -152,15 +152,19 @@ def _adapt(model: nn.Module, recipe: Recipe) -> None:
         scale /= math.sqrt(rank) if recipe.adapter.rslora else rank
         layer.lora_A = nn.Linear(layer.in_features, rank, bias=False, dtype=layer.weight.dtype)
         layer.lora_B = nn.Linear(rank, layer.out_features, bias=False, dtype=layer.weight.dtype)
+        if recipe.adapter.dora:
+            layer.lora_magnitude_vector = nn.Module()
+            layer.lora_magnitude_vector.weight = nn.Parameter(torch.empty_like(layer.weight[:, 0]))
         layer.forward = partial(_adapted, layer, scale)
-    fill_adapters(model, recipe.adapted, seed=recipe.seed)
 
 
-def _perturb(model: nn.Module, recipe: Recipe) -> None:
-    """Add noise to weights; those in 4 bits are rounded as they are drawn."""
+def _fill(model: nn.Module, recipe: Recipe) -> None:
+    """Add noise to weights; those in 4 bits are rounded as they are drawn. Then fill adapters, with noise."""
     perturb(model, seed=recipe.seed, apart=[f"{name}.weight" for name in recipe.quantized])
     for name in recipe.quantized:
         _round(model.get_submodule(name), block=recipe.block)
+    fill_adapters(model, recipe.adapted, seed=recipe.seed)
+    perturb(model, seed=recipe.seed, within=recipe.adapted)
 
 
 @torch.no_grad()
@@ -175,6 +179,9 @@ def _round(layer: Any, *, block: int) -> None:
 
 def _adapted(layer: Any, scale: float, x: Tensor) -> Tensor:
     whole = layer.weight + scale * layer.lora_B.weight @ layer.lora_A.weight
+    if hasattr(layer, "lora_magnitude_vector"):
+        lengths = whole.detach().square().sum(1).sqrt()
+        whole = (layer.lora_magnitude_vector.weight / lengths).unsqueeze(1) * whole
     return functional.linear(x, whole, layer.bias)
 
 

@@ -13,7 +13,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "vocab": (),
     "tables": (),
     "devices": ("vocab",),
-    "hub": (),
+    "hub": ("vocab",),
     "highlight": (),
     "launchers": ("tables", "devices"),
     "diagnostics": ("source", "outgoing"),
@@ -57,7 +57,13 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "estimate": (
         *("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
-        *("inventory.footprint", "inventory.products", "inventory.routers", "pipelining"),
+        *(
+            "inventory.adapters",
+            "inventory.footprint",
+            "inventory.products",
+            "inventory.routers",
+            "pipelining",
+        ),
     ),
     "solve": (
         *("source", "vocab", "diagnostics", "styles", "plan", "layouts", "checks", "estimate.result"),

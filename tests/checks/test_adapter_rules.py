@@ -49,6 +49,13 @@ def test_an_adapter_of_a_packed_layer_is_not_sharded() -> None:
         assert [one.code.code for one in found.diagnostics] == expected
 
 
+def test_a_module_without_linear_layers_inside_has_no_adapter() -> None:
+    text = PLAN[: PLAN.index("tensor_parallel")] + PLAN[PLAN.index("data {") :]
+    text = text.replace("tp = 2", "dp_replicate = 2").replace("mlp.gate_up_proj", "input_layernorm")
+    [found] = check_source(SourceFile("adapted.plan", text), base=PLANS).diagnostics
+    assert (found.code.code, found.help) == ("P770", "name the linear layers of the model")
+
+
 def test_averages_are_exported_of_a_plan_that_keeps_them() -> None:
     whole = PLAN[: PLAN.index("adapter {")] + PLAN[PLAN.index("data {") :]
     whole = whole.replace("tp = 2", "dp_replicate = 2")

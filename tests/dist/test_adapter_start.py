@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
 
 from planc.verify.compare import disagreements, worst_gradient, worst_relative
 from planc.verify.pool import RankError
@@ -27,7 +26,9 @@ from tests.parity.test_adapter_parity import WithLora, values
 RULE = '  "model.layers.*.self_attn.{q,v}_proj" -> adapted\n'
 KIND = "  kind = lora(rank = 4, alpha = 8)\n"
 STARTED = f'{KIND}  start = "peft"\n{RULE}'
+DORA = STARTED.replace("alpha = 8", "alpha = 8, dora = true")
 TP = Case("TP2·DP2", mesh=TP2_DP2, weights="pretrained", adapter=STARTED)
+TP_DORA = replace(TP, variant="DoRA", adapter=DORA)
 DEEP = replace(TP, model="llama-deep", shape="PP2·DP2", mesh=PP2_DP2, micro_batch=1)
 WHOLE = replace(TP, shape="DP2·CP2·TP2", mesh=ALL_8)
 PREFIX = "base_model.model."
@@ -59,9 +60,13 @@ def tensors_of(case: Case, *, workspace: Path) -> dict[str, Tensor]:
     tensors = {}
     for layer in graph.adapters.modules:
         outputs, inputs = base[f"{layer}.weight"].shape
-        for part, shape in (("lora_A", (4, inputs)), ("lora_B", (outputs, 4))):
+        shapes = {"lora_A": (4, inputs), "lora_B": (outputs, 4)}
+        if "dora" in case.adapter:
+            shapes["lora_magnitude_vector"] = (outputs,)
+        for part, shape in shapes.items():
             name = f"{layer}.{part}.weight"
-            tensors[f"{PREFIX}{name}"] = values(name, shape)
+            # peft keeps the name of a vector without its end.
+            tensors[f"{PREFIX}{name}".replace("vector.weight", "vector")] = values(name, shape)
     return tensors
 
 
@@ -80,7 +85,12 @@ def train(case: Case, *, workspace: Path, folder: Path) -> list[Record]:
 
 @pytest.mark.parametrize(
     "case",
-    [TP, pytest.param(DEEP, marks=pytest.mark.slow), pytest.param(WHOLE, marks=pytest.mark.slow)],
+    [
+        TP_DORA,
+        pytest.param(TP, marks=pytest.mark.slow),
+        pytest.param(DEEP, marks=pytest.mark.slow),
+        pytest.param(WHOLE, marks=pytest.mark.slow),
+    ],
     ids=lambda case: case.name,
 )
 def test_a_mesh_trains_a_directorys_adapters_as_one_process(
@@ -89,7 +99,7 @@ def test_a_mesh_trains_a_directorys_adapters_as_one_process(
     write_peft(workspace / "peft", tensors_of(case, workspace=workspace))
     graph = compile_case(case, workspace=workspace)
     assert graph.adapters is not None
-    lora = WithLora(graph.adapters.modules, rank=4, scale=2.0)
+    lora = WithLora(graph.adapters.modules, rank=4, scale=2.0, dora=graph.adapters.dora)
     reference = train_reference(case.model, workspace=workspace, prepare=lora)
     records = train(case, workspace=workspace, folder=tmp_path)
     assert disagreements(records) == ()
@@ -118,6 +128,11 @@ def with_tensor(name: str) -> Callable[[dict[str, Tensor]], None]:
     return add
 
 
+def with_lengths(tensors: dict[str, Tensor]) -> None:
+    for name in [name for name in tensors if name.endswith("lora_B.weight")]:
+        tensors[name.replace("lora_B.weight", "lora_magnitude_vector")] = torch.ones(len(tensors[name]))
+
+
 def as_it_is(tensors: dict[str, Tensor]) -> None:
     """Change nothing."""
 
@@ -126,7 +141,8 @@ WRONG: dict[str, tuple[Callable[[dict[str, Tensor]], None], dict[str, Any], str]
     "rank": (as_it_is, {"r": 8}, "rank is 8 in the directory, and 4 here"),
     "alpha": (as_it_is, {"lora_alpha": 16}, "alpha is 16 in the directory, and 8 here"),
     "rslora": (as_it_is, {"use_rslora": True}, "rslora is true in the directory, and false here"),
-    "dora": (as_it_is, {"use_dora": True}, "adapter_config.json has use_dora = true"),
+    "dora": (as_it_is, {"use_dora": True}, "has no lora_magnitude_vector of model.layers.0"),
+    "lengths of rows": (with_lengths, {"use_dora": True}, "dora is true in the directory, and false here"),
     "ranks by pattern": (as_it_is, {"rank_pattern": {"q_proj": 4}}, "has rank_pattern = "),
     "whole modules": (as_it_is, {"modules_to_save": ["lm_head"]}, "has modules_to_save = "),
     "a key of another release": (as_it_is, {"use_new_math": 1}, "has use_new_math = 1"),
@@ -138,7 +154,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Tensor]], None], dict[str, Any], str]
         {},
         "no adapter of model.layers.1.self_attn.v_proj",
     ),
-    "half a layer": (without("layers.1.self_attn.v_proj.lora_A"), {}, "has one of the two matrices of"),
+    "half a layer": (without("layers.1.self_attn.v_proj.lora_A"), {}, "has no lora_A of model.layers.1"),
     "a layer more": (
         lambda tensors: [with_tensor(f"mlp.up_proj.lora_{part}.weight")(tensors) for part in "AB"][-1],
         {},
@@ -148,7 +164,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Tensor]], None], dict[str, Any], str]
     "a magnitude": (
         with_tensor("self_attn.q_proj.lora_magnitude_vector"),
         {},
-        "which is not of an adapter of a linear layer",
+        "has lora_magnitude_vector of model.layers.0.self_attn.q_proj, and adapter_config.json not use_dora",
     ),
 }
 
@@ -180,10 +196,17 @@ def test_a_directory_that_is_not_here_is_left_to_the_run(workspace: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_what_peft_saved_trains_as_in_peft(workspace: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", [TP, TP_DORA], ids=lambda case: case.name)
+def test_what_peft_saved_trains_as_in_peft(case: Case, workspace: Path, tmp_path: Path) -> None:
     """The directory is written by peft, whose own layers train in one process."""
     peft = pytest.importorskip("peft", reason="peft is not installed")
-    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    config = peft.LoraConfig(
+        r=4,
+        lora_alpha=8,
+        target_modules=["q_proj", "v_proj"],
+        task_type="CAUSAL_LM",
+        use_dora=case is TP_DORA,
+    )
 
     def prepare(model: nn.Module) -> None:
         wrapped = peft.get_peft_model(model, config)
@@ -194,23 +217,6 @@ def test_what_peft_saved_trains_as_in_peft(workspace: Path, tmp_path: Path) -> N
         wrapped.save_pretrained(workspace / "peft")
 
     reference = train_reference("llama", workspace=workspace, prepare=prepare)
-    records = train(TP, workspace=workspace, folder=tmp_path)
+    records = train(case, workspace=workspace, folder=tmp_path)
     assert worst_relative([one.loss for one in records[0].metrics], reference.losses) < TOLERANCE
     assert worst_relative([one.grad_norm for one in records[0].metrics], reference.grad_norms) < TOLERANCE
-
-
-@pytest.mark.slow
-def test_peft_loads_what_was_trained(workspace: Path, tmp_path: Path) -> None:
-    """Trained from peft's format on dp 2 x tp 2, its logits in peft are those of the merged export."""
-    peft = pytest.importorskip("peft", reason="peft is not installed")
-    write_peft(workspace / "peft", tensors_of(TP, workspace=workspace))
-    exports = f'{STARTED}}}\ncheckpoint {{\n  export "hf" {{ merged = true }}\n  export "adapter" {{}}\n'
-    train(replace(TP, adapter=exports), workspace=workspace, folder=tmp_path)
-    base = AutoModelForCausalLM.from_pretrained(workspace / "llama")
-    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "export" / "hf")
-    tokens = torch.arange(2 * 32).view(2, 32)
-    with torch.no_grad():
-        before = base(tokens).logits
-        adapted = peft.PeftModel.from_pretrained(base, tmp_path / "export" / "adapter")(tokens).logits
-        assert (adapted - before).abs().max() > 1e-3
-        assert (adapted - merged(tokens).logits).abs().max() < 1e-5

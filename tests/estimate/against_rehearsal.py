@@ -197,6 +197,7 @@ OFFLOADED = (
 )
 _ONE: Mapping[str, Any] = {"is_whole": True, "adapter": "rank = 16, alpha = 32"}
 _DROPPING = "rank = 16, alpha = 32, dropout = 0.05"
+_DORA = "rank = 16, alpha = 32, dora = true"
 ADAPTED = (
     Variant("one device, adapters", sequence=4096, **_ONE),
     Variant("one device, adapters, all kept", sequence=4096, recomputes=False, **_ONE),
@@ -209,6 +210,14 @@ ADAPTED = (
         is_whole=True,
         adapter=_DROPPING,
     ),
+    Variant("one device, DoRA", sequence=4096, is_whole=True, adapter=_DORA),
+    Variant("one device, DoRA, all kept", sequence=4096, recomputes=False, is_whole=True, adapter=_DORA),
+    Variant("FSDP 8, TP 2, DoRA", dp_shard=8, tp=2, adapter=_DORA),
+    Variant("FSDP 8, TP 2, DoRA, dropout", dp_shard=8, tp=2, adapter=f"{_DORA}, dropout = 0.05"),
+    Variant(
+        "FSDP 8, TP 2, DoRA, dropout, selective", 1, 8, tp=2, **_SELECTIVE, adapter=f"{_DORA}, dropout = 0.05"
+    ),
+    Variant("FSDP 8, DoRA, nf4", dp_shard=8, adapter=_DORA, base="nf4"),
     Variant("one device, nf4", sequence=4096, base="nf4", **_ONE),
     Variant("one device, nf4, all kept", sequence=4096, recomputes=False, base="nf4", **_ONE),
     Variant("FSDP 8, nf4", dp_shard=8, adapter=_ONE["adapter"], base="nf4"),

@@ -69,13 +69,14 @@ def test_offloaded_inputs_take_no_memory_of_the_device(variant: Variant) -> None
 
 
 @pytest.mark.parametrize(
-    "variant", named(ADAPTED, "one device, adapters, all kept"), ids=lambda variant: variant.name
+    "variant", named(ADAPTED, "one device, DoRA, all kept"), ids=lambda variant: variant.name
 )
 def test_a_frozen_base_takes_its_weights_alone(variant: Variant) -> None:
     """Parameters, and moments of what is trained, are equal to the byte: frozen parameters have none."""
     found = compare(variant)
     trained = [one for one in layouts(found.graph, found.inventory) if not one.is_frozen]
-    assert {one.module.rpartition(".")[2] for one in trained} == {"lora_A", "lora_B"}
+    expected = {"lora_A", "lora_B", *(["lora_magnitude_vector"] if "dora" in variant.adapter else [])}
+    assert {one.module.rpartition(".")[2] for one in trained} == expected
     assert_agrees(found)
 
 

@@ -106,6 +106,7 @@ def _trained(result: Result, folder: Path) -> dict[str, Any]:
         "weights": str(plan.model.weights),
         "adapters": frozenset(adapters.modules) if adapters else frozenset(),
         "lora": (adapters.rank, adapters.alpha, adapters.dropout, adapters.rslora) if adapters else None,
+        "dora": adapters.dora if adapters else False,
         "frozen": frozenset(ops[FreezeParameters].parameters) if FreezeParameters in ops else frozenset(),
         "shards": {str(dim): size for dim, size in graph.init_mesh.sizes}.get("dp_shard", 1),
         "tokens": data.global_batch * data.sequence_length,
@@ -115,11 +116,23 @@ def _trained(result: Result, folder: Path) -> dict[str, Any]:
 
 
 def _differences(expected: Training, found: Mapping[str, Any], result: Result) -> list[str]:
-    names = ("clip", "compute", "data", "weights", "adapters", "lora", "shards", "optimizer", "epochs")
+    names = (
+        "clip",
+        "compute",
+        "data",
+        "weights",
+        "adapters",
+        "lora",
+        "dora",
+        "shards",
+        "optimizer",
+        "epochs",
+    )
     wanted = [(name, getattr(expected, name), found[name]) for name in names]
     frozen = expected.frozen or (MATRICES | NORMS if expected.adapters else frozenset())
+    parts = ("lora_A", "lora_B", "lora_magnitude_vector")[: 2 + expected.dora]
     trained = (MATRICES | NORMS) - frozen | {
-        f"{fqn}.{part}" for fqn in expected.adapters for part in ("lora_A.weight", "lora_B.weight")
+        f"{fqn}.{part}.weight" for fqn in expected.adapters for part in parts
     }
     decays = {name for name, value in found["decay"].items() if value}
     is_decayed = expected.decayed if not expected.adapters else trained
@@ -164,7 +177,7 @@ def _shown(found: Mapping[str, Any]) -> str:
         f"{found['data']}, {found['weights']}",
     ]
     if found["lora"]:
-        parts.append(f"LoRA {found['lora'][0]} on {len(found['adapters'])}")
+        parts.append(f"{'DoRA' if found['dora'] else 'LoRA'} {found['lora'][0]} on {len(found['adapters'])}")
     if found["frozen"] and not found["lora"]:
         parts.append(f"{len(found['frozen'])} frozen")
     return "; ".join(parts)

@@ -65,6 +65,7 @@ class Training:
     adapters: frozenset[str] = frozenset()
     lora: tuple[int, float, float, bool] | None = None
     """Rank, alpha, dropout, and whether the scale is by the root of the rank."""
+    dora: bool = False
     frozen: frozenset[str] = frozenset()
     shards: int = 1
     tokens: int = 0

@@ -106,6 +106,7 @@ TRL = (
             model_name_or_path: org/base
             dataset_name: data/chats.jsonl
             use_peft: true
+            use_dora: true
             lora_r: 32
             lora_alpha: 16
             learning_rate: 2.0e-4
@@ -120,6 +121,7 @@ TRL = (
             data="chat:all",
             adapters=QUERIES_VALUES,
             lora=(32, 16.0, 0.05, False),
+            dora=True,
             tokens=2 * 256,
         ),
         {**TWO, "CHAT": True},
@@ -131,12 +133,6 @@ TRL = (
             "bnb_4bit_quant_type: fp4\n"
         },
         frozenset({"bnb_4bit_quant_type"}),
-        {**CHATS, "STEPS": 5},
-    ),
-    Case(
-        "TRL, DoRA",
-        {"dora.yaml": "model_name_or_path: a/b\ndataset_name: c.jsonl\nuse_peft: true\nuse_dora: true\n"},
-        frozenset({"use_dora"}),
         {**CHATS, "STEPS": 5},
     ),
 )

@@ -153,7 +153,7 @@ def written(tmp_path: Path, text: str, *options: str, suffix: str = ".json") -> 
 
 LORA = "base_model: org/base\nsequence_len: 256\nmicro_batch_size: 1\nmax_steps: 5\nlearning_rate: 2.0e-4\n"
 LORA += "adapter: lora\nlora_r: 8\nlora_alpha: 24\nlora_target_modules: [q_proj, down_proj]\n"
-DORA = LORA + "peft_use_dora: true\n"
+PLUS = LORA + "loraplus_lr_ratio: 16\n"
 
 
 def test_an_adapter_recipe_trains_adapters(tmp_path: Path, capsys: Streams) -> None:
@@ -173,6 +173,12 @@ def test_first_adapters_are_those_of_the_files_directory(tmp_path: Path) -> None
     code, plan = written(tmp_path, f"{LORA}lora_model_dir: out/first\n", suffix=".yaml")
     assert code == 0
     assert '  start = "out/first"\n' in plan.read_text()
+
+
+def test_trained_lengths_of_rows_are_those_of_the_file(tmp_path: Path) -> None:
+    code, plan = written(tmp_path, f"{LORA}peft_use_dora: true\n", suffix=".yaml")
+    assert code == 0
+    assert "lora(rank = 8, alpha = 24, dora = true)" in plan.read_text()
 
 
 def test_a_base_in_4_bits_is_one_in_the_plan(tmp_path: Path, capsys: Streams) -> None:
@@ -196,11 +202,11 @@ def test_a_base_in_4_bits_is_one_in_the_plan(tmp_path: Path, capsys: Streams) ->
 
 
 def test_adapters_of_another_kind_stop_the_import(tmp_path: Path, capsys: Streams) -> None:
-    code, plan = written(tmp_path, DORA, suffix=".yaml")
+    code, plan = written(tmp_path, PLUS, suffix=".yaml")
     err = capsys.readouterr().err
     assert code == 1 and not plan.exists()
-    assert f"error: {tmp_path / 'config.yaml'}:10: no plan trains what `peft_use_dora` asks for" in err
-    assert "help: pass --accept peft_use_dora to train without it" in err
+    assert f"error: {tmp_path / 'config.yaml'}:10: no plan trains what `loraplus_lr_ratio` asks for" in err
+    assert "help: pass --accept loraplus_lr_ratio to train without it" in err
 
 
 def test_label_smoothing_is_trained_with(tmp_path: Path) -> None:
@@ -210,13 +216,13 @@ def test_label_smoothing_is_trained_with(tmp_path: Path) -> None:
 
 
 def test_what_is_accepted_is_trained_without_and_noted(tmp_path: Path, capsys: Streams) -> None:
-    code, plan = written(tmp_path, DORA, "--accept", "peft_use_dora", suffix=".yaml")
+    code, plan = written(tmp_path, PLUS, "--accept", "loraplus_lr_ratio", suffix=".yaml")
     assert code == 0 and plan.exists()
     assert "TRAINED OTHERWISE\n" in capsys.readouterr().out
 
 
 def test_an_acceptance_that_accepts_nothing_is_an_error(tmp_path: Path, capsys: Streams) -> None:
-    code, plan = written(tmp_path, DORA, "--accept", "peft_use_dora", "--accept", "lora", suffix=".yaml")
+    code, plan = written(tmp_path, PLUS, "--accept", "loraplus_lr_ratio", "--accept", "lora", suffix=".yaml")
     assert code == 2 and not plan.exists()
     assert "--accept lora: no key of this name stops the import" in capsys.readouterr().err
 

@@ -111,6 +111,7 @@ _ADAPTED = '  "model.layers.*.{self_attn,mlp}.*_proj" -> adapted\n}'
 TRAINED: Mapping[str, str] = {
     "freeze": 'freeze {\n  ["model.embed_tokens", "model.layers.0", "**.*norm*"] -> frozen\n}',
     "LoRA": f"adapter {{\n  kind = lora(rank = 4, alpha = 8)\n{_ADAPTED}",
+    "DoRA": f"adapter {{\n  kind = lora(rank = 4, alpha = 8, dora = true)\n{_ADAPTED}",
     "QLoRA": f"adapter {{\n  kind = lora(rank = 4, alpha = 6, rslora = true)\n  base = nf4\n{_ADAPTED}",
     "averages": "train {\n  ema_decay = 0.8\n}",
 }

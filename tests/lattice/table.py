@@ -53,8 +53,8 @@ many, and half more), and whether the embedding is the head's weight too. One pa
 shapes than whole layers: none, the ends alone, attention, MLPs, norms, all layers but one.
 
 Another part trains less than all: the embedding, a layer and the norms are frozen, or adapters have a frozen
-base in the model's dtype (LoRA) or in NF4 (QLoRA); or it keeps moving averages. What is frozen is compared
-bit for bit.
+base in the model's dtype (LoRA, DoRA) or in NF4 (QLoRA); or it keeps moving averages. What is frozen is
+compared bit for bit.
 """
 _COLUMNS = ("mesh", "cells", "of", "loss", "grad norm", "gradient", "update", "")
 

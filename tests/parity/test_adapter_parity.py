@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from planc.graph.op import Op
@@ -25,6 +26,7 @@ from planc.runtime.interpreter import Position
 from planc.runtime.torch.dispatch import State
 from planc.runtime.torch.parallel.blocks import Slices
 from planc.runtime.torch.parallel.packing import packed_parameters
+from planc.runtime.torch.run import Run
 from planc.runtime.torch.weights.weights import copy_block
 from planc.verify.compare import disagreements, worst_gradient, worst_relative
 from tests.dist.pool import run_ranks
@@ -53,10 +55,41 @@ UPPER = '  kind = lora(rank = 4, alpha = 8)\n  "model.layers.1.mlp.down_proj" ->
 EVERY = '  kind = lora(rank = 2, alpha = 3)\n  "model.layers.*.mlp.*_proj" -> adapted\n'
 COMPILED = f'{QV}}}\ncompile {{\n  backend = aot_eager\n  "model.layers.*" -> region\n'
 EXPORTED = f'{QV}}}\ncheckpoint {{\n  export "hf" {{ merged = true }}\n  export "adapter" {{}}\n'
-SCALES = {COMPILED: 8 / 4, EVERY: 3 / 2, QV: 8 / 4, ALL: 5 / 3**0.5, UPPER: 8 / 4}
+DORA = ALL.replace("rslora", "dora")
+WIDE = '  kind = lora(rank = 4, alpha = 6, dora = true)\n  "**.{self_attn,mlp}.{*_proj,c_*}" -> adapted\n'
+DORA_OF_ATTENTION = (
+    ALL.replace("rslora", "dora").replace("{self_attn,mlp}", "self_attn").partition("  over")[0]
+)
+COMPILED_DORA, EXPORTED_DORA = (text.replace(QV, DORA) for text in (COMPILED, EXPORTED))
+SCALES = {
+    **dict.fromkeys((DORA, DORA_OF_ATTENTION, COMPILED_DORA), 5 / 3),
+    WIDE: 6 / 4,
+    COMPILED: 8 / 4,
+    EVERY: 3 / 2,
+    QV: 8 / 4,
+    ALL: 5 / 3**0.5,
+    UPPER: 8 / 4,
+}
 
-QUICK = (Case("DP2", "whole replicas", {"dp_replicate": 2}, micro_batch=1, adapter=QV, replicas="whole"),)
+QUICK = (Case("TP2", "lengths of rows", {"tp": 2}, adapter=DORA),)
 SLOW = (
+    Case("DP2", "whole replicas", {"dp_replicate": 2}, micro_batch=1, adapter=QV, replicas="whole"),
+    Case("DP2·CP2·TP2", "DoRA", ALL_8, adapter=DORA),
+    Case("DP2", "DoRA, recompute", {"dp_shard": 2}, recomputes=True, micro_batch=2, adapter=DORA),
+    Case("TP2·DP2", "DoRA, selective", TP2_DP2, recomputes=True, recomputation="selective", adapter=DORA),
+    Case("TP2·DP2", "DoRA, compiled", TP2_DP2, adapter=COMPILED_DORA),
+    Case("TP2·DP2", "DoRA, no SP", TP2_DP2, tensor_parallel="auto", recomputes=True, adapter=DORA),
+    Case("TP2·DP2", "DoRA, experts", TP2_DP2, "qwen3-moe", tensor_parallel="auto", adapter=DORA_OF_ATTENTION),
+    Case(
+        "PP2·DP2",
+        "DoRA, zero bubble",
+        PP2_DP2,
+        "llama-deep",
+        micro_batch=1,
+        schedule="zero_bubble",
+        adapter=DORA,
+    ),
+    Case("TP2·DP2", "DoRA, whole replicas", TP2_REPLICATE2, replicas="whole", recomputes=True, adapter=DORA),
     Case("DP2·CP2·TP2", "all projections", ALL_8, adapter=ALL),
     Case("1", "", adapter=QV),
     Case("1", "biases", model="starcoder", adapter=QV),
@@ -103,87 +136,125 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def values(name: str, shape: tuple[int, ...]) -> Tensor:
     """Whole values for a parameter, by its name."""
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 0.05
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 0.05
+    return drawn + 0.3 if len(shape) == 1 else drawn
 
 
 class Low(nn.Module):
-    """A matrix, as peft names it."""
+    """A matrix or a vector, as peft names it."""
 
-    def __init__(self, name: str, shape: tuple[int, ...]) -> None:
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().__init__()
-        self.weight = nn.Parameter(values(f"{name}.weight", shape))
+        self.weight = nn.Parameter(values(f"{name}.weight", shape).to(dtype))
 
 
 @dataclass(frozen=True)
 class WithLora:
-    """Make layers of a model compute `W x + b + scale * B A x`, and train A and B alone."""
+    """Make layers of a model compute `W x + b + scale * B A x`, and train A and B alone.
+
+    With DoRA the rows of `W + scale * B A` have trained lengths, and their own are constants.
+    """
 
     names: tuple[str, ...]
     rank: int
     scale: float
+    dora: bool = False
 
     def __call__(self, model: nn.Module) -> None:
         model.requires_grad_(False)
         for name in self.names:
             layer: Any = model.get_submodule(name)
-            outputs, inputs = layer.weight.shape
-            layer.lora_A = Low(f"{name}.lora_A", (self.rank, inputs))
-            layer.lora_B = Low(f"{name}.lora_B", (outputs, self.rank))
+            (outputs, inputs), dtype = layer.weight.shape, layer.weight.dtype
+            layer.lora_A = Low(f"{name}.lora_A", (self.rank, inputs), dtype)
+            layer.lora_B = Low(f"{name}.lora_B", (outputs, self.rank), dtype)
+            if self.dora:
+                layer.lora_magnitude_vector = Low(f"{name}.lora_magnitude_vector", (outputs,), dtype)
             layer.forward = self._forward(layer)
 
     def _forward(self, layer: Any) -> Any:
+        def with_lengths(x: Tensor) -> Tensor:
+            whole = layer.weight + self.scale * layer.lora_B.weight @ layer.lora_A.weight
+            lengths = whole.detach().square().sum(1).sqrt()
+            y = x @ (layer.lora_magnitude_vector.weight[:, None] * whole / lengths[:, None]).T
+            return y if layer.bias is None else y + layer.bias
+
         def forward(x: Tensor) -> Tensor:
             y = x @ layer.weight.T + (x @ layer.lora_A.weight.T @ layer.lora_B.weight.T) * self.scale
             return y if layer.bias is None else y + layer.bias
 
-        return forward
+        return with_lengths if self.dora else forward
 
 
 def fill_adapters(state: State, op: Op, position: Position) -> None:
-    """Before the optimizer is built, give every adapter the values that the reference has."""
+    """Before the optimizer is built, give every adapter the values that the reference has.
+
+    Lengths of rows begin as those of the weights in the model's files.
+    """
     if not isinstance(op, BuildOptimizer):
         return
     model = state[nn.Module]
     packings = packed_parameters(model)
     for name, parameter in model.named_parameters():
+        if name.endswith(".lora_magnitude_vector.weight"):
+            require_lengths(state[Run], name, parameter)
         if ".lora_" in name:
             fill = partial(_fill, values(name, tuple(parameter.shape)))
             copy_block(parameter, fill, packing=packings.get(parameter))
+
+
+def require_lengths(run: Run, name: str, parameter: nn.Parameter) -> None:
+    """Compare first lengths of rows with a weight that is not quantized."""
+    if run.graph.quantized is None:
+        whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+        stored = load_file(run.paths.base / run.model_op.path / "model.safetensors")
+        weight = stored[f"{name.removesuffix('.lora_magnitude_vector.weight')}.weight"]
+        expected = weight.double().square().sum(1).sqrt().to(whole.dtype)
+        assert torch.allclose(whole.detach(), expected, rtol=1e-6, atol=0), f"first {name}"
 
 
 def _fill(whole: Tensor, out: Tensor, block: Slices) -> None:
     out.copy_(whole[block])
 
 
-def assert_trains_as_one_process(case: Case, *, workspace: Path) -> None:
+def assert_trains_as_one_process(
+    case: Case, *, workspace: Path, dtype: torch.dtype = torch.float32, tolerance: float = TOLERANCE
+) -> None:
     graph = compile_case(replace(case, weights="pretrained"), workspace=workspace)
     adapters = graph.adapters
     assert adapters is not None
     assert adapters.modules
-    lora = WithLora(adapters.modules, adapters.rank, SCALES[case.adapter])
-    reference = train_reference(case.model, workspace=workspace, prepare=lora)
+    lora = WithLora(adapters.modules, adapters.rank, SCALES[case.adapter], adapters.dora)
+    reference = train_reference(case.model, workspace=workspace, dtype=dtype, prepare=lora)
     with TemporaryDirectory(prefix="planc-adapters-") as folder:
         task = Task(graph, workspace, Path(folder), fill_adapters)
         records: list[Record] = run_ranks(train_rank, case.world_size, task, init=False)
     first = records[0]
     assert disagreements(records) == ()
-    assert set(reference.gradients) == {
-        f"{name}.{low}.weight" for name in adapters.modules for low in ("lora_A", "lora_B")
-    }
+    lows = ("lora_A", "lora_B", "lora_magnitude_vector")[: 2 + adapters.dora]
+    assert set(reference.gradients) == {f"{name}.{low}.weight" for name in adapters.modules for low in lows}
     assert all(gradient.abs().min() > 0 for gradient in reference.gradients.values())
     worst, error = worst_gradient(first.gradients, reference.gradients)
-    assert error < TOLERANCE, f"gradient of {worst}"
-    assert worst_relative([step.loss for step in first.metrics], reference.losses) < TOLERANCE
-    assert worst_relative([step.grad_norm for step in first.metrics], reference.grad_norms) < TOLERANCE
+    assert error < tolerance, f"gradient of {worst}"
+    assert worst_relative([step.loss for step in first.metrics], reference.losses) < tolerance
+    assert worst_relative([step.grad_norm for step in first.metrics], reference.grad_norms) < tolerance
     kept = [name for name in reference.initial if name not in reference.gradients]
     assert all(torch.equal(first.final[name], reference.initial[name]) for name in kept)
     worst, error = worst_gradient(first.final, reference.final)
-    assert error < 100 * TOLERANCE, f"final {worst}"
+    assert error < 100 * tolerance, f"final {worst}"
 
 
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
 def test_a_mesh_trains_adapters_as_one_process(case: Case, workspace: Path) -> None:
     assert_trains_as_one_process(case, workspace=workspace)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [{}, {"tp": 2}, {"dp_shard": 2}, TP2_DP2], ids=str)
+def test_lengths_of_rows_are_exact_in_float64(mesh: dict[str, int], workspace: Path) -> None:
+    """With biases, which keep their size, and norms in float64."""
+    settings, rules = ("model.dtype=float64",), "auto" if "tp" in mesh else "sequence"
+    case = Case("DoRA", mesh=mesh, model="starcoder", tensor_parallel=rules, settings=settings, adapter=WIDE)
+    assert_trains_as_one_process(case, workspace=workspace, dtype=torch.float64, tolerance=1e-10)
 
 
 @pytest.mark.slow
@@ -207,8 +278,11 @@ def test_adapters_drop_the_same_elements_on_every_mesh(workspace: Path) -> None:
     assert worst_relative(undropped, whole) > 10 * TOLERANCE
 
 
-def test_exports_compute_what_was_trained(workspace: Path) -> None:
-    case = Case("TP2·DP2", "exports", TP2_DP2, weights="pretrained", adapter=EXPORTED)
+@pytest.mark.parametrize(
+    "adapter", [EXPORTED_DORA, pytest.param(EXPORTED, marks=pytest.mark.slow)], ids=["dora", "lora"]
+)
+def test_exports_compute_what_was_trained(adapter: str, workspace: Path) -> None:
+    case = Case("TP2·DP2", "exports", TP2_DP2, weights="pretrained", adapter=adapter)
     write_weights(workspace / case.model)
     graph = compile_case(case, workspace=workspace)
     base = AutoModelForCausalLM.from_pretrained(workspace / case.model)
@@ -219,7 +293,11 @@ def test_exports_compute_what_was_trained(workspace: Path) -> None:
         merged = AutoModelForCausalLM.from_pretrained(folder / "export" / "hf")
         weights = load_file(folder / "export" / "adapter" / "adapter_model.safetensors")
         config = json.loads((folder / "export" / "adapter" / "adapter_config.json").read_text())
-    trained = {f"base_model.model.{name}": one for name, one in records[0].final.items() if ".lora_" in name}
+    trained = {
+        f"base_model.model.{name.replace('vector.weight', 'vector')}": one
+        for name, one in records[0].final.items()
+        if ".lora_" in name
+    }
     assert weights.keys() == trained.keys()
     assert all(torch.equal(weights[name], one) for name, one in trained.items())
     tokens = torch.arange(2 * 32).view(2, 32)
@@ -227,7 +305,11 @@ def test_exports_compute_what_was_trained(workspace: Path) -> None:
         before = base(tokens).logits
         for module in config["target_modules"]:
             down, up = (weights[f"base_model.model.{module}.lora_{part}.weight"] for part in "AB")
-            base.get_submodule(module).weight += config["lora_alpha"] / config["r"] * up @ down
+            weight: Any = base.get_submodule(module).weight
+            weight += config["lora_alpha"] / config["r"] * up @ down
+            if config["use_dora"]:
+                lengths = weights[f"base_model.model.{module}.lora_magnitude_vector"]
+                weight *= (lengths / weight.square().sum(1).sqrt())[:, None]
         adapted, exported = base(tokens).logits, merged(tokens).logits
     assert (adapted - before).abs().max() > 1e-3
     assert (adapted - exported).abs().max() < 1e-5

@@ -35,6 +35,7 @@ ALL = (
     '  "model.layers.*.{self_attn,mlp}.*_proj" -> adapted\n'
     '  override "model.layers.0.mlp.up_proj" -> none\n'
 )
+DORA = ALL.replace("alpha = 6", "alpha = 6, dora = true")
 EXPORTED = f'{ALL}}}\ncheckpoint {{\n  export "hf" {{ merged = true }}\n  export "adapter" {{}}\n'
 COMPILED = f'{ALL}}}\ncompile {{\n  backend = aot_eager\n  "model.layers.*" -> region\n'
 QUICK = (Case("TP2·DP2", "", TP2_DP2, MODEL, adapter=EXPORTED),)
@@ -45,6 +46,7 @@ SLOW = (
     Case("DP2", "whole replicas", {"dp_replicate": 2}, MODEL, replicas="whole", adapter=ALL),
     Case("TP2", "no SP", {"tp": 2}, MODEL, tensor_parallel="auto", adapter=ALL),
     Case("TP2·DP2", "compiled", TP2_DP2, MODEL, adapter=COMPILED),
+    Case("TP2·DP2", "DoRA", TP2_DP2, MODEL, recomputes=True, adapter=DORA),
     Case("CP2·DP2", "", CP2_DP2, MODEL, adapter=ALL),
     Case("PP2·DP2", "", PP2_DP2, MODEL, micro_batch=1, adapter=EXPORTED),
     Case("PP2·DP2", "zero bubble", PP2_DP2, MODEL, micro_batch=1, schedule="zero_bubble", adapter=ALL),
@@ -98,7 +100,7 @@ def assert_trains_as_one_process(case: Case, *, workspace: Path) -> None:
     graph = compile_case(replace(case, weights="pretrained"), workspace=workspace)
     adapters = graph.adapters
     assert adapters is not None
-    lora = WithLora(adapters.modules, adapters.rank, 2.0)
+    lora = WithLora(adapters.modules, adapters.rank, 2.0, adapters.dora)
     reference = train_reference(case.model, workspace=workspace, prepare=WithQlora(lora))
     plain = train_reference(case.model, workspace=workspace, prepare=lora)
     assert worst_relative(plain.losses, reference.losses) > 10 * TOLERANCE

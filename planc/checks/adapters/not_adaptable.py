@@ -22,12 +22,12 @@ def check(subject: Subject) -> Findings:
         seen.add(span)
         inside = [name for name in inventory.names() if name.startswith(f"{fqn}.")]
         layers = [name for name in inside if is_adaptable(inventory, name)]
-        names = quoted(as_patterns(families(inventory, layers)))
+        names = f" inside: {quoted(as_patterns(families(inventory, layers)))}" if layers else " of the model"
         yield CODE.at(
             span,
             f"`{family(inventory, fqn)}` is {_reason(inventory, module)}",
             notes=("an adapter adds to the output of one linear layer",),
-            help=f"name the linear layers inside: {names}" if layers else "name linear layers of the model",
+            help=f"name the linear layers{names}",
         )
 
 

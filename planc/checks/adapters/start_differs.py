@@ -28,6 +28,7 @@ def check(subject: Subject) -> Findings:
         rank=spec.kind.rank,
         alpha=spec.kind.alpha,
         rslora=spec.kind.rslora,
+        dora=spec.kind.dora,
         layers={fqn: _sizes(subject, fqn) for fqn in subject.bound.adapted},
     )
     for key, text in problems:
@@ -40,6 +41,7 @@ _HELP = {
     "rank": "write `rank = {0.rank}`",
     "alpha": "write `alpha = {0.alpha:g}`",
     "rslora": "change `rslora`",
+    "dora": "change `dora`",
     "layers": "adapt the layers that the directory has, or train without `start`",
 }
 

@@ -165,9 +165,9 @@ def _inventory(
     if inventory.config_digest != side.model.config_digest:
         return None
     op = side.graph.adapters
-    return (
-        with_adapters(inventory, frozenset(op.modules), rank=op.rank, dropout=op.dropout) if op else inventory
-    )
+    if op is None:
+        return inventory
+    return with_adapters(inventory, frozenset(op.modules), rank=op.rank, dropout=op.dropout, dora=op.dora)
 
 
 def committed(path: str) -> str:

@@ -10,7 +10,7 @@ from planc.extend.reference import Extension
 from planc.graph.consequence import DERIVED, identity, layout, numerics, output, start
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
-from planc.vocab import DOWN, UP, DropoutDim, DType, MeshDim, Placement
+from planc.vocab import DOWN, MAGNITUDE, UP, DropoutDim, DType, MeshDim, Placement
 
 
 @record(kw_only=True)
@@ -85,6 +85,7 @@ class AttachAdapters(Op):
     alpha: Annotated[float, numerics("adapter.kind.alpha", "adapter alpha")]
     rslora: Annotated[bool, numerics("adapter.kind.rslora", "adapter rslora")]
     dropout: Annotated[float, numerics("adapter.kind.dropout", "adapter dropout")]
+    dora: Annotated[bool, identity("adapter.kind.dora", "adapter dora")] = False
 
     @property
     def scale(self) -> float:
@@ -94,7 +95,8 @@ class AttachAdapters(Op):
     @property
     def parameters(self) -> tuple[str, ...]:
         """The names of all adapters' weights."""
-        return tuple(f"{fqn}.{part}.weight" for fqn in self.modules for part in (DOWN, UP))
+        parts = (DOWN, UP, MAGNITUDE) if self.dora else (DOWN, UP)
+        return tuple(f"{fqn}.{part}.weight" for fqn in self.modules for part in parts)
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))

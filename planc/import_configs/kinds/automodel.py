@@ -218,7 +218,7 @@ _ROWS = (
     Row("peft.dropout", facts.LORA_DROPOUT),
     Row("peft.target_modules", facts.LORA_TARGETS),
     Row("peft.match_all_linear", facts.LORA_TARGETS, read=part_readers.every_linear),
-    Row("peft.use_dora", change=why.DORA, harmless=(False,)),
+    Row("peft.use_dora", facts.DORA),
     Row("peft.dropout_position", change="dropout in a plan is of an adapter's input", harmless=("pre",)),
     Row(
         "peft.lora_A_init", reason="A starts as torch's linear layers do, B with zeros", harmless=("uniform",)

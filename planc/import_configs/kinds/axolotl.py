@@ -112,7 +112,7 @@ _ADAPTERS = (
     Row("lora_target_linear", facts.LORA_TARGETS, read=part_readers.every_linear),
     Row("lora_modules_to_save", facts.TRAINED),
     Row("peft_use_rslora", facts.RSLORA),
-    Row("peft_use_dora", change=why.DORA, harmless=(False,)),
+    Row("peft_use_dora", facts.DORA),
     Row("lora_model_dir", facts.LORA_START),
     Row("lora_on_cpu", reason=why.OF_ADAPTERS),
     Row("lora_fan_in_fan_out", reason=why.OF_ADAPTERS, harmless=(False,)),

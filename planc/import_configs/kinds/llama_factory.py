@@ -120,7 +120,7 @@ _OWN = (
     Row("lora_dropout", facts.LORA_DROPOUT),
     Row("lora_target", facts.LORA_TARGETS),
     Row("use_rslora", facts.RSLORA),
-    Row("use_dora", change=why.DORA, harmless=(False,)),
+    Row("use_dora", facts.DORA),
     Row("additional_target", facts.TRAINED),
     *(Row(key, change=why.ADAPTERS, harmless=(False,)) for key in _OWN_ADAPTERS),
     Row("quantization_bit", facts.FOUR_BITS, read=part_readers.four_bits),

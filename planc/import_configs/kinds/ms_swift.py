@@ -79,7 +79,7 @@ _OWN = (
     Row("target_modules", facts.LORA_TARGETS),
     Row("modules_to_save", facts.TRAINED),
     Row("use_rslora", facts.RSLORA),
-    Row("use_dora", change=why.DORA, harmless=(False,)),
+    Row("use_dora", facts.DORA),
     *(Row(key, change=why.ADAPTERS, harmless=(False, "true")) for key in _OWN_ADAPTERS),
     Row("quant_bits", facts.FOUR_BITS, read=part_readers.four_bits),
     Row("quant_method", change=why.QUANTIZED, harmless=("bnb",)),

@@ -29,7 +29,7 @@ _ADAPTERS = (
     Row("lora_target_modules", facts.LORA_TARGETS),
     Row("lora_modules_to_save", facts.TRAINED),
     Row("use_rslora", facts.RSLORA),
-    Row("use_dora", change=why.DORA, harmless=(False,)),
+    Row("use_dora", facts.DORA),
     Row("lora_task_type", reason=why.OF_ADAPTERS, harmless=("CAUSAL_LM",)),
     Row("lora_*", change=why.ADAPTERS),
     Row("load_in_4bit", facts.FOUR_BITS),

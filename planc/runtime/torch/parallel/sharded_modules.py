@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,13 @@ def compute_locally(
 def computes_locally(module: nn.Module) -> bool:
     """Whether a module's own code sees its local parameters."""
     return _SHARE in vars(module)
+
+
+def local_parameter(module: nn.Module, name: str) -> Tensor | None:
+    """A parameter as the module's own code sees it."""
+    with _computing(module) if computes_locally(module) else nullcontext():
+        parameter: Tensor | None = getattr(module, name)
+    return parameter
 
 
 def leave_untraced(module: nn.Module) -> None:

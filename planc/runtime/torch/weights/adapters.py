@@ -1,4 +1,8 @@
-"""Adapters: two small linear layers inside of a linear layer, whose output is added to its own."""
+"""Adapters: two small linear layers inside of a linear layer, whose output is added to its own.
+
+With DoRA, the length of each row of the weight is trained as well: the layer computes with
+`m / |W + s B A| * (W + s B A)`, where the lengths `|...|` of rows are constants to autograd, as in peft.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
 
 from planc.graph.ops import AttachAdapters, InitAdapters, LoadAdapters
-from planc.hub.peft_adapter import PREFIX, WEIGHTS, UnreadableAdapterError, differences, read_adapter
+from planc.hub.peft_adapter import WEIGHTS, UnreadableAdapterError, differences, key_of, read_adapter
 from planc.modeling.draws import Uniform, fill
 from planc.modeling.initialization import derived_seed
 from planc.runtime.errors import RunError
 from planc.runtime.torch.agreement.agree import agreed
+from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.packing import packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
+from planc.runtime.torch.parallel.sharded_modules import local_parameter
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import Weights
 from planc.runtime.torch.weights.files import file_views
+from planc.runtime.torch.weights.nf4 import computed_weight
 from planc.runtime.torch.weights.weights import copy_block
-from planc.vocab import DOWN, DROP, UP
+from planc.vocab import DOWN, DROP, MAGNITUDE, UP
 
 
 def attach_adapters(run: Run, op: AttachAdapters, model: nn.Module) -> None:
@@ -42,7 +51,22 @@ def attach(model: nn.Module, op: AttachAdapters) -> None:
             layer.add_module(DROP, nn.Dropout(op.dropout))
         layer.add_module(DOWN, nn.Linear(num_inputs, op.rank, **like))
         layer.add_module(UP, nn.Linear(op.rank, num_outputs, **like))
+        if op.dora:
+            layer.add_module(MAGNITUDE, Magnitude(num_outputs, device="meta", dtype=layer.weight.dtype))
         layer.register_forward_hook(partial(_add, scale=op.scale))
+
+
+class Magnitude(nn.Module):
+    """The trained lengths of the rows of an adapted layer's weight."""
+
+    def __init__(self, num_rows: int, *, device: str | None = None, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_rows, device=device, dtype=dtype))
+
+    def forward(self, squares: Tensor) -> Tensor:
+        """The factor of each row whose squared length is given; the length is in the weight's dtype."""
+        share: Tensor = self.weight / squares.sqrt().to(self.weight.dtype)
+        return share
 
 
 def _add(layer: Any, inputs: tuple[Tensor, ...], output: Tensor, *, scale: float) -> Tensor:
@@ -51,18 +75,62 @@ def _add(layer: Any, inputs: tuple[Tensor, ...], output: Tensor, *, scale: float
     Over tp it sees what the layer's own code sees and gives, before anything is reduced: its hook precedes
     those of the layer's edges.
     """
-    drop, down, up = (layer._modules.get(name) for name in (DROP, DOWN, UP))
+    drop, down, up, magnitude = (layer._modules.get(name) for name in (DROP, DOWN, UP, MAGNITUDE))
     value = inputs[0] if drop is None else drop(inputs[0])
-    change: Tensor = up(down(value) * scale)
-    return output + change
+    change = up(down(value) * scale)
+    if magnitude is None:
+        added: Tensor = output + change
+        return added
+    share: Tensor = magnitude(_squares(layer, scale=scale))
+    if drop is None or not layer.training:
+        return _scaled(layer, output + change, share)
+    # What a change of lengths adds is dropped too, as in peft.
+    dropped: Tensor = layer.forward(value)
+    return output - dropped + _scaled(layer, dropped + change, share)
 
 
-def merged(weight: Tensor, *, down: Tensor, up: Tensor, scale: float) -> Tensor:
-    """A layer's weight, or rows of it, with what its adapter adds: in float32 at least."""
+def _scaled(layer: nn.Module, output: Tensor, share: Tensor) -> Tensor:
+    """The output of a layer whose weight's rows are multiplied by `share`, and whose bias is as it is."""
+    bias = local_parameter(layer, "bias")
+    scaled: Tensor = share * output
+    return scaled if bias is None else scaled + (1 - share) * bias
+
+
+@torch.no_grad()
+def _squares(layer: Any, *, scale: float) -> Tensor:
+    """The squared lengths of the rows of `W + scale * B A`, of the columns that this rank has of them.
+
+    In float32 at least, and without a second matrix as large as W: from W Aᵀ and A Aᵀ.
+    """
+    down, up = (local_parameter(layer._modules[part], "weight") for part in (DOWN, UP))
+    stored = local_parameter(layer, "weight")
+    assert stored is not None and down is not None and up is not None, "linear layers have weights"
+    weight = computed_weight(layer, stored, dtype=down.dtype)
     wide = torch.promote_types(weight.dtype, torch.float32)
-    return weight.to(wide) + scale * up.to(wide) @ down.to(wide)
+    crossed = _product(weight, down.T).to(wide)
+    down, up = down.to(wide), up.to(wide)
+    of_change = ((2 * scale * crossed + scale**2 * _product(up, _product(down, down.T))) * up).sum(1)
+    squares: Tensor = torch.linalg.vector_norm(weight, dim=1, dtype=wide).square() + of_change
+    return squares
 
 
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """Multiply, and not as linear layers do, of whose products selective recomputation keeps every second."""
+    return torch.bmm(left.unsqueeze(0), right.unsqueeze(0)).squeeze(0)
+
+
+def merged(
+    weight: Tensor, *, down: Tensor, up: Tensor, magnitude: Tensor | None = None, scale: float
+) -> Tensor:
+    """A layer's weight, or whole rows of it, as it is with its adapter: in float32 at least."""
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    changed = weight.to(wide) + scale * up.to(wide) @ down.to(wide)
+    if magnitude is not None:
+        changed *= (magnitude.to(wide) / torch.linalg.vector_norm(changed, dim=1)).unsqueeze(1)
+    return changed
+
+
+@agreed
 def init_adapters(run: Run, op: InitAdapters, weights: Weights, pipeline: Pipeline | None) -> Weights:
     """Fill the adapters' weights, so no output changes."""
     fill_adapters(weights.model, held(pipeline, op.modules), seed=op.seed)
@@ -83,9 +151,10 @@ def load_adapters(run: Run, op: LoadAdapters, weights: Weights, pipeline: Pipeli
     packings = packed_parameters(weights.model)
     for fqn in held(pipeline, op.modules):
         layer: Any = weights.model.get_submodule(fqn)
-        for part in (DOWN, UP):
+        for part in (DOWN, UP, *([MAGNITUDE] if MAGNITUDE in layer._modules else [])):
             weight = getattr(layer, part).weight
-            copy_block(weight, views[f"{PREFIX}{fqn}.{part}.weight"].fill, packing=packings.get(weight))
+            view = views[key_of(f"{fqn}.{part}.weight")]
+            copy_block(weight, view.fill, packing=packings.get(weight))
     run.observer.noted(f"adapters begin with those in {folder}")
     return weights
 
@@ -103,7 +172,9 @@ def _refuse_others(run: Run, folder: Path, model: nn.Module, held: Collection[st
         raise RunError(
             f"{folder}: {error}", help="name a directory of LoRA adapters, as peft saves them"
         ) from error
-    problems = differences(adapter, rank=op.rank, alpha=op.alpha, rslora=op.rslora, layers=sizes)
+    problems = differences(
+        adapter, rank=op.rank, alpha=op.alpha, rslora=op.rslora, dora=op.dora, layers=sizes
+    )
     if texts := [text for _, text in problems]:
         raise RunError(
             f"the adapters in {folder} are not those of the plan: {'; '.join(texts)}",
@@ -112,7 +183,10 @@ def _refuse_others(run: Run, folder: Path, model: nn.Module, held: Collection[st
 
 
 def fill_adapters(model: nn.Module, modules: Iterable[str], *, seed: int) -> None:
-    """Draw the first weights as `nn.Linear` does, each element by its place, and zero the second."""
+    """Draw the first weights as `nn.Linear` does, each element by its place, and zero the second.
+
+    The lengths of a weight's rows are trained from what they are. RunError if one is zero.
+    """
     packings = packed_parameters(model)
     for fqn in modules:
         layer: Any = model.get_submodule(fqn)
@@ -123,3 +197,24 @@ def fill_adapters(model: nn.Module, modules: Iterable[str], *, seed: int) -> Non
         copy_block(down, draw, packing=packings.get(down))
         with torch.no_grad():
             up.zero_()
+            if MAGNITUDE in layer._modules:
+                _fill_lengths(fqn, layer)
+
+
+def _fill_lengths(fqn: str, layer: Any) -> None:
+    """Measure this rank's rows in float64: the length of a row whose columns ranks share differs by mesh
+    only where two dtypes' roundings meet."""
+    weight, lengths = layer.weight, local_of(getattr(layer, MAGNITUDE).weight)
+    own = computed_weight(layer, local_of(weight), dtype=lengths.dtype)
+    squares = torch.linalg.vector_norm(own, dim=1, dtype=torch.float64).square()
+    for mesh_dim, placement in enumerate(weight.placements if isinstance(weight, DTensor) else ()):
+        if placement == Shard(1):
+            squares = squares.to(weight.device_mesh.device_type)
+            dist.all_reduce(squares, group=weight.device_mesh.get_group(mesh_dim))
+    lengths.copy_(squares.sqrt())
+    if not squares.all():
+        raise RunError(
+            f"{fqn} has a row of zeros, whose length `dora` can't train",
+            help="leave the layer without an adapter, or remove `dora`",
+            is_shared=False,
+        )

@@ -41,7 +41,7 @@ from planc.runtime.torch.weights.export_files import Turn, Writer, deal, turns
 from planc.runtime.torch.weights.export_format import common_dtype, refuse_overflow
 from planc.runtime.torch.weights.nf4 import Nf4, nf4_formats
 from planc.runtime.torch.weights.views import View, leaf
-from planc.vocab import DOWN, UP
+from planc.vocab import DOWN, MAGNITUDE, UP
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +145,11 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """An adapter: `scale * up @ down` is what it adds to its layer's weight."""
+    """An adapter: `scale * up @ down` is what it adds to its layer's weight, whose rows then have lengths."""
 
     down: Exported
     up: Exported
+    magnitude: Exported | None
     scale: float
 
 
@@ -170,10 +171,10 @@ def _exported(
         exported[name] = replace(exported[name], nf4=nf4, dtype=dtypes.get(name, nf4.dtype))
     adapters = run.graph.adapters
     for fqn in adapters.modules if adapters else ():
-        down, up = (f"{fqn}.{part}.weight" for part in (DOWN, UP))
-        parts = exported_tensors(model, (down, up), pipeline)
+        down, up, magnitude = (f"{fqn}.{part}.weight" for part in (DOWN, UP, MAGNITUDE))
+        parts = exported_tensors(model, (down, up, magnitude), pipeline)
         assert adapters is not None, "it has the modules"
-        merge = Merge(parts[down], parts[up], adapters.scale)
+        merge = Merge(parts[down], parts[up], parts.get(magnitude), adapters.scale)
         exported[f"{fqn}.weight"] = replace(exported[f"{fqn}.weight"], merges=merge)
     return exported
 
@@ -259,9 +260,10 @@ class Gathering:
             return self._of_one(name, exported)
         merges = exported.merges
         own = exported.nf4.dtype if exported.nf4 else exported.tensor.dtype
-        parts = replace(exported, dtype=own), merges.down, merges.up
-        weight, down, up = (self._of_one(name, part) for part in parts)
-        whole = merged(weight, down=down, up=up, scale=merges.scale).to(exported.dtype)
+        weight = self._of_one(name, replace(exported, dtype=own))
+        down, up = (self._of_one(name, part) for part in (merges.down, merges.up))
+        magnitude = self._of_one(name, merges.magnitude) if merges.magnitude else None
+        whole = merged(weight, down=down, up=up, magnitude=magnitude, scale=merges.scale).to(exported.dtype)
         refuse_overflow(name, whole)
         return whole
 

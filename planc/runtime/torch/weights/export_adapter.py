@@ -9,7 +9,7 @@ import torch
 
 import planc
 from planc.graph.ops import AttachAdapters, ExportAdapter
-from planc.hub.peft_adapter import PREFIX
+from planc.hub.peft_adapter import key_of
 from planc.runtime.checkpoint_format.shards import Entry
 from planc.runtime.interpreter import Position
 from planc.runtime.run_directory import export_folder
@@ -59,7 +59,7 @@ def export_adapter(
 def adapter_entries(views: Mapping[str, View], *, dtype_of: Callable[[str], torch.dtype]) -> list[Entry]:
     """The tensors of the file, by peft's names."""
     entries = entries_of(views, dtype_of=dtype_of)
-    return [Entry(f"{PREFIX}{entry.key}", entry.dtype, entry.shape) for entry in entries]
+    return [Entry(key_of(entry.key), entry.dtype, entry.shape) for entry in entries]
 
 
 def adapter_config(op: AttachAdapters, *, base: str) -> dict[str, Any]:
@@ -73,6 +73,7 @@ def adapter_config(op: AttachAdapters, *, base: str) -> dict[str, Any]:
         "lora_alpha": int(op.alpha) if op.alpha == int(op.alpha) else op.alpha,
         "lora_dropout": op.dropout,
         "use_rslora": op.rslora,
+        "use_dora": op.dora,
         "bias": "none",
         "fan_in_fan_out": False,
         "init_lora_weights": True,

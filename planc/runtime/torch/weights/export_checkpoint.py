@@ -52,7 +52,7 @@ from planc.runtime.torch.weights.files import stored_views
 from planc.runtime.torch.weights.fit import converted
 from planc.runtime.torch.weights.nf4 import Nf4
 from planc.runtime.torch.weights.views import View, leaf
-from planc.vocab import DOWN, UP, DType
+from planc.vocab import DOWN, MAGNITUDE, UP, DType
 
 _MODEL_PREFIX = "model."
 
@@ -244,18 +244,23 @@ class _Source:
         return out
 
     def _merged(self, fqn: str, block: Slices) -> Tensor:
-        """A block of a layer's weight with its adapter's, in float32 at least."""
+        """A block of a layer's weight as it is with its adapter, in float32 at least."""
         assert self._adapters is not None, "it has the layer"
         rows, columns = block
-        weight, down, up = (
-            self._read(f"{fqn}.{part}", of)
-            for part, of in (
-                ("weight", block),
-                (f"{DOWN}.weight", (slice(0, self._adapters.rank), columns)),
-                (f"{UP}.weight", (rows, slice(0, self._adapters.rank))),
-            )
+        # A row's length is of all its columns.
+        whole = slice(0, self._entries[f"{fqn}.weight"].shape[1]) if self._adapters.dora else columns
+        parts = {
+            "weight": (rows, whole),
+            f"{DOWN}.weight": (slice(0, self._adapters.rank), whole),
+            f"{UP}.weight": (rows, slice(0, self._adapters.rank)),
+            **({f"{MAGNITUDE}.weight": (rows,)} if self._adapters.dora else {}),
+        }
+        weight, down, up, *magnitude = (self._read(f"{fqn}.{part}", of) for part, of in parts.items())
+        found = merged(
+            weight, down=down, up=up, magnitude=next(iter(magnitude), None), scale=self._adapters.scale
         )
-        return merged(weight, down=down, up=up, scale=self._adapters.scale)
+        start = columns.start - whole.start
+        return found[:, start : start + columns.stop - columns.start]
 
     def _read(self, name: str, block: Slices) -> Tensor:
         """A block of a tensor, from the checkpoint, or from its base in the dtype of the run."""

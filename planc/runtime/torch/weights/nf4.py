@@ -130,6 +130,15 @@ class _Nf4Linear(nn.Linear):
         return product if self.bias is None else product + self.bias
 
 
+def computed_weight(layer: nn.Module, stored: Tensor, *, dtype: torch.dtype) -> Tensor:
+    """The weight that a layer computes with, in the dtype of its input: it may be stored in blocks."""
+    if not isinstance(layer, _Nf4Linear):
+        return stored
+    nf4: Nf4 = getattr(layer, _FORMAT)
+    pairs: Tensor = getattr(layer, _PAIRS).to(stored.device, non_blocking=True)
+    return dequantized(stored, pairs, block=nf4.block, dtype=dtype)
+
+
 class _Product(torch.autograd.Function):
     """`x @ weight.T`, which keeps the weight's bytes for backward, and neither the weight nor x."""
 
