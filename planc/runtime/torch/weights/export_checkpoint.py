@@ -256,11 +256,11 @@ class _Source:
             **({f"{MAGNITUDE}.weight": (rows,)} if self._adapters.dora else {}),
         }
         weight, down, up, *magnitude = (self._read(f"{fqn}.{part}", of) for part, of in parts.items())
-        found = merged(
+        changed = merged(
             weight, down=down, up=up, magnitude=next(iter(magnitude), None), scale=self._adapters.scale
         )
         start = columns.start - whole.start
-        return found[:, start : start + columns.stop - columns.start]
+        return changed[:, start : start + columns.stop - columns.start]
 
     def _read(self, name: str, block: Slices) -> Tensor:
         """A block of a tensor, from the checkpoint, or from its base in the dtype of the run."""
