@@ -34,6 +34,9 @@ from planc.runtime.torch.weights.nf4 import computed_weight
 from planc.runtime.torch.weights.weights import copy_block
 from planc.vocab import DOWN, DROP, MAGNITUDE, UP
 
+_PIECE = 2**22
+"""Elements whose squares exist at a time."""
+
 
 def attach_adapters(run: Run, op: AttachAdapters, model: nn.Module) -> None:
     """Give layers their adapters."""
@@ -202,15 +205,9 @@ def fill_adapters(model: nn.Module, modules: Iterable[str], *, seed: int) -> Non
 
 
 def _fill_lengths(fqn: str, layer: Any) -> None:
-    """Measure this rank's rows in float64: the length of a row whose columns ranks share differs by mesh
-    only where two dtypes' roundings meet."""
-    weight, lengths = layer.weight, local_of(getattr(layer, MAGNITUDE).weight)
-    own = computed_weight(layer, local_of(weight), dtype=lengths.dtype)
-    squares = torch.linalg.vector_norm(own, dim=1, dtype=torch.float64).square()
-    for mesh_dim, placement in enumerate(weight.placements if isinstance(weight, DTensor) else ()):
-        if placement == Shard(1):
-            squares = squares.to(weight.device_mesh.device_type)
-            dist.all_reduce(squares, group=weight.device_mesh.get_group(mesh_dim))
+    """Measure this rank's rows. RunError if one is zero."""
+    lengths = local_of(getattr(layer, MAGNITUDE).weight)
+    squares = _squared_lengths(layer, dtype=lengths.dtype)
     lengths.copy_(squares.sqrt())
     if not squares.all():
         raise RunError(
@@ -218,3 +215,31 @@ def _fill_lengths(fqn: str, layer: Any) -> None:
             help="leave the layer without an adapter, or remove `dora`",
             is_shared=False,
         )
+
+
+def _squared_lengths(layer: Any, *, dtype: torch.dtype) -> Tensor:
+    """Sum squares as integers, so the order of sums, which a mesh decides, changes no bit."""
+    stored = layer.weight
+    weight = computed_weight(layer, local_of(stored), dtype=dtype)
+    pieces = torch.split(weight, max(1, _PIECE // weight.shape[1]))
+    largest = _over_columns(stored, torch.cat([one.abs().amax(1) for one in pieces]).double(), "max")
+    bounds = largest.square() * getattr(layer, DOWN).weight.shape[1]
+    # A power of two: a number divided by its mantissa, without rounding.
+    units = torch.where(bounds > 0, bounds / torch.frexp(bounds).mantissa, 1.0).unsqueeze(1) / 2.0**62
+    sums = [
+        (piece.double().square() / unit).round().long().sum(1)
+        for piece, unit in zip(pieces, torch.split(units, len(pieces[0]) or 1), strict=True)
+    ]
+    return _over_columns(stored, torch.cat(sums), "sum").double() * units.squeeze(1)
+
+
+def _over_columns(weight: Tensor, values: Tensor, op: str) -> Tensor:
+    """Reduce a value of each row over the ranks that have other columns of a weight."""
+    if not isinstance(weight, DTensor):
+        return values
+    mesh, device = weight.device_mesh, values.device
+    for mesh_dim, placement in enumerate(weight.placements):
+        if placement == Shard(1):
+            values = values.to(mesh.device_type)
+            dist.all_reduce(values, op=getattr(dist.ReduceOp, op.upper()), group=mesh.get_group(mesh_dim))
+    return values.to(device)
