@@ -69,7 +69,9 @@ def read_adapter(folder: Path) -> PeftAdapter:
         if missing := [part for part in wanted if part not in parts]:
             raise UnreadableAdapterError(f"{WEIGHTS} has no {missing[0]} of {layer}")
         if len(parts) > len(wanted):
-            raise UnreadableAdapterError(f"{WEIGHTS} has {MAGNITUDE} of {layer}, and {CONFIG} not use_dora")
+            raise UnreadableAdapterError(
+                f"{WEIGHTS} has {MAGNITUDE} of {layer}, and {CONFIG} has no use_dora"
+            )
     return PeftAdapter(
         rank=_number(config, "r"),
         alpha=_number(config, "lora_alpha"),

@@ -96,7 +96,7 @@ def train(case: Case, *, workspace: Path, folder: Path) -> list[Record]:
 def test_a_mesh_trains_a_directorys_adapters_as_one_process(
     case: Case, workspace: Path, tmp_path: Path
 ) -> None:
-    write_peft(workspace / "peft", tensors_of(case, workspace=workspace))
+    write_peft(workspace / "peft", tensors_of(case, workspace=workspace), use_dora="dora" in case.adapter)
     graph = compile_case(case, workspace=workspace)
     assert graph.adapters is not None
     lora = WithLora(graph.adapters.modules, rank=4, scale=2.0, dora=graph.adapters.dora)
@@ -164,7 +164,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Tensor]], None], dict[str, Any], str]
     "a magnitude": (
         with_tensor("self_attn.q_proj.lora_magnitude_vector"),
         {},
-        "has lora_magnitude_vector of model.layers.0.self_attn.q_proj, and adapter_config.json not use_dora",
+        "has lora_magnitude_vector of model.layers.0.self_attn.q_proj, and adapter_config.json has no",
     ),
 }
 
