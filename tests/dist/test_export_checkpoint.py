@@ -156,9 +156,8 @@ def test_a_checkpoint_away_from_its_run_needs_the_models_folder(
     assert "--model DIR" in capsys.readouterr().err
 
 
-ADAPTER = (
-    '  kind = lora(rank = 3, alpha = 5, rslora = true)\n  "model.layers.*.self_attn.*_proj" -> adapted\n'
-)
+KIND = "  kind = lora(rank = 3, alpha = 5, rslora = true, dora = true)\n"
+ADAPTER = f'{KIND}  "model.layers.*.self_attn.*_proj" -> adapted\n'
 ADAPTED = Case("TP2·DP2", "adapters", TP2_DP2, weights="pretrained", adapter=ADAPTER)
 SCALE = 5 / 3**0.5
 
@@ -185,7 +184,9 @@ def test_adapters_are_merged(adapted_run: tuple[Path, Record], workspace: Path, 
         if (up := record.final.get(f"{layer}.lora_B.weight")) is not None:
             change = SCALE * (up.double() @ record.final[f"{layer}.lora_A.weight"].double())
             assert change.abs().min() > 0
-            weight = (weight.double() + change).float()
+            changed = weight.double() + change
+            lengths = record.final[f"{layer}.lora_magnitude_vector.weight"].double()
+            weight = (changed * (lengths / changed.square().sum(1).sqrt())[:, None]).float()
             num_adapted += 1
         torch.testing.assert_close(wide[name], weight, rtol=1e-6, atol=1e-7)
         assert torch.equal(narrow[name], wide[name].to(torch.bfloat16))
@@ -196,11 +197,16 @@ def test_adapters_are_exported_alone(adapted_run: tuple[Path, Record], tmp_path:
     run, record = adapted_run
     assert main(["checkpoint", "export", str(run), "--adapter", str(tmp_path / "adapter")]) == CLEAN
     weights = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
-    expected = {f"base_model.model.{name}": one for name, one in record.final.items() if ".lora_" in name}
+    expected = {
+        f"base_model.model.{name.replace('vector.weight', 'vector')}": one
+        for name, one in record.final.items()
+        if ".lora_" in name
+    }
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[name], one) for name, one in expected.items())
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-    assert (config["r"], config["lora_alpha"], config["use_rslora"]) == (3, 5, True)
+    assert (config["r"], config["lora_alpha"]) == (3, 5)
+    assert config["use_rslora"] and config["use_dora"]
 
 
 def test_adapters_without_their_scale_are_not_exported(

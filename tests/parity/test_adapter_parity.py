@@ -21,12 +21,13 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from planc.graph.op import Op
-from planc.graph.ops import BuildOptimizer
+from planc.graph.ops import AttachAdapters, BuildOptimizer
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.dispatch import State
 from planc.runtime.torch.parallel.blocks import Slices
 from planc.runtime.torch.parallel.packing import packed_parameters
 from planc.runtime.torch.run import Run
+from planc.runtime.torch.weights.adapters import attach
 from planc.runtime.torch.weights.weights import copy_block
 from planc.verify.compare import disagreements, worst_gradient, worst_relative
 from tests.dist.pool import run_ranks
@@ -276,6 +277,41 @@ def test_adapters_drop_the_same_elements_on_every_mesh(workspace: Path) -> None:
     whole, sharded, undropped = losses
     assert worst_relative(sharded, whole) < TOLERANCE
     assert worst_relative(undropped, whole) > 10 * TOLERANCE
+
+
+class Mask(nn.Dropout):
+    """Drops every third feature, and doubles the others."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input * (torch.arange(input.shape[-1]) % 3 > 0) * 2 if self.training else input
+
+
+def test_a_change_of_lengths_is_of_what_dropout_leaves() -> None:
+    """As in peft: `W x + b`, and `(m / |W'| - 1) W d + m / |W'| scale B A d` of what dropout leaves, d."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"layer": nn.Linear(9, 5)}).double()
+    op = AttachAdapters(
+        modules=("layer",), rank=2, alpha=3.0, rslora=False, dropout=0.5, dora=True, span=None
+    )
+    attach(model, op)
+    layer: Any = model["layer"]
+    layer.lora_dropout = Mask()
+    for part, shape in (("lora_A", (2, 9)), ("lora_B", (5, 2)), ("lora_magnitude_vector", (5,))):
+        getattr(layer, part).weight = nn.Parameter(torch.randn(shape, dtype=torch.float64))
+    weight, bias, m = layer.weight, layer.bias, layer.lora_magnitude_vector.weight
+    x = torch.randn(7, 9, dtype=torch.float64, requires_grad=True)
+    parameters = [x, *model.parameters()]
+    for is_training in (True, False):
+        model.train(is_training)
+        left = layer.lora_dropout(x)
+        change = 1.5 * layer.lora_B.weight @ layer.lora_A.weight
+        share = m / torch.linalg.vector_norm((weight + change).detach(), dim=1)
+        expected = x @ weight.T + bias + (share - 1) * (left @ weight.T) + share * (left @ change.T)
+        found = layer(x)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        slopes = (torch.autograd.grad(one.square().sum(), parameters) for one in (found, expected))
+        for own, by_hand in zip(*slopes, strict=True):
+            torch.testing.assert_close(own, by_hand, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(

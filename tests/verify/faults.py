@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
@@ -31,7 +32,7 @@ from planc.runtime.torch.state import (
 )
 from planc.runtime.torch.weights.nf4 import nf4_formats
 from planc.verify.outcome import Item
-from planc.vocab import DOWN
+from planc.vocab import DOWN, MAGNITUDE
 from tests.parity.cases import CP2_DP2, Case
 from tests.parity.faults import labels_shifted_after_sharding, norm_gradients_not_reduced, replicas_drift
 
@@ -182,12 +183,49 @@ def adapters_differ_by_rank(state: State, op: Op, position: Position) -> None:
 
 def adapters_left_out_of_the_norm(state: State, op: Op, position: Position) -> None:
     """Gradients are clipped by the norm of the model's own parameters that are trained."""
+    _leave_out_of_the_norm(".lora_", state, op)
+
+
+def lengths_left_out_of_the_norm(state: State, op: Op, position: Position) -> None:
+    """The same of the trained lengths of rows, which are no matrices."""
+    _leave_out_of_the_norm(f".{MAGNITUDE}.", state, op)
+
+
+def _leave_out_of_the_norm(part: str, state: State, op: Op) -> None:
     if isinstance(op, ops.ClipGradients):
         weights = state[Weights]
-        own = {name: one for name, one in weights.parameters.items() if ".lora_" not in name}
+        own = {name: one for name, one in weights.parameters.items() if part not in name}
         state.put(replace(state[SyncedGradients], weights=Weights(weights.model, own)))
     if isinstance(op, ops.StepOptimizer):
         state.put(replace(state[ClippedGradients], weights=state[Weights]))
+
+
+def _with_lengths(state: State) -> dict[str, Any]:
+    adapters = state[Run].graph.adapters
+    assert adapters is not None
+    return {name: state[nn.Module].get_submodule(name) for name in adapters.modules}
+
+
+def lengths_not_detached(state: State, op: Op, position: Position) -> None:
+    """Autograd differentiates the lengths that rows have, which the definition takes as constants."""
+    if isinstance(op, ops.BuildOptimizer):
+        for layer in _with_lengths(state).values():
+            vectors = layer._modules[MAGNITUDE]
+            vectors.forward = partial(_differentiated, layer, vectors, state[Run].graph.adapters.scale)  # type: ignore[union-attr]
+
+
+def _differentiated(layer: Any, vectors: nn.Module, scale: float, squares: Tensor) -> Tensor:
+    whole = layer.weight + scale * layer.lora_B.weight @ layer.lora_A.weight
+    weight: Any = vectors.weight
+    return weight / whole.square().sum(1).sqrt()  # type: ignore[no-any-return]
+
+
+def lengths_of_own_columns(state: State, op: Op, position: Position) -> None:
+    """A rank that has some columns of a weight takes the lengths of its own part of the rows."""
+    if isinstance(op, ops.BuildOptimizer):
+        for name, layer in _with_lengths(state).items():
+            if name.endswith("o_proj"):
+                layer._modules[MAGNITUDE]._forward_pre_hooks.clear()
 
 
 def adapted_weight_thawed(state: State, op: Op, position: Position) -> None:
@@ -225,6 +263,8 @@ ADAPTED_TP2 = Case("TP2", "adapters", {"tp": 2}, adapter=QV)
 ADAPTED_DP2 = Case("DP2", "adapters", {"dp_shard": 2}, micro_batch=1, adapter=QV)
 ADAPTED_REPLICAS2 = Case("DP2", "replicas, adapters", {"dp_replicate": 2}, adapter=QV)
 QUANTIZED_TP2 = Case("TP2", "nf4", {"tp": 2}, "llama-wide", adapter=f"  base = nf4\n{QV}")
+QO = '  kind = lora(rank = 4, alpha = 8, dora = true)\n  "model.layers.*.self_attn.{q,o}_proj" -> adapted\n'
+DORA_TP2, DORA_DP2 = (replace(one, variant="DoRA", adapter=QO) for one in (ADAPTED_TP2, ADAPTED_DP2))
 WITH_NORM2 = replace(
     ADAPTED_DP2, variant="adapters, norm", adapter=f'{QV}}}\nfreeze {{\n  "model.norm" -> trained\n'
 )
@@ -263,7 +303,10 @@ PLANTED: tuple[Planted, ...] = (
     Planted(adapters_differ_by_rank, ADAPTED_REPLICAS2, Item.REPLICAS),
     Planted(adapters_differ_by_rank, ADAPTED_DP2, Item.GRADIENTS),
     Planted(adapters_left_out_of_the_norm, WITH_NORM2, Item.GRAD_NORM),
+    Planted(lengths_left_out_of_the_norm, DORA_DP2, Item.GRAD_NORM),
+    Planted(lengths_not_detached, DORA_DP2, Item.GRADIENTS),
+    Planted(lengths_of_own_columns, DORA_TP2, Item.LOSS, quick=True),
     Planted(scales_forgotten, QUANTIZED_TP2, Item.LOSS),
     Planted(adapted_weight_thawed, ADAPTED_DP2, Item.GRADIENTS),
-    Planted(adapted_weight_thawed, ADAPTED_TP2, Item.PARAMETERS, quick=True),
+    Planted(adapted_weight_thawed, ADAPTED_TP2, Item.PARAMETERS),
 )
