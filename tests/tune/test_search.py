@@ -26,9 +26,17 @@ H100 = DEVICES["h100"]
 TINY = "launch-fsdp4.plan"
 
 
-def search_of(name: str, *, gpus: int, tokens: int | None = None, more: str = "", gib: int = 0) -> Search:
+def search_of(
+    name: str,
+    *,
+    gpus: int,
+    tokens: int | None = None,
+    more: str = "",
+    gib: int = 0,
+    edit: tuple[str, str] = ("", ""),
+) -> Search:
     """A search of a plan that ships, on devices of 80 GB or of another size."""
-    text = (PLANS / name).read_text(encoding="utf-8").partition("expect {")[0] + more
+    text = (PLANS / name).read_text(encoding="utf-8").partition("expect {")[0].replace(*edit) + more
     checked = check_source(SourceFile(name, text), base=PLANS)
     assert checked.bound is not None, checked.diagnostics
     device = replace(H100, memory_bytes=gib * 2**30) if gib else H100
@@ -117,6 +125,12 @@ def test_experts_are_tried_over_the_sizes_that_divide_them_and_the_ranks() -> No
     long = replace(choice, mesh=replace(choice.mesh, dp_shard=4, cp=4), ep=16, rotate="ring")
     assert "expert_parallel on dp_shard, cp {\n  size = 16\n  auto\n}" in search.text(long)
     assert not [*sharing_experts(choice, search_of("qwen3-8b.plan", gpus=16).scorer.inventory)]
+    capped = search_of(
+        "qwen3-30b-a3b-experts.plan", gpus=16, edit=("  size = 8\n", "  size = 8\n  capacity = 1.25\n")
+    )
+    # What is dropped is the plan's own choice, on any number of ranks.
+    assert "  size = 1\n  capacity = 1.25\n  auto\n" in capped.text(choice)
+    assert "  size = 4\n  capacity = 1.25\n  auto\n" in capped.text(replace(choice, ep=4))
 
 
 @pytest.mark.slow
