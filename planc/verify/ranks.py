@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
+from planc.estimate.predictions import predictions
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
 from planc.graph.ops import (
     BalanceExperts,
+    BuildModel,
     ClipGradients,
     InitAdapters,
     InitWeights,
@@ -28,6 +30,9 @@ from planc.graph.ops import (
     SaveCheckpoint,
     StepOptimizer,
 )
+from planc.inventory.adapters import with_adapters
+from planc.inventory.files import INVENTORY_NAME
+from planc.inventory.load import load_inventory
 from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Observer, Silent, StepMetrics, Together
 from planc.runtime.process import read_launch
@@ -40,6 +45,7 @@ from planc.runtime.torch.dispatch import State
 from planc.runtime.torch.parallel.mesh import choose_device, connect
 from planc.runtime.torch.parallel.packing import Packing, gathered, packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline
+from planc.runtime.torch.reporting.first_step import FirstStep
 from planc.runtime.torch.run import Paths, Run
 from planc.runtime.torch.state import Averages, Weights
 from planc.runtime.torch.weights.nf4 import nf4_formats
@@ -63,6 +69,8 @@ class Task:
     """`nccl` runs each rank on a CUDA device of its own."""
     perturbs: bool = False
     """Add noise to weights that are drawn, as the one process of `planc verify` does: see `perturb`."""
+    compares_collectives: bool = True
+    """Compare the first step's collectives with those predicted, if the model has a saved inventory."""
 
 
 @dataclass(slots=True)
@@ -163,10 +171,26 @@ def open_run(task: Task, observer: Observer) -> Run:
     )
 
 
+def counted_first_step(task: Task, *, rank: int) -> FirstStep | None:
+    """The comparison of the first step's collectives; None if it is left out, or nothing predicts them."""
+    build = next(op for op in task.graph.setup if isinstance(op, BuildModel))
+    folder = task.base / build.path
+    if not (task.compares_collectives and (folder / INVENTORY_NAME).exists()):
+        return None
+    inventory = load_inventory(folder, cache_dir=folder, may_probe=False).inventory
+    if (attached := task.graph.adapters) is not None:
+        modules = frozenset(attached.modules)
+        inventory = with_adapters(inventory, modules, rank=attached.rank, dropout=attached.dropout)
+    is_cuda = task.backend == "nccl"
+    predicted = predictions(task.graph, inventory, rank=rank, is_cuda=is_cuda, logs_sample_ids=True)
+    return FirstStep(task.graph, predicted)
+
+
 def train_rank(rank: int, world_size: int, task: Task) -> Record:
     """This rank's record of the task. Its process group stays: to leave may crash, so records go first."""
     metrics = Metrics()
     recorder = Recorder(open_run(task, metrics), before_op=task.before_op, perturbs=task.perturbs)
+    recorder.instruments.first_step = counted_first_step(task, rank=rank)
     run(task.graph, recorder, stop_after=task.stop_after)
     record = recorder.record
     record.metrics = metrics.steps

@@ -92,7 +92,8 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "verify": (
         *("vocab", "tables", "modeling", "plan", "graph", "lower", "runtime", "inventory.routers"),
-        *("inventory.small_config", "optimizers", "pipelining", "data_sources", "extend"),
+        *("inventory.adapters", "inventory.small_config", "inventory.files", "inventory.load", "estimate"),
+        *("optimizers", "pipelining", "data_sources", "extend"),
     ),
     "doctor": (
         *("source", "vocab", "tables", "hub", "diagnostics", "graph", "estimate", "runtime"),

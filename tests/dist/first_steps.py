@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from planc.cli.running.compiled import Compiled, predictions_of
+from planc.estimate.predictions import predictions
 from planc.graph.graph import Graph
 from planc.graph.op import Op
 from planc.graph.ops import ClipGradients, NextBatch, SyncGradients
@@ -102,9 +102,7 @@ def compared_rank(
 def predicted_of(graph: Graph, model: Path, *, rank: int = 0) -> Predictions:
     """What a run command predicts for a rank of a graph."""
     inventory = load_inventory(model, cache_dir=model.parent).inventory
-    found = predictions_of(Compiled(graph, model.parent, (), (), inventory), rank=rank, logs_sample_ids=True)
-    assert found is not None
-    return found
+    return predictions(graph, inventory, rank=rank, logs_sample_ids=True)
 
 
 def run_compared(

@@ -24,7 +24,7 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "cli/running/opening.py::_watch_others",
             "cli/running/opening.py::run_of",
-            "cli/running/compiled.py::predictions_of",
+            "estimate/predictions.py::predictions",
             "cli/running/opening.py::count_first_step",
             "cli/running/watching.py::keep_watch",
             "estimate/at_intervals.py::_logged",

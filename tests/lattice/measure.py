@@ -152,6 +152,7 @@ def _run(
                     before_op,
                     stop_after=cells.NUM_STEPS,
                     perturbs=True,
+                    compares_collectives=before_op is None,
                 ),
             )
             for number, graph in enumerate(graphs)

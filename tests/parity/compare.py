@@ -49,7 +49,8 @@ def parity(case: Case, *, workspace: Path, reference: Training, fault: str | Non
     case = replace(case, weights="pretrained")
     graph = compile_case(case, workspace=workspace)
     with TemporaryDirectory(prefix="planc-parity-") as folder:
-        task = Task(graph, workspace, Path(folder), fault and FAULTS[fault])
+        planted = fault and FAULTS[fault]
+        task = Task(graph, workspace, Path(folder), planted, compares_collectives=planted is None)
         records = run_ranks(train_rank, case.world_size, task, init=False)
     return measure(case, records, reference, workspace=workspace)
 

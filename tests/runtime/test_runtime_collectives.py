@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from planc.cli.running.compiled import Compiled, predictions_of
+from planc.cli.running.compiled import Compiled
 from planc.cli.running.opening import count_first_step
+from planc.estimate.predictions import predictions
 from planc.runtime.collectives import Differences, describe, differences, differences_of
 from tests.plans import PLANS, checked
 
@@ -86,7 +87,8 @@ def compiled() -> Compiled:
 
 def test_a_plan_that_was_compiled_here_is_compared_without_a_note(compiled: Compiled) -> None:
     first_step, texts = noted(compiled, is_skipped=False)
-    assert (first_step.predicted, texts) == (predictions_of(compiled, rank=0), [])
+    assert compiled.inventory is not None
+    assert (first_step.predicted, texts) == (predictions(compiled.graph, compiled.inventory, rank=0), [])
 
 
 @pytest.mark.parametrize("is_skipped", [True, False])

@@ -12,19 +12,14 @@ from typing import TYPE_CHECKING
 
 from planc.cli.running.run_errors import PlanRefused
 from planc.cli.running.starting import Options, start_with
-from planc.estimate.at_intervals import at_intervals
-from planc.estimate.collectives import as_called, collectives
 from planc.estimate.flops import flops
-from planc.estimate.parts import parts
 from planc.estimate.rank_work import rank_work
-from planc.estimate.units import units
 from planc.graph.artifact import ArtifactError, base_between, dump, graph_of, load
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import BuildModel, LoadWeights
 from planc.graph.sources import training_data
 from planc.hub.names import is_hub, parse_hub
 from planc.inventory.schema import Inventory
-from planc.runtime.collectives import STEP, Predictions
 from planc.runtime.errors import RunError
 from planc.runtime.fetch import require_model
 from planc.runtime.process import Launch
@@ -172,29 +167,6 @@ def work_of(compiled: Compiled) -> Work | None:
         return None
     per_step = flops(rank_work(compiled.graph, compiled.inventory)).per_step
     return Work(per_step, compiled.graph.world_size, compiled.peak_flops)
-
-
-def predictions_of(
-    compiled: Compiled, *, rank: int, is_cuda: bool = False, logs_sample_ids: bool = False
-) -> Predictions | None:
-    """The collectives of a rank's step, and of ops that are not due in every step.
-
-    None for a compiled plan, which has no inventory of its model.
-    """
-    graph, inventory = compiled.graph, compiled.inventory
-    if inventory is None:
-        return None
-    stages = parts(graph, inventory)
-    part = stages[rank // (graph.world_size // len(stages))] if stages else None
-    work = part.work if part is not None else rank_work(graph, inventory)
-    sends = (part.sends,) if part is not None else ()
-    counted = {STEP: as_called((*collectives(work, units=units(work)), *sends), knows_routing=False)}
-    for interval in at_intervals(work, is_cuda=is_cuda, logs_sample_ids=logs_sample_ids):
-        counted[interval.op] = as_called(interval.collectives, knows_routing=False)
-    return {
-        op: {(kind, (*over,), num_bytes): count for (kind, over, num_bytes), count in found.items()}
-        for op, found in counted.items()
-    }
 
 
 def load_compiled(path: Path, settings: Sequence[str]) -> Compiled:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from planc.cli.running.compiled import Compiled, predictions_of, work_of
+from planc.cli.running.compiled import Compiled, work_of
 from planc.cli.running.resuming import refuse_old_checkpoints
 from planc.cli.running.run_errors import report
 from planc.cli.running.watching import Listener
+from planc.estimate.predictions import predictions
 from planc.graph.graph import Graph
 from planc.hub.user_dirs import data_dir
 from planc.runtime.collectives import SKIP_CHECK
@@ -114,13 +115,15 @@ def count_first_step(backend: TorchBackend, compiled: Compiled, *, is_skipped: b
     from planc.runtime.torch.reporting.first_step import FirstStep
 
     run = backend.run
-    rank, is_cuda = run.launch.rank, run.device.type == "cuda"
     predicted = None
-    if not is_skipped:
-        logs_ids = run.reports_sample_ids
-        predicted = predictions_of(compiled, rank=rank, is_cuda=is_cuda, logs_sample_ids=logs_ids)
+    if is_skipped or compiled.inventory is None:
+        reason = SKIP_CHECK if is_skipped else "a compiled plan has no inventory to predict them from"
+        run.observer.noted(f"the collectives of the first step are not checked: {reason}")
+    else:
+        predicted = predictions(
+            *(run.graph, compiled.inventory),
+            rank=run.launch.rank,
+            is_cuda=run.device.type == "cuda",
+            logs_sample_ids=run.reports_sample_ids,
+        )
     backend.instruments.first_step = FirstStep(run.graph, predicted)
-    if predicted is not None:
-        return
-    reason = SKIP_CHECK if is_skipped else "a compiled plan has no inventory to predict them from"
-    run.observer.noted(f"the collectives of the first step are not checked: {reason}")
