@@ -55,7 +55,7 @@ quickstart: install
 
 # These are of deadlines and of memory, which tests beside them would spend: they stay in one line, of one worker:
 # a test that ends it fails alone.
-ALONE := $(addprefix tests/,bench faults launch)
+ALONE := $(addprefix tests/,faults launch)
 WITH_TORCH := $(addprefix tests/,checkpoints dist dropout gpu inventory launch pipelining positions rehearsal runtime verify)
 
 test: install lint

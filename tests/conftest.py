@@ -16,7 +16,7 @@ from hypothesis import settings
 
 from tests.isolation import changed_files, files_of_checkout, isolate
 from tests.limits import LIMIT_SECONDS, SLOW_LIMIT_SECONDS, limited
-from tests.slow import mark_sampled
+from tests.slow import longest_first, mark_sampled
 
 _HOME = pytest.StashKey[Path]()
 _FILES = pytest.StashKey[frozenset[str]]()
@@ -75,6 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     mark_sampled(items)
     seed = config.getoption("--shuffle")
     if seed is None:
+        longest_first(items, Path(__file__).parent)
         return
     order = random.Random(seed)
     keys = {module: order.random() for module in dict.fromkeys(item.path for item in items)}
@@ -110,6 +111,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     # Lazy: it imports xdist, which a run without workers may lack.
     from tests.workers import FilesOnce
 
+    # Files stay in the order of `longest_first`.
+    config.option.loadscopereorder = False
     return FilesOnce(config, log)
 
 

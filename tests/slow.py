@@ -1,14 +1,25 @@
-"""Parameters of which most wait for `make test-slow`."""
+"""Parameters of which most wait for `make test-slow`, and files that take long."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 T = TypeVar("T")
+
+LONG = frozenset(
+    (
+        *("contributing", "data", "dist", "docs", "gpu", "lattice", "models", "own_code", "parity"),
+        *("rehearsal", "soundness", "tune"),
+    )
+)
+"""Folders whose tests take seconds each, most of them on several ranks."""
+_SHARE = 0.1
+"""A test's time elsewhere, as a share of one's in these folders."""
 
 
 def slow_except(values: Iterable[T], *quick: str, name: Callable[[T], str] = str) -> list[Any]:
@@ -30,3 +41,13 @@ def mark_sampled(items: Iterable[pytest.Item]) -> None:
         if counts[test] % sampled.kwargs["every"]:
             item.add_marker(pytest.mark.slow)
         counts[test] += 1
+
+
+def longest_first(items: list[pytest.Item], tests: Path) -> None:
+    """Sort files by how long they probably take, so that no worker is left alone with a long one."""
+    sizes = Counter(item.path for item in items if item.get_closest_marker("slow") is None)
+    times = {
+        path: size * (1.0 if path.relative_to(tests).parts[0] in LONG else _SHARE)
+        for path, size in sizes.items()
+    }
+    items.sort(key=lambda item: -times.get(item.path, 0.0))

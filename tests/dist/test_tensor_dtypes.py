@@ -31,21 +31,33 @@ BIAS = "model.layers.1.mlp.gate.e_score_correction_bias"
 GATE = "model.layers.1.mlp.gate"
 FREQUENCIES = ("model.rotary_emb.inv_freq", "model.rotary_emb.original_inv_freq")
 GATE_UNIT = '"model.layers.*.mlp.gate" -> unit'
-MODELS = ("deepseek_v3", "ernie4_5_moe", "recurrent_gemma", "bailing_hybrid", "afmoe")
+MODELS = ("deepseek_v3", "ernie4_5_moe")
+SLOWLY_PROBED = ("recurrent_gemma", "bailing_hybrid", "afmoe")
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     start_server()
     base = tmp_path_factory.mktemp("dtypes")
-    for model in MODELS:
+    write_models(base, MODELS)
+    (base / "corpus.txt").write_text("the mesh of ranks holds every weight once " * 40, encoding="utf-8")
+    return base
+
+
+@pytest.fixture(scope="module")
+def every_model(base: Path) -> Path:
+    """`base`, with the models that take long to probe."""
+    write_models(base, SLOWLY_PROBED)
+    return base
+
+
+def write_models(base: Path, models: tuple[str, ...]) -> None:
+    for model in models:
         (base / model).mkdir()
         config = tiny_config(model, architectures()[model])
         (base / model / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
         write_weights(base / model)
         save_inventory(base / model)
-    (base / "corpus.txt").write_text("the mesh of ranks holds every weight once " * 40, encoding="utf-8")
-    return base
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +114,13 @@ def others_of(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", ["random", "pretrained"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", (*MODELS, *SLOWLY_PROBED))
 def test_a_graph_names_what_transformers_has_in_another_dtype(
-    model: str, dtype: str, weights: str, base: Path
+    model: str, dtype: str, weights: str, every_model: Path
 ) -> None:
-    build = build_of(Plan(model, dtype, weights), base)
+    build = build_of(Plan(model, dtype, weights), every_model)
     own = getattr(torch, dtype)
-    found = AutoModelForCausalLM.from_pretrained(base / model, dtype=own)
+    found = AutoModelForCausalLM.from_pretrained(every_model / model, dtype=own)
     assert {name: str(one) for name, one in build.other_dtypes.items()} == others_of(found, own)
 
 
@@ -238,12 +250,13 @@ def test_a_unit_of_two_dtypes_is_refused_and_the_help_mends_it(base: Path) -> No
     assert "P736" not in codes(Plan(fsdp="cpu_offload = false"), base)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["random", "pretrained"])
 def test_a_unit_is_of_the_same_dtypes_with_random_and_with_pretrained_weights(
-    weights: str, base: Path
+    weights: str, every_model: Path
 ) -> None:
     plan = Plan("bailing_hybrid", weights=weights, fsdp="cpu_offload = false")
-    assert "P736" in codes(plan, base)
+    assert "P736" in codes(plan, every_model)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ LONG = (
     "docs/how-to/pretrained-weights.md",
     "docs/how-to/resume-on-another-mesh.md",
     "docs/how-to/review-in-ci.md",
+    "docs/how-to/sweeps.md",
     "docs/how-to/train-a-model-of-your-own.md",
     "docs/how-to/train-with-your-own-loss.md",
     "docs/how-to/train-adapters.md",

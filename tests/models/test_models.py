@@ -143,14 +143,15 @@ ROPES: Mapping[str, Mapping[str, object]] = {
 
 
 @pytest.mark.sampled(every=2)
-@pytest.mark.parametrize("kind", slow_except(ROPES, "llama3", "longrope"))
+@pytest.mark.parametrize("kind", slow_except(ROPES, "longrope"))
 def test_scaled_frequencies_are_those_of_transformers(kind: str) -> None:
     rope = {"rope_type": kind, "rope_theta": 10_000.0, **ROPES[kind]}
     changes = {"head_dim": 16, "max_position_embeddings": 256, "rope_parameters": rope}
     require_equal("llama", columns=("random", "one", "one bfloat16"), changes=changes)
 
 
-@pytest.mark.parametrize("dtype", slow_except(["float16", "float64"], "float16"))
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_the_dtype_of_a_config_says_nothing(dtype: str) -> None:
     """The plan's does, also where config.json has another."""
     changes = {"dtype": dtype, "torch_dtype": dtype}

@@ -306,6 +306,7 @@ def by_hand(folder: Path) -> ByHand:
     return train(model, sequences_of(texts, length=LENGTH), steps=4, batch=8, seed=3, by_name=True)
 
 
+@pytest.mark.slow
 def test_computed_documents_train_as_one_process(tmp_path: Path) -> None:
     path = write(tmp_path, mesh="  dp_shard = 2\n  tp = 2", blocks=BLOCKS)
     records = trained(compiled(path), base=tmp_path, folder=tmp_path / "run")

@@ -116,13 +116,8 @@ def expected(steps: int = STEPS) -> Any:
     return train(built(), sequences_of(TEXTS, length=LENGTH), steps=steps, batch=BATCH)
 
 
-@pytest.mark.parametrize(
-    "mesh",
-    [
-        "dp_shard 2 x tp 2",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in MESHES if one != "dp_shard 2 x tp 2"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES)
 def test_own_class_trains_as_one_process(
     mesh: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
