@@ -179,8 +179,12 @@ def counted_first_step(task: Task, *, rank: int) -> FirstStep | None:
         return None
     inventory = load_inventory(folder, cache_dir=folder, may_probe=False).inventory
     if (attached := task.graph.adapters) is not None:
-        modules = frozenset(attached.modules)
-        inventory = with_adapters(inventory, modules, rank=attached.rank, dropout=attached.dropout)
+        inventory = with_adapters(
+            *(inventory, frozenset(attached.modules)),
+            rank=attached.rank,
+            dropout=attached.dropout,
+            dora=attached.dora,
+        )
     is_cuda = task.backend == "nccl"
     predicted = predictions(task.graph, inventory, rank=rank, is_cuda=is_cuda, logs_sample_ids=True)
     return FirstStep(task.graph, predicted)
