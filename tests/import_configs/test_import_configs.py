@@ -155,7 +155,8 @@ def test_the_plan_parses_and_passes_the_check(path: Path) -> None:
     assert parse(source)[0] is not None
     checked = check_source(source, base=ROOT)
     errors = [one for one in checked.diagnostics if one.code.severity == "error"]
-    assert not errors, errors
+    # Nor does it have a chat template.
+    assert [one.code.code for one in errors] == ["P731"] * text.count(" chat("), errors
 
 
 def test_every_kind_has_configs() -> None:
