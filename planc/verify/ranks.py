@@ -46,6 +46,7 @@ from planc.runtime.torch.parallel.mesh import choose_device, connect
 from planc.runtime.torch.parallel.packing import Packing, gathered, packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.reporting.first_step import FirstStep
+from planc.runtime.torch.reporting.own_time import OwnTime
 from planc.runtime.torch.run import Paths, Run
 from planc.runtime.torch.state import Averages, Weights
 from planc.runtime.torch.weights.nf4 import nf4_formats
@@ -142,6 +143,8 @@ class Recorder(TorchBackend):
         self.record.first_step = first_step
         self.record.blocks |= local_digests(self._parameters(), prefix="initial ")
         super().started(first_step=first_step)
+        # As in a run, whose own wrappers are in what is compiled.
+        self.instruments.own_time = OwnTime(has_device_queue=self.run.has_queue)
 
 
 class Metrics(Silent):

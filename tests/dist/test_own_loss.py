@@ -54,10 +54,9 @@ def reference(workspace: Path) -> Callable[[str], Training]:
     return lambda model: train_reference(model, workspace=workspace, value=focal_by_hand)
 
 
-@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "case",
-    slow_except(CASES, "TP2·DP2 chunks", name=lambda case: case.name),
+    slow_except(CASES, "TP2·DP2 compiled", name=lambda case: case.name),
     ids=lambda case: case.name,
 )
 def test_a_mesh_trains_by_the_loss_as_one_process_by_hand(

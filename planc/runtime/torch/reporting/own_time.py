@@ -6,7 +6,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
+
+import torch
 
 from planc.graph.op import Op, Resource, Stage
 from planc.runtime.torch import private
@@ -14,7 +17,7 @@ from planc.runtime.torch.reporting.stragglers import Stragglers
 
 
 class OwnTime:
-    """Counts time outside of collectives, on the creating thread, from a step's first op to its last.
+    """Counts time outside of collectives, on its thread, from a step's first op to its last.
 
     On CPUs a thread waits for a collective inside functions of torch that are wrapped for it, once and for
     all: only in a process that is one rank. A device's queue waits by itself, which is invisible here: there,
@@ -25,20 +28,18 @@ class OwnTime:
 
     def __init__(self, *, has_device_queue: bool, shares: Sequence[float] | None = None) -> None:
         self.stragglers = Stragglers(shares)
-        self._thread = threading.get_ident()
         self._has_device_queue = has_device_queue
         self._op: Op | None = None
         self._began_ns = self._waited_ns = self._own_ns = self._num_steps = 0
         if not has_device_queue:
-            for owner, name in private.WAITS:
-                setattr(owner, name, self._counted(getattr(owner, name)))
+            _wrap_waits()
 
     def enter(self, op: Op) -> None:
         """Begin an op, which ends the one before it."""
-        now = time.perf_counter_ns()
+        now, waited_ns = time.perf_counter_ns(), _waits.num_ns
         if self._op is not None and self._op.stage is Stage.STEP and self._shows(self._op):
-            self._own_ns += now - self._began_ns - self._waited_ns
-        self._op, self._began_ns, self._waited_ns = op, now, 0
+            self._own_ns += now - self._began_ns - (waited_ns - self._waited_ns)
+        self._op, self._began_ns, self._waited_ns = op, now, waited_ns
 
     def _shows(self, op: Op) -> bool:
         if not self._has_device_queue:
@@ -59,14 +60,31 @@ class OwnTime:
         self._own_ns = self._num_steps = 0
         return found
 
-    def _counted(self, wait: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any, **options: Any) -> Any:
-            if threading.get_ident() != self._thread:
-                return wait(*arguments, **options)
-            began = time.perf_counter_ns()
-            try:
-                return wait(*arguments, **options)
-            finally:
-                self._waited_ns += time.perf_counter_ns() - began
 
-        return counted
+class _Waits(threading.local):
+    """The time that this thread has waited for collectives."""
+
+    num_ns = 0
+
+
+_waits = _Waits()
+
+
+@cache
+def _wrap_waits() -> None:
+    for owner, name in private.WAITS:
+        setattr(owner, name, _counted(getattr(owner, name)))
+
+
+def _counted(wait: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(*arguments: Any, **options: Any) -> Any:
+        # A graph can't have a clock.
+        if torch.compiler.is_compiling():
+            return wait(*arguments, **options)
+        began = time.perf_counter_ns()
+        try:
+            return wait(*arguments, **options)
+        finally:
+            _waits.num_ns += time.perf_counter_ns() - began
+
+    return counted
