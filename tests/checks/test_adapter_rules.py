@@ -56,6 +56,14 @@ def test_a_module_without_linear_layers_inside_has_no_adapter() -> None:
     assert (found.code.code, found.help) == ("P770", "name the linear layers of the model")
 
 
+def test_an_adapters_own_layers_are_not_among_those_to_name() -> None:
+    text = PLAN[: PLAN.index("tensor_parallel")] + PLAN[PLAN.index("data {") :]
+    text = text.replace("tp = 2", "dp_replicate = 2").replace("model.layers.*.mlp.gate_up_proj", "**")
+    found = next(one for one in check_source(SourceFile("a.plan", text), base=PLANS).diagnostics)
+    assert found.code.code == "P770" and found.help is not None
+    assert "proj" in found.help and "lora_" not in found.help
+
+
 def test_averages_are_exported_of_a_plan_that_keeps_them() -> None:
     whole = PLAN[: PLAN.index("adapter {")] + PLAN[PLAN.index("data {") :]
     whole = whole.replace("tp = 2", "dp_replicate = 2")

@@ -182,6 +182,11 @@ def test_another_mesh_dim_of_fsdp_is_answered(written: str, help: str) -> None:
             "dp_shard, tp",
             "remove `tp`; `tensor_parallel on tp { auto }` gives its ranks a part of each expert",
         ),
+        (
+            "tp",
+            "write `dp_shard` or `cp`; "
+            "`tensor_parallel on tp { auto }` gives its ranks a part of each expert",
+        ),
         ("dp_replicate", "write `expert_parallel on dp_shard {` or `expert_parallel on cp {`"),
     ],
 )

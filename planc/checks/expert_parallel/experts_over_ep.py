@@ -12,6 +12,8 @@ from planc.diagnostics import Code, Label
 from planc.inventory.routers import num_stacked
 from planc.layouts.families import family
 from planc.plan.expert_shards import num_sharing, shares_experts, shares_features
+from planc.tables import plural
+from planc.vocab import MeshDim
 
 CODE = Code("P621", "experts-over-ep", "experts can't be shared equally by these ranks")
 
@@ -31,7 +33,7 @@ def check(subject: Subject) -> Findings:
             plan.span("expert_parallel.size"),
             f"{spec.size} is not a factor of {' x '.join(spec.on)} = {ranks}",
             secondary=tuple(
-                Label(plan.span(f"mesh.{mesh_dim}"), f"{plan.mesh.size(mesh_dim)} ranks")
+                Label(plan.span(f"mesh.{mesh_dim}"), plural(plan.mesh.size(mesh_dim), "rank"))
                 for mesh_dim in spec.on
             ),
             help=help,
@@ -59,6 +61,8 @@ def _numbers(subject: Subject) -> Iterator[tuple[str, int]]:
 def _shards(subject: Subject) -> Findings:
     """One finding if the ranks with the same experts can share neither those nor their features equally."""
     bound, sharing = subject.bound, num_sharing(subject.plan)
+    sizes = {mesh_dim: subject.plan.mesh.size(mesh_dim) for mesh_dim in (MeshDim.DP_SHARD, MeshDim.CP)}
+    dims = " or ".join(f"`{mesh_dim}`" for mesh_dim, size in sizes.items() if size > 1)
     for fqn, num_experts in _numbers(subject):
         if shares_experts(bound, fqn) or shares_features(bound, fqn):
             continue
@@ -67,6 +71,6 @@ def _shards(subject: Subject) -> Findings:
             subject.plan.span("expert_parallel.size"),
             f"each rank has {num_experts // size} experts of `{family(subject.inventory, fqn)}`",
             notes=(f"FSDP can share neither them nor their features equally among {sharing} ranks",),
-            help="use a smaller `dp_shard` with `dp_replicate`",
+            help=f"make {dims} smaller, with `dp_replicate` larger",
         )
         return
