@@ -179,6 +179,7 @@ _UNUSED = {
             ),
             "the file trains without adapters",
         ),
+        ((facts.DPO_BETA, facts.DPO_SMOOTHING), "the file trains on no preferences"),
         ((facts.SPLIT,), "it is of data that the plan does not read"),
         ((facts.EVAL_EVERY,), "the file holds no share of its data out"),
         ((facts.TEXT_FIELD,), "the data have no columns"),

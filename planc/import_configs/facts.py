@@ -85,6 +85,8 @@ DATA = Fact("data", "data.source", readers.dataset, "--data")
 CHAT = Fact(
     "conversations", "data.source", readers.flag, "--data-as", is_settled=True, words=("text", "chat")
 )
+PAIRS = Fact("pairs of answers", "data.source", readers.preferences, words=("documents", "pairs"))
+"""Whether it trains on preferences, which pairs of answers have."""
 TRAIN_ON = Fact("messages trained on", "data.source", readers.train_on)
 ROLES = Fact("messages trained on", "data.source", readers.roles, null=True)
 """A list of roles in place of TRAIN_ON; null is for the last message."""
@@ -108,6 +110,8 @@ STEPS = Fact("steps", "train.steps", readers.steps, "--steps")
 EPOCHS = Fact("epochs", "train.epochs", readers.epochs)
 LOG_EVERY = Fact("logging", "train.log_every", readers.count, trains=False)
 LOSS_CHUNKS = Fact("chunks of the loss", "train.loss_chunks", readers.flag, trains=False)
+DPO_BETA = Fact("beta of preferences", "train.loss", readers.positive)
+DPO_SMOOTHING = Fact("label smoothing of preferences", "train.loss", readers.share)
 LABEL_SMOOTHING = Fact("label smoothing", "train.loss", readers.share)
 OPTIMIZER = Fact("optimizer", "optimizer.kind", readers.optimizer)
 LR = Fact("learning rate", "optimizer.kind.lr", readers.positive, "--lr")

@@ -10,9 +10,12 @@ from planc.import_configs.facts import Fact
 def job_of(draft: Draft) -> str:
     """The training in one phrase: what is changed, from which weights, on what."""
     is_chat, is_pretrained = _is(draft, facts.CHAT), _is(draft, facts.PRETRAINED)
-    data = "conversations" if is_chat else "documents"
+    prefers = _is(draft, facts.PAIRS)
+    data = "pairs of answers" if prefers else "conversations" if is_chat else "documents"
     if _is(draft, facts.ADAPTER):
         return f"trains adapters on {data}"
+    if prefers:
+        return f"fine-tunes on {data}"
     if is_chat:
         what = "fine-tunes" if is_pretrained else "trains random weights"
     else:

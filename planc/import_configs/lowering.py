@@ -225,17 +225,31 @@ def _data(draft: Draft, target: Target, needed: Mapping[str, Any], micro_batch: 
         draft.added("data.tokenizer", 'bytes, until the plan has `tokenizer = file("DIR")` of the model')
     yield f"sequence_length = {needed['length']}"
     yield f"micro_batch = {micro_batch}"
+    if prefers := draft.has(facts.PAIRS):
+        _leave_out(draft)
     if draft.take(facts.PACKING) is not None:
-        yield f"packing = {'whole' if draft.take(facts.PACKING) else 'none'}"
+        yield f"packing = {'whole' if draft.take(facts.PACKING) and not prefers else 'none'}"
     seed = draft.take(facts.SHUFFLE_SEED)
     seed = draft.take(facts.SEED) if seed is None else seed
     if seed is not None:
         yield f"shuffle_seed = {seed}"
-    if (share := draft.take(facts.EVAL_SHARE)) is not None:
+    if not prefers and (share := draft.take(facts.EVAL_SHARE)) is not None:
         if (every := draft.take(facts.EVAL_EVERY)) is None:
             every = _EVAL_STEPS
             draft.added("data.eval.every", f"{every} steps: the file gives no steps between evaluations")
         yield f'eval "held_out" {{ share = {share_text(share)}, every = {every} steps }}'
+
+
+def _leave_out(draft: Draft) -> None:
+    """Leave out what no plan has with pairs: the import stops at what would train."""
+    packs, smoothing = draft.peek(facts.PACKING), draft.peek(facts.LABEL_SMOOTHING)
+    if packs is not None and packs.value:
+        draft.stop(facts.PACKING, "each sequence of a plan holds one answer of a pair")
+    if smoothing is not None and smoothing.value:
+        draft.stop(facts.LABEL_SMOOTHING, "it is of the cross entropy, which pairs have not")
+    draft.set_aside(facts.EVAL_SHARE, "a plan evaluates no pairs")
+    draft.set_aside(facts.LOSS_CHUNKS, "the loss of a pair is not a sum over tokens")
+    draft.added("data.too_long", "pairs with an answer that is longer than a sequence are left out")
 
 
 def _checkpoint(draft: Draft) -> Iterator[str]:
@@ -271,6 +285,11 @@ def _train(draft: Draft, mesh: Mesh, needed: Mapping[str, Any]) -> Iterator[str]
         yield f"tokens_per_step = {tokens}"
     if (every := draft.take(facts.LOG_EVERY)) is not None:
         yield f"log_every = {every} steps"
+    if draft.has(facts.PAIRS):
+        smoothing = draft.take(facts.DPO_SMOOTHING)
+        rest = f", label_smoothing = {decimal_text(smoothing)}" if smoothing else ""
+        yield f"loss = dpo(beta = {decimal_text(draft.take(facts.DPO_BETA))}{rest})"
+        return
     if smoothing := draft.take(facts.LABEL_SMOOTHING):
         yield f"loss = cross_entropy(label_smoothing = {decimal_text(smoothing)})"
     if draft.take(facts.LOSS_CHUNKS):
@@ -301,17 +320,19 @@ def source_of(draft: Draft, target: Target) -> str | Missing:
         draft.give_default(facts.CHAT, is_chat, "by the columns of the data")
     if draft.kind.tells_chats_by_columns:
         draft.give_default(facts.TRAIN_ON, "all", f"the default of {draft.kind.title}")
-    is_chat = bool(draft.take(facts.CHAT))
+    if prefers := bool(draft.take(facts.PAIRS)):
+        draft.set_aside(facts.CHAT, "rows of pairs are texts, or messages")
+    is_chat = bool(draft.take(facts.CHAT)) and not prefers
     if path is None:
-        path = "data/*.jsonl" if is_chat else _DATA
+        path = "data/*.jsonl" if is_chat or prefers else _DATA
         draft.added("data.source", f"the file names no data: `{path}`, or pass --data")
     suffix = path[path.rfind(".") :] if "." in path else ""
-    name = "chat" if is_chat else _CALLS.get(suffix, "text")
+    name = "pairs" if prefers else "chat" if is_chat else _CALLS.get(suffix, "text")
     arguments = [quoted(path)]
-    field = None if name == "text" else draft.take(facts.MESSAGES if is_chat else facts.TEXT_FIELD)
+    field = None if name in ("text", "pairs") else draft.take(facts.MESSAGES if is_chat else facts.TEXT_FIELD)
     if field is not None:
         arguments.append(f"field = {quoted(field)}")
-    for key, fact in _OF_CHATS if is_chat else ():
+    for key, fact in _OF_CHATS if is_chat else _OF_CHATS[-1:] if prefers else ():
         if (value := draft.take(fact)) is not None:
             arguments.append(f"{key} = {quoted(value) if fact is facts.TEMPLATE else value}")
     arguments += _data_split(draft, name)
@@ -321,7 +342,7 @@ def source_of(draft: Draft, target: Target) -> str | Missing:
 def _data_split(draft: Draft, call: str) -> Iterator[str]:
     """The split of the file's own data: files that an option names have others."""
     given = draft.peek(facts.DATA)
-    if given is None or given.leaf is None or call not in ("chat", "hf_dataset"):
+    if given is None or given.leaf is None or call not in ("chat", "pairs", "hf_dataset"):
         return
     split = draft.take(facts.SPLIT)
     if split not in (None, "train"):

@@ -128,11 +128,14 @@ def devices_per_node(draft: Draft, mesh: Mesh) -> int | None:
 
 
 def local_batch(draft: Draft, length: int | float | str | Missing) -> int | Missing:
-    """The sequences that a rank reads at once: as given, or of so many tokens, with those of a pipeline."""
+    """The sequences that a rank reads at once: as given, or of so many tokens, with those of a pipeline.
+
+    A pair of answers is two.
+    """
     tokens = draft.peek(facts.MICRO_BATCH_TOKENS)
     if tokens is None or not isinstance(length, int) or draft.states(facts.MICRO_BATCH):
         found = required(draft, facts.MICRO_BATCH)
-        return found if isinstance(found, Missing) else int(found)
+        return found if isinstance(found, Missing) else int(found) * sequences_of_sample(draft)
     if tokens.value % length:
         what = f"{tokens.value} tokens of a micro batch are not whole sequences of {length}"
         return Missing(what, "pass --micro-batch N", tokens.leaf)
@@ -141,6 +144,11 @@ def local_batch(draft: Draft, length: int | float | str | Missing) -> int | Miss
         return int(micro)
     draft.give(facts.PIPELINE_MICRO_BATCH, micro, None)
     return int(micro * (draft.take(facts.MICRO_BATCHES) or 1))
+
+
+def sequences_of_sample(draft: Draft) -> int:
+    """The sequences of one sample of a file's batches: two answers, or itself."""
+    return 2 if draft.has(facts.PAIRS) else 1
 
 
 def micro_batch_of(draft: Draft, mesh: Mesh, local_batch: int) -> int:
@@ -166,17 +174,18 @@ def tokens_per_step(draft: Draft, mesh: Mesh, *, sequence_length: int, local_bat
         draft.stop(facts.GLOBAL_TOKENS, f"{tokens.value} tokens are not whole steps of {once} sequences")
     elif tokens is not None:
         return int(draft.take(facts.GLOBAL_TOKENS))
-    whole = draft.peek(facts.GLOBAL_BATCH)
+    whole, each = draft.peek(facts.GLOBAL_BATCH), sequences_of_sample(draft)
     accumulation = draft.peek(facts.ACCUMULATION)
-    if whole is not None and whole.value % once:
-        text = f"{whole.value} sequences are not whole batches of {mesh.dp_size} ranks x {local_batch}"
+    if whole is not None and whole.value * each % once:
+        text = f"{whole.value * each} sequences are not whole batches of {mesh.dp_size} ranks x {local_batch}"
         draft.set_aside(facts.GLOBAL_BATCH, text, kind=NoteKind.WRONG)
     elif whole is not None:
-        if accumulation is not None and accumulation.value * once != whole.value:
-            text = f"{accumulation.value} x {once} sequences are not the batch of {whole.value} in the plan"
+        if accumulation is not None and accumulation.value * once != whole.value * each:
+            batch = whole.value * each
+            text = f"{accumulation.value} x {once} sequences are not the batch of {batch} in the plan"
             draft.set_aside(facts.ACCUMULATION, text, kind=NoteKind.WRONG)
         draft.take(facts.ACCUMULATION)
-        return int(draft.take(facts.GLOBAL_BATCH)) * sequence_length
+        return int(draft.take(facts.GLOBAL_BATCH)) * each * sequence_length
     steps = draft.take(facts.ACCUMULATION) or (1 if mesh.pp > 1 else None)
     if steps is None and (least := draft.kind.least_batch) > once:
         world = mesh.dp_size * mesh.cp * mesh.tp * mesh.pp

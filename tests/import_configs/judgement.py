@@ -25,6 +25,7 @@ from planc.graph.ops import (
     AttachAdapters,
     BuildModel,
     BuildOptimizer,
+    BuildPreferenceLoss,
     BuildSchedule,
     ClipGradients,
     FreezeParameters,
@@ -93,7 +94,9 @@ def _trained(result: Result, folder: Path) -> dict[str, Any]:
     optimizer, adapters, data = ops[BuildOptimizer], ops.get(AttachAdapters), ops[OpenData]
     units = ops.get(FullyShard)
     source = data.source
-    is_chat = source.kind == "chat"
+    what = f"chat:{source.train_on}" if source.kind == "chat" else "text"
+    if (loss := ops.get(BuildPreferenceLoss)) is not None:
+        what = f"pairs, beta {loss.beta}, smoothing {loss.label_smoothing}"
     compute = units.param_dtype if units is not None and units.param_dtype else ops[BuildModel].dtype
     return {
         "schedule": ops[BuildSchedule],
@@ -102,7 +105,7 @@ def _trained(result: Result, folder: Path) -> dict[str, Any]:
         "decay": {name: group.weight_decay for group in optimizer.groups for name in group.parameters},
         "clip": ops[ClipGradients].max_norm if ClipGradients in ops else None,
         "compute": str(compute),
-        "data": f"chat:{source.train_on}" if is_chat else "text",
+        "data": what,
         "weights": str(plan.model.weights),
         "adapters": frozenset(adapters.modules) if adapters else frozenset(),
         "lora": (adapters.rank, adapters.alpha, adapters.dropout, adapters.rslora) if adapters else None,

@@ -60,7 +60,7 @@ class Training:
     clip: float | None = 1.0
     compute: str = "bfloat16"
     data: str = "text"
-    """`text`, or `chat:` with what is trained on."""
+    """`text`, `chat:` with what is trained on, or pairs with their loss."""
     weights: str = "pretrained"
     adapters: frozenset[str] = frozenset()
     lora: tuple[int, float, float, bool] | None = None

@@ -137,6 +137,23 @@ TRL = (
     ),
 )
 
+PAIRS_BODY = text("""
+    base_model: org/base
+    datasets:
+      - path: data/pairs.jsonl
+        type: chat_template.default
+    sequence_len: 64
+    micro_batch_size: 2
+    gradient_accumulation_steps: 3
+    adapter: lora
+    lora_r: 4
+    lora_alpha: 8
+    lora_target_modules: [q_proj, v_proj]
+    max_steps: 20
+    learning_rate: 1.0e-5
+    optimizer: adamw_torch
+    warmup_steps: 0
+    """)
 AXOLOTL = (
     Case(
         "Axolotl, conversations by epochs",
@@ -250,9 +267,34 @@ AXOLOTL = (
         frozenset({"datasets.0.type"}),
     ),
     Case(
-        "Axolotl, DPO",
-        {"dpo.yaml": "base_model: a/b\nrl: dpo\nsequence_len: 64\nmicro_batch_size: 1\nadapter: lora\n"},
+        "Axolotl, KTO",
+        {"kto.yaml": "base_model: a/b\nrl: kto\nsequence_len: 64\nmicro_batch_size: 1\nadapter: lora\n"},
         frozenset({"rl"}),
+    ),
+    Case(
+        "Axolotl, DPO",
+        {"dpo.yaml": PAIRS_BODY + "rl: dpo\ndpo_label_smoothing: 0.1\n"},
+        Training(
+            Rate(1e-5, 20, 0, "cosine"),
+            compute="float32",
+            data="pairs, beta 0.1, smoothing 0.1",
+            adapters=QUERIES_VALUES,
+            lora=(4, 8.0, 0.0, False),
+            tokens=2 * 2 * 2 * 3 * 64,
+        ),
+        TWO,
+    ),
+    Case(
+        "Axolotl, DPO with a weight of its own",
+        {"dpo.yaml": PAIRS_BODY + "rl: dpo\ndpo_use_weighting: true\n"},
+        frozenset({"dpo_use_weighting"}),
+        TWO,
+    ),
+    Case(
+        "Axolotl, DPO on packed sequences",
+        {"dpo.yaml": PAIRS_BODY + "rl: dpo\nsample_packing: true\n"},
+        frozenset({"sample_packing"}),
+        TWO,
     ),
     Case(
         "Axolotl, some layers by regular expressions",
@@ -646,8 +688,26 @@ FACTORY = (
     ),
     Case(
         "LLaMA-Factory, DPO",
-        {"dpo.yaml": FACTORY_BODY.replace("stage: sft", "stage: dpo") + "pref_beta: 0.1\n"},
-        frozenset({"stage"}),
+        {"dpo.yaml": FACTORY_BODY.replace("stage: sft", "stage: dpo") + "pref_beta: 0.2\n"},
+        Training(
+            Rate(1e-4, 150, 15, "cosine"),
+            data="pairs, beta 0.2, smoothing 0.0",
+            adapters=LINEAR,
+            lora=(8, 16.0, 0.0, False),
+            tokens=2 * 2 * 8 * 256,
+        ),
+        {**TWO, "DATA": "data/chats.jsonl"},
+    ),
+    Case(
+        "LLaMA-Factory, another loss of preferences",
+        {"orpo.yaml": FACTORY_BODY.replace("stage: sft", "stage: dpo") + "pref_loss: orpo\n"},
+        frozenset({"pref_loss"}),
+        {**TWO, "DATA": "data/chats.jsonl"},
+    ),
+    Case(
+        "LLaMA-Factory, another reference",
+        {"dpo.yaml": FACTORY_BODY.replace("stage: sft", "stage: dpo") + "ref_model: org/other\n"},
+        frozenset({"ref_model"}),
         {**TWO, "DATA": "data/chats.jsonl"},
     ),
     Case(

@@ -72,7 +72,6 @@ STOPS: dict[str, set[str]] = {
     "deepspeed/auto_everything.json": {"scheduler.params.warmup_type"},
     "deepspeed/cosine.json": {"scheduler.params.warmup_type"},
     "deepspeed/numbers_zero2_decay.json": {"scheduler.params.warmup_type"},
-    "llama-factory/preferences.yaml": {"stage"},
     "megatron/half.sh": {"fp16"},
     "torchtitan/float8.toml": {"model.converters"},
     "torchtitan/root_decay.toml": {"lr_scheduler.decay_type"},

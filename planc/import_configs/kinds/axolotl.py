@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 
 from planc.import_configs import facts, part_readers, readers
 from planc.import_configs.kind import Kind, Note, Row, wrong
@@ -138,6 +137,16 @@ _OWN_LOSS = (
         "embedding_lr_scale",
     ),
 )
+_OF_PREFERENCES = (
+    Row("rl", facts.PAIRS, implies=((facts.DPO_BETA, 0.1),)),
+    Row("rl_beta", facts.DPO_BETA),
+    Row("dpo_label_smoothing", facts.DPO_SMOOTHING),
+    *(Row(f"dpo_{key}", reason=why.INTERNAL) for key in ("use_logits_to_keep", "padding_free")),
+    Row("datasets.0.type", change=why.OWN_DATA, harmless=("chat_template.default",)),
+    *(Row(f"datasets.0.field_{key}", change=why.OWN_DATA, harmless=(key,)) for key in ("chosen", "rejected")),
+    Row("datasets.0.field_messages", change=why.OWN_DATA, harmless=("prompt",)),
+)
+"""Rows of a file with `rl: dpo`."""
 _OWN = (
     Row("base_model", facts.MODEL),
     Row("revision_of_model", facts.REVISION),
@@ -269,6 +278,13 @@ def _faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
         yield wrong(eight, "weights in 8 bits can't be trained without an adapter")
 
 
+def _own_rows(leaves: Mapping[str, Leaf]) -> tuple[Row, ...]:
+    """Rows whose meaning depends on other keys."""
+    method = leaves.get("rl")
+    prefers = method is not None and method.value == "dpo"
+    return (*(_OF_PREFERENCES if prefers else ()), *offloading_rows(leaves, recomputes=False))
+
+
 def _is_eager(leaves: Mapping[str, Leaf]) -> bool:
     """Whether attention is the model's own code, which takes a mask and no lengths."""
     flag = leaves.get("eager_attention")
@@ -306,6 +322,6 @@ AXOLOTL = Kind(
     warmup=(0.03, 100),
     spares_norms=True,
     adapts_by_peft=True,
-    own_rows=partial(offloading_rows, recomputes=False),
+    own_rows=_own_rows,
     faults=_faults,
 )

@@ -55,7 +55,11 @@ def _kernel(value: Value) -> str:
 
 def _own_rows(leaves: Mapping[str, Leaf]) -> tuple[Row, ...]:
     """Rows whose meaning depends on other keys."""
-    return (*_of_stage(leaves), *_of_packing(leaves), *_of_rank(leaves), *_of_freezing(leaves))
+    prefers = _value(leaves, "stage") == "dpo"
+    return (
+        *(_OF_PREFERENCES if prefers else _of_stage(leaves)),
+        *(*_of_packing(leaves), *_of_rank(leaves), *_of_freezing(leaves)),
+    )
 
 
 def _of_stage(leaves: Mapping[str, Leaf]) -> tuple[Row, ...]:
@@ -63,6 +67,17 @@ def _of_stage(leaves: Mapping[str, Leaf]) -> tuple[Row, ...]:
     if _value(leaves, "stage") != "pt":
         return ()
     return (Row("stage", facts.CHAT, read=_is_chat, opens=facts.PACKING),)
+
+
+_OF_PREFERENCES = (
+    Row("stage", facts.PAIRS, implies=((facts.DPO_BETA, 0.1),)),
+    Row("pref_beta", facts.DPO_BETA),
+    Row("pref_loss", change=why.PREFERENCE_LOSS, harmless=("sigmoid",)),
+    *(Row(key, change=why.PREFERENCE_LOSS, harmless=(0, 0.0)) for key in ("pref_ftx", "pref_bco_weight")),
+    Row("dpo_label_smoothing", facts.DPO_SMOOTHING),
+    Row("ref_model*", change=why.REFERENCE),
+)
+"""Rows of a file with `stage: dpo`."""
 
 
 def _of_packing(leaves: Mapping[str, Leaf]) -> tuple[Row, ...]:
