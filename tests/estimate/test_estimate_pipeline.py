@@ -22,9 +22,9 @@ from planc.estimate.rank_work import rank_work
 from planc.estimate.result import Estimate, Kind
 from planc.estimate.routes import members_of, route
 from planc.estimate.step_work import StepWork, step_work
+from planc.graph.groups import axes
 from planc.graph.ops import SplitPipeline
 from planc.inventory.footprint import OwnCode
-from planc.vocab import MeshDim
 from tests.pipelining.tiny import pipelined
 from tests.plans import checked
 
@@ -86,10 +86,11 @@ def test_both_ends_hold_a_tied_weight(tmp_path: Path, pp: int, schedule: str) ->
 def test_ends_in_two_nodes_send_through_the_network(
     tmp_path: Path, devices_per_node: int, crosses: bool
 ) -> None:
-    found = estimate_of(plan(tmp_path, pp=4, is_tied=True))
+    tied = plan(tmp_path, pp=4, is_tied=True)
+    assert tied.graph is not None
+    found = estimate_of(tied)
     (one,) = (one for one in found.ranks[0].collectives if one.cause == "grads.sum_ties")
-    mesh = ((MeshDim.PP, 4), (MeshDim.TP, 1))
-    way = route(one, members_of(one, mesh, devices_per_node))
+    way = route(one, members_of(one, axes(tied.graph), devices_per_node))
     assert (way.nic_bytes, way.link_bytes) == ((one.sent_bytes, 0) if crosses else (0, one.sent_bytes))
 
 
