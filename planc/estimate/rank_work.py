@@ -233,7 +233,7 @@ class RankWork:
         return tuple(self.layouts[fqn] for tie in self.ties for fqn in tie if fqn in self.layouts)
 
     def multiplies_again(self, module: Module) -> bool:
-        """Whether lengths of rows have a layer compute a second time, with what dropout leaves."""
+        """Whether a layer computes a second time, on what dropout leaves, for lengths of its rows."""
         return is_magnitude(module.fqn) and f"{parent_of(module.fqn)}.{DROP}" in self.draws
 
     def checkpoint_around(self, fqn: str) -> str | None:

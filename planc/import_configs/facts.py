@@ -85,8 +85,8 @@ DATA = Fact("data", "data.source", readers.dataset, "--data")
 CHAT = Fact(
     "conversations", "data.source", readers.flag, "--data-as", is_settled=True, words=("text", "chat")
 )
-PAIRS = Fact("pairs of answers", "data.source", readers.preferences, words=("documents", "pairs"))
-"""Whether it trains on preferences, which pairs of answers have."""
+PAIRS = Fact("method of preferences", "data.source", readers.among(dpo="dpo"))
+"""The method that trains on pairs of answers."""
 TRAIN_ON = Fact("messages trained on", "data.source", readers.train_on)
 ROLES = Fact("messages trained on", "data.source", readers.roles, null=True)
 """A list of roles in place of TRAIN_ON; null is for the last message."""

@@ -298,11 +298,15 @@ def _train(draft: Draft, mesh: Mesh, needed: Mapping[str, Any]) -> Iterator[str]
 
 _DATA = "data/*.txt"
 _CONVERSATIONS = ("messages", "conversations")
-_OF_CHATS = (
-    ("train_on", facts.TRAIN_ON),
-    ("train_on_end_of_turn", facts.TRAINS_ENDS),
-    ("template", facts.TEMPLATE),
-)
+_ARGUMENTS = {
+    "chat": (
+        ("train_on", facts.TRAIN_ON),
+        ("train_on_end_of_turn", facts.TRAINS_ENDS),
+        ("template", facts.TEMPLATE),
+    ),
+    "pairs": (("template", facts.TEMPLATE),),
+}
+"""Arguments of a source's call, with their facts."""
 _CALLS = {".json": "jsonl", ".jsonl": "jsonl", ".parquet": "hf_dataset", ".arrow": "hf_dataset"}
 
 
@@ -320,9 +324,8 @@ def source_of(draft: Draft, target: Target) -> str | Missing:
         draft.give_default(facts.CHAT, is_chat, "by the columns of the data")
     if draft.kind.tells_chats_by_columns:
         draft.give_default(facts.TRAIN_ON, "all", f"the default of {draft.kind.title}")
-    if prefers := bool(draft.take(facts.PAIRS)):
-        draft.set_aside(facts.CHAT, "rows of pairs are texts, or messages")
-    is_chat = bool(draft.take(facts.CHAT)) and not prefers
+    prefers = draft.take(facts.PAIRS) is not None
+    is_chat = not prefers and bool(draft.take(facts.CHAT))
     if path is None:
         path = "data/*.jsonl" if is_chat or prefers else _DATA
         draft.added("data.source", f"the file names no data: `{path}`, or pass --data")
@@ -332,7 +335,7 @@ def source_of(draft: Draft, target: Target) -> str | Missing:
     field = None if name in ("text", "pairs") else draft.take(facts.MESSAGES if is_chat else facts.TEXT_FIELD)
     if field is not None:
         arguments.append(f"field = {quoted(field)}")
-    for key, fact in _OF_CHATS if is_chat else _OF_CHATS[-1:] if prefers else ():
+    for key, fact in _ARGUMENTS.get(name, ()):
         if (value := draft.take(fact)) is not None:
             arguments.append(f"{key} = {quoted(value) if fact is facts.TEMPLATE else value}")
     arguments += _data_split(draft, name)

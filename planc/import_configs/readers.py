@@ -114,13 +114,6 @@ def text(value: Value) -> str:
     return value.strip()
 
 
-def preferences(value: Value) -> bool:
-    """Whether a method trains on pairs of answers, as direct preference optimization does."""
-    if text(value) == "dpo":
-        return True
-    raise Unread("the one method of preferences that a plan has is dpo")
-
-
 def train_on(value: Value) -> str:
     """The messages that are trained on: of a list of roles, or of a flag for the assistant's."""
     if value == ("assistant",) or value is True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Protocol
 
 from planc.inventory.footprint import NOTHING
 from planc.inventory.schema import Draw, Inventory, Kind, Module, Parameter
@@ -34,9 +35,18 @@ def is_adaptable(inventory: Inventory, fqn: str) -> bool:
     return not {f"{fqn}.weight"}.intersection(name for tie in inventory.ties for name in tie)
 
 
-def with_adapters(
-    inventory: Inventory, fqns: frozenset[str], *, rank: int, dropout: float, dora: bool
-) -> Inventory:
+class Adapter(Protocol):
+    """The settings of adapters that decide which modules a layer gets."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def dropout(self) -> float: ...
+    @property
+    def dora(self) -> bool: ...
+
+
+def with_adapters(inventory: Inventory, fqns: frozenset[str], adapter: Adapter) -> Inventory:
     """The inventory of the model with adapters on these linear layers, once if it has them."""
     fqns = fqns.difference(adapted_layers(inventory))
     if not fqns:
@@ -44,25 +54,25 @@ def with_adapters(
     modules = (
         part
         for module in inventory.modules
-        for part in (_adapted(module, rank, dropout, dora=dora) if module.fqn in fqns else (module,))
+        for part in (_adapted(module, adapter) if module.fqn in fqns else (module,))
     )
     return replace(inventory, modules=tuple(modules))
 
 
-def _adapted(module: Module, rank: int, dropout: float, *, dora: bool) -> Iterator[Module]:
+def _adapted(module: Module, adapter: Adapter) -> Iterator[Module]:
     """The layer and its adapter, whose output reaches the layer's."""
     down, up = f"{module.fqn}.{DOWN}", f"{module.fqn}.{UP}"
-    magnitude = (f"{module.fqn}.{MAGNITUDE}",) if dora else ()
+    magnitude = (f"{module.fqn}.{MAGNITUDE}",) if adapter.dora else ()
     yield replace(module, returns=(*module.returns, up, *magnitude))
     entering = module.sources
-    if dropout:
+    if adapter.dropout:
         dims = (DropoutDim.BATCH, DropoutDim.SEQUENCE, module.in_features)
-        draw, drop = Draw(dropout, dims, entering), f"{module.fqn}.{DROP}"
+        draw, drop = Draw(adapter.dropout, dims, entering), f"{module.fqn}.{DROP}"
         yield Module(drop, "Dropout", Kind.CONTAINER, sources=entering, draws=(draw,))
         entering = (drop,)
     for fqn, shape, sources in (
-        (down, (rank, module.in_features), entering),
-        (up, (module.out_features, rank), (down,)),
+        (down, (adapter.rank, module.in_features), entering),
+        (up, (module.out_features, adapter.rank), (down,)),
     ):
         weight = Parameter("weight", shape)
         yield Module(fqn, "Linear", Kind.LINEAR, (weight,), sources=sources, activation=NOTHING)

@@ -132,7 +132,7 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
     adapted = _adapted(plan, inventory, conflicts, selections)
     if plan.adapter is not None:
         kind, layers = plan.adapter.kind, frozenset(fqn for fqn in adapted if is_adaptable(inventory, fqn))
-        inventory = with_adapters(inventory, layers, rank=kind.rank, dropout=kind.dropout, dora=kind.dora)
+        inventory = with_adapters(inventory, layers, kind)
     modules = inventory.names()
     styles, unknown = _styles(plan, inventory, auto, conflicts, selections)
     fsdp, checkpoint, cp = plan.fsdp, plan.activation_checkpoint, plan.context_parallel

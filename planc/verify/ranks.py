@@ -182,12 +182,7 @@ def counted_first_step(task: Task, *, rank: int) -> FirstStep | None:
         return None
     inventory = load_inventory(folder, cache_dir=folder, may_probe=False).inventory
     if (attached := task.graph.adapters) is not None:
-        inventory = with_adapters(
-            *(inventory, frozenset(attached.modules)),
-            rank=attached.rank,
-            dropout=attached.dropout,
-            dora=attached.dora,
-        )
+        inventory = with_adapters(inventory, frozenset(attached.modules), attached)
     is_cuda = task.backend == "nccl"
     predicted = predictions(task.graph, inventory, rank=rank, is_cuda=is_cuda, logs_sample_ids=True)
     return FirstStep(task.graph, predicted)

@@ -153,7 +153,7 @@ def test_its_size_is_as_estimated(run: tuple[Path, Record], workspace: Path, tmp
     assert graph.adapters is not None
     loaded = load_inventory(workspace / MODEL, cache_dir=tmp_path)
     adapted = frozenset(graph.adapters.modules)
-    inventory = with_adapters(loaded.inventory, adapted, rank=4, dropout=0.0, dora=False)
+    inventory = with_adapters(loaded.inventory, adapted, graph.adapters)
     tensors = read_manifest(step_directory(run[0] / "checkpoints", step=NUM_STEPS)).tensors.values()
     assert {one.dtype for one in tensors} == {"float32"}
     assert 4 * sum(torch.Size(one.shape).numel() for one in tensors) == checkpoint_bytes(graph, inventory)

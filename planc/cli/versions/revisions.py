@@ -165,9 +165,7 @@ def _inventory(
     if inventory.config_digest != side.model.config_digest:
         return None
     op = side.graph.adapters
-    if op is None:
-        return inventory
-    return with_adapters(inventory, frozenset(op.modules), rank=op.rank, dropout=op.dropout, dora=op.dora)
+    return inventory if op is None else with_adapters(inventory, frozenset(op.modules), op)
 
 
 def committed(path: str) -> str:
