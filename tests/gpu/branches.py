@@ -137,6 +137,7 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
         "parity",
         (
             "verify/ranks.py::counted_first_step",
+            "verify/ranks.py::started",
             "verify/verify.py::verify",
             "verify/verify.py::_require_devices",
         ),
