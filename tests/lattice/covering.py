@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 Row = Mapping[str, object]
-_Pair = tuple[tuple[str, object], tuple[str, object]]
 
 
 def covering(rows: Sequence[Row]) -> tuple[Row, ...]:
     """Those of `rows`, a full product, that hold every pair of it: greedily, in the order of the product."""
-    missing = {pair for row in rows for pair in _pairs(row)}
+    held = _pairs(rows)
+    missing = 0
+    for pairs in held:
+        missing |= pairs
     chosen: list[Row] = []
     while missing:
-        best = max(rows, key=lambda row: _num_missing(row, missing))
-        chosen.append(best)
-        missing.difference_update(_pairs(best))
+        best = max(range(len(rows)), key=lambda row: (held[row] & missing).bit_count())
+        chosen.append(rows[best])
+        missing &= ~held[best]
     return tuple(chosen)
 
 
-def _pairs(row: Row) -> Iterator[_Pair]:
-    return combinations(row.items(), 2)
-
-
-def _num_missing(row: Row, missing: Iterable[_Pair]) -> int:
-    return sum(pair in missing for pair in _pairs(row))
+def _pairs(rows: Sequence[Row]) -> list[int]:
+    """The pairs of values in each row, a bit for each pair that occurs in any."""
+    bits: dict[object, int] = {}
+    return [
+        sum(1 << bits.setdefault(pair, len(bits)) for pair in combinations(row.items(), 2)) for row in rows
+    ]
