@@ -62,6 +62,7 @@ def shapes() -> Sequence[object]:
     return [pytest.param(shape, marks=mark, id=shape.name) for shape, mark in marks]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", shapes())
 def test_by_hand_computes_what_the_plan_computes(shape: Shape, workspace: Path, tmp_path: Path) -> None:
     race = make_race(shape, "by_hand", workspace)
@@ -104,6 +105,7 @@ def test_a_rival_of_replicas_starts_from_the_plans_loss(rival: str, workspace: P
     assert planc == pytest.approx(other, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rival", PIPELINES)
 def test_a_rival_of_pipelines_computes_what_the_plan_computes(
     rival: str, workspace: Path, tmp_path: Path
@@ -183,6 +185,7 @@ def test_the_kernel_counts_the_bytes_of_an_all_reduce(world_size: int) -> None:
         assert num_bytes <= one.peak_bytes < 3 * num_bytes
 
 
+@pytest.mark.slow
 def test_planc_and_by_hand_send_as_much_and_hold_about_as_much(workspace: Path) -> None:
     shape = Shape({"dp_shard": 2})
     planc, by_hand = (

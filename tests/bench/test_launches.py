@@ -26,7 +26,7 @@ def test_lists_launch_by_their_blocks() -> None:
     assert launches.counts.kernels == {"ones": 2, "_foreach_mul_": 2}
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["compiled", "tp 2"])
 def test_a_step_launches_and_moves_no_more_than_by_hand(name: str, tmp_path: Path) -> None:
     (case,) = (case for case in CASES if case.name == name)

@@ -62,7 +62,7 @@ MODELS = (
 )
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize("folder", MODELS, ids=lambda folder: folder.name)
 def test_inventory_of_a_model_is_that_of_its_configuration(folder: Path) -> None:
     assert dumps(probe(folder)) == (folder / "inventory.json").read_text(encoding="utf-8")

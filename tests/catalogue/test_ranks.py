@@ -104,6 +104,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("model", "mesh", "blocks"), CASES.values(), ids=CASES)
 def test_a_mesh_computes_what_one_rank_computes(
     model: str, mesh: str, blocks: str, workspace: Path, tmp_path: Path

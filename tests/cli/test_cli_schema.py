@@ -39,7 +39,7 @@ def artifact(folder: Path, plan: Path) -> Any:
     return json.loads(target.read_text())
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=20)
 @pytest.mark.parametrize("plan", canonical_plans(), ids=lambda plan: plan.stem)
 def test_artifacts_are_valid(plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     validator(capsys, "artifact").validate(artifact(tmp_path, plan))

@@ -51,6 +51,7 @@ def unchanged_losses(tmp_path_factory: pytest.TempPathFactory, server: Server) -
     return scratch.losses(scratch.write("plain.plan"))
 
 
+@pytest.mark.slow
 def test_a_train_key_trains_and_a_resume_asks_for_leave(
     scratch: Scratch, unchanged_losses: list[float]
 ) -> None:

@@ -104,6 +104,7 @@ train {
 """
 
 
+@pytest.mark.slow
 def test_a_mixture_is_evaluated_source_by_source(tmp_path: Path) -> None:
     save(tmp_path, "a", range(400))
     save(tmp_path, "b", range(400, 800))

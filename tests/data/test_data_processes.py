@@ -71,7 +71,7 @@ def test_ids_are_those_of_the_library_in_the_order_of_the_documents(
         assert one.ids.tolist() == reference.encode(text, add_special_tokens=False).ids
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.slow
 @pytest.mark.parametrize("num_processes", [1, 2, 3])
 def test_masks_are_those_of_the_characters_that_the_template_marks(
     tmp_path: Path, num_processes: int

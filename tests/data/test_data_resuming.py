@@ -149,6 +149,7 @@ def killed(root: Path, base: Path, *, after: int, seconds: float) -> bool:
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("least_kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_the_bytes_after_kills_at_any_moment_are_those_without(
     least_kills: int, base: Path, expected: dict[str, bytes], tmp_path: Path
@@ -183,7 +184,7 @@ def test_what_was_tokenized_is_not_tokenized_again(
     assert not interrupted(tmp_path / "root") and not unfinished(tmp_path / "root")
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["another file", "a row more in the first", "a row less in the first"])
 def test_a_changed_file_costs_its_own_part(
     change: str, expected: dict[str, bytes], tmp_path: Path, tokenized: list[int]
@@ -225,6 +226,7 @@ def test_a_failed_preparation_keeps_what_it_tokenized(
     assert both <= whole_bytes(tmp_path / "afresh", base, tokenized) + SLACK_BYTES
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("damage", ["a flipped bit of each part", "the last one is cut short", "other bytes"])
 def test_damaged_parts_are_tokenized_again(
     damage: str, base: Path, expected: dict[str, bytes], tmp_path: Path

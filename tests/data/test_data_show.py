@@ -320,6 +320,7 @@ def test_all_commands_print_the_same_summary(base: Path, capsys: pytest.CaptureF
         assert line in capsys.readouterr().out, words
 
 
+@pytest.mark.slow
 def test_a_run_prints_it_too(base: Path) -> None:
     rows(base, {"text": "the cat sat on"}, {"text": "the"})
     plan(base, 'jsonl("rows.jsonl")', packing="none", sequence_length=4)

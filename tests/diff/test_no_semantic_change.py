@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.sampled(every=12)
+@pytest.mark.sampled(every=72)
 @pytest.mark.parametrize("rewrite", REWRITES, ids=lambda rewrite: rewrite.__name__)
 @pytest.mark.parametrize("plan", canonical_plans(), ids=lambda plan: plan.stem)
 def test_rewriting_is_no_semantic_change(plan: Path, rewrite: Rewrite, folder: Path) -> None:

@@ -85,6 +85,7 @@ def require_refused(told: list[Told], *texts: str) -> None:
             assert text in one.message, one.message
 
 
+@pytest.mark.slow
 def test_ranks_with_equal_folders_train(folder: Path, tmp_path: Path) -> None:
     told = run_changed(folder, tmp_path, lambda folder: None, graph_of(folder, weights="pretrained"))
     assert [(one.code, one.message, one.steps) for one in told] == [(None, "", 2)] * NUM_RANKS
@@ -110,7 +111,7 @@ CHANGED = {
 }
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("case", CHANGED)
 def test_a_changed_file_is_named_with_the_rank_and_its_machine(
     folder: Path, tmp_path: Path, case: str

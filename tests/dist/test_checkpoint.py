@@ -97,6 +97,7 @@ def test_four_ranks_load_it_on_any_mesh(trained: tuple[Path, Digests]) -> None:
             assert found == expected, layout
 
 
+@pytest.mark.slow
 def test_two_ranks_load_it(trained: tuple[Path, Digests]) -> None:
     root, expected = trained
     is_tied = "model.lm_head.weight" not in expected
@@ -208,6 +209,7 @@ def test_on_the_same_mesh_a_rank_reads_its_own_part(tmp_path: Path) -> None:
         assert {name for name in opened if name.endswith(".json")} == {f"rank-{rank:05}.json"}
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize(("world_size", "layout"), [(4, FSDP4), (2, TP2), (1, SINGLE)])
 def test_all_ranks_together_hash_every_byte_once(
@@ -241,6 +243,7 @@ def save_by_one_plan(rank: int, world_size: int, root: Path) -> list[Digests]:
     return found
 
 
+@pytest.mark.slow
 def test_a_plan_serves_every_save(tmp_path: Path) -> None:
     for first, second, *loaded in run_ranks(save_by_one_plan, 4, tmp_path):
         assert first != second

@@ -78,6 +78,7 @@ def test_a_checkpoint_has_what_is_trained_and_names_the_rest(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [TP, pytest.param(PP, marks=pytest.mark.slow), pytest.param(ONE, marks=pytest.mark.slow)]
 )
@@ -129,6 +130,7 @@ def test_random_weights_are_no_base(run: tuple[Path, Record], workspace: Path, t
         train(random, workspace=workspace, folder=copied(run[0], tmp_path / "resumed"))
 
 
+@pytest.mark.slow
 def test_a_run_that_resumes_a_whole_checkpoint_saves_whole_ones(workspace: Path, tmp_path: Path) -> None:
     """What it stores may differ from the files: here the base does, as if a stage before had trained it."""
     train(STORED, workspace=workspace, folder=tmp_path / "stored")

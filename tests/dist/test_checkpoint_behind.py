@@ -51,6 +51,7 @@ def save_both_ways(rank: int, world_size: int, root: Path, layout: Layout) -> tu
     return staged[0], staged[1]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("layout", [HSDP, FSDP2_TP2, REPLICATED_TP2], ids=["hsdp", "fsdp-tp", "replicas-tp"])
 def test_each_step_is_bit_for_bit_the_one_that_training_waited_for(layout: Layout, tmp_path: Path) -> None:
     run_ranks(save_both_ways, 4, tmp_path, layout)

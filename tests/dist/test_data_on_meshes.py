@@ -214,6 +214,7 @@ MIXTURE = """\
 """
 
 
+@pytest.mark.slow
 def test_a_mixture_is_the_same_on_every_mesh_and_after_a_resume_on_another(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -121,7 +121,7 @@ def by_transformers(graph: Graph, folder: Path, ids: tuple[int, ...]) -> dict[st
     }
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_every_mesh_counts_the_tokens_of_each_expert(folder: Path, tmp_path: Path, mesh: str) -> None:
     """In logged steps, the second and the last, and each token once, however often a layer runs."""
@@ -136,7 +136,7 @@ def test_every_mesh_counts_the_tokens_of_each_expert(folder: Path, tmp_path: Pat
         assert loads == {one.step: one.expert_load for one in records[0].metrics}
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("mesh", ["one", "dp2", "tp2", "cp2"])
 def test_the_counts_are_those_of_the_routers(folder: Path, tmp_path: Path, mesh: str) -> None:
     settings, edits = MESHES[mesh]

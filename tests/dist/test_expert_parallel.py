@@ -332,6 +332,7 @@ def _last_of_equal(scores: Tensor, *arguments: Any, **keywords: Any) -> Any:
     return _TOPK(scores + moved, *arguments, **keywords)
 
 
+@pytest.mark.slow
 def test_all_tokens_may_go_to_the_experts_of_one_rank(root: Path, tmp_path: Path) -> None:
     folder = folder_of(root, "gpt_oss", "two experts")
     graph = graph_of(folder, "ep 4")
@@ -372,6 +373,7 @@ def test_copies_of_experts_are_compared_and_their_shards_are_not(
         assert (one.code, one.message) == (None, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", slow_except(("ep 2 of 4", "ep 4", *ADJACENT), "ep 2 of 4"))
 @pytest.mark.parametrize("mode", ["", pytest.param("full", marks=pytest.mark.slow)])
 def test_a_first_step_sends_what_is_predicted(mesh: str, mode: str, root: Path, tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def origin(run_folder: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 def test_a_tied_model_loads_with_the_logits_of_the_trained_weights(workspace: Path, tmp_path: Path) -> None:
     record = train(TIED, workspace=workspace, run_folder=tmp_path)
     expected, found = trained_model(record, workspace=workspace, model="llama-tied"), loaded(tmp_path)
@@ -109,6 +110,7 @@ def test_a_bfloat16_export_is_the_trained_weights_rounded(workspace: Path, tmp_p
     assert "use_cache" not in config
 
 
+@pytest.mark.slow
 def test_shards_of_unequal_length_are_put_together(workspace: Path, tmp_path: Path) -> None:
     mesh = {"dp_replicate": 2, "dp_shard": 2}
     case = Case("DP4", "HSDP 2x2", mesh, model="llama-uneven", settings=ONLY_EXPORTS)
@@ -173,6 +175,7 @@ def test_a_large_model_is_written_in_shards_with_an_index(workspace: Path, tmp_p
     assert all(torch.equal(parameters[key], whole) for key, whole in record.final.items())
 
 
+@pytest.mark.slow
 def test_a_run_resumed_at_its_last_step_still_exports(workspace: Path, tmp_path: Path) -> None:
     case = replace(TIED, shape="1", mesh={})
     first = train(case, workspace=workspace, run_folder=tmp_path)
@@ -184,6 +187,7 @@ def test_a_run_resumed_at_its_last_step_still_exports(workspace: Path, tmp_path:
     assert origin(tmp_path)["step"] == NUM_STEPS
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_replaces_its_export(workspace: Path, tmp_path: Path) -> None:
     case = replace(ALONE, settings=EXPORTS)
     task = task_of(case, workspace=workspace, run_folder=tmp_path)

@@ -84,6 +84,7 @@ def test_a_meshs_checkpoint_has_the_logits_of_the_trained_weights(
         assert any(".experts.3.down_proj." in key for key in file.keys()) == (case is EXPERTS)  # noqa: SIM118
 
 
+@pytest.mark.slow
 def test_tied_weights_stay_tied(tied_run: tuple[Path, Record], workspace: Path, tmp_path: Path) -> None:
     run, record = tied_run
     assert export(run, model=workspace / "llama-tied", output=tmp_path / "hf") == CLEAN
@@ -170,6 +171,7 @@ def adapted_run(workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     return folder, run_ranks(train_rank, ADAPTED.world_size, task, init=False)[0]
 
 
+@pytest.mark.slow
 def test_adapters_are_merged(adapted_run: tuple[Path, Record], workspace: Path, tmp_path: Path) -> None:
     run, record = adapted_run
     options = ("--dtype", "bfloat16")

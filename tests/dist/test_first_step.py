@@ -139,6 +139,7 @@ def test_gradients_that_nothing_sums_end_the_run(workspace: Path, tmp_path: Path
     )
 
 
+@pytest.mark.slow
 def test_a_resumed_run_compares_its_own_first_step(workspace: Path, tmp_path: Path) -> None:
     graph = compile_case(CASES[0], workspace=workspace, saves=True)
     for one in run_compared(graph, workspace / CASES[0].model, tmp_path, stop_after=3):

@@ -276,6 +276,7 @@ def test_documents_that_attend_to_each_other_move_with_one_another(cp: int) -> N
         assert rows == [[5, 1, 11, 7], [3, 21]], variant
 
 
+@pytest.mark.slow
 def test_a_fake_world_has_the_shapes_of_a_real_one() -> None:
     (shapes,) = run_ranks(fake_shapes, 1, init=False)
     expected = [torch.Size([1, 16, 8, 8]), torch.Size([1, 8, 16, 8]), torch.Size([1, 4, 16, 8])]

@@ -70,6 +70,7 @@ def reference(workspace: Path) -> Callable[[str], Training]:
     return cache(lambda model: train_reference(model, workspace=workspace))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", slow_except(CASES, "TP2·DP2", name=lambda case: case.name), ids=lambda case: case.name
 )

@@ -177,6 +177,7 @@ def by_transformers(folder: Path, data: JoinedDatasets, ids: Sequence[int]) -> l
     return found
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("weighted", [True, False])
 def test_the_losses_of_a_source_are_transformers_over_its_rows(
     folder: Path, tmp_path: Path, weighted: bool
@@ -245,7 +246,7 @@ def test_a_nan_of_one_source_stays_in_it() -> None:
     assert sums.sums[1].isnan().tolist() == [True, False]
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dp2 tp2, vocabulary", "pp2 dp2, in chunks"])
 def test_the_sums_are_in_the_collectives_that_a_run_predicts(folder: Path, tmp_path: Path, name: str) -> None:
     for found in run_compared(graph_of(folder, name), folder / "model", tmp_path):

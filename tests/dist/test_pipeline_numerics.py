@@ -52,7 +52,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_workspace(tmp_path_factory.mktemp("numerics") / "workspace")
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("name", PLACES)
 def test_the_first_layer_with_nan_in_its_outputs_is_named(name: str, workspace: Path) -> None:
     case, rank, layer, stage = PLACES[name]
@@ -70,6 +70,7 @@ def test_the_first_layer_with_nan_in_its_outputs_is_named(name: str, workspace: 
     assert (entries[rank]["outputs"][0]["module"], entries[rank]["device"]) == (layer, "cpu")
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("value", [math.inf, -math.inf])
 def test_the_one_step_of_a_guard_that_skips_names_it_too(workspace: Path, value: float) -> None:
     fault = Fault("", (3,), "output", value=value, rank=1, module="model.layers.1.mlp")
@@ -131,6 +132,7 @@ HEAD = 260 * 64 / (64 * 128 * 2 + 64 * 64 * 2 + 64 * 176 * 3 + 64 * 2)
 """Its parameters over those of a layer, of the model `llama-deep`."""
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

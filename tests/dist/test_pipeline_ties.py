@@ -121,7 +121,7 @@ def train(case: Case, *, workspace: Path, run_folder: Path, more: str = "") -> l
     return run_ranks(train_rank, case.world_size, task, init=False)
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_both_ends_train_one_weight(case: Case, workspace: Path, alone: Training, tmp_path: Path) -> None:
     records = train(case, workspace=workspace, run_folder=tmp_path, more=COMPARED)
@@ -134,7 +134,7 @@ def test_both_ends_train_one_weight(case: Case, workspace: Path, alone: Training
     assert not disagreements(records)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [PP4, TP], ids=lambda case: case.name)
 def test_random_weights_are_those_of_one_process(case: Case, workspace: Path, tmp_path: Path) -> None:
     """Not those of a linear layer, which other models draw from another distribution."""
@@ -158,6 +158,7 @@ def test_copies_that_differ_end_the_run(workspace: Path, tmp_path: Path) -> None
         run_ranks(train_rank, FSDP.world_size, Task(graph, workspace, tmp_path, flip), init=False)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_has_a_tied_weight_once(workspace: Path, tmp_path: Path) -> None:
     """Saved by a pipeline, it goes on in one process, and what that saves in a pipeline."""
     there, back = tmp_path / "there", tmp_path / "back"

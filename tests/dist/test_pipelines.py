@@ -71,7 +71,7 @@ def train(case: Case, *, workspace: Path, run_folder: Path) -> list[Record]:
     return run_ranks(train_rank, case.world_size, task, init=False)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", PIPELINES, ids=lambda case: case.name)
 def test_a_pipeline_with_weights_from_files_trains_as_one_process(case: Case, workspace: Path) -> None:
     row = parity(case, workspace=workspace, reference=train_reference(case.model, workspace=workspace))
@@ -242,6 +242,7 @@ def test_a_skipped_step_is_skipped_on_all_stages(workspace: Path) -> None:
         assert [step.step for step in told.steps if step.is_skipped] == [3]
 
 
+@pytest.mark.slow
 def test_an_evaluation_in_stages_has_the_loss_of_one_process(workspace: Path, tmp_path: Path) -> None:
     found = []
     for number, mesh in enumerate(({}, {"pp": 2}, {"pp": 2})):
@@ -282,7 +283,7 @@ COUNTED = (
 )
 
 
-@pytest.mark.sampled(every=8)
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", COUNTED, ids=lambda cell: cell.name)
 def test_the_first_step_sends_what_the_estimate_has_for_each_pp_rank(cell: Cell, tmp_path: Path) -> None:
     workspace = cells.make_workspace(tmp_path / "workspace")

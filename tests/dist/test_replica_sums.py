@@ -217,6 +217,7 @@ def test_replicas_with_a_message_for_each_layer_train_as_one_process(
     assert worst_relative([step.grad_norm for step in record.metrics], reference.grad_norms) < 1e-12
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("case", (*CASES, EXPERTS), ids=lambda case: case.name)
 def test_a_message_for_each_layer_is_what_the_graph_predicts(
     case: Case, workspace: Path, tmp_path: Path

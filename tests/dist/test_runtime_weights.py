@@ -74,6 +74,7 @@ def set_up(case: Case, *, workspace: Path, num_steps: int = 0) -> list[Record]:
     return run_ranks(train_rank, case.world_size, task, init=False)
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(
     "case",
     [
@@ -230,7 +231,7 @@ def count_bytes_rank(rank: int, world_size: int, task: Task) -> tuple[int, int]:
     return sum(taken), held
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(
     "case",
     [

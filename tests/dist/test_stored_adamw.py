@@ -76,7 +76,7 @@ def plainly(rank: int, world_size: int, workspace: Path) -> dict[str, Tensor]:
 MESH = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MESHES]
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", MESH)
 def test_eight_bits_are_the_definition_on_every_mesh(mesh: str, workspace: Path, tmp_path: Path) -> None:
     found = trained(workspace, tmp_path / "run", kind=EIGHT, **MESHES[mesh])

@@ -132,6 +132,7 @@ def test_layout_shows_what_is_built_and_what_is_loaded_in_another_dtype(base: Pa
     assert other_dtypes_text(build_of(Plan(dtype="float32"), base)) == ""
 
 
+@pytest.mark.slow
 def test_memory_counts_every_parameter_in_its_own_dtype(base: Path) -> None:
     plan = Plan("ernie4_5_moe")
     found = checked(plan, base)
@@ -147,6 +148,7 @@ def test_memory_counts_every_parameter_in_its_own_dtype(base: Path) -> None:
     assert sum(one.total_bytes for one in layouts(found.graph, found.inventory)) == expected
 
 
+@pytest.mark.slow
 def test_a_unit_of_float32_in_a_bfloat16_model_sends_what_is_estimated(base: Path) -> None:
     plan = Plan("ernie4_5_moe", fsdp=GATE_UNIT)
     found = checked(plan, base)

@@ -109,7 +109,7 @@ def test_eager_attention_keeps_every_score(dtype: str, workspace: Path) -> None:
     assert activations(work_of("llama", dtype, workspace=workspace, attention="eager")).kept == measured
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_capped_scores_are_kept_once_more(dtype: str, tmp_path: Path) -> None:
     """Measured as a difference: Gemma's norms and its capped logits are other matters."""

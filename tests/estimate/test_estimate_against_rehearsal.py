@@ -68,6 +68,7 @@ def test_offloaded_inputs_take_no_memory_of_the_device(variant: Variant) -> None
     assert_agrees(compare(variant))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant", named(ADAPTED, "one device, DoRA, all kept"), ids=lambda variant: variant.name
 )

@@ -96,6 +96,7 @@ def saved_bytes(recorded: Recorded, work: RankWork) -> int:
     return sum(size for shape, size in found if len(shape) != 4 or shape[1] > 1)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "case",
     [
@@ -155,12 +156,14 @@ def edited(case: Case, *edits: tuple[str, str], workspace: Path) -> Graph:
     return checked.graph
 
 
+@pytest.mark.slow
 def test_recomputing_a_part_of_a_layer_repeats_only_what_it_holds(workspace: Path, tmp_path: Path) -> None:
     case = Case("TP2", "", TP2, recomputes=True)
     graph = edited(case, ('"model.layers.*" -> full', '"model.layers.*.mlp" -> full'), workspace=workspace)
     assert_exact(measure(graph, case.model, workspace=workspace, tmp_path=tmp_path))
 
 
+@pytest.mark.slow
 def test_units_of_a_list_and_of_kept_parameters_are_gathered_once(workspace: Path, tmp_path: Path) -> None:
     case = Case("DP2", "", {"dp_shard": 2}, micro_batch=1)
     units = '"model.layers.*" -> unit\n  ["model.norm", "lm_head"] -> unit(reshard_after_forward = false)'
@@ -168,6 +171,7 @@ def test_units_of_a_list_and_of_kept_parameters_are_gathered_once(workspace: Pat
     assert_exact(measure(graph, case.model, workspace=workspace, tmp_path=tmp_path))
 
 
+@pytest.mark.slow
 def test_a_head_that_gathers_its_output_sends_the_vocabulary(workspace: Path, tmp_path: Path) -> None:
     case = Case("TP2", "", TP2)
     edit = (

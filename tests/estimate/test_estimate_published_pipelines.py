@@ -20,6 +20,7 @@ def comparable() -> tuple[Score, ...]:
     return tuple(scored(row) for row in rows() if row["trainer"] == "torchtitan")
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row['trainer']}-{row['model']}-pp{row['pp']}")
 def test_every_published_pipeline_is_a_sound_graph(row: Row) -> None:
     graph, _ = lowered(row)
@@ -60,6 +61,7 @@ def test_messages_that_torch_holds_explain_a_part() -> None:
     assert all(error is not None and abs(error) < 0.07 for error in near)
 
 
+@pytest.mark.slow
 def test_a_peak_does_not_count_what_has_been_received() -> None:
     """530B in 280 micro-batches ran on 80 GB; with all of their messages it would have needed 157 GiB."""
     (row,) = (row for row in rows() if row["model"] == "MT-NLG-530B")

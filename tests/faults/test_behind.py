@@ -39,6 +39,7 @@ def test_a_save_that_waits_for_the_one_before_leaves_none_out(waiting: Path) -> 
     assert saved == list(range(1, NUM_STEPS + 1))
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_its_last_step_committed_bit_for_bit(waiting: Path, stage: Stage) -> None:
     """As a run whose saves training waits for, on a quick disk."""
     assert exactness_problem(waiting, stage.undisturbed[WORLD_SIZE]) == ""

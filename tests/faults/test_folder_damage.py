@@ -35,6 +35,7 @@ def begun(stage: runs.Stage, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare_begun(stage, tmp_path_factory.mktemp("begun") / "run")
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("name", "damage"), QUICK)
 def test_a_damaged_entry_is_set_aside_or_refused(
     name: str, damage: str, stage: runs.Stage, begun: Path, tmp_path: Path

@@ -212,7 +212,7 @@ def test_an_evaluation_is_left_and_made_up_for(step: int, scene: Scene, tmp_path
     goes_on_exactly(scene.plans["one"], folder, scene, world_size=1)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [(1,), (0, 1)], ids=["one rank is signalled", "both are signalled"])
 def test_ranks_leave_an_evaluation_after_the_same_batch(
     ranks: tuple[int, ...], scene: Scene, tmp_path: Path
@@ -232,6 +232,7 @@ def test_ranks_without_a_common_collective_leave_after_the_same_batch(scene: Sce
     assert left(folder, found, step=3) == ['the evaluation "held_out" after step 3']
 
 
+@pytest.mark.slow
 def test_a_long_step_is_left_and_the_step_before_is_saved(scene: Scene, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     slow = Slow("a micro-batch", 6.0, 2, after=IN_A_LONG_STEP)
@@ -249,6 +250,7 @@ def test_ranks_leave_a_long_step_together(scene: Scene, tmp_path: Path) -> None:
     goes_on_exactly(scene.plans["dp"], folder, scene, world_size=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_export_is_left_and_made_up_for(world_size: int, scene: Scene, tmp_path: Path) -> None:
     folder, plan = tmp_path / "run", scene.plans["one" if world_size == 1 else "dp"]
@@ -280,6 +282,7 @@ def test_a_start_is_left_at_once(what: str, scene: Scene, tmp_path: Path) -> Non
     assert "stopped by SIGTERM before the end of the first step" in said(folder)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_first_step_that_compiles_is_left_as_nothing_is_lost(
     world_size: int, scene: Scene, tmp_path: Path

@@ -18,6 +18,7 @@ def test_a_run_ends_well_though_files_cant_be_deleted_or_written(stage: Stage, t
     assert [problem for row in rows for problem in row.problems()] == []
 
 
+@pytest.mark.slow
 def test_single_answers_spread_over_a_run(stage: Stage, tmp_path: Path) -> None:
     [row] = nfs.campaign(tmp_path / "nfs", stage=stage, only=("single",), every=97)
     assert list(row.problems()) == []

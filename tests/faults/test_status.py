@@ -101,6 +101,7 @@ def test_a_run_on_a_full_disk_says_how_it_ended(op: str, workspace: Path, small_
     assert "Traceback" not in outcome.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", slow_except(["forward", "checkpoint.save"], "forward"))
 def test_a_rank_that_is_left_writes_the_status_of_a_dead_rank_0(
     op: str, workspace: Path, tmp_path: Path
@@ -232,6 +233,7 @@ def test_every_rank_of_a_second_run_says_that_the_first_has_the_directory(
         assert "frame #" not in outcome.stderr, "a stack of C++"
 
 
+@pytest.mark.slow
 def test_what_ends_a_run_comes_without_stacks_and_wishes_of_libraries(
     workspace: Path, tmp_path: Path
 ) -> None:
@@ -245,6 +247,7 @@ def test_what_ends_a_run_comes_without_stacks_and_wishes_of_libraries(
     )
 
 
+@pytest.mark.slow
 def test_a_thread_that_is_refused_later_ends_the_run_in_a_sentence(workspace: Path, tmp_path: Path) -> None:
     environment = {"FAULT": "crowd 0 1 batch.next", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     settings = ("--set", "data.prefetch=2", "--run-dir", str(tmp_path / "run"))

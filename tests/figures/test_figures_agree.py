@@ -71,7 +71,7 @@ def bytes_of(figures: dict[str, object], prefix: str) -> int:
     return sum(int(str(value)) for name, value in figures.items() if name.startswith(prefix))
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(("old", "new"), PAIRS)
 def test_a_difference_has_the_figures_of_both_plans(old: str, new: str, recorder: Recorder) -> None:
     paths = [PLANS / f"{name}.plan" for name in (old, new)]

@@ -116,7 +116,7 @@ def test_a_first_plan_holds_on_other_meshes_and_devices(gpu: str) -> None:
     assert Search(base, models, folder.parent, scorer, device, 8, 16).proposals()
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-mamba", "tiny-llama4"])
 def test_conversations_do_not_share_sequences_where_attention_cannot_keep_them_apart(name: str) -> None:
     """GPT-2 has dropout, so its own code computes attention, which knows no documents."""

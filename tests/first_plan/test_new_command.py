@@ -313,6 +313,7 @@ def test_questionable_data_is_a_note(folder: Path, capsys: pytest.CaptureFixture
     assert main(["check", "mine.plan", "--data"]) == 0
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("row", "message", "help"),
     [

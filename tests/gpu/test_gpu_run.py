@@ -323,6 +323,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Places:
     return places(tmp_path_factory.mktemp("steps"))
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "one",
     [pytest.param(one, id=one.name, marks=() if one.is_quick else pytest.mark.slow) for one in STEPS],

@@ -61,7 +61,7 @@ def test_what_attention_asks_for_is_noted(folder: Path, extras: tuple[str, ...])
     assert {attention.extras for attention in attentions(folder)} == {extras}
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize(
     ("folder", "is_fixed"),
     [
@@ -127,7 +127,7 @@ def test_a_fact_that_says_nothing_is_refused() -> None:
         loads(text.replace('"fixed_heads":true', '"fixed_heads":false'))
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=16)
 @pytest.mark.parametrize(
     ("model_type", "counts"),
     [
@@ -166,7 +166,7 @@ def test_no_counts_are_guessed(model_type: str, tmp_path: Path) -> None:
     assert all(one.fixed_heads and not one.counts for one in inventory.attentions)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize(
     ("model_type", "changes", "packed"),
     [

@@ -91,6 +91,7 @@ def install(folder: Path, *, torch: str, transformers: str) -> None:
         (folder / f"{name}-{release}.dist-info").mkdir()
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("releases", "origin"),
     [
@@ -158,6 +159,7 @@ def test_changed_configuration_is_probed_anew(tiny_llama: Path, tmp_path: Path) 
     assert load_inventory(tiny_llama, cache_dir=tmp_path / "cache").origin == "probed"
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("text", ["", '{"format_version":0}'])
 def test_unreadable_cache_entry_is_replaced(tiny_llama: Path, tmp_path: Path, text: str) -> None:
     cache_dir = tmp_path / "cache"

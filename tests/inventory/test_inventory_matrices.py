@@ -58,6 +58,7 @@ def of_a_layer(matrix: Matrix) -> tuple[str, Any]:
     return name, matrix.problem or matrix.widths
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("model", KNOWN)
 def test_a_layer_has_these_matrices_and_nothing_else_is_one(model: str, tmp_path: Path) -> None:
     name, expected = KNOWN[model]

@@ -19,6 +19,7 @@ def probed(folder: Path, model_type: str) -> Inventory:
     return probe(folder)
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     ("model_type", "expected"),
     [

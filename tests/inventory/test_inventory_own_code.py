@@ -22,6 +22,7 @@ def codes(folder: Path, *, kind: str = "own_code") -> set[OwnCode]:
     return {getattr(module, kind) for module in inventory.modules if module.fqn in names}
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("architecture", "model_type", "keys"),
     [
@@ -90,6 +91,7 @@ def test_a_gate_keeps_both_factors_and_its_activation(
     assert layer.own_code == OwnCode()
 
 
+@pytest.mark.slow
 def test_a_scan_keeps_what_the_rehearsal_keeps(write_config: ConfigWriter) -> None:
     """Nothing but the code's own operations tells what a state space model keeps."""
     inventory = probe(write_config(architecture="MambaForCausalLM", model_type="mamba"))

@@ -39,7 +39,7 @@ def test_decoders_that_number_their_tokens_are_found(model_type: str, tmp_path: 
     assert probe(write(tmp_path, model_type=model_type)).positions == COUNTED
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("model_type", OFFSET)
 @pytest.mark.parametrize("padding_id", [0, 1, 5])
 def test_positions_that_start_behind_the_padding_are_found(
@@ -49,7 +49,7 @@ def test_positions_that_start_behind_the_padding_are_found(
     assert found == Positions(first=padding_id + 1, uncounted_token=padding_id)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("model_type", ["bert", "electra", "llama", "gpt2", "opt", "phi3", "gemma3_text"])
 def test_ordinary_positions_are_found(model_type: str, tmp_path: Path) -> None:
     if model_type not in ("bert", "electra"):
@@ -60,7 +60,7 @@ def test_ordinary_positions_are_found(model_type: str, tmp_path: Path) -> None:
         assert probe(write(tmp_path, model_type=model_type)).positions == ORDINARY
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(
     ("model_type", "fields"),
     [

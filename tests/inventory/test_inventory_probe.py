@@ -45,7 +45,7 @@ QUICK = ("tiny-llama", "llama-3.1-8b", "qwen3-0.6b", "deepseek-v2-lite", "gemma-
 MODELS = sorted(path.name for path in (PLANS / "models").iterdir())
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("name", slow_except(MODELS, *QUICK))
 def test_saved_inventory_equals_a_fresh_probe(models: Path, name: str) -> None:
     assert dumps(probe(models / name)) == (models / name / "inventory.json").read_text()

@@ -24,6 +24,7 @@ def altered(folder: Path, to: Path, **fields: object) -> Path:
     return to
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("name", "fields", "random"),
     [

@@ -35,6 +35,7 @@ def connect(address: str) -> tuple[RunError, float]:
     return caught.value, time.monotonic() - began
 
 
+@pytest.mark.slow
 def test_all_ranks_that_did_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mesh, "_ARRIVAL_TIMEOUT", timedelta(seconds=1))
     monkeypatch.setattr(mesh, "PARTING_TIMEOUT", timedelta(seconds=1))

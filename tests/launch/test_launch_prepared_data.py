@@ -102,6 +102,7 @@ def losses(run: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_one_rank_prepares_and_the_next_start_finds_it(folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "prepared"
     own = {"PLANC_DATA": str(root), "LOCAL_WORLD_SIZE": "2"}

@@ -175,6 +175,7 @@ def test_a_tracker_without_its_package_is_refused_before_torch_is_imported(
     assert "pip install 'planc[wandb]'" in outcome.stderr
 
 
+@pytest.mark.slow
 def test_a_compiled_run_counts_its_graphs(tmp_path: Path) -> None:
     """After the first step its only new graph is that of an evaluation, which needs no gradients."""
     held_out = (

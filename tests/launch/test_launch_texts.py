@@ -156,6 +156,7 @@ def test_ranks_have_the_time_to_end_that_is_asked_for(launch: Callable[..., str]
     assert pod["containers"][0]["args"][6:8] == ["--shutdown-timeout", "77"]
 
 
+@pytest.mark.slow
 def test_nodes_of_an_elastic_plan_can_meet_on_a_machine_that_is_none_of_them(
     launch: Callable[..., str], refusal: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -50,7 +50,7 @@ def ask_all(session: Session, path: Path, text: str) -> None:
             complete(analysis, line, column)
 
 
-@pytest.mark.sampled(every=7)
+@pytest.mark.sampled(every=28)
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_no_half_written_plan_makes_an_answer_fail(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

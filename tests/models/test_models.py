@@ -82,6 +82,7 @@ def test_a_row_of_the_table_still_holds(model_type: str) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", slow_except(DTYPES, "deepseek_v3"))
 def test_every_tensor_begins_and_trains_as_transformers_has_it(model_type: str) -> None:
     require_equal(model_type, columns=("random", "one", "one bfloat16", "fsdp bfloat16"))
@@ -97,6 +98,7 @@ STAGED = ("gpt2", "gpt_bigcode")
 """Their code around the layers takes the shape of hidden states from the ids, or from the embeddings."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", slow_except(STAGED, "gpt2"))
 def test_stages_compute_the_same_beside_sequence_parallelism_and_units_inside_layers(model_type: str) -> None:
     require_equal(model_type, columns=("pp-sp", "pp-fsdp"))

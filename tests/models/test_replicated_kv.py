@@ -89,6 +89,7 @@ def test_replicated_heads_train_as_one_process_does(name: str, folder: Path) -> 
 WRONG = ("another head", "all heads", "all queries of a head")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", slow_except(WRONG, "another head"))
 def test_wrong_heads_do_not_go_unseen(wrong: str, folder: Path) -> None:
     graph = graph_of(plan_of("llama 2", folder, tp=4), folder)
@@ -123,7 +124,7 @@ RULES = {
 }
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("name", RULES)
 def test_only_heads_that_ranks_can_share_are_legal(name: str, folder: Path) -> None:
     tp, keys, values, queries, code = RULES[name]

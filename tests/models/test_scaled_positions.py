@@ -141,7 +141,7 @@ def differences(records: list[Record], expected: Measured, *, kind: str) -> Iter
             yield one
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_except(CASES, "yarn, one process", "yarn, cp 2", "dynamic, tp 2"))
 def test_a_stated_scaling_trains_as_transformers_does(name: str, folder: Path, tmp_path: Path) -> None:
     kind, mesh = CASES[name]

@@ -123,7 +123,7 @@ def beyond(found: dict[str, Tensor], wanted: dict[str, Tensor], *, limit: float)
     return {fqn: error for fqn, error in errors.items() if not error < limit}
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", slow_except(CASES, *QUICK, name=name), ids=name)
 def test_sinks_and_caps_train_as_in_one_process(case: tuple[str, str], tmp_path: Path) -> None:
     model, mesh = case

@@ -105,6 +105,7 @@ def test_every_canonical_plan_trains_as_one_process(path: Path, workshop: Worksh
         assert (base.name, result.status, result.detail) == (base.name, "equal", "")
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_not_summed_shows(workshop: Workshop, tp2: Base) -> None:
     result = result_of(workshop, tp2, without_rule(tp2.draft, "model.norm"))
     assert result.status == "differs"

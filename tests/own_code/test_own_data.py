@@ -162,6 +162,7 @@ def tokens(data: OpenData) -> list[list[int]]:
     return [[*map(int, data.dataset[index][0])] for index in range(data.dataset.num_sequences)]
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", ["good", "stream", "ids", "ended"])
 def test_documents_are_packed_as_those_of_files_are(name: str, folder: Path) -> None:
     by_hand = [one[:-1].tolist() for one in sequences_of(TEXTS, length=LENGTH)]

@@ -164,6 +164,7 @@ def test_own_class_resumes_on_another_mesh(tmp_path: Path) -> None:
         assert torch.allclose(resumed[0].final[name], one, rtol=1e-3, atol=2e-5), name
 
 
+@pytest.mark.slow
 def test_random_weights_are_those_of_reset_parameters_on_every_mesh(tmp_path: Path) -> None:
     found = []
     for mesh in ("one", "dp_replicate 2"):
@@ -270,6 +271,7 @@ def test_an_error_of_the_class_has_its_line(tmp_path: Path) -> None:
     assert help.startswith("correct gated.py")
 
 
+@pytest.mark.slow
 def test_the_example_is_rehearsed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(EXAMPLE / "own_model.plan"), "--deep", "--run-extensions"]) == 0
     assert "rehearsed" in capsys.readouterr().out

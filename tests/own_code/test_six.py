@@ -102,6 +102,7 @@ def cosines(each: list[dict[str, Tensor]]) -> list[float]:
     return [0.0, *(float(one @ other / one.norm() / other.norm()) for one, other in pairwise(flat))]
 
 
+@pytest.mark.slow
 def test_six_pieces_train_as_one_process_by_hand(tmp_path: Path) -> None:
     graph = compiled(write(tmp_path))
     assert dict(graph.mesh)["dp_shard"] == dict(graph.mesh)["tp"] == 2

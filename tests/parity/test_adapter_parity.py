@@ -314,6 +314,7 @@ def test_a_change_of_lengths_is_of_what_dropout_leaves() -> None:
             torch.testing.assert_close(own, by_hand, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "adapter", [EXPORTED_DORA, pytest.param(EXPORTED, marks=pytest.mark.slow)], ids=["dora", "lora"]
 )

@@ -177,7 +177,7 @@ def test_a_module_sums_its_gradient_unless_the_nearest_container_does(tmp_path: 
         assert [edge.backward for edge in found] == [Transfer.ALL_REDUCE]
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.slow
 @pytest.mark.parametrize("one", QUICK, ids=lambda one: f"{one.model_type} {one.name}")
 def test_a_model_under_its_styles_sends_what_is_estimated(one: Styled, tmp_path: Path) -> None:
     bound, graph = compiled(one, tmp_path)

@@ -180,7 +180,7 @@ def test_a_finding_on_another_argument_points_into_the_plan() -> None:
     assert [one.primary.span.file for one in found.diagnostics if one.code.code == "P712"] == ["x.plan"]
 
 
-@pytest.mark.sampled(every=9)
+@pytest.mark.sampled(every=27)
 @pytest.mark.parametrize("path", WHOLE_PLANS, ids=lambda path: path.stem)
 def test_every_argument_of_every_plan_can_be_set_alone(path: Path) -> None:
     """Set to another value it has that value; nothing else of the whole resolved plan is another."""

@@ -100,6 +100,7 @@ def test_a_message_that_holds_some_of_every_layer_is_as_long_as_on_the_whole(dee
     assert short.reserved_bytes == pytest.approx(whole.reserved_bytes, rel=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", slow_except(["fused", "foreach", "for_loop"], "foreach"))
 def test_gradients_of_every_layer_are_there_when_the_optimizer_steps(
     implementation: str, deep_workspace: Path

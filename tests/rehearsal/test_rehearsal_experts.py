@@ -68,7 +68,7 @@ def test_experts_are_rehearsed_in_every_dtype(tmp_path: Path, dtype: str) -> Non
     assert rehearsed(checked, tmp_path).failures == ()
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "loss"), [("tiny-qwen3-moe", "switch(over = step)"), ("tiny-deepseek-v3", "bias")]
 )
@@ -98,7 +98,7 @@ def test_experts_that_are_looped_over_are_rehearsed(tmp_path: Path, more: str) -
     assert rehearsal.measured is not None
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "architecture", "layers"),
     [

@@ -87,7 +87,7 @@ def graph_of(name: str, workspace: Path, *, tokens: str = "") -> Graph:
     return checked.graph
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_except(CASES, "pp 4", "tp, interleaved", "tied"))
 def test_every_stage_is_rehearsed_and_the_fullest_sends_and_holds_what_is_estimated(
     name: str, workspace: Path, tmp_path: Path

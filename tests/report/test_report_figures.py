@@ -36,6 +36,7 @@ def text_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_row_is_a_line_of_the_text_view(
     name: str, write: Write, capsys: pytest.CaptureFixture[str]
@@ -56,6 +57,7 @@ def test_every_row_is_a_line_of_the_text_view(
     assert strangers(page.table("The plan"), overview) == []
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("name", NAMES)
 def test_bars_are_as_long_as_the_json_has_it(
     name: str, write: Write, capsys: pytest.CaptureFixture[str]
@@ -100,6 +102,7 @@ def recorder() -> Iterator[Recorder]:
         yield Recorder(patch)
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_figures_that_a_page_writes_are_those_of_estimate(
     name: str, recorder: Recorder, tmp_path: Path

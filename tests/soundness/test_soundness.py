@@ -44,6 +44,7 @@ def test_a_right_plan_is_accepted(plan: RightPlan, workshop: Workshop) -> None:
     assert static(path) == ()
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("name", "count"), QUICK)
 def test_edits_that_are_accepted_train_as_one_process(name: str, count: int, workshop: Workshop) -> None:
     plan = RIGHT_PLANS[name]
@@ -53,7 +54,7 @@ def test_edits_that_are_accepted_train_as_one_process(name: str, count: int, wor
     assert {one.status for one in results} == {"equal"}
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("module", ["model", "model.layers.*.mlp.act_fn", "model.rotary_emb"])
 @pytest.mark.parametrize("name", ["llama plain", "llama sequence"])
 def test_modules_in_which_no_layer_reads_take_no_style(name: str, module: str, workshop: Workshop) -> None:
@@ -116,6 +117,7 @@ SILENT = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("silent", SILENT.values(), ids=SILENT.keys())
 def test_a_fault_that_no_run_reports_is_rejected(silent: Silent, workshop: Workshop) -> None:
     plan = RIGHT_PLANS[silent.of]

@@ -35,7 +35,7 @@ def test_findings_meet_the_slips_of_a_corpus() -> None:
     assert found.precision >= 0.99
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_every_slip_of_the_corpus_breaks_a_file(operator: str) -> None:
     files = list(one_each(operator))[:3]

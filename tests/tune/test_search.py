@@ -181,6 +181,7 @@ def test_inputs_in_host_memory_are_weighed_against_recomputation() -> None:
             assert found[one].seconds >= found[full].seconds
 
 
+@pytest.mark.slow
 def test_inputs_stay_on_a_device_whose_link_to_the_host_is_unknown() -> None:
     search = search_of(TINY, gpus=2)
     assert {*search.space().recompute} == {*Recompute}
@@ -203,6 +204,7 @@ def test_the_best_plans_are_tried_compiled_where_that_is_legal() -> None:
         assert 'compile {\n  "model.layers.*" -> region\n}\n' in search.text(one)
 
 
+@pytest.mark.slow
 def test_a_model_with_a_layer_without_attention_is_not_compiled() -> None:
     """Code in its place may loop over tokens, which a compiler unrolls."""
     search = search_of(TINY, gpus=2)
@@ -267,6 +269,7 @@ def test_a_mesh_is_left_out_only_where_the_states_of_its_own_optimizer_do_not_fi
     assert search_of(TINY, gpus=4).base.state_bytes == 3 * sgd.base.state_bytes == 12
 
 
+@pytest.mark.slow
 def test_a_mesh_of_a_proposal_is_not_among_those_that_are_left_out() -> None:
     search = search_of(TINY, gpus=8, gib=1)
     found = search.proposals()

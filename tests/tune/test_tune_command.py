@@ -33,6 +33,7 @@ def test_a_plan_is_searched_and_printed_as_a_table(folder: Path, capsys: pytest.
     assert "dp_shard 8" in out and "NOT AMONG THEM" in out
 
 
+@pytest.mark.slow
 def test_a_model_is_searched_without_a_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["tune", str(folder / "models" / "tiny-llama"), *ON_FOUR, "--tokens-per-step", "65536"]
     assert main([*command, "--sequence-length", "2048", "--output-format", "json"]) == 0
@@ -138,6 +139,7 @@ def test_another_name_of_a_device_is_answered_with_its_own(
     assert help in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_plan_that_new_wrote_can_be_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its `expect` has a size, which must keep its unit."""
     text = (folder / "x.plan").read_text(encoding="utf-8")
@@ -146,6 +148,7 @@ def test_a_plan_that_new_wrote_can_be_searched(folder: Path, capsys: pytest.Capt
     assert "internal error" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_what_a_search_waits_for(folder: Path) -> None:
     shown = plain(at_terminal(("tune", str(folder / "x.plan"), *ON_FOUR), columns=120))
     assert "searching plans for 4 x h100" in shown and "dp_shard 4" in shown

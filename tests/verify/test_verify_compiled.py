@@ -171,6 +171,7 @@ def test_what_stands_around_a_ring_is_compiled_in_parts(tmp_path: Path) -> None:
     assert [verdict for verdict in compared(records, training) if not verdict.ok] == []
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("mesh", ["dp_shard = 2", "dp_shard = 1"])
 def test_offloaded_parameters_train_and_resume_as_others(mesh: str) -> None:
     text = plan_text(mesh=mesh, offload=True, compilation="")
