@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from planc.modeling.private import TorchDispatchMode, tree_leaves
+from planc.modeling.private import TorchDispatchMode
 from planc.runtime.rehearsal.lives import Life, Lives, Moment, Visit
 from planc.runtime.rehearsal.private import FakeTensor, FakeTensorMode, ShardingPropagator, fsdp_state
 from planc.runtime.torch.private import OpOverload
@@ -154,28 +154,31 @@ class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # A DTensor's op comes back here as what it does on this rank.
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
+        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+            # The fake mode's own answer. Autograd asks more often than it calls ops.
+            return args[0].device
         if func is torch.ops._c10d_functional.wait_tensor.default:
             # It returns its argument; with fake tensors it would make a copy.
             return args[0]
         if not _reads_no_values(func):
-            self._refuse_freed(tree_leaves((args, kwargs)), func)
+            self._refuse_freed((*args, *(kwargs or {}).values()), func)
         result = func(*args, **(kwargs or {}))
         if self._is_looking_away:
             return result
-        self.follow(tree_leaves(result))
+        self.follow((result,))
         return result
 
-    def _refuse_freed(self, leaves: Iterable[object], func: Any) -> None:
+    def _refuse_freed(self, values: Iterable[object], func: Any) -> None:
         """A run would read memory that is another tensor's by then, or nobody's: it dies, or computes with
         garbage. RuntimeError, as in an op of torch."""
-        for leaf in leaves:
-            if isinstance(leaf, FakeTensor) and leaf.numel() and not leaf.untyped_storage().nbytes():
+        for leaf in _leaves(values):
+            if leaf.numel() and not leaf.untyped_storage().nbytes():
                 raise RuntimeError(f"{func} uses a tensor of shape {list(leaf.shape)} whose memory is freed")
 
-    def follow(self, leaves: Iterable[object]) -> None:
+    def follow(self, values: Iterable[object]) -> None:
         """Count the tensors among these from now on, unless they are counted already."""
-        for leaf in leaves:
-            if isinstance(leaf, FakeTensor) and leaf.fake_mode is self._fake_mode:
+        for leaf in _leaves(values):
+            if leaf.fake_mode is self._fake_mode:
                 self._follow(leaf.untyped_storage())
 
     @contextmanager
@@ -270,6 +273,17 @@ class MemoryTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
             ShardingPropagator._propagate_tensor_meta_non_cached = propagate
             fsdp_state._root_post_backward_final_callback = finalize
+
+
+def _leaves(values: Iterable[object]) -> Iterator[FakeTensor]:
+    """The fake tensors among these values and those that they contain."""
+    for value in values:
+        if isinstance(value, FakeTensor):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from _leaves(value)
+        elif isinstance(value, dict):
+            yield from _leaves(value.values())
 
 
 @cache
