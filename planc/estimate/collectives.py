@@ -19,6 +19,7 @@ from planc.graph.ops import (
     AllReduceGradients,
     BalanceExperts,
     ClipGradients,
+    ComputePairLoss,
     GuardStep,
     MoveBiases,
     NextBatch,
@@ -47,6 +48,7 @@ def collectives(work: RankWork, *, units: tuple[Unit, ...]) -> tuple[Collective,
         *_replicated(work),
         *_tied(work),
         *_context(work),
+        *_answers(work),
         *_routes(work),
         *_biases(work),
         *_scalars(work),
@@ -196,6 +198,15 @@ def _context(work: RankWork) -> Iterator[Collective]:
     for attention in work.inventory.attentions:
         is_again = attention.fqn in work.checkpointed or work.checkpoint_around(attention.fqn) is not None
         yield from _attention(work, attention, num_forwards=1 + is_again)
+
+
+def _answers(work: RankWork) -> Iterator[Collective]:
+    """The log-probability of each answer, summed over ranks with parts of it."""
+    loop = next(op for op in work.graph.step if isinstance(op, Accumulate))
+    losses = (op for op in loop.body if isinstance(op, ComputePairLoss) and work.inventory.vocab_size)
+    for mesh_dim in (mesh_dim for op in losses for mesh_dim in op.over):
+        size, num_bytes = work.graph.size(mesh_dim), _SCALAR_BYTES * work.num_samples
+        yield Collective((mesh_dim,), size, Kind.ALL_REDUCE, "loss", work.times, num_bytes)
 
 
 def _attention(work: RankWork, attention: Attention, *, num_forwards: int) -> Iterator[Collective]:

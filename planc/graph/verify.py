@@ -21,6 +21,7 @@ from planc.graph.ops import (
     BuildSchedule,
     ClipGradients,
     ComputeLoss,
+    ComputePairLoss,
     ComputeReference,
     Forward,
     FullyShard,
@@ -32,6 +33,7 @@ from planc.graph.ops import (
     NameBase,
     NextBatch,
     OpenData,
+    OpenEvaluation,
     PrefetchUnits,
     ReduceMetrics,
     SaveCheckpoint,
@@ -241,12 +243,16 @@ def _mixture(graph: Graph) -> Iterator[Violation]:
 
 
 def _preferences(graph: Graph) -> Iterator[Violation]:
-    """A loss of pairs needs them, and the log-probabilities of one reference."""
-    kinds = BuildPreferenceLoss, ComputeReference
-    built, computed = (sum(isinstance(op, kind) for op in graph.setup) for kind in kinds)
-    pairs = sum(isinstance(op, OpenData) and isinstance(op.source, PairsSource) for op in graph.setup)
-    if not built == computed == pairs:
-        yield Violation("graph", f"has {built} loss.dpo, {computed} reference and {pairs} sources of pairs")
+    """A loss of pairs needs them in training and in evaluations, and a reference of each."""
+    built = sum(isinstance(op, BuildPreferenceLoss) for op in graph.setup)
+    sources = [op for op in graph.setup if isinstance(op, OpenData | OpenEvaluation)]
+    pairs = [op for op in sources if isinstance(op.source, PairsSource)]
+    wanted = ["" if isinstance(op, OpenData) else op.label for op in sources if built]
+    computed = [op.label for op in graph.setup if isinstance(op, ComputeReference)]
+    losses = {isinstance(op, ComputePairLoss) for op in graph.ops() if isinstance(op, ComputeLoss)}
+    if len(pairs) != len(wanted) or computed != wanted or built > 1 or losses != {bool(built)}:
+        numbers = f"{built} loss.dpo, {len(computed)} references and {len(pairs)} sources of pairs"
+        yield Violation("graph", f"has {numbers}, of {len(sources)} sources")
 
 
 def _saves(graph: Graph) -> Iterator[Violation]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from planc.data_sources import Source
+from planc.data_sources.kinds import PairsSource
 from planc.graph.graph import Graph
 from planc.graph.ops import (
     Accumulate,
     BuildPreferenceLoss,
     ComputeLoss,
+    ComputePairLoss,
     ComputeReference,
     ComputeWeightGradients,
     Evaluate,
@@ -38,17 +40,17 @@ def without_pipeline(graph: Graph) -> Graph:
     """The graph whose one rank of pp has all layers."""
     return replace(
         graph,
-        setup=tuple(op for op in graph.setup if not isinstance(op, SplitPipeline)),
+        setup=tuple(_without_messages(op) for op in graph.setup if not isinstance(op, SplitPipeline)),
         step=tuple(_without_messages(op) for op in graph.step if not isinstance(op, SumTies)),
     )
 
 
 def _without_messages(op: Any) -> Any:
     only_staged = ReceiveHidden | SendHidden | ComputeWeightGradients
-    if not isinstance(op, Accumulate | Evaluate):
+    if not isinstance(op, Accumulate | Evaluate | ComputeReference):
         return op
     body: Any = tuple(one for one in op.body if not isinstance(one, only_staged))
-    return replace(op, body=body) if isinstance(op, Evaluate) else replace(op, body=body, orders=())
+    return replace(op, body=body, orders=()) if isinstance(op, Accumulate) else replace(op, body=body)
 
 
 def evaluated_on(graph: Graph, source: Source, *, label: str, span: Span) -> Graph:
@@ -59,10 +61,24 @@ def evaluated_on(graph: Graph, source: Source, *, label: str, span: Span) -> Gra
     body = next(op.body for op in graph.step if isinstance(op, Accumulate))
     loss = next(index for index, op in enumerate(body) if isinstance(op, ComputeLoss))
     forward = tuple(op for op in body[: loss + 1] if isinstance(op, EvaluationOp))
+    reference = next((op for op in graph.setup if isinstance(op, ComputeReference)), None)
+    if reference is not None and isinstance(source, PairsSource):
+        references: tuple[ComputeReference, ...] = (replace(reference, label=label),)
+        of_training: Any = OpenEvaluation | ComputeReference
+    else:
+        forward = tuple(map(_of_tokens, forward))
+        references, of_training = (), OpenEvaluation | BuildPreferenceLoss | ComputeReference
     over = next(op.over for op in graph.step if isinstance(op, ReduceMetrics))
     opened = OpenEvaluation(label=label, source=source, sequences=None, span=span)
     evaluation = Evaluate(label=label, every_steps=1, over=over, body=forward, span=span)
-    of_training = OpenEvaluation | BuildPreferenceLoss | ComputeReference
     setup = (op for op in graph.setup if not isinstance(op, of_training))
     step = (op for op in graph.step if not isinstance(op, Evaluate))
-    return replace(graph, setup=(*setup, opened), step=(*step, evaluation))
+    return replace(graph, setup=(*setup, opened, *references), step=(*step, evaluation))
+
+
+def _of_tokens(op: Any) -> Any:
+    """The op, with the loss of each token in the place of that of pairs."""
+    if not isinstance(op, ComputePairLoss):
+        return op
+    names = (part.name for part in fields(ComputeLoss) if part.name != "op")
+    return ComputeLoss(**{name: getattr(op, name) for name in names})

@@ -1,13 +1,26 @@
-"""The loss of a plan, unless it is plain cross entropy, as an op."""
+"""The loss of a plan as ops: its settings, its value, and the reference that one of pairs has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from planc.extend.reference import Extension
-from planc.graph.ops import BuildLoss, BuildPreferenceLoss, LoadLoss
+from planc.graph.ops import (
+    BuildLoss,
+    BuildPreferenceLoss,
+    ComputeLoss,
+    ComputePairLoss,
+    ComputeReference,
+    EvaluationOp,
+    LoadLoss,
+)
+from planc.lower.data import evaluations
+from planc.lower.stated import stated
+from planc.plan.bind import BoundPlan
+from planc.plan.loss_chunks import num_chunks, vocab_over
 from planc.plan.spec import Plan
 from planc.plan.train import Preference
+from planc.vocab import TOKEN_DIMS, MeshDim
 
 
 def build_loss(plan: Plan) -> Iterator[LoadLoss | BuildPreferenceLoss | BuildLoss]:
@@ -19,3 +32,24 @@ def build_loss(plan: Plan) -> Iterator[LoadLoss | BuildPreferenceLoss | BuildLos
         yield BuildPreferenceLoss(beta=loss.beta, label_smoothing=loss.label_smoothing, span=span)
     elif loss.has_terms:
         yield BuildLoss(label_smoothing=loss.label_smoothing, z_loss=loss.z_loss, span=span)
+
+
+def compute_loss(bound: BoundPlan) -> ComputeLoss:
+    """The op of a micro-batch's loss, of whole logits or of parts of them."""
+    plan, chunks = bound.plan, num_chunks(bound)
+    head, logits = bound.inventory.head, bound.inventory.logits
+    fields = {"vocab_over": vocab_over(bound), "span": plan.span("model"), **stated(ComputeLoss, plan)}
+    if chunks > 1 and head is not None and logits is not None:
+        span = plan.span("train.loss_chunks")
+        fields |= {"chunks": chunks, "head": head.fqn, "logits": logits, "span": span}
+    if isinstance(plan.train.loss, Preference):
+        return ComputePairLoss(over=plan.context_parallel.on if plan.context_parallel else (), **fields)
+    return ComputeLoss(**fields)
+
+
+def compute_references(plan: Plan, body: tuple[EvaluationOp, ...]) -> Iterator[ComputeReference]:
+    """One op for the training data and for each evaluation, if the loss is of pairs."""
+    if isinstance(plan.train.loss, Preference):
+        for label in ("", *(label for label, _, _ in evaluations(plan))):
+            span = plan.span("train.loss")
+            yield ComputeReference(label=label, over=(MeshDim.PP, *TOKEN_DIMS), body=body, span=span)

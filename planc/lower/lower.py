@@ -14,8 +14,6 @@ from planc.graph.ops import (
     CheckpointActivations,
     CheckpointMode,
     ClipGradients,
-    ComputeLoss,
-    ComputeReference,
     Evaluate,
     EvaluationOp,
     ExportAdapter,
@@ -48,7 +46,7 @@ from planc.lower.data import evaluations, next_batch, open_data, open_evaluation
 from planc.lower.dropout import attach_dropout
 from planc.lower.experts import cap_experts, count_experts, shard_experts
 from planc.lower.guard import compare_replicas, guard_step
-from planc.lower.losses import build_loss
+from planc.lower.losses import build_loss, compute_loss, compute_references
 from planc.lower.model import build_model
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule, load_schedule
@@ -75,10 +73,8 @@ from planc.plan.attention_calls import attention_calls
 from planc.plan.bind import BoundPlan
 from planc.plan.checkpoint import AdapterExport, CheckpointSpec, ExportedWeights, HfExport
 from planc.plan.facts import gradient_accumulation
-from planc.plan.loss_chunks import num_chunks, vocab_over
 from planc.plan.optimizer import OwnSchedule
 from planc.plan.quantized import NF4_BLOCK
-from planc.plan.train import Preference
 from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
 from planc.vocab import TOKEN_DIMS, DType, GroupDim, MeshDim, of_experts
@@ -149,10 +145,8 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from open_evaluations(plan)
     yield from count_experts(bound)
     yield from balance_experts(bound)
-    if isinstance(plan.train.loss, Preference):
-        # Before a checkpoint is loaded, so the reference of a resumed run is that of its first step.
-        body, span = tuple(_forward_step(bound)), plan.span("train.loss")
-        yield ComputeReference(over=TOKEN_DIMS, body=body, span=span)
+    # Before a checkpoint is loaded, so the reference of a resumed run is that of its first step.
+    yield from compute_references(plan, tuple(_forward_step(bound)))
     yield from name_base(bound)
     yield from resume(plan)
 
@@ -348,7 +342,7 @@ def _forward_step(bound: BoundPlan) -> Iterator[EvaluationOp]:
         span=cp.span if cp else plan.span("data"),
     )
     yield from passed(bound, Forward(over=_model_dims(plan), span=plan.span("model")), "activations")
-    yield _loss(bound)
+    yield compute_loss(bound)
 
 
 def _model_dims(plan: spec.Plan) -> tuple[MeshDim, ...]:
@@ -356,16 +350,6 @@ def _model_dims(plan: spec.Plan) -> tuple[MeshDim, ...]:
     cp = plan.context_parallel.on if plan.context_parallel else ()
     replicas = (plan.fsdp.replicate_on,) if plan.fsdp else ()
     return tuple(dim for dim in MeshDim if dim in (*replicas, *cp, *_weight_dims(plan)))
-
-
-def _loss(bound: BoundPlan) -> ComputeLoss:
-    over, chunks = vocab_over(bound), num_chunks(bound)
-    head, logits = bound.inventory.head, bound.inventory.logits
-    fields = stated(ComputeLoss, bound.plan)
-    if chunks == 1 or head is None or logits is None:
-        return ComputeLoss(vocab_over=over, span=bound.plan.span("model"), **fields)
-    span = bound.plan.span("train.loss_chunks")
-    return ComputeLoss(vocab_over=over, chunks=chunks, head=head.fqn, logits=logits, span=span, **fields)
 
 
 def _save(bound: BoundPlan) -> Iterator[AnyOp]:

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The mean loss over `labels` labels of text that is not trained on; `label` is its name in the plan."""
+    """The mean loss over `labels` labels of text that is not trained on; `label` is its name in the plan.
+
+    A loss of pairs is a mean over pairs, as are the other two: they are None for other losses.
+    """
 
     label: str
     loss: float
     labels: int
+    reward_margin: float | None = None
+    reward_accuracy: float | None = None
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The numbers that the loss has, by name."""
+        names = (figure.name for figure in fields(self) if figure.name != "label")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, slots=True)

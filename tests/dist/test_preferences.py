@@ -6,7 +6,7 @@ Rows, order, labels and the loss are written a second time here. Adapters begin 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import log
@@ -29,14 +29,24 @@ from planc.verify.pool import RankError
 from tests.dist.pool import run_ranks
 from tests.models.independent import gradients_of
 from tests.parity import cases
-from tests.parity.cases import TP2_DP2, TP2_REPLICATE2, Case, compile_case, make_workspace
+from tests.parity.cases import (
+    ALL_8,
+    CP2_DP2,
+    PP2_DP2,
+    TP2_DP2,
+    TP2_REPLICATE2,
+    Case,
+    compile_case,
+    make_workspace,
+)
 from tests.parity.ranks import Record, Task, train_rank
 from tests.parity.reference import _factor, _groups, _order, write_weights
 from tests.parity.test_adapter_parity import QV, SCALES, WithLora, fill_adapters
 
 TOLERANCE = 1e-10
 BETA, SMOOTHING = 0.3, 0.1
-FILE, END = "pairs.jsonl", 256
+FILE, HELD_OUT, END = "pairs.jsonl", "held_out.jsonl", 256
+EVALUATION = f'    source = pairs("{HELD_OUT}", template = none)\n    every = 3 steps\n'
 SETTINGS = (
     f'data.source=pairs("{FILE}", template = none)',
     f"train.loss=dpo(beta = {BETA}, label_smoothing = {SMOOTHING})",
@@ -51,7 +61,19 @@ CASES = (
     Case("TP2·DP2", "auto, no SP, whole replicas", TP2_REPLICATE2, tensor_parallel="auto", replicas="whole"),
     Case("TP2·DP2", "adapters", TP2_DP2, micro_batch=2, adapter=QV),
     Case("DP2", "adapters", {"dp_shard": 2}, adapter=QV),
+    Case("CP2·DP2", "ring headtail", CP2_DP2, micro_batch=2),
+    Case("CP2", "all-gather, recompute", {"cp": 2}, rotate="allgather", recomputes=True),
+    Case("DP2·CP2·TP2", "ulysses", ALL_8, rotate="ulysses", balance="none", micro_batch=2),
+    Case("PP2·DP2", "", PP2_DP2, micro_batch=2),
+    Case("PP2·TP2", "zero bubble", {"pp": 2, "tp": 2}, micro_batch=2, schedule="zero_bubble"),
+    Case("PP2·CP2", "adapters", {"pp": 2, "cp": 2}, micro_batch=4, adapter=QV),
 )
+
+
+def held_out_rows() -> Iterator[dict[str, str]]:
+    """Three pairs, so ranks of dp have no equal number of them."""
+    for index in range(3):
+        yield {"prompt": f"and {index}? ", "chosen": "since " * (index + 1), "rejected": "?" * (7 - index)}
 
 
 def rows() -> Iterator[dict[str, str]]:
@@ -66,7 +88,8 @@ def rows() -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_workspace(tmp_path_factory.mktemp("preferences") / "workspace", ("llama", "llama-uneven"))
-    (folder / FILE).write_text("".join(f"{json.dumps(row)}\n" for row in rows()), encoding="utf-8")
+    for file, of in ((FILE, rows()), (HELD_OUT, held_out_rows())):
+        (folder / file).write_text("".join(f"{json.dumps(row)}\n" for row in of), encoding="utf-8")
     return folder
 
 
@@ -101,14 +124,19 @@ class ByHand:
     margins: list[float] = field(default_factory=list)
     accuracies: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
+    evaluations: list[tuple[float, float, float]] = field(default_factory=list)
+    """The means of loss, margin and accuracy over the held-out pairs, every third step."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
     final: dict[str, Tensor] = field(default_factory=dict)
 
 
-def sequences() -> list[tuple[list[int], list[int]]]:
+Sequences = list[tuple[list[int], list[int]]]
+
+
+def sequences(of: Iterable[dict[str, str]]) -> Sequences:
     """The tokens of each answer after its prompt, and whether each is the answer's; pairs that fit alone."""
     pairs = []
-    for row in rows():
+    for row in of:
         both = []
         for name in ("chosen", "rejected"):
             prompt, answer = [*row["prompt"].encode()], [*row[name].encode(), END]
@@ -118,10 +146,10 @@ def sequences() -> list[tuple[list[int], list[int]]]:
     return pairs
 
 
-def log_probabilities(model: nn.Module, ids: list[int]) -> Tensor:
+def log_probabilities(model: nn.Module, some: Sequences) -> Tensor:
     """The sum over each answer, one sequence at a time and without padding."""
     sums = []
-    for tokens, is_answer in (sequences()[one] for one in ids):
+    for tokens, is_answer in some:
         logits = model(input_ids=torch.tensor([tokens[:-1]]), use_cache=False).logits[0]
         of_labels = logits.log_softmax(-1)[torch.arange(len(tokens) - 1), torch.tensor(tokens[1:])]
         sums.append((of_labels * torch.tensor(is_answer[1:])).sum())
@@ -143,10 +171,18 @@ def by_hand(name: str, adapter: str, workspace: Path) -> ByHand:
         modeling_llama.torch = torch
 
 
+def losses_of(gains: Tensor) -> tuple[Tensor, Tensor]:
+    """The losses and the margins of pairs."""
+    margins = BETA * (gains[::2] - gains[1::2])
+    right = torch.sigmoid(margins)
+    return -((1 - SMOOTHING) * right.log() + SMOOTHING * (1 - right).log()), margins
+
+
 def _trained(model: nn.Module) -> ByHand:
-    trained, num_pairs = ByHand(), len(sequences()) // 2
+    every, held_out = sequences(rows()), sequences(held_out_rows())
+    trained, num_pairs = ByHand(), len(every) // 2
     with torch.no_grad():
-        reference = log_probabilities(model, [*range(2 * num_pairs)])
+        reference, of_held_out = (log_probabilities(model, some) for some in (every, held_out))
     optimizer = torch.optim.AdamW(_groups(model), lr=cases.LEARNING_RATE, betas=cases.BETAS, eps=1e-8)
     order = _order(num_pairs)
     for step in range(1, cases.NUM_STEPS + 1):
@@ -154,10 +190,8 @@ def _trained(model: nn.Module) -> ByHand:
             group["lr"] = cases.LEARNING_RATE * _factor(step)
         pairs = [next(order) for _ in range(cases.GLOBAL_BATCH // 2)]
         ids = [one for pair in pairs for one in (2 * pair, 2 * pair + 1)]
-        gains = log_probabilities(model, ids) - reference[ids]
-        margins = BETA * (gains[::2] - gains[1::2])
-        right = torch.sigmoid(margins)
-        loss = -((1 - SMOOTHING) * right.log() + SMOOTHING * (1 - right).log()).mean()
+        losses, margins = losses_of(log_probabilities(model, [every[one] for one in ids]) - reference[ids])
+        loss = losses.mean()
         loss.backward()  # type: ignore[no-untyped-call]
         trained.gradients = trained.gradients or gradients_of(model)
         trained.norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), cases.MAX_NORM)))
@@ -166,16 +200,21 @@ def _trained(model: nn.Module) -> ByHand:
         trained.losses.append(loss.item())
         trained.margins.append(margins.mean().item())
         trained.accuracies.append((margins > 0).double().mean().item())
+        if step % 3 == 0:
+            with torch.no_grad():
+                losses, margins = losses_of(log_probabilities(model, held_out) - of_held_out)
+            means = losses.mean(), margins.mean(), (margins > 0).double().mean()
+            trained.evaluations.append((means[0].item(), means[1].item(), means[2].item()))
     trained.final = {name: one.detach().clone() for name, one in model.named_parameters()}
     return trained
 
 
 def assert_trains_as_one_process(case: Case, *, workspace: Path) -> None:
     expected = by_hand(case.model, case.adapter, workspace)
-    case = replace(case, weights="pretrained", settings=(*case.settings, *SETTINGS))
+    case = replace(case, weights="pretrained", settings=(*case.settings, *SETTINGS), evaluation=EVALUATION)
     graph = compile_case(case, workspace=workspace)
     with TemporaryDirectory(prefix="planc-preferences-") as folder:
-        task = Task(graph, workspace, Path(folder), widen)
+        task = Task(graph, workspace, Path(folder), widen, compares_collectives=True)
         records: list[Record] = run_ranks(wide_rank, case.world_size, task, init=False)
     first, metrics = records[0], records[0].metrics
     assert disagreements(records) == ()
@@ -190,6 +229,12 @@ def assert_trains_as_one_process(case: Case, *, workspace: Path) -> None:
     assert worst_relative(margins, expected.margins[1:]) < 100 * TOLERANCE
     accuracies = [one.custom["reward_accuracy"] for one in metrics[1:]]
     assert accuracies == expected.accuracies[1:]
+    evaluations = [one for step in metrics for one in step.evaluations]
+    found = [(one.loss, one.reward_margin, one.reward_accuracy) for one in evaluations]
+    assert [one for *_, one in found] == [one for *_, one in expected.evaluations]
+    for mean in (0, 1):
+        values, wanted = ([one[mean] for one in each] for each in (found, expected.evaluations))
+        assert worst_relative(values, wanted) < 100 * TOLERANCE
 
 
 def test_a_sharded_vocabulary_trains_on_pairs_as_one_process(workspace: Path) -> None:

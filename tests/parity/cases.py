@@ -112,6 +112,8 @@ class Case:
     """The plan's own Python files, in the workspace."""
     adapter: str = ""
     """The body of a block `adapter`."""
+    evaluation: str = ""
+    """The body of a block `eval "held_out"`."""
     weights: Literal["random", "pretrained"] = "random"
     """Against one process they are `pretrained`, and so of neither side's making."""
 
@@ -200,12 +202,13 @@ def plan_text(case: Case, *, saves: bool = False) -> str:
     mesh = "\n".join(f"  {mesh_dim} = {size}" for mesh_dim, size in case.mesh.items())
     micro_batch = case.micro_batch or GLOBAL_BATCH // case.dp_size
     weights = "  weights = pretrained\n" if case.weights == "pretrained" else ""
+    held_out = f'  eval "held_out" {{\n{case.evaluation}  }}\n' if case.evaluation else ""
     blocks = [
         *(f'extension "{file}"' for file in case.extensions),
         f'model {{\n  hf = "{case.model}"\n  seed = {SEED}\n{weights}}}',
         f"mesh {{\n{mesh}\n}}" if mesh else "mesh { tp = 1 }",
         f'data {{\n  source = text("{CORPUS}")\n  sequence_length = {SEQUENCE_LENGTH}\n'
-        f"  micro_batch = {micro_batch}\n  shuffle_seed = {SHUFFLE_SEED}\n}}",
+        f"  micro_batch = {micro_batch}\n  shuffle_seed = {SHUFFLE_SEED}\n{held_out}}}",
         f"optimizer {{\n  kind = adamw(lr = {LEARNING_RATE:.6f}, betas = [{BETAS[0]}, {BETAS[1]}], "
         f"weight_decay = {WEIGHT_DECAY})\n  clip_grad_norm = {MAX_NORM}\n"
         f"  schedule = cosine(warmup = {WARMUP_STEPS} steps, min_factor = {MIN_FACTOR})\n"

@@ -34,16 +34,12 @@ def _obstacles(plan: Plan) -> Iterator[tuple[str, str, str]]:
         yield "data.packing", "each sequence holds one answer", "write `packing = none`, or leave it out"
     if data.skip_bad:
         yield "data.skip_bad", "it may leave out one answer of a pair", "remove it, and the bad rows"
-    for name in data.eval:
-        reason = "an evaluation has no reference for its answers"
-        yield f"data.eval.{name}", reason, "remove it; `planc eval --data` evaluates cross entropy"
+    for name, evaluation in data.eval.items():
+        if evaluation.sequences is not None and evaluation.sequences % 2:
+            help = f"write `sequences = {evaluation.sequences + 1}`"
+            yield f"data.eval.{name}.sequences", "each answer of a pair is a sequence", help
     if plan.train.loss_chunks != 1:
         reason = "the loss of a pair is not a sum over tokens, so a part of them has no gradient"
         yield "train.loss_chunks", reason, "remove it: logits of answers exist at once"
-    if plan.mesh.cp > 1:
-        yield "mesh.cp", "each rank has a part of an answer", "use `dp_shard` or `tp` in place of `cp`"
-    if plan.mesh.pp > 1:
-        reason = "the reference is computed by ranks that have all layers"
-        yield "mesh.pp", reason, "use `dp_shard` or `tp` in place of `pp`"
     if plan.balance is not None:
         yield "balance", "its losses are means over tokens, and this one over pairs", "remove the block"

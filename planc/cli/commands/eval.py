@@ -53,7 +53,8 @@ examples:
   planc eval exports/llama --plan llama.plan          (an export has no plan of its own)
 
 `loss` is the mean over `labels`: tokens that have a label. `perplexity` is e to the loss; a plan's own loss
-and a loss with other terms have none. Exit codes are those of a run."""
+and a loss with other terms have none. A preference loss is a mean over pairs, and has the means of their
+rewards. Exit codes are those of a run."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -164,29 +165,28 @@ def _print(results: tuple[Evaluation, ...], weights: Weights, graph: Graph, argu
             "plan_hash": plan_hash(graph),
             "mesh": {dim.value: size for dim, size in graph.mesh if size > 1},
             "evaluations": [
-                {
-                    "label": result.label,
-                    "loss": result.loss,
-                    "perplexity": perplexity,
-                    "labels": result.labels,
-                }
+                {"label": result.label, "perplexity": perplexity, **result.figures}
                 for result, perplexity in zip(results, perplexities, strict=True)
             ],
         }
         print(json.dumps(document, indent=2, allow_nan=False))
         return
     print(f"{weights.folder}{f'  step {step}' if step is not None else ''}")
+    of_pairs = sorted(
+        {name for result in results for name in result.figures} - {"loss", "labels"}, reverse=True
+    )
     cells = [
         (
             result.label,
             f"{result.loss:.6f}",
             f"{perplexity:.4g}" if perplexity else "-",
             format_number(result.labels),
+            *(f"{result.figures[name]:.4g}" for name in of_pairs),
         )
         for result, perplexity in zip(results, perplexities, strict=True)
     ]
-    header = ("evaluation", "loss", "perplexity", "labels")
-    write_view(render_table(cells, header=header, right=(1, 2, 3)), stream=sys.stdout)
+    header = ("evaluation", "loss", "perplexity", "labels", *of_pairs)
+    write_view(render_table(cells, header=header, right=(1, 2, 3, 4, 5)), stream=sys.stdout)
 
 
 def _perplexity(loss: float) -> float | None:

@@ -17,7 +17,7 @@ from planc.cli.support.plans import render_errors
 from planc.cli.versions.saved_plans import NoSavedPlanError, saved_plan
 from planc.graph.artifact import graph_of
 from planc.graph.graph import Graph, plan_hash
-from planc.graph.ops import BuildModel, OpenEvaluation
+from planc.graph.ops import BuildModel, ComputeReference, OpenEvaluation
 from planc.hub.user_dirs import data_dir
 from planc.lower.evaluating import on_one_rank
 from planc.runtime.checkpoint_format.errors import CheckpointError
@@ -87,6 +87,7 @@ def evaluate(
     graph = compiled.graph
     _require_evaluations(graph)
     _require_model(graph, weights)
+    _require_reference(graph, weights)
     require_interface(launch, os.environ)
     require_threads(os.environ)
     claim = Claim(launch)
@@ -127,6 +128,18 @@ def _require_evaluations(graph: Graph) -> None:
         raise RunError(
             "the plan has no evaluation data",
             help='name some: --data "held_out/*.txt", or a source as a plan writes it',
+        )
+
+
+def _require_reference(graph: Graph, weights: Weights) -> None:
+    """RunError if answers would be compared with the weights that are evaluated."""
+    references = [op for op in graph.setup if isinstance(op, ComputeReference)]
+    if weights.manifest is None and references:
+        raise RunError(
+            f"`{weights.folder}` is an export, and the reference of pairs is of the weights that training "
+            "started from",
+            help="pass the checkpoint, or other data: --data SOURCE evaluates cross entropy",
+            span=references[0].span,
         )
 
 

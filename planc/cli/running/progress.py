@@ -125,7 +125,8 @@ def save_times(times: SaveTimes) -> str:
 
 
 def evaluation_line(evaluation: Evaluation, *, step: int) -> str:
-    """`step 12  held_out loss 2.3456  (2_048 labels)`."""
-    return (
-        f"step {step}  {evaluation.label} loss {evaluation.loss:.4f}  ({plural(evaluation.labels, 'label')})"
-    )
+    """`step 12  held_out loss 2.3456  (2_048 labels)`, with what there is of pairs after the loss."""
+    means = {name: value for name, value in evaluation.figures.items() if name not in ("loss", "labels")}
+    of_pairs = "".join(f"  {name} {value:.4g}" for name, value in means.items())
+    labels = plural(evaluation.labels, "label")
+    return f"step {step}  {evaluation.label} loss {evaluation.loss:.4f}{of_pairs}  ({labels})"

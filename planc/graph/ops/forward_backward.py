@@ -119,6 +119,28 @@ class ComputeLoss(Op):
 
 
 @record(kw_only=True)
+class ComputePairLoss(ComputeLoss):
+    op: Literal["loss.pairs"] = "loss.pairs"  # type: ignore[assignment]  # a loss of its own kind
+    summary: ClassVar[str] = (
+        "Sums the log-probability of each answer, and from those of each pair and its reference computes the "
+        "local share of the mean over the step's pairs."
+    )
+    over: Annotated[tuple[MeshDim, ...], DERIVED]
+    """The mesh dims whose ranks have different parts of an answer."""
+
+    def effects(self) -> Effects:
+        return Effects(
+            reads=(
+                *(Resource.MESH, Resource.LOGITS, Resource.LOCAL_BATCH),
+                *(Resource.STEP_LOSS, Resource.OWN_LOSS),
+            ),
+            finds=(Resource.PIPELINE,),
+            writes=(Resource.LOSS, Resource.STEP_LOSS),
+            communicates=(*self.vocab_over, *self.over),
+        )
+
+
+@record(kw_only=True)
 class Backward(Op):
     op: Literal["backward"] = "backward"
     stage: ClassVar[Stage] = Stage.STEP
@@ -164,6 +186,7 @@ MicroOp = (
     | Forward
     | SendHidden
     | SumRoutes
+    | ComputePairLoss
     | ComputeLoss
     | Backward
     | ComputeWeightGradients
@@ -199,7 +222,7 @@ class Accumulate(Op):
         )
 
 
-EvaluationOp = ShardContext | ReceiveHidden | Forward | SendHidden | ComputeLoss
+EvaluationOp = ShardContext | ReceiveHidden | Forward | SendHidden | ComputePairLoss | ComputeLoss
 
 
 @record(kw_only=True)
@@ -210,15 +233,18 @@ class ComputeReference(Op):
         "Runs its body on all pairs with the weights that training starts from, and keeps the "
         "log-probability of each answer."
     )
+    label: Annotated[str, output("data.eval", "evaluations")]
+    """The evaluation whose pairs they are; empty for the training data."""
     over: Annotated[tuple[MeshDim, ...], DERIVED]
-    """The mesh dims whose ranks see different answers."""
+    """The mesh dims whose ranks see different tokens, and pp, whose last rank has the logits."""
     body: tuple[EvaluationOp, ...]
     """The ops of one micro-batch; every rank runs them equally often."""
 
     def effects(self) -> Effects:
         dims = (dim for op in self.body for dim in op.effects().communicates)
         return Effects(
-            reads=(Resource.MESH, Resource.WEIGHTS, Resource.DATA, Resource.OWN_LOSS),
+            reads=(Resource.MESH, Resource.WEIGHTS, Resource.OWN_LOSS),
+            finds=(Resource.PIPELINE, Resource.DATA, Resource.EVALUATION_SETS),
             writes=(Resource.OWN_LOSS,),
             communicates=tuple(dict.fromkeys((*dims, *self.over))),
         )

@@ -36,11 +36,15 @@ class EvaluationSet:
         return -(-self.num_sequences // (self.micro_batch * dp_size))
 
     def micro_batches(self, *, dp_size: int, dp_rank: int) -> Iterator[MicroBatch]:
-        """One rank's share. If the set is too small for all ranks, sequences repeat without their labels."""
+        """One rank's share. If the set is too small for all ranks, sequences repeat without their labels.
+
+        The number of such a sequence is -1.
+        """
         assert 0 <= dp_rank < dp_size
         for number in range(self.num_micro_batches(dp_size=dp_size)):
             first = (number * dp_size + dp_rank) * self.micro_batch
             places = np.arange(first, first + self.micro_batch, dtype=np.int64)
             batch = micro_batch_of(self.dataset, np.minimum(places, self.num_sequences - 1))
             batch.labels[places >= self.num_sequences] = IGNORED_LABEL
+            batch.sample_ids[places >= self.num_sequences] = -1
             yield batch

@@ -47,6 +47,7 @@ PURPOSES: Mapping[type[Op], str] = {
     ops.BuildAverages: "averages",
     ops.Forward: "activations",
     ops.ComputeLoss: "logits and loss",
+    ops.ComputePairLoss: "logits and loss",
     ops.Backward: "gradients on their way",
     ops.ComputeWeightGradients: "gradients on their way",
     ops.SyncGradients: "gradients",

@@ -48,7 +48,8 @@ def open_data(run: Run, op: ops.OpenData) -> Data:
 def compute_reference(run: Run, op: ops.ComputeReference, own_loss: OwnLoss) -> OwnLoss:
     """Keep a number for the one sequence: the pass itself is a step's forward, and keeps less of it."""
     assert isinstance(own_loss, PreferenceLoss)
-    return replace(own_loss, reference=torch.zeros(1, dtype=torch.float64, device=run.device))
+    reference = torch.zeros(1, dtype=torch.float64, device=run.device)
+    return replace(own_loss, references={**own_loss.references, op.label: reference})
 
 
 def reduce_metrics(

@@ -173,7 +173,7 @@ class RunDirectory:
     def append_metrics(self, metrics: StepMetrics) -> None:
         # Not asdict, which copies what is only written, every step.
         line = {name: getattr(metrics, name) for name in _METRICS}
-        line["evaluations"] = tuple(map(asdict, metrics.evaluations))
+        line["evaluations"] = tuple(map(_evaluation, metrics.evaluations))
         line["sources"] = tuple(
             {**asdict(source), "loss": None if source.loss is None else number(source.loss)}
             for source in metrics.sources
@@ -188,7 +188,7 @@ class RunDirectory:
     def add_evaluation(self, evaluation: Evaluation, *, step: int) -> None:
         """Add a postponed evaluation to the line of its step, if metrics.jsonl has that line."""
         path = self._metrics.path
-        new = {**asdict(evaluation), "loss": number(evaluation.loss)}
+        new = _evaluation(evaluation)
 
         def added(line: Line) -> bytes:
             if line.step != step:
@@ -250,6 +250,10 @@ class RunDirectory:
             help="choose another directory with --run-dir",
             is_shared=False,
         )
+
+
+def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
+    return {"label": evaluation.label, **{name: number(value) for name, value in evaluation.figures.items()}}
 
 
 def _store(path: Path, artifact: Callable[[Path], str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from planc.graph.op import Op, Stage
-from planc.graph.ops import Evaluate, LoadSchedule, OpenEvaluation, OpenLog
+from planc.graph.ops import ComputeReference, Evaluate, LoadSchedule, OpenEvaluation, OpenLog
 from planc.runtime.interpreter import Position, execute
 from planc.runtime.observer import Evaluation
 from planc.runtime.torch.backend import TorchBackend
@@ -46,8 +46,10 @@ def evaluate_weights(
 
 
 def _is_needed(op: Op) -> bool:
-    return isinstance(op, OpenEvaluation) or (
-        op.stage < Stage.OPTIMIZER and not isinstance(op, OpenLog | LoadSchedule)
+    return (
+        isinstance(op, OpenEvaluation)
+        or (isinstance(op, ComputeReference) and op.label != "")
+        or (op.stage < Stage.OPTIMIZER and not isinstance(op, OpenLog | LoadSchedule))
     )
 
 

@@ -95,6 +95,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.SendHidden: pipeline_messages.send_hidden,
     ops.SumRoutes: balance.sum_routes,
     ops.ComputeLoss: steps.compute_loss,
+    ops.ComputePairLoss: preferences.compute_pair_loss,
     ops.Backward: steps.backward,
     ops.ComputeWeightGradients: steps.compute_weight_gradients,
     ops.SyncGradients: gradients.sync_gradients,

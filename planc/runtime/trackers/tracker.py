@@ -70,5 +70,6 @@ def values_of(metrics: StepMetrics) -> dict[str, float]:
 
 
 def values_of_evaluation(evaluation: Evaluation) -> dict[str, float]:
-    """The loss of one evaluation, under the same kind of name."""
-    return {f"eval/{evaluation.label}/loss": float(evaluation.loss)}
+    """The means of one evaluation, under the same kind of name."""
+    means = {name: value for name, value in evaluation.figures.items() if name != "labels"}
+    return {f"eval/{evaluation.label}/{name}": float(value) for name, value in means.items()}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import torch
 
-from planc.graph.ops import Evaluate, OpenEvaluation
+from planc.graph.ops import ComputePairLoss, Evaluate, EvaluationOp, OpenEvaluation
 from planc.graph.sources import training_data
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.ops import data_spec
@@ -32,7 +33,7 @@ from planc.runtime.torch.state import (
 from planc.runtime.torch.training.batches import opened
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.pipeline_messages import finish_sends
-from planc.runtime.torch.training.step_loss import StepLoss
+from planc.runtime.torch.training.step_loss import PairSums, StepLoss
 from planc.tables import plural
 
 
@@ -57,6 +58,20 @@ def open_evaluation(run: Run, op: OpenEvaluation, sets: EvaluationSets | None) -
         raise RunError(f'the evaluation "{op.label}" has no labels', help="use a source with answers in it")
     run.observer.noted(f"evaluation {op.label}: {opened_data.dataset.summary()}")
     return EvaluationSets({**(sets.by_label if sets else {}), op.label: evaluation_set})
+
+
+def forward_alone(
+    perform: Perform,
+    body: tuple[EvaluationOp, ...],
+    at: Position,
+    pipeline: Pipeline | None,
+    *records: object,
+) -> None:
+    """Execute the ops of one micro-batch at each of this rank's stages: no backward follows."""
+    for stage in pipeline.own if pipeline is not None else (0,):
+        perform(body, replace(at, stage=stage), *records)
+    if pipeline is not None:
+        finish_sends(pipeline)
 
 
 def evaluate(
@@ -86,6 +101,9 @@ def evaluate(
     dataset, model = sets.by_label[op.label], weights.model
     labels = torch.full((), dataset.num_target_tokens, dtype=torch.int64, device=run.device)
     total = torch.zeros((), dtype=torch.float64, device=run.device)
+    pairs = None
+    if any(isinstance(inner, ComputePairLoss) for inner in op.body):
+        pairs = PairSums.begin(op.label, dataset.num_sequences // 2, device=run.device)
     is_stopped = False
     model.eval()
     with torch.no_grad():
@@ -94,21 +112,20 @@ def evaluate(
                 stopping.report_undone(f'the evaluation "{op.label}" after step {step}')
                 break
             with stopping.stretch("a micro-batch of an evaluation"):
-                for stage in pipeline.own if pipeline is not None else (0,):
-                    own = Batch([batch]), TokenCount(labels), StepLoss(total)
-                    perform(op.body, Position(step, stage=stage), *own)
-                if pipeline is not None:
-                    finish_sends(pipeline)
+                own = Batch([batch]), TokenCount(labels), StepLoss(total, pairs=pairs)
+                forward_alone(perform, op.body, Position(step), pipeline, *own)
     model.train()
     reshard(model)
     done, others = evaluations.done, tuple(one for one in evaluations.postponed if one != op.label)
     if is_stopped:
         others = (*others, op.label)
     else:
-        found = Evaluation(op.label, mesh.sum_over(total, op.over).item(), dataset.num_target_tokens)
-        done = (*done, found)
+        sums = total.view(1) if pairs is None else torch.cat((total.view(1), pairs.means))
+        values = mesh.sum_over(sums, op.over).tolist()
+        result = Evaluation(op.label, values[0], dataset.num_target_tokens, *values[1:])
+        done = (*done, result)
         if op.label in evaluations.postponed:
-            run.observer.evaluated(found, step=step)
+            run.observer.evaluated(result, step=step)
     if compiled is not None:
         compiled.note(run, f"evaluation {op.label} after step {step}")
     return Evaluations(done, others, evaluations.seconds + time.perf_counter() - began)

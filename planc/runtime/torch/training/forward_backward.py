@@ -32,7 +32,6 @@ from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.expert_load import ExpertLoad, counting
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
 from planc.runtime.torch.training.loss_terms import LossWithTerms
-from planc.runtime.torch.training.preferences import PreferenceLoss, mean_of_pairs
 from planc.runtime.torch.training.step_loss import StepLoss
 
 _WIDE = (torch.float32, torch.float64)
@@ -118,9 +117,6 @@ def compute_loss(
         return None
     if op.chunks > 1:
         loss = logits.values
-    elif isinstance(own_loss, PreferenceLoss):
-        group = mesh.group(op.vocab_over[0]) if op.vocab_over else None
-        loss = mean_of_pairs(run, at, own_loss, logits.values, batch, step_loss, group=group)
     else:
         with _loss_context(op):
             values, labels = logits.values.flatten(0, 1), labels_of(batch, own_loss).flatten(0, 1)

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 from torch.nn.functional import logsigmoid
 
-from planc.graph.ops import AttachAdapters, AttachDropout, BranchRun, BuildPreferenceLoss, ComputeReference
-from planc.graph.sources import training_data
+from planc.graph.ops import (
+    AttachAdapters,
+    AttachDropout,
+    BranchRun,
+    BuildPreferenceLoss,
+    ComputePairLoss,
+    ComputeReference,
+)
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.extensions.loss import OwnLoss
 from planc.runtime.torch.parallel.fsdp import reshard
 from planc.runtime.torch.parallel.mesh import Mesh
+from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.run import Run
-from planc.runtime.torch.state import Batch, Data, LocalBatch, Perform, TokenCount, Weights
+from planc.runtime.torch.state import (
+    Batch,
+    Data,
+    EvaluationSets,
+    LocalBatch,
+    Logits,
+    Loss,
+    Perform,
+    TokenCount,
+    Weights,
+)
+from planc.runtime.torch.training.evaluation import forward_alone
 from planc.runtime.torch.training.loss_terms import token_losses
-from planc.runtime.torch.training.step_loss import StepLoss
+from planc.runtime.torch.training.step_loss import PairSums, StepLoss
 
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 _NARROW_TOLERANCE = 2e-2
@@ -31,12 +49,13 @@ may add in another order."""
 
 @dataclass(frozen=True, slots=True)
 class PreferenceLoss(OwnLoss):
-    """Computes the loss of pairs; `reference` has each answer's log-probability before training."""
+    """Computes the loss of pairs; `references` have each answer's log-probability before training."""
 
     beta: float
     label_smoothing: float
-    reference: Tensor | None = None
-    """[sequences], float64, on the device: 2p is of pair p's chosen answer, 2p + 1 of its rejected one."""
+    references: Mapping[str, Tensor] = field(default_factory=dict)
+    """[sequences], float64, on the device: 2p is of pair p's chosen answer, 2p + 1 of its rejected one. By
+    the evaluation's label, empty for the training data."""
 
     def of_pairs(self, log_probabilities: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
         """The losses [pairs], and by how much more than the reference's a chosen answer leads [pairs].
@@ -53,38 +72,68 @@ def build_preference_loss(run: Run, op: BuildPreferenceLoss) -> OwnLoss:
     return PreferenceLoss(logsigmoid, (), op.beta, op.label_smoothing)
 
 
-def mean_of_pairs(
+def compute_pair_loss(
     run: Run,
+    op: ComputePairLoss,
     at: Position,
-    loss: PreferenceLoss,
-    logits: Tensor,
+    mesh: Mesh,
+    logits: Logits,
     batch: LocalBatch,
     step_loss: StepLoss,
-    *,
-    group: ProcessGroup | None,
-) -> Tensor:
-    """A micro-batch's share of the mean over all pairs of the step, of logits [B, S, rank's vocabulary].
+    pipeline: Pipeline | None,
+    own_loss: OwnLoss,
+) -> Loss | None:
+    """A micro-batch's share of the mean over all pairs, of logits [B, S, rank's vocabulary].
 
-    In the pass of the reference, it keeps the log-probabilities instead. `group` has the ranks among which
-    the vocabulary is sharded.
+    In the pass of a reference, it keeps the log-probabilities instead. The loss that it returns has the
+    gradient of that share, and another value: ranks that have parts of the same answers need all of them for
+    the gradient of one.
     """
-    values = token_losses(
-        logits.flatten(0, 1), batch.labels.flatten(), group=group, vocab_size=run.vocab_size
-    )
-    answers = -values.view(batch.labels.shape).sum(1, dtype=torch.float64)
-    assert batch.sample_ids is not None, "the training data has pairs"
-    if step_loss.reference is not None:
-        step_loss.reference.index_add_(0, batch.sample_ids, answers)
-        return answers.new_zeros(())
-    assert loss.reference is not None, "the reference is computed before any step"
-    reference = loss.reference[batch.sample_ids]
-    if at.step == 1 and not run.is_rehearsal:
-        _require_start(run, answers.detach(), reference, dtype=logits.dtype)
-    losses, margins = loss.of_pairs(answers, reference)
-    num_pairs = training_data(run.graph).global_batch // 2
-    leads = margins.detach()
-    step_loss.add_pairs(torch.stack((leads.sum(), (leads > 0).sum())) / num_pairs)
-    return losses.sum() / num_pairs
+    if pipeline is not None and not pipeline.is_last(at.stage):
+        pipeline.finish_forward(at)
+        return None
+    assert isinstance(own_loss, PreferenceLoss) and step_loss.pairs is not None
+    group = mesh.group(op.vocab_over[0]) if op.vocab_over else None
+    labels, values = batch.labels, logits.values.flatten(0, 1)
+    losses = token_losses(values, labels.flatten(), group=group, vocab_size=run.vocab_size)
+    answers = -losses.view(labels.shape).sum(1, dtype=torch.float64)
+    if step_loss.pairs.answers is not None:
+        assert batch.sample_ids is not None, "data in pairs has them"
+        step_loss.pairs.answers.index_add_(0, batch.sample_ids.clamp(min=0), answers)
+        loss = answers.new_zeros(())
+    else:
+        whole = mesh.sum_over(answers.detach().clone(), op.over)
+        if at.step == 1 and not step_loss.pairs.label and not run.is_rehearsal:
+            _require_start(run, whole, own_loss.references[""][batch.sample_ids], dtype=values.dtype)
+        means, slopes = _means(whole, own_loss, batch, step_loss.pairs)
+        # The ranks that have parts of these answers add the same.
+        means /= math.prod(map(run.graph.size, op.over))
+        step_loss.add(means[0], batch)
+        step_loss.pairs.means += means[1:]
+        loss = (answers * slopes).sum()
+    if pipeline is None:
+        return Loss(loss)
+    pipeline.finish_forward(at, loss=loss)
+    return None
+
+
+def _means(
+    answers: Tensor, own_loss: PreferenceLoss, batch: LocalBatch, pairs: PairSums
+) -> tuple[Tensor, Tensor]:
+    """The micro-batch's shares of the means of loss, margin and accuracy [3], and the slope of the first in
+    each answer's log-probability [B]."""
+    assert batch.sample_ids is not None
+    reference = own_loss.references[pairs.label][batch.sample_ids]
+    # Every rank has as many micro-batches: rows past the end of an evaluation are of no pair.
+    is_pair = batch.sample_ids[::2] >= 0
+    with torch.enable_grad():
+        answers.requires_grad_()
+        losses, margins = own_loss.of_pairs(answers, reference)
+        share = losses.where(is_pair, 0).sum() / pairs.num_pairs
+    (slopes,) = torch.autograd.grad(share, answers)
+    leads = margins.detach().where(is_pair, 0)
+    of_rewards = torch.stack((leads.sum(), (leads > 0).sum())) / pairs.num_pairs
+    return torch.cat((share.detach().view(1), of_rewards)), slopes
 
 
 def _require_start(run: Run, answers: Tensor, reference: Tensor, *, dtype: torch.dtype) -> None:
@@ -114,25 +163,36 @@ def compute_reference(
     perform: Perform,
     mesh: Mesh,
     weights: Weights,
-    data: Data,
+    data: Data | None,
+    sets: EvaluationSets | None,
+    pipeline: Pipeline | None,
     own_loss: OwnLoss,
 ) -> OwnLoss:
-    """The loss with the log-probability of every answer, by the weights that training starts from."""
+    """The loss with the log-probability of every answer of one set, by the weights of the start."""
     assert isinstance(own_loss, PreferenceLoss)
-    source, model = data.loader.source, weights.model
-    pairs = EvaluationSet(source.dataset, source.dataset.num_sequences, source.micro_batch)
+    model, evaluated = weights.model, _set_of(op, data, sets)
     count = torch.ones((), dtype=torch.int64, device=run.device)
-    kept = torch.zeros(pairs.num_sequences, dtype=torch.float64, device=run.device)
+    answers = torch.zeros(evaluated.num_sequences, dtype=torch.float64, device=run.device)
     model.eval()
     with torch.no_grad():
-        for batch in pairs.micro_batches(dp_size=run.dp_size, dp_rank=run.dp_rank):
-            total = torch.zeros((), dtype=torch.float64, device=run.device)
-            own = Batch([batch]), TokenCount(count), StepLoss(total, reference=kept)
-            perform(op.body, Position(0), *own)
+        for batch in evaluated.micro_batches(dp_size=run.dp_size, dp_rank=run.dp_rank):
+            pairs = replace(PairSums.begin(op.label, 1, device=run.device), answers=answers)
+            total = StepLoss(answers.new_zeros(()), pairs=pairs)
+            forward_alone(perform, op.body, Position(0), pipeline, Batch([batch]), TokenCount(count), total)
     model.train()
     reshard(model)
-    reference = mesh.sum_over(kept, op.over)
+    reference = mesh.sum_over(answers, op.over)
     if not reference.isfinite().all():
         raise RunError("the reference's log-probabilities are NaN or inf", help="use other starting weights")
-    run.observer.noted(f"reference: {pairs.num_sequences // 2} pairs, by the weights of step 0")
-    return replace(own_loss, reference=reference)
+    of = f" of evaluation {op.label}" if op.label else ""
+    run.observer.noted(f"reference: {evaluated.num_sequences // 2} pairs{of}, by the weights of step 0")
+    return replace(own_loss, references={**own_loss.references, op.label: reference})
+
+
+def _set_of(op: ComputeReference, data: Data | None, sets: EvaluationSets | None) -> EvaluationSet:
+    if op.label:
+        assert sets is not None
+        return sets.by_label[op.label]
+    assert data is not None
+    source = data.loader.source
+    return EvaluationSet(source.dataset, source.dataset.num_sequences, source.micro_batch)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from planc.graph.sources import mixture_labels
+from planc.graph.sources import mixture_labels, reads_pairs, training_data
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import LocalBatch
@@ -40,6 +40,25 @@ class SourceSums:
 
 
 @dataclass(slots=True)
+class PairSums:
+    """This rank's share of the means over the pairs of a step or of an evaluation."""
+
+    label: str
+    """The evaluation; empty for a step."""
+    num_pairs: int
+    """The pairs of all ranks."""
+    means: Tensor
+    """[2], float64, on the device: of the margins of rewards, and of which pairs are in the right order."""
+    answers: Tensor | None = None
+    """[sequences]: in the pass of a reference, the log-probabilities so far."""
+
+    @staticmethod
+    def begin(label: str, num_pairs: int, *, device: torch.device) -> PairSums:
+        """Both means of pairs that are yet to come."""
+        return PairSums(label, num_pairs, torch.zeros(2, dtype=torch.float64, device=device))
+
+
+@dataclass(slots=True)
 class StepLoss:
     """This rank's share of the step's loss, and that of each micro-batch so far."""
 
@@ -47,10 +66,8 @@ class StepLoss:
     by_micro_step: list[Tensor] = field(default_factory=list)
     by_source: SourceSums | None = None
     """None without a mixture, and in an evaluation."""
-    pairs: Tensor | None = None
-    """[2], float64: this rank's share of the mean margin, and of the share of pairs in the right order."""
-    reference: Tensor | None = None
-    """[sequences]: the log-probabilities so far, in the pass of a reference; else None."""
+    pairs: PairSums | None = None
+    """None unless the loss is of pairs."""
 
     @staticmethod
     def begin(run: Run) -> StepLoss:
@@ -58,11 +75,10 @@ class StepLoss:
         num_sources = len(mixture_labels(run.graph))
         sums = torch.zeros((num_sources, 2), dtype=torch.float64, device=run.device)
         total = torch.zeros((), dtype=torch.float64, device=run.device)
-        return StepLoss(total, by_source=SourceSums(sums) if num_sources else None)
-
-    def add_pairs(self, means: Tensor) -> None:
-        """Add a micro-batch's part of the means over pairs."""
-        self.pairs = means if self.pairs is None else self.pairs + means
+        pairs = None
+        if reads_pairs(run.graph):
+            pairs = PairSums.begin("", training_data(run.graph).global_batch // 2, device=run.device)
+        return StepLoss(total, by_source=SourceSums(sums) if num_sources else None, pairs=pairs)
 
     def add(self, loss: Tensor, batch: LocalBatch) -> None:
         """Add a micro-batch's."""

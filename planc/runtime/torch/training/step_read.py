@@ -57,7 +57,7 @@ def summed(op: ReduceMetrics, mesh: Mesh, step_loss: StepLoss, *, own_request: f
     if step_loss.by_source is not None:
         own = torch.cat((own, step_loss.by_source.sums.flatten()))
     if step_loss.pairs is not None:
-        own = torch.cat((own, step_loss.pairs))
+        own = torch.cat((own, step_loss.pairs.means))
     found = mesh.sum_over(own, op.over)
     by_source = found[2:] if step_loss.by_source is not None else None
     pairs = found[2:] if step_loss.pairs is not None else None
