@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from planc.data_sources.kinds import JsonLinesSource
+from planc.data_sources.kinds import JsonLinesSource, PairsSource
 from planc.extend.reference import Extension
 from planc.inventory.routers import routers
 from planc.plan.adapter import Lora
@@ -18,7 +18,8 @@ from planc.plan.optimizer import Muon, Optimizer, OwnSchedule, Schedule, WarmupS
 from planc.plan.settle import in_steps
 from planc.plan.train import CrossEntropy, Preference
 from planc.runtime.data.spec import DataSpec
-from planc.verify.twin import CannotShrink, Renaming
+from planc.verify.preferences import PAIRS
+from planc.verify.twin import Renaming
 from planc.vocab import DType
 
 NUM_STEPS = 3
@@ -87,7 +88,7 @@ class Recipe:
     """A multiple of an equal share of a sequence's tokens."""
     capped: tuple[str, ...] = ()
     """The modules of experts with a capacity."""
-    loss: Extension | CrossEntropy | None = None
+    loss: Extension | CrossEntropy | Preference | None = None
     """None for plain cross entropy."""
     own: Extension | None = None
     """The model class of the plan's own code, in the place of transformers'."""
@@ -103,8 +104,6 @@ class Recipe:
 def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType) -> Recipe:
     """The recipe from the plan, not from its graph, with small batches and a short schedule."""
     plan = bound.plan
-    if isinstance(plan.train.loss, Preference):
-        raise CannotShrink("its loss is of pairs of answers, and the small model trains on texts")
     dp_size = min(plan.mesh.dp_replicate, MAX_RANKS) * min(plan.mesh.dp_shard, MAX_RANKS)
     micro_batch = min(plan.data.micro_batch, MAX_MICRO_BATCH)
     micro_steps = min(gradient_accumulation(plan), MAX_MICRO_STEPS)
@@ -119,7 +118,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         seed=plan.model.seed,
         dtype=dtype.value,
         data=DataSpec(
-            JsonLinesSource((CORPUS,)),
+            small_source(in_pairs=isinstance(plan.train.loss, Preference)),
             tokenizer="bytes",
             sequence_length=min(SEQUENCE_LENGTH, plan.data.sequence_length),
             shuffle_seed=plan.data.shuffle_seed,
@@ -145,6 +144,11 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         adapter=plan.adapter.kind if plan.adapter else None,
         balance=balance_of(bound, renamed, micro_batch, global_batch=micro_batch * micro_steps * dp_size),
     )
+
+
+def small_source(*, in_pairs: bool) -> JsonLinesSource | PairsSource:
+    """The data of the small model: texts, or pairs of them."""
+    return PairsSource((PAIRS,), template="none") if in_pairs else JsonLinesSource((CORPUS,))
 
 
 def balance_of(bound: BoundPlan, renamed: Renaming, micro_batch: int, *, global_batch: int) -> Balance | None:

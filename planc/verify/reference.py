@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from planc.extend.reference import Extension
 from planc.plan import optimizer as spec
 from planc.plan.optimizer import kind_of
-from planc.plan.train import CrossEntropy
+from planc.plan.train import CrossEntropy, Preference
 from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.packing import PackedDataset
 from planc.runtime.data.padding import PaddedDataset
@@ -39,6 +39,7 @@ from planc.verify.capacity import limit_tokens
 from planc.verify.muon import Muon
 from planc.verify.own_optimizer import OwnUpdates
 from planc.verify.perturb import constants, perturb, perturb_tensor, saved_tensors
+from planc.verify.preferences import Preferences
 from planc.verify.recipe import Recipe
 from planc.verify.routes import Routes
 from planc.verify.stored_adamw import StoredAdam
@@ -90,11 +91,11 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     routes = Routes(model, recipe.balance, num_sequences=recipe.global_batch) if recipe.balance else None
     moved = dict(routes.biases.values()) if routes else {}
     initial |= {name: bias.detach().clone() for name, bias in moved.items()}
-    values_of = _values_of(recipe)
+    loss_of = _loss_of(model, data, routes, recipe)
     losses, balances, norms, rates, ids, gradients = [], [], [], [], [], {}
     for step in range(recipe.num_steps):
         sample_ids = data.order.sample_ids(step * recipe.global_batch, count=recipe.global_batch)
-        loss = _loss(model, texts_of(data, sample_ids, recipe=recipe), routes, values_of, bool(recipe.capped))
+        loss = loss_of(sample_ids)
         added = torch.stack(routes.losses()).sum() if routes else torch.zeros(())
         (loss + added).backward()  # type: ignore[no-untyped-call]
         if step == 0:
@@ -222,7 +223,7 @@ def _cross_entropy(kind: CrossEntropy | None, logits: Tensor, labels: Tensor, to
 def _values_of(recipe: Recipe) -> ValuesOf:
     """Cross entropy, or the plan's own loss, which is called by all tokens of equally long texts at once."""
     if not isinstance(recipe.loss, Extension):
-        return partial(_cross_entropy, recipe.loss)
+        return partial(_cross_entropy, recipe.loss if isinstance(recipe.loss, CrossEntropy) else None)
     function = load_extension(recipe.loss, base=recipe.base, is_allowed=True)
     given = arguments_of(recipe.loss)
     known = inspect.signature(function).parameters
@@ -235,6 +236,16 @@ def _values_of(recipe: Recipe) -> ValuesOf:
         return values
 
     return values_of
+
+
+def _loss_of(
+    model: nn.Module, data: OpenData, routes: Routes | None, recipe: Recipe
+) -> Callable[[np.ndarray], Tensor]:
+    """The mean loss of samples, as a function of their numbers."""
+    if isinstance(recipe.loss, Preference):
+        return Preferences(model, data.dataset, recipe.loss).loss
+    values_of, apart = _values_of(recipe), bool(recipe.capped)
+    return lambda ids: _loss(model, texts_of(data, ids, recipe=recipe), routes, values_of, apart)
 
 
 def _loss(

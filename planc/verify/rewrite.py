@@ -11,7 +11,7 @@ from typing import Any, cast
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from planc.data_sources.kinds import JsonLinesSource
+from planc.data_sources.kinds import PairsSource
 from planc.graph import ops
 from planc.graph.graph import AnyOp, Graph
 from planc.graph.ops import (
@@ -30,7 +30,6 @@ from planc.pipelining.simulate import equal_step
 from planc.plan.spec import PipelineSpec
 from planc.plan.stages import orders
 from planc.verify.recipe import (
-    CORPUS,
     DECAY_STEPS,
     HIGHEST_EMA_DECAY,
     MAX_MICRO_BATCH,
@@ -42,6 +41,7 @@ from planc.verify.recipe import (
     Recipe,
     raised_rate,
     robust,
+    small_source,
 )
 from planc.verify.twin import Renaming
 from planc.vocab import DType, MeshDim, PackedShard, Placement
@@ -172,6 +172,15 @@ SAVE_STEP = 2
 
 
 _READERS = (ops.ReadGradients, ops.ReadStep, ops.ReadEvaluations, ops.AgreeToStop)
+_LEFT_OUT = (
+    *(ops.ResumeCheckpoint, ops.OpenEvaluation, ops.OpenLog, ops.AttachDropout, ops.CountExperts),
+    *(ops.OpenSource, ops.NameBase, ops.BranchRun, ops.LoadReaders),
+)
+"""Ops of setup that the small run has no use for."""
+
+
+def _is_run(op: AnyOp) -> bool:
+    return not isinstance(op, _LEFT_OUT) and not (isinstance(op, ops.ComputeReference) and op.label)
 
 
 def shrunk_graph(
@@ -187,7 +196,7 @@ def shrunk_graph(
     small = replace(graph, mesh=tuple(sizes.items()))
     times = min(MAX_MICRO_STEPS, *(op.times for op in graph.step if isinstance(op, ops.Accumulate)))
     setup: list[Any] = []
-    for op in graph.setup:
+    for op in filter(_is_run, graph.setup):
         match op:
             case ops.InitMesh():
                 setup.append(replace(op, sizes=small.mesh, backend="gloo", timeout_seconds=60))
@@ -204,10 +213,6 @@ def shrunk_graph(
                 setup.append(short)
             case ops.OpenData():
                 setup.append(_short_data(op, times=times * small.dp_size, vocab_size=vocab_size))
-            case ops.ResumeCheckpoint() | ops.OpenEvaluation() | ops.OpenLog() | ops.AttachDropout():
-                continue
-            case ops.CountExperts() | ops.OpenSource() | ops.NameBase() | ops.BranchRun() | ops.LoadReaders():
-                continue
             case ops.BalanceExperts():
                 setup.append(
                     _short_balance(_renamed(op, renamed), whole=_data(graph.setup), small=_data(setup))
@@ -305,7 +310,7 @@ def _short_data(op: ops.OpenData, *, times: int, vocab_size: int) -> ops.OpenDat
     micro_batch = min(op.micro_batch, MAX_MICRO_BATCH)
     return replace(
         op,
-        source=JsonLinesSource((CORPUS,)),
+        source=small_source(in_pairs=isinstance(op.source, PairsSource)),
         tokenizer="bytes",
         end_of_document=None,
         held_out="",
@@ -390,9 +395,3 @@ def _on_fewer(op: AnyOp, mesh: tuple[tuple[MeshDim, int], ...], *, rows: int) ->
             return replace(op, size=_small_ep(op, dict(mesh)))
         case _:
             return op
-
-
-def with_clip(graph: Graph, max_norm: float | None) -> Graph:
-    """The graph with another maximum norm."""
-    step = (replace(op, max_norm=max_norm) if isinstance(op, ops.ClipGradients) else op for op in graph.step)
-    return replace(graph, step=tuple(step))

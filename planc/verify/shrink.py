@@ -30,6 +30,7 @@ from planc.runtime.rehearsal.stack import Stack, stack_of
 from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.weights.adapters import attach
 from planc.runtime.torch.weights.build import bare_model, meta_model, own_dtypes
+from planc.verify.preferences import PAIRS, pairs_of
 from planc.verify.recipe import CORPUS, MAX_RANKS, MODEL, SEQUENCE_LENGTH, Recipe, recipe_of
 from planc.verify.rewrite import in_small_stages, num_small_stages, resized, shrunk_graph
 from planc.verify.twin import CannotShrink, Renaming, names_of, require_twin
@@ -38,6 +39,7 @@ from planc.vocab import DType, parent_of
 _CORPUS_BYTES = 100_000
 _MAX_DOCUMENT, _LENGTH_STEP = 90, 37
 """Characters of a document; lengths cover all up to the maximum, since the two have no common divisor."""
+_MAX_ANSWER, _MAX_PAIRS = 24, 24
 _MAX_LAYERS = 16
 
 
@@ -63,7 +65,7 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
     demands = _demands(bound, numbers, num_layers=len(layers))
     small = shrink_config(_config_of(model), demands, aliases=type(model.config).attribute_map)
     _write_config(folder / MODEL, small)
-    _write_corpus(folder / CORPUS)
+    _write_corpus(folder)
     for _, extension in extensions_of(graph):
         (folder / extension.file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(base / extension.file, folder / extension.file)
@@ -170,23 +172,26 @@ def _write_config(folder: Path, config: Config) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
-def _write_corpus(path: Path) -> None:
-    """Real text: the beginning of the interpreter's own sources.
+def _write_corpus(folder: Path) -> None:
+    """Real text, and pairs of it: the beginning of the interpreter's own sources.
 
     Documents have all lengths up to about a sequence, so most sequences hold several, and some are
-    cut.
+    cut. Pairs are few, as each is in the pass of the reference.
     """
     text = ""
-    for document in documents(PythonStdlibSource(), base=path.parent):
+    for document in documents(PythonStdlibSource(), base=folder):
         text += document.text
         if len(text) > _CORPUS_BYTES:
             break
-    with path.open("w", encoding="utf-8") as file:
-        start, number = 0, 0
-        while start < _CORPUS_BYTES:
-            length = 2 + number * _LENGTH_STEP % _MAX_DOCUMENT
-            file.write(json.dumps({"text": text[start : start + length]}) + "\n")
-            start, number = start + length, number + 1
+    texts: list[str] = []
+    start = 0
+    while start < _CORPUS_BYTES:
+        length = 2 + len(texts) * _LENGTH_STEP % _MAX_DOCUMENT
+        texts.append(text[start : start + length])
+        start += length
+    short = [text for text in texts if text.strip() and len(text) <= _MAX_ANSWER][: 3 * _MAX_PAIRS]
+    for name, rows in ((CORPUS, [{"text": text} for text in texts]), (PAIRS, pairs_of(short))):
+        (folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 
 def _built(build: ops.BuildModel, *, base: Path) -> Any:

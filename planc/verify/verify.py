@@ -19,7 +19,7 @@ from torch import Tensor
 
 from planc.graph.extensions import extensions_of
 from planc.graph.graph import Graph, plan_hash
-from planc.graph.ops import CompileModules
+from planc.graph.ops import ClipGradients, CompileModules
 from planc.plan.bind import BoundPlan
 from planc.runtime.data.errors import DataError
 from planc.runtime.errors import STOPS, RunError
@@ -32,7 +32,7 @@ from planc.verify.pool import RankError, run_ranks, start_server
 from planc.verify.ranks import BeforeOp, Record, Task, digest, train_rank
 from planc.verify.recipe import NUM_STEPS
 from planc.verify.reference import Training, train
-from planc.verify.rewrite import SAVE_STEP, resumed_elsewhere, with_clip
+from planc.verify.rewrite import SAVE_STEP, resumed_elsewhere
 from planc.verify.shrink import Shrunk, shrink
 from planc.verify.twin import CannotShrink
 from planc.vocab import DType
@@ -127,7 +127,7 @@ def prepare(
         return shrunk, training
     tighter = min(training.grad_norms) / 2
     recipe = replace(shrunk.recipe, clip_grad_norm=tighter)
-    shrunk = replace(shrunk, recipe=recipe, graph=with_clip(shrunk.graph, tighter))
+    shrunk = replace(shrunk, recipe=recipe, graph=_with_clip(shrunk.graph, tighter))
     return shrunk, _trained(shrunk)
 
 
@@ -304,3 +304,9 @@ def cause(error: Exception) -> str:
     named = [line for line in lines if "in op `" in line]
     own = [line for line in named if "gloo" not in line and "Connection closed" not in line]
     return (own or named or lines[-1:] or [type(error).__name__])[0][:300]
+
+
+def _with_clip(graph: Graph, max_norm: float | None) -> Graph:
+    """The graph with another maximum norm."""
+    step = (replace(op, max_norm=max_norm) if isinstance(op, ClipGradients) else op for op in graph.step)
+    return replace(graph, step=tuple(step))

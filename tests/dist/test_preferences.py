@@ -277,5 +277,8 @@ def test_step_1_has_the_weights_of_the_reference(workspace: Path) -> None:
     graph = compile_case(case, workspace=workspace)
     with TemporaryDirectory(prefix="planc-preferences-") as folder:
         task = Task(graph, workspace, Path(folder), _trains_before)
-        with pytest.raises(RankError, match="log-probabilities in step 1 differ from the reference's"):
+        with pytest.raises(
+            RankError, match="log-probabilities in step 1 differ from the reference's"
+        ) as found:
             run_ranks(train_rank, 1, task, init=False)
+        assert "on rank 0 (" in str(found.value) and " answer of pair " in str(found.value)

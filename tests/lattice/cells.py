@@ -16,6 +16,7 @@ from planc.api import check_source
 from planc.graph.graph import Graph
 from planc.plan.spec import Plan
 from planc.source import SourceFile
+from planc.verify.preferences import pairs_of
 from tests.inventories import save_inventory
 from tests.lattice.covering import covering
 
@@ -24,7 +25,8 @@ MIN_GLOBAL_BATCH = 8
 NUM_STEPS, TOTAL_STEPS, WARMUP_STEPS = 2, 4, 1
 LEARNING_RATE, EPS, MAX_NORM = 1e-2, 1e-6, 1.0
 SEED, SHUFFLE_SEED = 7, 42
-CORPUS = "corpus.txt"
+CORPUS, PAIRS = "corpus.txt", "pairs.jsonl"
+NUM_PAIRS = 24
 WORLD_SIZES = (1, 2, 4, 8)
 _CORPUS_WORDS = 3000
 
@@ -108,14 +110,15 @@ SHARDINGS: Mapping[str, tuple[str, ...]] = {
 }
 """What is sharded between uses: lines of the `fsdp` block. By default all is, but gradients once a step."""
 _ADAPTED = '  "model.layers.*.{self_attn,mlp}.*_proj" -> adapted\n}'
-TRAINED: Mapping[str, str] = {
+TRAINED: dict[str, str] = {
     "freeze": 'freeze {\n  ["model.embed_tokens", "model.layers.0", "**.*norm*"] -> frozen\n}',
     "LoRA": f"adapter {{\n  kind = lora(rank = 4, alpha = 8)\n{_ADAPTED}",
     "DoRA": f"adapter {{\n  kind = lora(rank = 4, alpha = 8, dora = true)\n{_ADAPTED}",
     "QLoRA": f"adapter {{\n  kind = lora(rank = 4, alpha = 6, rslora = true)\n  base = nf4\n{_ADAPTED}",
     "averages": "train {\n  ema_decay = 0.8\n}",
 }
-"""The blocks that decide what is trained and kept, by their names."""
+TRAINED |= {"DPO": "", "DPO, LoRA": TRAINED["LoRA"]}
+"""The blocks that decide what is trained and kept, by their names; with DPO, on pairs of answers."""
 SCHEDULES = ("gpipe", "one_f_one_b", "interleaved(stages_per_rank = 2)", "zero_bubble")
 
 
@@ -202,12 +205,17 @@ class Cell:
         return ", ".join(part for part in parts if part)
 
     @property
+    def in_pairs(self) -> bool:
+        """Whether the loss is of pairs of answers, which are two sequences each."""
+        return self.trained.startswith("DPO")
+
+    @property
     def dp_size(self) -> int:
         return self.mesh.dp_replicate * self.mesh.dp_shard
 
     @property
     def global_batch(self) -> int:
-        sequences = self.dp_size * self.num_micro_steps
+        sequences = self.dp_size * self.num_micro_steps * (1 + self.in_pairs)
         return sequences if self.schedule else max(MIN_GLOBAL_BATCH, sequences)
 
     @property
@@ -401,14 +409,17 @@ def plan_text(cell: Cell) -> str:
     """The plan of a cell; paths are relative to the workspace."""
     mesh = "\n".join(f"  {mesh_dim} = {size}" for mesh_dim, size in cell.mesh.sizes.items())
     micro_batch = cell.global_batch // cell.dp_size // cell.num_micro_steps
+    source = f'pairs("{PAIRS}", template = none)' if cell.in_pairs else f'text("{CORPUS}")'
+    loss = "  loss = dpo(beta = 0.3, label_smoothing = 0.1)\n" if cell.in_pairs else ""
+    tokens = cell.global_batch * SEQUENCE_LENGTH
     blocks = [
         f'model {{\n  hf = "{cell.model}"\n  seed = {SEED}\n  dtype = {cell.dtype}\n}}',
         f"mesh {{\n{mesh}\n}}",
-        f'data {{\n  source = text("{CORPUS}")\n  sequence_length = {SEQUENCE_LENGTH}\n'
+        f"data {{\n  source = {source}\n  sequence_length = {SEQUENCE_LENGTH}\n"
         f"  micro_batch = {micro_batch}\n  shuffle_seed = {SHUFFLE_SEED}\n}}",
         f"optimizer {{\n  kind = adamw(lr = {LEARNING_RATE}, eps = {EPS:.6f})\n"
         f"  clip_grad_norm = {MAX_NORM}\n  schedule = cosine(warmup = {WARMUP_STEPS} steps)\n}}",
-        f"train {{\n  steps = {TOTAL_STEPS}\n  tokens_per_step = {cell.global_batch * SEQUENCE_LENGTH}\n}}",
+        f"train {{\n  steps = {TOTAL_STEPS}\n  tokens_per_step = {tokens}\n{loss}}}",
         f'activation_checkpoint {{\n  "model.layers.*" -> {cell.recomputation}\n}}',
     ]
     if not cell.whole_replicas:
@@ -484,6 +495,9 @@ def make_workspace(folder: Path) -> Path:
     words = ("the", "mesh", "of", "ranks", "holds", "every", "weight", "once", "and", "sums", "gradients")
     text = " ".join(words[(i * i + 3 * i) % len(words)] + str(i) for i in range(_CORPUS_WORDS))
     (folder / CORPUS).write_text(text, encoding="utf-8")
+    answers = (" ".join(words[n % 11] for n in range(i, i + 1 + i % 4)) for i in range(3 * NUM_PAIRS))
+    pairs = (f"{json.dumps(pair)}\n" for pair in pairs_of(answer[:14] for answer in answers))
+    (folder / PAIRS).write_text("".join(pairs), encoding="utf-8")
     return folder
 
 

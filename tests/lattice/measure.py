@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -12,10 +12,11 @@ from tempfile import TemporaryDirectory
 
 import torch.distributed as dist
 
-from planc.data_sources.kinds import TextSource
+from planc.data_sources.kinds import PairsSource, TextSource
 from planc.graph.ops import CapExperts
 from planc.plan.adapter import Lora
 from planc.plan.spec import OptimizerSpec
+from planc.plan.train import Preference
 from planc.runtime.data.spec import DataSpec
 from planc.verify.compare import disagreements, relative_distance, worst_gradient, worst_relative
 from planc.verify.ranks import BeforeOp
@@ -118,6 +119,7 @@ def reference_of(cell: Cell, *, workspace: Path) -> Training:
         quantized=graph.quantized.modules if graph.quantized else (),
         ema_decay=plan.train.ema_decay,
         capacity=graph.capacity,
+        loss=plan.train.loss if isinstance(plan.train.loss, Preference) else None,
     )
     batch = cell.global_batch
     return _training(cell.model, cell.dtype, batch, plan.optimizer, trained, workspace=workspace)
@@ -133,6 +135,7 @@ class _Trained:
     quantized: tuple[str, ...]
     ema_decay: float | None
     capacity: CapExperts | None
+    loss: Preference | None
 
 
 def _run(
@@ -174,6 +177,9 @@ def _training(
 ) -> Training:
     """The training in one process that every cell of a model and a global batch must repeat."""
     data = DataSpec(TextSource((cells.CORPUS,)), "bytes", cells.SEQUENCE_LENGTH, cells.SHUFFLE_SEED)
+    if trained.loss is not None:
+        pairs = PairsSource((cells.PAIRS,), template="none")
+        data = replace(data, source=pairs, packing="none", too_long="skip")
     recipe = Recipe(
         base=workspace,
         model=model,
@@ -192,6 +198,7 @@ def _training(
         quantized=trained.quantized,
         block=_BLOCK,
         ema_decay=trained.ema_decay,
+        loss=trained.loss,
         capacity=trained.capacity.capacity if trained.capacity else None,
         capped=trained.capacity.modules if trained.capacity else (),
     )

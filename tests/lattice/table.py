@@ -53,8 +53,8 @@ many, and half more), and whether the embedding is the head's weight too. One pa
 shapes than whole layers: none, the ends alone, attention, MLPs, norms, all layers but one.
 
 Another part trains less than all: the embedding, a layer and the norms are frozen, or adapters have a frozen
-base in the model's dtype (LoRA, DoRA) or in NF4 (QLoRA); or it keeps moving averages. What is frozen is
-compared bit for bit.
+base in the model's dtype (LoRA, DoRA) or in NF4 (QLoRA); or it keeps moving averages; or it trains on
+pairs of answers (DPO), all of the model or adapters. What is frozen is compared bit for bit.
 """
 _COLUMNS = ("mesh", "cells", "of", "loss", "grad norm", "gradient", "update", "")
 
@@ -66,7 +66,7 @@ def parts() -> Mapping[str, tuple[Cell, ...]]:
     pipelined["float64, pipelines with other units"] = unit_cells()
     sharded = {"float64, ZeRO-1, ZeRO-2, and gradients reduced each micro-batch": sharding_cells()}
     sharded |= {"float64, experts on different ranks": expert_cells()}
-    sharded |= {"float64, parts frozen, adapters and averages": trained_cells()}
+    sharded |= {"float64, parts frozen, adapters, averages and pairs of answers": trained_cells()}
     every = {_title(world_size): cells(world_size) for world_size in WORLD_SIZES}
     return every | pipelined | sharded | narrow
 

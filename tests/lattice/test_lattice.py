@@ -85,6 +85,7 @@ QUICK = (
         units="norms, attention and mlp",
     ),
     Cell(Mesh(1, 2, 1, 2), sequence_parallel=True, num_micro_steps=4, trained="QLoRA"),
+    Cell(Mesh(1, 2, 1, 2), loss_parallel=True, num_micro_steps=4, trained="DPO, LoRA"),
     Cell(PP2_CP2, context="ulysses none", num_micro_steps=2, schedule="gpipe", units="ends"),
     Cell(
         Mesh(2, 1, 1, 1, pp=2),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from planc.graph.op import Op
 from planc.runtime.interpreter import Position
 from planc.runtime.schedule import set_learning_rate
 from planc.runtime.torch.dispatch import State
+from planc.runtime.torch.extensions.loss import OwnLoss
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import (
@@ -24,12 +25,16 @@ from planc.runtime.torch.state import (
     ClippedGradients,
     Data,
     LocalBatch,
+    Logits,
     Schedule,
     SyncedGradients,
     TokenCount,
     Verdict,
     Weights,
 )
+from planc.runtime.torch.training.loss_terms import token_losses
+from planc.runtime.torch.training.preferences import PreferenceLoss
+from planc.runtime.torch.training.step_loss import StepLoss
 from planc.runtime.torch.weights.nf4 import nf4_formats
 from planc.verify.outcome import Item
 from planc.vocab import DOWN, MAGNITUDE
@@ -277,6 +282,63 @@ def averages_of_the_last_step(state: State, op: Op, position: Position) -> None:
             local_of(average).copy_(local_of(parameter.detach()))
 
 
+def reference_trained(state: State, op: Op, position: Position) -> None:
+    """The reference has the weights of the step, as one does that is not a copy."""
+    if isinstance(op, ops.ComputePairLoss) and position.step > 1:
+        batch, loss = state[LocalBatch], state[OwnLoss]
+        assert isinstance(loss, PreferenceLoss) and batch.sample_ids is not None
+        logits, labels = state[Logits].values.detach(), batch.labels
+        losses = token_losses(logits.flatten(0, 1), labels.flatten(), group=None, vocab_size=logits.shape[-1])
+        loss.references[""][batch.sample_ids] = -losses.view(labels.shape).sum(1, dtype=torch.float64)
+
+
+def answers_swapped_on_rank_1(state: State, op: Op, position: Position) -> None:
+    """One rank takes the rejected answer of each pair for the chosen one, in its reference too."""
+    if state[Run].launch.rank != 1:
+        return
+    if isinstance(op, ops.NextBatch) and position.step == 1:
+        for answers in _references(state).values():
+            answers.copy_(answers.view(-1, 2).flip(1).flatten())
+    if isinstance(op, ops.Forward):
+        batch = state[LocalBatch]
+        swapped = {name: getattr(batch, name).unflatten(0, (-1, 2)).flip(1).flatten(0, 1) for name in _ROWS}
+        state.put(replace(batch, **swapped))
+
+
+_ROWS = ("input_ids", "labels", "position_ids")
+
+
+def _references(state: State) -> Mapping[str, Tensor]:
+    loss = state[OwnLoss]
+    assert isinstance(loss, PreferenceLoss)
+    return loss.references
+
+
+def mean_over_own_pairs(state: State, op: Op, position: Position) -> None:
+    """Each rank divides by the number of its own pairs."""
+    if isinstance(op, ops.ShardContext) and position.micro_step == 0:
+        pairs = state[StepLoss].pairs
+        assert pairs is not None
+        pairs.num_pairs //= state[Run].dp_size
+
+
+def beta_forgotten(state: State, op: Op, position: Position) -> None:
+    """The margin is the plain difference of log-probabilities, as if beta were 1."""
+    if isinstance(op, ops.NextBatch) and position.step == 1:
+        loss = state[OwnLoss]
+        assert isinstance(loss, PreferenceLoss)
+        state.put(replace(loss, beta=1.0))
+
+
+def answers_of_own_parts(state: State, op: Op, position: Position) -> None:
+    """Each rank of cp compares the parts of answers that it has with parts of the reference."""
+    if isinstance(op, ops.ComputePairLoss | ops.ComputeReference):
+        object.__setattr__(op, "over", ())
+
+
+PAIRS = ('data.source=pairs("pairs.jsonl", template = none)', "train.loss=dpo(beta = 0.3)")
+PAIRS_DP2 = replace(DP2, variant="pairs", micro_batch=2, settings=PAIRS)
+PAIRS_CP2 = replace(CP2, variant="pairs", micro_batch=2, settings=PAIRS)
 PLANTED: tuple[Planted, ...] = (
     Planted(norm_gradients_not_reduced, TP2, Item.GRADIENTS, quick=True),
     Planted(replicas_drift, TP2, Item.REPLICAS),
@@ -309,4 +371,9 @@ PLANTED: tuple[Planted, ...] = (
     Planted(scales_forgotten, QUANTIZED_TP2, Item.LOSS),
     Planted(adapted_weight_thawed, ADAPTED_DP2, Item.GRADIENTS),
     Planted(adapted_weight_thawed, ADAPTED_TP2, Item.PARAMETERS),
+    Planted(reference_trained, PAIRS_DP2, Item.LOSS),
+    Planted(answers_swapped_on_rank_1, PAIRS_DP2, Item.GRADIENTS, quick=True),
+    Planted(mean_over_own_pairs, PAIRS_DP2, Item.LOSS),
+    Planted(beta_forgotten, PAIRS_DP2, Item.GRADIENTS),
+    Planted(answers_of_own_parts, PAIRS_CP2, Item.LOSS),
 )

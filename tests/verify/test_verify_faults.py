@@ -8,19 +8,34 @@ from pathlib import Path
 import pytest
 
 from planc.verify.outcome import Item
-from planc.verify.recipe import CORPUS
+from planc.verify.preferences import PAIRS
+from planc.verify.recipe import CORPUS, MODEL
 from planc.verify.verify import compared, run_plan, verify
 from tests.parity.cases import Case
 from tests.verify.conftest import Prepared, checked
-from tests.verify.faults import DP2, PLANTED, QUANTIZED_TP2, TP2, Planted, moments_forgotten
+from tests.verify.faults import (
+    DP2,
+    PAIRS_CP2,
+    PAIRS_DP2,
+    PLANTED,
+    QUANTIZED_TP2,
+    TP2,
+    Planted,
+    moments_forgotten,
+)
 
 Prepare = Callable[[Case], Prepared]
 
 
+def link(one: Prepared, folder: Path) -> None:
+    """Let a folder have the model and the data of a plan that is prepared."""
+    for name in (MODEL, CORPUS, PAIRS):
+        (folder / name).symlink_to(one.folder / name)
+
+
 def failing(planted: Planted, one: Prepared, folder: Path) -> set[Item]:
     """The items in which ranks with the bug differ from one process."""
-    (folder / "model").symlink_to(one.folder / "model")
-    (folder / CORPUS).symlink_to(one.folder / CORPUS)
+    link(one, folder)
     records = run_plan(one.shrunk.graph, folder=folder, before_op=planted.fault)
     return {verdict.item for verdict in compared(records, one.training) if not verdict.ok}
 
@@ -38,12 +53,13 @@ def test_a_planted_bug_shows(planted: Planted, prepared: Prepare, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "case", [TP2, DP2, pytest.param(QUANTIZED_TP2, marks=pytest.mark.slow)], ids=lambda case: case.name
+    "case",
+    [TP2, DP2, *(pytest.param(one, marks=pytest.mark.slow) for one in (QUANTIZED_TP2, PAIRS_DP2, PAIRS_CP2))],
+    ids=lambda case: case.name,
 )
 def test_nothing_shows_without_a_bug(case: Case, prepared: Prepare, tmp_path: Path) -> None:
     one = prepared(case)
-    (tmp_path / "model").symlink_to(one.folder / "model")
-    (tmp_path / CORPUS).symlink_to(one.folder / CORPUS)
+    link(one, tmp_path)
     records = run_plan(one.shrunk.graph, folder=tmp_path)
     assert [verdict for verdict in compared(records, one.training) if not verdict.ok] == []
 

@@ -19,8 +19,9 @@ from planc.graph.ops import (
     ComputeReference,
 )
 from planc.runtime.data.evaluation import EvaluationSet
-from planc.runtime.errors import RunError
+from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
+from planc.runtime.numerics import number
 from planc.runtime.torch.extensions.loss import OwnLoss
 from planc.runtime.torch.parallel.fsdp import reshard
 from planc.runtime.torch.parallel.mesh import Mesh
@@ -104,7 +105,7 @@ def compute_pair_loss(
     else:
         whole = mesh.sum_over(answers.detach().clone(), op.over)
         if at.step == 1 and not step_loss.pairs.label and not run.is_rehearsal:
-            _require_start(run, whole, own_loss.references[""][batch.sample_ids], dtype=values.dtype)
+            _require_start(run, whole, own_loss.references[""], batch.sample_ids, dtype=values.dtype)
         means, slopes = _means(whole, own_loss, batch, step_loss.pairs)
         # The ranks that have parts of these answers add the same.
         means /= math.prod(map(run.graph.size, op.over))
@@ -136,23 +137,33 @@ def _means(
     return torch.cat((share.detach().view(1), of_rewards)), slopes
 
 
-def _require_start(run: Run, answers: Tensor, reference: Tensor, *, dtype: torch.dtype) -> None:
+def _require_start(
+    run: Run, answers: Tensor, reference: Tensor, sample_ids: Tensor | None, *, dtype: torch.dtype
+) -> None:
     """RunError unless step 1 starts from the reference: then every margin is 0, and the loss is log 2.
 
     What is dropped at random in training makes them differ.
     """
+    assert sample_ids is not None, "data in pairs has them"
     setup = run.graph.setup
     is_random = any(
         isinstance(op, AttachDropout | BranchRun) or (isinstance(op, AttachAdapters) and op.dropout)
         for op in setup
     )
-    difference = ((answers - reference).abs() / (reference.abs() + 1)).max().item()
+    wanted = reference[sample_ids]
+    shares, places = ((answers - wanted).abs() / (wanted.abs() + 1)).nan_to_num(math.inf).max(0)
+    difference, answer = shares.item(), int(sample_ids[places].item())
     limit = _TOLERANCES.get(dtype, _NARROW_TOLERANCE)
-    if not is_random and not (math.isfinite(difference) and difference <= limit):
+    if not is_random and not difference <= limit:
+        kind = "rejected" if answer % 2 else "chosen"
         raise RunError(
-            f"log-probabilities in step 1 differ from the reference's by a share of {difference:.2g}, "
-            f"and both are of the same weights: {limit:g} is allowed",
+            f"log-probabilities in step 1 differ from the reference's by a share of {difference:.2g} on rank "
+            f"{run.launch.rank} ({kind} answer of pair {answer // 2}), and both are of the same weights: "
+            f"{limit:g} is allowed",
+            code=ExitCode.NUMERICS,
             help="this is a fault of planc or of a kernel; set `attention = eager` in `model`, and report it",
+            is_shared=False,
+            record={"reference": {"difference": number(difference), "pair": answer // 2, "answer": kind}},
         )
 
 
@@ -183,7 +194,13 @@ def compute_reference(
     reshard(model)
     reference = mesh.sum_over(answers, op.over)
     if not reference.isfinite().all():
-        raise RunError("the reference's log-probabilities are NaN or inf", help="use other starting weights")
+        worst = int(reference.isfinite().logical_not().nonzero()[0].item()) // 2
+        raise RunError(
+            f"the reference's log-probabilities are NaN or inf, first those of pair {worst}",
+            code=ExitCode.NUMERICS,
+            help="use other starting weights",
+            record={"reference": {"pair": worst}},
+        )
     of = f" of evaluation {op.label}" if op.label else ""
     run.observer.noted(f"reference: {evaluated.num_sequences // 2} pairs{of}, by the weights of step 0")
     return replace(own_loss, references={**own_loss.references, op.label: reference})
