@@ -56,7 +56,6 @@ MAX_FINDINGS = 200
 NO_FILE = Code("P100", "no-file", "cannot read the plan")
 _NO_FILE_HELP = "check the path, which is relative to the current directory"
 NO_MODEL = Code("P216", "no-model", "cannot read the model")
-
 CODES: tuple[Code, ...] = (
     NO_FILE,
     NO_MODEL,
@@ -360,7 +359,8 @@ def _against_model(checked: Checked, plan: Plan, launch: _Launch) -> Checked:
     base, world_size = launch.base, launch.world_size
     try:
         is_loaded, own = plan.model.weights is Weights.PRETRAINED, plan.model.architecture
-        inventory = launch.models.get(plan.model.hf, own=own, with_weights=is_loaded)
+        task = plan.model.task.task
+        inventory = launch.models.get(plan.model.hf, own=own, with_weights=is_loaded, task=task)
     except InventoryError as error:
         help = other_source(plan.model.hf, base=base) or error.help
         problem = NO_MODEL.at(plan.span("model.hf"), error.message, help=help)

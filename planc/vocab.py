@@ -197,6 +197,15 @@ class LogitsStep:
         return f"{self.function} by {self.by:g}" if is_scaled else str(self.function)
 
 
+class Task(StrEnum):
+    """The labels that a model is trained on."""
+
+    CAUSAL_LM = "causal_lm"
+    """Each token's label is the next token, and no token sees later ones."""
+    MASKED_LM = "masked_lm"
+    """Chosen tokens are hidden, and are their own labels; every token sees all others."""
+
+
 class DropoutDim(StrEnum):
     """A dimension of a tensor that dropout takes, whose length depends on the batch."""
 

@@ -48,6 +48,14 @@ class _Recorder:
         return self.tokenizer.end_of_document
 
     @property
+    def mask_id(self) -> int | None:
+        return self.tokenizer.mask_id
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        return self.tokenizer.special_ids
+
+    @property
     def marks(self) -> str:
         return self.tokenizer.marks
 
@@ -148,7 +156,7 @@ def look(part: Part, *, num_rows: int = NUM_ROWS) -> Look:
             rows,
             _sequences(documents, part, tokenizer=recorder),
             end,
-            getattr(tokenizer, "special_ids", frozenset()),
+            tokenizer.special_ids,
             tokenizer.marks,
         )
 

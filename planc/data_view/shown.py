@@ -17,7 +17,7 @@ from planc.runtime.data.errors import DataError
 from planc.runtime.data.loader import micro_batch_of
 from planc.runtime.data.open import OpenData
 from planc.runtime.data.packing import IGNORED_LABEL, Encoded, encode
-from planc.runtime.data.spec import DataSpec
+from planc.runtime.data.spec import DataSpec, Masking
 from planc.runtime.data.tokenizers import Tokenizer
 from planc.tables import plural
 
@@ -78,6 +78,11 @@ def shown_documents(documents: Sequence[Encoded], *, spec: DataSpec, tokenizer: 
         trained = [True] * length if document.is_target is None else document.is_target[:length].tolist()
         parts.append((document.origin, ids, trained, [*range(length)], [0], tuple(notes)))
     return list(_with_texts(parts, tokenizer))
+
+
+def hidden_share(masking: Masking) -> str:
+    """`15 % of tokens, chosen again each time a sequence is seen`."""
+    return f"{100 * masking.probability:g} % of tokens, chosen again each time a sequence is seen"
 
 
 _Parts = tuple[str, list[int], list[bool], list[int], list[int], tuple[str, ...]]
@@ -164,8 +169,9 @@ def _sequence(
     end: int,
     tokenizer: Tokenizer,
 ) -> Shown:
-    trained = [False, *(label != IGNORED_LABEL for label in labels)]
-    if trained[-1]:
+    masking = part.wanted.spec.masking
+    trained = [masking is not None, *(label != IGNORED_LABEL for label in labels)]
+    if trained[-1] and masking is None:
         ids, positions = [*ids, labels[-1]], [*positions, positions[-1] + 1]
     trained = trained[: len(ids)]
     if part.wanted.spec.packing == "attend":
@@ -173,7 +179,7 @@ def _sequence(
         starts = [0, *(at for at in range(1, len(ids)) if ids[at - 1] == end)]
     else:
         starts = [at for at, position in enumerate(positions) if position == 0]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = () if masking is None else (f"hidden: {hidden_share(masking)}",)
     if (
         part.wanted.spec.packing == "whole"
         and {*ids[starts[-1] :]} == {end}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.data_view.look import QUANTILES, Look
-from planc.data_view.shown import Run, Shown
+from planc.data_view.shown import Run, Shown, hidden_share
 from planc.outgoing import harmless
 from planc.runtime.data.summary import summary_of
 from planc.tables import Row, plural, render_table
@@ -74,6 +74,8 @@ def statistics(look: Look) -> Iterator[Row]:
     yield "lengths", ", ".join(f"{name} {tally.quantile(share):_}" for name, share in QUANTILES.items())
     if look.dataset is None or not look.sampling.is_whole:
         yield "labels", f"{100 * tally.num_targets / max(1, tally.num_tokens):.1f} % of tokens"
+    if spec.masking is not None:
+        yield "hidden", hidden_share(spec.masking)
     yield "end", harmless(look.marks or f"a document ends with {look.end_of_document!r}")
     limit = f"more than {spec.sequence_length + 1:_} tokens"
     counts = {
@@ -101,6 +103,8 @@ def summary_row(look: Look) -> Row:
         return f"{look.part.label} data", summary_of(look.dataset)
     tally = look.tally
     labels = f"{100 * tally.num_targets / max(1, tally.num_tokens):.1f} % labels"
+    if (masking := look.part.wanted.spec.masking) is not None:
+        labels = f"{100 * masking.probability:g} % of tokens hidden"
     figures = [plural(tally.num_documents, "document"), plural(tally.num_tokens, "token"), labels]
     sequences = look.sequences_per_epoch
     if sequences is not None:

@@ -34,6 +34,7 @@ from planc.graph.ops import (
     NextBatch,
     OpenData,
     OpenEvaluation,
+    OpenMaskedData,
     PrefetchUnits,
     ReduceMetrics,
     SaveCheckpoint,
@@ -99,6 +100,7 @@ def verify(graph: Graph) -> tuple[Violation, ...]:
     found = (
         *(*_once(graph), *_averages(graph), *_stages(graph), *_units(graph)),
         *(*_effects(graph), *_sums(graph), *_mixture(graph), *_experts(graph), *_preferences(graph)),
+        *_visibility(graph),
     )
     pipeline = () if mesh else tuple(pipeline_violations(graph))
     return (*mesh, *found, *pipeline, *saves, *batch)
@@ -253,6 +255,17 @@ def _preferences(graph: Graph) -> Iterator[Violation]:
     if len(pairs) != len(wanted) or computed != wanted or built > 1 or losses != {bool(built)}:
         numbers = f"{built} loss.dpo, {len(computed)} references and {len(pairs)} sources of pairs"
         yield Violation("graph", f"has {numbers}, of {len(sources)} sources")
+
+
+def _visibility(graph: Graph) -> Iterator[Violation]:
+    """Tokens see later ones where labels are hidden, and only there: else inputs would show the labels."""
+    is_masked = any(isinstance(op, OpenMaskedData) for op in graph.setup)
+    for op in (op for op in graph.setup if isinstance(op, AttachAttention)):
+        if op.kind != "eager" and (op.kind == "bidirectional") is not is_masked:
+            yield Violation(op.name, f"{op.kind} attention, with data that {_HIDES[is_masked]}")
+
+
+_HIDES = {True: "hides tokens", False: "hides none"}
 
 
 def _saves(graph: Graph) -> Iterator[Violation]:

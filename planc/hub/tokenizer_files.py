@@ -19,6 +19,8 @@ TEMPLATES = "additional_chat_templates"
 """A directory of more templates, each by the name of its file."""
 DEFAULT_TEMPLATE, TOOLS_TEMPLATE = "default", "tool_use"
 """The names of the template for all conversations, and of that for conversations with tools if it exists."""
+MASK_TOKENS = ("[MASK]", "<mask>")
+"""The mask tokens of published masked language models."""
 
 _VOCABULARIES = (
     *("tokenizer.*.json", "tokenizer.model*", "tekken.json", "tiktoken.model"),

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from planc.extend.reference import Extension
+from planc.inventory.files import InventoryError
 from planc.inventory.load import OnProbe, inventory_of
 from planc.inventory.own import ProbeOwn, inventory_of_own
 from planc.inventory.plain_weights import refuse_unreadable_weights
 from planc.inventory.schema import Inventory
+from planc.vocab import Task
 
 
 @dataclass(slots=True)
@@ -28,16 +30,24 @@ class KnownModels:
     probe_own: ProbeOwn | None = None
     """Runs a model class of a plan's own code; None where that is not allowed."""
 
-    def get(self, hf: str, *, own: Extension | None = None, with_weights: bool = False) -> Inventory:
+    def get(
+        self,
+        hf: str,
+        *,
+        own: Extension | None = None,
+        with_weights: bool = False,
+        task: Task = Task.CAUSAL_LM,
+    ) -> Inventory:
         """The inventory of a model, of the class of the plan's own code if it is `own`.
 
-        InventoryError without one, or for unreadable weights that are used.
+        InventoryError without one, for a class of another task, or for unreadable weights that are used.
         """
         key = hf if own is None else f"{hf} by {own}"
         if key not in self.found:
             self.found[key] = self._read(hf, own)
         if with_weights:
             refuse_unreadable_weights(self.place(hf), base=self.base)
+        _require_task(self.found[key], task)
         return self.found[key]
 
     def _read(self, hf: str, own: Extension | None) -> Inventory:
@@ -54,3 +64,13 @@ class KnownModels:
     def as_known(self) -> KnownModels:
         """A copy for checks that should not wait for a model."""
         return KnownModels(self.base, self.cache_dir, may_probe=False, found=self.found, place=self.place)
+
+
+def _require_task(inventory: Inventory, task: Task) -> None:
+    """InventoryError if the model's class is of another task than the plan has."""
+    if inventory.task is not task:
+        kinds = {Task.CAUSAL_LM: "a causal language model", Task.MASKED_LM: "a masked language model"}
+        raise InventoryError(
+            f"{inventory.architecture} is {kinds[inventory.task]}, and the plan trains {kinds[task]}",
+            help=f"write `task = {inventory.task}` in `model`",
+        )

@@ -12,7 +12,7 @@ from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint, OwnCod
 from planc.inventory.rope import Rope as Rope
 from planc.inventory.value_types import Digest, Named, Probability, Size
 from planc.record import record
-from planc.vocab import DropoutDim, DType, LogitsStep, parent_of
+from planc.vocab import DropoutDim, DType, LogitsStep, Task, parent_of
 
 
 class Kind(StrEnum):
@@ -265,9 +265,8 @@ class Positions:
 class Inventory:
     """A model's structure. `modules` are in registration order, the root (fqn "") first.
 
-    `ties` are parameter fqns that share one storage, the owner first. `tp_plan` is the model's own
-    tensor-parallel plan as transformers spells it, with full module patterns. `config_digest` is the
-    SHA-256 of the config.json it was made from.
+    `ties` are parameter fqns that share one storage, the owner first. `tp_plan` is the model's own plan as
+    transformers spells it, with full patterns. `config_digest` is the SHA-256 of its config.json.
     """
 
     config_digest: Digest
@@ -310,6 +309,7 @@ class Inventory:
     rope_switch: Size | None = None
     """A forward with more positions than this uses other rotary embeddings for all of its tokens."""
     positions: Positions = Positions()
+    task: Task = Task.CAUSAL_LM
     rope: Rope | None = None
     """The scaling of rotary embeddings in config.json; None without any."""
     _by_fqn: dict[str, Module] = field(init=False, repr=False, compare=False)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from enum import Enum
 from typing import Any
 
 from planc.data_sources import Source
 from planc.data_sources.kinds import ExtensionSource, TransformedSource
 from planc.extend.reference import Extension
-from planc.graph.ops import Mixture, NextBatch, OpenData, OpenEvaluation, OpenSource
+from planc.graph.ops import Mixture, NextBatch, OpenData, OpenEvaluation, OpenMaskedData, OpenSource
 from planc.plan import data
 from planc.plan.conversations import Chat, Pairs
 from planc.plan.facts import global_batch
 from planc.plan.spec import Plan
+from planc.plan.task import MaskedLm
 from planc.vocab import SAMPLE_DIMS
 
 
@@ -24,7 +26,7 @@ def open_data(plan: Plan, *, vocab_size: int = 0) -> OpenData:
     if isinstance(block.tokenizer, data.FileTokenizer):
         tokenizer = block.tokenizer.path
         end, begin = block.tokenizer.end_of_document, block.tokenizer.begin_of_document
-    return OpenData(
+    opened = OpenData(
         source=Mixture(tuple(block.mixture)) if block.source is None else source_of(block.source),
         tokenizer=tokenizer,
         end_of_document=end,
@@ -43,6 +45,16 @@ def open_data(plan: Plan, *, vocab_size: int = 0) -> OpenData:
         num_sequences=plan.num_sequences,
         span=plan.span("data.source"),
     )
+    task = plan.model.task
+    if not isinstance(task, MaskedLm):
+        return opened
+    values = {field.name: getattr(opened, field.name) for field in fields(opened) if field.name != "op"}
+    return OpenMaskedData(
+        **values,
+        probability=task.probability,
+        mask_replace=task.mask_replace,
+        random_replace=task.random_replace,
+    )
 
 
 def open_sources(plan: Plan) -> Iterator[OpenSource]:
@@ -60,9 +72,10 @@ def open_sources(plan: Plan) -> Iterator[OpenSource]:
 def next_batch(plan: Plan) -> NextBatch:
     """Build the op; if every token is a label, no rank needs to wait for the others' counts."""
     block, span = plan.data, plan.span("data")
+    is_masked = isinstance(plan.model.task, MaskedLm)
     # What an extension returns may be messages, or have labels of its own.
-    may_mask = any(isinstance(source, Chat | Pairs | Extension) for _, source in block.training())
-    if block.packing is not data.Packing.ATTEND or may_mask:
+    has_unlabeled = any(isinstance(source, Chat | Pairs | Extension) for _, source in block.training())
+    if block.packing is not data.Packing.ATTEND or has_unlabeled or is_masked:
         return NextBatch(count_over=SAMPLE_DIMS, span=span)
     return NextBatch(count_over=(), is_every_token=True, span=span)
 

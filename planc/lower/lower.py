@@ -69,7 +69,7 @@ from planc.lower.stages import (
 from planc.lower.stated import stated
 from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
-from planc.plan.attention_calls import attention_calls
+from planc.plan.attention_calls import attention_calls, attention_kind
 from planc.plan.bind import BoundPlan
 from planc.plan.checkpoint import AdapterExport, CheckpointSpec, ExportedWeights, HfExport
 from planc.plan.facts import gradient_accumulation
@@ -183,7 +183,7 @@ def _attention(bound: BoundPlan) -> AttachAttention:
     cp, isolates = plan.context_parallel, plan.data.packing.isolates
     calls = attention_calls(plan, bound.inventory)
     if cp is None:
-        kind = "eager" if plan.model.attention is spec.AttentionKernel.EAGER else "plain"
+        kind = attention_kind(plan)
         span = plan.span("model.attention")
         return AttachAttention(kind=kind, balance="none", over=(), isolates=isolates, calls=calls, span=span)
     return AttachAttention(

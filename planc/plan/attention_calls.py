@@ -5,16 +5,24 @@ from __future__ import annotations
 from planc.devices.attention_kernels import AttentionCall, AttentionSetting
 from planc.inventory.schema import Inventory
 from planc.plan.spec import AttentionKernel, Plan
-from planc.vocab import SOFTCAP
+from planc.vocab import SOFTCAP, Task
+
+
+def attention_kind(plan: Plan) -> str:
+    """The kind of attention, as `AttentionSetting` has it."""
+    if plan.context_parallel is not None:
+        return plan.context_parallel.rotate.value
+    if plan.model.attention is AttentionKernel.EAGER:
+        return "eager"
+    return "bidirectional" if plan.model.task.task is Task.MASKED_LM else "plain"
 
 
 def attention_calls(plan: Plan, inventory: Inventory) -> tuple[AttentionCall, ...]:
     """Each kind of call once, in the order of layers; none if attention is the model's own code."""
     if plan.model.attention is AttentionKernel.EAGER:
         return ()
-    context = plan.context_parallel
     setting = AttentionSetting(
-        kind="plain" if context is None else context.rotate,
+        kind=attention_kind(plan),
         dtype=(plan.fsdp.param_dtype if plan.fsdp else None) or plan.model.dtype,
         sequence_length=plan.data.sequence_length,
         isolates=plan.data.packing.isolates,

@@ -36,6 +36,7 @@ from planc.plan.rope import ROPES, RopeScaling
 from planc.plan.scalars import Bool, Choice, Float, Int
 from planc.plan.scope import OriginStep
 from planc.plan.style_actions import StyleAction
+from planc.plan.task import TASKS, AnyTask, CausalLm
 from planc.plan.train import CrossEntropy, TrainSpec
 from planc.plan.types import Optional, Variant, key
 from planc.record import record
@@ -67,6 +68,12 @@ class ModelSpec:
         Optional(MODEL_CLASS),
         default=None,
         doc="a model class of the plan's own code; none is the class in transformers that config.json names",
+    )
+    task: AnyTask = key(
+        Variant(TASKS, "task"),
+        default=CausalLm(),
+        doc="what is a label: causal_lm, the next token; masked_lm, hidden tokens of models whose tokens see "
+        "all others",
     )
     weights: Weights = key(Choice(Weights), default=Weights.RANDOM, doc="random, or from safetensors")
     strip: str | None = key(

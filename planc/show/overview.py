@@ -18,6 +18,7 @@ from planc.plan.elastic_meshes import smaller_plans
 from planc.plan.settle import in_steps
 from planc.plan.shares import decimal
 from planc.plan.spec import Plan, Weights
+from planc.plan.task import CausalLm
 from planc.plan.types import type_of
 from planc.show.attention import attention_line
 from planc.tables import Row, format_number, interval, plural
@@ -83,6 +84,8 @@ def overview(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Ro
     seed = f" of seed {model.seed}" if model.weights is Weights.RANDOM else ""
     weights = f"{model.dtype}, {model.weights} weights{seed}"
     yield "model", f"{inventory.architecture} in {model.hf}, {weights}"
+    if model.task != CausalLm():
+        yield "task", _written(model, ("task",))
     yield from essence(bound, graph, estimated)
     styles = Counter(assignment.style.name for assignment in bound.styles.values())
     if styles:

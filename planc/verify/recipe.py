@@ -16,8 +16,9 @@ from planc.plan.data import TooLong
 from planc.plan.facts import gradient_accumulation
 from planc.plan.optimizer import Muon, Optimizer, OwnSchedule, Schedule, WarmupStableDecay
 from planc.plan.settle import in_steps
+from planc.plan.task import AnyTask, MaskedLm
 from planc.plan.train import CrossEntropy, Preference
-from planc.runtime.data.spec import DataSpec
+from planc.runtime.data.spec import DataSpec, Masking
 from planc.verify.preferences import PAIRS
 from planc.verify.twin import Renaming
 from planc.vocab import DType
@@ -124,6 +125,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
             shuffle_seed=plan.data.shuffle_seed,
             packing=plan.data.packing.value,
             too_long=(plan.data.too_long or TooLong.TRUNCATE).value,
+            masking=_masking(plan.model.task),
         ),
         global_batch=micro_batch * micro_steps * dp_size,
         optimizer=_steadied(optimizer.kind, peak=peak),
@@ -149,6 +151,12 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
 def small_source(*, in_pairs: bool) -> JsonLinesSource | PairsSource:
     """The data of the small model: texts, or pairs of them."""
     return PairsSource((PAIRS,), template="none") if in_pairs else JsonLinesSource((CORPUS,))
+
+
+def _masking(task: AnyTask) -> Masking | None:
+    if not isinstance(task, MaskedLm):
+        return None
+    return Masking(task.probability, task.mask_replace, task.random_replace)
 
 
 def balance_of(bound: BoundPlan, renamed: Renaming, micro_batch: int, *, global_batch: int) -> Balance | None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from planc.extend.reference import Extension
 from planc.plan import optimizer as spec
@@ -36,6 +36,7 @@ from planc.runtime.torch.weights.factory import config_in, own_class
 from planc.runtime.torch.weights.nf4 import VALUES
 from planc.runtime.torch.weights.weights import initialize
 from planc.verify.capacity import limit_tokens
+from planc.verify.masked import UNLABELED, masked_batch
 from planc.verify.muon import Muon
 from planc.verify.own_optimizer import OwnUpdates
 from planc.verify.perturb import constants, perturb, perturb_tensor, saved_tensors
@@ -94,8 +95,9 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     loss_of = _loss_of(model, data, routes, recipe)
     losses, balances, norms, rates, ids, gradients = [], [], [], [], [], {}
     for step in range(recipe.num_steps):
-        sample_ids = data.order.sample_ids(step * recipe.global_batch, count=recipe.global_batch)
-        loss = loss_of(sample_ids)
+        place = step * recipe.global_batch
+        sample_ids = data.order.sample_ids(place, count=recipe.global_batch)
+        loss = loss_of(sample_ids, place)
         added = torch.stack(routes.losses()).sum() if routes else torch.zeros(())
         (loss + added).backward()  # type: ignore[no-untyped-call]
         if step == 0:
@@ -195,9 +197,8 @@ def _built(recipe: Recipe, attention: Literal["eager", "sdpa"]) -> Any:
     config = AutoConfig.from_pretrained(
         recipe.base / recipe.model, local_files_only=True, trust_remote_code=False
     )
-    model = AutoModelForCausalLM.from_config(
-        config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
-    )
+    kind = AutoModelForCausalLM if recipe.data.masking is None else AutoModelForMaskedLM
+    model = kind.from_config(config, dtype=dtype, attn_implementation=attention, trust_remote_code=False)
     if dtype is torch.float64:
         # PyTorch's grouped products, which transformers takes by default, have no float64.
         model.set_experts_implementation("eager")
@@ -240,12 +241,32 @@ def _values_of(recipe: Recipe) -> ValuesOf:
 
 def _loss_of(
     model: nn.Module, data: OpenData, routes: Routes | None, recipe: Recipe
-) -> Callable[[np.ndarray], Tensor]:
-    """The mean loss of samples, as a function of their numbers."""
+) -> Callable[[np.ndarray, int], Tensor]:
+    """The mean loss of samples, as a function of their numbers and of the place of the first in the order."""
     if isinstance(recipe.loss, Preference):
-        return Preferences(model, data.dataset, recipe.loss).loss
-    values_of, apart = _values_of(recipe), bool(recipe.capped)
-    return lambda ids: _loss(model, texts_of(data, ids, recipe=recipe), routes, values_of, apart)
+        pairs = Preferences(model, data.dataset, recipe.loss)
+        return lambda ids, place: pairs.loss(ids)
+    values_of, masking = _values_of(recipe), recipe.data.masking
+    if masking is not None:
+        seed = recipe.data.shuffle_seed
+
+        def masked_loss(ids: np.ndarray, place: int) -> Tensor:
+            tokens = [text.tokens[:-1] for text in texts_of(data, ids, recipe=recipe)]
+            inputs, labels = masked_batch(tokens, masking, seed=seed, first=place)
+            return _masked_loss(model, inputs, labels, values_of)
+
+        return masked_loss
+    apart = bool(recipe.capped)
+    return lambda ids, place: _loss(model, texts_of(data, ids, recipe=recipe), routes, values_of, apart)
+
+
+def _masked_loss(model: nn.Module, inputs: Tensor, labels: Tensor, values_of: ValuesOf) -> Tensor:
+    """The mean over the hidden tokens of sequences."""
+    logits = model(input_ids=inputs).logits
+    logits = logits if logits.dtype is torch.float64 else logits.float()
+    is_label = labels != UNLABELED
+    values = values_of(logits[is_label][None], labels[is_label][None], inputs[is_label][None])
+    return values.sum() / max(1, int(is_label.sum()))
 
 
 def _loss(

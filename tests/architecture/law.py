@@ -20,7 +20,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "syntax": ("source", "diagnostics"),
     "fmt": ("source", "diagnostics", "syntax"),
     "extend": (),
-    "modeling": (),
+    "modeling": ("vocab",),
     "inventory": ("vocab", "hub", "modeling", "extend"),
     "styles": ("vocab", "inventory.schema"),
     "optimizers": ("vocab", "extend"),

@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedConfig
 
 NUM_SEQUENCES = 4
+Batch = tuple[Tensor, Tensor]
+"""The inputs and labels of a step, both [sequences, sequence_length]."""
+SHUFFLE_SEED, UNLABELED = 42, -100
+MASKED, MASK, NUM_BYTES = ("ForMaskedLM", "WithLMHeadModel"), 257, 256
+CHOSEN, REPLACED, RANDOM = 0.15, 0.8, 0.1
+"""The share of tokens that are hidden, of those the share that the mask replaces, and that other bytes do."""
 END_OF_DOCUMENT = 256
 NOISE = 0.02
 NUM_MOVED = 4
@@ -78,7 +86,7 @@ def write_weights(folder: Path, *, noise: float = NOISE) -> None:
     """Put float32 weights next to a config.json: transformers' own initialization, with noise on each."""
     torch.manual_seed(11)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = _auto(config).from_config(config, dtype=torch.float32)
     with torch.no_grad():
         # Zeros and ones, of which a wrong one would not show, are moved too; tied ones only once.
         named = {id(one): (name, one) for name, one in model.state_dict(keep_vars=True).items()}
@@ -87,6 +95,16 @@ def write_weights(folder: Path, *, noise: float = NOISE) -> None:
                 # Of a gate at -10, a bfloat16 would round away what is small.
                 tensor += noise * torch.randn_like(tensor) * tensor.abs().clamp(min=1)
     model.save_pretrained(folder)
+
+
+def is_masked(config: PreTrainedConfig) -> bool:
+    """Whether the class that a config names is a masked language model's."""
+    (name,) = config.architectures
+    return str(name).endswith(MASKED)
+
+
+def _auto(config: PreTrainedConfig) -> Any:
+    return AutoModelForMaskedLM if is_masked(config) else AutoModelForCausalLM
 
 
 def constants(tensors: Mapping[str, Tensor]) -> Iterator[str]:
@@ -105,16 +123,16 @@ def measured(
     rank: int, world_size: int, folder: Path, corpus: Path, sequence_length: int, dtype: str, num_steps: int
 ) -> Measured:
     """Some steps of the folder's model in this dtype, each over all of the corpus."""
-    tokens = tokens_of(corpus, sequence_length=sequence_length)
     model = loaded(folder, dtype=dtype)
+    batches = batches_of(corpus, model, sequence_length=sequence_length, num_steps=num_steps)
     digests, initial = digests_of(model), snapshot(model)
     constant = tuple(constants(model.state_dict()))
-    losses, norms, gradients = _trained(model, tokens, num_steps=num_steps, fused=None)
+    losses, norms, gradients = _trained(model, batches, num_steps=num_steps, fused=None)
     final = snapshot(model)
     noise, norm_noise = {}, (0.0,) * num_steps
     if dtype != "float32":
-        noise = _noise(folder, tokens, gradients, dtype=dtype)
-        moved = [*_norms_of_others(folder, tokens, dtype=dtype, num_steps=num_steps)]
+        noise = _noise(folder, batches[0], gradients, dtype=dtype)
+        moved = [*_norms_of_others(folder, batches, dtype=dtype, num_steps=num_steps)]
         norm_noise = tuple(
             max(abs(other - norm) for other in others) / norm
             for norm, *others in zip(norms, *moved, strict=True)
@@ -123,7 +141,7 @@ def measured(
 
 
 def _trained(
-    model: nn.Module, tokens: Tensor, *, num_steps: int, fused: bool | None, num_parts: int = 1
+    model: nn.Module, batches: Sequence[Batch], *, num_steps: int, fused: bool | None, num_parts: int = 1
 ) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, Tensor]]:
     """The losses and gradient norms of some steps, and the gradients of the first. `num_parts` is how many
     equal parts of the sequences have a forward and a backward of their own."""
@@ -133,10 +151,11 @@ def _trained(
     losses, norms, gradients = [], [], {}
     for step in range(num_steps):
         loss = 0.0
-        for part in tokens.chunk(num_parts):
-            mean = loss_of(model, part) / num_parts
-            mean.backward()  # type: ignore[no-untyped-call]
-            loss += mean.item()
+        inputs, labels = batches[step]
+        for part in zip(inputs.chunk(num_parts), labels.chunk(num_parts), strict=True):
+            share = sum_of(model, part) / (labels != UNLABELED).sum()
+            share.backward()  # type: ignore[no-untyped-call]
+            loss += share.item()
         gradients = gradients if step else gradients_of(model)
         norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)))
         optimizer.step()
@@ -152,29 +171,31 @@ def compiled_alone(rank: int, world_size: int, folder: Path, corpus: Path, seque
     inner = {id(one) for outer in lists for one in outer.modules() if one is not outer}
     for layer in (layer for one in lists if id(one) not in inner for layer in one):
         layer.compile(backend="aot_eager", fullgraph=True, dynamic=False)
-    loss_of(model, tokens_of(corpus, sequence_length=sequence_length)).backward()  # type: ignore[no-untyped-call]
+    (batch,) = batches_of(corpus, model, sequence_length=sequence_length, num_steps=1)
+    loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
 
 
 def loaded(folder: Path, *, dtype: str) -> nn.Module:
     """The folder's model as transformers loads it, ready to train."""
-    model: nn.Module = AutoModelForCausalLM.from_pretrained(
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    model: nn.Module = _auto(config).from_pretrained(
         folder, dtype=getattr(torch, dtype), local_files_only=True
     )
     return model.train()
 
 
 def _norms_of_others(
-    folder: Path, tokens: Tensor, *, dtype: str, num_steps: int
+    folder: Path, batches: Sequence[Batch], *, dtype: str, num_steps: int
 ) -> Iterator[tuple[float, ...]]:
     """The gradient norms of the same training with other roundings."""
-    yield _trained(loaded(folder, dtype=dtype), tokens, num_steps=num_steps, fused=True)[1]
-    yield _trained(loaded(folder, dtype=dtype), tokens, num_steps=num_steps, fused=None, num_parts=2)[1]
+    yield _trained(loaded(folder, dtype=dtype), batches, num_steps=num_steps, fused=True)[1]
+    yield _trained(loaded(folder, dtype=dtype), batches, num_steps=num_steps, fused=None, num_parts=2)[1]
     for seed in range(NUM_MOVED):
         model = _rounded_otherwise(loaded(folder, dtype=dtype), seed=seed)
-        yield _trained(model, tokens, num_steps=num_steps, fused=None)[1]
+        yield _trained(model, batches, num_steps=num_steps, fused=None)[1]
 
 
-def _noise(folder: Path, tokens: Tensor, gradients: dict[str, Tensor], *, dtype: str) -> dict[str, Tensor]:
+def _noise(folder: Path, batch: Batch, gradients: dict[str, Tensor], *, dtype: str) -> dict[str, Tensor]:
     """The largest of several differences: to float32 from the same weights, and to weights rounded otherwise.
 
     A router chooses by rank. Where two experts are nearly equal one rounding decides, and the gradients jump:
@@ -187,7 +208,7 @@ def _noise(folder: Path, tokens: Tensor, gradients: dict[str, Tensor], *, dtype:
     ]
     found = []
     for model in others:
-        loss_of(model, tokens).backward()  # type: ignore[no-untyped-call]
+        loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
         other = gradients_of(model)
         found.append({name: one.double() - other[name].double() for name, one in gradients.items()})
     return max(found, key=lambda differences: sum(float(one.square().sum()) for one in differences.values()))
@@ -210,10 +231,50 @@ def tokens_of(corpus: Path, *, sequence_length: int) -> Tensor:
     return torch.stack([stream[start : start + sequence_length + 1] for start in starts])
 
 
-def loss_of(model: nn.Module, tokens: Tensor) -> Tensor:
-    """The mean over all tokens but the first of each sequence."""
-    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
-    return cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+def batches_of(corpus: Path, model: nn.Module, *, sequence_length: int, num_steps: int) -> list[Batch]:
+    """The inputs and labels of some steps, each an epoch of all sequences."""
+    tokens = tokens_of(corpus, sequence_length=sequence_length)
+    if not type(model).__name__.endswith(MASKED):
+        return [(tokens[:, :-1], tokens[:, 1:])] * num_steps
+    return [_hidden(tokens[:, :-1], step=step) for step in range(num_steps)]
+
+
+def _hidden(tokens: Tensor, *, step: int) -> Batch:
+    """The sequences in the order of an epoch, with hidden tokens.
+
+    Both follow from raw numbers of PCG64: the order of sequences is that of one for each, and of three for
+    each token, seeded by the sequence's place, the first chooses it and the second says what becomes of it.
+    """
+    order = np.argsort(_raw([SHUFFLE_SEED, step], len(tokens)), kind="stable")
+    inputs, labels = tokens[order].clone(), torch.full_like(tokens, UNLABELED)
+    for row, sequence in enumerate(tokens[order].tolist()):
+        raw = _raw([SHUFFLE_SEED, step * len(tokens) + row, 0, 1], 3 * len(sequence))
+        for at, token in enumerate(sequence):
+            choice, fate, other = (int(number) for number in raw[at :: len(sequence)])
+            if token < NUM_BYTES and choice / 2**64 < CHOSEN:
+                labels[row, at] = token
+                if fate / 2**64 < REPLACED:
+                    inputs[row, at] = MASK
+                elif fate / 2**64 < REPLACED + RANDOM:
+                    inputs[row, at] = other % NUM_BYTES
+    return inputs, labels
+
+
+def _raw(seeds: list[int], count: int) -> Any:
+    return np.random.PCG64(np.random.SeedSequence(seeds)).random_raw(count)
+
+
+def loss_of(model: nn.Module, batch: Batch) -> Tensor:
+    """The mean over all labels."""
+    return sum_of(model, batch) / (batch[1] != UNLABELED).sum()
+
+
+def sum_of(model: nn.Module, batch: Batch) -> Tensor:
+    """The sum over the labels of some sequences."""
+    inputs, labels = batch
+    options = {} if type(model).__name__.endswith(MASKED) else {"use_cache": False}
+    logits = model(input_ids=inputs, **options).logits
+    return cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum")
 
 
 def gradients_of(model: nn.Module) -> dict[str, Tensor]:
@@ -240,14 +301,14 @@ def initial(rank: int, world_size: int, folder: Path, dtype: str) -> Initial:
 def _built(folder: Path, *, dtype: str, seed: int) -> Iterator[tuple[str, Tensor]]:
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     narrow, wide = (_random(config, dtype=one, seed=seed) for one in (getattr(torch, dtype), torch.float32))
-    loaded = dict(tensors_of(AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))))
+    loaded = dict(tensors_of(_auto(config).from_pretrained(folder, dtype=getattr(torch, dtype))))
     for name, tensor in narrow.items():
         yield name, tensor if tensor.dtype == loaded[name].dtype else wide[name]
 
 
 def _random(config: PreTrainedConfig, *, dtype: torch.dtype, seed: int) -> dict[str, Tensor]:
     torch.manual_seed(seed)
-    return dict(tensors_of(AutoModelForCausalLM.from_config(config, dtype=dtype)))
+    return dict(tensors_of(_auto(config).from_config(config, dtype=dtype)))
 
 
 def drawn(tensor: Tensor) -> Drawn:

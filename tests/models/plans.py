@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from planc.inventory.schema import Inventory
+from planc.vocab import Task
 from tests.models.architectures import MIXTURES
 from tests.models.independent import NUM_SEQUENCES
 from tests.models.tiny import SEQUENCE_LENGTH, Size
@@ -19,7 +20,7 @@ CORPUS = "corpus.txt"
 _PLAN = """\
 model {{
   hf = "{model}"
-  seed = 7
+  seed = 7{task}
   dtype = {dtype}
   weights = {weights}
   attention = {attention}
@@ -157,6 +158,7 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
         weights=weights,
         micro_batch=micro_batch,
         chunks=NUM_CHUNKS if name == "fsdp-chunks" else 1,
+        task=inventory.task,
     )
 
 
@@ -179,9 +181,11 @@ def _plan(
     weights: str = "pretrained",
     micro_batch: int = NUM_SEQUENCES,
     chunks: int = 1,
+    task: Task = Task.CAUSAL_LM,
 ) -> str:
     return _PLAN.format(
         model=model,
+        task="" if task is Task.CAUSAL_LM else f"\n  task = {task}",
         dtype=dtype,
         weights=weights,
         attention=variant.attention,

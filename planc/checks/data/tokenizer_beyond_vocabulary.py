@@ -8,11 +8,12 @@ from planc.checks.data.tokenizer_file import num_token_ids
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
 from planc.plan.data import ByteTokenizer, FileTokenizer
+from planc.vocab import Task
 
 CODE = Code("P705", "tokenizer-beyond-vocabulary", "the tokenizer has more ids than the model")
 
-_BYTE_IDS = 257
-"""256 bytes and the end of a document."""
+_BYTE_IDS = {Task.CAUSAL_LM: 257, Task.MASKED_LM: 258}
+"""256 bytes and the end of a document, and a mask."""
 
 
 @reports(CODE)
@@ -22,8 +23,8 @@ def check(subject: Subject) -> Findings:
     ids: int | None
     match tokenizer:
         case ByteTokenizer():
-            name, ids = "bytes", _BYTE_IDS
-            help = f"use a model with vocab_size of at least {_BYTE_IDS}, or write `tokenizer = file(...)`"
+            name, ids = "bytes", _BYTE_IDS[subject.plan.model.task.task]
+            help = f"use a model with vocab_size of at least {ids}, or write `tokenizer = file(...)`"
         case FileTokenizer(path):
             name, ids = path, num_token_ids(subject.base / path) if subject.base else None
             help = "use the model's own tokenizer.json, or a model with more rows"

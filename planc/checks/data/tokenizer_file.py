@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from planc.hub.tokenizer_files import (
+    MASK_TOKENS,
     SETTINGS,
     TOKENIZER,
     holds_tokenizer,
@@ -61,6 +62,18 @@ def end_of_documents(path: Path) -> str | None:
     """The token that a tokenizer's settings name as its end; None if only loading it shows one."""
     try:
         return dict(_named(_settings(path, SETTINGS))).get("eos_token")
+    except _INVALID:
+        return None
+
+
+def has_mask_token(path: Path) -> bool | None:
+    """Whether a tokenizer names a token that hides others; None if only loading it shows that."""
+    try:
+        content = _tokenizer(path)
+        if "mask_token" in dict(_named(_settings(path, SETTINGS))):
+            return True
+        added = [token["content"] for token in (content or {}).get("added_tokens") or []]
+        return None if content is None else any(token in MASK_TOKENS for token in added)
     except _INVALID:
         return None
 

@@ -8,7 +8,7 @@ from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.diagnostics import Code
 from planc.plan.spec import AttentionKernel
-from planc.vocab import SEES_LATER_TOKENS, SINKS, SOFTCAP
+from planc.vocab import SEES_LATER_TOKENS, SINKS, SOFTCAP, Task
 
 CODE = Code("P708", "attention-unsupported", "unsupported attention feature")
 
@@ -18,13 +18,28 @@ _MEANINGS: Mapping[str, str] = {
     "chunked_attention": "attention in chunks",
     "compressed_keys": "keys that are not those of its tokens",
     "is_causal": "attention to later tokens",
+    "sliding_window": "a window to both sides",
 }
+
+
+_COMPUTED: Mapping[Task, tuple[str, ...]] = {
+    Task.CAUSAL_LM: (SINKS, SOFTCAP),
+    Task.MASKED_LM: (*SEES_LATER_TOKENS,),
+}
+"""The features that planc's own attention has."""
+_NOTES: Mapping[Task, str] = {
+    Task.CAUSAL_LM: "planc computes causal attention over a whole sequence or a sliding window, with or "
+    "without sinks and a soft cap, and nothing else",
+    Task.MASKED_LM: "of masked language models planc computes attention of all tokens to all others, and "
+    "nothing else",
+}
+_WINDOW = "sliding_window"
 
 
 @reports(CODE)
 def check(subject: Subject) -> Findings:
-    """One finding at the model for each feature that attention modules use beyond causal attention."""
-    is_eager = subject.plan.model.attention is AttentionKernel.EAGER
+    """One finding at the model for each feature that attention modules use beyond planc's own attention."""
+    is_eager, task = subject.plan.model.attention is AttentionKernel.EAGER, subject.plan.model.task.task
     found = _extras(subject)
     # Nothing else matters in a model that is not causal.
     later = SEES_LATER_TOKENS.intersection(found)
@@ -36,21 +51,22 @@ def check(subject: Subject) -> Findings:
         yield CODE.at(
             subject.plan.span("model.hf"),
             f"{subject.named(fqns)} {asks}{meaning}",
-            notes=(
-                "planc computes causal attention over a whole sequence or a sliding window, with or without "
-                "sinks and a soft cap, and nothing else",
-            ),
+            notes=(_NOTES[task],),
             help=_help(subject, extra),
         )
 
 
 def _extras(subject: Subject) -> Mapping[str, list[str]]:
     """Attention modules by the unsupported feature they use; the empty name is for code of their own."""
+    task, length = subject.plan.model.task.task, subject.plan.data.sequence_length
     extras: dict[str, list[str]] = {}
     for attention in subject.inventory.attentions:
         for extra in attention.extras:
-            if extra not in (SINKS, SOFTCAP):
+            if extra not in _COMPUTED[task]:
                 extras.setdefault(extra, []).append(attention.fqn)
+        # Whether a window to both sides counts a token itself differs from model to model.
+        if task is Task.MASKED_LM and attention.window is not None and attention.window < length:
+            extras.setdefault(_WINDOW, []).append(attention.fqn)
     if subject.inventory.own_attentions:
         extras[""] = list(subject.inventory.own_attentions)
     return extras

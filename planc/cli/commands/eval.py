@@ -28,7 +28,7 @@ from planc.cli.support.terminal import write_view
 from planc.data_sources import Source
 from planc.diagnostics.human import HumanRenderer
 from planc.graph.graph import Graph, plan_hash
-from planc.graph.ops import BuildLoss, BuildPreferenceLoss, LoadLoss
+from planc.graph.ops import BuildLoss, BuildPreferenceLoss, LoadLoss, OpenMaskedData
 from planc.lower.data import source_of
 from planc.lower.evaluating import evaluated_on
 from planc.plan.given_source import given_source
@@ -156,7 +156,9 @@ def _source(text: str) -> tuple[Source, Span]:
 
 def _print(results: tuple[Evaluation, ...], weights: Weights, graph: Graph, arguments: Namespace) -> None:
     step = weights.manifest.step if weights.manifest is not None else None
-    is_entropy = not any(isinstance(op, LoadLoss | BuildLoss | BuildPreferenceLoss) for op in graph.setup)
+    # Of hidden tokens alone, it would not be that of a text.
+    others = LoadLoss | BuildLoss | BuildPreferenceLoss | OpenMaskedData
+    is_entropy = not any(isinstance(op, others) for op in graph.setup)
     perplexities = [_perplexity(result.loss) if is_entropy else None for result in results]
     if arguments.output_format == "json":
         document = {

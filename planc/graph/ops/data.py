@@ -78,6 +78,17 @@ class OpenData(Op):
 
 
 @record(kw_only=True)
+class OpenMaskedData(OpenData):
+    op: Literal["data.open_masked"] = "data.open_masked"  # type: ignore[assignment]
+    summary: ClassVar[str] = (
+        "Opens the text as `data.open`. Tokens chosen by their places are hidden, and are their own labels."
+    )
+    probability: Annotated[float, samples("model.task", "probability of a mask")]
+    mask_replace: Annotated[float, samples("model.task", "mask_replace")]
+    random_replace: Annotated[float, samples("model.task", "random_replace")]
+
+
+@record(kw_only=True)
 class OpenEvaluation(Op):
     op: Literal["data.open_evaluation"] = "data.open_evaluation"
     stage: ClassVar[Stage] = Stage.DATA

@@ -147,11 +147,10 @@ _CONTEXT = layout("context_parallel", is_in_sums=True)
 class AttachAttention(Op):
     op: Literal["attention.attach"] = "attention.attach"
     stage: ClassVar[Stage] = Stage.BUILD
-    summary: ClassVar[str] = (
-        "Gives every attention module planc's exact causal attention, or keeps the model's own."
-    )
+    summary: ClassVar[str] = "Gives every attention module planc's exact attention, or keeps the model's own."
     kind: Annotated[str, _CONTEXT]
-    """plain, ring, allgather, ulysses, or eager for the model's own code."""
+    """plain, bidirectional, ring, allgather, ulysses, or eager for the model's own code. All but the second
+    and the last are causal."""
     balance: Annotated[str, _CONTEXT]
     """headtail or none."""
     over: Annotated[tuple[MeshDim, ...], _CONTEXT]

@@ -1,8 +1,12 @@
-"""Whether a model's logits depend on later tokens, tried on a small one. Imports torch, for the probe."""
+"""Whether a model's logits depend on later tokens, tried on a small one. Imports torch, for the probe.
+
+Those of a causal language model must not, and those of a masked one must.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import assert_never
 
 import torch
 from torch import nn
@@ -12,7 +16,7 @@ from planc.inventory.files import InventoryError
 from planc.inventory.probe.attentions import Observed, attentions_of
 from planc.inventory.probe.small_attention import MAX_LAYERS, small_config, small_model, token_ids
 from planc.inventory.schema import Attention
-from planc.vocab import SEES_LATER_TOKENS
+from planc.vocab import SEES_LATER_TOKENS, Task
 
 _LENGTH, _NUM_CHANGED = 16, 4
 """Tokens of a sequence, and those at its end that differ in the second forward."""
@@ -21,32 +25,43 @@ _LIMIT = 1e-4
 and others are above 1e-3."""
 
 
-def causal_attentions_of(observed: Observed) -> tuple[Attention, ...]:
-    """The attentions that call transformers' interface. InventoryError as below."""
+def visible_attentions_of(observed: Observed, *, task: Task) -> tuple[Attention, ...]:
+    """The attentions that call transformers' interface.
+
+    InventoryError if tokens see others than the task has it.
+    """
     attentions = attentions_of(observed)
-    refuse_later_tokens(observed, attentions)
+    name = type(observed.model).__name__
+    match task:
+        case Task.CAUSAL_LM:
+            # Attention that asks for later tokens by itself is reported by a check.
+            asks = any(SEES_LATER_TOKENS.intersection(one.extras) for one in attentions)
+            if not asks and _sees_later_tokens(observed):
+                raise InventoryError(
+                    f"{name} is not causal: its logits depend on later tokens, which are the labels",
+                    help="use a causal language model; if config.json has a switch for its attention, such "
+                    "as `is_decoder`, set it to causal",
+                )
+        case Task.MASKED_LM:
+            causal = [one.fqn for one in attentions if not SEES_LATER_TOKENS.intersection(one.extras)]
+            if causal or _sees_later_tokens(observed) is False:
+                where = f"`{causal[0]}` hides" if causal else "it hides"
+                raise InventoryError(
+                    f"{name} is not an encoder: {where} later tokens, and a masked language model needs them",
+                    help="if config.json has a switch for it, such as `is_decoder`, set it to false",
+                )
+        case _:
+            assert_never(task)
     return attentions
 
 
-def refuse_later_tokens(observed: Observed, attentions: Sequence[Attention]) -> None:
-    """InventoryError if a position's logits depend on later tokens: it would be trained on its own labels.
-
-    Attention that asks for later tokens by itself is in `attentions`, and a check reports it. A model that
-    can't be made small shows nothing.
-    """
-    if any(SEES_LATER_TOKENS.intersection(one.extras) for one in attentions):
-        return
+def _sees_later_tokens(observed: Observed) -> bool | None:
+    """Whether a position's logits depend on later tokens; None for a model that can't be made small."""
     try:
         change = None if (tiny := small_of(observed)) is None else _change(tiny)
     except Exception:  # a class may raise anything for sizes that it does not expect
-        return
-    if change is not None and change > _LIMIT:
-        raise InventoryError(
-            f"{type(observed.model).__name__} is not causal: its logits depend on later tokens, which are "
-            "the labels",
-            help="use a causal language model; if config.json has a switch for its attention, such as "
-            "`is_decoder`, set it to causal",
-        )
+        return None
+    return None if change is None else change > _LIMIT
 
 
 def small_of(observed: Observed) -> PreTrainedModel | None:

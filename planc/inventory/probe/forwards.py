@@ -10,6 +10,8 @@ from transformers import PreTrainedModel
 
 from planc.inventory.probe.attention_calls import WITHOUT_MASK
 from planc.modeling.first_positions import FirstPositions
+from planc.modeling.tasks import task_of
+from planc.vocab import Task
 
 NUM_TOKENS = 8
 
@@ -20,8 +22,10 @@ def run(
     """One forward on `input_ids` [B, S] and perhaps `position_ids`; on tokens without values by default."""
     if inputs is None:
         inputs = {"input_ids": torch.zeros(1, NUM_TOKENS, dtype=torch.long, device="meta")}
-    # The code that makes masks reads one to detect packed tokens, which a meta tensor can't show.
-    masks = {"attention_mask": torch.ones_like(inputs["input_ids"])} if makes_masks(model) else {}
+    # The code that makes causal masks reads one to detect packed tokens, which a meta tensor can't show; that
+    # of masks to both sides would ask one for its values.
+    is_given = makes_masks(model) and task_of(model) is Task.CAUSAL_LM
+    masks = {"attention_mask": torch.ones_like(inputs["input_ids"])} if is_given else {}
     with torch.set_grad_enabled(with_gradients):
         model(**inputs, use_cache=False, **masks)
 

@@ -10,12 +10,13 @@ import transformers
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from planc.inventory.config_limits import fields_of, line_of
 from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json
 from planc.inventory.refused_code import refuse_remote_code
 from planc.modeling.own_class import config_of
+from planc.modeling.tasks import CLASSES, tasks_of
+from planc.vocab import Task
 
 _ROPE_TYPES = ("rope_type", "type")
 """The key, and its name in older files."""
@@ -23,25 +24,26 @@ _ROPE_TYPES = ("rope_type", "type")
 
 def read_model_class(
     content: bytes, *, model_dir: Path, own: type[PreTrainedModel] | None = None
-) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
-    """The config of a file with this content, and its class, which is the plan's `own` if it has one.
+) -> tuple[PreTrainedConfig, type[PreTrainedModel], Task]:
+    """The config of a file with this content, its class, which is the plan's `own` if it has one, and that
+    class's task.
 
     InventoryError if transformers has no such class.
     """
     path = model_dir / CONFIG_NAME
     if own is not None:
-        return _read_own_config(content, own, path=path), own
+        return _read_own_config(content, own, path=path), own, Task.CAUSAL_LM
     raw = parse_json(content, name=str(path))
     if not isinstance(raw, dict):
         raise InventoryError(f"{path} is not a JSON object", help="use the config.json of the model")
     refuse_remote_code(content, path=path)
     model_type, architectures = raw.get("model_type"), raw.get("architectures")
-    names = _causal_lm_names(model_type)
-    if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in names:
+    tasks = tasks_of(model_type)
+    if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in tasks:
         raise InventoryError(
-            f"{path}: transformers has no causal language model with model_type {model_type!r} "
+            f"{path}: transformers has no causal or masked language model with model_type {model_type!r} "
             f"and architectures {architectures!r}",
-            help=_class_help(model_type, architectures, names=names),
+            help=_class_help(model_type, architectures, names=tuple(tasks)),
         )
     try:
         config = AutoConfig.from_pretrained(model_dir, local_files_only=True, trust_remote_code=False)
@@ -54,7 +56,12 @@ def read_model_class(
             f"{path} describes a multimodal or composite model",
             help="use the configuration of its language model only",
         )
-    return config, getattr(transformers, architectures[0])
+    if tasks[architectures[0]] is Task.MASKED_LM and config.is_encoder_decoder:
+        raise InventoryError(
+            f"{path} describes an encoder-decoder, whose logits are its decoder's",
+            help="use a causal language model, or an encoder with a masked language model's head",
+        )
+    return config, getattr(transformers, architectures[0]), tasks[architectures[0]]
 
 
 _REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers")
@@ -119,19 +126,12 @@ def _class_help(model_type: object, architectures: object, *, names: Sequence[st
         near = _near(architectures[0], names) if isinstance(architectures, list) and architectures else names
         if near:
             return f'set "architectures": ["{near[0]}"]'
-        return f"planc trains causal language models of transformers, such as {names[0]}; {_OWN}"
-    near = _near(model_type, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+        return f"planc trains causal and masked language models of transformers, such as {names[0]}; {_OWN}"
+    near = _near(model_type, {name for classes in CLASSES.values() for name in classes})
     if near:
         return f'did you mean "model_type": "{near[0]}"?'
-    return f'set "model_type" to a causal language model of transformers, such as "llama"; {_OWN}'
+    return f'set "model_type" to a language model of transformers, such as "llama" or "bert"; {_OWN}'
 
 
 def _near(name: object, known: Iterable[str]) -> Sequence[str]:
     return difflib.get_close_matches(name, list(known), n=1, cutoff=_CLOSE) if isinstance(name, str) else ()
-
-
-def _causal_lm_names(model_type: object) -> tuple[str, ...]:
-    if not isinstance(model_type, str):
-        return ()
-    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type, ())
-    return (names,) if isinstance(names, str) else tuple(names)

@@ -29,8 +29,8 @@ from planc.inventory.probe.attention_calls import (
     own_attentions,
 )
 from planc.inventory.probe.attentions import Observed, heads_of_own
-from planc.inventory.probe.causality import causal_attentions_of
-from planc.inventory.probe.dropout_probe import training_of
+from planc.inventory.probe.causality import visible_attentions_of
+from planc.inventory.probe.dropout_probe import Training, training_of
 from planc.inventory.probe.equal_layers import also_in_equal_layers, without_equal_layers
 from planc.inventory.probe.footprint_probe import (
     footprints,
@@ -67,27 +67,28 @@ from planc.modeling.first_positions import FirstPositions
 from planc.modeling.initialization import unset_tensors
 from planc.modeling.layers import layer_lists
 from planc.modeling.steady_rope import steady_rope
-from planc.vocab import ancestors, parent_of
+from planc.modeling.unasked_tokens import leave_tokens_unasked
+from planc.vocab import Task, ancestors, parent_of
 
 
 def probe(model_dir: Path, *, own: type[PreTrainedModel] | None = None) -> Inventory:
-    """The inventory of the causal language model whose config.json is in `model_dir`.
+    """The inventory of the language model whose config.json is in `model_dir`.
 
     `own` is the class of the plan's own code, which replaces transformers'. InventoryError if there is none,
     or if it can't run on the meta device. Nothing is downloaded, and no code of the directory runs.
     """
     content = read_config(model_dir)
-    config, model_class = read_model_class(content, model_dir=model_dir, own=own)
+    config, model_class, task = read_model_class(content, model_dir=model_dir, own=own)
     with attention_calls() as calls:
         model, blocks, flow = _observed(config, model_class=model_class, calls=calls)
         recorded = _recorded(model, blocks=blocks)
         with without_equal_layers(model) as instead:
             observed = Observed(model, config, calls, blocks, flow.inputs, flow.cores, instead)
-            attentions = causal_attentions_of(observed)
+            attentions = visible_attentions_of(observed, task=task)
             own_attending = own_attentions(model, calls=calls) if own is None else own_attentions_of(observed)
             own_heads = heads_of_own(observed, own_attending)
             with _refusals_of(model_class):
-                training = training_of(model)
+                training = _training_of(model, task)
                 build = partial(_build, model_class)
                 random = randomness_of(training, model, config=config, build=build, recorded=recorded)
                 positions = positions_of(model)
@@ -129,6 +130,7 @@ def probe(model_dir: Path, *, own: type[PreTrainedModel] | None = None) -> Inven
         added_losses=added_losses(config.to_dict()),
         rope_switch=rope_switch(config.to_dict()),
         positions=positions,
+        task=task,
     )
 
 
@@ -158,6 +160,7 @@ def _build(
             config, dtype=torch.bfloat16, attn_implementation=implementation
         )
     steady_rope(model)
+    leave_tokens_unasked(model)
     model.train(False)
     return model
 
@@ -241,6 +244,22 @@ def _ties(model: PreTrainedModel) -> tuple[tuple[str, ...], ...]:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names_of.setdefault(id(parameter), []).append(name)
     return tuple(tuple(names) for names in names_of.values() if len(names) > 1)
+
+
+def _training_of(model: PreTrainedModel, task: Task) -> Training:
+    """One forward in training.
+
+    InventoryError for a masked model of which it calls weights again, as ALBERT's does its one layer.
+    """
+    training = training_of(model)
+    for fqn, module in model.named_modules() if task is Task.MASKED_LM else ():
+        if training.visits[fqn] > 1 and owns_parameters(module):
+            raise InventoryError(
+                f"{type(model).__name__} calls `{fqn}` {training.visits[fqn]} times in a forward, and the "
+                "collectives that planc predicts are of one call",
+                help="use a model whose layers have weights of their own",
+            )
+    return training
 
 
 @dataclass(slots=True)

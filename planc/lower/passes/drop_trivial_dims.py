@@ -92,7 +92,7 @@ def _trim_dims(op: Any, graph: Graph) -> Any:
     }
     trimmed = replace(op, **changes) if changes else op
     if isinstance(trimmed, AttachAttention) and not trimmed.over:
-        kind = "eager" if trimmed.kind == "eager" else "plain"
+        kind = trimmed.kind if trimmed.kind in ("eager", "bidirectional") else "plain"
         return replace(trimmed, kind=kind, balance="none")
     if isinstance(trimmed, ShardContext) and not trimmed.over:
         return replace(trimmed, balance="none", buffers=())

@@ -10,6 +10,8 @@ import numpy as np
 
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.loader import MicroBatch, micro_batch_of
+from planc.runtime.data.masking import TokenMasks
+from planc.runtime.data.order import SampleIds
 from planc.runtime.data.packing import IGNORED_LABEL
 
 
@@ -22,14 +24,14 @@ class EvaluationSet:
     micro_batch: int
     fingerprint: str = ""
     """The hash of the whole dataset, as of training data."""
+    masks: TokenMasks | None = None
+    """The masks of a masked language model's data; None for others."""
 
     @cached_property
     def num_target_tokens(self) -> int:
         """The number of labels in all sequences."""
-        return sum(
-            int(np.count_nonzero(self.dataset[index][1] != IGNORED_LABEL))
-            for index in range(self.num_sequences)
-        )
+        batches = (self._batch(np.array([index])) for index in range(self.num_sequences))
+        return sum(int(np.count_nonzero(batch.labels != IGNORED_LABEL)) for batch in batches)
 
     def num_micro_batches(self, *, dp_size: int) -> int:
         """The number for every rank: as many as the rank with the most sequences needs."""
@@ -44,7 +46,10 @@ class EvaluationSet:
         for number in range(self.num_micro_batches(dp_size=dp_size)):
             first = (number * dp_size + dp_rank) * self.micro_batch
             places = np.arange(first, first + self.micro_batch, dtype=np.int64)
-            batch = micro_batch_of(self.dataset, np.minimum(places, self.num_sequences - 1))
+            batch = self._batch(np.minimum(places, self.num_sequences - 1))
             batch.labels[places >= self.num_sequences] = IGNORED_LABEL
             batch.sample_ids[places >= self.num_sequences] = -1
             yield batch
+
+    def _batch(self, sample_ids: SampleIds) -> MicroBatch:
+        return micro_batch_of(self.dataset, sample_ids, masks=self.masks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from planc.data_sources import Source
 from planc.data_sources.kinds import ExtensionSource, TransformedSource
@@ -27,6 +28,7 @@ def data_fingerprint(spec: DataSpec, *, tokenizer_digest: str, dataset: Dataset)
         "sequence_length": dataset.sequence_length,
         "shuffle_seed": spec.shuffle_seed,
         "num_tokens": dataset.num_tokens,
+        **({"masking": asdict(spec.masking)} if spec.masking is not None else {}),
         **({"held_out": spec.held_out.text} if spec.held_out is not None else {}),
         **{name: _digest(array) for name, array in dataset.digested()},
     }

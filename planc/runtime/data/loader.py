@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +13,15 @@ import numpy.typing as npt
 from planc.runtime.data.ahead import Ahead
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.errors import DataError
+from planc.runtime.data.masking import TokenMasks
 from planc.runtime.data.order import Order, SampleIds, rank_positions, sources_of
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Inputs, labels (already shifted) and position ids [B, S] of sequences `sample_ids` [B]; all int64.
+    """Inputs, labels and position ids [B, S] of sequences `sample_ids` [B]; all int64.
 
+    The label of a position is what its logits are to predict: the next token, or a hidden one itself.
     `sources` [B] are the numbers of their sources in a mixture; None without one.
     """
 
@@ -38,6 +42,8 @@ class BatchSource:
     micro_batch: int
     dp_size: int
     dp_rank: int
+    masks: TokenMasks | None = None
+    """The masks of a masked language model's data; None for others."""
 
     def __post_init__(self) -> None:
         assert self.order.num_sequences == self.dataset.num_sequences
@@ -64,7 +70,12 @@ class BatchSource:
 
     def sample_ids_at(self, step_start: int, *, micro_step: int) -> SampleIds:
         """The sequences of the rank's micro-batch in the step that begins at global position `step_start`."""
-        positions = rank_positions(
+        positions = self.places_at(step_start, micro_step=micro_step)
+        return self.order.sample_ids(positions.start, count=len(positions))
+
+    def places_at(self, step_start: int, *, micro_step: int) -> range:
+        """The global positions of these sequences."""
+        return rank_positions(
             step_start,
             global_batch=self.global_batch,
             micro_batch=self.micro_batch,
@@ -72,15 +83,23 @@ class BatchSource:
             dp_rank=self.dp_rank,
             micro_step=micro_step,
         )
-        return self.order.sample_ids(positions.start, count=len(positions))
 
 
-def micro_batch_of(dataset: Dataset, sample_ids: SampleIds) -> MicroBatch:
-    """The given sequences in one micro-batch."""
+def micro_batch_of(
+    dataset: Dataset,
+    sample_ids: SampleIds,
+    *,
+    masks: TokenMasks | None = None,
+    places: Iterable[int] | None = None,
+) -> MicroBatch:
+    """The given sequences in one micro-batch. Their masks are those of `places`, or of their own numbers."""
     inputs, labels, position_ids = np.empty((3, len(sample_ids), dataset.sequence_length), dtype=np.int64)
     for row, sample_id in enumerate(map(int, sample_ids)):
         inputs[row], labels[row] = dataset[sample_id]
         position_ids[row] = dataset.position_ids(sample_id)
+    if masks is not None:
+        for row, place in enumerate(sample_ids if places is None else places):
+            inputs[row], labels[row] = masks.hide(inputs[row], int(place))
     return MicroBatch(inputs, labels, position_ids, sample_ids)
 
 
@@ -91,7 +110,8 @@ def step_batches(source: BatchSource, start: int, /) -> list[MicroBatch]:
     """
     number, size = source.num_micro_steps, source.micro_batch
     ids = [source.sample_ids_at(start, micro_step=micro_step) for micro_step in range(number)]
-    step = micro_batch_of(source.dataset, np.concatenate(ids))
+    places = chain(*(source.places_at(start, micro_step=micro_step) for micro_step in range(number)))
+    step = micro_batch_of(source.dataset, np.concatenate(ids), masks=source.masks, places=places)
     parts = (array.reshape(number, size, -1) for array in (step.inputs, step.labels, step.position_ids))
     sizes = source.order.sizes
     sources = [sources_of(one, sizes) if sizes else None for one in ids]

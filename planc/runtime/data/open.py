@@ -13,6 +13,7 @@ from planc.runtime.data.dataset import Dataset, check_labels, check_vocabulary, 
 from planc.runtime.data.documents import spec_documents
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.fingerprint import data_fingerprint, mixture_fingerprint
+from planc.runtime.data.masking import TokenMasks, masks_of
 from planc.runtime.data.mixture import JoinedDatasets, MixtureOrder
 from planc.runtime.data.order import Order, PairOrder, SampleOrder
 from planc.runtime.data.packing import Stored, joined
@@ -23,7 +24,7 @@ from planc.runtime.data.prepared.stored_array import StoredArray, StoredStarts
 from planc.runtime.data.prepared.wanted import Wanted, want
 from planc.runtime.data.shares import Shares
 from planc.runtime.data.spec import DataSpec
-from planc.runtime.data.tokenizers import TokenizerFiles
+from planc.runtime.data.tokenizers import Tokenizer, TokenizerFiles
 from planc.runtime.ranks.reads import Reads
 
 
@@ -42,6 +43,8 @@ class OpenData:
     fingerprint: str
     left_out: tuple[str, ...] = ()
     marks: str = ""
+    masks: TokenMasks | None = None
+    """The masks of a masked language model's data; None for others."""
 
 
 def open_data(spec: DataSpec, *, base: Path, model_vocab_size: int, reads: Reads | None = None) -> OpenData:
@@ -65,9 +68,11 @@ def open_in_memory(wanted: Wanted, *, model_vocab_size: int, reads: Reads | None
             in_pairs=spec.in_pairs,
             bad=bad,
         )
+        masks = _masks(spec, tokenizer, model_vocab_size=model_vocab_size)
     return _opened(
         dataset,
         wanted,
+        masks,
         end_of_document=tokenizer.end_of_document,
         marks=tokenizer.marks,
         left_out=bad.messages,
@@ -87,9 +92,14 @@ def open_prepared(
     if reads is not None:
         for read in index.reads:
             reads.add(read.kind, read.name, read.value)
+    masks = None
+    if wanted.spec.masking is not None:
+        with contextlib.closing(wanted.tokenizer.load(num_processes=1)) as tokenizer:
+            masks = _masks(wanted.spec, tokenizer, model_vocab_size=model_vocab_size)
     return _opened(
         _stored(prepared, wanted.spec),
         wanted,
+        masks,
         end_of_document=index.end_of_document,
         marks=index.marks,
         left_out=index.left_out,
@@ -124,6 +134,7 @@ def mixed(sources: Sequence[MixedData], *, seed: int) -> OpenData:
         mixture_fingerprint([source.data.fingerprint for source in sources], weights=weights),
         tuple(message for one in sources for message in one.data.left_out),
         _marks(sources),
+        sources[0].data.masks,
     )
 
 
@@ -151,6 +162,12 @@ def _stored(prepared: Prepared, spec: DataSpec) -> Dataset:
     return joined(arrays, totals=index.totals, sequence_length=length, document_starts=starts)
 
 
+def _masks(spec: DataSpec, tokenizer: Tokenizer, *, model_vocab_size: int) -> TokenMasks | None:
+    if spec.masking is None:
+        return None
+    return masks_of(spec.masking, tokenizer, seed=spec.shuffle_seed, model_vocab_size=model_vocab_size)
+
+
 def _array(prepared: Prepared, name: ArrayName) -> StoredArray:
     return StoredArray(prepared.folder, name=name, entry=prepared.index.arrays[name])
 
@@ -158,6 +175,7 @@ def _array(prepared: Prepared, name: ArrayName) -> StoredArray:
 def _opened(
     dataset: Dataset,
     wanted: Wanted,
+    masks: TokenMasks | None,
     *,
     end_of_document: int,
     marks: str,
@@ -176,4 +194,4 @@ def _opened(
     order: Order = SampleOrder(dataset.num_sequences, spec.shuffle_seed)
     if spec.in_pairs:
         order = PairOrder(SampleOrder(dataset.num_sequences // 2, spec.shuffle_seed))
-    return OpenData(dataset, wanted.tokenizer, order, end_of_document, fingerprint, left_out, marks)
+    return OpenData(dataset, wanted.tokenizer, order, end_of_document, fingerprint, left_out, marks, masks)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from planc.graph.ops import Mixture, OpenData, OpenEvaluation
+from planc.graph.ops import Mixture, OpenData, OpenEvaluation, OpenMaskedData
 from planc.graph.sources import AnySource
-from planc.runtime.data.spec import DataSpec, HeldOut
+from planc.runtime.data.spec import DataSpec, HeldOut, Masking
 
 
 def data_spec(op: AnySource, *, training: OpenData) -> DataSpec:
@@ -30,4 +30,12 @@ def data_spec(op: AnySource, *, training: OpenData) -> DataSpec:
         skip_bad=training.skip_bad,
         too_long=too_long,
         held_out=held_out,
+        masking=masking_of(training),
     )
+
+
+def masking_of(op: OpenData) -> Masking | None:
+    """The settings by which tokens are hidden; None for causal language models."""
+    if not isinstance(op, OpenMaskedData):
+        return None
+    return Masking(op.probability, op.mask_replace, op.random_replace)

@@ -30,6 +30,17 @@ class HeldOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Masking:
+    """The probability of a token to be hidden and learned, and what becomes of those that are."""
+
+    probability: float
+    mask_replace: float
+    """The share that the mask token replaces."""
+    random_replace: float
+    """The share that other tokens replace. The rest stays as it is."""
+
+
+@dataclass(frozen=True, slots=True)
 class DataSpec:
     """`tokenizer` is "bytes", or the path of a tokenizer's folder or file relative to the base directory.
 
@@ -48,6 +59,8 @@ class DataSpec:
     skip_bad: int = 0
     too_long: TooLong = "truncate"
     held_out: HeldOut | None = None
+    masking: Masking | None = None
+    """None for causal language models."""
 
     @property
     def in_pairs(self) -> bool:

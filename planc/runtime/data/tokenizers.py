@@ -48,6 +48,13 @@ class Tokenizer(Protocol):
     @property
     def end_of_document(self) -> int: ...
     @property
+    def mask_id(self) -> int | None:
+        """The token that hides another; None if there is none."""
+        ...
+
+    @property
+    def special_ids(self) -> frozenset[int]: ...
+    @property
     def marks(self) -> str:
         """Describe the tokens at a document's start and end; empty if there is no choice."""
         ...
@@ -78,12 +85,14 @@ _NUMBER = re.compile("[0-9]{1,4}")
 
 @dataclass(frozen=True, slots=True)
 class ByteTokenizer:
-    """Ids 0 to 255 are the bytes of the text in UTF-8; 256 ends a document."""
+    """Ids 0 to 255 are the bytes of the text in UTF-8; 256 ends a document, and 257 hides a byte."""
 
     name: str = _BYTES
     digest: str = _BYTES
     vocab_size: int = 257
     end_of_document: int = 256
+    mask_id: int = 257
+    special_ids: frozenset[int] = frozenset((256, 257))
     marks: str = ""
 
     def encode(self, documents: Iterable[AnyDocument]) -> Iterator[Tokens | Fault]:
@@ -137,6 +146,10 @@ class FileTokenizer:
     @property
     def end_of_document(self) -> int:
         return self.encoders.end_of_document
+
+    @property
+    def mask_id(self) -> int | None:
+        return self.encoders.mask_id
 
     @property
     def marks(self) -> str:

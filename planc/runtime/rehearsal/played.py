@@ -101,6 +101,7 @@ Adapters are small: filling and exporting them takes no memory that a step does 
 PLAYED: Mapping[type[Op], Handler] = {
     ops.ShardExperts: shard_experts,
     ops.OpenData: open_data,
+    ops.OpenMaskedData: open_data,
     ops.ComputeReference: compute_reference,
     ops.ReduceMetrics: reduce_metrics,
     ops.GuardStep: guard_step,

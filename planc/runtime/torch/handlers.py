@@ -80,6 +80,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.BuildAverages: averages.build_averages,
     ops.OpenSource: batches.open_source,
     ops.OpenData: batches.open_data,
+    ops.OpenMaskedData: batches.open_data,
     ops.OpenEvaluation: evaluation.open_evaluation,
     ops.CountExperts: expert_load.count_experts,
     ops.BalanceExperts: balance.balance_experts,

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig
 from transformers.utils import logging
 
+from planc.modeling.tasks import tasks_of
 from planc.runtime.data.encoding.client import Tokens
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import Document
@@ -18,6 +19,7 @@ from planc.runtime.data.tokenizers import TokenizerFiles
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import refuse_remote_code
 from planc.tables import plural
+from planc.vocab import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ def sample(folder: Path, tokenizer: TokenizerFiles, prompt: str, how: Sampling) 
     or a number of tokens that the model can't take.
     """
     refuse_remote_code(folder)
+    _require_writer(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     loaded = tokenizer.load(num_processes=1)
     try:
         (encoded,) = loaded.encode([Document("the text", prompt, len(prompt.encode()))])
@@ -70,6 +73,17 @@ def sample(folder: Path, tokenizer: TokenizerFiles, prompt: str, how: Sampling) 
         raise RunError(error.message, help=error.help) from error
     finally:
         loaded.close()
+
+
+def _require_writer(config: PreTrainedConfig) -> None:
+    """RunError for a model that fills in hidden tokens."""
+    tasks = tasks_of(config.model_type)
+    masked = [name for name in config.architectures or () if tasks.get(name) is Task.MASKED_LM]
+    if masked:
+        raise RunError(
+            f"{masked[0]} is a masked language model: it fills in hidden tokens, and writes no text",
+            help="`planc eval` computes its loss",
+        )
 
 
 def _ends(model: AutoModelForCausalLM, end_of_document: int) -> list[int]:

@@ -101,8 +101,9 @@ class Loading:
 class Encoder:
     """Tokenizes in another process, and in a new one after a document that ended it.
 
-    `vocab_size` is one more than the largest id, `special_ids` are those of special tokens, `marks` names
-    what documents begin and end with. Raises DataError if the tokenizer or its template is faulty.
+    `vocab_size` is one more than the largest id, `special_ids` are those of special tokens, `mask_id` is that
+    of the token that hides others, `marks` names what documents begin and end with. Raises DataError if the
+    tokenizer or its template is faulty.
     """
 
     def __init__(self, loading: Loading, limits: Limits) -> None:
@@ -112,6 +113,7 @@ class Encoder:
         found = self._started().first
         self.vocab_size: int = found["vocab_size"]
         self.special_ids = frozenset[int](found["special_ids"])
+        self.mask_id: int | None = found["mask"]
         self.marks: str = found["marks"]
         self.end_of_document: int = found["end_of_document"]
 

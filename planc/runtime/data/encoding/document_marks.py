@@ -1,9 +1,13 @@
-"""The tokens at a document's start and end: as the plan says, or as the tokenizer adds them itself."""
+"""The tokens at a document's start and end: as the plan says, or as the tokenizer adds them itself.
+
+And the token that hides another.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from planc.hub.tokenizer_files import MASK_TOKENS
 from planc.runtime.data.encoding.loaded import LoadedTokenizer
 from planc.runtime.data.errors import DataError
 
@@ -50,6 +54,13 @@ def end_of_document(loaded: LoadedTokenizer, token: str | None) -> int:
         return after[0]
     fault = f"several ends of document: {', '.join(ends)}" if ends else "no known end of document"
     raise DataError(f"{loaded.name} has {fault}", help="set end_of_document to one of its tokens")
+
+
+def mask_of(loaded: LoadedTokenizer) -> int | None:
+    """The id of the tokenizer's mask token, or of the only known one among its special tokens."""
+    own = loaded.special_tokens.get("mask_token")
+    known = [token for token in MASK_TOKENS if token in loaded.special] if own is None else [own]
+    return loaded.ids.get(known[0]) if len(known) == 1 else None
 
 
 def around(loaded: LoadedTokenizer) -> tuple[Ids, Ids]:

@@ -139,7 +139,12 @@ def _load(header: dict[str, Any], message: memoryview) -> tuple[_Loaded, dict[st
     name = header["name"]
     try:
         # Here, so a missing library is reported as any other fault of the first message.
-        from planc.runtime.data.encoding.document_marks import begin_of_document, end_of_document, marks
+        from planc.runtime.data.encoding.document_marks import (
+            begin_of_document,
+            end_of_document,
+            marks,
+            mask_of,
+        )
         from planc.runtime.data.encoding.loaded import load_tokenizer
     except ModuleNotFoundError as error:
         raise DataError(
@@ -157,6 +162,7 @@ def _load(header: dict[str, Any], message: memoryview) -> tuple[_Loaded, dict[st
         "vocab_size": loaded.vocab_size,
         "special_ids": loaded.special_ids,
         "end_of_document": end,
+        "mask": mask_of(loaded),
         "marks": marks(loaded, begin=begin, end=end, has_template=header["has_template"]),
     }
     return _Loaded(loaded, begin), answer

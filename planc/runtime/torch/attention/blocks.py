@@ -1,4 +1,4 @@
-"""Causal attention by a kernel for each block of keys, merged by their log-sum-exps."""
+"""Attention by a kernel for each block of keys, merged by their log-sum-exps."""
 
 from __future__ import annotations
 
@@ -41,8 +41,20 @@ def lower_right_attention(
     What is kept for backward is the query, key and value as they are given, the bias, the output and its
     log-sum-exp.
     """
-    out: Tensor = BlockAttention.apply(query, key, value, bias, sinks, scale, window, softcap)  # type: ignore[no-untyped-call]
+    given = (bias, sinks, scale, window, softcap, True)
+    out: Tensor = BlockAttention.apply(query, key, value, *given)  # type: ignore[no-untyped-call]
     return out
+
+
+def whole_attention(query: Tensor, *, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """Attention of all queries over all keys, [B, H, Sq, Dv], which keeps what causal attention does."""
+    given = (None, None, scale, None, None, False)
+    out: Tensor = BlockAttention.apply(query, key, value, *given)  # type: ignore[no-untyped-call]
+    return out
+
+
+_NO_GRADIENTS = (None, None, None, None)
+"""The gradients of the arguments that are not tensors."""
 
 
 class BlockAttention(torch.autograd.Function):
@@ -59,6 +71,7 @@ class BlockAttention(torch.autograd.Function):
         scale: float,
         window: int | None,
         softcap: float | None,
+        is_causal: bool,
     ) -> Tensor:
         results = [
             block_forward(
@@ -70,7 +83,7 @@ class BlockAttention(torch.autograd.Function):
                 bias=tile_bias,
                 softcap=softcap,
             )
-            for rows, keys, causal, tile_bias in _blocks(query, key, bias, window)
+            for rows, keys, causal, tile_bias in _blocks(query, key, bias, window, is_causal)
         ]
         out, lse = results[0].out, results[0].lse
         if window is not None:
@@ -89,14 +102,14 @@ class BlockAttention(torch.autograd.Function):
             out = out.to(query.dtype)
         states = [one for result in results for one in result.state]
         ctx.save_for_backward(query, key, value, bias, sinks, out, lse, *states)
-        ctx.scale, ctx.window, ctx.softcap = scale, window, softcap
+        ctx.scale, ctx.window, ctx.softcap, ctx.is_causal = scale, window, softcap, is_causal
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, bias, sinks, out, lse, *states = ctx.saved_tensors
-        blocks = _blocks(query, key, bias, ctx.window)
+        blocks = _blocks(query, key, bias, ctx.window, ctx.is_causal)
         size = len(states) // len(blocks)
         grad_sinks = None if sinks is None else sinks_gradient(grad_out, out=out, lse=lse, sinks=sinks)
         sums: list[Tensor] = []
@@ -115,24 +128,25 @@ class BlockAttention(torch.autograd.Function):
                 softcap=ctx.softcap,
             )
             if len(blocks) == 1:
-                return gradients.query, gradients.key, gradients.value, None, grad_sinks, None, None, None
+                given = (gradients.query, gradients.key, gradients.value)
+                return (*given, None, grad_sinks, *_NO_GRADIENTS)
             # One block's at a time: all of them would be gradients of the same keys several times.
             sums = sums or [torch.zeros_like(one) for one in (query, key, value)]
             sums[0][:, :, rows] += gradients.query
             sums[1][:, :, keys] += gradients.key
             sums[2][:, :, keys] += gradients.value
-        return (*sums, None, grad_sinks, None, None, None)
+        return (*sums, None, grad_sinks, *_NO_GRADIENTS)
 
 
 def _blocks(
-    query: Tensor, key: Tensor, bias: Tensor | None, window: int | None
+    query: Tensor, key: Tensor, bias: Tensor | None, window: int | None, is_causal: bool
 ) -> tuple[tuple[slice, slice, bool, Tensor | None], ...]:
     """The queries and the keys of each kernel, its causality and its bias."""
     num_queries, num_keys = query.shape[2], key.shape[2]
     everything, before = slice(0, num_queries), num_keys - num_queries
     if bias is not None and window is not None:
         return tuple(_tiles(num_queries, before, bias, window))
-    if bias is not None:
+    if bias is not None or not is_causal:
         return ((everything, slice(0, num_keys), False, bias),)
     since = (everything, slice(before, num_keys), True, None)
     return ((everything, slice(0, before), False, None), since) if before else (since,)

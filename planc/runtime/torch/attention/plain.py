@@ -1,4 +1,4 @@
-"""Causal attention within one rank."""
+"""Attention within one rank: causal, and to all tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from planc.runtime.torch.attention.blocks import lower_right_attention
+from planc.runtime.torch.attention.blocks import lower_right_attention, whole_attention
 from planc.runtime.torch.attention.cudnn import cudnn_attention, prefers_cudnn
 from planc.runtime.torch.attention.documents import Documents, apart
 from planc.runtime.torch.attention.kernels import FLASH, block_kernel
@@ -58,6 +58,28 @@ def plain_attention(
     return _unscored(query, key=key, value=value, scale=scale, bias=bias, **options)
 
 
+def bidirectional_attention(
+    query: Tensor,
+    *,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """Attention of `query` [B, H, S, D] over all of `key` and `value` [B, Hkv, S, D], as [B, H, S, D].
+
+    ValueError for a window, since whether it counts a token itself differs from model to model, and for sinks
+    and a soft cap.
+    """
+    if window is not None or sinks is not None or softcap is not None:
+        raise ValueError("bidirectional attention with a window, sinks or a soft cap is not supported")
+    if block_kernel(query, value=value, has_mask=False) == FLASH:
+        return _dispatched(query, key, value, scale=scale, is_causal=False)
+    return whole_attention(query, key=key, value=value, scale=scale)
+
+
 def _unscored(
     query: Tensor,
     *,
@@ -92,9 +114,14 @@ def _causal(
     kernel = block_kernel(query, value=value, has_mask=False, has_softcap=softcap is not None)
     if sinks is not None or kernel != FLASH:
         return _unscored(query, key=key, value=value, scale=scale, bias=None, sinks=sinks, softcap=softcap)
+    return _dispatched(query, key, value, scale=scale, is_causal=True)
+
+
+def _dispatched(query: Tensor, key: Tensor, value: Tensor, *, scale: float, is_causal: bool) -> Tensor:
     width, more = value.shape[-1], query.shape[-1] - value.shape[-1]
     if more > 0:
         value = pad(value, (0, more))
-    grouped = query.shape[1] != key.shape[1]
-    out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
+    out = scaled_dot_product_attention(
+        query, key, value, is_causal=is_causal, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+    )
     return out[..., :width]

@@ -19,25 +19,31 @@ IGNORED_KEYWORDS = frozenset(
 )
 """Model keywords that transformers passes through to attention; they take effect elsewhere."""
 
-NEUTRAL_VALUES: Mapping[str, object] = {"is_causal": True, "output_attentions": False}
+NEUTRAL_VALUES: Mapping[str, object] = {"output_attentions": False}
 """Keywords that have no effect at this value, and would have one at any other."""
 
 
 def require_supported(
-    *, module: object, attention_mask: Tensor | None, dropout: float, keywords: Mapping[str, object]
+    *,
+    module: object,
+    attention_mask: Tensor | None,
+    dropout: float,
+    keywords: Mapping[str, object],
+    is_causal: bool = True,
 ) -> None:
-    """ValueError naming the first argument that plain causal attention does not support.
+    """ValueError naming the first argument that attention without a mask of its own does not support.
 
     `keywords` are what the model passed beyond the interface, except sliding_window. None has no effect.
     """
     if attention_mask is not None:
-        raise ValueError("attention_mask is not supported: attention is causal over the whole sequence")
+        raise ValueError("attention_mask is not supported: attention is over the whole sequence")
     if dropout != 0.0:
         raise ValueError(f"dropout = {dropout} is not supported: set the model's attention_dropout to 0")
-    if not getattr(module, "is_causal", True):
-        raise ValueError(f"is_causal = False on {type(module).__name__} is not supported")
+    own = getattr(module, "is_causal", True) and keywords.get("is_causal") is not False
+    if bool(own) is not is_causal:
+        raise ValueError(f"is_causal = {own} on {type(module).__name__} is not supported")
     for name, value in keywords.items():
-        if value is None or name in IGNORED_KEYWORDS:
+        if value is None or name in (*IGNORED_KEYWORDS, "is_causal"):
             continue
         if name not in NEUTRAL_VALUES or value is not NEUTRAL_VALUES[name]:
             raise ValueError(f"{name} is not supported by this attention")

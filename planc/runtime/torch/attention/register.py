@@ -1,4 +1,4 @@
-"""Registers causal attention with transformers, under a name for `config._attn_implementation`."""
+"""Registers attention with transformers, under a name for `config._attn_implementation`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from transformers import AttentionInterface
 
 from planc.runtime.torch.attention.allgather import allgather_attention
 from planc.runtime.torch.attention.documents import Documents
-from planc.runtime.torch.attention.plain import plain_attention
+from planc.runtime.torch.attention.plain import bidirectional_attention, plain_attention
 from planc.runtime.torch.attention.refusals import require_shapes, require_supported
 from planc.runtime.torch.attention.ring import ring_attention
 from planc.runtime.torch.attention.sharding import Balance
 from planc.runtime.torch.attention.ulysses import ulysses_attention
 from planc.runtime.torch.attention.windows import Windows
 
-Kind = Literal["plain", "ring", "allgather", "ulysses"]
+Kind = Literal["plain", "bidirectional", "ring", "allgather", "ulysses"]
+"""All but one are causal."""
 
 
 def register_attention(
@@ -34,8 +35,8 @@ def register_attention(
 ) -> str:
     """The name under which the attention is registered: `name` with a suffix that no other call gets.
 
-    `group` is that of the cp mesh dim, None for "plain"; inputs are sharded over it as `balance` says. With
-    `documents`, tokens see their own document only.
+    `group` is that of the cp mesh dim, None for "plain" and "bidirectional"; inputs are sharded over it as
+    `balance` says. With `documents`, tokens see their own document only.
     No mask function is registered under the name, so transformers builds no mask and passes None. ValueError
     if the kind and the group or balance disagree. Calls raise ValueError for what they do not support.
     """
@@ -56,7 +57,13 @@ def register_attention(
         **keywords: object,
     ) -> tuple[Tensor, None]:
         """Attention [B, S_local, H, D], and no weights, as transformers' interface has it."""
-        require_supported(module=module, attention_mask=attention_mask, dropout=dropout, keywords=keywords)
+        require_supported(
+            module=module,
+            attention_mask=attention_mask,
+            dropout=dropout,
+            keywords=keywords,
+            is_causal=kind != "bidirectional",
+        )
         require_shapes(module, query=query, key=key, value=value, sinks=s_aux)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         window = effective_window(sliding_window, sequence_length=cp * query.shape[2])
@@ -77,10 +84,14 @@ def attention_for(
     ValueError as above.
     """
     windows = Windows()
-    if kind == "plain":
+    if kind == "plain" or kind == "bidirectional":
         if group is not None or balance != "none":
-            raise ValueError(f"plain attention takes no group and balance none, not balance {balance}")
-        return partial(plain_attention, documents=documents, windows=windows)
+            raise ValueError(f"{kind} attention takes no group and balance none, not balance {balance}")
+        if kind == "plain":
+            return partial(plain_attention, documents=documents, windows=windows)
+        if documents is not None:
+            raise ValueError("bidirectional attention takes no documents")
+        return bidirectional_attention
     if group is None:
         raise ValueError(f"{kind} attention needs the process group of the cp mesh dim")
     arguments: dict[str, Any] = {

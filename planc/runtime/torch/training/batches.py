@@ -53,7 +53,10 @@ def open_data(run: Run, op: OpenData, sources: Sources | None) -> Data | None:
     # On every rank, so all of them end if it can't be exported.
     files = None if data.tokenizer.is_bytes else _exported(run, data.tokenizer)
     loader = BatchLoader(
-        BatchSource(data.dataset, data.order, op.global_batch, op.micro_batch, run.dp_size, run.dp_rank),
+        BatchSource(
+            *(data.dataset, data.order, op.global_batch, op.micro_batch, run.dp_size, run.dp_rank),
+            masks=data.masks,
+        ),
         prefetch=op.prefetch,
         # As long as other ranks wait for this one.
         patience_seconds=run.graph.init_mesh.timeout_seconds,

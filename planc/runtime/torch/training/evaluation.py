@@ -52,7 +52,11 @@ def open_evaluation(run: Run, op: OpenEvaluation, sets: EvaluationSets | None) -
             help="lower `sequences`, or leave it out to use all of them",
         )
     evaluation_set = EvaluationSet(
-        opened_data.dataset, op.sequences or num_sequences, training.micro_batch, opened_data.fingerprint
+        opened_data.dataset,
+        op.sequences or num_sequences,
+        training.micro_batch,
+        opened_data.fingerprint,
+        None if opened_data.masks is None else opened_data.masks.for_evaluation(),
     )
     if evaluation_set.num_target_tokens == 0:
         raise RunError(f'the evaluation "{op.label}" has no labels', help="use a source with answers in it")

@@ -17,6 +17,7 @@ from planc.hub.names import model_folder
 from planc.modeling.scaled_rope import grow_rope, scale_rope
 from planc.modeling.steady_rope import steady_rope
 from planc.modeling.tensor_dtypes import floating_tensors, kept_in_float32, set_dtypes
+from planc.modeling.unasked_tokens import leave_tokens_unasked
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import STALE, config_digest
 from planc.runtime.torch.agreement.agree import agreed
@@ -82,6 +83,7 @@ def bare_model(op: BuildModel, *, base: Path, runs_extensions: bool = False) -> 
     _scale(config, op)
     model: Any = on_meta(config, own, dtype=TORCH_DTYPES[op.dtype])
     steady_rope(model)
+    leave_tokens_unasked(model)
     model.config.use_cache = False
     model.train()
     return model

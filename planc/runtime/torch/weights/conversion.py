@@ -23,6 +23,7 @@ from transformers.core_model_loading import (
     revert_weight_conversion,
 )
 
+from planc.modeling.tasks import names_of_other_heads
 from planc.runtime.errors import RunError
 from planc.runtime.torch.weights.views import UnknownOperation, View
 
@@ -32,7 +33,7 @@ class Conversion:
     """A model's tensors in a checkpoint, by their names in the model.
 
     `problems` explain which of them can't be made; `unexpected` are keys that the model has no place for,
-    `ignored` such keys that transformers skips for this architecture.
+    `ignored` such keys that transformers skips for this architecture, or of a masked model's other heads.
     """
 
     views: dict[str, View] = field(default_factory=dict)
@@ -66,6 +67,10 @@ def to_model(model: PreTrainedModel, stored: Mapping[str, View]) -> Conversion:
         else:
             transform = gathered.setdefault(name, deepcopy(by_pattern[pattern]))
             transform.add_tensor(name, key, pattern, stored[key])
+    if conversion.unexpected:
+        others = names_of_other_heads(model)
+        conversion.ignored.extend(key for key in conversion.unexpected if key in others)
+        conversion.unexpected[:] = [key for key in conversion.unexpected if key not in others]
     for name, transform in gathered.items():
         try:
             conversion.views.update(_converted(model, name, transform))

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from planc.extend.reference import Extension
 from planc.modeling.own_class import config_of, model_class_of
+from planc.modeling.tasks import class_of
 from planc.runtime.errors import RunError
 from planc.runtime.extensions import arguments_of, load_extension
 from planc.runtime.model_files import read_config, refuse_remote_code
@@ -46,8 +47,5 @@ def on_meta(
     """
     options: Any = {"attn_implementation": "eager", **({} if dtype is None else {"dtype": dtype})}
     with torch.device("meta"):
-        if own is not None:
-            model: PreTrainedModel = own._from_config(config, **options)
-        else:
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False, **options)
+        model: PreTrainedModel = (own or class_of(config))._from_config(config, **options)
     return model
