@@ -95,9 +95,8 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     loss_of = _loss_of(model, data, routes, recipe)
     losses, balances, norms, rates, ids, gradients = [], [], [], [], [], {}
     for step in range(recipe.num_steps):
-        place = step * recipe.global_batch
-        sample_ids = data.order.sample_ids(place, count=recipe.global_batch)
-        loss = loss_of(sample_ids, place)
+        sample_ids = data.order.sample_ids(step * recipe.global_batch, count=recipe.global_batch)
+        loss = loss_of(sample_ids, step * recipe.global_batch)
         added = torch.stack(routes.losses()).sum() if routes else torch.zeros(())
         (loss + added).backward()  # type: ignore[no-untyped-call]
         if step == 0:

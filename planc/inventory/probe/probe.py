@@ -72,10 +72,9 @@ from planc.vocab import Task, ancestors, parent_of
 
 
 def probe(model_dir: Path, *, own: type[PreTrainedModel] | None = None) -> Inventory:
-    """The inventory of the language model whose config.json is in `model_dir`.
+    """The inventory of the language model whose config.json is in `model_dir`, or of the plan's `own` class.
 
-    `own` is the class of the plan's own code, which replaces transformers'. InventoryError if there is none,
-    or if it can't run on the meta device. Nothing is downloaded, and no code of the directory runs.
+    InventoryError if it can't run on meta. Nothing is downloaded, and no code of the directory runs.
     """
     content = read_config(model_dir)
     config, model_class, task = read_model_class(content, model_dir=model_dir, own=own)
