@@ -207,7 +207,7 @@ INSIDE: dict[str, dict[str, tuple[str, ...]]] = {
         "extensions": ("private", "run", "state", "agreement", "parallel"),
         "training": (
             *("private", "copies", "dtypes", "run", "state"),
-            *("agreement", "parallel", "attention", "dropout", "extensions"),
+            *("agreement", "parallel", "attention", "dropout", "checkpoint", "extensions"),
         ),
         "reporting": (
             *("private", "copies", "run", "state", "agreement", "parallel", "checkpoint", "weights"),

@@ -27,6 +27,7 @@ KINDS = {
     "planc/runtime/checkpoint_format/part_files.py": STATE,
     "planc/runtime/ranks/whereabouts.py": ATTEMPTS,
     "planc/runtime/torch/reporting/profile.py": ATTEMPTS,
+    "planc/runtime/torch/training/stored_reference.py": ATTEMPTS,
     "planc/runtime/trackers/wandb.py": "a tracker's thread, whose errors stay there",
     "planc/runtime/torch/agreement/shared_folder.py": START,
     "planc/runtime/fetch.py": START,

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
+from hashlib import sha256
 from math import log
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,12 +17,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.models.llama import modeling_llama
 
 from planc.graph.op import Op
-from planc.graph.ops import MaterialiseWeights, NextBatch
+from planc.graph.ops import Forward, MaterialiseWeights, NextBatch
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.dispatch import State
 from planc.verify.compare import disagreements, worst_gradient, worst_relative
@@ -248,16 +250,58 @@ def test_a_mesh_trains_on_pairs_as_one_process(case: Case, workspace: Path) -> N
     assert_trains_as_one_process(case, workspace=workspace)
 
 
+def reads_the_reference(state: State, op: Op, position: Position) -> None:
+    """An error if a forward comes before step 1."""
+    widen(state, op, position)
+    assert not (isinstance(op, Forward) and position.step == 0), "the reference is computed"
+
+
+def _flip_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.slow
+def test_a_stored_reference_is_of_its_weights_and_whole(workspace: Path, tmp_path: Path) -> None:
+    """A damaged file is written again, and so is one of other weights or pairs."""
+    case = Case("1", micro_batch=8, weights="pretrained", settings=SETTINGS[:2], evaluation=EVALUATION)
+    write_weights(workspace / case.model)
+
+    def start(settings: tuple[str, ...] = ()) -> dict[str, str]:
+        graph = compile_case(replace(case, settings=(*case.settings, *settings)), workspace=workspace)
+        task = Task(graph, workspace, tmp_path, stop_after=1)
+        run_ranks(train_rank, 1, task, init=False)
+        files = sorted((tmp_path / "references").iterdir())
+        assert [file.name for file in files] == ["eval.held_out.safetensors", "training.safetensors"]
+        return {file.name: sha256(file.read_bytes()).hexdigest() for file in files}
+
+    first = start()
+    assert start() == first
+    _flip_a_bit(tmp_path / "references" / "training.safetensors")
+    assert start() == first
+    for settings in (("model.dtype=bfloat16",), ("data.sequence_length=32", "train.tokens_per_step=256")):
+        other = start(settings)
+        assert other.keys() == first.keys() and not {*other.values()} & {*first.values()}
+    file = workspace / case.model / "model.safetensors"
+    original, weights = file.read_bytes(), load_file(file)
+    save_file(weights | {"model.norm.weight": weights["model.norm.weight"] * 2}, file)
+    assert not {*start().values()} & {*first.values()}
+    file.write_bytes(original)
+    assert start() == first
+
+
 @pytest.mark.slow
 def test_a_resumed_run_has_the_reference_of_its_first_step(workspace: Path) -> None:
     case = Case("DP2", mesh={"dp_shard": 2}, weights="pretrained", settings=SETTINGS)
     other = replace(case, mesh={"tp": 2})
     expected = by_hand(case.model, "", workspace)
+    starts = ((case, cases.SAVE_STEP, widen), (other, None, reads_the_reference))
     with TemporaryDirectory(prefix="planc-preferences-") as folder:
         losses = []
-        for one, stop_after in ((case, cases.SAVE_STEP), (other, None)):
+        for one, stop_after, before_op in starts:
             graph = compile_case(one, workspace=workspace, saves=True)
-            task = Task(graph, workspace, Path(folder), widen, stop_after=stop_after)
+            task = Task(graph, workspace, Path(folder), before_op, stop_after=stop_after)
             records: list[Record] = run_ranks(wide_rank, 2, task, init=False)
             losses += [step.loss for step in records[0].metrics]
     assert worst_relative(losses, expected.losses) < TOLERANCE

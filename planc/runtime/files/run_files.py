@@ -20,13 +20,14 @@ LOCK_NAME = ".lock"
 CHECKPOINTS = "checkpoints"
 LOGS = "logs"
 RANKS = "ranks"
+REFERENCES = "references"
 PROFILE = "profile"
 EXPORT = "export"
 TENSORBOARD = "tensorboard"
 WANDB_ID = "wandb.id"
 
 _FILES = (PLAN_NAME, METRICS_NAME, STATUS_NAME, WANDB_ID)
-_FOLDERS_OF_FILES = (KEPT_PLANS, LOGS, RANKS, PROFILE)
+_FOLDERS_OF_FILES = (KEPT_PLANS, LOGS, RANKS, REFERENCES, PROFILE)
 # Other programs fill these; W&B puts its own links into its directory.
 _FOREIGN_FOLDERS = (TENSORBOARD, "wandb")
 

@@ -14,6 +14,7 @@ from planc.graph.artifact import base_between, dump
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildModel, FullyShard, InitWeights, LoadWeights
 from planc.graph.sources import training_data
+from planc.runtime.checkpoint_format.records import FileEntry
 from planc.runtime.files.best_effort import BestEffort
 from planc.runtime.observer import Together
 from planc.runtime.process import Launch
@@ -74,6 +75,8 @@ class Run:
     """Whether the run was asked to stop."""
     stop_points: StopPoints | None = None
     """None for a single rank."""
+    weight_hashes: dict[str, dict[str, FileEntry]] = field(default_factory=dict)
+    """The hashes of weight files, by the model's directory as the plan names it."""
     effort: BestEffort = field(default_factory=BestEffort)
     """The effort for writes that are not training state."""
     whole_outline: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)

@@ -35,7 +35,7 @@ def name_base(
     )
     checkpoints.base = Base(
         path=op.path,
-        files=_hashed(run, op.path),
+        files=hashed_weights(run, op.path),
         tensors={
             name: WholeTensor(dtype=cast(ElementType, dtype), shape=shape)
             for name, (dtype, shape) in sorted(outline.items())
@@ -62,7 +62,7 @@ def base_of_resumed(run: Run, manifest: Manifest, own: Base | None) -> Base | No
             "random weights",
             help="write `weights = pretrained` in `model`",
         )
-    files = own.files if own is not None else _hashed(run, loads.path)
+    files = own.files if own is not None else hashed_weights(run, loads.path)
     with run_errors():
         refuse_other_base(saved, files, folder=_folder(run, loads.path))
     if own is None:
@@ -71,8 +71,10 @@ def base_of_resumed(run: Run, manifest: Manifest, own: Base | None) -> Base | No
     return own.model_copy(update={"tensors": both})
 
 
-def _hashed(run: Run, path: str) -> dict[str, FileEntry]:
-    """The hashes of a model's weight files, each computed by one rank."""
+def hashed_weights(run: Run, path: str) -> dict[str, FileEntry]:
+    """The hashes of a model's weight files, each computed by one rank, once in a run."""
+    if path in run.weight_hashes:
+        return run.weight_hashes[path]
     folder = _folder(run, path)
     names = weight_names(folder)
 
@@ -87,7 +89,8 @@ def _hashed(run: Run, path: str) -> dict[str, FileEntry]:
         return hashed(dict(sorted(entry for entries in files for entry in entries.items())))
 
     with run_errors():
-        return Base.model_validate_json(through_coordinator(part, whole)).files
+        run.weight_hashes[path] = Base.model_validate_json(through_coordinator(part, whole)).files
+    return run.weight_hashes[path]
 
 
 def _folder(run: Run, path: str) -> Path:

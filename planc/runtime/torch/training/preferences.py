@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from planc.graph.ops import (
@@ -38,6 +38,7 @@ from planc.runtime.torch.state import (
     TokenCount,
     Weights,
 )
+from planc.runtime.torch.training import stored_reference
 from planc.runtime.torch.training.evaluation import forward_alone
 from planc.runtime.torch.training.loss_terms import token_losses
 from planc.runtime.torch.training.step_loss import PairSums, StepLoss
@@ -179,9 +180,36 @@ def compute_reference(
     pipeline: Pipeline | None,
     own_loss: OwnLoss,
 ) -> OwnLoss:
-    """The loss with the log-probability of every answer of one set, by the weights of the start."""
+    """The loss with the log-probability of every answer of one set, by the weights of the start.
+
+    They are computed once in a run directory, and then read.
+    """
     assert isinstance(own_loss, PreferenceLoss)
-    model, evaluated = weights.model, _set_of(op, data, sets)
+    evaluated = _set_of(op, data, sets)
+    origin = stored_reference.origin_of(run, f"{evaluated.fingerprint} {evaluated.num_sequences}")
+    reference, source = None, "as stored"
+    if origin is not None:
+        reference = stored_reference.read(run, op.label, origin, num_answers=evaluated.num_sequences)
+    if reference is None:
+        reference, source = _computed(run, op, perform, mesh, weights.model, evaluated, pipeline), "computed"
+        if origin is not None:
+            stored_reference.write(run, op.label, origin, reference)
+    of = f" of evaluation {op.label}" if op.label else ""
+    numbers = f"{evaluated.num_sequences // 2} pairs{of}"
+    run.observer.noted(f"reference: {numbers}, by the weights of step 0, {source}")
+    return replace(own_loss, references={**own_loss.references, op.label: reference})
+
+
+def _computed(
+    run: Run,
+    op: ComputeReference,
+    perform: Perform,
+    mesh: Mesh,
+    model: nn.Module,
+    evaluated: EvaluationSet,
+    pipeline: Pipeline | None,
+) -> Tensor:
+    """[sequences]: the log-probability of every answer, on every rank."""
     count = torch.ones((), dtype=torch.int64, device=run.device)
     answers = torch.zeros(evaluated.num_sequences, dtype=torch.float64, device=run.device)
     model.eval()
@@ -201,9 +229,7 @@ def compute_reference(
             help="use other starting weights",
             record={"reference": {"pair": worst}},
         )
-    of = f" of evaluation {op.label}" if op.label else ""
-    run.observer.noted(f"reference: {evaluated.num_sequences // 2} pairs{of}, by the weights of step 0")
-    return replace(own_loss, references={**own_loss.references, op.label: reference})
+    return reference
 
 
 def _set_of(op: ComputeReference, data: Data | None, sets: EvaluationSets | None) -> EvaluationSet:
@@ -212,4 +238,6 @@ def _set_of(op: ComputeReference, data: Data | None, sets: EvaluationSets | None
         return sets.by_label[op.label]
     assert data is not None
     source = data.loader.source
-    return EvaluationSet(source.dataset, source.dataset.num_sequences, source.micro_batch)
+    return EvaluationSet(
+        source.dataset, source.dataset.num_sequences, source.micro_batch, fingerprint=data.fingerprint
+    )
