@@ -9,7 +9,7 @@ GPU_WHEELS ?=
 RUN_DIR ?= runs/quickstart
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install quickstart test test-newest test-oldest test-slow pages parity lattice catalogue bench gpu bad-inputs estimate-accuracy mutants soundness fuzz models faults soak verify-all lint goldens reference docs clean
+.PHONY: help install quickstart test test-newest test-oldest test-slow pages parity lattice catalogue bench gpu bad-inputs estimate-accuracy mutants soundness runs fuzz models faults soak verify-all lint goldens reference docs clean
 
 help:
 	@echo "make quickstart  install, check, train on 4 CPU ranks, resume, show where everything is"
@@ -27,6 +27,7 @@ help:
 	@echo "make estimate-accuracy  estimated peaks and speeds against published ones, and peaks against rehearsals"
 	@echo "make mutants     judge 1000 mutated plans by checks and by real runs"
 	@echo "make soundness   run every edit of right plans that check accepts, and some of the others"
+	@echo "make runs        whole runs of plans in which every two features meet, against one process"
 	@echo "make fuzz        search for plans that make planc raise, FUZZ_MINUTES=30 long"
 	@echo "make models      every architecture of transformers on five meshes against one process, as a table"
 	@echo "make faults      kill, starve and damage saves and loads of checkpoints in every way, as a table"
@@ -148,6 +149,9 @@ bad-inputs: install
 soundness: install
 	$(BIN)/python -m tests.soundness.run
 	$(BIN)/python -m tests.soundness.rules_fuzz --seed $${SEED:-0}
+
+runs: install
+	$(BIN)/python -m tests.runs --seed $${SEED:-0}
 
 fuzz: install
 	$(BIN)/python -m tests.robustness.fuzz

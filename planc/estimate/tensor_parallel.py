@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import Collective, Kind
 from planc.estimate.selective import keeps_scattered
+from planc.graph.ops import CompileModules
 from planc.inventory.adapters import is_magnitude
 from planc.inventory.schema import Kind as ModuleKind
 from planc.inventory.schema import Module
 from planc.styles import BY_NAME
 from planc.styles.edges import FEATURES, At, Edge, Transfer
-from planc.vocab import DType, MeshDim
+from planc.vocab import DType, MeshDim, ancestors
 
 _OVER = (MeshDim.TP,)
 
@@ -21,13 +22,16 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
     """The collectives over tp of a step.
 
     Inside recomputed modules, the forward collectives happen twice, except after the last
-    tensor that backward needs: torch stops recomputing there (torch/utils/checkpoint.py, early stop).
+    tensor that backward needs: torch stops recomputing there (torch/utils/checkpoint.py, early stop), at the
+    end of a module that is compiled as one.
     """
+    compiled = {fqn for op in work.graph.setup if isinstance(op, CompileModules) for fqn in op.modules}
     read = {source for module in work.inventory.modules for source in _reads(work, module)}
     for fqn, edges in work.edges.items():
         module = work.module(fqn)
         is_repeated = work.checkpoint_around(fqn) is not None
-        is_sent_again = is_repeated and fqn in read and not keeps_scattered(work, fqn)
+        is_read = fqn in read or _is_recomputed_as_one(work, fqn, compiled)
+        is_sent_again = is_repeated and is_read and not keeps_scattered(work, fqn)
         for edge in edges:
             again = is_repeated if edge.at is At.INPUT else is_sent_again
             yield from _sent(work, module, edge, edge.forward, times=1 + again)
@@ -43,6 +47,16 @@ def _reads(work: RankWork, module: Module) -> Iterator[str]:
     region = work.checkpoint_around(module.fqn)
     if region is not None:
         yield from (source for source in module.sources if source.startswith(f"{region}."))
+
+
+def _is_recomputed_as_one(work: RankWork, fqn: str, compiled: Container[str]) -> bool:
+    """Whether a module is in compiled code that backward repeats as a whole: it can't stop inside.
+
+    What is compiled with its recomputation inside leaves out what backward does not read.
+    """
+    outer = next((name for name in ancestors(fqn) if name in compiled), None)
+    around = work.region(outer) if outer is not None else None
+    return around is not None and (around != outer or around in work.offloaded)
 
 
 def _sent(

@@ -52,8 +52,12 @@ COMPILED = (
         recomputes=True,
     ),
     Case("CP2", "ulysses", CP2, rotate="ulysses", balance="none"),
+    Case("TP2", "offload", TP2, recomputes=True, recomputation="offload"),
+    Case("TP2", "mlp alone, recompute", TP2, recomputes=True),
+    Case("TP2", "mlp alone, offload", TP2, recomputes=True, recomputation="offload"),
+    Case("TP2", "mlp alone, selective", TP2, recomputes=True, recomputation="selective"),
+    Case("TP2", "self_attn alone, recompute", TP2, recomputes=True),
 )
-COMPILE = 'compile {\n  backend = aot_eager\n  "model.layers.*" -> region\n}\n'
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +66,10 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compiled(case: Case, *, workspace: Path) -> Graph:
-    """The graph of a case whose layers are compiled."""
-    checked = check_source(SourceFile("compiled.plan", plan_text(case) + COMPILE), base=workspace)
+    """The graph of a case whose layers are compiled, or that part of them which its name has."""
+    part = f".{case.variant.partition(' alone')[0]}" if " alone" in case.variant else ""
+    block = f'compile {{\n  backend = aot_eager\n  "model.layers.*{part}" -> region\n}}\n'
+    checked = check_source(SourceFile("compiled.plan", plan_text(case) + block), base=workspace)
     assert checked.graph is not None, checked.diagnostics
     return checked.graph
 

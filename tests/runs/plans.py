@@ -1,0 +1,221 @@
+"""Plans in which every two features meet, as far as `planc check` lets them: a value of each axis."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations, product
+
+Row = Mapping[str, str]
+"""The name of a value of each axis."""
+Pair = tuple[tuple[str, str], tuple[str, str]]
+_CANDIDATES, _TRIES = 40, 12
+"""Rows among which the next one is chosen, and refused rows after which a pair is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The patterns of a model's modules."""
+
+    layers: str
+    linears: str
+    part: str
+    """A part of each layer, which is compiled alone."""
+    experts: str = "no.experts"
+
+
+MODELS = {
+    "tiny-llama": Model("model.layers.*", "model.layers.*.self_attn.{q,v}_proj", "model.layers.*.mlp"),
+    "tiny-gpt2": Model("transformer.h.*", "transformer.h.*.mlp.c_fc", "transformer.h.*.mlp"),
+    "tiny-qwen3-moe": Model(
+        *("model.layers.*", "model.layers.*.self_attn.{q,o}_proj", "model.layers.*.self_attn"),
+        experts="model.layers.*.mlp.experts",
+    ),
+    "tiny-deepseek-v3": Model(
+        *("model.layers.*", "model.layers.*.self_attn.o_proj", "model.layers.0.mlp"),
+        experts="model.layers.1.mlp.experts",
+    ),
+}
+SEQUENCES, LENGTH, NUM_STEPS, SAVED_STEP = 8, 64, 4, 2
+CORPUS, PAIRS = "corpus.jsonl", "pairs.jsonl"
+_TP = "tensor_parallel on tp: auto(solve)"
+_SEQUENCES = "tensor_parallel on tp: auto(solve, sequence_parallel = true)"
+_FSDP = "fsdp on dp_shard, cp: "
+_PP = "pipeline on pp: schedule = "
+_ADAPTED = 'adapter: "LINEARS" -> adapted'
+_TEXT = f'data: source = jsonl("{CORPUS}")'
+AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "model": {
+        **{name: (f'model: hf = "{name}"',) for name in MODELS},
+        "balanced tiny-qwen3-moe": (
+            *('model: hf = "tiny-qwen3-moe"', "balance: z_loss = 1e-3"),
+            "balance: loss = switch(coefficient = 0.01, over = sequence)",
+        ),
+        "balanced tiny-deepseek-v3": (
+            *('model: hf = "tiny-deepseek-v3"', "balance: loss = bias(update = 1e-3)"),
+        ),
+    },
+    "mesh": {
+        "one": ("mesh: dp_shard = 1",),
+        "dp_shard 2": ("mesh: dp_shard = 2",),
+        "dp_replicate 2": ("mesh: dp_replicate = 2",),
+        "tp 2": ("mesh: tp = 2", _TP),
+        "tp 2 of sequences": ("mesh: tp = 2", _SEQUENCES),
+        "cp 2 ring": ("mesh: cp = 2", "context_parallel on cp: rotate = ring"),
+        "cp 2 ulysses": (
+            *("mesh: cp = 2", "context_parallel on cp: rotate = ulysses"),
+            "context_parallel on cp: load_balancer = none",
+        ),
+        "pp 2": ("mesh: pp = 2", f"{_PP}one_f_one_b"),
+        "pp 2 zero bubble": ("mesh: pp = 2", f"{_PP}zero_bubble"),
+        "pp 2 interleaved": ("mesh: pp = 2", f"{_PP}interleaved(stages_per_rank = 2)"),
+        "ep 2": (
+            *("mesh: dp_shard = 2", "expert_parallel on dp_shard: size = 2"),
+            'expert_parallel on dp_shard: "EXPERTS" -> dispatch',
+        ),
+        "dp_shard 2, tp 2": ("mesh: dp_shard = 2", "mesh: tp = 2", _TP),
+        "dp_shard 2, tp 2 of sequences": ("mesh: dp_shard = 2", "mesh: tp = 2", _SEQUENCES),
+        "dp_shard 2, cp 2": (
+            *("mesh: dp_shard = 2", "mesh: cp = 2"),
+            "context_parallel on cp: rotate = allgather",
+        ),
+        "dp_shard 2, pp 2": ("mesh: dp_shard = 2", "mesh: pp = 2", f"{_PP}gpipe"),
+        "tp 2, pp 2": ("mesh: tp = 2", "mesh: pp = 2", _TP, f"{_PP}one_f_one_b"),
+    },
+    "fsdp": {
+        "layers": (f'{_FSDP}"LAYERS" -> unit',),
+        "kept": (f'{_FSDP}"LAYERS" -> unit(reshard_after_forward = false)',),
+        "each micro-batch": (f"{_FSDP}reduce_every = micro_batch", f'{_FSDP}"LAYERS" -> unit'),
+        "ahead": (f"{_FSDP}prefetch = 2", f'{_FSDP}"LAYERS" -> unit'),
+        "offloaded": (f"{_FSDP}cpu_offload = true", f'{_FSDP}"LAYERS" -> unit'),
+    },
+    "dtype": {
+        "float32": ("model: dtype = float32",),
+        "bfloat16": ("model: dtype = bfloat16",),
+    },
+    "compile": {
+        "none": (),
+        "layers": ("compile: backend = aot_eager", 'compile: "LAYERS" -> region'),
+        "a part of layers": ("compile: backend = aot_eager", 'compile: "PART" -> region'),
+        "layers with breaks": (
+            *("compile: backend = aot_eager", "compile: fullgraph = false", 'compile: "LAYERS" -> region'),
+        ),
+    },
+    "recompute": {
+        "none": (),
+        **{
+            mode: (f'activation_checkpoint: "LAYERS" -> {mode}',) for mode in ("full", "selective", "offload")
+        },
+    },
+    "optimizer": {
+        "adamw": ("optimizer: kind = adamw(lr = 1e-3)",),
+        "muon": ("optimizer: kind = muon(lr = 1e-3, rest = adamw(lr = 1e-3))",),
+        "adamw_8bit": ("optimizer: kind = adamw_8bit(lr = 1e-3)",),
+        "adamw_bf16": ("optimizer: kind = adamw_bf16(lr = 1e-3)",),
+        "sgd": ("optimizer: kind = sgd(lr = 1e-2, momentum = 0.9)",),
+    },
+    "trained": {
+        "all": (),
+        "averages": ("train: ema_decay = 0.9",),
+        "not the first layer": ('freeze: "FIRST" -> frozen',),
+        "lora": ("adapter: kind = lora(rank = 4, alpha = 8, dropout = 0.1)", _ADAPTED),
+        "dora": ("adapter: kind = lora(rank = 4, alpha = 8, dora = true)", _ADAPTED),
+        "qlora": ("adapter: kind = lora(rank = 4, alpha = 8)", "adapter: base = nf4", _ADAPTED),
+    },
+    "data": {
+        "attend": (_TEXT, "data: packing = attend"),
+        "isolate": (_TEXT, "data: packing = isolate"),
+        "whole": (_TEXT, "data: packing = whole", "data: too_long = truncate"),
+        "pairs": (f'data: source = pairs("{PAIRS}", template = none)', "train: loss = dpo(beta = 0.2)"),
+    },
+    "loss": {
+        "plain": (),
+        "chunks": ("train: loss_chunks = 2",),
+        "smoothed": ("train: loss = cross_entropy(label_smoothing = 0.1, z_loss = 1e-3)",),
+    },
+    "around": {
+        "nothing": (),
+        "profile": ("profile: first_step = 2", "profile: last_step = 3"),
+        "guard": ("guard: nonfinite = skip(at_most = 2)", "guard: replicas_every = 1 steps"),
+        "logs": ("logging: per_rank = true", "train: log_every = 2 steps"),
+        "evaluation": (
+            f'data: eval "held" {{ source = jsonl("{CORPUS}"), every = 2 steps, sequences = 4 }}',
+        ),
+    },
+    "saves": {
+        "none": (),
+        "resumed": (f"checkpoint: save_every = {SAVED_STEP} steps",),
+        "resumed, in the background": (
+            *(f"checkpoint: save_every = {SAVED_STEP} steps", "checkpoint: mode = async"),
+        ),
+        "exported": ("checkpoint: save_every = 100 steps", 'checkpoint: export "hf" { when = end }'),
+    },
+    "micro-batches": {"1": (), "2": (), "4": ()},
+}
+_SIZES = {"one": 1, **{name: 2 ** name.count("2") for name in AXES["mesh"] if name != "one"}}
+
+
+def world_size(row: Row) -> int:
+    return _SIZES[row["mesh"]]
+
+
+def on_one_rank(row: Row) -> Row:
+    """The same training in one process."""
+    return {**row, "mesh": "one", "fsdp": "layers"}
+
+
+def plan_text(row: Row) -> str:
+    """The row's plan."""
+    model = MODELS[row["model"].split()[-1]]
+    num_ways = 2 if row["mesh"].startswith(("dp", "ep")) else 1
+    blocks: dict[str, list[str]] = {
+        "model": ["seed = 1"],
+        "data": [
+            f"sequence_length = {LENGTH}",
+            f"micro_batch = {max(SEQUENCES // num_ways // int(row['micro-batches']), 1)}",
+        ],
+        "optimizer": ["clip_grad_norm = 1.0"],
+        "fsdp on dp_shard, cp": ["replicate_on = dp_replicate"],
+        "train": [f"steps = {NUM_STEPS}", f"tokens_per_step = {SEQUENCES * LENGTH}"],
+    }
+    for axis, value in row.items():
+        for part in AXES[axis][value]:
+            block, _, line = part.partition(": ")
+            blocks.setdefault(block, []).append(line)
+    text = "".join(f"{block} {{\n  {chr(10).join(lines)}\n}}\n" for block, lines in blocks.items())
+    first = model.layers.replace("*", "0")
+    patterns = {"LAYERS": model.layers, "LINEARS": model.linears, "PART": model.part, "FIRST": first}
+    for word, pattern in {**patterns, "EXPERTS": model.experts}.items():
+        text = text.replace(word, pattern)
+    return text
+
+
+def rows(is_accepted: Callable[[Row], bool], *, seed: int) -> Iterator[tuple[Row, int]]:
+    """Accepted rows, each with pairs of values that met in none before it, and how many those are.
+
+    Ends when no pair is missing but those of which every row that was tried is refused.
+    """
+    draw = random.Random(seed)
+    axes = [[(axis, value) for value in values] for axis, values in AXES.items()]
+    missing = {pair: 0 for one, other in combinations(axes, 2) for pair in product(one, other)}
+    while missing:
+        pair = draw.choice([*missing])
+        drawn = [
+            {axis: draw.choice([*values]) for axis, values in AXES.items()} | dict(pair)
+            for _ in range(_CANDIDATES)
+        ]
+        row = max(drawn, key=lambda row: sum(one in missing for one in _pairs(row)))
+        new = [one for one in _pairs(row) if one in missing]
+        if is_accepted(row):
+            for one in new:
+                del missing[one]
+            yield row, len(new)
+        elif missing[pair] == _TRIES:
+            del missing[pair]
+        else:
+            missing[pair] += 1
+
+
+def _pairs(row: Row) -> list[Pair]:
+    return [*combinations(row.items(), 2)]
