@@ -210,7 +210,7 @@ def nothing(folder: Path) -> None:
 
 WORLD = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "x", "MASTER_PORT": "1"}
 KEY = "hf_of_nobody_at_all"
-UNKNOWN = "no causal language model"
+UNKNOWN = "no causal or masked language model"
 
 
 def _nested(depth: int) -> object:

@@ -39,7 +39,7 @@ def read_model_class(
     refuse_remote_code(content, path=path)
     model_type, architectures = raw.get("model_type"), raw.get("architectures")
     tasks = tasks_of(model_type)
-    if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in tasks:
+    if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in tuple(tasks):
         raise InventoryError(
             f"{path}: transformers has no causal or masked language model with model_type {model_type!r} "
             f"and architectures {architectures!r}",

@@ -248,10 +248,16 @@ def _ties(model: PreTrainedModel) -> tuple[tuple[str, ...], ...]:
 def _training_of(model: PreTrainedModel, task: Task) -> Training:
     """One forward in training.
 
-    InventoryError for a masked model of which it calls weights again, as ALBERT's does its one layer.
+    InventoryError for a masked model of which it calls weights again, as ALBERT's does its one layer, or a
+    layer's forward without its hooks, as SqueezeBERT's does.
     """
     training = training_of(model)
     for fqn, module in model.named_modules() if task is Task.MASKED_LM else ():
+        if not training.visits[fqn] and isinstance(model.get_submodule(parent_of(fqn)), nn.ModuleList):
+            raise InventoryError(
+                f"{type(model).__name__} calls the forward of `{fqn}` without its hooks, which FSDP needs",
+                help="use a model that calls its layers as modules",
+            )
         if training.visits[fqn] > 1 and owns_parameters(module):
             raise InventoryError(
                 f"{type(model).__name__} calls `{fqn}` {training.visits[fqn]} times in a forward, and the "
