@@ -38,7 +38,9 @@ GroupDim = MeshDim | ExpertDim
 def of_experts(shard_over: Sequence[MeshDim], *, split: Collection[MeshDim]) -> tuple[GroupDim, ...]:
     """The dims that shard experts, of those that shard other weights: of the ones that are split, the factor
     whose ranks hold the same experts."""
-    return tuple(dict.fromkeys(ExpertDim.EFSDP if dim in split else dim for dim in shard_over))
+    own = (ExpertDim.EFSDP if dim in split else dim for dim in shard_over)
+    # FSDP shards nothing else over tp.
+    return tuple(dict.fromkeys((*own, *([ExpertDim.EFSDP] if split else []))))
 
 
 MESH_DIMS: tuple[MeshDim, ...] = tuple(MeshDim)
@@ -48,6 +50,8 @@ TOKEN_DIMS = (*SAMPLE_DIMS, MeshDim.CP)
 """Mesh dims over which ranks see different tokens."""
 SHARD_DIMS = (MeshDim.DP_SHARD, MeshDim.CP)
 """Mesh dims that FSDP shards parameters over."""
+EXPERT_DIMS = (*SHARD_DIMS, MeshDim.TP)
+"""Mesh dims over which ranks can hold different experts; those of tp if they have shards of sequences."""
 ELASTIC_DIMS = SAMPLE_DIMS
 """Mesh dims that an elastic run can shrink: the others split what a sample is computed from."""
 

@@ -1,6 +1,7 @@
 """The activations that stacked experts and their routers keep for backward, and the messages between experts.
 
-With R = T k rows, a token for each of its k experts, of width h, and experts of inner width f:
+With R = T k rows, a token for each of its k experts, of width h, and experts of inner width f; T
+are the tokens that a rank's routers choose for:
 
     experts     b R (h + f + h)       the sorted rows, the inputs of down, the outputs of down
     activation  c R u                 the outputs of up and what else their function keeps, c bytes an element
@@ -49,7 +50,7 @@ def experts_saved(work: RankWork) -> Mapping[str, Saved]:
             continue
         up, down = widths
         hidden, element = work.inventory.hidden_size, work.compute_dtype.size_bytes
-        num_rows = work.num_tokens * module.routing.experts_per_token
+        num_rows = num_routed(work) * module.routing.experts_per_token
         num_taken = rows_taken(work, module)
         # Results that came back from other ranks, which the weights of a token's experts multiply.
         returned = hidden * element if module.fqn in dispatched else 0
@@ -97,10 +98,15 @@ def dispatch_collectives(work: RankWork) -> Iterator[Collective]:
             if capacity is not None and module.fqn in capacity.modules:
                 yield over_ep(2 * forwards + of_results + of_rows, taken_bytes)
                 continue
-            num_bytes = work.num_tokens * module.routing.experts_per_token * row_bytes
+            num_bytes = num_routed(work) * module.routing.experts_per_token * row_bytes
             yield over_ep(forwards, _COUNT_BYTES * num_stacked(module))
             yield over_ep(forwards + of_results, num_bytes)
             yield over_ep(forwards + of_rows, taken_bytes, is_routed=True)
+
+
+def num_routed(work: RankWork) -> int:
+    """The tokens of one micro step that a rank's routers choose experts for."""
+    return work.num_tokens // work.tp if work.graph.routes_shards else work.num_tokens
 
 
 def rows_taken(work: RankWork, module: Module) -> int:
@@ -108,9 +114,9 @@ def rows_taken(work: RankWork, module: Module) -> int:
     assert module.routing is not None, "experts have a router"
     graph, per_token, number = work.graph, module.routing.experts_per_token, num_stacked(module)
     if graph.experts is None or module.fqn not in graph.experts.modules:
-        return work.num_tokens * per_token
+        return num_routed(work) * per_token
     if graph.capacity is None or module.fqn not in graph.capacity.modules:
-        return work.num_tokens * per_token * work.expert_load
+        return num_routed(work) * per_token * work.expert_load
     length = work.sequence_length
     each = graph.capacity.num_rows(length=length, per_token=per_token, num_experts=number)
     return number * each * work.num_samples
@@ -146,5 +152,5 @@ def _router(work: RankWork, router: Module, *, input_bytes: int) -> Saved:
     num_experts = next(parameter.shape[0] for parameter in router.parameters if len(parameter.shape) == 2)
     # The input of a linear layer is counted with those of all others.
     width = 0 if router.is_linear or not work.trains(router) else work.inventory.hidden_size
-    probabilities = work.num_tokens * num_experts * _FLOAT32_BYTES
-    return Saved(work.num_tokens * width * input_bytes + probabilities, probabilities)
+    probabilities = num_routed(work) * num_experts * _FLOAT32_BYTES
+    return Saved(num_routed(work) * width * input_bytes + probabilities, probabilities)

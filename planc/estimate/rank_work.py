@@ -167,7 +167,9 @@ class RankWork:
 
     @property
     def has_fsdp(self) -> bool:
-        return any(isinstance(op, FullyShard) for op in self.graph.setup)
+        """Whether FSDP has the root, and not only experts of ranks of tp."""
+        units = (op for op in self.graph.setup if isinstance(op, FullyShard))
+        return any(("",) in op.groups for op in units)
 
     def footprint(self, norm: Module) -> Footprint:
         """The tensors that a norm keeps for backward: its input alone, if it is fused."""

@@ -96,6 +96,11 @@ class Graph:
         return next((op for op in self.setup if isinstance(op, ShardExperts)), None)
 
     @property
+    def routes_shards(self) -> bool:
+        """Whether routers choose for shards of sequences: ranks of tp send experts their own tokens."""
+        return self.experts is not None and MeshDim.TP in self.experts.over
+
+    @property
     def capacity(self) -> CapExperts | None:
         """The op that limits the tokens of experts; None if they take all."""
         return next((op for op in self.setup if isinstance(op, CapExperts)), None)

@@ -17,7 +17,7 @@ from planc.inventory.schema import Kind, Module
 from planc.layouts.data_order import data_order, module_of
 from planc.layouts.families import family
 from planc.layouts.places import Places, places
-from planc.layouts.types import PLAIN, WHOLE, GradientFault, Signature, gradient_fault, signature
+from planc.layouts.types import PLAIN, WHOLE, GradientFault, Signature, gradient_fault, signatures
 from planc.plan.bind import BoundPlan
 from planc.record import record
 from planc.styles.edges import BATCH, FEATURES, SEQUENCE
@@ -79,8 +79,8 @@ def layout_flow(bound: BoundPlan) -> Flow:
     """The flow of a plan's activations through its model. Adapters are inside of their layers' edges."""
     bound = replace(bound, inventory=without_adapters(bound.inventory))
     order, has_loops = data_order(bound.inventory)
-    signatures = _signatures(bound)
-    setting = _Setting(bound, places(bound.inventory), _gates(bound, signatures), signatures)
+    known = signatures(bound)
+    setting = _Setting(bound, places(bound.inventory), _gates(bound, known), known)
     walk = _walked(setting, order, {})
     for _ in range(_MAX_WALKS if has_loops else 0):
         before, walk = walk, _walked(setting, order, walk.leaving)
@@ -89,24 +89,9 @@ def layout_flow(bound: BoundPlan) -> Flow:
     return Flow(walk.leaving, tuple(dict.fromkeys(walk.clashes)))
 
 
-def _signatures(bound: BoundPlan) -> dict[str, Signature]:
-    """The signatures of modules with a style; those of one rule, or of one use by `auto`, share theirs."""
-    made: dict[object, Signature] = {}
-    signatures = {}
-    for fqn, assignment in bound.styles.items():
-        # The layouts of parameters play no part, only which of them are sharded.
-        key: object = id(assignment.rule) if assignment.rule else assignment.use
-        if assignment.style.placed_by_model:
-            key = fqn
-        if key not in made:
-            made[key] = signature(assignment)
-        signatures[fqn] = made[key]
-    return signatures
-
-
-def _gates(bound: BoundPlan, signatures: dict[str, Signature]) -> dict[str, Signature]:
+def _gates(bound: BoundPlan, known: dict[str, Signature]) -> dict[str, Signature]:
     """Containers that redistribute their input."""
-    return {fqn: signatures[fqn] for fqn, assignment in bound.styles.items() if assignment.style.prepares}
+    return {fqn: known[fqn] for fqn, assignment in bound.styles.items() if assignment.style.prepares}
 
 
 @record

@@ -25,13 +25,13 @@ between modules, is left to the rehearsal, which runs the model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
 from planc.inventory.schema import Module
-from planc.plan.bind import Assignment
+from planc.plan.bind import Assignment, BoundPlan
 from planc.record import record
-from planc.styles.edges import normal
+from planc.styles.edges import SEQUENCE, normal
 from planc.vocab import Partial, Placement, Replicate, Shard
 
 WHOLE = Replicate()
@@ -80,6 +80,38 @@ def signature(assignment: Assignment) -> Signature:
     # The output of an attention with parameters of its own is the output of its last projection.
     gives = None if style.name == "local_params" else normal(use.output)
     return Signature(takes, computes_on, gives, placed, bool(placed), style.meets_heads)
+
+
+def signatures(bound: BoundPlan) -> dict[str, Signature]:
+    """The signatures of modules with a style, and of experts that take shards of sequences.
+
+    Modules of one rule, or of one use by `auto`, share theirs.
+    """
+    made: dict[object, Signature] = {}
+    known = {}
+    for fqn, assignment in bound.styles.items():
+        # The layouts of parameters play no part, only which of them are sharded.
+        key: object = id(assignment.rule) if assignment.rule else assignment.use
+        if assignment.style.placed_by_model:
+            key = fqn
+        if key not in made:
+            made[key] = signature(assignment)
+        known[fqn] = made[key]
+    return known | {module.fqn: _on_shards(module) for module in takes_shards(bound)}
+
+
+def takes_shards(bound: BoundPlan) -> Iterator[Module]:
+    """The modules of experts to which ranks of tp send their own tokens."""
+    plan = bound.plan
+    spec = plan.expert_parallel if plan.tensor_parallel is not None else None
+    modules = map(bound.inventory.get, bound.experts if spec is not None and spec.on_shards else ())
+    return (module for module in modules if module is not None)
+
+
+def _on_shards(experts: Module) -> Signature:
+    """Each rank has its own experts, which have the gradients of all tokens that they get."""
+    own = {parameter.name: Shard(0) for parameter in experts.parameters}
+    return Signature(SEQUENCE, SEQUENCE, SEQUENCE, own, is_typed=True)
 
 
 def gradient_of_whole(computed_on: Placement) -> Placement:

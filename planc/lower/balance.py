@@ -29,20 +29,31 @@ def balance_experts(bound: BoundPlan) -> Iterator[BalanceExperts]:
 
 
 def sum_routes(bound: BoundPlan) -> Iterator[SumRoutes]:
-    """One op, if there is any balance. Ranks of cp share sequences; all share a step."""
+    """One op, if there is any balance. Ranks of cp share sequences; all share a step.
+
+    Ranks of tp do as those of cp, if routers choose for shards of sequences.
+    """
     plan = bound.plan
     if next(balance_experts(bound), None) is None:
         return
     loss = balance_loss(plan, bound.inventory)
-    dims = () if loss is None else (*(SAMPLE_DIMS if loss.over is Over.STEP else ()), MeshDim.CP)
+    apart = (MeshDim.CP, *_tp_apart(bound))
+    dims = () if loss is None else (*(SAMPLE_DIMS if loss.over is Over.STEP else ()), *apart)
     yield SumRoutes(over=dims, span=plan.span("balance"))
 
 
 def move_biases(bound: BoundPlan) -> Iterator[MoveBiases]:
-    """One op, if the plan moves the biases of routers. Ranks of tp have the same tokens."""
+    """One op, if the plan moves the biases of routers, over the ranks whose routers have different tokens."""
     update = bias_update(bound.plan)
     if update is not None and any(router.bias for router in routers(bound.inventory)):
-        yield MoveBiases(update=update, over=TOKEN_DIMS, span=bound.plan.span("balance.loss"))
+        over = (*TOKEN_DIMS, *_tp_apart(bound))
+        yield MoveBiases(update=update, over=over, span=bound.plan.span("balance.loss"))
+
+
+def _tp_apart(bound: BoundPlan) -> tuple[MeshDim, ...]:
+    """tp, if its ranks route different tokens."""
+    spec = bound.plan.expert_parallel
+    return (MeshDim.TP,) if spec is not None and spec.on_shards and bound.experts else ()
 
 
 def _switch(bound: BoundPlan, loss: Loss) -> SwitchLoss:

@@ -26,7 +26,7 @@ from planc.plan.style_actions import STYLE_ACTIONS
 from planc.plan.train import TrainSpec
 from planc.plan.types import keys
 from planc.record import record
-from planc.vocab import ELASTIC_DIMS, SHARD_DIMS, MeshDim
+from planc.vocab import ELASTIC_DIMS, EXPERT_DIMS, SHARD_DIMS, MeshDim
 
 
 @record
@@ -78,7 +78,7 @@ BLOCKS: Mapping[str, Shape] = {
         spec.ExpertParallelSpec,
         actions={"dispatch": Dispatch},
         directives={"auto": AllExperts},
-        on=SHARD_DIMS,
+        on=EXPERT_DIMS,
     ),
     "fsdp": Shape(spec.FsdpSpec, actions={"unit": spec.Unit}, on=SHARD_DIMS),
     "context_parallel": Shape(spec.ContextParallelSpec, actions={"Shard": BufferShard}, on=(MeshDim.CP,)),

@@ -15,7 +15,8 @@ def num_sharing(plan: Plan) -> int:
     spec, fsdp = plan.expert_parallel, plan.fsdp
     if spec is None:
         return 1
-    return prod(map(plan.mesh.size, fsdp.on if fsdp else spec.on)) // spec.size or 1
+    dims = {*spec.on, *(fsdp.on if fsdp else ())}
+    return prod(map(plan.mesh.size, dims)) // spec.size or 1
 
 
 def shares_experts(bound: BoundPlan, fqn: str) -> bool:

@@ -84,8 +84,5 @@ def _other_way(block: ast.Block, name: ast.Name) -> str | None:
     match block.kind.text, name.text:
         case "fsdp", MeshDim.DP_REPLICATE:
             return "write `fsdp on dp_shard {`, and inside it `replicate_on = dp_replicate`"
-        case "expert_parallel", MeshDim.TP:
-            instead = "remove `tp`" if len(block.on) > 1 else "write `dp_shard` or `cp`"
-            return f"{instead}; `tensor_parallel on tp {{ auto }}` gives its ranks a part of each expert"
         case _:
             return None

@@ -153,6 +153,11 @@ class ExpertParallelSpec:
         example="1.25",
     )
 
+    @property
+    def on_shards(self) -> bool:
+        """Whether ranks of tp, which have shards of sequences, send each other tokens."""
+        return MeshDim.TP in self.on
+
 
 @record
 class Unit:

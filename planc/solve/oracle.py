@@ -14,6 +14,7 @@ from planc.inventory.schema import Attention, Inventory, Module
 from planc.layouts.entry import left_layers
 from planc.layouts.families import family
 from planc.layouts.flow import ClashKind
+from planc.layouts.types import takes_shards
 from planc.plan.bind import bind
 from planc.plan.pattern import Pattern, parse_own
 from planc.plan.spec import PatternRule, Plan, TensorParallelSpec
@@ -139,6 +140,13 @@ class Oracle:
         self.kv_projections = inventory.kv_projections()
         self.members = members_of(inventory)
         self._patterns: dict[tuple[str, bool], tuple[Pattern, ...]] = {}
+
+    @property
+    def experts_on_shards(self) -> tuple[str, ...]:
+        """The modules of experts to which ranks of tp send their own tokens."""
+        bare = replace(self.own, auto=None)
+        bound = bind(replace(self.plan, tensor_parallel=bare), self.inventory)
+        return tuple(module.fqn for module in takes_shards(bound))
 
     def refusal(self, actions: Actions) -> Refusal | None:
         """Return the finding that makes the rules illegal; None for legal ones."""

@@ -2,7 +2,8 @@
 
 Every part of a layer then gathers its input and scatters its output. Attention and dense MLPs do so at their
 own layers, which turns all-reduces into all-gathers and reduce-scatters. A part in which something reads the
-whole input, such as a router, is redistributed around all of it.
+whole input, such as a router, is redistributed around all of it. Where ranks of tp send experts their own
+tokens, the router and the experts take shards instead, and dense MLPs gather at their layers.
 
 The stream is sharded from the embedding to the head, or within the layers alone: code outside of them may
 need all tokens, as that of masks for attention of the model's own.
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from planc.inventory.routers import routers
 from planc.inventory.schema import Inventory, Kind
 from planc.layouts.entry import entered_layers, left_layers
 from planc.layouts.families import family, layer_of
@@ -50,7 +52,8 @@ def with_sequence_parallel(
 
     `inventory` is the whole model's, which has more layers than what the oracle judges.
     """
-    parts = tuple(_parts(oracle.inventory, containers, actions))
+    on_shards = {family(oracle.inventory, fqn) for fqn in oracle.experts_on_shards}
+    parts = tuple(_parts(oracle.inventory, containers, actions, on_shards))
     refusal = None
     for outside in (_whole_stream, _within_layers):
         found, refusal = _tried(oracle, parts, outside=dict(outside(oracle.inventory, actions)))
@@ -126,8 +129,10 @@ def _norms(inventory: Inventory, *, in_layers: bool) -> Iterator[tuple[str, Styl
             yield family(inventory, module.fqn), _NORM
 
 
-def _parts(inventory: Inventory, containers: Sequence[Container], actions: Actions) -> Iterator[_Part]:
-    """The direct children of layers."""
+def _parts(
+    inventory: Inventory, containers: Sequence[Container], actions: Actions, on_shards: Collection[str]
+) -> Iterator[_Part]:
+    """The direct children of layers. `on_shards` are experts that take shards of the sequence."""
     members: dict[str, list[Container]] = {}
     for container in containers:
         first = next(iter(container.members.values()))
@@ -141,8 +146,13 @@ def _parts(inventory: Inventory, containers: Sequence[Container], actions: Actio
         inside = members.get(name, ())
         own = {one: actions[one] for of in inside for one in (*of.members, of.name) if one in actions}
         sharded: dict[str, StyleAction] = {}
+        routed = dict(_routed(inventory, name, on_shards))
         for container in inside:
-            sharded.update(_at_layers(container, actions))
+            sharded.update(_at_layers(container, actions, gathers=not routed or container.name != name))
+        if routed:
+            layers = {fqn: action for fqn, action in sharded.items() if fqn not in on_shards}
+            yield _Part(name, ({**layers, **routed},))
+            continue
         variants = [sharded] if sharded else []
         around = next((module for module in inventory.modules if family(inventory, module.fqn) == name), None)
         is_layer = around is not None and layer_of(inventory, around.fqn) == around.fqn
@@ -150,6 +160,14 @@ def _parts(inventory: Inventory, containers: Sequence[Container], actions: Actio
             variants.append({**own, name: _GATHER_AND_SCATTER})
         if variants:
             yield _Part(name, tuple(variants))
+
+
+def _routed(inventory: Inventory, part: str, on_shards: Collection[str]) -> Iterator[tuple[str, StyleAction]]:
+    """The rules of the routers in a part of a layer whose experts take shards of the sequence."""
+    for router in routers(inventory):
+        experts = family(inventory, router.experts)
+        if experts in on_shards and experts.startswith(f"{part}."):
+            yield family(inventory, router.fqn), _NORM
 
 
 def _untouched(inventory: Inventory, members: Collection[str]) -> Iterator[str]:
@@ -167,9 +185,12 @@ def _child(inventory: Inventory, fqn: str) -> str:
     return f"{layer}.{fqn[len(layer) + 1 :].partition('.')[0]}"
 
 
-def _at_layers(container: Container, actions: Actions) -> Iterator[tuple[str, StyleAction]]:
-    """The rules with the input gathered for or by the first layers, and the output scattered by the last."""
-    is_gathered = container.takes_rule
+def _at_layers(container: Container, actions: Actions, *, gathers: bool) -> Iterator[tuple[str, StyleAction]]:
+    """The rules with the input gathered for or by the first layers, and the output scattered by the last.
+
+    With `gathers` a rule of the container's own may gather it.
+    """
+    is_gathered = gathers and container.takes_rule
     if is_gathered:
         yield container.name, _GATHER
     for name in container.members:

@@ -8,6 +8,7 @@ that planc's own checks accept are taken. There is no second opinion on what is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from planc.inventory.schema import Inventory
 from planc.layouts.families import as_patterns
@@ -65,16 +66,18 @@ def solve(plan: Plan, inventory: Inventory, *, with_runner_up: bool = False) -> 
     """
     assert plan.tensor_parallel and plan.tensor_parallel.auto, "only a plan with `auto` asks for rules"
     few = stand_in(inventory)
-    oracle = Oracle(plan, few)
+    # Experts take shards of the sequence in place of the rules that are found for whole ones.
+    whole = replace(plan, expert_parallel=None)
+    oracle = Oracle(whole, few)
     groups = tuple(containers(plan, few))
     solved = _solved(oracle, groups, with_runner_up=with_runner_up)
     if not _rules_of(solved):
-        of_any_size = _solved(Oracle(plan, few, any_size=True), groups, with_runner_up=with_runner_up)
+        of_any_size = _solved(Oracle(whole, few, any_size=True), groups, with_runner_up=with_runner_up)
         solved = of_any_size if _rules_of(of_any_size) else solved
     known = _rules_of(solved)
     refused = "" if known else next((one.refused for one in solved if one.refused), _NOTHING)
     if known and plan.tensor_parallel.auto.sequence_parallel:
-        sharded, refusal = with_sequence_parallel(oracle, groups, known, inventory)
+        sharded, refusal = with_sequence_parallel(Oracle(plan, few), groups, known, inventory)
         if refusal is not None:
             judge = Oracle(plan, few, any_size=True)
             sharded, other = with_sequence_parallel(judge, groups, known, inventory)

@@ -24,7 +24,8 @@ SEQUENCE_PARALLEL = Style(
     usual="model.norm",
     doc=(
         "Runs a norm on a sharded sequence dimension. Its parameters are replicated, and their gradients, "
-        "each from a rank's own tokens, are reduced over the ranks."
+        "each from a rank's own tokens, are reduced over the ranks. Also for the router of experts that "
+        "`expert_parallel` has on ranks of tp."
     ),
     kinds=(Kind.NORM,),
     parameters={},

@@ -67,7 +67,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "solve": (
         *("source", "vocab", "diagnostics", "styles", "plan", "layouts", "checks", "estimate.result"),
-        "inventory.schema",
+        *("inventory.schema", "inventory.routers"),
     ),
     "capacity": ("vocab", "tables", "devices", "diagnostics", "plan", "graph", "checks", "lower", "estimate"),
     "figures": ("vocab", "tables", "devices", "graph", "estimate"),

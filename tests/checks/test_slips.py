@@ -179,15 +179,10 @@ def test_another_mesh_dim_of_fsdp_is_answered(written: str, help: str) -> None:
     ("written", "help"),
     [
         (
-            "dp_shard, tp",
-            "remove `tp`; `tensor_parallel on tp { auto }` gives its ranks a part of each expert",
+            "dp_replicate",
+            "write `expert_parallel on dp_shard {`, `expert_parallel on cp {` or `expert_parallel on tp {`",
         ),
-        (
-            "tp",
-            "write `dp_shard` or `cp`; "
-            "`tensor_parallel on tp { auto }` gives its ranks a part of each expert",
-        ),
-        ("dp_replicate", "write `expert_parallel on dp_shard {` or `expert_parallel on cp {`"),
+        ("dp_shard, dp_replicate", "remove `dp_replicate`"),
     ],
 )
 def test_another_mesh_dim_of_expert_parallel_is_answered(written: str, help: str) -> None:

@@ -134,6 +134,7 @@ CASES: tuple[Case, ...] = (
     ("deepseek_v3", "ep 2 of 4, tp", ()),
     ("deepseek_v3", "ep 2, cp", ()),
     ("deepseek_v3", "ep 4, over cp", ()),
+    ("deepseek_v3", "ep 4, over tp", ()),
     ("laguna", "ep 2", ()),
 )
 
@@ -170,7 +171,9 @@ def test_a_checkpoint_has_the_biases(before: str, after: str, root: Path, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["ep 2 of 4", "ep 2, pp", "ep 2, tp", "ep 2, cp", "ep 2, replicas"])
+@pytest.mark.parametrize(
+    "mesh", ["ep 2 of 4", "ep 2, pp", "ep 2, tp", "ep 2, cp", "ep 2, replicas", "ep 4, over tp"]
+)
 def test_a_first_step_sends_what_is_predicted(mesh: str, root: Path, tmp_path: Path) -> None:
     folder = folder_with_biases(root, "deepseek_v3")
     graph = graph_of(folder, mesh, edits=(BALANCED,))

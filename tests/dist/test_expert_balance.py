@@ -144,6 +144,7 @@ WHOLE = (PLAN[PLAN.index("fsdp") : PLAN.index("data {")], "")
 EXPERTS = ("fsdp on", "expert_parallel on dp_shard {\n  size = 2\n  auto\n}\n\nfsdp on")
 EXPERTS_OF_4 = (EXPERTS[0], EXPERTS[1].replace("2", "4"))
 EXPERTS_OF_BOTH = (EXPERTS[0], EXPERTS_OF_4[1].replace("dp_shard", "dp_shard, cp"))
+EXPERTS_OVER_TP = (EXPERTS[0], EXPERTS_OF_4[1].replace("dp_shard", "dp_shard, cp, tp"))
 SEQUENCE_PARALLEL = ("on tp {\n  auto\n", "on tp {\n  auto(sequence_parallel = true)\n")
 ULYSSES = ("on cp {\n", "on cp {\n  rotate = ulysses\n  load_balancer = none\n")
 
@@ -192,6 +193,25 @@ CASES = (
         "step",
         ("mesh.dp_shard=2", "mesh.tp=2", "data.micro_batch=4"),
         (SEQUENCE_PARALLEL, EXPERTS, RECOMPUTED),
+    ),
+    Case(
+        "dp2 tp2 ep4",
+        "sequence",
+        ("mesh.dp_shard=2", "mesh.tp=2"),
+        (SEQUENCE_PARALLEL, EXPERTS_OVER_TP, RECOMPUTED),
+    ),
+    Case(
+        "cp2 tp2 ep4, padded",
+        "micro_batch",
+        ("mesh.cp=2", "mesh.tp=2"),
+        (SEQUENCE_PARALLEL, DOCUMENTS, EXPERTS_OVER_TP),
+        pooled=True,
+    ),
+    Case(
+        "dp2 tp2 ep4",
+        "step",
+        ("mesh.dp_shard=2", "mesh.tp=2", "data.micro_batch=4"),
+        (SEQUENCE_PARALLEL, EXPERTS_OVER_TP),
     ),
     Case("dp2 ep2 pp2", "sequence", ("mesh.dp_shard=2", "mesh.pp=2"), (PIPELINE, EXPERTS)),
     Case("dp2 ep2 cp2", "micro_batch", ("mesh.dp_shard=2", "mesh.cp=2"), (EXPERTS,), pooled=True),

@@ -30,6 +30,7 @@ from tests.dist.test_expert_parallel import (
 from tests.plans import write_plan
 
 CAPPED = ("  size = 1\n", "  size = 1\n  capacity = 0.75\n")
+OVER_TP = "tensor_parallel on tp {\n  auto(sequence_parallel = true)\n}\n\nexpert_parallel on dp_shard, tp {"
 EACH = {"qwen3_moe": 3, "deepseek_v3": 3, "gpt_oss": 3, "mixtral": 3}
 """0.75 x 16 tokens x 2 of 8 experts."""
 
@@ -126,10 +127,11 @@ def test_recomputed_layers_drop_the_same_tokens(mode: str, root: Path, tmp_path:
     [
         (("fsdp on dp_shard {", f"{CONTEXT}fsdp on dp_shard, cp {{"), ("mesh.cp=2",)),
         (BLOCKS["over cp"][-1], ("mesh.cp=2",)),
+        (("expert_parallel on dp_shard {", OVER_TP), ("mesh.tp=2",)),
         (("  micro_batch = 1\n", "  micro_batch = 1\n  packing = isolate\n"), ()),
         (BLOCKS["compiled"][0], ()),
     ],
-    ids=["cp", "over cp", "isolated documents", "compiled"],
+    ids=["cp", "over cp", "over tp", "isolated documents", "compiled"],
 )
 def test_a_sequence_must_be_counted_whole(
     edit: tuple[str, str], settings: tuple[str, ...], root: Path

@@ -20,7 +20,10 @@ from tests.dist.test_expert_parallel import MODELS, batches_of, by_transformers,
 SAVED_STEP = 2
 SAVING = (("train {", "checkpoint {\n  save_every = 2 steps\n}\n\ntrain {"),)
 EXPORTING = (("train {", 'checkpoint {\n  save_last = false\n  export "hf" { when = end }\n}\n\ntrain {'),)
-OVER_CP = ("ep 4, over cp", "ep 2, over cp", "ep 2, over a part of cp", "ep 4, over more than cp")
+OVER_OTHERS = (
+    *("ep 4, over cp", "ep 2, over cp", "ep 2, over a part of cp", "ep 4, over more than cp"),
+    *("ep 4, over tp", "ep 2, over tp", "ep 2, over tp alone", "ep 4, over cp and tp"),
+)
 SIZES = ("ep 1 of 4", "ep 2 of 4", "ep 4")
 Saved = Callable[[str], tuple[Path, Digests]]
 
@@ -61,8 +64,8 @@ def resumed(root: Path, mesh: str, run_folder: Path) -> Digests:
             for after in (*SIZES, "one", "ep 2, tp", "ep 2, cp")
             if (before, after) != ("ep 2 of 4", "ep 4")
         ),
-        *(pytest.param("ep 2 of 4", after, marks=pytest.mark.slow) for after in OVER_CP),
-        *(pytest.param(before, "ep 4", marks=pytest.mark.slow) for before in OVER_CP),
+        *(pytest.param("ep 2 of 4", after, marks=pytest.mark.slow) for after in OVER_OTHERS),
+        *(pytest.param(before, "ep 4", marks=pytest.mark.slow) for before in OVER_OTHERS),
     ],
 )
 def test_a_checkpoint_of_experts_loads_bitwise_on_another_mesh(

@@ -116,6 +116,10 @@ MESHES: Mapping[str, tuple[str, ...]] = {
     "ep 4, over more than cp": ("mesh.dp_shard=4", "mesh.cp=2", "expert_parallel.size=4"),
     "ep 2, over cp alone": ("mesh.dp_shard=2", "mesh.cp=2", "expert_parallel.size=2"),
     "ep 2, over cp alone, replicas": ("mesh.dp_replicate=2", "mesh.cp=2", "expert_parallel.size=2"),
+    "ep 4, over tp": ("mesh.dp_shard=2", "mesh.tp=2", "expert_parallel.size=4"),
+    "ep 2, over tp": ("mesh.dp_shard=2", "mesh.tp=2", "expert_parallel.size=2"),
+    "ep 2, over tp alone": ("mesh.dp_shard=2", "mesh.tp=2", "expert_parallel.size=2"),
+    "ep 4, over cp and tp": ("mesh.cp=2", "mesh.tp=2", "expert_parallel.size=4"),
     "ep 2, compiled": ("mesh.dp_shard=2", "expert_parallel.size=2"),
     "one": (),
 }
@@ -125,11 +129,17 @@ _CP = (
 )
 _BOTH = ("expert_parallel on dp_shard {", "expert_parallel on dp_shard, cp {")
 _ALONE = ("expert_parallel on dp_shard {", "expert_parallel on cp {")
+_SEQUENCES = ("fsdp on", "tensor_parallel on tp {\n  auto(sequence_parallel = true)\n}\n\nfsdp on")
 BLOCKS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "pp": (("expert_parallel", "pipeline on pp {\n}\n\nexpert_parallel"),),
     "tp": (("fsdp on", "tensor_parallel on tp {\n  auto(solve)\n}\n\nfsdp on"),),
-    "tp of sequences": (
-        ("fsdp on", "tensor_parallel on tp {\n  auto(sequence_parallel = true)\n}\n\nfsdp on"),
+    "tp of sequences": (_SEQUENCES,),
+    "over tp": (_SEQUENCES, ("expert_parallel on dp_shard {", "expert_parallel on dp_shard, tp {")),
+    "over tp alone": (_SEQUENCES, ("expert_parallel on dp_shard {", "expert_parallel on tp {")),
+    "over cp and tp": (
+        *_CP,
+        ("fsdp on", _SEQUENCES[1]),
+        ("expert_parallel on dp_shard {", "expert_parallel on dp_shard, cp, tp {"),
     ),
     "compiled": (("fsdp on", f"{COMPILED}fsdp on"),),
     "cp": _CP,
@@ -343,7 +353,7 @@ def test_all_tokens_may_go_to_the_experts_of_one_rank(root: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", ("ep 2 of 4", "ep 2 of 4, tp", "ep 2, cp", "ep 2, over cp"))
+@pytest.mark.parametrize("mesh", ("ep 2 of 4", "ep 2 of 4, tp", "ep 2, cp", "ep 2, over cp", "ep 2, over tp"))
 def test_experts_that_ranks_cannot_share_equally_are_sharded_by_features(
     mesh: str, root: Path, tmp_path: Path
 ) -> None:
@@ -360,7 +370,7 @@ def test_experts_that_ranks_cannot_share_equally_are_sharded_by_features(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["ep 2, replicas", "ep 2, over cp alone, replicas"])
+@pytest.mark.parametrize("mesh", ["ep 2, replicas", "ep 2, over cp alone, replicas", "ep 2, over tp"])
 def test_copies_of_experts_are_compared_and_their_shards_are_not(
     mesh: str, root: Path, tmp_path: Path
 ) -> None:

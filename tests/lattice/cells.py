@@ -364,14 +364,17 @@ def sharding_cells() -> tuple[Cell, ...]:
 
 @cache
 def expert_cells() -> tuple[Cell, ...]:
-    """Experts on 2 and 4 ranks of dp_shard, next to every other mesh dim, and on ranks of cp: of both, enough
-    that every two values meet."""
+    """Experts on 2 and 4 ranks of dp_shard, next to every other mesh dim, on ranks of cp, and on those of tp
+    with shards of sequences: of each, enough that every two values meet."""
     flat = [Mesh(1, 2, 1, 1), Mesh(1, 4, 1, 1), Mesh(2, 2, 1, 1), Mesh(1, 2, 2, 1), Mesh(1, 2, 1, 2)]
     flat += [Mesh(1, 4, 2, 1), Mesh(1, 4, 1, 2), Mesh(1, 2, 2, 2)]
     with_cp = [mesh for mesh in flat if mesh.cp > 1] + [Mesh(1, 1, 4, 1), Mesh(2, 1, 2, 1)]
     of_dp = _covering(tuple(_dispatched([*flat, Mesh(1, 2, 1, 1, pp=2)], {"dp_shard"})))
     of_cp = _covering(tuple(_dispatched([*with_cp, Mesh(1, 1, 2, 1, pp=2)], {"dp_shard", "cp"})))
-    found = (*of_dp, *of_cp)
+    with_tp = [Mesh(1, 2, 1, 2), Mesh(1, 1, 2, 2), Mesh(2, 1, 1, 2), Mesh(1, 1, 1, 4)]
+    on_tp = _dispatched(with_tp, {"dp_shard", "cp", "tp"})
+    of_tp = _covering(tuple(cell for cell in on_tp if cell.sequence_parallel and cell.capacity is None))
+    found = (*of_dp, *of_cp, *of_tp)
     return tuple(sorted(found, key=lambda cell: (cell.mesh.world_size, astuple(cell))))
 
 

@@ -103,7 +103,16 @@ def _size(edited: Edited, random: Random) -> Edited:
 def _over(edited: Edited, random: Random) -> Edited:
     on = random.choice((("tp",), ("cp",), ("dp_shard", "cp"), ("dp_shard", "tp"), ("dp_replicate",), ("pp",)))
     draft = edited.draft.edit("expert_parallel", lambda block: replace(block, on=on))
+    if "tp" in on and draft.get("tensor_parallel") is None:
+        draft = _with_tp(draft.setting("mesh", "dp_shard", 2).setting("mesh", "tp", 2), random)
+        draft = draft.edit("expect", lambda block: replace(block, comparisons=()))
+        draft = closed_batch(draft, times=2)
     return replace(edited, draft=draft, note=f"expert_parallel on {', '.join(on)}")
+
+
+def _with_tp(draft: Draft, random: Random) -> Draft:
+    auto = random.choice(("auto(solve)", "auto(sequence_parallel = true)"))
+    return Draft((*draft.blocks, Block("tensor_parallel", ("tp",), directives=(auto,))))
 
 
 def _modules(edited: Edited, random: Random) -> Edited:
@@ -131,8 +140,7 @@ def _mesh(edited: Edited, random: Random) -> Edited:
         draft = Draft((*draft.blocks, Block("context_parallel", ("cp",), settings, rules=(rule,))))
         draft = draft.edit("fsdp", lambda block: replace(block, on=("dp_shard", "cp")))
     if name == "tp" and draft.get("tensor_parallel") is None:
-        auto = random.choice(("auto(solve)", "auto(sequence_parallel = true)"))
-        draft = Draft((*draft.blocks, Block("tensor_parallel", ("tp",), directives=(auto,))))
+        draft = _with_tp(draft, random)
     if name == "pp" and draft.get("pipeline") is None:
         draft = Draft((*draft.blocks, Block("pipeline", ("pp",))))
     draft = draft.edit("expect", lambda block: replace(block, comparisons=()))

@@ -28,7 +28,7 @@ from spmd_types import SpmdTypeError
 
 from tests.dist.test_expert_parallel import BLOCKS, MESHES, PLAN
 from tests.plans import checked, write_plan
-from tests.soundness.typed_experts import EXPERTS, LAYER, NORM, assert_sound
+from tests.soundness.typed_experts import EXPERTS, LAYER, NORM, ROUTER, assert_sound
 
 Change = Callable[[Any], Any]
 
@@ -47,22 +47,26 @@ MODELS = ("deepseek-v3", "qwen3-moe")
 
 @pytest.mark.parametrize("mesh", [one for one in MESHES if "pp" not in one and "compiled" not in one])
 def test_layouts_of_experts_agree(mesh: str, tmp_path: Path) -> None:
-    has_parts = mesh in ("ep 2, over a part of cp", "ep 4, over more than cp")
+    has_parts = mesh in ("ep 2, over a part of cp", "ep 4, over more than cp", "ep 4, over cp and tp")
     # Ranks have parts of sequences, which DeepSeek's attention can't.
     for model in MODELS[1:] if has_parts else MODELS:
         assert_sound(graph_of(tmp_path, mesh, model=model))
 
 
-@pytest.mark.parametrize("mesh", ["ep 2", "ep 2, cp", "ep 2, replicas", "ep 2 of 4, tp"])
+@pytest.mark.parametrize(
+    "mesh", ["ep 2", "ep 2, cp", "ep 2, replicas", "ep 2 of 4, tp", "ep 4, over tp", "ep 4, over cp and tp"]
+)
 def test_counts_are_of_whole_sets_of_tokens(mesh: str, tmp_path: Path) -> None:
     """Of a sequence's loss ranks of cp have parts; of a step's, all ranks with different tokens."""
     loss = "loss = switch(coefficient = 0.1, over = {})"
-    assert_sound(graph_of(tmp_path, mesh, balance=loss.format("sequence")), shared=(MeshDim.CP,))
+    apart = (MeshDim.TP,) if mesh.endswith("tp") and "over" in mesh else ()
+    assert_sound(graph_of(tmp_path, mesh, balance=loss.format("sequence")), shared=(MeshDim.CP, *apart))
     # A step of one micro-batch.
     graph = graph_of(tmp_path, mesh, balance="loss = bias(update = 0.01)", model="deepseek-v3")
     assert_sound(graph)
     tokens = f"train.tokens_per_step={16 * graph.dp_size}"
-    assert_sound(graph_of(tmp_path, mesh, tokens, balance=loss.format("step")), shared=TOKEN_DIMS)
+    graph = graph_of(tmp_path, mesh, tokens, balance=loss.format("step"))
+    assert_sound(graph, shared=(*TOKEN_DIMS, *apart))
 
 
 def changed(graph: Graph, kind: type[Any], change: Change) -> Graph:
@@ -104,6 +108,7 @@ def without(module: str) -> Change:
 
 
 TP, SEQUENCES, LOSS = "ep 2 of 4, tp", "ep 2, tp of sequences", "loss = switch(coefficient = 0.1)"
+SENT = "ep 4, over tp"
 SUMS, OWN = "tensor has .*P, expected .*I", "tensor has .*V, expected .*I"
 BIAS, NONLINEAR = "loss = bias(update = 0.01)", "Partial .* cannot propagate through non-linear ops"
 FAULTS: dict[str, tuple[str, str, type[Any], Change, str]] = {
@@ -146,6 +151,24 @@ FAULTS: dict[str, tuple[str, str, type[Any], Change, str]] = {
         *(SEQUENCES, "", ShardTensorParallel, without(NORM)),
         r"Invariant .* cannot mix .* \[V, I\]",
     ),
+    "a router of shards of sequences is not summed": (
+        *(SENT, "", SyncGradients, over()),
+        SUMS,
+    ),
+    "a router of shards of sequences counts as whole": (
+        *(SENT, "", ShardTensorParallel, without(ROUTER)),
+        r"Invariant .* cannot mix .* \[V, I\]",
+    ),
+    "experts on ranks of tp are summed over dp_shard alone": (
+        *("ep 2, over tp", "", FullyShard, shards_over(EXPERTS, MeshDim.CP)),
+        SUMS,
+    ),
+    "the global norm leaves out experts on ranks of tp": (
+        *(SENT, "", ClipGradients, over(MeshDim.DP_SHARD)),
+        OWN,
+    ),
+    "a balance loss is of the counts of shards": (SENT, LOSS, SumRoutes, over(), NONLINEAR),
+    "biases move by the counts of shards": (SENT, BIAS, MoveBiases, over(MeshDim.DP_SHARD), NONLINEAR),
     "the global norm leaves out experts of other ranks": (
         "ep 2",
         "",
@@ -176,4 +199,5 @@ def test_wrong_layouts_are_refused(fault: str, tmp_path: Path) -> None:
     mesh, balance, kind, change, message = FAULTS[fault]
     graph = graph_of(tmp_path, mesh, balance=balance, model="deepseek-v3" if balance == BIAS else "qwen3-moe")
     with pytest.raises(SpmdTypeError, match=message):
-        assert_sound(changed(graph, kind, change), shared=(MeshDim.CP,) if balance == LOSS else ())
+        shared = (MeshDim.CP, *([MeshDim.TP] if mesh == SENT else []))
+        assert_sound(changed(graph, kind, change), shared=shared if balance == LOSS else ())

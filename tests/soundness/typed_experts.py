@@ -94,9 +94,23 @@ class Typed:
 
     @property
     def data(self) -> tuple[str, ...]:
-        """The mesh dims whose ranks have different tokens."""
+        """The mesh dims whose ranks have different parts of the batch."""
         (op,) = (op for op in self.graph.ops() if isinstance(op, ReduceMetrics))
         return self.dims(op.over)
+
+    @property
+    def tp(self) -> tuple[str, ...]:
+        return self.dims((MeshDim.TP,))
+
+    @property
+    def routed(self) -> tuple[str, ...]:
+        """The mesh dims whose ranks route different tokens: those of tp do if they send experts theirs."""
+        has_tp = self.graph.experts is not None and MeshDim.TP in self.graph.experts.over
+        return (*self.data, *self.tp) if has_tp else self.data
+
+    def has_shards(self, fqn: str) -> bool:
+        """Whether a module computes with shards of sequences."""
+        return any(op.use.computes_on == Shard(1) for op in self.styles(fqn))
 
     def styles(self, fqn: str) -> Iterator[ShardTensorParallel]:
         return (op for op in self.graph.setup if isinstance(op, ShardTensorParallel) and fqn in op.modules)
@@ -106,18 +120,19 @@ class Typed:
 
     def of_parameter(self, fqn: str, name: str) -> Types:
         """The types of a parameter that computes."""
-        types = dict.fromkeys(self.data, spmd.R) | {"tp": spmd.I}
+        types = dict.fromkeys(self.data, spmd.R) | dict.fromkeys(self.tp, spmd.I)
         if self.graph.experts and fqn in self.graph.experts.modules:
-            types |= dict.fromkeys(self.ep, spmd.V)
+            types |= dict.fromkeys(self.routed, spmd.R) | dict.fromkeys(self.ep, spmd.V)
         for op in self.styles(fqn):
             placement = dict(op.parameters).get(name)
             if isinstance(placement, Replicate):
-                types["tp"] = spmd.R if BY_NAME[op.use.style].reduces_parameter_gradients else spmd.I
+                is_summed = BY_NAME[op.use.style].reduces_parameter_gradients
+                types |= dict.fromkeys(self.tp, spmd.R if is_summed else spmd.I)
             elif placement is not None:
-                types["tp"] = spmd.V
+                types |= dict.fromkeys(self.tp, spmd.V)
         return types
 
-    def sums(self, fqn: str, types: Types) -> tuple[str, ...]:
+    def sums(self, fqn: str) -> tuple[str, ...]:
         """The mesh dims that the gradients of a module's parameters are summed over."""
         units = [op for op in self.graph.setup if isinstance(op, FullyShard)]
         inside = [(len(one), op) for op in units for group in op.groups for one in group if _holds(one, fqn)]
@@ -125,7 +140,8 @@ class Typed:
         if inside:
             _, unit = max(inside, key=lambda pair: pair[0])
             over = self.dims((*unit.shard_over, *unit.replicate_over))
-        return (*over, *(self.over(SyncGradients) if types["tp"] is spmd.R else ()))
+        is_synced = any(BY_NAME[op.use.style].reduces_parameter_gradients for op in self.styles(fqn))
+        return (*over, *(self.over(SyncGradients) if is_synced else ()))
 
     def over(self, kind: type[Any]) -> tuple[str, ...]:
         """The mesh dims that an op of a step communicates over; none if there is no such op."""
@@ -185,7 +201,8 @@ class _Layer:
     def __init__(self, typed: Typed) -> None:
         self.typed = typed
         own = NUM_EXPERTS // prod(typed.sizes[one] for one in typed.ep)
-        features = FEATURES // typed.sizes["tp"]
+        of_experts = (op for op in typed.styles(EXPERTS) if not isinstance(op.use.computes_on, Shard))
+        features = FEATURES // (typed.sizes["tp"] if any(of_experts) else 1)
         self.parameters: dict[tuple[str, str], tuple[Tensor, Types]] = {}
         self.norm = self._parameter(NORM, "weight", WIDTH)
         self.router = self._parameter(ROUTER, "weight", NUM_EXPERTS, WIDTH)
@@ -214,20 +231,24 @@ class _Layer:
         return loss
 
     def _residual(self) -> Tensor:
-        """[sequences, tokens, features], as the first edge that meets it has it."""
+        """[sequences, tokens, features]: shards of sequences, or as the first edge that meets it has it."""
         edges = (*self.typed.edges(MLP, At.INPUT), *self.typed.edges(EXPERTS, At.INPUT))
         over_tp = _held(edges[0].arriving) if edges else spmd.I
-        is_part = isinstance(over_tp, spmd.Shard)
-        self.of_residual = dict.fromkeys(self.typed.data, spmd.V) | {"tp": spmd.V if is_part else over_tp}
-        length = LENGTH // (self.typed.sizes["tp"] if is_part else 1)
+        is_part = isinstance(over_tp, spmd.Shard) or (not edges and self.typed.has_shards(NORM))
+        over_tp = spmd.V if is_part else over_tp
+        self.of_residual = dict.fromkeys(self.typed.data, spmd.V) | dict.fromkeys(self.typed.tp, over_tp)
+        length = LENGTH // (prod(self.typed.sizes[dim] for dim in self.typed.tp) if is_part else 1)
         return spmd.assert_type(torch.randn(NUM_SEQUENCES, length, WIDTH), self.of_residual)
 
     def _experts(self, hidden: Tensor, weights: Tensor) -> Tensor:
         """The sum of the outputs of each token's experts, which other ranks of ep compute."""
         tokens = self._cross(EXPERTS, At.INPUT, hidden).flatten(0, 1)
         weights = self._cross(EXPERTS, At.ROUTING_WEIGHTS, weights)
-        # Numbers have no gradient that ranks could have parts of.
-        order = spmd.redistribute(self.chosen.flatten().argsort(stable=True), "tp", src=spmd.I, dst=spmd.R)
+        order = self.chosen.flatten().argsort(stable=True)
+        for dim in self.typed.tp:
+            if self.typed.sizes[dim] > 1 and spmd.get_axis_local_type(order, dim) is spmd.I:
+                # Numbers have no gradient that ranks could have parts of.
+                order = spmd.redistribute(order, dim, src=spmd.I, dst=spmd.R)
         rows = self._exchanged(tokens[order // PER_TOKEN])
         # Ranks of a fake group receive as many rows as they send.
         inner = rows.view(len(self.enters), -1, WIDTH) @ self.enters
@@ -259,7 +280,7 @@ class _Layer:
         parameter, types = self.parameters[fqn, name]
         of_gradient = {dim: held.backward_type() for dim, held in types.items()}
         gradient = spmd.assert_type(torch.randn(parameter.shape), of_gradient)
-        for dim in self.typed.sums(fqn, types):
+        for dim in self.typed.sums(fqn):
             gradient = self.typed.reduced(gradient, dim, dst=spmd.I)
         whole = {dim: spmd.V if held is spmd.V else spmd.I for dim, held in types.items()}
         return spmd.assert_type(gradient, whole)
@@ -299,13 +320,13 @@ def _assert_balance(typed: Typed, layer: _Layer, shared: Sequence[str]) -> None:
     for dim in typed.over(SumRoutes):
         counts = typed.reduced(counts, dim, dst=spmd.R)
     loss = (counts / counts.sum().square() * probabilities).sum()
-    for dim in typed.data:
+    for dim in typed.routed:
         if typed.sizes[dim] > 1 and spmd.get_axis_local_type(loss, dim) is spmd.V:
             loss = _summands(loss, dim)
     loss.backward()
     if any(isinstance(op, MoveBiases) for op in typed.graph.ops()):
-        for dim in typed.data:
+        for dim in typed.routed:
             of_step = _summands(of_step, dim) if typed.sizes[dim] > 1 else of_step
         for dim in typed.over(MoveBiases):
             of_step = typed.reduced(of_step, dim, dst=spmd.I)
-        spmd.assert_type((of_step.mean() - of_step).sign(), dict.fromkeys(typed.data, spmd.I))
+        spmd.assert_type((of_step.mean() - of_step).sign(), dict.fromkeys(typed.routed, spmd.I))

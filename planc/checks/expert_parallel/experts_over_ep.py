@@ -13,7 +13,7 @@ from planc.inventory.routers import num_stacked
 from planc.layouts.families import family
 from planc.plan.expert_shards import num_sharing, shares_experts, shares_features
 from planc.tables import plural
-from planc.vocab import MeshDim
+from planc.vocab import SHARD_DIMS, MeshDim
 
 CODE = Code("P621", "experts-over-ep", "experts can't be shared equally by these ranks")
 
@@ -23,6 +23,14 @@ def check(subject: Subject) -> Findings:
     """One finding at the size: ranks, experts, or shards of experts that don't divide."""
     spec, plan = subject.plan.expert_parallel, subject.plan
     if spec is None or spec.size == 1:
+        return
+    if spec.on == (MeshDim.DP_SHARD, MeshDim.TP) and plan.mesh.cp > 1:
+        yield CODE.at(
+            spec.span,
+            "ranks of dp_shard and tp are not neighbors: those of cp are between them",
+            secondary=(Label(plan.span("mesh.cp"), plural(plan.mesh.cp, "rank")),),
+            help="write `expert_parallel on dp_shard, cp, tp {`",
+        )
         return
     ranks = prod(map(plan.mesh.size, spec.on))
     numbers = {num: fqn for fqn, num in reversed([*_numbers(subject)])}
@@ -61,7 +69,7 @@ def _numbers(subject: Subject) -> Iterator[tuple[str, int]]:
 def _shards(subject: Subject) -> Findings:
     """One finding if the ranks with the same experts can share neither those nor their features equally."""
     bound, sharing = subject.bound, num_sharing(subject.plan)
-    sizes = {mesh_dim: subject.plan.mesh.size(mesh_dim) for mesh_dim in (MeshDim.DP_SHARD, MeshDim.CP)}
+    sizes = {mesh_dim: subject.plan.mesh.size(mesh_dim) for mesh_dim in SHARD_DIMS}
     dims = " or ".join(f"`{mesh_dim}`" for mesh_dim, size in sizes.items() if size > 1)
     for fqn, num_experts in _numbers(subject):
         if shares_experts(bound, fqn) or shares_features(bound, fqn):

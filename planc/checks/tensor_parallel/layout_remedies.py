@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from planc.checks.support.clash_report import ClashGroup, rowwise_for
 from planc.checks.support.remedies import behind_norms, changed, gathered, is_sequence_divided, with_option
 from planc.checks.support.rule import Subject
+from planc.inventory.routers import routers
 from planc.inventory.schema import LINEAR_KINDS, Kind
-from planc.layouts.types import WHOLE
+from planc.layouts.types import WHOLE, takes_shards
 from planc.styles.edges import FEATURES, SEQUENCE, normal
 from planc.vocab import Placement, parent_of
 
@@ -119,6 +120,9 @@ def _ruleless_help(subject: Subject, group: ClashGroup) -> str:
     if not inner:
         action = f"colwise(input = {arriving}, output = Shard(-1))"
         return f"write {changed(subject, group.consumers, action)}"
+    on_shards = {module.fqn for module in takes_shards(subject.bound)}
+    if all(fqn in _routers(subject, on_shards) for fqn in inner):
+        return subject.rules_to_add(inner, "sequence_parallel")
     members = _members(group)
     if _is_kind(subject, inner, *LINEAR_KINDS) and set(members) == set(inner):
         gather = _gather_above(subject, group, members)
@@ -127,6 +131,10 @@ def _ruleless_help(subject: Subject, group: ClashGroup) -> str:
         action = f"colwise(input = {arriving}, output = Shard(-1))"
         return f"{gather}, and write {changed(subject, [head.fqn], action)}"
     return _prepared_member(subject, inner)
+
+
+def _routers(subject: Subject, experts: Collection[str]) -> set[str]:
+    return {router.fqn for router in routers(subject.inventory) if router.experts in experts}
 
 
 def _prepared_member(subject: Subject, fqns: Sequence[str]) -> str:

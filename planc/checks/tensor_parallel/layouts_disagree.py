@@ -11,8 +11,10 @@ from planc.checks.tensor_parallel.layout_remedies import combined_help, declared
 from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code, Diagnostic
 from planc.layouts.flow import ClashKind
-from planc.layouts.types import GradientFault
+from planc.layouts.types import GradientFault, takes_shards
 from planc.source import Span
+from planc.styles.edges import SEQUENCE
+from planc.vocab import MeshDim
 
 CODE = Code("P415", "layouts-disagree", "activation layout mismatch")
 
@@ -27,8 +29,14 @@ def check(subject: Subject) -> Findings:
     exchanged = {fqn for group in groups if is_exchanged(subject, group) for fqn in group.consumers}
     # Other groups are consequences: they pass on the layout that should have entered. In a loop all are.
     causes = [group for group in groups if not exchanged.issuperset(group.producers)]
+    on_shards = {module.fqn for module in takes_shards(subject.bound)}
     for group in causes or groups[:1]:
-        yield _combined(subject, group) if group.partners else _declared(subject, group)
+        if group.partners:
+            yield _combined(subject, group)
+        elif group.first.needs == SEQUENCE and on_shards.issuperset(group.consumers):
+            yield _whole_at_experts(subject, group)
+        else:
+            yield _declared(subject, group)
 
 
 def _are_heads_awaited(subject: Subject, group: ClashGroup) -> bool:
@@ -91,6 +99,33 @@ def _declared(subject: Subject, group: ClashGroup) -> Diagnostic:
             *subject.size_note(group.consumers),
         ),
         help=declared_help(subject, group),
+    )
+
+
+def _whole_at_experts(subject: Subject, group: ClashGroup) -> Diagnostic:
+    """The finding for experts to which ranks of tp would send the same tokens."""
+    spec, names = subject.plan.expert_parallel, subject.named(group.consumers)
+    assert spec is not None, "only its experts take shards"
+    gathering = [fqn for fqn in group.producers if (style := subject.style(fqn)) and style.prepares]
+    if gathering:
+        help = f"leave out the rule of {subject.named(gathering)}: experts and routers take shards"
+    else:
+        help = (
+            "shard the sequence: write `auto(sequence_parallel = true)` in `tensor_parallel`, or the rules "
+            "that `planc explain sequence_parallel` lists"
+        )
+    left = ", ".join(dim for dim in spec.on if dim is not MeshDim.TP)
+    return CODE.at(
+        spec.span,
+        f"ranks of tp have the same tokens at {names}",
+        secondary=labels_at(
+            subject.rule_spans(group.producers), f"this outputs {group.first.arriving}", apart_from=spec.span
+        ),
+        notes=(
+            "each would send them all to the experts, which would compute them once for each rank",
+            *subject.size_note(group.consumers),
+        ),
+        help=f"{help}; or write `expert_parallel on {left or MeshDim.DP_SHARD} {{`",
     )
 
 

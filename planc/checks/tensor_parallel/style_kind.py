@@ -8,12 +8,14 @@ from planc.checks.support.remedies import changed, followers, is_sequence_divide
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.rule_groups import by_rule
 from planc.diagnostics import Code
+from planc.inventory.routers import routers
 from planc.inventory.schema import LINEAR_KINDS, Kind
 from planc.layouts.families import families, quoted
 from planc.layouts.places import weightless_norms
 from planc.plan.bind import Assignment
 from planc.styles import STYLES, Style
 from planc.styles.edges import FEATURES, normal
+from planc.styles.sequence_parallel import SEQUENCE_PARALLEL
 from planc.vocab import MeshDim
 
 CODE = Code("P405", "style-kind", "this style does not fit the module")
@@ -38,11 +40,14 @@ _KINDS = {
 @reports(CODE, over=MeshDim.TP)
 def check(subject: Subject) -> Findings:
     """One finding for each rule and wrong kind of module."""
+    known = {router.fqn for router in routers(subject.inventory)}
     for span, assignments in by_rule(subject):
         by_kind: dict[Kind, list[Assignment]] = {}
         for assignment in assignments:
             module = subject.inventory.get(assignment.fqn)
-            if module is not None and module.kind not in assignment.style.kinds:
+            # A router takes token by token too.
+            is_router = assignment.style is SEQUENCE_PARALLEL and assignment.fqn in known
+            if module is not None and module.kind not in assignment.style.kinds and not is_router:
                 by_kind.setdefault(module.kind, []).append(assignment)
         if Kind.CONTAINER in by_kind:
             by_kind[Kind.CONTAINER] = _without_norms(subject, by_kind[Kind.CONTAINER])

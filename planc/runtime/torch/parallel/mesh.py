@@ -232,10 +232,12 @@ class Mesh:
         """The mesh with these dims, neighbors of each other, as one; the first call is a collective."""
         if len(mesh_dims) == 1:
             return self.device_mesh
-        first = list(MeshDim).index(mesh_dims[0])
-        before, after = list(MeshDim)[:first], list(MeshDim)[first + len(mesh_dims) :]
+        # A dim of one rank between them joins too.
+        dims = list(MeshDim)
+        first, last = dims.index(mesh_dims[0]), dims.index(mesh_dims[-1])
+        before, inside, after = dims[:first], dims[first : last + 1], dims[last + 1 :]
         joined: DeviceMesh = concatenate_meshes(
-            [*map(self.submesh, before), flattened(self.device_mesh, mesh_dims), *map(self.submesh, after)]
+            [*map(self.submesh, before), flattened(self.device_mesh, inside), *map(self.submesh, after)]
         )
         return joined
 
@@ -289,7 +291,9 @@ def fsdp_mesh(
     """The mesh for `fully_shard`: [replicate,] shard, the shard dims flattened into one."""
     # Of a parameter that is sharded before, FSDP needs a mesh with the same root.
     root = mesh.of_experts(run) if ExpertDim.EFSDP in shard_over else mesh.device_mesh
-    shard = flattened(root, shard_over)
+    # With a dim of one rank it would be another group of the same ranks.
+    wide = tuple(dim for dim in shard_over if run.graph.size(dim) > 1)
+    shard = flattened(root, wide or shard_over[:1])
     _limit(run, shard)
     replicate = [root[mesh_dim.value] for mesh_dim in replicate_over]
     meshes: DeviceMesh = concatenate_meshes([*replicate, shard]) if replicate else shard

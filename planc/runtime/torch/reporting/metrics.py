@@ -68,11 +68,11 @@ def log(
     own_values = np.concatenate((np.array((*memory, *graphs, *spent.values()), dtype=np.int64), own_times))
     ids = _sample_ids(run, mesh, batch) if run.reports_sample_ids else ()
     load = added = None
-    tp_size = run.graph.size(MeshDim.TP)
+    num_same = 1 if run.graph.routes_shards else run.graph.size(MeshDim.TP)
     if is_due and experts is not None:
-        load = experts.summed(tp_size=tp_size, has_queue=run.has_queue)
+        load = experts.summed(num_same=num_same, has_queue=run.has_queue)
     if is_due and balance is not None:
-        added = balance.summed(tp_size=tp_size, has_queue=run.has_queue)
+        added = balance.summed(num_same=num_same, has_queue=run.has_queue)
     instruments.line = Line(
         metrics=replace(
             _metrics(run, at, schedule, data, verdict, evaluations, seconds=seconds, sample_ids=ids),

@@ -11,7 +11,8 @@ are called, `_Balanced` joins the logits to the graph, and its backward asks for
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import LocalBatch, TokenCount, Verdict, Weights
 from planc.runtime.torch.training.expert_load import chosen_experts
+from planc.vocab import MeshDim
 
 
 @dataclass(slots=True)
@@ -147,8 +149,12 @@ class _Balanced(torch.autograd.Function):
 class Balance:
     """The routers of this rank, and what was added to the loss of the step under way."""
 
-    def __init__(self, op: BalanceExperts, *, device: torch.device) -> None:
+    def __init__(
+        self, op: BalanceExperts, *, device: torch.device, own_tokens: Callable[[Tensor], Tensor]
+    ) -> None:
         self.op = op
+        self.own_tokens = own_tokens
+        """Gives the part of [B, local sequence] that this rank's routers choose for."""
         self.num_experts: dict[int, dict[str, int]] = {}
         """The numbers of experts, by stage of a pipeline and by module of experts."""
         self.losses = torch.zeros(2, dtype=torch.float64, device=device)
@@ -189,12 +195,12 @@ class Balance:
         router.register_forward_hook(keep)
         experts.register_forward_pre_hook(join, with_kwargs=True)
 
-    def summed(self, *, tp_size: int, has_queue: bool) -> Arrival:
-        """Both losses of the step over all ranks, of which those of a tensor-parallel group have the same."""
+    def summed(self, *, num_same: int, has_queue: bool) -> Arrival:
+        """Both losses of the step over all ranks, of which `num_same` each have the same tokens."""
         total = self.losses.clone()
         if dist.is_initialized() and dist.get_world_size() > 1:
             dist.all_reduce(total)
-            total /= tp_size
+            total /= num_same
         return Arrival(total, has_queue=has_queue)
 
     def values(self, arrived: Arrival) -> tuple[float | None, float | None]:
@@ -205,7 +211,7 @@ class Balance:
 
 def balance_experts(run: Run, op: BalanceExperts, weights: Weights, pipeline: Pipeline | None) -> Balance:
     """Join the routers that this rank holds to their experts."""
-    balance = Balance(op, device=run.device)
+    balance = Balance(op, device=run.device, own_tokens=functools.partial(_own_tokens, run))
     tensors = {**weights.parameters, **dict(weights.model.named_buffers())}
     for router, experts, number, bias in op.layers:
         if not held(pipeline, (experts,)):
@@ -221,6 +227,15 @@ def balance_experts(run: Run, op: BalanceExperts, weights: Weights, pipeline: Pi
     return balance
 
 
+def _own_tokens(run: Run, of_tokens: Tensor) -> Tensor:
+    """The part of [B, local sequence] that this rank's routers choose for: a shard of each sequence, if
+    ranks of tp send experts their own tokens."""
+    if not run.graph.routes_shards:
+        return of_tokens
+    size = run.graph.size(MeshDim.TP)
+    return of_tokens.chunk(size, dim=1)[run.launch.rank // run.graph.stride(MeshDim.TP) % size]
+
+
 @contextlib.contextmanager
 def balancing(balance: Balance, at: Position, batch: LocalBatch, tokens: TokenCount) -> Iterator[None]:
     """The context of a forward, in which routes are counted unless it is an evaluation's."""
@@ -233,7 +248,8 @@ def balancing(balance: Balance, at: Position, batch: LocalBatch, tokens: TokenCo
         for load in balance.loads.values():
             load.zero_()
     layers = balance.num_experts.get(at.stage, {})
-    routes = _Routes(balance.op, layers, labels=batch.labels, num_labels=tokens.labels)
+    labels = balance.own_tokens(batch.labels)
+    routes = _Routes(balance.op, layers, labels=labels, num_labels=tokens.labels)
     balance.routes = balance.last = routes
     try:
         yield

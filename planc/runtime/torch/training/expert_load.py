@@ -54,13 +54,13 @@ class ExpertLoad:
 
         experts.register_forward_pre_hook(count, with_kwargs=True)
 
-    def summed(self, *, tp_size: int, has_queue: bool) -> Arrival:
-        """The counts over all ranks, of which those of a tensor-parallel group have the same tokens."""
+    def summed(self, *, num_same: int, has_queue: bool) -> Arrival:
+        """The counts over all ranks, of which `num_same` each have the same tokens."""
         total = self._counts.clone()
         self._counts.zero_()
         if dist.is_initialized() and dist.get_world_size() > 1:
             dist.all_reduce(total)
-            total //= tp_size
+            total //= num_same
         return Arrival(total, has_queue=has_queue)
 
     def by_layer(self, arrived: Arrival) -> dict[str, tuple[int, ...]]:
