@@ -166,10 +166,10 @@ class RankWork:
         return narrow + (wide - narrow) * (self.compute_dtype.size_bytes - 2) // 2
 
     @property
-    def has_fsdp(self) -> bool:
-        """Whether FSDP has the root, and not only experts of ranks of tp."""
+    def fsdp(self) -> FullyShard | None:
+        """FSDP of the root, if it has more than experts of ranks of tp."""
         units = (op for op in self.graph.setup if isinstance(op, FullyShard))
-        return any(("",) in op.groups for op in units)
+        return next((op for op in units if ("",) in op.groups), None)
 
     def footprint(self, norm: Module) -> Footprint:
         """The tensors that a norm keeps for backward: its input alone, if it is fused."""

@@ -129,8 +129,8 @@ def _weight(module: Module) -> tuple[int, ...]:
 def _parameter_gradients(work: RankWork) -> Iterator[Collective]:
     """Gradients of replicated parameters with different activations on ranks: summed once per step.
 
-    All in one message, except under FSDP, which sums them itself, one by one. Over several micro steps it
-    gathers gradients in its reduce dtype (FSDPParam.to_accumulated_grad).
+    All in one message, except under FSDP, which sums them itself, one by one, whenever it reduces. Those of
+    several micro steps it adds in its reduce dtype (FSDPParam.to_accumulated_grad).
     """
     by_owner = {
         work.owners.get(name, name): parameter.num_elements
@@ -142,10 +142,11 @@ def _parameter_gradients(work: RankWork) -> Iterator[Collective]:
     if not by_owner:
         return
     sizes = list(by_owner.values())
-    dtype = work.reduce_dtype if work.times > 1 else work.compute_dtype
-    for num_elements in sizes if work.has_fsdp else (sum(sizes),):
+    times = work.times if work.fsdp is not None and work.fsdp.reduce_every == "micro_batch" else 1
+    dtype = work.compute_dtype if times == work.times else work.reduce_dtype
+    for num_elements in (sum(sizes),) if work.fsdp is None else sizes:
         num_bytes = num_elements * dtype.size_bytes
-        yield Collective(_OVER, work.tp, Kind.ALL_REDUCE, "grads.sync", 1, num_bytes)
+        yield Collective(_OVER, work.tp, Kind.ALL_REDUCE, "grads.sync", times, num_bytes)
 
 
 def _loss(work: RankWork) -> Iterator[Collective]:

@@ -27,6 +27,10 @@ from tests.slow import slow_except
 TP2 = {"tp": 2}
 CP2 = {"cp": 2}
 HSDP = {"dp_replicate": 2, "dp_shard": 2}
+EACH, NARROW = (
+    ("fsdp.reduce_every=micro_batch",),
+    ("fsdp.param_dtype=bfloat16", "fsdp.reduce_dtype=float32"),
+)
 CASES = (
     Case("TP2", "sequence parallel", TP2),
     Case("TP2", "auto, accumulate", TP2, tensor_parallel="auto", micro_batch=4),
@@ -39,6 +43,9 @@ CASES = (
     Case("CP2", "allgather", CP2, rotate="allgather", recomputes=True, recomputation="selective"),
     Case("CP2·TP2", "ulysses", CP2_TP2, rotate="ulysses", balance="none"),
     Case("TP2·DP2", "loss chunks", TP2_DP2, micro_batch=2, settings=("train.loss_chunks=4",)),
+    Case("TP2·DP2", "each micro-batch", TP2_DP2, micro_batch=2, settings=EACH),
+    Case("TP2·DP2", "each micro-batch, two dtypes", TP2_DP2, micro_batch=2, settings=(*EACH, *NARROW)),
+    Case("TP2·DP2", "two dtypes", TP2_DP2, micro_batch=2, settings=NARROW),
     Case("TP2", "experts", TP2, model="qwen3-moe", tensor_parallel="auto"),
 )
 COMPILED = (
