@@ -56,7 +56,7 @@ class Alive:
 def offloaded() -> Layers:
     model, offloader = Layers(), Offloader(torch.device("cpu"))
     for layer in model.layers:
-        layer.forward = offloader.wrap(layer.forward)
+        layer.forward = offloader.wrap(layer.forward, is_trained=lambda: True)
     return model
 
 
@@ -85,6 +85,24 @@ def test_a_device_holds_two_inputs() -> None:
     gradients(model, num_steps=2)
     gradients(recomputed)
     assert (found.most, others.most) == (2, NUM_LAYERS)
+
+
+def test_the_first_layer_of_what_is_trained_is_recomputed() -> None:
+    """Its input needs no gradient, as below adapters of a frozen base."""
+    model, plain = offloaded(), Layers()
+    states, table = torch.randn(3, 8, 16), torch.randn(8, 16)
+    num_runs = 0
+
+    def count(*_: Any) -> None:
+        nonlocal num_runs
+        num_runs += 1
+
+    model.layers[0].linear.register_forward_pre_hook(count)
+    for one in (model, plain):
+        one(states, table).square().sum().backward()
+    assert num_runs == 2
+    grads = [[parameter.grad for parameter in one.parameters()] for one in (model, plain)]
+    assert all(own is not None and torch.equal(own, other) for own, other in zip(*grads, strict=True))
 
 
 def test_buffers_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:

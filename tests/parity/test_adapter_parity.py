@@ -100,6 +100,7 @@ SLOW = (
     Case("DP2", "recompute", {"dp_shard": 2}, recomputes=True, adapter=ALL),
     Case("DP2", "selective", {"dp_shard": 2}, recomputes=True, recomputation="selective", adapter=ALL),
     Case("DP2", "offload", {"dp_shard": 2}, recomputes=True, recomputation="offload", adapter=QV),
+    Case("TP2·DP2", "offload", TP2_DP2, recomputes=True, recomputation="offload", adapter=QV),
     Case("DP2", "3 units ahead", {"dp_shard": 2}, settings=("fsdp.prefetch=3",), adapter=UPPER),
     Case("DP2", "loss in chunks", {"dp_shard": 2}, settings=("train.loss_chunks=4",), adapter=QV),
     Case("DP2", "experts", {"dp_shard": 2}, "qwen3-moe", adapter=QV),

@@ -59,10 +59,10 @@ class Offloader:
         self._free: dict[object, list[Tensor]] = {}
         self._num_wrapped = 0
 
-    def wrap(self, inner: Callable[..., Any]) -> Offloaded:
+    def wrap(self, inner: Callable[..., Any], *, is_trained: Callable[[], bool]) -> Offloaded:
         """A module's forward, whose inputs are in host memory until backward recomputes it."""
         self._num_wrapped += 1
-        return Offloaded(inner, self, self._num_wrapped)
+        return Offloaded(inner, is_trained, self, self._num_wrapped)
 
     def park(self, tensors: Iterable[Tensor], place: int) -> _Parked:
         """Begin to copy tensors to the host. Those of the module before are dropped: they have arrived."""
@@ -136,32 +136,38 @@ class Offloaded:
     `inner` may be replaced by what torch.compile makes of it.
     """
 
-    def __init__(self, inner: Callable[..., Any], offloader: Offloader, place: int) -> None:
+    def __init__(
+        self, inner: Callable[..., Any], is_trained: Callable[[], bool], offloader: Offloader, place: int
+    ) -> None:
         functools.update_wrapper(self, inner)
         self.inner = inner
+        self._is_trained = is_trained
         self._offloader, self._place = offloader, place
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        # What needs no gradient, as rotary tables, all modules share.
-        moved = [one for one in tree_leaves((arguments, keywords)) if _is_moved(one)]
+        tensors = [leaf for leaf in tree_leaves((arguments, keywords)) if isinstance(leaf, Tensor)]
+        # What needs no gradient, as rotary tables, all modules share: unless nothing is trained before them.
+        moved = [tensor for tensor in tensors if tensor.requires_grad]
+        if not moved and self._is_trained():
+            moved = tensors[:1]
         if not moved or not torch.is_grad_enabled():
             return self.inner(*arguments, **keywords)
-        places = iter(range(len(moved)))
-        around = tree_map_only(
-            Tensor, lambda one: _Place(next(places)) if _is_moved(one) else one, (arguments, keywords)
-        )
+        places = {id(tensor): _Place(index) for index, tensor in enumerate(moved)}
+        around = tree_map_only(Tensor, lambda one: places.get(id(one), one), (arguments, keywords))
+        needs = [tensor.requires_grad for tensor in moved]
         parked = self._offloader.park(moved, self._place)
         first = [tuple(moved)]
-        del moved, arguments, keywords
+        del moved, tensors, arguments, keywords
+
+        def fetch() -> tuple[Tensor, ...]:
+            fetched = zip(self._offloader.fetch(parked), needs, strict=True)
+            return tuple(tensor.requires_grad_(is_needed) for tensor, is_needed in fetched)
 
         def compute() -> Any:
-            args, kwargs = _filled(around, first.pop() if first else self._fetch(parked))
+            args, kwargs = _filled(around, first.pop() if first else fetch())
             return self.inner(*args, **kwargs)
 
         return checkpoint(compute, use_reentrant=False)
-
-    def _fetch(self, parked: _Parked) -> tuple[Tensor, ...]:
-        return tuple(tensor.requires_grad_() for tensor in self._offloader.fetch(parked))
 
 
 def _filled(arguments: Any, tensors: Sequence[Tensor]) -> Any:
@@ -180,7 +186,3 @@ def replace_inner_forward(module: nn.Module, forward: Callable[..., Any]) -> Non
         module.forward.inner = forward
     else:
         module.forward = forward
-
-
-def _is_moved(leaf: object) -> bool:
-    return isinstance(leaf, Tensor) and leaf.requires_grad

@@ -58,7 +58,7 @@ def checkpoint_activations(
     for fqn in held(pipeline, op.modules):
         module = model.get_submodule(fqn)
         if op.mode == "offload":
-            module.forward = offloader.wrap(module.forward)
+            module.forward = offloader.wrap(module.forward, is_trained=functools.partial(_is_trained, module))
         else:
             keeps_routing = any(fqn in outwards(name) for name in experts)
             recompute(module, mode=op.mode, keeps_routing=keeps_routing)
@@ -74,17 +74,18 @@ def recompute(module: nn.Module, *, mode: Literal["full", "selective"], keeps_ro
     # Only `forward` is wrapped: the hooks of tensor parallelism and FSDP run around it, once.
     inner = module.forward
 
-    def is_trained() -> bool:
-        return any(parameter.requires_grad for parameter in module.parameters())
-
     @functools.wraps(inner)
     def forward(*arguments: Any, **keywords: Any) -> Any:
         # Compiled code without a backward refuses to recompute random ops, and attention counts as one.
-        if not (torch.is_grad_enabled() and (is_trained() or _need_gradient((arguments, keywords)))):
+        if not (torch.is_grad_enabled() and (_is_trained(module) or _need_gradient((arguments, keywords)))):
             return inner(*arguments, **keywords)
         return checkpoint(inner, *arguments, use_reentrant=False, **contexts, **keywords)
 
     module.forward = forward
+
+
+def _is_trained(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _need_gradient(values: Any) -> bool:
