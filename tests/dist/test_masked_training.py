@@ -76,6 +76,7 @@ train {{
   tokens_per_step = {BATCH * LENGTH}
 }}
 """
+RECOMPUTED = 'activation_checkpoint {\n  "bert.encoder.layer.*" -> MODE\n}\n'
 MESHES = {
     "1": (),
     "dp2": ("mesh.dp_shard=2",),
@@ -98,7 +99,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             parameter += 0.05 * torch.randn_like(parameter)
     model.save_pretrained(folder / "model")
     (folder / "model" / "config.json").write_bytes((PLANS / "models/tiny-bert/config.json").read_bytes())
-    write_plan(folder, text=PLAN)
     return folder
 
 
@@ -179,14 +179,18 @@ def by_hand(folder: Path, *, probability: float = 0.2) -> ByHand:
     return found
 
 
-def graph_of(folder: Path, *settings: str) -> Graph:
-    found = checked(folder / "x.plan", *settings)
+def graph_of(folder: Path, *settings: str, mode: str = "none") -> Graph:
+    path = folder / f"{mode}.plan"
+    path.write_text(PLAN + RECOMPUTED.replace("MODE", mode), encoding="utf-8")
+    found = checked(path, *settings)
     assert found.graph is not None
     return found.graph
 
 
-def trained(folder: Path, *settings: str, run_folder: Path, stop_after: int | None = None) -> list[Record]:
-    graph = graph_of(folder, *settings)
+def trained(
+    folder: Path, *settings: str, run_folder: Path, stop_after: int | None = None, mode: str = "none"
+) -> list[Record]:
+    graph = graph_of(folder, *settings, mode=mode)
     task = Task(graph, folder, run_folder, stop_after=stop_after)
     return run_ranks(train_rank, graph.world_size, task, init=False)
 
@@ -211,6 +215,29 @@ def test_every_mesh_trains_as_a_loop_by_hand(folder: Path, tmp_path: Path, mesh:
     assert evaluation.loss == pytest.approx(expected.evaluated, rel=1e-12)
     exported: Any = AutoModelForMaskedLM.from_pretrained(tmp_path / "export/hf", dtype=torch.float64)
     assert_equal(dict(exported.named_parameters()), expected.final, limit=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["full", "selective", "offload"])
+def test_recomputed_layers_train_as_a_loop_by_hand(folder: Path, tmp_path: Path, mode: str) -> None:
+    record, expected = trained(folder, *MESHES["dp2 tp2"], run_folder=tmp_path, mode=mode)[0], by_hand(folder)
+    assert [one.loss for one in record.metrics] == pytest.approx(expected.losses, rel=1e-12)
+    assert_equal(record.gradients, expected.gradients, limit=1e-12)
+    assert_equal(record.final, expected.final, limit=1e-9)
+
+
+@pytest.mark.slow
+def test_every_mesh_drops_what_one_rank_drops(folder: Path, tmp_path: Path) -> None:
+    drops = ("model.dropout=true",)
+    one, *others = (
+        trained(folder, *drops, *MESHES[mesh], run_folder=tmp_path / mesh, mode=mode)[0]
+        for mesh, mode in (("1", "none"), ("tp2", "none"), ("dp2 tp2", "full"))
+    )
+    losses = [step.loss for step in one.metrics]
+    assert losses != pytest.approx(by_hand(folder).losses, rel=1e-3)
+    for other in others:
+        assert [step.loss for step in other.metrics] == pytest.approx(losses, rel=1e-12)
+        assert_equal(other.gradients, one.gradients, limit=1e-12)
 
 
 @pytest.mark.slow
