@@ -46,11 +46,20 @@ def graph_with(kind: type[Op]) -> Graph:
     graph, made = _graph("quickstart"), generated(kind)
     part = "setup" if kind.stage < Stage.STEP else "step" if kind.stage is Stage.STEP else "save"
     ops = getattr(graph, part)
+    loop = next(op for op in graph.step if isinstance(op, Accumulate))
+    if any(issubclass(kind, type(op)) for op in loop.body):
+        swapped = replace(loop, body=_with(loop.body, kind, made))
+        return replace(graph, step=tuple(swapped if op is loop else op for op in graph.step))
+    return replace(graph, **{part: _with(ops, kind, made)})
+
+
+def _with(ops: tuple[Any, ...], kind: type[Op], made: Any) -> tuple[Any, ...]:
+    """Ops and one more."""
     # A more special op takes the place of the general one, with its values.
     for general in (op for op in ops if issubclass(kind, type(op))):
         same = {one.name: getattr(general, one.name) for one in fields(general) if one.name != "op"}
         made = replace(made, **same)
-    return replace(graph, **{part: (*(op for op in ops if not issubclass(kind, type(op))), made)})
+    return (*(op for op in ops if not issubclass(kind, type(op))), made)
 
 
 UNFILLED = ("op", "span")

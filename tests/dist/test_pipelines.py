@@ -71,7 +71,7 @@ def train(case: Case, *, workspace: Path, run_folder: Path) -> list[Record]:
     return run_ranks(train_rank, case.world_size, task, init=False)
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("case", PIPELINES, ids=lambda case: case.name)
 def test_a_pipeline_with_weights_from_files_trains_as_one_process(case: Case, workspace: Path) -> None:
     row = parity(case, workspace=workspace, reference=train_reference(case.model, workspace=workspace))

@@ -52,7 +52,7 @@ def by_planc(model: nn.Module, known: tuple[Router, ...], tokens: Tensor) -> dic
     """The gradients of planc's balance loss alone, on one rank."""
     loss = SwitchLoss(coefficient=COEFFICIENT, num_sequences=SHAPE[0], pooled=False)
     op = BalanceExperts(layers=(), loss=loss, z_loss=None, num_sequences=SHAPE[0], span=None)
-    balance = Balance(op, device=torch.device("cpu"))
+    balance = Balance(op, device=torch.device("cpu"), own_tokens=lambda of_tokens: of_tokens)
     balance.num_experts[0] = {one.experts: one.num_experts for one in known}
     for one in known:
         balance.attach(

@@ -233,7 +233,7 @@ class ComputeReference(Op):
         "Runs its body on all pairs with the weights that training starts from, and keeps the "
         "log-probability of each answer."
     )
-    label: Annotated[str, output("data.eval", "evaluations")]
+    label: Annotated[str, DERIVED]
     """The evaluation whose pairs they are; empty for the training data."""
     over: Annotated[tuple[MeshDim, ...], DERIVED]
     """The mesh dims whose ranks see different tokens, and pp, whose last rank has the logits."""
