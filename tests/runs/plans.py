@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations, product
+from math import prod
 
 Row = Mapping[str, str]
 """The name of a value of each axis."""
@@ -73,6 +74,14 @@ AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "ep 2": (
             *("mesh: dp_shard = 2", "expert_parallel on dp_shard: size = 2"),
             'expert_parallel on dp_shard: "EXPERTS" -> dispatch',
+        ),
+        "tp 2 of sequences, ep 2": (
+            *("mesh: tp = 2", _SEQUENCES, "expert_parallel on tp: size = 2"),
+            'expert_parallel on tp: "EXPERTS" -> dispatch',
+        ),
+        "dp_shard 2, tp 2 of sequences, ep 4": (
+            *("mesh: dp_shard = 2", "mesh: tp = 2", _SEQUENCES, "expert_parallel on dp_shard, tp: size = 4"),
+            'expert_parallel on dp_shard, tp: "EXPERTS" -> dispatch',
         ),
         "dp_shard 2, tp 2": ("mesh: dp_shard = 2", "mesh: tp = 2", _TP),
         "dp_shard 2, tp 2 of sequences": ("mesh: dp_shard = 2", "mesh: tp = 2", _SEQUENCES),
@@ -153,11 +162,11 @@ AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "micro-batches": {"1": (), "2": (), "4": ()},
 }
-_SIZES = {"one": 1, **{name: 2 ** name.count("2") for name in AXES["mesh"] if name != "one"}}
 
 
 def world_size(row: Row) -> int:
-    return _SIZES[row["mesh"]]
+    parts = AXES["mesh"][row["mesh"]]
+    return prod(int(part.partition(" = ")[2]) for part in parts if part.startswith("mesh: "))
 
 
 def on_one_rank(row: Row) -> Row:
