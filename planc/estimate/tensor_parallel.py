@@ -8,6 +8,7 @@ from planc.estimate.rank_work import RankWork
 from planc.estimate.result import Collective, Kind
 from planc.estimate.selective import keeps_scattered
 from planc.graph.ops import CompileModules
+from planc.graph.pipeline import pipeline_of
 from planc.inventory.adapters import is_magnitude
 from planc.inventory.schema import Kind as ModuleKind
 from planc.inventory.schema import Module
@@ -142,11 +143,26 @@ def _parameter_gradients(work: RankWork) -> Iterator[Collective]:
     if not by_owner:
         return
     sizes = list(by_owner.values())
-    times = work.times if work.fsdp is not None and work.fsdp.reduce_every == "micro_batch" else 1
-    dtype = work.compute_dtype if times == work.times else work.reduce_dtype
+    is_each = work.fsdp is not None and work.fsdp.reduce_every == "micro_batch"
+    times = work.times - _num_weights_in_a_row(work) if is_each else 1
+    dtype = work.compute_dtype if is_each or work.times == 1 else work.reduce_dtype
     for num_elements in (sum(sizes),) if work.fsdp is None else sizes:
         num_bytes = num_elements * dtype.size_bytes
         yield Collective(_OVER, work.tp, Kind.ALL_REDUCE, "grads.sync", times, num_bytes)
+
+
+def _num_weights_in_a_row(work: RankWork) -> int:
+    """Count the reductions of the rank's stage that have gradients of linear layers' weights alone.
+
+    Only a schedule with one stage for each rank computes those apart from backward.
+    """
+    pipeline = pipeline_of(work.graph)
+    if pipeline is None:
+        return 0
+    own = (
+        one.stage for one in pipeline.units if any(work.inventory.get(name) for name in one.modules if name)
+    )
+    return pipeline.num_weights_in_a_row(next(own, 0))
 
 
 def _loss(work: RankWork) -> Iterator[Collective]:
