@@ -235,7 +235,7 @@ class RankWork:
         return tuple(self.layouts[fqn] for tie in self.ties for fqn in tie if fqn in self.layouts)
 
     def multiplies_again(self, module: Module) -> bool:
-        """Whether a layer computes a second time, on what dropout leaves, for lengths of its rows."""
+        """Whether a layer of DoRA computes twice: on its input, and on what dropout leaves of it."""
         return is_magnitude(module.fqn) and f"{parent_of(module.fqn)}.{DROP}" in self.draws
 
     def checkpoint_around(self, fqn: str) -> str | None:

@@ -159,10 +159,9 @@ def _num_weights_in_a_row(work: RankWork) -> int:
     pipeline = pipeline_of(work.graph)
     if pipeline is None:
         return 0
-    own = (
-        one.stage for one in pipeline.units if any(work.inventory.get(name) for name in one.modules if name)
-    )
-    return pipeline.num_weights_in_a_row(next(own, 0))
+    names = {*work.inventory.names()}
+    stages = (unit.stage for unit in pipeline.units if not names.isdisjoint(unit.modules))
+    return pipeline.num_weights_in_a_row(next(stages, 0))
 
 
 def _loss(work: RankWork) -> Iterator[Collective]:

@@ -97,7 +97,7 @@ class Graph:
 
     @property
     def routes_shards(self) -> bool:
-        """Whether routers choose for shards of sequences: ranks of tp send experts their own tokens."""
+        """Whether each rank of tp sends experts the tokens of its own shard of sequences."""
         return self.experts is not None and MeshDim.TP in self.experts.over
 
     @property

@@ -155,7 +155,7 @@ class ExpertParallelSpec:
 
     @property
     def on_shards(self) -> bool:
-        """Whether ranks of tp, which have shards of sequences, send each other tokens."""
+        """Whether the ranks of tp send each other tokens of their shards of sequences."""
         return MeshDim.TP in self.on
 
 
