@@ -89,6 +89,7 @@ class Sgd:
 class NewtonSchulzDType(StrEnum):
     BFLOAT16 = "bfloat16"
     FLOAT32 = "float32"
+    FLOAT64 = "float64"
 
 
 class LearningRateScale(StrEnum):

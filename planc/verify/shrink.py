@@ -99,7 +99,7 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
         _without_start(staged), built, renamed, sizes, recipe, vocab_size=short.config.vocab_size
     )
     shrunk = resized(shrunk, short)
-    recipe = replace(recipe, matrices=_matrices(shrunk))
+    recipe = replace(recipe, matrices=matrices_of(shrunk))
     if (quantized := shrunk.quantized) is not None:
         recipe = replace(recipe, quantized=quantized.modules, block=quantized.block)
     _require_all_stated(shrunk, short)
@@ -205,7 +205,7 @@ def _built(build: ops.BuildModel, *, base: Path) -> Any:
         raise CannotShrink(f"{build.architecture} can't be built with small sizes: {reason}") from error
 
 
-def _matrices(graph: Graph) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def matrices_of(graph: Graph) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Muon's matrices, and the rows of each part that one fuses."""
     build = next(op for op in graph.setup if isinstance(op, ops.BuildOptimizer))
     groups = [group for group in build.groups if isinstance(group, ops.MatrixGroup)]

@@ -54,8 +54,9 @@ def _nearest(block: Tensor, values: Tensor) -> Tensor:
     """Each element as the code next to it, of a scale for each row."""
     scale = block.abs().amax(-1, keepdim=True).float().to(block.dtype)
     shares = torch.where(scale > 0, block / scale.clamp(min=torch.finfo(torch.float32).tiny), 0)
-    nearest = (shares.unsqueeze(-1) - values).abs().argmin(-1)
-    return values[nearest] * scale
+    # The numbers halfway between two codes are float32 as well.
+    halfway = ((values[:-1].float() + values[1:].float()) / 2).to(block.dtype)
+    return values[(shares.unsqueeze(-1) > halfway).sum(-1)] * scale
 
 
 def _rounded(moment: Tensor, *, key: int) -> Tensor:

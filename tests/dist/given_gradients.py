@@ -31,6 +31,7 @@ MESHES: dict[str, dict[str, Any]] = {
     "dp_replicate": {"mesh": {"dp_replicate": 2}, "replicas": "whole"},
     "dp_shard x cp": {"mesh": {"dp_shard": 2, "cp": 2}},
     "dp_shard x cp x tp": {"mesh": {"dp_shard": 2, "cp": 2, "tp": 2}},
+    "pp x dp_shard": {"mesh": {"pp": 2, "dp_shard": 2}, "micro_batch": 1},
     "dp_shard 8": {"mesh": {"dp_shard": 8}},
     "compiled": {"mesh": {"dp_shard": 2, "tp": 2}, "is_compiled": True},
 }

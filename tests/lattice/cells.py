@@ -115,10 +115,16 @@ TRAINED: dict[str, str] = {
     "LoRA": f"adapter {{\n  kind = lora(rank = 4, alpha = 8)\n{_ADAPTED}",
     "DoRA": f"adapter {{\n  kind = lora(rank = 4, alpha = 8, dora = true)\n{_ADAPTED}",
     "QLoRA": f"adapter {{\n  kind = lora(rank = 4, alpha = 6, rslora = true)\n  base = nf4\n{_ADAPTED}",
-    "averages": "train {\n  ema_decay = 0.8\n}",
+    "averages": "",
 }
 TRAINED |= {"DPO": "", "DPO, LoRA": TRAINED["LoRA"]}
 """The blocks that decide what is trained and kept, by their names; with DPO, on pairs of answers."""
+_ADAMW = f"adamw(lr = {LEARNING_RATE}, eps = {EPS:.6f})"
+OPTIMIZERS: Mapping[str, str] = {
+    "Muon": f"muon(lr = {LEARNING_RATE}, ns_dtype = float64, rest = {_ADAMW})",
+    "8 bits": f"adamw_8bit(lr = {LEARNING_RATE}, eps = {EPS:.6f}, block = 4)",
+}
+"""The optimizers of cells that do not train by AdamW."""
 SCHEDULES = ("gpipe", "one_f_one_b", "interleaved(stages_per_rank = 2)", "zero_bubble")
 
 
@@ -181,7 +187,8 @@ class Cell:
     capacity: float | None = None
     """The most tokens of a sequence that an expert takes, of an equal share; others are dropped."""
     trained: str = ""
-    """The block that decides what is trained; without one all of the model is."""
+    """The name of a block or an optimizer that decides what is trained, and how; all of the model by AdamW
+    without one."""
 
     @property
     def name(self) -> str:
@@ -393,12 +400,12 @@ def _dispatched(some: Collection[Mesh], on: Collection[str]) -> Iterator[Cell]:
 
 @cache
 def trained_cells() -> tuple[Cell, ...]:
-    """Parts of the model that are frozen, adapters, and averages, on meshes of up to 4 ranks and pipelines:
-    enough that each meets each value of another axis."""
+    """Parts of the model that are frozen, adapters, averages, and other optimizers, on meshes of up to 4 ranks
+    and pipelines: enough that each meets each value of another axis."""
     flat = [mesh for world_size in (1, 2, 4) for mesh in meshes(world_size)]
     every = [cell for mesh in flat for cell in full_product(mesh)]
     every += [cell for cell in pipelines(Mesh(1, 2, 1, 1, pp=2), is_tied=False) if cell.units == "layers"]
-    found = (replace(cell, trained=one) for cell in every for one in TRAINED)
+    found = (replace(cell, trained=one) for cell in every for one in (*TRAINED, *OPTIMIZERS))
     run = (cell for cell in found if cell.trained != "QLoRA" or _has_blocks(cell))
     return tuple(sorted(_covering(tuple(run)), key=lambda cell: (cell.mesh.world_size, astuple(cell))))
 
@@ -413,16 +420,17 @@ def plan_text(cell: Cell) -> str:
     mesh = "\n".join(f"  {mesh_dim} = {size}" for mesh_dim, size in cell.mesh.sizes.items())
     micro_batch = cell.global_batch // cell.dp_size // cell.num_micro_steps
     source = f'pairs("{PAIRS}", template = none)' if cell.in_pairs else f'text("{CORPUS}")'
-    loss = "  loss = dpo(beta = 0.3, label_smoothing = 0.1)\n" if cell.in_pairs else ""
+    kept = "  loss = dpo(beta = 0.3, label_smoothing = 0.1)\n" if cell.in_pairs else ""
+    kept += "  ema_decay = 0.8\n" if cell.trained == "averages" else ""
     tokens = cell.global_batch * SEQUENCE_LENGTH
     blocks = [
         f'model {{\n  hf = "{cell.model}"\n  seed = {SEED}\n  dtype = {cell.dtype}\n}}',
         f"mesh {{\n{mesh}\n}}",
         f"data {{\n  source = {source}\n  sequence_length = {SEQUENCE_LENGTH}\n"
         f"  micro_batch = {micro_batch}\n  shuffle_seed = {SHUFFLE_SEED}\n}}",
-        f"optimizer {{\n  kind = adamw(lr = {LEARNING_RATE}, eps = {EPS:.6f})\n"
+        f"optimizer {{\n  kind = {OPTIMIZERS.get(cell.trained, _ADAMW)}\n"
         f"  clip_grad_norm = {MAX_NORM}\n  schedule = cosine(warmup = {WARMUP_STEPS} steps)\n}}",
-        f"train {{\n  steps = {TOTAL_STEPS}\n  tokens_per_step = {tokens}\n{loss}}}",
+        f"train {{\n  steps = {TOTAL_STEPS}\n  tokens_per_step = {tokens}\n{kept}}}",
         f'activation_checkpoint {{\n  "model.layers.*" -> {cell.recomputation}\n}}',
     ]
     if not cell.whole_replicas:
@@ -441,10 +449,8 @@ def plan_text(cell: Cell) -> str:
             f"context_parallel on cp {{\n  rotate = {rotate}\n  load_balancer = {balance}\n"
             '  ["input_ids", "labels", "position_ids"] -> Shard(1)\n}'
         )
-    text = "\n".join(blocks) + "\n"
-    if cell.trained == "averages":
-        return text.replace("train {\n", TRAINED[cell.trained].removesuffix("}"))
-    return f"{text}{TRAINED[cell.trained]}\n" if cell.trained else text
+    blocks += filter(None, [TRAINED.get(cell.trained)])
+    return "\n".join(blocks) + "\n"
 
 
 def _capacity(cell: Cell) -> str:

@@ -22,6 +22,7 @@ from planc.verify.compare import disagreements, relative_distance, worst_gradien
 from planc.verify.ranks import BeforeOp
 from planc.verify.recipe import Recipe
 from planc.verify.reference import Training, train
+from planc.verify.shrink import matrices_of
 from tests.dist.pool import RankError, run_ranks
 from tests.lattice import cells
 from tests.lattice.cells import Cell, compile_cell
@@ -120,6 +121,7 @@ def reference_of(cell: Cell, *, workspace: Path) -> Training:
         ema_decay=plan.train.ema_decay,
         capacity=graph.capacity,
         loss=plan.train.loss if isinstance(plan.train.loss, Preference) else None,
+        matrices=matrices_of(graph),
     )
     batch = cell.global_batch
     return _training(cell.model, cell.dtype, batch, plan.optimizer, trained, workspace=workspace)
@@ -136,6 +138,8 @@ class _Trained:
     ema_decay: float | None
     capacity: CapExperts | None
     loss: Preference | None
+    matrices: tuple[tuple[str, tuple[int, ...]], ...]
+    """The parameters that Muon updates, and the parts of each."""
 
 
 def _run(
@@ -199,6 +203,7 @@ def _training(
         block=_BLOCK,
         ema_decay=trained.ema_decay,
         loss=trained.loss,
+        matrices=trained.matrices,
         capacity=trained.capacity.capacity if trained.capacity else None,
         capped=trained.capacity.modules if trained.capacity else (),
     )

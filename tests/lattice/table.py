@@ -54,7 +54,8 @@ shapes than whole layers: none, the ends alone, attention, MLPs, norms, all laye
 
 Another part trains less than all: the embedding, a layer and the norms are frozen, or adapters have a frozen
 base in the model's dtype (LoRA, DoRA) or in NF4 (QLoRA); or it keeps moving averages; or it trains on
-pairs of answers (DPO), all of the model or adapters. What is frozen is compared bit for bit.
+pairs of answers (DPO), all of the model or adapters; or by Muon, or by AdamW with moments of 8 bits. What is
+frozen is compared bit for bit.
 """
 _COLUMNS = ("mesh", "cells", "of", "loss", "grad norm", "gradient", "update", "")
 
@@ -66,7 +67,7 @@ def parts() -> Mapping[str, tuple[Cell, ...]]:
     pipelined["float64, pipelines with other units"] = unit_cells()
     sharded = {"float64, ZeRO-1, ZeRO-2, and gradients reduced each micro-batch": sharding_cells()}
     sharded |= {"float64, experts on different ranks": expert_cells()}
-    sharded |= {"float64, parts frozen, adapters, averages and pairs of answers": trained_cells()}
+    sharded |= {"float64, parts frozen, adapters, averages, pairs of answers, Muon and moments of 8 bits": trained_cells()}
     every = {_title(world_size): cells(world_size) for world_size in WORLD_SIZES}
     return every | pipelined | sharded | narrow
 
