@@ -13,7 +13,7 @@ from planc.doctor.examination import Check, Section
 from planc.doctor.machine import Storage
 from planc.doctor.needs import Needs, Saves
 from planc.graph.graph import Graph
-from planc.graph.ops import LoadWeights, Mixture, OpenData
+from planc.graph.ops import ComputeReference, LoadWeights, Mixture, OpenData
 from planc.graph.sources import name_of, sources_of
 from planc.hub.names import is_hub, model_folder
 from planc.hub.tokenizer_files import holds_tokenizer, tokenizer_files, tokenizer_folder
@@ -134,23 +134,22 @@ def _inputs(graph: Graph, base: Path) -> Iterator[Input]:
     for op in graph.setup:
         if isinstance(op, OpenData) and op.tokenizer != "bytes":
             yield _tokenizer(op, base)
-        match op:
-            case LoadWeights() if not is_hub(op.path):
-                yield _weights(op, base)
-            case _:
-                pass
+        if isinstance(op, LoadWeights) and not is_hub(op.path):
+            yield _weights("weights", op.path, op.span, base)
+        if isinstance(op, ComputeReference) and not op.label and op.path and not is_hub(op.path):
+            yield _weights("reference", op.path, op.span, base)
     for op in sources_of(graph):
         if not isinstance(op.source, Mixture) and op.source.reads_local_files:
             yield _data("data" if isinstance(op, OpenData) else name_of(op), op.source, op.span, base)
 
 
-def _weights(op: LoadWeights, base: Path) -> Input:
+def _weights(name: str, path: str, span: Span | None, base: Path) -> Input:
     try:
-        files = weight_files(model_folder(op.path, base=base))
+        files = weight_files(model_folder(path, base=base))
     except RunError as error:
-        return Input("weights", error.message, op.span, error.help or "add the missing files")
+        return Input(name, error.message, span, error.help or "add the missing files")
     paths = {files} if isinstance(files, Path) else set(files.values())
-    return Input("weights", _summary(paths), op.span)
+    return Input(name, _summary(paths), span)
 
 
 def _tokenizer(op: OpenData, base: Path) -> Input:

@@ -50,6 +50,9 @@ def compute_loss(bound: BoundPlan) -> ComputeLoss:
 def compute_references(plan: Plan, body: tuple[EvaluationOp, ...]) -> Iterator[ComputeReference]:
     """One op for the training data and for each evaluation, if the loss is of pairs."""
     if isinstance(plan.train.loss, Preference):
+        path = plan.train.loss.reference
         for label in ("", *(label for label, _, _ in evaluations(plan))):
             span = plan.span("train.loss")
-            yield ComputeReference(label=label, over=(MeshDim.PP, *TOKEN_DIMS), body=body, span=span)
+            yield ComputeReference(
+                label=label, over=(MeshDim.PP, *TOKEN_DIMS), body=body, path=path, span=span
+            )

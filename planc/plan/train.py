@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from planc.extend.loss import LOSS
 from planc.extend.reference import Extension, OwnCallback, OwnMetric
 from planc.plan.extensions import OrExtension
+from planc.plan.model_source import ModelSource
 from planc.plan.own_readers import CALLBACKS, METRICS
 from planc.plan.quantities import STEPS
 from planc.plan.scalars import Float, Int, Quantity
@@ -46,6 +47,13 @@ class Preference:
     )
     label_smoothing: float = key(
         Float(0.0, 0.499999), default=0.0, doc="share of the pairs whose answers are taken to be swapped"
+    )
+    reference: str | None = key(
+        Optional(ModelSource()),
+        default=None,
+        doc="a model of the same architecture whose log-probabilities are the reference; none is the weights "
+        "that training starts from",
+        example='"runs/first/export/hf"',
     )
 
 

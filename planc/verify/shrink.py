@@ -107,14 +107,15 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
 
 
 def _without_start(graph: Graph) -> Graph:
-    """The graph with adapters that are drawn: those of a directory do not fit the small model."""
+    """The graph with adapters that are drawn, and with a reference of the start: those of directories do not
+    fit the small model."""
     seed = next(op.seed for op in graph.setup if isinstance(op, ops.InitWeights | ops.LoadWeights))
-    setup = (
-        ops.InitAdapters(modules=op.modules, seed=seed, span=op.span)
-        if isinstance(op, ops.LoadAdapters)
-        else op
-        for op in graph.setup
-    )
+    setup: list[Any] = []
+    for op in graph.setup:
+        if isinstance(op, ops.LoadAdapters):
+            setup.append(ops.InitAdapters(modules=op.modules, seed=seed, span=op.span))
+        else:
+            setup.append(replace(op, path=None) if isinstance(op, ops.ComputeReference) else op)
     return replace(graph, setup=tuple(setup))
 
 

@@ -42,9 +42,7 @@ LAW: dict[str, tuple[str, ...]] = {
     "checks": (
         *("source", "vocab", "tables", "devices", "diagnostics", "syntax", "styles", "plan", "layouts"),
         *("inventory.adapters", "inventory.schema", "inventory.routers", "inventory.matrices"),
-        *("data_sources", "pipelining"),
-        "hub.peft_adapter",
-        "hub.tokenizer_files",
+        *("data_sources", "pipelining", "hub"),
     ),
     "graph": (
         *("source", "vocab", "strict_json", "devices", "styles", "optimizers", "data_sources", "pipelining"),

@@ -19,7 +19,7 @@ data {
 optimizer { kind = adamw(lr = 1e-3) }
 train {
   steps = 4
-  loss = dpo(beta = 0.1)
+  loss = dpo(LOSS)
   TRAIN
 }
 BLOCKS
@@ -42,6 +42,8 @@ ACCEPTED = {
         "BLOCKS": 'adapter { kind = lora(rank = 2, alpha = 4); "model.layers.*.self_attn.q_proj" -> adapted }'
     },
     "averages": {"TRAIN": "ema_decay = 0.9"},
+    "a reference": {"LOSS": 'reference = "models/tiny-llama"'},
+    "a reference on other machines": {"LOSS": 'reference = "runs/first/export/hf"'},
 }
 REFUSED = {
     "chunks": ({"TRAIN": "loss_chunks = 2"}, "P758", "is not a sum over tokens"),
@@ -57,6 +59,16 @@ REFUSED = {
         "P757",
         "which is of pairs",
     ),
+    "a reference of another architecture": (
+        {"LOSS": 'reference = "models/tiny-mistral"'},
+        "P759",
+        "its `model_type` is mistral",
+    ),
+    "a reference next to adapters": (
+        {"LOSS": 'reference = "models/absent"', **ACCEPTED["adapters"]},
+        "P759",
+        "of other weights",
+    ),
     "a compiled loss": (
         {"BLOCKS": 'compile { loss = true; "model.layers.*" -> region }'},
         "P816",
@@ -67,8 +79,9 @@ REFUSED = {
 
 def written(parts: dict[str, str]) -> str:
     text = PLAN
-    for name in ("MESH", "DATA", "TRAIN", "BLOCKS"):
-        text = text.replace(name, parts.get(name, "tp = 1" if name == "MESH" else ""))
+    defaults = {"MESH": "tp = 1", "LOSS": "beta = 0.1", "DATA": "", "TRAIN": "", "BLOCKS": ""}
+    for name, default in defaults.items():
+        text = text.replace(name, parts.get(name, default))
     return text.replace(";", "\n")
 
 

@@ -6,6 +6,7 @@ Rows, order, labels and the loss are written a second time here. Adapters begin 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -159,16 +160,20 @@ def log_probabilities(model: nn.Module, some: Sequences) -> Tensor:
 
 
 @cache
-def by_hand(name: str, adapter: str, workspace: Path) -> ByHand:
+def by_hand(name: str, adapter: str, workspace: Path, other: str = "") -> ByHand:
+    """`other` is the folder of the reference's weights."""
     write_weights(workspace / name)
-    model: Any = AutoModelForCausalLM.from_pretrained(workspace / name, dtype=torch.float64)
+    model, reference = (
+        AutoModelForCausalLM.from_pretrained(workspace / (one or name), dtype=torch.float64)
+        for one in ("", other)
+    )
     if adapter:
         layers = [f"model.layers.{n}.self_attn.{one}_proj" for n in (0, 1) for one in "qv"]
         WithLora(tuple(layers), 4, SCALES[adapter])(model)
         model.double()
     modeling_llama.torch = _Wide()
     try:
-        return _trained(model.train())
+        return _trained(model.train(), reference if other else model)
     finally:
         modeling_llama.torch = torch
 
@@ -180,11 +185,11 @@ def losses_of(gains: Tensor) -> tuple[Tensor, Tensor]:
     return -((1 - SMOOTHING) * right.log() + SMOOTHING * (1 - right).log()), margins
 
 
-def _trained(model: nn.Module) -> ByHand:
+def _trained(model: nn.Module, of_reference: nn.Module) -> ByHand:
     every, held_out = sequences(rows()), sequences(held_out_rows())
     trained, num_pairs = ByHand(), len(every) // 2
     with torch.no_grad():
-        reference, of_held_out = (log_probabilities(model, some) for some in (every, held_out))
+        reference, of_held_out = (log_probabilities(of_reference, some) for some in (every, held_out))
     optimizer = torch.optim.AdamW(_groups(model), lr=cases.LEARNING_RATE, betas=cases.BETAS, eps=1e-8)
     order = _order(num_pairs)
     for step in range(1, cases.NUM_STEPS + 1):
@@ -211,26 +216,27 @@ def _trained(model: nn.Module) -> ByHand:
     return trained
 
 
-def assert_trains_as_one_process(case: Case, *, workspace: Path) -> None:
-    expected = by_hand(case.model, case.adapter, workspace)
-    case = replace(case, weights="pretrained", settings=(*case.settings, *SETTINGS), evaluation=EVALUATION)
+def assert_trains_as_one_process(case: Case, *, workspace: Path, other: str = "") -> None:
+    expected = by_hand(case.model, case.adapter, workspace, other)
+    case = replace(case, weights="pretrained", settings=(*SETTINGS, *case.settings), evaluation=EVALUATION)
     graph = compile_case(case, workspace=workspace)
     with TemporaryDirectory(prefix="planc-preferences-") as folder:
         task = Task(graph, workspace, Path(folder), widen, compares_collectives=True)
         records: list[Record] = run_ranks(wide_rank, case.world_size, task, init=False)
     first, metrics = records[0], records[0].metrics
     assert disagreements(records) == ()
-    assert expected.losses[0] == pytest.approx(log(2), abs=1e-14)
+    assert (expected.losses[0] == pytest.approx(log(2), abs=1e-14)) is (not other)
     assert worst_relative([one.loss for one in metrics], expected.losses) < TOLERANCE
     assert worst_relative([one.grad_norm for one in metrics], expected.norms) < TOLERANCE
     worst, error = worst_gradient(first.gradients, expected.gradients)
     assert error < TOLERANCE, f"gradient of {worst}"
     worst, error = worst_gradient(first.final, expected.final)
     assert error < 100 * TOLERANCE, f"final {worst}"
-    margins = [one.custom["reward_margin"] for one in metrics[1:]]
-    assert worst_relative(margins, expected.margins[1:]) < 100 * TOLERANCE
-    accuracies = [one.custom["reward_accuracy"] for one in metrics[1:]]
-    assert accuracies == expected.accuracies[1:]
+    begin = 0 if other else 1
+    margins = [one.custom["reward_margin"] for one in metrics[begin:]]
+    assert worst_relative(margins, expected.margins[begin:]) < 100 * TOLERANCE
+    accuracies = [one.custom["reward_accuracy"] for one in metrics[begin:]]
+    assert accuracies == expected.accuracies[begin:]
     evaluations = [one for step in metrics for one in step.evaluations]
     found = [(one.loss, one.reward_margin, one.reward_accuracy) for one in evaluations]
     assert [one for *_, one in found] == [one for *_, one in expected.evaluations]
@@ -250,6 +256,45 @@ def test_a_mesh_trains_on_pairs_as_one_process(case: Case, workspace: Path) -> N
     assert_trains_as_one_process(case, workspace=workspace)
 
 
+def write_other(workspace: Path, **changes: object) -> str:
+    """The folder of a model with other weights, and perhaps with another config."""
+    write_weights(workspace / "llama")
+    shutil.copytree(workspace / "llama", workspace / "other", dirs_exist_ok=True)
+    weights, generator = (
+        load_file(workspace / "llama" / "model.safetensors"),
+        torch.Generator().manual_seed(3),
+    )
+    noisy = {name: one + 0.05 * torch.randn(one.shape, generator=generator) for name, one in weights.items()}
+    save_file(noisy, workspace / "other" / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((workspace / "llama" / "config.json").read_text(encoding="utf-8"))
+    (workspace / "other" / "config.json").write_text(json.dumps(config | changes), encoding="utf-8")
+    return "other"
+
+
+WITH_OTHER = (
+    f'train.loss=dpo(beta = {BETA}, label_smoothing = {SMOOTHING}, reference = "other")',
+    "model.dtype=float64",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [CASES[3], CASES[11]], ids=lambda case: case.name)
+def test_a_reference_of_another_model_is_that_of_plain_torch(case: Case, workspace: Path) -> None:
+    """Training starts from weights of its own, and no loss begins at log 2."""
+    case = replace(case, settings=WITH_OTHER)
+    assert_trains_as_one_process(case, workspace=workspace, other=write_other(workspace))
+
+
+@pytest.mark.slow
+def test_a_reference_of_another_kind_is_refused(workspace: Path, tmp_path: Path) -> None:
+    """Its weights fit, and the default of a setting that its config leaves out is another."""
+    case = Case("DP2", mesh={"dp_shard": 2}, weights="pretrained", settings=(*SETTINGS[:1], *WITH_OTHER))
+    graph = compile_case(case, workspace=workspace)
+    write_other(workspace, rope_theta=5000.0)
+    with pytest.raises(RankError, match="the reference in other is not a model of this plan: its rope_"):
+        run_ranks(train_rank, 2, Task(graph, workspace, tmp_path), init=False)
+
+
 def reads_the_reference(state: State, op: Op, position: Position) -> None:
     """An error if a forward comes before step 1."""
     widen(state, op, position)
@@ -266,7 +311,7 @@ def _flip_a_bit(file: Path) -> None:
 def test_a_stored_reference_is_of_its_weights_and_whole(workspace: Path, tmp_path: Path) -> None:
     """A damaged file is written again, and so is one of other weights or pairs."""
     case = Case("1", micro_batch=8, weights="pretrained", settings=SETTINGS[:2], evaluation=EVALUATION)
-    write_weights(workspace / case.model)
+    other = (f'train.loss=dpo(beta = {BETA}, reference = "{write_other(workspace)}")',)
 
     def start(settings: tuple[str, ...] = ()) -> dict[str, str]:
         graph = compile_case(replace(case, settings=(*case.settings, *settings)), workspace=workspace)
@@ -280,9 +325,13 @@ def test_a_stored_reference_is_of_its_weights_and_whole(workspace: Path, tmp_pat
     assert start() == first
     _flip_a_bit(tmp_path / "references" / "training.safetensors")
     assert start() == first
-    for settings in (("model.dtype=bfloat16",), ("data.sequence_length=32", "train.tokens_per_step=256")):
-        other = start(settings)
-        assert other.keys() == first.keys() and not {*other.values()} & {*first.values()}
+    for settings in (
+        ("model.dtype=bfloat16",),
+        ("data.sequence_length=32", "train.tokens_per_step=256"),
+        other,
+    ):
+        changed = start(settings)
+        assert changed.keys() == first.keys() and not {*changed.values()} & {*first.values()}
     file = workspace / case.model / "model.safetensors"
     original, weights = file.read_bytes(), load_file(file)
     save_file(weights | {"model.norm.weight": weights["model.norm.weight"] * 2}, file)

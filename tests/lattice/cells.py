@@ -400,8 +400,8 @@ def _dispatched(some: Collection[Mesh], on: Collection[str]) -> Iterator[Cell]:
 
 @cache
 def trained_cells() -> tuple[Cell, ...]:
-    """Parts of the model that are frozen, adapters, averages, and other optimizers, on meshes of up to 4 ranks
-    and pipelines: enough that each meets each value of another axis."""
+    """Parts of the model that are frozen, adapters, averages, pairs and optimizers, on meshes of up to 4
+    ranks and pipelines: enough that each meets each value of another axis."""
     flat = [mesh for world_size in (1, 2, 4) for mesh in meshes(world_size)]
     every = [cell for mesh in flat for cell in full_product(mesh)]
     every += [cell for cell in pipelines(Mesh(1, 2, 1, 1, pp=2), is_tied=False) if cell.units == "layers"]

@@ -67,7 +67,9 @@ def parts() -> Mapping[str, tuple[Cell, ...]]:
     pipelined["float64, pipelines with other units"] = unit_cells()
     sharded = {"float64, ZeRO-1, ZeRO-2, and gradients reduced each micro-batch": sharding_cells()}
     sharded |= {"float64, experts on different ranks": expert_cells()}
-    sharded |= {"float64, parts frozen, adapters, averages, pairs of answers, Muon and moments of 8 bits": trained_cells()}
+    sharded |= {
+        "float64, parts frozen, adapters, averages, pairs of answers, and optimizers": trained_cells()
+    }
     every = {_title(world_size): cells(world_size) for world_size in WORLD_SIZES}
     return every | pipelined | sharded | narrow
 

@@ -11,9 +11,11 @@ from planc.checks.support.rule import Findings, Subject, reports
 from planc.data_sources.globs import HubDataset, NoFile, without_file
 from planc.diagnostics import Code, Severity
 from planc.diagnostics.suggest import closest
+from planc.hub.names import is_hub
 from planc.plan.conversations import Chat, Pairs
 from planc.plan.data import AnySource, FileTokenizer, HfDataset, JsonLines, TextFiles
 from planc.plan.spec import Plan
+from planc.plan.train import Preference
 
 CODE = Code("P738", "files-absent", "no such file on this machine", Severity.NOTE)
 
@@ -44,6 +46,9 @@ def check(subject: Subject) -> Findings:
             yield from _file(plan, path, template, base=base)
     if isinstance(plan.data.tokenizer, FileTokenizer):
         yield from _file(plan, "data.tokenizer", plan.data.tokenizer.path, base=base)
+    loss = plan.train.loss
+    if isinstance(loss, Preference) and loss.reference is not None and not is_hub(loss.reference):
+        yield from _file(plan, "train.loss", loss.reference, base=base, kind="directory")
     if plan.checkpoint is not None and (branch := plan.checkpoint.branches_from):
         yield from _file(plan, "checkpoint.resume", branch, base=base, kind="directory")
 

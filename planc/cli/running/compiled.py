@@ -16,7 +16,7 @@ from planc.estimate.flops import flops
 from planc.estimate.rank_work import rank_work
 from planc.graph.artifact import ArtifactError, base_between, dump, graph_of, load
 from planc.graph.graph import Graph, plan_hash
-from planc.graph.ops import BuildModel, LoadWeights
+from planc.graph.ops import BuildModel, ComputeReference, LoadWeights
 from planc.graph.sources import training_data
 from planc.hub.names import is_hub, parse_hub
 from planc.inventory.schema import Inventory
@@ -196,10 +196,10 @@ def with_model(check: Callable[[], Checked]) -> Checked:
 
 def require_models(graph: Graph) -> None:
     """Download the missing files of a Hub model that a run reads. RunError if that fails."""
-    paths = {op.path for op in graph.setup if isinstance(op, BuildModel | LoadWeights) and is_hub(op.path)}
-    with_weights = any(isinstance(op, LoadWeights) for op in graph.setup)
-    for path in sorted(paths):
-        require_model(parse_hub(path), with_weights=with_weights, say=print_progress)
+    built = {op.path for op in graph.setup if isinstance(op, BuildModel)}
+    loaded = {op.path for op in graph.setup if isinstance(op, LoadWeights | ComputeReference) and op.path}
+    for path in sorted(filter(is_hub, built | loaded)):
+        require_model(parse_hub(path), with_weights=path in loaded, say=print_progress)
 
 
 def print_progress(text: str) -> None:

@@ -133,7 +133,7 @@ def _require_evaluations(graph: Graph) -> None:
 
 def _require_reference(graph: Graph, weights: Weights) -> None:
     """RunError if answers would be compared with the weights that are evaluated."""
-    references = [op for op in graph.setup if isinstance(op, ComputeReference)]
+    references = [op for op in graph.setup if isinstance(op, ComputeReference) and op.path is None]
     if weights.manifest is None and references:
         raise RunError(
             f"`{weights.folder}` is an export, and the reference of pairs is of the weights that training "

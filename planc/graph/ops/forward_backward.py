@@ -230,11 +230,13 @@ class ComputeReference(Op):
     op: Literal["reference"] = "reference"
     stage: ClassVar[Stage] = Stage.DATA
     summary: ClassVar[str] = (
-        "Runs its body on all pairs with the weights that training starts from, and keeps the "
-        "log-probability of each answer."
+        "Runs its body on all pairs with the weights that training starts from, or those of another model, "
+        "and keeps the log-probability of each answer."
     )
     label: Annotated[str, DERIVED]
     """The evaluation whose pairs they are; empty for the training data."""
+    path: Annotated[str | None, numerics("train.loss", "reference")] = None
+    """The directory of the other model."""
     over: Annotated[tuple[MeshDim, ...], DERIVED]
     """The mesh dims whose ranks see different tokens, and pp, whose last rank has the logits."""
     body: tuple[EvaluationOp, ...]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +19,19 @@ from planc.graph.ops import (
     BuildPreferenceLoss,
     ComputePairLoss,
     ComputeReference,
+    LoadWeights,
 )
+from planc.hub.model_config import differences
+from planc.hub.names import model_folder
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
+from planc.runtime.model_files import read_config
 from planc.runtime.numerics import number
+from planc.runtime.torch.agreement.agree import agreed
 from planc.runtime.torch.extensions.loss import OwnLoss
 from planc.runtime.torch.parallel.fsdp import reshard
+from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.run import Run
@@ -143,19 +151,21 @@ def _require_start(
 ) -> None:
     """RunError unless step 1 starts from the reference: then every margin is 0, and the loss is log 2.
 
-    What is dropped at random in training makes them differ.
+    What is dropped at random in training makes them differ, as does a reference of another model.
     """
     assert sample_ids is not None, "data in pairs has them"
     setup = run.graph.setup
-    is_random = any(
-        isinstance(op, AttachDropout | BranchRun) or (isinstance(op, AttachAdapters) and op.dropout)
+    may_differ = any(
+        isinstance(op, AttachDropout | BranchRun)
+        or (isinstance(op, AttachAdapters) and op.dropout)
+        or (isinstance(op, ComputeReference) and op.path is not None)
         for op in setup
     )
     wanted = reference[sample_ids]
     shares, places = ((answers - wanted).abs() / (wanted.abs() + 1)).nan_to_num(math.inf).max(0)
     difference, answer = shares.item(), int(sample_ids[places].item())
     limit = _TOLERANCES.get(dtype, _NARROW_TOLERANCE)
-    if not is_random and not difference <= limit:
+    if not may_differ and not difference <= limit:
         kind = "rejected" if answer % 2 else "chosen"
         raise RunError(
             f"log-probabilities in step 1 differ from the reference's by a share of {difference:.2g} on rank "
@@ -180,24 +190,64 @@ def compute_reference(
     pipeline: Pipeline | None,
     own_loss: OwnLoss,
 ) -> OwnLoss:
-    """The loss with the log-probability of every answer of one set, by the weights of the start.
+    """The loss with the log-probability of every answer of one set, by the weights of the start or others.
 
     They are computed once in a run directory, and then read.
     """
     assert isinstance(own_loss, PreferenceLoss)
     evaluated = _set_of(op, data, sets)
-    origin = stored_reference.origin_of(run, f"{evaluated.fingerprint} {evaluated.num_sequences}")
+    other = LoadWeights(path=op.path, seed=run.seed, span=op.span) if op.path is not None else None
+    if other is not None:
+        _require_same_model(run, other, weights.model)
+    fingerprint = f"{evaluated.fingerprint} {evaluated.num_sequences}"
+    origin = stored_reference.origin_of(run, fingerprint, other=other)
     reference, source = None, "as stored"
     if origin is not None:
         reference = stored_reference.read(run, op.label, origin, num_answers=evaluated.num_sequences)
     if reference is None:
-        reference, source = _computed(run, op, perform, mesh, weights.model, evaluated, pipeline), "computed"
+        with _weights_of(other, weights.model, perform, at):
+            reference = _computed(run, op, perform, mesh, weights.model, evaluated, pipeline)
+        source = "computed"
         if origin is not None:
             stored_reference.write(run, op.label, origin, reference)
     of = f" of evaluation {op.label}" if op.label else ""
     numbers = f"{evaluated.num_sequences // 2} pairs{of}"
-    run.observer.noted(f"reference: {numbers}, by the weights of step 0, {source}")
+    origin_of_weights = "step 0" if other is None else other.path
+    run.observer.noted(f"reference: {numbers}, by the weights of {origin_of_weights}, {source}")
     return replace(own_loss, references={**own_loss.references, op.label: reference})
+
+
+@agreed
+def _require_same_model(run: Run, other: LoadWeights, model: nn.Module) -> None:
+    """RunError unless both directories have the settings that logits follow from."""
+    paths = run.model_op.path, other.path
+    written = [read_config(model_folder(path, base=run.paths.base)) for path in paths]
+    # What a file leaves out is a default, and newer releases write other keys.
+    kind: Any = type(model.config)
+    whole = (
+        kind.from_dict(dict(config)).to_dict() | {"type": config.get("model_type")} for config in written
+    )
+    for name, values in differences(*whole):
+        raise RunError(
+            f"the reference in {other.path} is not a model of this plan: its {name} is {values}",
+            help="name a directory of the same architecture",
+        )
+
+
+@contextmanager
+def _weights_of(
+    other: LoadWeights | None, model: nn.Module, perform: Perform, at: Position
+) -> Iterator[None]:
+    """Let the model have other weights; its own wait in host memory."""
+    if other is None:
+        yield
+        return
+    tensors = [local_of(tensor.detach()) for tensor in (*model.parameters(), *model.buffers())]
+    own = [tensor.to("cpu", copy=True) for tensor in tensors]
+    perform((other,), at)
+    yield
+    for tensor, values in zip(tensors, own, strict=True):
+        tensor.copy_(values)
 
 
 def _computed(

@@ -49,23 +49,25 @@ _OF_WEIGHTS = InitWeights | LoadWeights | InitAdapters | LoadAdapters
 _OF_MODEL = BuildModel | AttachAdapters | QuantizeBase
 
 
-def origin_of(run: Run, fingerprint: str) -> Mapping[str, str] | None:
+def origin_of(run: Run, fingerprint: str, *, other: LoadWeights | None) -> Mapping[str, str] | None:
     """The digests of what log-probabilities follow from, but for rounding, by part; the same on every rank.
 
-    None if the model is of the plan's own code, which may be in other files too. Every rank must call it.
+    `other` loads weights that training does not start from. None if the model is of the plan's own code,
+    which may be in other files too. Every rank must call it.
     """
     setup = run.graph.setup
     if any(isinstance(op, BuildOwnModel) for op in setup):
         return None
-    loaded = [hashed_weights(run, op.path) for op in setup if isinstance(op, LoadWeights)]
-    starts = [model_folder(op.path, base=run.paths.base) for op in setup if isinstance(op, LoadAdapters)]
+    started = [op for op in setup if isinstance(op, _OF_WEIGHTS)] if other is None else [other]
+    loaded = [hashed_weights(run, op.path) for op in started if isinstance(op, LoadWeights)]
+    starts = [model_folder(op.path, base=run.paths.base) for op in started if isinstance(op, LoadAdapters)]
     with run_errors():
         loaded += [hash_files(folder, [WEIGHTS]) for folder in starts]
     files = [f"{name} {entry.sha256}" for entries in loaded for name, entry in sorted(entries.items())]
     dtypes = sorted({str(op.param_dtype) for op in setup if isinstance(op, FullyShard)} - {"None"})
     return {
         "data": fingerprint,
-        "weights": _digest([*files, *(_meaning(op) for op in setup if isinstance(op, _OF_WEIGHTS))]),
+        "weights": _digest([*files, *map(_meaning, started)]),
         "model": _digest([*dtypes, *(_meaning(op) for op in setup if isinstance(op, _OF_MODEL))]),
         "versions": f"{__version__}, {torch.__version__}, {transformers.__version__}",
     }
