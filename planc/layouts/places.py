@@ -63,13 +63,16 @@ def _common(source: str, consumer: str) -> str:
 def _recurrent(inventory: Inventory, members: frozenset[str], *, owners: Container[str]) -> set[str]:
     """Containers in a block's member, except attention, with a convolution or parameters of their own.
 
-    If a member without attention has none of these, all of its containers count.
+    If a member without attention has none of these, all of its containers count. Those of routed experts
+    never do: they take token by token.
     """
+    experts = [module.fqn for module in inventory.modules if module.routing is not None]
+    routing = {_holder(fqn, members)[0] for fqn in experts}
     odd: dict[str, set[str]] = {member: set() for member in members}
     plain: dict[str, set[str]] = {member: set() for member in members}
     for module in inventory.modules:
         holder, member = _holder(module.fqn, members)
-        if holder and module.parameters:
+        if holder and module.parameters and holder not in routing:
             is_odd = module.fqn in owners or "Conv" in module.class_name
             (odd if is_odd else plain)[member].add(holder)
     attending: set[str] = set()

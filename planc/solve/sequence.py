@@ -3,7 +3,8 @@
 Every part of a layer then gathers its input and scatters its output. Attention and dense MLPs do so at their
 own layers, which turns all-reduces into all-gathers and reduce-scatters. A part in which something reads the
 whole input, such as a router, is redistributed around all of it. Where ranks of tp send experts their own
-tokens, the router and the experts take shards instead, and dense MLPs gather at their layers.
+tokens, the router and the experts take shards instead, and shared experts gather at their layers, or take
+shards too where tokens no longer have a dimension of the sequence.
 
 The stream is sharded from the embedding to the head, or within the layers alone: code outside of them may
 need all tokens, as that of masks for attention of the model's own.
@@ -27,7 +28,7 @@ from planc.styles.edges import FEATURES, SEQUENCE
 from planc.vocab import Replicate, parent_of
 
 _WHOLE = Replicate()
-_NORM = StyleAction(BY_NAME["sequence_parallel"], Boundary())
+_TOKEN_WISE = StyleAction(BY_NAME["sequence_parallel"], Boundary())
 _GATHER = StyleAction(BY_NAME["prepare_input"], Boundary(input=SEQUENCE, desired=_WHOLE))
 _GATHER_AND_SCATTER = StyleAction(
     BY_NAME["prepare_input_output"], Boundary(input=SEQUENCE, desired=_WHOLE, output=SEQUENCE)
@@ -126,7 +127,7 @@ def _norms(inventory: Inventory, *, in_layers: bool) -> Iterator[tuple[str, Styl
         layer = layer_of(inventory, module.fqn)
         is_direct = parent_of(module.fqn) == layer if in_layers else not layer
         if module.kind is Kind.NORM and module.parameters and is_direct:
-            yield family(inventory, module.fqn), _NORM
+            yield family(inventory, module.fqn), _TOKEN_WISE
 
 
 def _parts(
@@ -151,7 +152,8 @@ def _parts(
             sharded.update(_at_layers(container, actions, gathers=not routed or container.name != name))
         if routed:
             layers = {fqn: action for fqn, action in sharded.items() if fqn not in on_shards}
-            yield _Part(name, ({**layers, **routed},))
+            # A shared expert may get tokens without a dimension of the sequence, which nothing could gather.
+            yield _Part(name, ({**layers, **routed}, {**dict(_token_wise(inventory, name)), **routed}))
             continue
         variants = [sharded] if sharded else []
         around = next((module for module in inventory.modules if family(inventory, module.fqn) == name), None)
@@ -167,7 +169,15 @@ def _routed(inventory: Inventory, part: str, on_shards: Collection[str]) -> Iter
     for router in routers(inventory):
         experts = family(inventory, router.experts)
         if experts in on_shards and experts.startswith(f"{part}."):
-            yield family(inventory, router.fqn), _NORM
+            yield family(inventory, router.fqn), _TOKEN_WISE
+
+
+def _token_wise(inventory: Inventory, part: str) -> Iterator[tuple[str, StyleAction]]:
+    """The rules by which a part's linear layers and norms are whole on each rank, for its own tokens."""
+    for module in inventory.modules:
+        name = family(inventory, module.fqn)
+        if module.parameters and module.kind in _TOKEN_WISE.style.kinds and name.startswith(f"{part}."):
+            yield name, _TOKEN_WISE
 
 
 def _untouched(inventory: Inventory, members: Collection[str]) -> Iterator[str]:

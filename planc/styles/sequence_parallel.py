@@ -1,6 +1,6 @@
-"""Norms on a sharded sequence."""
+"""Norms and linear layers on a sharded sequence."""
 
-from planc.inventory.schema import Kind
+from planc.inventory.schema import LINEAR_KINDS, Kind
 from planc.styles.style import Style
 from planc.vocab import Shard
 
@@ -23,11 +23,11 @@ SEQUENCE_PARALLEL = Style(
     name="sequence_parallel",
     usual="model.norm",
     doc=(
-        "Runs a norm on a sharded sequence dimension. Its parameters are replicated, and their gradients, "
-        "each from a rank's own tokens, are reduced over the ranks. Also for the router of experts that "
-        "`expert_parallel` has on ranks of tp."
+        "Runs a norm, or a linear layer, on a sharded sequence dimension. Its parameters are replicated, and "
+        "their gradients, each from a rank's own tokens, are reduced over the ranks. Also for the router of "
+        "experts that `expert_parallel` has on ranks of tp."
     ),
-    kinds=(Kind.NORM,),
+    kinds=(Kind.NORM, *LINEAR_KINDS),
     parameters={},
     computes_on=Shard(1),
     input=Shard(1),

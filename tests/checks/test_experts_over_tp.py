@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from planc.api import check_plan
 from planc.source import SourceFile
+from tests.catalogue.declared import HERE as CATALOGUE
 from tests.plans import write_plan
 
 RULES = """\
@@ -108,7 +110,7 @@ FAULTS = {
     "another module that takes token by token": (
         (ROUTER, f'{ROUTER}\n  "model.layers.*.mlp.experts" -> sequence_parallel'),
         "P405",
-        "`sequence_parallel` needs a norm",
+        "`sequence_parallel` needs a norm or a linear layer",
         "use one of",
     ),
 }
@@ -146,3 +148,68 @@ def test_a_fault_is_named_with_what_to_set(fault: str, tmp_path: Path) -> None:
     assert any(
         one == code and label.startswith(text) and given.startswith(help) for one, label, given in found
     ), found
+
+
+SHARED = """\
+  "model.layers.*.mlp.shared_expert.{gate,up,down}_proj" -> sequence_parallel
+  "model.layers.*.mlp.shared_expert_gate" -> sequence_parallel
+"""
+"""What a shared expert adds: it takes tokens without a dimension of the sequence, as the router does."""
+_GATHERING = """\
+  "model.layers.*.mlp.shared_expert.{gate,up}_proj" -> colwise(input = Shard(1))
+  "model.layers.*.mlp.shared_expert.down_proj" -> rowwise(output = Shard(1))
+"""
+OF_SHARED = {
+    "a gate of shared experts without a rule": (
+        SHARED.splitlines(keepends=True)[1],
+        "",
+        "P415",
+        'add `"model.layers.*.mlp.shared_expert_gate" -> sequence_parallel`',
+    ),
+    "a gate that splits its input": (
+        'shared_expert_gate" -> sequence_parallel',
+        'shared_expert_gate" -> rowwise_split_input',
+        "P415",
+        "use another style: this one takes Replicate()",
+    ),
+    "a gate that splits its output": (
+        'shared_expert_gate" -> sequence_parallel',
+        'shared_expert_gate" -> colwise',
+        "P403",
+        "set `tp` to 1",
+    ),
+    "a shared expert that gathers": (
+        SHARED.splitlines(keepends=True)[0],
+        _GATHERING,
+        "P435",
+        "redistribute the sequence at the modules before and behind, or write "
+        '`"model.layers.*.mlp.shared_expert.{gate,up,down}_proj" -> sequence_parallel`',
+    ),
+    "logits on shards": (
+        '"lm_head" -> colwise(input = Shard(1), output = Shard(-1))',
+        '"lm_head" -> sequence_parallel',
+        "P410",
+        "write `colwise(input = Shard(1), output = Shard(-1))`",
+    ),
+    "keys on shards": (
+        '"model.layers.*.self_attn.{q,k,v}_proj" -> colwise',
+        '"model.layers.*.self_attn.{q,k,v}_proj" -> sequence_parallel',
+        "P481",
+        "use another style",
+    ),
+}
+
+
+def test_a_shared_expert_and_its_gate_take_shards(tmp_path: Path) -> None:
+    """By the rules that `auto` finds, or that a plan writes; each fault is named with what to set."""
+    shutil.copytree(CATALOGUE / "models" / "tiny-qwen2-moe", tmp_path / "tiny-qwen2-moe")
+    rules = RULES.replace('  "model.layers.*.self_attn.{q,k}_norm" -> replicated_with_grad_allreduce\n', "")
+    text = PLAN.replace("models/tiny-qwen3-moe", "tiny-qwen2-moe").replace(RULES, rules + SHARED)
+    assert checked(tmp_path, text) == (True, [])
+    assert checked(tmp_path, text.replace(rules + SHARED, "  auto(sequence_parallel = true)\n")) == (True, [])
+    prepared = '  "model.layers.*.self_attn" -> prepare_input(input = Shard(1), desired = Replicate())\n'
+    for fault, (old, new, code, help) in OF_SHARED.items():
+        assert old in text
+        broken = text.replace(old, new)
+        _, found = checked(tmp_path, broken.replace(prepared, "") if "self_attn" in old else broken)
+        assert any(one == code and given.startswith(help) for one, _, given in found), (fault, found)

@@ -34,7 +34,10 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 """What each style's call takes."""
 _GATHERED = {"colwise": "colwise_gather_output", "rowwise": "rowwise_split_input"}
 _STYLES: Mapping[Kind, tuple[str, ...]] = {
-    Kind.LINEAR: (*chain(*_GATHERED.items()), "packed_colwise", "replicated_kv", "replicate"),
+    Kind.LINEAR: (
+        *chain(*_GATHERED.items()),
+        *("packed_colwise", "replicated_kv", "replicate", "sequence_parallel"),
+    ),
     Kind.EMBEDDING: ("embedding_rowwise", "embedding_colwise", "replicate"),
     Kind.NORM: ("sequence_parallel", "replicated_with_grad_allreduce", "replicate"),
     Kind.CONTAINER: ("prepare_input", "prepare_input_output"),

@@ -6,6 +6,7 @@ from planc.checks.support.rule import Findings, Subject
 from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
 from planc.layouts.types import WHOLE
+from planc.styles import Style
 from planc.styles.edges import FEATURES
 
 CODE = Code("P410", "head-output", "the loss does not support this layout of logits")
@@ -29,7 +30,13 @@ def check(subject: Subject) -> Findings:
                 assignment.span,
                 f"`{assignment.fqn}` outputs {assignment.use.output}",
                 notes=("the loss needs whole logits, or logits sharded by vocabulary: Shard(-1)",),
-                help="write `output = Shard(-1)` to shard the vocabulary, or `output = Replicate()`"
-                if module == head
-                else "write `output = Replicate()`",
+                help=_help(assignment.style, is_head=module == head),
             )
+
+
+def _help(style: Style, *, is_head: bool) -> str:
+    if "output" not in style.options:
+        return "write `colwise(input = Shard(1), output = Shard(-1))`" if is_head else "use another style"
+    if is_head:
+        return "write `output = Shard(-1)` to shard the vocabulary, or `output = Replicate()`"
+    return "write `output = Replicate()`"

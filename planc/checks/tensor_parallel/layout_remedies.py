@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 
 from planc.checks.support.clash_report import ClashGroup, rowwise_for
 from planc.checks.support.remedies import behind_norms, changed, gathered, is_sequence_divided, with_option
@@ -120,8 +120,7 @@ def _ruleless_help(subject: Subject, group: ClashGroup) -> str:
     if not inner:
         action = f"colwise(input = {arriving}, output = Shard(-1))"
         return f"write {changed(subject, group.consumers, action)}"
-    on_shards = {module.fqn for module in takes_shards(subject.bound)}
-    if all(fqn in _routers(subject, on_shards) for fqn in inner):
+    if set(inner) <= {*_next_to_experts(subject)}:
         return subject.rules_to_add(inner, "sequence_parallel")
     members = _members(group)
     if _is_kind(subject, inner, *LINEAR_KINDS) and set(members) == set(inner):
@@ -133,8 +132,16 @@ def _ruleless_help(subject: Subject, group: ClashGroup) -> str:
     return _prepared_member(subject, inner)
 
 
-def _routers(subject: Subject, experts: Collection[str]) -> set[str]:
-    return {router.fqn for router in routers(subject.inventory) if router.experts in experts}
+def _next_to_experts(subject: Subject) -> Iterator[str]:
+    """The routers and linear layers directly next to experts that take shards."""
+    experts = {module.fqn for module in takes_shards(subject.bound)}
+    yield from (router.fqn for router in routers(subject.inventory) if router.experts in experts)
+    parts = set(map(parent_of, experts))
+    yield from (
+        module.fqn
+        for module in subject.inventory.modules
+        if module.is_linear and parent_of(module.fqn) in parts
+    )
 
 
 def _prepared_member(subject: Subject, fqns: Sequence[str]) -> str:

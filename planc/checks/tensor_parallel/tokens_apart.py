@@ -11,6 +11,8 @@ from planc.vocab import parent_of
 
 CODE = Code("P481", "tokens-apart", "attention needs all tokens of a sequence")
 
+_LEAVE_OUT = "leave out `output`, so each rank gets whole sequences and a shard of the features"
+
 
 @judges_layouts(CODE)
 def check(subject: Subject) -> Findings:
@@ -19,6 +21,8 @@ def check(subject: Subject) -> Findings:
         spans = subject.rule_spans(group.producers)
         span = subject.primary_span(spans)
         names = subject.named(group.producers)
+        styles = filter(None, map(subject.style, group.producers))
+        writes = all("output" in style.options for style in styles)
         holders = [parent_of(fqn) for fqn in group.consumers]
         yield CODE.at(
             span,
@@ -32,5 +36,7 @@ def check(subject: Subject) -> Findings:
                 f"{names} and {subject.named(group.consumers)}",
                 *subject.size_note(group.consumers),
             ),
-            help="leave out `output`, so each rank gets whole sequences and a shard of the features",
+            help=_LEAVE_OUT
+            if writes
+            else "use another style: this one gives each rank a shard of the sequence",
         )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planc.checks.support.clash_report import labels_at
+from planc.checks.support.remedies import changed
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.tensor_parallel.gathered_in_attention import CODE as GATHERED_IN_ATTENTION
 from planc.checks.tensor_parallel.layouts_disagree import CODE as LAYOUTS_DISAGREE
@@ -38,9 +41,17 @@ def check(subject: Subject) -> Findings:
             "the model passes [tokens, features] there: dimension 1 has the features",
             *subject.size_note(fqns),
         ),
-        help="redistribute the sequence at the modules before and behind, "
-        "or keep it whole: leave out `Shard(1)`",
+        help=_help(subject, fqns),
     )
+
+
+def _help(subject: Subject, fqns: Sequence[str]) -> str:
+    before = "redistribute the sequence at the modules before and behind"
+    modules = map(subject.inventory.get, fqns)
+    if not all(module is not None and module.is_linear for module in modules):
+        return f"{before}, or keep it whole: leave out `Shard(1)`"
+    whole = changed(subject, fqns, "sequence_parallel")
+    return f"{before}, or write {whole}: whole weights, for each rank's own tokens"
 
 
 def _moves_sequence(assignment: Assignment) -> bool:
