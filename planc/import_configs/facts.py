@@ -54,6 +54,9 @@ DP_SIZE = Fact("data-parallel ranks", "mesh.dp_shard", readers.rest_or_count, nu
 ULYSSES = Fact("sequence ranks", "mesh.cp", readers.many)
 CP = Fact("context parallel", "mesh.cp", readers.count)
 TP = Fact("tensor parallel", "mesh.tp", readers.count)
+EP = Fact("expert ranks", "expert_parallel.size", readers.count, trains=False)
+ETP = Fact("expert tensor parallel", "expert_parallel", readers.count, trains=False)
+"""The ranks of tp that share each expert; where it is 1, they have different experts."""
 PP = Fact("pipeline ranks", "mesh.pp", readers.count)
 PIPELINE_SCHEDULE = Fact("pipeline schedule", "pipeline.schedule", readers.pipeline_schedule, trains=False)
 PIPELINE_MICRO_BATCH = Fact("micro batch of the pipeline", "data.micro_batch", readers.count)

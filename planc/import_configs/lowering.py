@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from planc.fmt.format import format_source
 from planc.hub.names import is_commit, is_hub, is_repository, parse_hub
 from planc.import_configs import facts
 from planc.import_configs.draft import Draft
+from planc.import_configs.expert_ranks import expert_parallel
 from planc.import_configs.facts import Fact
 from planc.import_configs.kind import NoteKind
 from planc.import_configs.optimizer_text import decimal_text, optimizer_lines, share_text
@@ -94,6 +95,9 @@ def _blocks(draft: Draft, target: Target, needed: Mapping[str, Any]) -> Iterator
     if mesh.tp > 1:
         in_sequence = draft.take(facts.SEQUENCE_PARALLEL)
         yield "tensor_parallel on tp", ["auto(sequence_parallel = true)" if in_sequence else "auto"]
+    experts = expert_parallel(draft, mesh, target.inventory)
+    if experts is not None:
+        yield experts
     if mesh.is_sharded or draft.has(facts.PARAM_DTYPE):
         yield _fsdp(draft, mesh, target)
     if mesh.cp > 1:
@@ -102,7 +106,8 @@ def _blocks(draft: Draft, target: Target, needed: Mapping[str, Any]) -> Iterator
         yield "activation_checkpoint", [rule([f"{one}.*"], recompute) for one in target.blocks]
     if draft.take(facts.COMPILE):
         is_ring = mesh.cp > 1 and not draft.has(facts.ULYSSES) and draft.take(facts.ROTATE) in (None, "ring")
-        yield "compile", [*_compile(draft, target, is_ring=is_ring)]
+        breaks = {"ring attention": is_ring, "experts on different ranks": experts is not None}
+        yield "compile", [*_compile(draft, target, breaks=[what for what, is_so in breaks.items() if is_so])]
     yield "data", [*_data(draft, target, needed, micro_batch)]
     lr, steps = needed["lr"], needed["steps"]
     yield "optimizer", [*optimizer_lines(draft, target.inventory, lr=lr, steps=steps, spares=parts.spares)]
@@ -208,9 +213,9 @@ def _context_parallel(draft: Draft) -> Block:
     return "context_parallel on cp", [*lines, *_settings(draft, load_balancer=facts.BALANCER)]
 
 
-def _compile(draft: Draft, target: Target, *, is_ring: bool) -> Iterator[str]:
-    if is_ring and not draft.has(facts.FULLGRAPH):
-        draft.added("compile.fullgraph", "false: ring attention can't be traced as one graph")
+def _compile(draft: Draft, target: Target, *, breaks: Sequence[str]) -> Iterator[str]:
+    if breaks and not draft.has(facts.FULLGRAPH):
+        draft.added("compile.fullgraph", f"false: {breaks[0]} can't be traced as one graph")
         yield "fullgraph = false"
     yield from _settings(draft, fullgraph=facts.FULLGRAPH, dynamic=facts.DYNAMIC)
     yield from (rule([f"{one}.*"], "region") for one in target.blocks)

@@ -146,7 +146,7 @@ _ROWS = (
     Row("distributed.tp_size", facts.TP, read=lambda value: readers.rest_or_count(value) or 1),
     Row("distributed.cp_size", facts.CP, read=lambda value: readers.rest_or_count(value) or 1),
     Row("distributed.pp_size", facts.PP, read=lambda value: readers.rest_or_count(value) or 1),
-    Row("distributed.ep_size", reason=why.EXPERTS, harmless=(1, "none")),
+    Row("distributed.ep_size", facts.EP, read=lambda value: readers.rest_or_count(value) or 1),
     Row("distributed.sequence_parallel", facts.SEQUENCE_PARALLEL),
     Row("distributed.activation_checkpointing", facts.RECOMPUTE),
     Row("distributed.reshard_after_forward", facts.RESHARD),
