@@ -314,6 +314,7 @@ def _short_data(op: ops.OpenData, *, times: int, vocab_size: int) -> ops.OpenDat
         tokenizer="bytes",
         end_of_document=None,
         held_out="",
+        epochs="",
         begin_of_document=None,
         sequence_length=min(SEQUENCE_LENGTH, op.sequence_length),
         vocab_size=vocab_size,

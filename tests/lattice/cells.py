@@ -406,11 +406,11 @@ def trained_cells() -> tuple[Cell, ...]:
     every = [cell for mesh in flat for cell in full_product(mesh)]
     every += [cell for cell in pipelines(Mesh(1, 2, 1, 1, pp=2), is_tied=False) if cell.units == "layers"]
     found = (replace(cell, trained=one) for cell in every for one in (*TRAINED, *OPTIMIZERS))
-    run = (cell for cell in found if cell.trained != "QLoRA" or _has_blocks(cell))
+    run = (cell for cell in found if cell.trained != "QLoRA" or has_blocks(cell))
     return tuple(sorted(_covering(tuple(run)), key=lambda cell: (cell.mesh.world_size, astuple(cell))))
 
 
-def _has_blocks(cell: Cell) -> bool:
+def has_blocks(cell: Cell) -> bool:
     """Whether ranks have whole blocks of 64 inputs, of a model with as many layers as there are stages."""
     return cell.mesh.tp <= 2 and "interleaved" not in cell.schedule
 

@@ -23,6 +23,7 @@ from tests.lattice.cells import (
     cells,
     expert_cells,
     full_product,
+    has_blocks,
     make_workspace,
     narrow_cells,
     pipeline_cells,
@@ -100,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
             for mesh, group in groupby(measured, key=lambda row: row.cell.mesh):
                 rows = list(group)
                 failed.extend(row for row in rows if row.problems)
-                print(_line(mesh, rows), flush=True)
+                print(_line(mesh, rows, found), flush=True)
     for row in failed:
         print(f"\n{row.cell.name}: {'; '.join(row.problems)}")
     num_cells = sum(map(len, chosen.values()))
@@ -123,7 +124,7 @@ def _title_lines(arguments: Sequence[str]) -> Iterator[str]:
 
 def _heading(name: str, found: Sequence[Cell]) -> Iterator[str]:
     limits = LIMITS[found[0].dtype]
-    every = sum(_num_cells(mesh) for mesh in dict.fromkeys(cell.mesh for cell in found))
+    every = sum(_num_cells(mesh, found) for mesh in dict.fromkeys(cell.mesh for cell in found))
     yield ""
     yield f"## {name}"
     yield ""
@@ -134,19 +135,21 @@ def _heading(name: str, found: Sequence[Cell]) -> Iterator[str]:
     yield f"|{'---|' * len(_COLUMNS)}"
 
 
-def _num_cells(mesh: Mesh) -> int:
-    if mesh.pp == 1:
-        return sum(1 for _ in full_product(mesh))
-    return sum(1 for is_tied in (False, True) for _ in pipelines(mesh, is_tied=is_tied))
+def _num_cells(mesh: Mesh, found: Sequence[Cell]) -> int:
+    """The cells of a mesh, with each way to train and to shard that a part has."""
+    staged = (cell for is_tied in (False, True) for cell in pipelines(mesh, is_tied=is_tied))
+    every = full_product(mesh) if mesh.pp == 1 else staged
+    ways = {(cell.trained, cell.sharding) for cell in found}
+    return sum(trained != "QLoRA" or has_blocks(cell) for cell in every for trained, _ in ways)
 
 
-def _line(mesh: Mesh, rows: Sequence[Row]) -> str:
+def _line(mesh: Mesh, rows: Sequence[Row], found: Sequence[Cell]) -> str:
     num_failed = sum(bool(row.problems) for row in rows)
     worst = (max(getattr(row, what) for row in rows) for what in ("loss", "grad_norm", "gradient", "update"))
     cells_of = (
         mesh.name,
         str(len(rows)),
-        str(_num_cells(mesh)),
+        str(_num_cells(mesh, found)),
         *(f"{error:.1e}" for error in worst),
         f"{num_failed} failed" if num_failed else "ok",
     )

@@ -21,7 +21,14 @@ from planc.graph.graph import plan_hash
 from planc.inventory.load import InventoryError, save_inventory
 from planc.lower import draft_graph
 from planc.plan.bind import BoundPlan
-from tests.mutants import expert_mutations, layout_mutations, model_mutations, plan_mutations, stage_mutations
+from tests.mutants import (
+    expert_mutations,
+    layout_mutations,
+    model_mutations,
+    plan_mutations,
+    stage_mutations,
+    training_mutations,
+)
 from tests.mutants.mutant import Edited, MutationType
 from tests.mutants.shrink import Base, Config, bases, write_corpus
 from tests.mutants.verdicts import broken_promises, codes_of
@@ -58,6 +65,7 @@ MUTATIONS: Mapping[str, MutationType] = {
     "experts": MutationType(expert_mutations.experts, ("dp_shard",), 2),
     "capacity": MutationType(expert_mutations.capacity, ("dp_shard",)),
     "balance": MutationType(expert_mutations.balance),
+    "training": MutationType(training_mutations.training, weight=2),
     "heads": MutationType(model_mutations.heads, ("cp", "tp")),
     "widths": MutationType(model_mutations.widths),
     "ties": MutationType(model_mutations.ties),
@@ -249,7 +257,7 @@ def _run(bound: BoundPlan, *, folder: Path) -> tuple[str, str]:
     fsdp = bound.plan.fsdp
     used = {bound.plan.model.dtype, *((fsdp.param_dtype, fsdp.reduce_dtype) if fsdp else ())}
     truth = ground_truth(
-        graph, recipe_of(bound, base=folder), rounds=not used.isdisjoint(("bfloat16", "float16"))
+        graph, recipe_of(bound, graph, base=folder), rounds=not used.isdisjoint(("bfloat16", "float16"))
     )
     return truth.status, truth.detail
 

@@ -42,6 +42,7 @@ NUM_STEPS = 10
 """Of the schedule; runs stop earlier."""
 CORPUS = "data/corpus.txt"
 CORPUS_LINES = "data/corpus.jsonl"
+PAIRS = "data/pairs.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,3 +224,8 @@ def write_corpus(folder: Path) -> None:
     (folder / CORPUS).write_text("\n".join(texts), encoding="utf-8")
     lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
     (folder / CORPUS_LINES).write_text(lines, encoding="utf-8")
+    pairs = (
+        {"prompt": word, "chosen": f"{other} {i}", "rejected": f"{i} {word} {other}"}
+        for i, (word, other) in enumerate(itertools.pairwise(words))
+    )
+    (folder / PAIRS).write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")

@@ -55,9 +55,10 @@ def group(path: Path) -> str:
         return "Start here"
     if path.stem.startswith("launch-"):
         return "Launch shapes"
-    if path.stem.endswith("-chat"):
+    text = path.read_text(encoding="utf-8")
+    if "weights = pretrained" in text:
         return "Fine-tune"
-    return "Published runs" if "presets/torchtitan.plan" in path.read_text(encoding="utf-8") else "Pretrain"
+    return "Published runs" if "presets/torchtitan.plan" in text else "Pretrain"
 
 
 def readme() -> str:

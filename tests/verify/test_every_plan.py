@@ -8,7 +8,7 @@ from tests.plans import PLANS, canonical_plans
 from tests.verify.every_plan import PAGE, Row, page, verified
 from tests.verify.items import ITEMS
 
-SAMPLE = ("launch-fsdp4", "launch-pp2-dp2", "olmoe-1b-7b")
+SAMPLE = ("launch-fsdp4", "llama-3.1-8b-dpo", "launch-pp2-dp2", "olmoe-1b-7b")
 EQUAL = f"{len(ITEMS)} of {len(ITEMS)}"
 BALANCED = f"{len(ITEMS) + 1} of {len(ITEMS) + 1}"
 """Of a plan that balances experts."""
@@ -32,7 +32,7 @@ def test_every_plan_computes_what_one_process_computes() -> None:
     assert {name: cells[2] for name, cells in rows().items() if cells[2] not in (EQUAL, BALANCED)} == {}
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_plan_that_ships_computes_what_one_process_computes(name: str) -> None:
     row = verified(PLANS / f"{name}.plan")

@@ -53,9 +53,9 @@ def of_lattice(folder: Path) -> Iterator[Training]:
 def of_mutants(folder: Path) -> Iterator[Training]:
     workshop = Workshop(folder)
     for base in shrunk_bases()[::40]:
-        bound = check_plan(workshop.write("right", Edited(base.draft, base.config, base.name))).bound
-        assert bound is not None
-        yield mutants_reference(recipe_of(bound, base=folder))
+        right = check_plan(workshop.write("right", Edited(base.draft, base.config, base.name)))
+        assert right.bound is not None and right.graph is not None
+        yield mutants_reference(recipe_of(right.bound, right.graph, base=folder))
 
 
 def of_parity(folder: Path) -> Iterator[Training]:

@@ -40,7 +40,7 @@ def check(subject: Subject) -> Findings:
             span,
             f"its `{key}` is {values}",
             secondary=(Label(plan.span("model.hf"), "the model"),),
-            notes=(f"{others} differ too",) if others else (),
+            notes=(f"also different: {others}",) if others else (),
             help="name a directory of the same architecture, as `export/hf` of another run",
         )
 
