@@ -151,9 +151,10 @@ def _blocks(base: Base, choice: Choice, node: int, rules: str) -> Iterator[str]:
     if base.given_experts:
         yield re.sub(r"^  size = .*$", f"  size = {choice.ep}", base.given_experts, flags=re.MULTILINE)
     elif choice.ep > 1:
-        yield block(f"expert_parallel on {sharding}", [f"size = {choice.ep}", "auto"])
+        on = f"{sharding}, tp" if mesh.rules is Rules.EXPERTS else sharding
+        yield block(f"expert_parallel on {on}", [f"size = {choice.ep}", "auto"])
     # Nothing where no parameters are sharded, and none is cast.
-    if mesh.dp_shard * mesh.cp > 1 or mesh.dp_replicate == 1 or base.dtypes:
+    if mesh.dp_shard * mesh.cp * choice.ep > 1 or mesh.dp_replicate == 1 or base.dtypes:
         yield block(f"fsdp on {sharding}", _fsdp(base, choice, layers))
     if mesh.cp > 1:
         balance = [] if choice.rotate == "ulysses" else [f"load_balancer = {base.balance}"]

@@ -28,6 +28,7 @@ class Rules(StrEnum):
     GIVEN = "the plan's rules"
     AUTO = "auto"
     SEQUENCE = "sequence parallel"
+    EXPERTS = "sequence parallel, other experts on each rank of tp"
 
 
 @record
@@ -82,7 +83,7 @@ class Choice:
     is_zero_bubble: bool = False
     """Whether a pipeline's schedule is `zero_bubble`; it has one stage a rank."""
     ep: int = 1
-    """The ranks of dp_shard and cp that share one copy of the experts, and send each other tokens."""
+    """The ranks of dp_shard and cp, and with `Rules.EXPERTS` of tp, that share one copy of the experts."""
 
     @property
     def schedule(self) -> str:
@@ -152,13 +153,27 @@ MOST_SAMPLES = 64
 """The largest micro batch that the search tries."""
 
 
-def sharing_experts(choice: Choice, inventory: Inventory) -> Iterator[Choice]:
-    """The choice with experts over two ranks of dp_shard and cp and more, as many as divide both."""
+def sharing_experts(choice: Choice, inventory: Inventory, *, over_tp: bool = False) -> Iterator[Choice]:
+    """The choice with experts over two ranks of dp_shard and cp and more, as many as divide both.
+
+    With `over_tp`, also over ranks of tp, which have shards of sequences.
+    """
     numbers = {num_stacked(module) for module in dispatchable(inventory)}
-    ranks = choice.mesh.dp_shard * choice.mesh.cp
-    for size in _divisors(ranks)[1:] if numbers and not choice.is_compiled else ():
-        if all(number % size == 0 for number in numbers):
-            yield replace(choice, ep=size)
+    if not numbers or choice.is_compiled:
+        return
+    mesh, ranks = choice.mesh, choice.mesh.dp_shard * choice.mesh.cp
+    ways = [(mesh, ranks)]
+    if over_tp:
+        ways.append((replace(mesh, rules=Rules.EXPERTS), ranks * mesh.tp))
+    for way, num_ranks in ways:
+        for size in _divisors(num_ranks)[1:]:
+            if all(number % size == 0 for number in numbers):
+                yield replace(choice, mesh=way, ep=size)
+
+
+def sizes_of_tp(num_devices: int, node: int) -> Iterator[int]:
+    """Sizes of tp that keep a group inside a node."""
+    return (one for one in range(2, node + 1) if num_devices % one == 0 and node % one == 0)
 
 
 def _divisors(number: int) -> tuple[int, ...]:

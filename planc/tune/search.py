@@ -24,7 +24,7 @@ from planc.show.times import Times, times_of
 from planc.source import SourceFile
 from planc.tables import format_bytes, format_seconds
 from planc.tune.base import ROTATIONS, Base, plan_text, recurrent_layer, rules_of
-from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space, sharing_experts
+from planc.tune.choice import Choice, Mesh, Recompute, Rules, Space, sharing_experts, sizes_of_tp
 from planc.tune.pipelines import NONE_FITS, Pipelines, layer_work
 from planc.tune.score import Score, Scored, Scorer
 from planc.vocab import MeshDim
@@ -240,11 +240,18 @@ class Search:
                 for rotate in space.rotations
                 if choice.rotate and rotate != choice.rotate
             )
-            others.extend(sharing_experts(choice, self.scorer.inventory))
-            for other in others:
-                score = self.score(other)
-                if score.peak_bytes <= self.limit:
-                    yield Scored(other, score)
+            yield from self._fitting_of((*others, *self._sharing_experts(choice)))
+
+    def _fitting_of(self, choices: Sequence[Choice]) -> Iterator[Scored]:
+        scored = (Scored(choice, self.score(choice)) for choice in dict.fromkeys(choices))
+        return (one for one in scored if one.score.peak_bytes <= self.limit)
+
+    def _sharing_experts(self, choice: Choice) -> Iterator[Choice]:
+        mesh = Mesh(1, 2, 1, choice.mesh.tp, Rules.EXPERTS)
+        # A capacity is of whole sequences.
+        may = choice.mesh.rules is Rules.SEQUENCE and not self.base.given_experts
+        over_tp = may and self._is_legal(mesh, "")
+        return sharing_experts(choice, self.scorer.inventory, over_tp=over_tp)
 
     def _compiled(self, scored: list[Scored]) -> Iterator[Scored]:
         """The best choices with compiled layers, and what fits only so: compiled code keeps less."""
@@ -283,9 +290,8 @@ class Search:
         self.num_meshes += pipelines.num_meshes
         best = sorted(found, key=lambda one: one.score.seconds)[:_WIDENED]
         deferring = {replace(one.choice, stages_per_rank=1, is_zero_bubble=True): None for one in best}
-        sharing = [other for plan in best for other in sharing_experts(plan.choice, self.scorer.inventory)]
-        others = [Scored(choice, self.score(choice)) for choice in dict.fromkeys((*deferring, *sharing))]
-        return [*found, *(other for other in others if other.score.peak_bytes <= self.limit)]
+        sharing = [other for plan in best for other in self._sharing_experts(plan.choice)]
+        return [*found, *self._fitting_of((*deferring, *sharing))]
 
     def pipelines(self) -> Pipelines:
         """The pipelines of this search."""
@@ -311,7 +317,7 @@ class Search:
 
     def _judged(self) -> Space:
         rules: dict[int, tuple[Rules, ...]] = {1: (Rules.NONE,)}
-        for tp in _sizes(self.num_devices, self.node):
+        for tp in sizes_of_tp(self.num_devices, self.node):
             wanted = (Rules.GIVEN,) if self.base.given_rules else (Rules.SEQUENCE, Rules.AUTO)
             legal = tuple(one for one in wanted if self._is_legal(Mesh(1, 2, 1, tp, one), ""))
             if legal:
@@ -337,7 +343,8 @@ class Search:
         if is_compiled:
             name = f"compile, {rotate}" if rotate else "compile"
         if name not in self.refused_rules:
-            choice = Choice(mesh, 1, Recompute.NONE, reshard=True, rotate=rotate, is_compiled=is_compiled)
+            ep = 2 if rules is Rules.EXPERTS else 1
+            choice = Choice(mesh, 1, Recompute.NONE, True, rotate, is_compiled=is_compiled, ep=ep)
             without = _OF_A_MESH if mesh.pp == 1 else _OF_A_SIZE
             base = replace(
                 self.base,
@@ -382,11 +389,6 @@ def _first_error(checked: Checked) -> str:
 def _place(one: Scored | Proposal) -> tuple[float, int]:
     """The faster first; of those as fast, the one with fewer micro steps: each takes more than its work."""
     return float(f"{one.seconds:.4g}"), -one.choice.micro_batch
-
-
-def _sizes(num_devices: int, node: int) -> Iterator[int]:
-    """Sizes of tp that keep a group inside a node."""
-    return (one for one in range(2, node + 1) if num_devices % one == 0 and node % one == 0)
 
 
 def reasons(search: Search) -> Mapping[str, str]:

@@ -88,7 +88,7 @@ def given_up(proposal: Proposal) -> Iterator[str]:
         yield "time to compile at each start"
     if choice.ep > 1:
         yield f"even loads of experts on {choice.ep} ranks"
-    if choice.mesh.rules in (Rules.AUTO, Rules.SEQUENCE):
+    if choice.mesh.rules not in (Rules.NONE, Rules.GIVEN):
         yield f"a rule for every sharded layer ({choice.mesh.rules})"
     if choice.mesh.pp > 1:
         yield f"a bubble of {_bubble(proposal)} ({choice.schedule})"

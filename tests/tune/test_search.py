@@ -124,6 +124,17 @@ def test_experts_are_tried_over_the_sizes_that_divide_them_and_the_ranks() -> No
     assert checked.graph.experts.size == 8
     long = replace(choice, mesh=replace(choice.mesh, dp_shard=4, cp=4), ep=16, rotate="ring")
     assert "expert_parallel on dp_shard, cp {\n  size = 16\n  auto\n}" in search.text(long)
+    sharded = replace(choice, mesh=Mesh(1, 8, 1, 2, Rules.SEQUENCE))
+    over_tp = [one for one in search._sharing_experts(sharded) if one.mesh.rules is Rules.EXPERTS]
+    assert [one.ep for one in over_tp] == [2, 4, 8, 16]
+    for one in (over_tp[-1], replace(over_tp[0], mesh=Mesh(8, 1, 1, 2, Rules.EXPERTS))):
+        text = search.text(one)
+        assert f"expert_parallel on dp_shard, tp {{\n  size = {one.ep}\n  auto\n}}" in text
+        checked = check_source(SourceFile("x.plan", text), base=PLANS)
+        # Only one of them leaves room.
+        assert {found.code.code for found in checked.diagnostics} == (
+            set() if one is over_tp[-1] else {"P810"}
+        )
     assert not [*sharing_experts(choice, search_of("qwen3-8b.plan", gpus=16).scorer.inventory)]
     capped = search_of(
         "qwen3-30b-a3b-experts.plan", gpus=16, edit=("  size = 8\n", "  size = 8\n  capacity = 1.25\n")
@@ -138,6 +149,15 @@ def test_plans_with_experts_over_ranks_are_proposed() -> None:
     proposals = search_of("qwen3-30b-a3b.plan", gpus=16).proposals()
     shared = [proposal for proposal in proposals if proposal.choice.ep > 1]
     assert shared and all(proposal.checked.ok for proposal in shared)
+
+
+@pytest.mark.slow
+def test_plans_with_experts_over_ranks_of_tp_are_proposed() -> None:
+    """Where there is sequence parallelism: this plan has no rules, and here no mesh without tp."""
+    more = "expect {\n  dp_size == 8\n}\n"
+    proposals = search_of("qwen3-30b-a3b-experts.plan", gpus=16, more=more).proposals()
+    over_tp = [proposal for proposal in proposals if proposal.choice.mesh.rules is Rules.EXPERTS]
+    assert over_tp and all(proposal.checked.ok for proposal in over_tp)
 
 
 def test_rules_that_the_plan_has_stay() -> None:
