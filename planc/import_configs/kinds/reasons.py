@@ -63,7 +63,7 @@ UNITS = 'units are patterns of module names: `"model.layers.*" -> unit`'
 WARMS_FROM_ZERO = "warm-up in a plan starts from zero"
 NO_PREFERENCES = "a plan's loss of preferences is `dpo(...)`, which a method of that name imports as"
 PREFERENCE_LOSS = "the loss of a pair in a plan is -log sigmoid(margin), which others call sigmoid"
-REFERENCE = "the reference of a plan is the model that it starts from"
+REFERENCE = "a plan names another reference by the path of its directory: `dpo(reference = ...)`"
 HUB_UPLOAD = 'planc does not upload; `export "hf"` in `checkpoint` writes a directory that transformers loads'
 LOSS = "planc trains on next-token cross-entropy, or on a loss for each token of the plan's own code"
 PACKS = "`packing` in `data` is attend, isolate, whole or none"
