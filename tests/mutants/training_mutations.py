@@ -89,6 +89,7 @@ def _pairs(edited: Edited, random: Random) -> Edited:
     draft = edited.draft.setting("train", "loss", f"dpo(beta = 0.3, label_smoothing = {smoothing})")
     draft = draft.setting("data", "source", f'pairs("{PAIRS}", template = none)')
     draft = draft.setting("data", "packing", "none")
+    draft = draft.setting("data", "too_long", random.choice(("skip", "truncate")))
     draft = draft.setting("data", "micro_batch", random.choice((1, 2, 2, 2, 4)))
     draft = closed_batch(draft, times=random.choice((1, 2)))
     return replace(edited, draft=draft, note=f"pairs, label_smoothing = {smoothing}")
