@@ -41,6 +41,8 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gpt_oss": ("GptOssForCausalLM", {"num_local_experts": 8}),
     "mixtral": ("MixtralForCausalLM", {"num_local_experts": 8}),
 }
+GATED = {"qwen2_moe": ("Qwen2MoeForCausalLM", {"num_experts": 8, "tie_word_embeddings": False})}
+"""Its shared expert, and the gate of that, get tokens without a dimension of the sequence."""
 WEIGHED_IN_FLOAT32 = ("deepseek_v3", "mixtral")
 """The weights of a token's experts stay float32, and so do their gradients, which ranks of tp add up."""
 PLAN = f"""\
@@ -176,7 +178,7 @@ def folder_of(root: Path, name: str, change: str = "") -> Path:
         return folder
     (folder / "model").mkdir(parents=True)
     (folder / "corpus.txt").write_text("Vor dem Gesetz steht ein Türhüter. " * 40, encoding="utf-8")
-    architecture, settings = MODELS[name]
+    architecture, settings = {**MODELS, **GATED}[name]
     if change == "six experts":
         settings = {"num_local_experts": 6}
     config = json.dumps({**tiny_config(name, architecture), **settings})
@@ -303,6 +305,16 @@ def test_experts_next_to_something_else_train_as_one_process(
     records = trained(graph, folder, tmp_path)
     exact = ROUTER if name in WEIGHED_IN_FLOAT32 and "tp" in mesh else EXACT
     assert_equal(records, by_transformers(graph, folder, batches_of(records)), exact=exact)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ("ep 4, over tp", "ep 2, over tp alone", "ep 4, over cp and tp"))
+def test_a_gated_shared_expert_takes_shards_of_sequences(mesh: str, root: Path, tmp_path: Path) -> None:
+    """Each rank of tp has all of it for its own tokens, and the ranks' gradients are summed."""
+    folder = folder_of(root, "qwen2_moe")
+    graph = graph_of(folder, mesh)
+    records = trained(graph, folder, tmp_path)
+    assert_equal(records, by_transformers(graph, folder, batches_of(records)))
 
 
 def test_one_compiled_graph_cannot_have_experts_inside(root: Path) -> None:

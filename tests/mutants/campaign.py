@@ -63,6 +63,7 @@ MUTATIONS: Mapping[str, MutationType] = {
     "expect": MutationType(plan_mutations.expectation),
     "order": MutationType(plan_mutations.order),
     "experts": MutationType(expert_mutations.experts, ("dp_shard",), 2),
+    "experts-tp": MutationType(expert_mutations.on_tp, ("dp_shard",), 2),
     "capacity": MutationType(expert_mutations.capacity, ("dp_shard",)),
     "balance": MutationType(expert_mutations.balance),
     "training": MutationType(training_mutations.training, weight=2),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from random import Random
 
@@ -31,6 +31,32 @@ UNITS: tuple[tuple[str, ...], ...] = (
     ("model.layers.*.self_attn",),
     ("model.layers.0.mlp.experts", "model.layers.1.mlp.experts"),
 )
+_SHARDED = Rule(("input_ids", "labels", "position_ids"), "Shard", (("", "1"),))
+_SHARD, _WHOLE = "Shard(1)", "Replicate()"
+_GATHER = (("input", _SHARD), ("desired", _WHOLE), ("output", _SHARD))
+_NEXT_TO_EXPERTS = tuple(
+    Rule((pattern,), action, arguments, override=True)
+    for pattern in (f"{MLP}.gate", f"{MLP}.router", f"{MLP}.shared_expert_gate")
+    for action, arguments in (
+        ("replicate", ()),
+        ("sequence_parallel", ()),
+        ("rowwise", (("input", _SHARD), ("output", _SHARD))),
+        ("rowwise_split_input", (("output", _SHARD),)),
+        ("prepare_input_output", _GATHER),
+    )
+) + tuple(
+    Rule((pattern,), action, arguments, override=True)
+    for pattern, action, arguments in (
+        (MLP, "prepare_input_output", _GATHER),
+        (EXPERTS, "moe_tp_experts", ()),
+        (f"{MLP}.shared_expert.*_proj", "sequence_parallel", ()),
+        (f"{MLP}.shared_experts.*_proj", "sequence_parallel", ()),
+        (f"{MLP}.shared_experts", "prepare_input_output", _GATHER),
+        ("model.layers.0.post_attention_layernorm", "replicate", ()),
+        ("model.layers.*.self_attn.o_proj", "sequence_parallel", ()),
+    )
+)
+"""Rules for what computes next to experts, of which a model has some."""
 MIXTURES = tuple(one for one in ARCHITECTURES if {*NUMBERS} & {*one[2]})
 ADJACENT = ("dp_replicate", "cp", "tp", "pp", "dp_shard", "dp_shard")
 
@@ -43,6 +69,32 @@ def experts(draft: Draft, config: Config, random: Random) -> Edited | None:
         edited = change(edited, random)
         notes.append(edited.note)
     return replace(edited, note="; ".join(notes))
+
+
+def on_tp(draft: Draft, config: Config, random: Random) -> Edited | None:
+    """Experts on ranks of tp, which have shards of sequences: at times next to a rule or a change more."""
+    edited = _mixture(draft, config, random)
+    mesh = {"dp_shard": 2, "tp": 2, **random.choice(({"cp": 2}, {"pp": 2}, {}, {}, {"tp": 4, "dp_shard": 1}))}
+    draft = edited.draft
+    for kind in ("expert_parallel", "tensor_parallel", "context_parallel", "pipeline"):
+        draft = draft.without(kind)
+    for name in ("dp_replicate", "dp_shard", "cp", "tp", "pp"):
+        draft = draft.setting("mesh", name, mesh.get(name, 1))
+    on = random.choice((("dp_shard", "tp"), ("dp_shard", "cp", "tp"), ("dp_shard", "cp", "tp"), ("tp",)))
+    auto = random.choice((*["auto(sequence_parallel = true)"] * 4, "auto(solve)"))
+    rules = tuple(random.sample(_NEXT_TO_EXPERTS, k=random.choice((0, 0, 1, 2))))
+    blocks = [Block("tensor_parallel", ("tp",), directives=(auto,), rules=rules)]
+    blocks.append(Block("expert_parallel", on, (("size", random.choice(("2", "4", "4", "8"))),), ("auto",)))
+    draft = Draft((*draft.blocks, *blocks, *_beside(mesh)))
+    units = ("dp_shard", "cp") if "cp" in mesh else ("dp_shard",)
+    draft = draft.edit("fsdp", lambda block: replace(block, on=units))
+    draft = draft.edit("expect", lambda block: replace(block, comparisons=()))
+    notes = [edited.note, f"expert_parallel on {', '.join(on)} in {mesh}, {auto}", *map(str, rules)]
+    edited = replace(edited, draft=closed_batch(draft, times=random.choice((1, 2))))
+    if random.random() < 0.4:
+        edited = random.choice((_size, _number, _fsdp, _recomputed, _modules))(edited, random)
+        notes.append(edited.note)
+    return replace(edited, note="; ".join(filter(None, notes)))
 
 
 def balance(draft: Draft, config: Config, random: Random) -> Edited | None:
@@ -110,6 +162,15 @@ def _over(edited: Edited, random: Random) -> Edited:
     return replace(edited, draft=draft, note=f"expert_parallel on {', '.join(on)}")
 
 
+def _beside(mesh: Mapping[str, int]) -> Iterator[Block]:
+    """The blocks of mesh dims that have several ranks."""
+    if mesh.get("cp", 1) > 1:
+        settings = (("rotate", "allgather"), ("load_balancer", "none"))
+        yield Block("context_parallel", ("cp",), settings, rules=(_SHARDED,))
+    if mesh.get("pp", 1) > 1:
+        yield Block("pipeline", ("pp",))
+
+
 def _with_tp(draft: Draft, random: Random) -> Draft:
     auto = random.choice(("auto(solve)", "auto(sequence_parallel = true)"))
     return Draft((*draft.blocks, Block("tensor_parallel", ("tp",), directives=(auto,))))
@@ -135,14 +196,12 @@ def _mesh(edited: Edited, random: Random) -> Edited:
     if draft.world_size() > MAX_WORLD:
         return replace(edited, note="the same mesh")
     if name == "cp" and draft.get("context_parallel") is None:
-        settings = (("rotate", "allgather"), ("load_balancer", "none"))
-        rule = Rule(("input_ids", "labels", "position_ids"), "Shard", (("", "1"),))
-        draft = Draft((*draft.blocks, Block("context_parallel", ("cp",), settings, rules=(rule,))))
+        draft = Draft((*draft.blocks, *_beside({"cp": 2})))
         draft = draft.edit("fsdp", lambda block: replace(block, on=("dp_shard", "cp")))
     if name == "tp" and draft.get("tensor_parallel") is None:
         draft = _with_tp(draft, random)
     if name == "pp" and draft.get("pipeline") is None:
-        draft = Draft((*draft.blocks, Block("pipeline", ("pp",))))
+        draft = Draft((*draft.blocks, *_beside({"pp": 2})))
     draft = draft.edit("expect", lambda block: replace(block, comparisons=()))
     return replace(edited, draft=closed_batch(draft, times=2), note=f"{name} = {draft.mesh()[name]}")
 

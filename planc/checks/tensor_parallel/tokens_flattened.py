@@ -47,8 +47,10 @@ def check(subject: Subject) -> Findings:
 
 def _help(subject: Subject, fqns: Sequence[str]) -> str:
     before = "redistribute the sequence at the modules before and behind"
-    modules = map(subject.inventory.get, fqns)
-    if not all(module is not None and module.is_linear for module in modules):
+    modules = [module for fqn in fqns if (module := subject.inventory.get(fqn)) is not None]
+    first = [module for module in modules if set(fqns).isdisjoint(module.sources)]
+    uses = [subject.bound.styles[module.fqn].use for module in first]
+    if not all(module.is_linear for module in modules) or any(use.input != SEQUENCE for use in uses):
         return f"{before}, or keep it whole: leave out `Shard(1)`"
     whole = changed(subject, fqns, "sequence_parallel")
     return f"{before}, or write {whole}: whole weights, for each rank's own tokens"
