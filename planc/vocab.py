@@ -208,6 +208,8 @@ class Task(StrEnum):
     """Each token's label is the next token, and no token sees later ones."""
     MASKED_LM = "masked_lm"
     """Chosen tokens are hidden, and are their own labels; every token sees all others."""
+    SEQUENCE_CLASSIFICATION = "sequence_classification"
+    """A sequence has one label, its class. Its model is of either kind."""
 
 
 class DropoutDim(StrEnum):

@@ -163,6 +163,27 @@ class PairsSource(SourceKind):
 
 
 @record
+class LabeledSource(SourceKind):
+    """Records of a text and the number of its class, below `num_labels`.
+
+    `patterns`, `split` and `subset` are those of a HfDatasetSource.
+    """
+
+    patterns: tuple[str, ...]
+    num_labels: int
+    field: str = "text"
+    label: str = "label"
+    split: str = "train"
+    subset: str | None = None
+    kind: Literal["labeled"] = field_of(default="labeled", kw_only=True)
+    libraries: ClassVar[tuple[str, ...]] = ("datasets", "pyarrow")
+
+    @property
+    def hub(self) -> HubDataset | None:
+        return HubDataset.of(self.patterns)
+
+
+@record
 class HfHubSource(SourceKind):
     """A dataset on the Hub at one commit. `revision` is the commit's 40 hexadecimal digits."""
 
@@ -197,7 +218,7 @@ class ExtensionSource(SourceKind):
         return str(self.code)
 
 
-RowSource = JsonLinesSource | ChatSource | HfDatasetSource | HfHubSource
+RowSource = JsonLinesSource | ChatSource | HfDatasetSource | HfHubSource | LabeledSource
 """Sources of rows, each a record by its keys."""
 
 
@@ -229,6 +250,7 @@ Source = (
     | PairsSource
     | HfDatasetSource
     | HfHubSource
+    | LabeledSource
     | PythonStdlibSource
     | ExtensionSource
     | TransformedSource

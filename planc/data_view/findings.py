@@ -104,7 +104,7 @@ def _of_documents(seen: Look, span: Span) -> Iterator[Diagnostic]:
             help="use the model's own tokenizer, or a model with a larger vocab_size",
         )
     if seen.num_too_long:
-        most = spec.sequence_length + 1
+        most = spec.room
         what = "skipped" if spec.too_long == "skip" else "truncated"
         long = _those(seen, lambda one: len(one) > most)
         yield QUESTIONABLE.at(

@@ -48,6 +48,10 @@ class _Recorder:
         return self.tokenizer.end_of_document
 
     @property
+    def after(self) -> tuple[int, ...]:
+        return self.tokenizer.after
+
+    @property
     def mask_id(self) -> int | None:
         return self.tokenizer.mask_id
 
@@ -102,7 +106,7 @@ class Look:
     def num_too_long(self) -> int:
         """Documents that a sequence can't hold, where documents are kept whole."""
         spec = self.part.wanted.spec
-        return self.tally.num_longer(spec.sequence_length + 1) if spec.packing in WHOLE else 0
+        return self.tally.num_longer(spec.room) if spec.packing in WHOLE else 0
 
     @property
     def sequences_per_epoch(self) -> int | None:

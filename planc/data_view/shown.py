@@ -69,13 +69,16 @@ def shown_documents(documents: Sequence[Encoded], *, spec: DataSpec, tokenizer: 
     """Tokenized documents, each by itself, as far as a sequence holds them. Raises DataError."""
     parts = []
     for document in documents:
-        notes, length, most = [], len(document), spec.sequence_length + 1
+        notes, length, most = [], len(document), spec.room
         if spec.packing in WHOLE and length > most:
             what = "skipped" if spec.too_long == "skip" else "truncated"
             notes.append(f"{what}: {plural(length, 'token')}, and a sequence holds {most:_}")
             length = most
         ids = document.tokens[:length].tolist()
         trained = [True] * length if document.is_target is None else document.is_target[:length].tolist()
+        if document.label is not None:
+            notes.append(f"class {document.label}")
+            trained = [False] * length
         parts.append((document.origin, ids, trained, [*range(length)], [0], tuple(notes)))
     return list(_with_texts(parts, tokenizer))
 
@@ -171,6 +174,9 @@ def _sequence(
 ) -> Shown:
     masking = part.wanted.spec.masking
     trained = [masking is not None, *(label != IGNORED_LABEL for label in labels)]
+    notes: tuple[str, ...] = () if masking is None else (f"hidden: {hidden_share(masking)}",)
+    if part.wanted.spec.has_classes:
+        notes, trained = (f"class {labels[0]}",), [False] * len(ids)
     if trained[-1] and masking is None:
         ids, positions = [*ids, labels[-1]], [*positions, positions[-1] + 1]
     trained = trained[: len(ids)]
@@ -179,7 +185,6 @@ def _sequence(
         starts = [0, *(at for at in range(1, len(ids)) if ids[at - 1] == end)]
     else:
         starts = [at for at, position in enumerate(positions) if position == 0]
-    notes: tuple[str, ...] = () if masking is None else (f"hidden: {hidden_share(masking)}",)
     if (
         part.wanted.spec.packing == "whole"
         and {*ids[starts[-1] :]} == {end}

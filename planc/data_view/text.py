@@ -72,12 +72,15 @@ def statistics(look: Look) -> Iterator[Row]:
     if not tally.num_documents:
         return
     yield "lengths", ", ".join(f"{name} {tally.quantile(share):_}" for name, share in QUANTILES.items())
-    if look.dataset is None or not look.sampling.is_whole:
+    if tally.classes:
+        yield "classes", ", ".join(f"{label}: {number:_}" for label, number in sorted(tally.classes.items()))
+    elif look.dataset is None or not look.sampling.is_whole:
         yield "labels", f"{100 * tally.num_targets / max(1, tally.num_tokens):.1f} % of tokens"
     if spec.masking is not None:
         yield "hidden", hidden_share(spec.masking)
-    yield "end", harmless(look.marks or f"a document ends with {look.end_of_document!r}")
-    limit = f"more than {spec.sequence_length + 1:_} tokens"
+    if look.marks or not tally.classes:
+        yield "end", harmless(look.marks or f"a document ends with {look.end_of_document!r}")
+    limit = f"more than {spec.room:_} tokens"
     counts = {
         ("skipped" if spec.too_long == "skip" else "truncated"): (look.num_too_long, limit),
         "without a label": (tally.num_unlabeled, ""),
@@ -105,6 +108,8 @@ def summary_row(look: Look) -> Row:
     labels = f"{100 * tally.num_targets / max(1, tally.num_tokens):.1f} % labels"
     if (masking := look.part.wanted.spec.masking) is not None:
         labels = f"{100 * masking.probability:g} % of tokens hidden"
+    if tally.classes:
+        labels = plural(len(tally.classes), "class", "classes")
     figures = [plural(tally.num_documents, "document"), plural(tally.num_tokens, "token"), labels]
     sequences = look.sequences_per_epoch
     if sequences is not None:

@@ -332,11 +332,19 @@ class Loss:
     gradients: int = 0
 
 
+def logits_shape(work: RankWork) -> tuple[int, int]:
+    """The tokens of one micro step, or its sequences if these have labels, and the logits of each."""
+    inventory = work.inventory
+    if inventory.num_labels is not None:
+        return work.num_samples, inventory.num_labels
+    return work.num_tokens, inventory.vocab_size
+
+
 def loss(work: RankWork) -> Loss:
     """The tensors that cross entropy holds, and the ones that are freed by then."""
     head = work.inventory.head
-    width = _local_width(work, head, 0) if head and work.vocab_over else work.inventory.vocab_size
-    num_tokens = work.num_tokens // work.loss_chunks
+    width = _local_width(work, head, 0) if head and work.vocab_over else logits_shape(work)[1]
+    num_tokens = logits_shape(work)[0] // work.loss_chunks
     wide, narrow = (num_tokens * width * size for size in (work.loss_bytes, work.compute_dtype.size_bytes))
     if work.fuses_loss:
         wide = narrow = wide if _casts_logits(work) else narrow

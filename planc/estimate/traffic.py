@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from planc.estimate.activations import logits_shape
 from planc.estimate.rank_work import RankWork
 from planc.estimate.units import Unit, units
 from planc.inventory.schema import Kind, Module
@@ -103,7 +104,8 @@ def _costs(work: RankWork) -> Iterator[tuple[str, int, _Cost]]:
             residual = _FUSED_RESIDUAL if is_compiled else _RESIDUAL
             yield module.fqn, 2 * stream * work.inventory.hidden_size, residual
     parts = work.tp if work.vocab_over else 1
-    yield "", tokens * (work.inventory.vocab_size // parts), _FUSED_LOGITS if work.fuses_loss else _LOGITS
+    num_labels, width = logits_shape(work)
+    yield "", num_labels * (width // parts), _FUSED_LOGITS if work.fuses_loss else _LOGITS
 
 
 def _sums_of_chunks(work: RankWork) -> int:

@@ -34,6 +34,7 @@ from planc.graph.ops import (
     NextBatch,
     OpenData,
     OpenEvaluation,
+    OpenLabeledData,
     OpenMaskedData,
     PrefetchUnits,
     ReduceMetrics,
@@ -258,7 +259,16 @@ def _preferences(graph: Graph) -> Iterator[Violation]:
 
 
 def _visibility(graph: Graph) -> Iterator[Violation]:
-    """Tokens see later ones where labels are hidden, and only there: else inputs would show the labels."""
+    """Tokens see later ones where labels are hidden, and only there: else inputs would show the labels.
+
+    A class is not among the inputs of its sequence.
+    """
+    by_sequence = any(isinstance(op, OpenLabeledData) for op in graph.setup)
+    for op in graph.ops():
+        if isinstance(op, ComputeLoss) and op.by_sequence is not by_sequence:
+            yield Violation(op.name, "has labels of sequences, and the data of tokens, or the reverse")
+    if by_sequence:
+        return
     is_masked = any(isinstance(op, OpenMaskedData) for op in graph.setup)
     for op in (op for op in graph.setup if isinstance(op, AttachAttention)):
         if op.kind != "eager" and (op.kind == "bidirectional") is not is_masked:

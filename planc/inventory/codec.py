@@ -18,7 +18,7 @@ keep, gated norms, and code around layers. 14: parameters without gradients. 16:
 
 _NOT_AS_FIELDS = ("modules", "attentions", "own_heads", "rope", "router_loss")
 """The first two are a tree, equal heads are together, and config.json has the others."""
-_LATER = ("logits", "rope_switch", "positions", "task")
+_LATER = ("logits", "rope_switch", "positions", "task", "num_labels", "padding_token")
 """Written after the heads."""
 
 

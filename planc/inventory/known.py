@@ -66,11 +66,18 @@ class KnownModels:
         return KnownModels(self.base, self.cache_dir, may_probe=False, found=self.found, place=self.place)
 
 
+_KINDS = {
+    Task.CAUSAL_LM: "a causal language model",
+    Task.MASKED_LM: "a masked language model",
+    Task.SEQUENCE_CLASSIFICATION: "a classifier of sequences",
+}
+
+
 def _require_task(inventory: Inventory, task: Task) -> None:
     """InventoryError if the model's class is of another task than the plan has."""
     if inventory.task is not task:
-        kinds = {Task.CAUSAL_LM: "a causal language model", Task.MASKED_LM: "a masked language model"}
+        labels = "" if inventory.num_labels is None else f"(labels = {inventory.num_labels})"
         raise InventoryError(
-            f"{inventory.architecture} is {kinds[inventory.task]}, and the plan trains {kinds[task]}",
-            help=f"write `task = {inventory.task}` in `model`",
+            f"{inventory.architecture} is {_KINDS[inventory.task]}, and the plan trains {_KINDS[task]}",
+            help=f"write `task = {inventory.task}{labels}` in `model`",
         )

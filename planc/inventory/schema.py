@@ -265,8 +265,8 @@ class Positions:
 class Inventory:
     """A model's structure. `modules` are in registration order, the root (fqn "") first.
 
-    `ties` are parameter fqns that share one storage, the owner first. `tp_plan` is the model's own plan as
-    transformers spells it, with full patterns. `config_digest` is the SHA-256 of its config.json.
+    `ties` are parameter fqns that share one storage, the owner first. `tp_plan` is the model's own plan, with
+    full patterns. `num_labels` are a classifier's classes. `config_digest` is the SHA-256 of its config.json.
     """
 
     config_digest: Digest
@@ -310,6 +310,8 @@ class Inventory:
     """A forward with more positions than this uses other rotary embeddings for all of its tokens."""
     positions: Positions = Positions()
     task: Task = Task.CAUSAL_LM
+    num_labels: Size | None = None
+    padding_token: int | None = None
     rope: Rope | None = None
     """The scaling of rotary embeddings in config.json; None without any."""
     _by_fqn: dict[str, Module] = field(init=False, repr=False, compare=False)
@@ -384,12 +386,10 @@ class Inventory:
 
     @property
     def head(self) -> Module | None:
-        """The linear layer that computes the logits: the last with a row per token of the vocabulary."""
-        for module in reversed(self.modules):
-            weight = next((p for p in module.parameters if p.name == "weight"), None)
-            if module.kind is Kind.LINEAR and weight is not None and weight.shape[0] == self.vocab_size:
-                return module
-        return None
+        """The linear layer that computes tokens' logits: the last with a row per token of the vocabulary."""
+        modules = reversed(self.modules) if self.num_labels is None else ()
+        tensors = ((module, p) for module in modules if module.kind is Kind.LINEAR for p in module.parameters)
+        return next((m for m, p in tensors if p.name == "weight" and p.shape[0] == self.vocab_size), None)
 
     @property
     def num_parameters(self) -> int:

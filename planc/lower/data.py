@@ -10,16 +10,24 @@ from typing import Any
 from planc.data_sources import Source
 from planc.data_sources.kinds import ExtensionSource, TransformedSource
 from planc.extend.reference import Extension
-from planc.graph.ops import Mixture, NextBatch, OpenData, OpenEvaluation, OpenMaskedData, OpenSource
+from planc.graph.ops import (
+    Mixture,
+    NextBatch,
+    OpenData,
+    OpenEvaluation,
+    OpenLabeledData,
+    OpenMaskedData,
+    OpenSource,
+)
 from planc.plan import data
 from planc.plan.conversations import Chat, Pairs
 from planc.plan.facts import global_batch
 from planc.plan.spec import Plan
-from planc.plan.task import MaskedLm
+from planc.plan.task import AnyTask, CausalLm, MaskedLm, SequenceClassification
 from planc.vocab import SAMPLE_DIMS
 
 
-def open_data(plan: Plan, *, vocab_size: int = 0) -> OpenData:
+def open_data(plan: Plan, *, vocab_size: int = 0, padding_id: int | None = None) -> OpenData:
     """The training data."""
     block = plan.data
     tokenizer, end, begin = "bytes", None, None
@@ -27,7 +35,9 @@ def open_data(plan: Plan, *, vocab_size: int = 0) -> OpenData:
         tokenizer = block.tokenizer.path
         end, begin = block.tokenizer.end_of_document, block.tokenizer.begin_of_document
     opened = OpenData(
-        source=Mixture(tuple(block.mixture)) if block.source is None else source_of(block.source),
+        source=Mixture(tuple(block.mixture))
+        if block.source is None
+        else source_of(block.source, plan.model.task),
         tokenizer=tokenizer,
         end_of_document=end,
         begin_of_document=begin,
@@ -45,16 +55,19 @@ def open_data(plan: Plan, *, vocab_size: int = 0) -> OpenData:
         num_sequences=plan.num_sequences,
         span=plan.span("data.source"),
     )
-    task = plan.model.task
-    if not isinstance(task, MaskedLm):
-        return opened
     values = {field.name: getattr(opened, field.name) for field in fields(opened) if field.name != "op"}
-    return OpenMaskedData(
-        **values,
-        probability=task.probability,
-        mask_replace=task.mask_replace,
-        random_replace=task.random_replace,
-    )
+    match plan.model.task:
+        case MaskedLm() as task:
+            return OpenMaskedData(
+                **values,
+                probability=task.probability,
+                mask_replace=task.mask_replace,
+                random_replace=task.random_replace,
+            )
+        case SequenceClassification(labels):
+            return OpenLabeledData(**values, num_labels=labels, padding_id=padding_id)
+        case _:
+            return opened
 
 
 def open_sources(plan: Plan) -> Iterator[OpenSource]:
@@ -63,7 +76,7 @@ def open_sources(plan: Plan) -> Iterator[OpenSource]:
     for label, mixed in plan.data.mixture.items():
         yield OpenSource(
             label=label,
-            source=source_of(mixed.source),
+            source=source_of(mixed.source, plan.model.task),
             weight="" if mixed.weight is None else str(mixed.weight / whole),
             span=plan.span(f"data.source.{label}"),
         )
@@ -72,10 +85,10 @@ def open_sources(plan: Plan) -> Iterator[OpenSource]:
 def next_batch(plan: Plan) -> NextBatch:
     """Build the op; if every token is a label, no rank needs to wait for the others' counts."""
     block, span = plan.data, plan.span("data")
-    is_masked = isinstance(plan.model.task, MaskedLm)
+    is_causal = isinstance(plan.model.task, CausalLm)
     # What an extension returns may be messages, or have labels of its own.
     has_unlabeled = any(isinstance(source, Chat | Pairs | Extension) for _, source in block.training())
-    if block.packing is not data.Packing.ATTEND or has_unlabeled or is_masked:
+    if block.packing is not data.Packing.ATTEND or has_unlabeled or not is_causal:
         return NextBatch(count_over=SAMPLE_DIMS, span=span)
     return NextBatch(count_over=(), is_every_token=True, span=span)
 
@@ -86,7 +99,7 @@ def open_evaluations(plan: Plan) -> Iterator[OpenEvaluation]:
         evaluation = plan.data.eval[name]
         yield OpenEvaluation(
             label=label,
-            source=source_of(source),
+            source=source_of(source, plan.model.task),
             share="" if evaluation.share is None else str(evaluation.share),
             sequences=evaluation.sequences,
             span=plan.span(f"data.eval.{name}.{'source' if evaluation.share is None else 'share'}"),
@@ -105,15 +118,17 @@ def evaluations(plan: Plan) -> Iterator[tuple[str, str, data.AnySource]]:
             yield from ((f"{name}.{label}", name, one.source) for label, one in block.mixture.items())
 
 
-def source_of(source: data.AnySource) -> Source:
-    """A source as an op has it."""
+def source_of(source: data.AnySource, task: AnyTask) -> Source:
+    """A source as an op has it, with the classes that the task has."""
     if isinstance(source, Extension):
         return ExtensionSource(source)
     if isinstance(source, data.Transformed):
-        rows: Any = source_of(source.source)
+        rows: Any = source_of(source.source, task)
         return TransformedSource(rows, source.by)
     kind = data.source_kind(source)
-    arguments = {name: getattr(source, name) for name in kind.argument_names()}
+    arguments = {name: getattr(source, name) for name in kind.argument_names() if hasattr(source, name)}
+    if isinstance(source, data.Labeled):
+        arguments["num_labels"] = task.labels if isinstance(task, SequenceClassification) else 1
     if "template" in arguments:
         arguments["template"] = arguments["template"] or "none"
     if "train_on_end_of_turn" in arguments:

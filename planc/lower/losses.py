@@ -39,6 +39,7 @@ def compute_loss(bound: BoundPlan) -> ComputeLoss:
     plan, chunks = bound.plan, num_chunks(bound)
     head, logits = bound.inventory.head, bound.inventory.logits
     fields = {"vocab_over": vocab_over(bound), "span": plan.span("model"), **stated(ComputeLoss, plan)}
+    fields["by_sequence"] = bound.inventory.num_labels is not None
     if chunks > 1 and head is not None and logits is not None:
         span = plan.span("train.loss_chunks")
         fields |= {"chunks": chunks, "head": head.fqn, "logits": logits, "span": span}

@@ -69,7 +69,7 @@ from planc.lower.stages import (
 from planc.lower.stated import stated
 from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
-from planc.plan.attention_calls import attention_calls, attention_kind
+from planc.plan.attention_calls import attention_calls, attention_kind, isolates_documents
 from planc.plan.bind import BoundPlan
 from planc.plan.checkpoint import AdapterExport, CheckpointSpec, ExportedWeights, HfExport
 from planc.plan.facts import gradient_accumulation
@@ -141,7 +141,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield build_schedule(plan)
     yield from build_averages(plan)
     yield from open_sources(plan)
-    yield open_data(plan, vocab_size=inventory.vocab_size)
+    yield open_data(plan, vocab_size=inventory.vocab_size, padding_id=inventory.padding_token)
     yield from open_evaluations(plan)
     yield from count_experts(bound)
     yield from balance_experts(bound)
@@ -180,10 +180,10 @@ def _trained(bound: BoundPlan) -> Iterator[AnyOp]:
 
 def _attention(bound: BoundPlan) -> AttachAttention:
     plan = bound.plan
-    cp, isolates = plan.context_parallel, plan.data.packing.isolates
+    cp, isolates = plan.context_parallel, isolates_documents(plan, bound.inventory)
     calls = attention_calls(plan, bound.inventory)
     if cp is None:
-        kind = attention_kind(plan)
+        kind = attention_kind(plan, bound.inventory)
         span = plan.span("model.attention")
         return AttachAttention(kind=kind, balance="none", over=(), isolates=isolates, calls=calls, span=span)
     return AttachAttention(

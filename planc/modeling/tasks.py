@@ -15,6 +15,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
 )
 
 from planc.vocab import Task
@@ -22,6 +23,7 @@ from planc.vocab import Task
 CLASSES: Mapping[Task, Mapping[str, str | tuple[str, ...]]] = {
     Task.CAUSAL_LM: MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     Task.MASKED_LM: MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    Task.SEQUENCE_CLASSIFICATION: MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
 }
 """Their names by model_type. A class of several tasks has the first."""
 

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from planc.devices.attention_kernels import AttentionCall, AttentionSetting
 from planc.inventory.schema import Inventory
+from planc.plan.data import Packing
 from planc.plan.spec import AttentionKernel, Plan
-from planc.vocab import SOFTCAP, Task
+from planc.vocab import SEES_LATER_TOKENS, SOFTCAP
 
 
-def attention_kind(plan: Plan) -> str:
+def sees_later_tokens(inventory: Inventory) -> bool:
+    """Whether attention is to all tokens, as the model itself asks for."""
+    return any(SEES_LATER_TOKENS.intersection(attention.extras) for attention in inventory.attentions)
+
+
+def attention_kind(plan: Plan, inventory: Inventory) -> str:
     """The kind of attention, as `AttentionSetting` has it."""
     if plan.context_parallel is not None:
         return plan.context_parallel.rotate.value
     if plan.model.attention is AttentionKernel.EAGER:
         return "eager"
-    return "bidirectional" if plan.model.task.task is Task.MASKED_LM else "plain"
+    return "bidirectional" if sees_later_tokens(inventory) else "plain"
+
+
+def isolates_documents(plan: Plan, inventory: Inventory) -> bool:
+    """Whether attention is inside of each document: without it, tokens that see later ones see padding."""
+    return plan.data.packing.isolates or (
+        plan.data.packing is Packing.NONE and attention_kind(plan, inventory) == "bidirectional"
+    )
 
 
 def attention_calls(plan: Plan, inventory: Inventory) -> tuple[AttentionCall, ...]:
@@ -22,10 +35,10 @@ def attention_calls(plan: Plan, inventory: Inventory) -> tuple[AttentionCall, ..
     if plan.model.attention is AttentionKernel.EAGER:
         return ()
     setting = AttentionSetting(
-        kind=attention_kind(plan),
+        kind=attention_kind(plan, inventory),
         dtype=(plan.fsdp.param_dtype if plan.fsdp else None) or plan.model.dtype,
         sequence_length=plan.data.sequence_length,
-        isolates=plan.data.packing.isolates,
+        isolates=isolates_documents(plan, inventory),
         is_compiled=plan.compile is not None,
     )
     calls = (

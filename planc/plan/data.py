@@ -63,6 +63,17 @@ class HfHub:
 
 
 @record
+class Labeled:
+    """Texts with the numbers of their classes, from 0 on, for `task = sequence_classification`."""
+
+    patterns: tuple[str, ...] = key(Rest(Path()), doc=DATASETS, positional=True)
+    field: str = key(Text(), default="text", doc="the key that holds a row's text")
+    label: str = key(Text(), default="label", doc="the key that holds the number of its class")
+    split: str = split_key()
+    subset: str | None = subset_key()
+
+
+@record
 class PythonStdlib:
     """The running interpreter's own standard library: real text on every machine."""
 
@@ -136,12 +147,13 @@ def _tokenizer_of(text: str) -> tuple[str, bool]:
     return 'file("path/to/tokenizer.json")', False
 
 
-RowSource = JsonLines | Chat | HfDataset | HfHub
+RowSource = JsonLines | Chat | HfDataset | HfHub | Labeled
 _ROW_SOURCES: Mapping[str, type[RowSource]] = {
     "jsonl": JsonLines,
     "chat": Chat,
     "hf_dataset": HfDataset,
     "hf_hub": HfHub,
+    "labeled": Labeled,
 }
 
 
@@ -182,7 +194,7 @@ def _packing(values: Mapping[str, Any]) -> Packing:
     mixed = (one.source for one in values.get("mixture", {}).values() if one is not None)
     sources = (untransformed(given) for given in (values.get("source"), *mixed) if given is not None)
     kinds = {type(one) for one in sources}
-    return Packing.NONE if Pairs in kinds else Packing.WHOLE if Chat in kinds else Packing.ATTEND
+    return Packing.NONE if {Pairs, Labeled} & kinds else Packing.WHOLE if Chat in kinds else Packing.ATTEND
 
 
 def _too_long(values: Mapping[str, Any]) -> TooLong | None:
@@ -271,7 +283,7 @@ class DataSpec:
         derived=_packing,
         doc="attend: documents share sequences and attend to each other; isolate: they do not; whole: they "
         "do not, and none is split between sequences; none: one document per sequence; for chat, the "
-        "default is whole, and for pairs none",
+        "default is whole, and for pairs and labeled none",
     )
     too_long: TooLong | None = key(
         Optional(Choice(TooLong)),

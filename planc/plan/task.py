@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from planc.plan.scalars import Float
+from planc.plan.scalars import Float, Int
 from planc.plan.types import key
 from planc.record import record
 from planc.vocab import Task
@@ -37,6 +37,19 @@ class MaskedLm:
     )
 
 
-AnyTask = CausalLm | MaskedLm
+@record
+class SequenceClassification:
+    """Each text has one class, by the model's own logits for all of it. Rows are of `labeled(...)`.
 
-TASKS: Mapping[str, type[AnyTask]] = {str(kind.task): kind for kind in (CausalLm, MaskedLm)}
+    The loss is the cross entropy of classes, in the mean over the texts of a step.
+    """
+
+    task: ClassVar[Task] = Task.SEQUENCE_CLASSIFICATION
+    labels: int = key(Int(1, 2**24), doc="the number of classes, as config.json has it", example="2")
+
+
+AnyTask = CausalLm | MaskedLm | SequenceClassification
+
+TASKS: Mapping[str, type[AnyTask]] = {
+    str(kind.task): kind for kind in (CausalLm, MaskedLm, SequenceClassification)
+}

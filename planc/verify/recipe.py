@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from planc.data_sources.kinds import JsonLinesSource, PairsSource
+from planc.data_sources.kinds import JsonLinesSource, LabeledSource, PairsSource
 from planc.extend.reference import Extension
 from planc.inventory.routers import routers
 from planc.plan.adapter import Lora
@@ -119,7 +119,9 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         seed=plan.model.seed,
         dtype=dtype.value,
         data=DataSpec(
-            small_source(in_pairs=isinstance(plan.train.loss, Preference)),
+            small_source(
+                in_pairs=isinstance(plan.train.loss, Preference), num_labels=bound.inventory.num_labels
+            ),
             tokenizer="bytes",
             sequence_length=min(SEQUENCE_LENGTH, plan.data.sequence_length),
             shuffle_seed=plan.data.shuffle_seed,
@@ -148,8 +150,10 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
     )
 
 
-def small_source(*, in_pairs: bool) -> JsonLinesSource | PairsSource:
-    """The data of the small model: texts, or pairs of them."""
+def small_source(*, in_pairs: bool, num_labels: int | None) -> JsonLinesSource | PairsSource | LabeledSource:
+    """The data of the small model: texts, pairs of them, or texts with classes."""
+    if num_labels is not None:
+        return LabeledSource((CORPUS,), num_labels)
     return PairsSource((PAIRS,), template="none") if in_pairs else JsonLinesSource((CORPUS,))
 
 

@@ -17,11 +17,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.nn.functional as functional
+import transformers
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from planc.extend.reference import Extension
 from planc.plan import optimizer as spec
@@ -36,6 +36,7 @@ from planc.runtime.torch.weights.factory import config_in, own_class
 from planc.runtime.torch.weights.nf4 import VALUES
 from planc.runtime.torch.weights.weights import initialize
 from planc.verify.capacity import limit_tokens
+from planc.verify.classes import loss_of_classes
 from planc.verify.masked import UNLABELED, masked_batch
 from planc.verify.muon import Muon
 from planc.verify.own_optimizer import OwnUpdates
@@ -193,10 +194,10 @@ def _built(recipe: Recipe, attention: Literal["eager", "sdpa"]) -> Any:
     if recipe.own is not None:
         own = own_class(recipe.own, base=recipe.base, is_allowed=True)
         return own._from_config(config_in(recipe.base / recipe.model, own), dtype=dtype)
-    config = AutoConfig.from_pretrained(
-        recipe.base / recipe.model, local_files_only=True, trust_remote_code=False
-    )
-    kind = AutoModelForCausalLM if recipe.data.masking is None else AutoModelForMaskedLM
+    folder, data = recipe.base / recipe.model, recipe.data
+    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    head = "CausalLM" if data.masking is None else "MaskedLM"
+    kind = getattr(transformers, f"AutoModelFor{'SequenceClassification' if data.has_classes else head}")
     model = kind.from_config(config, dtype=dtype, attn_implementation=attention, trust_remote_code=False)
     if dtype is torch.float64:
         # PyTorch's grouped products, which transformers takes by default, have no float64.
@@ -246,12 +247,13 @@ def _loss_of(
         pairs = Preferences(model, data.dataset, recipe.loss)
         return lambda ids, place: pairs.loss(ids)
     values_of, masking = _values_of(recipe), recipe.data.masking
+    if recipe.data.has_classes:
+        return lambda ids, place: loss_of_classes(model, data.dataset, ids, values_of)
     if masking is not None:
-        seed = recipe.data.shuffle_seed
 
         def masked_loss(ids: np.ndarray, place: int) -> Tensor:
             tokens = [text.tokens[:-1] for text in texts_of(data, ids, recipe=recipe)]
-            inputs, labels = masked_batch(tokens, masking, seed=seed, first=place)
+            inputs, labels = masked_batch(tokens, masking, seed=recipe.data.shuffle_seed, first=place)
             return _masked_loss(model, inputs, labels, values_of)
 
         return masked_loss

@@ -191,8 +191,9 @@ def shrunk_graph(
     recipe: Recipe,
     *,
     vocab_size: int,
+    padding: int | None = None,
 ) -> Graph:
-    """The graph with small numbers and few names."""
+    """The graph with small numbers and few names, and the padding of the small model."""
     small = replace(graph, mesh=tuple(sizes.items()))
     times = min(MAX_MICRO_STEPS, *(op.times for op in graph.step if isinstance(op, ops.Accumulate)))
     setup: list[Any] = []
@@ -212,7 +213,7 @@ def shrunk_graph(
                 short = replace(op, warmup_steps=warmup, decay_steps=decay, num_steps=SCHEDULE_STEPS)
                 setup.append(short)
             case ops.OpenData():
-                setup.append(_short_data(op, times=times * small.dp_size, vocab_size=vocab_size))
+                setup.append(_short_data(op, times * small.dp_size, vocab_size=vocab_size, padding=padding))
             case ops.BalanceExperts():
                 setup.append(
                     _short_balance(_renamed(op, renamed), whole=_data(graph.setup), small=_data(setup))
@@ -305,12 +306,13 @@ def _robust(settings: Any, *, dtype: DType) -> Any:
     return robust(settings)
 
 
-def _short_data(op: ops.OpenData, *, times: int, vocab_size: int) -> ops.OpenData:
+def _short_data(op: ops.OpenData, times: int, *, vocab_size: int, padding: int | None) -> ops.OpenData:
     """The op with `times` micro-batches per step."""
-    micro_batch = min(op.micro_batch, MAX_MICRO_BATCH)
+    micro_batch, num_labels = min(op.micro_batch, MAX_MICRO_BATCH), getattr(op, "num_labels", None)
+    op = replace(op, padding_id=padding) if isinstance(op, ops.OpenLabeledData) else op
     return replace(
         op,
-        source=small_source(in_pairs=isinstance(op.source, PairsSource)),
+        source=small_source(in_pairs=isinstance(op.source, PairsSource), num_labels=num_labels),
         tokenizer="bytes",
         end_of_document=None,
         held_out="",

@@ -96,7 +96,9 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
         dtype=dtype,
     )
     shrunk = shrunk_graph(
-        _without_start(staged), built, renamed, sizes, recipe, vocab_size=short.config.vocab_size
+        *(_without_start(staged), built, renamed, sizes, recipe),
+        vocab_size=short.config.vocab_size,
+        padding=getattr(short.config, "pad_token_id", None),
     )
     shrunk = resized(shrunk, short)
     recipe = replace(recipe, matrices=matrices_of(shrunk))
@@ -191,7 +193,9 @@ def _write_corpus(folder: Path) -> None:
         texts.append(text[start : start + length])
         start += length
     short = [text for text in texts if text.strip() and len(text) <= _MAX_ANSWER][: 3 * _MAX_PAIRS]
-    for name, rows in ((CORPUS, [{"text": text} for text in texts]), (PAIRS, pairs_of(short))):
+    # As a class, a length that follows from no one byte.
+    labeled = [{"text": text, "label": len(text) % 2} for text in texts]
+    for name, rows in ((CORPUS, labeled), (PAIRS, pairs_of(short))):
         (folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 

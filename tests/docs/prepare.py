@@ -5,6 +5,7 @@ A page asks for it in a comment: `<!-- run\\nprepare weights models/base\\n-->`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,14 @@ def text(path: Path) -> None:
     path.write_text("".join(f"This is line {number} of a text.\n" for number in range(4000)))
 
 
+def labeled(path: Path) -> None:
+    """Rows of a text and a class."""
+    path.parent.mkdir(exist_ok=True)
+    words = ("bad", "plain", "lovely")
+    rows = ({"text": f"A {words[number % 3]} place.", "label": number % 3} for number in range(12))
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
 def nan_weights(folder: Path) -> None:
     """Weights with a value that is not finite."""
     from safetensors.torch import load_file, save_file
@@ -59,6 +68,7 @@ PREPARED: dict[str, Callable[[Path], None]] = {
     "chat-model": chat_model,
     "chats": chats,
     "text": text,
+    "labeled": labeled,
     "nan-weights": nan_weights,
 }
 

@@ -12,7 +12,7 @@ from planc.vocab import Task
 
 CODE = Code("P705", "tokenizer-beyond-vocabulary", "the tokenizer has more ids than the model")
 
-_BYTE_IDS = {Task.CAUSAL_LM: 257, Task.MASKED_LM: 258}
+_BYTE_IDS = {Task.CAUSAL_LM: 257, Task.MASKED_LM: 258, Task.SEQUENCE_CLASSIFICATION: 257}
 """256 bytes and the end of a document, and a mask."""
 
 

@@ -6,10 +6,10 @@ from planc.checks.model import (
     attention_unsupported,
     balance_impossible,
     experts_unbalanced,
-    masked_unshown,
     random_training,
     rope_unscalable,
     strip_of_random,
+    task_unsupported,
     weights_unset,
 )
 from planc.checks.support.rule import Rule
@@ -19,7 +19,7 @@ RULES: tuple[Rule, ...] = (
     random_training.check,
     experts_unbalanced.check,
     balance_impossible.check,
-    masked_unshown.check,
+    task_unsupported.check,
     attention_unsupported.check,
     strip_of_random.check,
     rope_unscalable.check,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.diagnostics import Code
+from planc.plan.attention_calls import sees_later_tokens
 from planc.plan.spec import AttentionKernel
 from planc.vocab import SEES_LATER_TOKENS, SINKS, SOFTCAP, Task
 
@@ -22,16 +23,12 @@ _MEANINGS: Mapping[str, str] = {
 }
 
 
-_COMPUTED: Mapping[Task, tuple[str, ...]] = {
-    Task.CAUSAL_LM: (SINKS, SOFTCAP),
-    Task.MASKED_LM: (*SEES_LATER_TOKENS,),
-}
-"""The features that planc's own attention has."""
-_NOTES: Mapping[Task, str] = {
-    Task.CAUSAL_LM: "planc computes causal attention over a whole sequence or a sliding window, with or "
+_COMPUTED: Mapping[bool, tuple[str, ...]] = {False: (SINKS, SOFTCAP), True: (*SEES_LATER_TOKENS,)}
+"""The features that planc's own attention has: causal, and to both sides."""
+_NOTES: Mapping[bool, str] = {
+    False: "planc computes causal attention over a whole sequence or a sliding window, with or "
     "without sinks and a soft cap, and nothing else",
-    Task.MASKED_LM: "of masked language models planc computes attention of all tokens to all others, and "
-    "nothing else",
+    True: "of encoders planc computes attention of all tokens to all others, and nothing else",
 }
 _WINDOW = "sliding_window"
 
@@ -39,7 +36,7 @@ _WINDOW = "sliding_window"
 @reports(CODE)
 def check(subject: Subject) -> Findings:
     """One finding at the model for each feature that attention modules use beyond planc's own attention."""
-    is_eager, task = subject.plan.model.attention is AttentionKernel.EAGER, subject.plan.model.task.task
+    is_eager = subject.plan.model.attention is AttentionKernel.EAGER
     found = _extras(subject)
     # Nothing else matters in a model that is not causal.
     later = SEES_LATER_TOKENS.intersection(found)
@@ -51,21 +48,25 @@ def check(subject: Subject) -> Findings:
         yield CODE.at(
             subject.plan.span("model.hf"),
             f"{subject.named(fqns)} {asks}{meaning}",
-            notes=(_NOTES[task],),
+            notes=(_NOTES[_is_encoder(subject)],),
             help=_help(subject, extra),
         )
 
 
+def _is_encoder(subject: Subject) -> bool:
+    return sees_later_tokens(subject.inventory) and subject.plan.model.task.task is not Task.CAUSAL_LM
+
+
 def _extras(subject: Subject) -> Mapping[str, list[str]]:
     """Attention modules by the unsupported feature they use; the empty name is for code of their own."""
-    task, length = subject.plan.model.task.task, subject.plan.data.sequence_length
+    is_encoder, length = _is_encoder(subject), subject.plan.data.sequence_length
     extras: dict[str, list[str]] = {}
     for attention in subject.inventory.attentions:
         for extra in attention.extras:
-            if extra not in _COMPUTED[task]:
+            if extra not in _COMPUTED[is_encoder]:
                 extras.setdefault(extra, []).append(attention.fqn)
         # Whether a window to both sides counts a token itself differs from model to model.
-        if task is Task.MASKED_LM and attention.window is not None and attention.window < length:
+        if is_encoder and attention.window is not None and attention.window < length:
             extras.setdefault(_WINDOW, []).append(attention.fqn)
     if subject.inventory.own_attentions:
         extras[""] = list(subject.inventory.own_attentions)

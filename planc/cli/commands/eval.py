@@ -28,10 +28,20 @@ from planc.cli.support.terminal import write_view
 from planc.data_sources import Source
 from planc.diagnostics.human import HumanRenderer
 from planc.graph.graph import Graph, plan_hash
-from planc.graph.ops import BuildLoss, BuildPreferenceLoss, LoadLoss, OpenMaskedData
+from planc.graph.ops import (
+    BuildLoss,
+    BuildPreferenceLoss,
+    LoadLoss,
+    OpenData,
+    OpenLabeledData,
+    OpenMaskedData,
+)
+from planc.graph.sources import training_data
 from planc.lower.data import source_of
 from planc.lower.evaluating import evaluated_on
+from planc.plan.data import Labeled, untransformed
 from planc.plan.given_source import given_source
+from planc.plan.task import AnyTask, CausalLm, SequenceClassification
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.errors import STOPS, ExitCode, RunError
@@ -102,7 +112,6 @@ def run(arguments: Namespace) -> int:
 
 def _evaluate(arguments: Namespace, launch: Launch) -> None:
     weights, may_run = _weights(arguments.checkpoint), arguments.run_extensions
-    given = _source(arguments.data) if arguments.data is not None else None
     if arguments.plan is None:
         if arguments.set:
             raise RunError("--set changes a plan, and none is named", help="name it: --plan PLAN")
@@ -110,8 +119,8 @@ def _evaluate(arguments: Namespace, launch: Launch) -> None:
     else:
         options = Options(arguments.plan, set=tuple(arguments.set))
         compiled = of_plan(weights, launch, options, runs_extensions=may_run)
-    if given is not None:
-        source, span = given
+    if arguments.data is not None:
+        source, span = _source(arguments.data, training_data(compiled.graph))
         compiled = replace(compiled, graph=evaluated_on(compiled.graph, source, label="data", span=span))
     if arguments.ema and weights.manifest is None:
         raise RunError(
@@ -138,15 +147,23 @@ def _weights(name: str) -> Weights:
         raise RunError(error.message, help=error.help) from error
 
 
-def _source(text: str) -> tuple[Source, Span]:
+_CLASSES = "write `labeled(...)` for a classifier, and another source for a language model"
+
+
+def _source(text: str, training: OpenData) -> tuple[Source, Span]:
     """The source of `--data`, whose paths start at the current directory, and its place.
 
-    RunError if it is none.
+    RunError if it is none, or if only one of it and the training data has classes.
     """
     given, problems, file = given_source(text, name="--data")
     if given is None:
         raise RunError(HumanRenderer({file.name: file}).render(problems).rstrip())
-    source: Any = source_of(given)
+    task: AnyTask = CausalLm()
+    if isinstance(training, OpenLabeledData):
+        task = SequenceClassification(training.num_labels)
+    if isinstance(untransformed(given), Labeled) is not isinstance(training, OpenLabeledData):
+        raise RunError("--data has classes and the model has none, or the reverse", help=_CLASSES)
+    source: Any = source_of(given, task)
     if source.reads_local_files:
         source = replace(source, patterns=tuple(map(os.path.abspath, source.patterns)))
     if "/" in (getattr(source, "template", None) or ""):
@@ -156,8 +173,8 @@ def _source(text: str) -> tuple[Source, Span]:
 
 def _print(results: tuple[Evaluation, ...], weights: Weights, graph: Graph, arguments: Namespace) -> None:
     step = weights.manifest.step if weights.manifest is not None else None
-    # Of hidden tokens alone, it would not be that of a text.
-    others = LoadLoss | BuildLoss | BuildPreferenceLoss | OpenMaskedData
+    # Of hidden tokens alone, or of classes, it would not be that of a text.
+    others = LoadLoss | BuildLoss | BuildPreferenceLoss | OpenMaskedData | OpenLabeledData
     is_entropy = not any(isinstance(op, others) for op in graph.setup)
     perplexities = [_perplexity(result.loss) if is_entropy else None for result in results]
     if arguments.output_format == "json":

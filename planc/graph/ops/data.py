@@ -89,6 +89,15 @@ class OpenMaskedData(OpenData):
 
 
 @record(kw_only=True)
+class OpenLabeledData(OpenData):
+    op: Literal["data.open_labeled"] = "data.open_labeled"  # type: ignore[assignment]
+    summary: ClassVar[str] = "Opens texts as `data.open`, one a sequence, each with the number of its class."
+    num_labels: Annotated[int, samples("model.task", "labels")]
+    padding_id: Annotated[int | None, samples("model.hf", "padding")]
+    """The token after a text; None for the end of a document."""
+
+
+@record(kw_only=True)
 class OpenEvaluation(Op):
     op: Literal["data.open_evaluation"] = "data.open_evaluation"
     stage: ClassVar[Stage] = Stage.DATA

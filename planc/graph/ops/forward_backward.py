@@ -104,6 +104,8 @@ class ComputeLoss(Op):
     """The linear layer that computes the logits, with several chunks."""
     logits: Annotated[tuple[LogitsStep, ...], _CHUNKS] = ()
     """The steps from the head's output to the logits, with several chunks."""
+    by_sequence: Annotated[bool, numerics("model.task", "loss of sequences")] = False
+    """Whether logits and labels are of whole sequences."""
 
     @property
     def unstable(self) -> str:

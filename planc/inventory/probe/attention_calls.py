@@ -15,6 +15,7 @@ from planc.inventory.attention_extras import attention_extras
 from planc.record import record
 
 WITHOUT_MASK, WITH_MASK, OWN = "planc_probe", "planc_probe_masked", "eager"
+_TO_SELF = "planc_probe_to_self"
 IMPLEMENTATIONS = (WITHOUT_MASK, WITH_MASK, OWN)
 """The attentions that a probe tries: called as planc's own is; for code that requires a mask; and the model's
 own, which shows nothing."""
@@ -74,6 +75,23 @@ def attention_calls() -> Iterator[dict[nn.Module, AttentionCall]]:
     finally:
         for name in (WITHOUT_MASK, WITH_MASK):
             ALL_ATTENTION_FUNCTIONS.pop(name)
+
+
+@contextlib.contextmanager
+def attention_to_self() -> Iterator[str]:
+    """The name of an attention, while the context lasts, in which each token sees itself alone."""
+
+    def attend(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **options: Any
+    ) -> tuple[Tensor, None]:
+        groups = query.shape[1] // value.shape[1]
+        return value.repeat_interleave(groups, dim=1).transpose(1, 2).contiguous(), None
+
+    ALL_ATTENTION_FUNCTIONS[_TO_SELF] = attend
+    try:
+        yield _TO_SELF
+    finally:
+        ALL_ATTENTION_FUNCTIONS.pop(_TO_SELF)
 
 
 def own_attentions(model: nn.Module, *, calls: dict[nn.Module, AttentionCall]) -> tuple[str, ...]:

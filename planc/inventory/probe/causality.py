@@ -1,11 +1,12 @@
 """Whether a model's logits depend on later tokens, tried on a small one. Imports torch, for the probe.
 
-Those of a causal language model must not, and those of a masked one must.
+Those of a causal language model must not, and those of a masked one must. Those of a classifier must not
+depend on padding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from planc.inventory.files import InventoryError
+from planc.inventory.probe.attention_calls import attention_to_self
 from planc.inventory.probe.attentions import Observed, attentions_of
 from planc.inventory.probe.small_attention import MAX_LAYERS, small_config, small_model, token_ids
 from planc.inventory.schema import Attention
@@ -23,6 +25,8 @@ _LENGTH, _NUM_CHANGED = 16, 4
 _LIMIT = 1e-4
 """The relative change that is more than rounding: of the models of transformers, causal ones stay below 1e-6,
 and others are above 1e-3."""
+_PADDING = 3
+"""The padding token of a small model whose own is not in its vocabulary."""
 
 
 def visible_attentions_of(observed: Observed, *, task: Task) -> tuple[Attention, ...]:
@@ -50,9 +54,47 @@ def visible_attentions_of(observed: Observed, *, task: Task) -> tuple[Attention,
                     f"{name} is not an encoder: {where} later tokens, and a masked language model needs them",
                     help="if config.json has a switch for it, such as `is_decoder`, set it to false",
                 )
+        case Task.SEQUENCE_CLASSIFICATION:
+            _refuse_read_padding(observed, attentions)
         case _:
             assert_never(task)
     return attentions
+
+
+def _refuse_read_padding(observed: Observed, attentions: Sequence[Attention]) -> None:
+    """InventoryError if logits follow from padding, or some attentions are to later tokens and some are not.
+
+    A model with attention to later tokens is tried with attention to each token itself: planc hides padding
+    from it. Any other keeps its own. One that can't be made small shows nothing, and is refused.
+    """
+    name, help = type(observed.model).__name__, "use a classifier of one token of each sequence"
+    kinds = {not SEES_LATER_TOKENS.isdisjoint(attention.extras) for attention in attentions}
+    if len(kinds) > 1:
+        raise InventoryError(f"{name} has attention to later tokens in some layers only", help=help)
+    try:
+        tiny = small_of(observed)
+        change = None if tiny is None else _change_by_padding(tiny, is_hidden=True in kinds)
+    except Exception as error:  # a class may raise anything for sizes that it does not expect
+        raise InventoryError(f"{name} has not been run with padding: {error}", help=help) from error
+    if change is None or change > _LIMIT:
+        raise InventoryError(f"{name} reads padding: logits follow from tokens after a text", help=help)
+
+
+def _change_by_padding(model: PreTrainedModel, *, is_hidden: bool) -> float:
+    """Measure the change of a text's logits by padding after it, relative to the largest logit.
+
+    Attention sees it unless it `is_hidden`.
+    """
+    padding = getattr(model.config, "pad_token_id", None)
+    if not isinstance(padding, int) or not 0 <= padding < model.config.vocab_size:
+        padding = model.config.pad_token_id = _PADDING
+    ids = token_ids(model, length=_LENGTH)
+    padded = torch.nn.functional.pad(ids, (0, _NUM_CHANGED), value=padding)
+    with attention_to_self() as implementation, torch.no_grad():
+        if is_hidden:
+            model.config._attn_implementation = implementation
+        alone, with_padding = (model(input_ids=tokens)["logits"] for tokens in (ids, padded))
+    return float((alone - with_padding).abs().max() / alone.abs().max())
 
 
 def _sees_later_tokens(observed: Observed) -> bool | None:

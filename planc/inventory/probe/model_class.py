@@ -20,6 +20,7 @@ from planc.vocab import Task
 
 _ROPE_TYPES = ("rope_type", "type")
 """The key, and its name in older files."""
+_ONE_CLASS = "single_label_classification"
 
 
 def read_model_class(
@@ -41,7 +42,7 @@ def read_model_class(
     tasks = tasks_of(model_type)
     if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in tuple(tasks):
         raise InventoryError(
-            f"{path}: transformers has no causal or masked language model with model_type {model_type!r} "
+            f"{path}: transformers has no language model or classifier with model_type {model_type!r} "
             f"and architectures {architectures!r}",
             help=_class_help(model_type, architectures, names=tuple(tasks)),
         )
@@ -56,10 +57,16 @@ def read_model_class(
             f"{path} describes a multimodal or composite model",
             help="use the configuration of its language model only",
         )
-    if tasks[architectures[0]] is Task.MASKED_LM and config.is_encoder_decoder:
+    if tasks[architectures[0]] is not Task.CAUSAL_LM and config.is_encoder_decoder:
         raise InventoryError(
             f"{path} describes an encoder-decoder, whose logits are its decoder's",
             help="use a causal language model, or an encoder with a masked language model's head",
+        )
+    kind = getattr(config, "problem_type", None)
+    if tasks[architectures[0]] is Task.SEQUENCE_CLASSIFICATION and kind not in (None, _ONE_CLASS):
+        raise InventoryError(
+            f"{path}: problem_type is {kind!r}, and planc trains one class for each text",
+            help=f'set "problem_type" to "{_ONE_CLASS}"',
         )
     return config, getattr(transformers, architectures[0]), tasks[architectures[0]]
 

@@ -129,8 +129,14 @@ def probe(model_dir: Path, *, own: type[PreTrainedModel] | None = None) -> Inven
         added_losses=added_losses(config.to_dict()),
         rope_switch=rope_switch(config.to_dict()),
         positions=positions,
-        task=task,
+        **_of_task(config, task),
     )
+
+
+def _of_task(config: PreTrainedConfig, task: Task) -> dict[str, Any]:
+    if task is not Task.SEQUENCE_CLASSIFICATION:
+        return {"task": task}
+    return {"task": task, "num_labels": config.num_labels, "padding_token": config.pad_token_id}
 
 
 def _observed(
@@ -248,11 +254,11 @@ def _ties(model: PreTrainedModel) -> tuple[tuple[str, ...], ...]:
 def _training_of(model: PreTrainedModel, task: Task) -> Training:
     """One forward in training.
 
-    InventoryError for a masked model of which it calls weights again, as ALBERT's does its one layer, or a
-    layer's forward without its hooks, as SqueezeBERT's does.
+    InventoryError for a model of another task than causal_lm of which it calls weights again, as ALBERT's
+    does its one layer, or a layer's forward without its hooks, as SqueezeBERT's does.
     """
     training = training_of(model)
-    for fqn, module in model.named_modules() if task is Task.MASKED_LM else ():
+    for fqn, module in model.named_modules() if task is not Task.CAUSAL_LM else ():
         if not training.visits[fqn] and isinstance(model.get_submodule(parent_of(fqn)), nn.ModuleList):
             raise InventoryError(
                 f"{type(model).__name__} calls the forward of `{fqn}` without its hooks, which FSDP needs",

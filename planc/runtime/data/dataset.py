@@ -48,6 +48,7 @@ def packed(
     sequence_length: int,
     too_long: TooLong = "truncate",
     in_pairs: bool = False,
+    padding_id: int | None = None,
     bad: BadDocuments | None = None,
 ) -> Dataset:
     """The documents as sequences. Raises DataError if there is not even one."""
@@ -68,6 +69,7 @@ def packed(
                 is_shared=packing == "whole",
                 too_long=too_long,
                 in_pairs=in_pairs,
+                padding_id=padding_id,
                 bad=bad,
             )
         case _:

@@ -16,6 +16,7 @@ from planc.data_sources.kinds import (
     HfDatasetSource,
     HfHubSource,
     JsonLinesSource,
+    LabeledSource,
     PairsSource,
     PythonStdlibSource,
     RowSource,
@@ -27,9 +28,9 @@ from planc.runtime.data.chat import AnyDocument, Conversation, conversations
 from planc.runtime.data.extended.reading import extension_documents
 from planc.runtime.data.extended.transform import transform_of
 from planc.runtime.data.pairs import pairs
-from planc.runtime.data.records import Rows, hub_records, split_records
+from planc.runtime.data.records import Record, Rows, hub_records, split_records
 from planc.runtime.data.sampling import Sampling
-from planc.runtime.data.sources import Document, documents, text_documents
+from planc.runtime.data.sources import Document, documents, labeled_document, text_documents
 from planc.runtime.data.spec import DataSpec, HeldOut
 from planc.runtime.ranks.reads import Reads
 
@@ -78,6 +79,9 @@ def documents_of_rows(
             records = split_records(source, base=base, reads=reads, bad=bad, sample=sample)
             texts = text_documents(rows(records), field=source.field, bad=bad)
             return _noted(texts, source.hub, reads=reads)
+        case LabeledSource():
+            records = split_records(source, base=base, reads=reads, bad=bad, sample=sample)
+            return _noted(_labeled(source, rows(records), bad=bad), source.hub, reads=reads)
         case HfHubSource(_, _, split, subset, field):
             hub = source.hub
             assert hub is not None, "it names a dataset of the Hub"
@@ -87,6 +91,11 @@ def documents_of_rows(
             return documents(source, base=base, reads=reads, bad=bad, sample=sample, rows=rows)
         case _:
             assert_never(source)
+
+
+def _labeled(source: LabeledSource, records: Iterator[Record], *, bad: BadDocuments) -> Iterator[Document]:
+    for origin, values in records:
+        yield from bad.usable(labeled_document, values, source=source, origin=origin)
 
 
 def spec_documents(
@@ -127,5 +136,7 @@ def _noted(
     for document in documents:
         content.update(f"{document.num_bytes}:".encode())
         content.update(_content(document))
+        if isinstance(document, Document) and document.label is not None:
+            content.update(f"={document.label}".encode())
         yield document
     reads.add("text", hub.name, content.hexdigest())

@@ -29,6 +29,7 @@ def data_fingerprint(spec: DataSpec, *, tokenizer_digest: str, dataset: Dataset)
         "shuffle_seed": spec.shuffle_seed,
         "num_tokens": dataset.num_tokens,
         **({"masking": asdict(spec.masking)} if spec.masking is not None else {}),
+        **({"padding_id": spec.padding_id} if spec.padding_id is not None else {}),
         **({"held_out": spec.held_out.text} if spec.held_out is not None else {}),
         **{name: _digest(array) for name, array in dataset.digested()},
     }
@@ -55,7 +56,7 @@ def description(source: Source) -> list[str]:
         value = getattr(source, argument)
         # Only patterns, of which every source has at most one list, need no bounds.
         is_list = isinstance(value, tuple) and argument != "patterns"
-        value = json.dumps(value) if is_list else value
+        value = json.dumps(value) if is_list or isinstance(value, int) else value
         parts.extend(value if isinstance(value, tuple) else (value or "",))
     return parts
 

@@ -66,6 +66,7 @@ def open_in_memory(wanted: Wanted, *, model_vocab_size: int, reads: Reads | None
             sequence_length=spec.sequence_length,
             too_long=spec.too_long,
             in_pairs=spec.in_pairs,
+            padding_id=spec.padding_id,
             bad=bad,
         )
         masks = _masks(spec, tokenizer, model_vocab_size=model_vocab_size)
@@ -156,7 +157,7 @@ def _stored(prepared: Prepared, spec: DataSpec) -> Dataset:
             arrays,
             totals=index.totals,
             sequence_length=length,
-            padding_id=index.end_of_document,
+            padding_id=index.end_of_document if spec.padding_id is None else spec.padding_id,
             document_starts=starts,
         )
     return joined(arrays, totals=index.totals, sequence_length=length, document_starts=starts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planc.graph.ops import Mixture, OpenData, OpenEvaluation, OpenMaskedData
+from planc.graph.ops import Mixture, OpenData, OpenEvaluation, OpenLabeledData, OpenMaskedData
 from planc.graph.sources import AnySource
 from planc.runtime.data.spec import DataSpec, HeldOut, Masking
 
@@ -31,6 +31,7 @@ def data_spec(op: AnySource, *, training: OpenData) -> DataSpec:
         too_long=too_long,
         held_out=held_out,
         masking=masking_of(training),
+        padding_id=training.padding_id if isinstance(training, OpenLabeledData) else None,
     )
 
 

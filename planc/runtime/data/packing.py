@@ -16,6 +16,7 @@ from planc.runtime.data.columns import Array, Columns, MemoryColumns, Totals
 from planc.runtime.data.encoding.client import Fault, Ids, Tokens
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.prepared.stored_array import STARTS_PER_SAMPLE, StoredArray, StoredStarts
+from planc.runtime.data.sources import Document
 from planc.runtime.data.tokenizers import Tokenizer
 from planc.tables import plural
 
@@ -42,19 +43,27 @@ class Encoded:
     unread: str = ""
     """The field of that name of its `Tokens`, and so is `stops`."""
     stops: bool = True
+    label: int | None = None
+    """The class of all of its tokens, if the source has one; then no token is a label."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def has_labels(self) -> bool:
-        """Whether any token is predicted: the first one never is."""
+        """Whether the document has a class, or any token that is predicted: the first one never is."""
+        if self.label is not None:
+            return True
         return len(self) > 1 if self.is_target is None else bool(self.is_target[1:].any())
 
-    def first(self, length: int, *, dtype: np.dtype[np.generic]) -> Encoded:
-        """Its first tokens, up to `length` of them, as they are stored."""
+    def first(self, length: int, *, dtype: np.dtype[np.generic], kept_at_end: int = 0) -> Encoded:
+        """Its first tokens, up to `length` of them, or all but `kept_at_end` and its last ones, as they are
+        stored."""
         is_target = None if self.is_target is None else self.is_target[:length]
-        return Encoded(self.tokens[:length].astype(dtype), is_target, self.num_text_bytes)
+        tokens = self.tokens[:length]
+        if kept_at_end and len(self) > length:
+            tokens = np.append(self.tokens[: length - kept_at_end], self.tokens[-kept_at_end:])
+        return Encoded(tokens.astype(dtype), is_target, self.num_text_bytes, label=self.label)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -260,21 +269,27 @@ def encode(
 
     A conversation's template writes its own ends: an end that is there already is not repeated, and an end
     that planc adds is not a target. After a completion it is one, because nothing else ends that, and after
-    an answer whose turn nothing ends, if the plan trains on ends of turn.
+    an answer whose turn nothing ends, if the plan trains on ends of turn. A text with a class ends as the
+    tokenizer itself ends texts.
     """
     end, bad = tokenizer.end_of_document, bad or BadDocuments()
     ahead = _Ahead(documents, bad)
     for number, tokens in enumerate(_tokens(ahead, tokenizer)):
-        origin = ahead.origins.popleft()
+        origin, label = ahead.origins.popleft()
         if isinstance(tokens, Fault):
             bad.add(DataError(f"{origin} {tokens.reason}", help=tokens.help), number=number)
             continue
         ids, is_target = tokens.ids, tokens.is_target
-        if is_target is None:
+        if label is not None:
+            ids = np.append(ids, np.array(tokenizer.after, dtype=np.int64))
+            if not len(ids):
+                bad.add(DataError(f"{origin} has no tokens", help="write a text"), number=number)
+                continue
+        elif is_target is None:
             ids = np.append(ids, end)
         elif not len(ids) or ids[-1] != end:
             ids, is_target = np.append(ids, end), np.append(is_target, tokens.trains_end)
-        yield Encoded(ids, is_target, tokens.num_text_bytes, origin, tokens.unread, tokens.stops)
+        yield Encoded(ids, is_target, tokens.num_text_bytes, origin, tokens.unread, tokens.stops, label)
     if ahead.error is not None:
         raise ahead.error
 
@@ -311,14 +326,16 @@ class _Ahead:
 
     documents: Iterable[AnyDocument]
     bad: BadDocuments
-    origins: deque[str] = field(default_factory=deque)
+    origins: deque[tuple[str, int | None]] = field(default_factory=deque)
+    """Their places in the data, and their classes."""
     error: DataError | None = None
 
     def __iter__(self) -> Iterator[AnyDocument]:
         try:
             for document in self.documents:
                 self.bad.num_read += 1
-                self.origins.append(document.origin)
+                label = document.label if isinstance(document, Document) else None
+                self.origins.append((document.origin, label))
                 yield document
         except DataError as error:
             self.error = error

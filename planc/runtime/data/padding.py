@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -147,6 +148,43 @@ class PaddedDataset:
         return start, stop
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class LabeledDataset(PaddedDataset):
+    """Sequences of one text each, with its class as the only label, at the first position."""
+
+    classes: Stored
+    """[num_sequences]"""
+
+    @property
+    def num_padding_tokens(self) -> int:
+        return self.num_sequences * self.sequence_length - self.num_tokens
+
+    def __getitem__(self, index: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """(inputs [S], labels [S]) of sequence `index`."""
+        start, stop = self._bounds(index)
+        inputs = np.full(self.sequence_length, self.padding_id, dtype=np.int64)
+        labels = np.full(self.sequence_length, IGNORED_LABEL, dtype=np.int64)
+        inputs[: stop - start] = self.tokens[start:stop]
+        labels[0] = self.classes[index : index + 1][0]
+        return inputs, labels
+
+    def position_ids(self, index: int) -> Positions:
+        """[S]: padding has positions of its own, as one more document: no token sees it."""
+        start, stop = self._bounds(index)
+        ends = [stop - start] if stop - start < self.sequence_length else []
+        return restarting(np.array([0, *ends], dtype=np.int64), length=self.sequence_length)
+
+    def summary(self) -> str:
+        """One line for the log, with the classes."""
+        return f"{PaddedDataset.summary(self)}; classes up to {int(self.classes.max())}"
+
+    def digested(self) -> Iterator[tuple[str, Stored]]:
+        """The arrays that determine inputs and classes, by name."""
+        yield "tokens", self.tokens
+        yield "starts", self.starts
+        yield "classes", self.classes
+
+
 def pad(
     documents: Iterable[AnyDocument],
     *,
@@ -155,11 +193,12 @@ def pad(
     is_shared: bool = False,
     too_long: TooLong = "truncate",
     in_pairs: bool = False,
+    padding_id: int | None = None,
     bad: BadDocuments | None = None,
 ) -> PaddedDataset:
     """Sequences of the documents that have a label, in memory; several share one if it `is_shared`.
 
-    Raises DataError if none has one.
+    Padding is by the end of a document unless `padding_id` is another token. DataError if none has a label.
     """
     columns = MemoryColumns()
     totals = fill(
@@ -177,7 +216,7 @@ def pad(
         arrays,
         totals=totals,
         sequence_length=sequence_length,
-        padding_id=tokenizer.end_of_document,
+        padding_id=tokenizer.end_of_document if padding_id is None else padding_id,
         document_starts=arrays["document_starts"] if is_shared else None,
     )
 
@@ -195,12 +234,13 @@ def fill(
 ) -> Totals:
     """Write the tokens of every document that has a label, and where each sequence of them starts.
 
-    A sequence takes one token more than its length, its last label. Documents `in_pairs` are kept or left out
+    A sequence takes one token more than its length, its last label, unless its documents have classes.
+    Documents `in_pairs` are kept or left out
     two by two, as they come.
     """
     require_length(sequence_length)
     length = sequence_length + 1
-    shortening = _Shortening(length, too_long)
+    shortening = _Shortening(length, too_long, kept_at_end=len(tokenizer.after))
     dtype = stored_dtype(tokenizer)
     encoded = encode(documents, tokenizer=tokenizer, bad=bad)
     kept = (shortening.kept_pairs if in_pairs else shortening.kept)(encoded, dtype=dtype)
@@ -213,6 +253,8 @@ def fill(
             if document_starts is not None:
                 document_starts.add(tokens.num_tokens)
             tokens.add(document)
+            if document.label is not None:
+                columns.column("classes", dtype=np.dtype(np.int64)).append(np.array([document.label]))
         starts.append(np.array([tokens.num_tokens], dtype=np.int64))
     return shortening.totals
 
@@ -220,8 +262,8 @@ def fill(
 class _Shortening:
     """Documents that fit into a sequence of `length` tokens, and the counts of all of them."""
 
-    def __init__(self, length: int, too_long: TooLong) -> None:
-        self._length, self._too_long = length, too_long
+    def __init__(self, length: int, too_long: TooLong, *, kept_at_end: int) -> None:
+        self._length, self._too_long, self._kept_at_end = length, too_long, kept_at_end
         self.totals = Totals(0, 0)
 
     def kept_pairs(self, documents: Iterable[Encoded], *, dtype: np.dtype[np.generic]) -> Iterator[Encoded]:
@@ -242,7 +284,10 @@ class _Shortening:
 
     def kept(self, documents: Iterable[Encoded], *, dtype: np.dtype[np.generic]) -> Iterator[Encoded]:
         for document in documents:
-            kept = document.first(self._length, dtype=dtype)
+            if document.label is None:
+                kept = document.first(self._length, dtype=dtype)
+            else:
+                kept = document.first(self._length - 1, dtype=dtype, kept_at_end=self._kept_at_end)
             is_long = len(document) > len(kept)
             is_skipped = is_long and self._too_long == "skip"
             has_labels = not is_skipped and kept.has_labels
@@ -275,12 +320,17 @@ def padded(
         has_documents = totals.num_documents > 0
         fault = "no document of the source has a label" if has_documents else "the source has no documents"
         raise DataError(fault, help="use a source that holds text; a document needs two tokens or more")
+    rows: dict[str, Any] = {
+        "tokens": arrays["tokens"],
+        "starts": arrays["starts"],
+        "sequence_length": sequence_length,
+        "padding_id": padding_id,
+        "totals": totals,
+    }
+    if "classes" in arrays:
+        return LabeledDataset(**rows, classes=arrays["classes"])
     return PaddedDataset(
-        tokens=arrays["tokens"],
-        starts=arrays["starts"],
-        sequence_length=sequence_length,
-        padding_id=padding_id,
-        totals=totals,
+        **rows,
         document_starts=document_starts,
         is_target=arrays.get("is_target"),
     )

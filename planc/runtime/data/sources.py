@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import assert_never
 
-from planc.data_sources.kinds import JsonLinesSource, PythonStdlibSource, TextSource
+from planc.data_sources.kinds import JsonLinesSource, LabeledSource, PythonStdlibSource, TextSource
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.content import open_content
 from planc.runtime.data.errors import DataError
@@ -34,6 +34,8 @@ class Document:
     text: str
     num_bytes: int
     """Length of the text in UTF-8."""
+    label: int | None = None
+    """The number of its class, if it has one."""
 
 
 def documents(
@@ -117,6 +119,25 @@ def text_document(record: Mapping[str, object], *, field: str, origin: str) -> D
     if not isinstance(text, str):
         raise DataError(f'field "{field}" of {origin} is not a string', help="name a field that holds text")
     return Document(origin, text, num_utf8_bytes(text, origin=origin))
+
+
+def labeled_document(record: Mapping[str, object], *, source: LabeledSource, origin: str) -> Document:
+    """The text of a record with its class. Raises DataError without either."""
+    document = text_document(record, field=source.field, origin=origin)
+    label, name = field_of(record, field=source.label, origin=origin), f'"{source.label}" of {origin}'
+    if isinstance(label, list):
+        raise DataError(f"{name} is a list", help="planc trains one class for each text, not several")
+    if not isinstance(label, int) or isinstance(label, bool):
+        raise DataError(
+            f"{name} is not an integer",
+            help="write the number of a class, as `label2id` of config.json has it",
+        )
+    if not 0 <= label < source.num_labels:
+        raise DataError(
+            f"{name} is {label}, and the task has the classes 0 to {source.num_labels - 1}",
+            help="correct the row, or raise `labels` of the task and of the model",
+        )
+    return replace(document, label=label)
 
 
 def num_utf8_bytes(text: str, *, origin: str) -> int:

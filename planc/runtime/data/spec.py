@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from planc.data_sources import Source
-from planc.data_sources.kinds import PairsSource
+from planc.data_sources.kinds import LabeledSource, PairsSource, untransformed
 
 Packing = Literal["attend", "isolate", "whole", "none"]
 """attend: documents share a sequence and see each other. isolate: they share it and do not. whole: as
@@ -61,6 +61,18 @@ class DataSpec:
     held_out: HeldOut | None = None
     masking: Masking | None = None
     """None for causal language models."""
+    padding_id: int | None = None
+    """The token after a document that fills no sequence; None for the end of a document."""
+
+    @property
+    def has_classes(self) -> bool:
+        """True if each document has a class."""
+        return isinstance(untransformed(self.source), LabeledSource)
+
+    @property
+    def room(self) -> int:
+        """The most tokens of a document in a sequence: one is only a label, unless documents have classes."""
+        return self.sequence_length + (not self.has_classes)
 
     @property
     def in_pairs(self) -> bool:

@@ -6,6 +6,7 @@ import numpy as np
 
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.packing import IGNORED_LABEL
+from planc.runtime.data.padding import LabeledDataset
 
 _MAX_READ = 256
 
@@ -15,6 +16,8 @@ def summary_of(dataset: Dataset) -> str:
 
     Labels are counted in all sequences, or in _MAX_READ of them that are spread over all.
     """
+    if isinstance(dataset, LabeledDataset):
+        return dataset.summary()
     total = dataset.num_sequences
     chosen = np.unique(np.linspace(0, total - 1, num=min(total, _MAX_READ)).astype(np.int64))
     num_labels = sum(int(np.count_nonzero(dataset[int(one)][1] != IGNORED_LABEL)) for one in chosen)

@@ -29,6 +29,8 @@ class Tally:
     """Documents without a token to train on."""
     lengths: Counter[int] = field(default_factory=Counter)
     """The number of documents of each length in tokens."""
+    classes: Counter[int] = field(default_factory=Counter)
+    """The number of documents of each class."""
     longest: list[tuple[int, str]] = field(default_factory=list)
     """The longest documents by length and origin, the longest first."""
 
@@ -43,6 +45,9 @@ class Tally:
         self.num_documents += 1
         self.num_tokens += length
         is_target = document.is_target
+        if document.label is not None:
+            self.classes[document.label] += 1
+            is_target = np.array([True])
         self.num_targets += length if is_target is None else int(np.count_nonzero(is_target))
         self.num_text_bytes += document.num_text_bytes
         self.num_empty += document.num_text_bytes == 0

@@ -48,6 +48,11 @@ class Tokenizer(Protocol):
     @property
     def end_of_document(self) -> int: ...
     @property
+    def after(self) -> tuple[int, ...]:
+        """The tokens after a text that has a class."""
+        ...
+
+    @property
     def mask_id(self) -> int | None:
         """The token that hides another; None if there is none."""
         ...
@@ -91,6 +96,7 @@ class ByteTokenizer:
     digest: str = _BYTES
     vocab_size: int = 257
     end_of_document: int = 256
+    after: tuple[int, ...] = ()
     mask_id: int = 257
     special_ids: frozenset[int] = frozenset((256, 257))
     marks: str = ""
@@ -146,6 +152,10 @@ class FileTokenizer:
     @property
     def end_of_document(self) -> int:
         return self.encoders.end_of_document
+
+    @property
+    def after(self) -> tuple[int, ...]:
+        return self.encoders.after
 
     @property
     def mask_id(self) -> int | None:
@@ -233,6 +243,8 @@ class TokenizerFiles:
     end_of_document: str | None = None
     chat_templates: Templates = field(default_factory=dict)
     begin_of_document: str | None = None
+    has_classes: bool = False
+    """Whether texts have classes: they end as the tokenizer itself ends them."""
 
     @property
     def is_bytes(self) -> bool:
@@ -256,7 +268,8 @@ class TokenizerFiles:
         if self.is_bytes:
             return ByteTokenizer()
         loading = Loading(
-            self.name, self.files, self.end_of_document, self.chat_templates, self.begin_of_document
+            *(self.name, self.files, self.end_of_document, self.chat_templates),
+            *(self.begin_of_document, self.has_classes),
         )
         number = num_processes or _num_processes()
         encoders = Encoders(loading, limits, num_processes=number, store=store)

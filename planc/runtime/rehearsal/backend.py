@@ -75,7 +75,7 @@ _OUTSIDE = (
     ops.PrefetchUnits,
     ops.BuildSchedule,
     ops.StepSchedule,
-    *(ops.OpenData, ops.OpenMaskedData),
+    *(ops.OpenData, ops.OpenMaskedData, ops.OpenLabeledData),
     ops.NextBatch,
     ops.SaveCheckpoint,
 )

@@ -102,6 +102,7 @@ PLAYED: Mapping[type[Op], Handler] = {
     ops.ShardExperts: shard_experts,
     ops.OpenData: open_data,
     ops.OpenMaskedData: open_data,
+    ops.OpenLabeledData: open_data,
     ops.ComputeReference: compute_reference,
     ops.ReduceMetrics: reduce_metrics,
     ops.GuardStep: guard_step,

@@ -81,6 +81,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.OpenSource: batches.open_source,
     ops.OpenData: batches.open_data,
     ops.OpenMaskedData: batches.open_data,
+    ops.OpenLabeledData: batches.open_data,
     ops.OpenEvaluation: evaluation.open_evaluation,
     ops.CountExperts: expert_load.count_experts,
     ops.BalanceExperts: balance.balance_experts,

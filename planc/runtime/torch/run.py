@@ -12,7 +12,7 @@ from torch import Tensor
 
 from planc.graph.artifact import base_between, dump
 from planc.graph.graph import Graph
-from planc.graph.ops import BuildModel, FullyShard, InitWeights, LoadWeights
+from planc.graph.ops import BuildModel, FullyShard, InitWeights, LoadWeights, OpenLabeledData
 from planc.graph.sources import training_data
 from planc.runtime.checkpoint_format.records import FileEntry
 from planc.runtime.files.best_effort import BestEffort
@@ -112,8 +112,10 @@ class Run:
         return next(op.seed for op in self.graph.setup if isinstance(op, InitWeights | LoadWeights))
 
     @cached_property
-    def vocab_size(self) -> int:
-        return training_data(self.graph).vocab_size
+    def num_logits(self) -> int:
+        """The logits of a token, or of a sequence: one for each that its label can be."""
+        data = training_data(self.graph)
+        return data.num_labels if isinstance(data, OpenLabeledData) else data.vocab_size
 
     @cached_property
     def dp_rank(self) -> int:

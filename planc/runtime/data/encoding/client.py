@@ -84,6 +84,7 @@ class Loading:
     end_of_document: str | None
     chat_templates: Templates
     begin_of_document: str | None = None
+    has_classes: bool = False
 
     def header(self, limits: Limits, *, folder: str) -> dict[str, Any]:
         """The message that the files follow; the process makes `folder` to load them, and removes it."""
@@ -92,6 +93,7 @@ class Loading:
             "end_of_document": self.end_of_document,
             "begin_of_document": self.begin_of_document,
             "has_template": bool(self.chat_templates),
+            "has_classes": self.has_classes,
             "limits": limits.data(),
             "files": {path: len(content) for path, content in self.files.items()},
             "folder": folder,
@@ -102,8 +104,8 @@ class Encoder:
     """Tokenizes in another process, and in a new one after a document that ended it.
 
     `vocab_size` is one more than the largest id, `special_ids` are those of special tokens, `mask_id` is that
-    of the token that hides others, `marks` names what documents begin and end with. Raises DataError if the
-    tokenizer or its template is faulty.
+    of the token that hides others, `after` are those after a text that has a class, `marks` names what
+    documents begin and end with. Raises DataError if the tokenizer or its template is faulty.
     """
 
     def __init__(self, loading: Loading, limits: Limits) -> None:
@@ -114,6 +116,7 @@ class Encoder:
         self.vocab_size: int = found["vocab_size"]
         self.special_ids = frozenset[int](found["special_ids"])
         self.mask_id: int | None = found["mask"]
+        self.after: tuple[int, ...] = tuple(found["after"])
         self.marks: str = found["marks"]
         self.end_of_document: int = found["end_of_document"]
 

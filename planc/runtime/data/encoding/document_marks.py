@@ -83,13 +83,15 @@ def around(loaded: LoadedTokenizer) -> tuple[Ids, Ids]:
     return only or ((), ())
 
 
-def marks(loaded: LoadedTokenizer, *, begin: Ids, end: int, has_template: bool) -> str:
-    """Describe the tokens at the start and end of documents."""
+def marks(loaded: LoadedTokenizer, *, begin: Ids, end: Ids, has_template: bool) -> str:
+    """Describe the tokens at the start and end of documents; empty without any."""
     tokens = {number: token for token, number in loaded.ids.items()}
+    if not end:
+        return f"documents begin with {_shown(tokens, begin)}" if begin else ""
     if not begin:
-        return f"documents end with {_shown(tokens, (end,))}"
+        return f"documents end with {_shown(tokens, end)}"
     chats = "; conversations begin as their template writes them" if has_template else ""
-    return f"documents begin with {_shown(tokens, begin)} and end with {_shown(tokens, (end,))}{chats}"
+    return f"documents begin with {_shown(tokens, begin)} and end with {_shown(tokens, end)}{chats}"
 
 
 def _shown(tokens: dict[int, str], ids: Sequence[int]) -> str:

@@ -57,6 +57,7 @@ class Encoders:
         first = Encoder(loading, limits)
         self.vocab_size, self.end_of_document = first.vocab_size, first.end_of_document
         self.special_ids, self.mask_id, self.marks = first.special_ids, first.mask_id, first.marks
+        self.after = first.after
         self._encoders = [first]
         # None is a process that may be started.
         self._idle: SimpleQueue[Encoder | None] = SimpleQueue()

@@ -140,6 +140,7 @@ def _load(header: dict[str, Any], message: memoryview) -> tuple[_Loaded, dict[st
     try:
         # Here, so a missing library is reported as any other fault of the first message.
         from planc.runtime.data.encoding.document_marks import (
+            around,
             begin_of_document,
             end_of_document,
             marks,
@@ -158,12 +159,16 @@ def _load(header: dict[str, Any], message: memoryview) -> tuple[_Loaded, dict[st
         loaded = load_tokenizer(files, name=name, folder=folder)
     begin = begin_of_document(loaded, header["begin_of_document"])
     end = end_of_document(loaded, header["end_of_document"])
+    ends: tuple[int, ...] = (end,)
+    if header["has_classes"] and header["end_of_document"] is None:
+        ends = around(loaded)[1]
     answer = {
         "vocab_size": loaded.vocab_size,
         "special_ids": loaded.special_ids,
         "end_of_document": end,
         "mask": mask_of(loaded),
-        "marks": marks(loaded, begin=begin, end=end, has_template=header["has_template"]),
+        "after": ends,
+        "marks": marks(loaded, begin=begin, end=ends, has_template=header["has_template"]),
     }
     return _Loaded(loaded, begin), answer
 

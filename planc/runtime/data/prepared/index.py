@@ -16,7 +16,7 @@ from planc.strict_json import loads
 FORMAT_VERSION: Literal[1] = 1
 MAX_INDEX_BYTES = 1 << 30
 
-ArrayName = Literal["tokens", "document_starts", "sampled_starts", "starts", "is_target"]
+ArrayName = Literal["tokens", "document_starts", "sampled_starts", "starts", "is_target", "classes"]
 Layout = Literal["joined", "cut", "whole"]
 StoredType = Literal["uint8", "uint16", "uint32", "int64", "bool"]
 Text = Annotated[str, StringConstraints(max_length=100_000)]
@@ -141,11 +141,14 @@ class Index(_Record):
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         """ValueError unless the arrays are those of the layout, with lengths that fit each other."""
-        if {*self.arrays} - {"is_target"} != _ARRAYS[self.recipe.layout]:
+        if {*self.arrays} - {"is_target", "classes"} != _ARRAYS[self.recipe.layout]:
             raise ValueError(f"its arrays are {', '.join(sorted(self.arrays))}")
         targets = self.arrays.get("is_target")
         if targets is not None and targets.length != self.arrays["tokens"].length:
             raise ValueError("is_target and tokens have different lengths")
+        classes = self.arrays.get("classes")
+        if classes is not None and classes.length + 1 != self.arrays["starts"].length:
+            raise ValueError("classes and starts have different lengths")
         return self
 
 

@@ -22,6 +22,7 @@ from planc.data_sources.kinds import (
     ChatSource,
     ExtensionSource,
     HfDatasetSource,
+    LabeledSource,
     PairsSource,
     PythonStdlibSource,
     TransformedSource,
@@ -64,7 +65,7 @@ def source_files(source: Source, *, base: Path) -> tuple[FileState, ...]:
             return _states(((code.file, base / code.file),))
         case TransformedSource(rows, code):
             return (*source_files(rows, base=base), *_states(((code.file, base / code.file),)))
-        case ChatSource() | PairsSource() | HfDatasetSource():
+        case ChatSource() | PairsSource() | HfDatasetSource() | LabeledSource():
             return _states(split_files(source.patterns, split=source.split, subset=source.subset, base=base))
         case PythonStdlibSource():
             return _states(stdlib_files())

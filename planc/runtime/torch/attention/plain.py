@@ -65,16 +65,20 @@ def bidirectional_attention(
     value: Tensor,
     scale: float,
     window: int | None = None,
+    documents: Documents | None = None,
     sinks: Tensor | None = None,
     softcap: float | None = None,
 ) -> Tensor:
     """Attention of `query` [B, H, S, D] over all of `key` and `value` [B, Hkv, S, D], as [B, H, S, D].
 
-    ValueError for a window, since whether it counts a token itself differs from model to model, and for sinks
-    and a soft cap.
+    With `documents`, a position sees its own document only. ValueError for a window, since whether it counts
+    a token itself differs from model to model, and for sinks and a soft cap.
     """
     if window is not None or sinks is not None or softcap is not None:
         raise ValueError("bidirectional attention with a window, sinks or a soft cap is not supported")
+    if documents is not None:
+        attend = partial(bidirectional_attention, scale=scale)
+        return apart(query, key=key, value=value, documents=documents, attend=attend)
     if block_kernel(query, value=value, has_mask=False) == FLASH:
         return _dispatched(query, key, value, scale=scale, is_causal=False)
     return whole_attention(query, key=key, value=value, scale=scale)

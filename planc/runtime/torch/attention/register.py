@@ -89,9 +89,7 @@ def attention_for(
             raise ValueError(f"{kind} attention takes no group and balance none, not balance {balance}")
         if kind == "plain":
             return partial(plain_attention, documents=documents, windows=windows)
-        if documents is not None:
-            raise ValueError("bidirectional attention takes no documents")
-        return bidirectional_attention
+        return partial(bidirectional_attention, documents=documents)
     if group is None:
         raise ValueError(f"{kind} attention needs the process group of the cp mesh dim")
     arguments: dict[str, Any] = {

@@ -69,7 +69,7 @@ def load_loss(run: Run, op: LoadLoss) -> OwnLoss:
         try_loss,
         load_extension(op.extension, base=run.paths.base, is_allowed=run.runs_extensions),
         arguments_of(op.extension),
-        vocab_size=run.vocab_size,
+        vocab_size=run.num_logits,
         dtype=dtype,
         device=device,
     )

@@ -36,7 +36,7 @@ def _head_in_layers(run: Run, model: nn.Module, pipeline: Pipeline) -> float:
     layers = [model.get_submodule(name) for name in own if name.startswith(f"{pipeline.op.blocks}.")]
     *_, hidden = pipeline.op.shape
     return (
-        run.vocab_size
+        run.num_logits
         * hidden
         / mean(sum(weight.numel() for weight in layer.parameters()) for layer in layers)
     )

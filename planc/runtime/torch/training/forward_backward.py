@@ -119,7 +119,11 @@ def compute_loss(
         loss = logits.values
     else:
         with _loss_context(op):
-            values, labels = logits.values.flatten(0, 1), labels_of(batch, own_loss).flatten(0, 1)
+            values, labels = logits.values, labels_of(batch, own_loss)
+            if op.by_sequence:
+                # A sequence's only label is at its first position.
+                values, labels = values.unsqueeze(1), labels[:, :1]
+            values, labels = values.flatten(0, 1), labels.flatten(0, 1)
             loss = _mean_loss(run, op, mesh, values, labels, tokens, step_loss, compiled, own_loss)
     step_loss.add(local_of(loss).detach(), batch)
     if pipeline is None:
@@ -145,12 +149,12 @@ def _mean_loss(
     sums = step_loss.by_source
     if isinstance(own_loss, LossWithTerms):
         group = mesh.group(op.vocab_over[0]) if op.vocab_over else None
-        values = own_loss.of_parts(logits, labels, group=group, vocab_size=run.vocab_size)
+        values = own_loss.of_parts(logits, labels, group=group, vocab_size=run.num_logits)
     elif own_loss is not None:
         values = own_loss.values(_whole(run, op, mesh, logits), labels)
     elif compiled is not None and compiled.loss is not None:
         group = mesh.group(op.vocab_over[0]) if op.vocab_over else None
-        values = compiled.loss(logits, labels, group=group, vocab_size=run.vocab_size)
+        values = compiled.loss(logits, labels, group=group, vocab_size=run.num_logits)
     else:
         values = _eager_loss(run, op, mesh, logits, labels, reduction="sum" if sums is None else "none")
     if sums is not None:
@@ -168,7 +172,7 @@ def _whole(run: Run, op: ComputeLoss, mesh: Mesh, logits: Tensor) -> Tensor:
 def _over_vocabulary(run: Run, op: ComputeLoss, mesh: Mesh, logits: Tensor) -> DTensor:
     """The logits [T, vocabulary] of which this rank has a part."""
     (mesh_dim,) = op.vocab_over
-    shape = torch.Size((len(logits), run.vocab_size))
+    shape = torch.Size((len(logits), run.num_logits))
     return DTensor.from_local(
         logits, mesh.submesh(mesh_dim), (Shard(-1),), run_check=False, shape=shape, stride=(shape[1], 1)
     )

@@ -105,7 +105,7 @@ def compute_pair_loss(
     assert isinstance(own_loss, PreferenceLoss) and step_loss.pairs is not None
     group = mesh.group(op.vocab_over[0]) if op.vocab_over else None
     labels, values = batch.labels, logits.values.flatten(0, 1)
-    losses = token_losses(values, labels.flatten(), group=group, vocab_size=run.vocab_size)
+    losses = token_losses(values, labels.flatten(), group=group, vocab_size=run.num_logits)
     answers = -losses.view(labels.shape).sum(1, dtype=torch.float64)
     if step_loss.pairs.answers is not None:
         assert batch.sample_ids is not None, "data in pairs has them"

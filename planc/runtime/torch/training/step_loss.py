@@ -29,7 +29,8 @@ class SourceSums:
     def add(self, batch: LocalBatch) -> None:
         """Add the micro-batch whose losses are kept."""
         assert batch.sources is not None
-        losses = torch.cat(self._waiting).view(batch.labels.shape)
+        # Of each token, or of each sequence.
+        losses = torch.cat(self._waiting).view(len(batch.labels), -1)
         self._waiting.clear()
         is_label = batch.labels != IGNORED_LABEL
         of_rows = torch.stack([one.sum(1, dtype=torch.float64) for one in (losses, is_label)], dim=1)

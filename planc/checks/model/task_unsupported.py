@@ -1,0 +1,143 @@
+"""Settings that a task has no meaning for, or that have not been compared with one process for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from planc.checks.data.tokenizer_file import has_mask_token
+from planc.checks.support.rule import Findings, Subject, reports
+from planc.checks.support.sharded_sizes import divides_sequence
+from planc.diagnostics import Code
+from planc.plan.attention_calls import sees_later_tokens
+from planc.plan.data import (
+    FileTokenizer,
+    HfDataset,
+    HfHub,
+    JsonLines,
+    Labeled,
+    Packing,
+    PythonStdlib,
+    TextFiles,
+)
+from planc.plan.spec import AttentionKernel
+from planc.plan.task import CausalLm, MaskedLm, SequenceClassification
+from planc.plan.train import CrossEntropy
+from planc.vocab import MeshDim
+
+CODE = Code("P775", "task-unsupported", "not supported for this task")
+
+_OVER = {
+    MeshDim.CP: "no `context_parallel` has been compared with one process for this task",
+    MeshDim.PP: "no stage of such a model has been compared with one process",
+}
+
+
+@reports(CODE)
+def check(subject: Subject) -> Findings:
+    """One finding for each setting."""
+    settings: Iterable[tuple[str, str, str]]
+    match subject.plan.model.task:
+        case CausalLm():
+            settings = _of_rows(subject)
+        case MaskedLm() as task:
+            settings = (*_of_shares(task), *_of_model(subject), *_of_masked_data(subject))
+        case SequenceClassification() as task:
+            settings = (
+                *(*_of_labels(subject, task), *_of_model(subject), *_of_padding(subject)),
+                *(*_of_loss(subject), *_of_labeled_data(subject)),
+            )
+    for place, text, help in settings:
+        yield CODE.at(subject.plan.span(place), text, help=help)
+
+
+_Found = Iterator[tuple[str, str, str]]
+"""The setting, what is wrong, and the help."""
+
+
+def _of_rows(subject: Subject) -> _Found:
+    help = "write `task = sequence_classification(labels = 2)` in `model`, or name another source"
+    for path, source in subject.plan.data.sources():
+        if isinstance(source, Labeled):
+            yield path, "a language model has no classes to learn", help
+
+
+def _of_shares(task: MaskedLm) -> _Found:
+    if task.mask_replace + task.random_replace > 1:
+        total = f"{task.mask_replace:g} + {task.random_replace:g}"
+        yield (
+            "model.task",
+            f"{total} of the chosen tokens are replaced",
+            "lower one share: the sum is at most 1",
+        )
+
+
+def _of_labels(subject: Subject, task: SequenceClassification) -> _Found:
+    own = subject.inventory.num_labels
+    if task.labels == 1:
+        help = "write 2 or more classes, here and in config.json"
+        yield "model.task", "one class is a regression, which planc does not train", help
+    elif own is not None and own != task.labels:
+        help = f"write `labels = {own}`, or give `id2label` and `label2id` {task.labels} classes"
+        yield "model.task", f"{task.labels} classes, and the model's config.json has {own}", help
+
+
+def _of_model(subject: Subject) -> _Found:
+    plan = subject.plan
+    for mesh_dim, reason in _OVER.items():
+        if plan.mesh.size(mesh_dim) > 1:
+            yield f"mesh.{mesh_dim}", reason, f"set `{mesh_dim}` to 1"
+    if plan.adapter is not None:
+        yield "adapter", "an adapter of it has not been loaded by peft", "remove the block: train all weights"
+    if plan.model.architecture is not None:
+        help = "remove `architecture`, or write `task = causal_lm`"
+        yield "model.architecture", "a model class of a plan's own is trained as a causal one", help
+
+
+def _of_padding(subject: Subject) -> _Found:
+    """Settings under which tokens would see padding, or a rank would miss the token of a text's class."""
+    plan, inventory = subject.plan, subject.inventory
+    if any(divides_sequence(assignment.use) for assignment in subject.bound.styles.values()):
+        help = "keep the sequence whole: leave out `sequence_parallel` and `Shard(1)`"
+        yield "tensor_parallel", "the class follows from one token, which one rank of tp would have", help
+    if not sees_later_tokens(inventory):
+        return
+    if plan.model.attention is AttentionKernel.EAGER:
+        yield "model.attention", "tokens of an encoder would see padding", "remove it"
+    if plan.compile is not None:
+        reason = "a compiled encoder has not been compared with one process on texts of several lengths"
+        yield "compile", reason, "remove the block"
+
+
+def _of_loss(subject: Subject) -> _Found:
+    plan = subject.plan
+    if not isinstance(plan.train.loss, CrossEntropy):
+        help = "remove it: the loss is the cross entropy of classes"
+        yield "train.loss", "it is of tokens, or of pairs of answers", help
+    if plan.balance is not None:
+        yield "balance", "its losses are means over tokens, and this one over texts", "remove the block"
+
+
+def _of_labeled_data(subject: Subject) -> _Found:
+    data = subject.plan.data
+    if data.packing is not Packing.NONE:
+        yield "data.packing", "each sequence holds one text", "write `packing = none`, or leave it out"
+    for path, source in data.sources():
+        if not isinstance(source, Labeled):
+            help = 'write `labeled("train.jsonl")`, of rows with a `text` and the number of its class'
+            yield path, "its rows have no classes", help
+
+
+def _of_masked_data(subject: Subject) -> _Found:
+    data = subject.plan.data
+    if data.packing is not Packing.ATTEND:
+        text = f"{data.packing} needs attention that hides other documents, or padding, from both sides"
+        yield "data.packing", text, "write `packing = attend`: sequences are full, and documents share them"
+    for path, source in data.sources():
+        if not isinstance(source, TextFiles | JsonLines | HfDataset | HfHub | PythonStdlib):
+            text = "this source can decide which tokens are labels, and so does the task"
+            yield path, text, "name a source of text, such as `text(...)` or `jsonl(...)`"
+    if isinstance(data.tokenizer, FileTokenizer) and subject.base is not None:
+        path = data.tokenizer.path
+        if has_mask_token(subject.base / path) is False:
+            help = 'name the tokenizer of a masked language model, or add `"mask_token"` to its settings'
+            yield "data.tokenizer", f"{path} names no mask token", help

@@ -1,0 +1,72 @@
+"""`task = sequence_classification`: rows and model have the same classes; what was not shown is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from variants import Check
+
+from tests.plans import TINY
+
+PLAN = (
+    TINY.replace("tiny-llama", "tiny-bert-classifier")
+    .replace('"model.layers.*"', '"bert.encoder.layer.*"')
+    .replace("  auto\n", "  auto(solve)\n")
+    .replace('classifier"\n', 'classifier"\n  task = sequence_classification(labels = 3)\n')
+    .replace('text("data/*.txt")', 'labeled("data/*.txt")')
+)
+TASK = "sequence_classification(labels = 3)"
+UNSHOWN = {
+    "packed": ("sequence_length", "packing = whole\n  sequence_length", "each sequence holds one text"),
+    "unlabeled": ('labeled("data/*.txt")', 'text("data/*.txt")', "its rows have no classes"),
+    "other classes": (TASK, "sequence_classification(labels = 2)", "config.json has 3"),
+    "regression": (TASK, "sequence_classification(labels = 1)", "one class is a regression"),
+    "eager": (TASK, f"{TASK}\n  attention = eager", "would see padding"),
+    "compiled": ("data {", 'compile {\n  "bert.encoder.layer.*" -> region\n}\ndata {', "compiled encoder"),
+    "preferences": ("train {", "train {\n  loss = dpo(beta = 0.1)", "pairs of answers"),
+}
+
+
+def test_what_was_shown_is_accepted(check: Check) -> None:
+    checked = check(PLAN)
+    assert checked.diagnostics == ()
+    assert checked.graph is not None
+    assert "data.open_labeled" in [op.name for op in checked.graph.setup]
+    (attention,) = (op for op in checked.graph.setup if op.name == "attention.attach")
+    assert (attention.kind, attention.isolates) == ("bidirectional", True)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", UNSHOWN)
+def test_what_was_not_shown_is_refused(kind: str, check: Check) -> None:
+    old, new, text = UNSHOWN[kind]
+    assert old in PLAN
+    found = [one for one in check(PLAN.replace(old, new)).diagnostics if one.code.code == "P775"]
+    assert any(text in one.primary.text for one in found)
+
+
+def test_a_sequence_stays_whole(check: Check) -> None:
+    rules = '  "bert.encoder.layer.*.output.dense" -> rowwise(output = Shard(1))\n'
+    found = check(PLAN.replace("  auto(solve)\n", rules)).diagnostics
+    assert any("one rank of tp" in one.primary.text for one in found if one.code.code == "P775")
+
+
+def test_language_models_have_no_classes(check: Check) -> None:
+    (found,) = check(TINY.replace('text("data/*.txt")', 'labeled("data/*.txt")')).diagnostics
+    assert (found.code.code, found.primary.text) == ("P775", "a language model has no classes to learn")
+
+
+def test_the_help_names_the_task_of_the_class(check: Check) -> None:
+    (found,) = check(PLAN.replace(f"  task = {TASK}\n", "")).diagnostics
+    assert (found.code.code, found.help) == ("P216", f"write `task = {TASK}` in `model`")
+
+
+@pytest.mark.parametrize("kind", ["regression", "multi_label_classification"])
+def test_other_problems_are_refused_by_name(kind: str, check: Check, plan_base: Path) -> None:
+    folder = plan_base / kind
+    folder.mkdir()
+    config = json.loads((plan_base / "models/tiny-bert-classifier/config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"problem_type": kind}), encoding="utf-8")
+    (found,) = check(PLAN.replace("models/tiny-bert-classifier", kind)).diagnostics
+    assert (found.code.code, kind in found.primary.text) == ("P216", True)

@@ -1,0 +1,220 @@
+"""A classifier trains on every mesh as a loop by hand: losses of texts, gradients, evaluations, exports.
+
+The loop shares no code with planc: it builds the class by transformers, pads the bytes itself, hides padding
+by an attention mask, and draws the order from numpy's generator.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from planc.graph.graph import Graph
+from planc.verify.ranks import Record, Task, train_rank
+from tests.dist.pool import run_ranks
+from tests.plans import PLANS, checked
+
+LENGTH, BATCH, NUM_STEPS, SEED, NUM_LABELS, PADDING = 16, 4, 5, 3, 3, 1
+ROWS = (
+    *(("the mesh holds", 0), ("every weight once, and then sums the gradients", 2), ("a", 1)),
+    *(("ranks of tp hold", 2), ("hello there", 1), ("0 1 2 3 4", 0), ("zz", 2)),
+)
+OTHERS = (("a mesh", 1), ("b", 0), ("every rank sums its gradients over dp", 2))
+MODELS = {
+    "bert": ("tiny-bert", "BertForSequenceClassification", "bert.encoder.layer.*"),
+    "llama": ("tiny-llama", "LlamaForSequenceClassification", "model.layers.*"),
+}
+"""An encoder, whose first token stands for a text, and a decoder, whose last one does."""
+PLAN = f"""\
+model {{
+  hf = "model"
+  task = sequence_classification(labels = {NUM_LABELS})
+  weights = pretrained
+  dtype = float64
+  dropout = false
+}}
+
+mesh {{
+  dp_shard = 1
+}}
+
+tensor_parallel on tp {{
+  auto(solve)
+}}
+
+fsdp on dp_shard {{
+  "LAYERS" -> unit
+}}
+
+data {{
+  source = labeled("rows.jsonl")
+  sequence_length = {LENGTH}
+  micro_batch = 2
+  shuffle_seed = {SEED}
+
+  eval "held_out" {{
+    source = labeled("others.jsonl")
+    every = {NUM_STEPS} steps
+  }}
+}}
+
+optimizer {{
+  kind = adamw(lr = 1e-2, betas = [0.9, 0.95], eps = 1e-6, weight_decay = 0.1)
+  clip_grad_norm = 1.0
+}}
+
+checkpoint {{
+  save_every = 2 steps
+
+  export "hf" {{
+    when = end
+  }}
+}}
+
+train {{
+  steps = {NUM_STEPS}
+  tokens_per_step = {BATCH * LENGTH}
+}}
+"""
+MESHES = {
+    "1": (),
+    "dp2": ("mesh.dp_shard=2",),
+    "tp2": ("mesh.tp=2",),
+    "dp2 tp2": ("mesh.dp_shard=2", "mesh.tp=2"),
+}
+
+
+def written(folder: Path, model: str) -> Path:
+    """The plan of a model, next to its weights and its rows."""
+    name, architecture, layers = MODELS[model]
+    for file, rows in (("rows", ROWS), ("others", OTHERS)):
+        lines = [json.dumps({"label": label, "text": text}) for text, label in rows]
+        (folder / f"{file}.jsonl").write_text("\n".join(lines), encoding="ascii")
+    config = json.loads((PLANS / "models" / name / "config.json").read_text(encoding="utf-8"))
+    config |= {"architectures": [architecture], "pad_token_id": PADDING}
+    config |= {"id2label": {str(number): f"class {number}" for number in range(NUM_LABELS)}}
+    config |= {"label2id": {f"class {number}": number for number in range(NUM_LABELS)}}
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    torch.manual_seed(0)
+    built = AutoModelForSequenceClassification.from_config(AutoConfig.from_pretrained(folder / "model"))
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+    built.save_pretrained(folder / "model")
+    (folder / "model" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    path = folder / "a.plan"
+    path.write_text(PLAN.replace("LAYERS", layers), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def plan(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@dataclass
+class ByHand:
+    losses: list[float] = field(default_factory=list)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    final: dict[str, Tensor] = field(default_factory=dict)
+    evaluated: float = 0.0
+
+
+def padded(rows: list[tuple[str, int]]) -> tuple[dict[str, Tensor], Tensor]:
+    """The inputs of a model, and the classes."""
+    ids = torch.full((len(rows), LENGTH), PADDING)
+    mask = torch.zeros_like(ids)
+    for row, (text, _) in enumerate(rows):
+        tokens = torch.tensor(list(text.encode())[:LENGTH])
+        ids[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
+    return {"input_ids": ids, "attention_mask": mask}, torch.tensor([label for _, label in rows])
+
+
+def batches() -> list[list[tuple[str, int]]]:
+    """The steps of the plan: epoch after epoch, each with an order of its own."""
+    found = []
+    for place in range(NUM_STEPS * BATCH):
+        epoch, offset = divmod(place, len(ROWS))
+        drawn = np.random.PCG64(np.random.SeedSequence([SEED, epoch])).random_raw(len(ROWS))
+        found.append(ROWS[int(np.argsort(drawn, kind="stable")[offset])])
+    return [found[at : at + BATCH] for at in range(0, len(found), BATCH)]
+
+
+def by_hand(plan: Path) -> ByHand:
+    model: Any = AutoModelForSequenceClassification.from_pretrained(
+        plan.parent / "model", dtype=torch.float64
+    )
+    for module in model.modules():
+        module.p = 0.0  # of every nn.Dropout
+    model.train()
+    found = ByHand()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.1)
+    for rows in batches():
+        inputs, labels = padded(rows)
+        loss = F.cross_entropy(model(**inputs).logits, labels)
+        loss.backward()
+        if not found.gradients:
+            found.gradients = {name: one.grad.clone() for name, one in model.named_parameters()}
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        found.losses.append(loss.item())
+    found.final = {name: one.detach().clone() for name, one in model.named_parameters()}
+    inputs, labels = padded(list(OTHERS))
+    model.eval()
+    with torch.no_grad():
+        found.evaluated = F.cross_entropy(model(**inputs).logits, labels).item()
+    return found
+
+
+def graph_of(plan: Path, *settings: str) -> Graph:
+    found = checked(plan, *settings)
+    assert found.graph is not None
+    return found.graph
+
+
+def trained(plan: Path, *settings: str, run_folder: Path, stop_after: int | None = None) -> list[Record]:
+    graph = graph_of(plan, *settings)
+    task = Task(graph, plan.parent, run_folder, stop_after=stop_after)
+    return run_ranks(train_rank, graph.world_size, task, init=False)
+
+
+def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], *, limit: float) -> None:
+    assert found.keys() == expected.keys()
+    largest = max(float(one.abs().max()) for one in expected.values())
+    for name, values in expected.items():
+        assert float((found[name].detach() - values).abs().max()) < limit * largest, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES)
+def test_every_mesh_trains_as_a_loop_by_hand(plan: Path, tmp_path: Path, mesh: str) -> None:
+    record, expected = trained(plan, *MESHES[mesh], run_folder=tmp_path)[0], by_hand(plan)
+    assert [one.labels for one in record.metrics] == [BATCH] * NUM_STEPS
+    assert [one.loss for one in record.metrics] == pytest.approx(expected.losses, rel=1e-12)
+    assert_equal(record.gradients, expected.gradients, limit=1e-12)
+    assert_equal(record.final, expected.final, limit=1e-9)
+    (evaluation,) = record.metrics[-1].evaluations
+    assert (evaluation.labels, evaluation.loss) == (len(OTHERS), pytest.approx(expected.evaluated, rel=1e-12))
+    exported: Any = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "export/hf", dtype=torch.float64
+    )
+    assert_equal(dict(exported.named_parameters()), expected.final, limit=1e-9)
+
+
+@pytest.mark.slow
+def test_a_run_resumes_on_another_mesh(plan: Path, tmp_path: Path) -> None:
+    trained(plan, "mesh.dp_shard=2", run_folder=tmp_path, stop_after=2)
+    record = trained(plan, "mesh.tp=2", run_folder=tmp_path)[0]
+    assert record.first_step == 3
+    assert_equal(record.final, by_hand(plan).final, limit=1e-9)
