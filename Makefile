@@ -158,6 +158,8 @@ fuzz: install
 
 models: install
 	$(BIN)/python -m tests.models.run
+	$(BIN)/python -m tests.models.tasks masked_lm
+	$(BIN)/python -m tests.models.tasks sequence_classification
 
 faults: install
 	$(BIN)/python -m tests.faults.run

@@ -7,6 +7,7 @@ and the values of buffers are this file's or transformers' own.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +18,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+)
 
 NUM_SEQUENCES = 4
 Batch = tuple[Tensor, Tensor]
-"""The inputs and labels of a step, both [sequences, sequence_length]."""
+"""The inputs of a step, [sequences, sequence_length], and their labels, or the classes [sequences]."""
 SHUFFLE_SEED, UNLABELED = 42, -100
 MASKED, MASK, NUM_BYTES = ("ForMaskedLM", "WithLMHeadModel"), 257, 256
+CLASSIFIER, PADDING, NUM_LABELS = "ForSequenceClassification", 1, 3
+SHARES, LABELS = (1.0, 0.7, 0.25, 0.9), (0, 2, 1, 2)
+"""The lengths of the texts that have classes, in sequences, and these classes."""
 CHOSEN, REPLACED, RANDOM = 0.15, 0.8, 0.1
 """The share of tokens that are hidden, of those the share that the mask replaces, and that other bytes do."""
 END_OF_DOCUMENT = 256
@@ -75,11 +85,17 @@ class Initial:
 
 
 def write_corpus(path: Path, *, sequence_length: int) -> None:
-    """A text of exactly the sequences of one step, so their order does not matter."""
+    """A text of exactly the sequences of one step, so their order does not matter, and as many rows of a text
+    and a class."""
     words = ("the", "mesh", "of", "ranks", "holds", "every", "weight", "once", "and", "sums", "gradients")
     text = " ".join(words[(i * i + 3 * i) % len(words)] + str(i) for i in range(sequence_length))
     # The token after the last is the end of the document.
     path.write_text(text[: NUM_SEQUENCES * sequence_length], encoding="ascii")
+    rows = [
+        {"text": text[number * sequence_length :][: int(share * sequence_length)], "label": label}
+        for number, (share, label) in enumerate(zip(SHARES, LABELS, strict=True))
+    ]
+    path.with_suffix(".jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="ascii")
 
 
 def write_weights(folder: Path, *, noise: float = NOISE) -> None:
@@ -97,14 +113,11 @@ def write_weights(folder: Path, *, noise: float = NOISE) -> None:
     model.save_pretrained(folder)
 
 
-def is_masked(config: PreTrainedConfig) -> bool:
-    """Whether the class that a config names is a masked language model's."""
-    (name,) = config.architectures
-    return str(name).endswith(MASKED)
-
-
 def _auto(config: PreTrainedConfig) -> Any:
-    return AutoModelForMaskedLM if is_masked(config) else AutoModelForCausalLM
+    (name,) = config.architectures
+    if str(name).endswith(CLASSIFIER):
+        return AutoModelForSequenceClassification
+    return AutoModelForMaskedLM if str(name).endswith(MASKED) else AutoModelForCausalLM
 
 
 def constants(tensors: Mapping[str, Tensor]) -> Iterator[str]:
@@ -233,10 +246,21 @@ def tokens_of(corpus: Path, *, sequence_length: int) -> Tensor:
 
 def batches_of(corpus: Path, model: nn.Module, *, sequence_length: int, num_steps: int) -> list[Batch]:
     """The inputs and labels of some steps, each an epoch of all sequences."""
+    if type(model).__name__.endswith(CLASSIFIER):
+        return [_classified(corpus.with_suffix(".jsonl"), sequence_length=sequence_length)] * num_steps
     tokens = tokens_of(corpus, sequence_length=sequence_length)
     if not type(model).__name__.endswith(MASKED):
         return [(tokens[:, :-1], tokens[:, 1:])] * num_steps
     return [_hidden(tokens[:, :-1], step=step) for step in range(num_steps)]
+
+
+def _classified(path: Path, *, sequence_length: int) -> Batch:
+    """Texts with padding after them, and their classes."""
+    rows = [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
+    inputs = torch.full((len(rows), sequence_length), PADDING)
+    for number, row in enumerate(rows):
+        inputs[number, : len(row["text"])] = torch.tensor([*row["text"].encode()])
+    return inputs, torch.tensor([row["label"] for row in rows])
 
 
 def _hidden(tokens: Tensor, *, step: int) -> Batch:
@@ -272,6 +296,11 @@ def loss_of(model: nn.Module, batch: Batch) -> Tensor:
 def sum_of(model: nn.Module, batch: Batch) -> Tensor:
     """The sum over the labels of some sequences."""
     inputs, labels = batch
+    if labels.ndim == 1:
+        # Each text alone: MiniMax's own mask of padding changes what others see.
+        texts = [row[row != PADDING][None] for row in inputs]
+        logits = torch.cat([model(input_ids=text).logits for text in texts])
+        return cross_entropy(logits.float(), labels, reduction="sum")
     options = {} if type(model).__name__.endswith(MASKED) else {"use_cache": False}
     logits = model(input_ids=inputs, **options).logits
     return cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum")

@@ -15,7 +15,7 @@ from tests.models.tiny import SEQUENCE_LENGTH, Size
 
 NUM_STEPS = 3
 NUM_CHUNKS = 4
-CORPUS = "corpus.txt"
+CORPUS, ROWS = "corpus.txt", "corpus.jsonl"
 
 _PLAN = """\
 model {{
@@ -29,7 +29,7 @@ mesh {{
 {mesh}
 }}
 {blocks}data {{
-  source = text("corpus.txt")
+  source = {source}
   tokenizer = bytes
   sequence_length = {sequence_length}
   micro_batch = {micro_batch}
@@ -158,7 +158,7 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
         weights=weights,
         micro_batch=micro_batch,
         chunks=NUM_CHUNKS if name == "fsdp-chunks" else 1,
-        task=inventory.task,
+        inventory=inventory,
     )
 
 
@@ -181,11 +181,16 @@ def _plan(
     weights: str = "pretrained",
     micro_batch: int = NUM_SEQUENCES,
     chunks: int = 1,
-    task: Task = Task.CAUSAL_LM,
+    inventory: Inventory | None = None,
 ) -> str:
+    task = "" if inventory is None or inventory.task is Task.CAUSAL_LM else f"\n  task = {inventory.task}"
+    has_classes = inventory is not None and inventory.num_labels is not None
+    if inventory is not None and inventory.num_labels is not None:
+        task += f"(labels = {inventory.num_labels})"
     return _PLAN.format(
         model=model,
-        task="" if task is Task.CAUSAL_LM else f"\n  task = {task}",
+        task=task,
+        source=f'labeled("{ROWS}")' if has_classes else f'text("{CORPUS}")',
         dtype=dtype,
         weights=weights,
         attention=variant.attention,

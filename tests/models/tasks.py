@@ -1,0 +1,104 @@
+"""Every class of transformers for a task through planc: `python -m tests.models.tasks TASK [TYPE ...]`.
+
+Writes the task's table. Exits with 1 if a plan that `planc check` accepts fails, or does not compute what one
+process computes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).parent
+_PADDING: Mapping[str, Any] = {"pad_token_id": 1}
+_CLASSES: Mapping[str, Any] = {
+    "id2label": {"0": "a", "1": "b", "2": "c"},
+    "label2id": {"a": 0, "b": 1, "c": 2},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The classes of a task: `mapping` names them in transformers, by model type."""
+
+    mapping: str
+    results: Path
+    columns: tuple[str, ...]
+    changes: Mapping[str, Any]
+    """Values of config.json that all of its tiny models need."""
+    of_types: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Those that some need."""
+
+    def known_types(self) -> Mapping[str, str]:
+        """The class of every model type."""
+        from transformers.models.auto import modeling_auto
+
+        return dict(getattr(modeling_auto, self.mapping))
+
+    def judged_row(self, model_type: str, columns: Sequence[str] | None = None) -> Any:
+        """The row of a type; one that can't be made tiny has a reason in the place of cells."""
+        from tests.models.judge import Cell, Row, Status, judged
+
+        architecture, chosen = self.known_types()[model_type], columns or self.columns
+        changes = {**self.changes, **self.of_types.get(model_type, {})}
+        try:
+            return judged(model_type, architecture, columns=chosen, changes=changes)
+        except Exception as error:  # its own config may refuse small sizes
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            return Row(model_type, architecture, dict.fromkeys(chosen, Cell(Status.UNKNOWN, reason)))
+
+
+TABLES: Mapping[str, Table] = {
+    "masked_lm": Table(
+        "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+        _HERE / "masked.json",
+        ("random", "one", "fsdp", "solve", "sp", "compile", "tp-fsdp", "fsdp-chunks"),
+        {"is_decoder": False},
+        {
+            "esm": {"vocab_size": 264, "mask_token_id": 257, "pad_token_id": 1, "token_dropout": False},
+            **dict.fromkeys(("ibert", "longformer", "luke", "xmod"), _PADDING),
+            "squeezebert": {"embedding_size": 64},
+        },
+    ),
+    "sequence_classification": Table(
+        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+        _HERE / "classifiers.json",
+        ("one", "fsdp", "solve", "tp-fsdp"),
+        {"is_decoder": False, **_PADDING, **_CLASSES},
+        {
+            "deberta-v2": {"pooler_hidden_size": 64},
+            "esm": {"vocab_size": 264, "mask_token_id": 257, "token_dropout": False},
+            "squeezebert": {"embedding_size": 64},
+        },
+    ),
+}
+
+
+def main(task: str, *chosen: str) -> int:
+    from tests.models.judge import Status
+    from tests.models.page import read_rows, write_rows
+
+    table = TABLES[task]
+    names, rows = table.known_types(), read_rows(table.results)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        futures = {one: pool.submit(table.judged_row, one) for one in chosen or names}
+        for model_type, future in futures.items():
+            row = rows[model_type] = future.result()
+            write_rows({one: rows[one] for one in names if one in rows}, table.results)
+            cells = (",".join(cell.codes) or cell.status.value for cell in row.cells.values())
+            print(f"{model_type:24} {'  '.join(f'{cell:10}' for cell in cells)}", flush=True)
+    for column in table.columns:
+        counts = Counter(row.cells[column].status.value for row in rows.values() if column in row.cells)
+        print(f"{column:12} {', '.join(f'{number} {status}' for status, number in counts.items())}")
+    bad = (Status.FAILED, Status.DIFFERENT)
+    return int(any(cell.status in bad for row in rows.values() for cell in row.cells.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
