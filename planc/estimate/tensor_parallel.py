@@ -27,12 +27,12 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
     end of a module that is compiled as one.
     """
     compiled = {fqn for op in work.graph.setup if isinstance(op, CompileModules) for fqn in op.modules}
-    read = {source for module in work.inventory.modules for source in _reads(work, module)}
+    followed = {fqn for module in work.inventory.modules for fqn in _followed(work, module)}
     for fqn, edges in work.edges.items():
         module = work.module(fqn)
         is_repeated = work.checkpoint_around(fqn) is not None
-        is_read = fqn in read or _is_recomputed_as_one(work, fqn, compiled)
-        is_sent_again = is_repeated and is_read and not keeps_scattered(work, fqn)
+        is_followed = fqn in followed or _is_recomputed_as_one(work, fqn, compiled)
+        is_sent_again = is_repeated and is_followed and not keeps_scattered(work, fqn)
         for edge in edges:
             again = is_repeated if edge.at is At.INPUT else is_sent_again
             yield from _sent(work, module, edge, edge.forward, times=1 + again)
@@ -43,11 +43,20 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
     yield from _loss(work)
 
 
-def _reads(work: RankWork, module: Module) -> Iterator[str]:
-    """The sources of a module in the same checkpointed region; outside of it, nothing is recomputed."""
+def _followed(work: RankWork, module: Module) -> Iterator[str]:
+    """Yield modules after whose calls their checkpointed region keeps more: for this module, or one with it.
+
+    Those with which a module is returned, added to each other, are called one after the other. Outside of
+    regions nothing is recomputed.
+    """
     region = work.checkpoint_around(module.fqn)
     if region is not None:
         yield from (source for source in module.sources if source.startswith(f"{region}."))
+    later: set[str | None] = set()
+    for fqn in reversed(module.returns):
+        if (around := work.checkpoint_around(fqn)) in later:
+            yield fqn
+        later.add(around)
 
 
 def _is_recomputed_as_one(work: RankWork, fqn: str, compiled: Container[str]) -> bool:
@@ -80,7 +89,7 @@ def _value_bytes(work: RankWork, module: Module, edge: Edge) -> int:
         return _weight(module)[0] * max(DType.FLOAT32.size_bytes, element)
     if edge.at is At.ROUTING_WEIGHTS and module.routing is not None and module.routing.in_float32:
         element = DType.FLOAT32.size_bytes
-    return work.num_tokens * _width(work, module, edge.at) * element
+    return work.num_tokens * module.rows_per_token * _width(work, module, edge.at) * element
 
 
 def _shard_bytes(work: RankWork, module: Module, edge: Edge) -> int:

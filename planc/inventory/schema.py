@@ -47,15 +47,13 @@ class Parameter:
 
 @record
 class Routing:
-    """A router's assignment of tokens to stacked experts: how many per token, and if weights stay float32.
-
-    `bias` is the path from the experts' parent to a tensor without gradient that is added to scores to choose
-    experts: DeepSeek's `gate.e_score_correction_bias`. Empty for a router without one.
-    """
+    """A router's assignment of tokens to stacked experts: how many per token, and if weights stay float32."""
 
     experts_per_token: Size
     in_float32: bool = False
     bias: str = ""
+    """The path from the experts' parent to a tensor without gradient that is added to scores to choose experts:
+    DeepSeek's `gate.e_score_correction_bias`. Empty for a router without one."""
 
 
 @record
@@ -80,9 +78,9 @@ class Module:
     """One module of the model.
 
     `sources` are the modules whose outputs reach this module's input, through any tensor operations but
-    no other listed module; `returns` are those that reach its output, as far as the model uses it. Both were
-    recorded from one forward on the meta device, for modules that own parameters and for the members of
-    repeated blocks.
+    no other listed module; `returns` are those that reach its output, as far as the model uses it, in the
+    order of their calls. Both were recorded from one forward on the meta device, for modules that own
+    parameters and for the members of repeated blocks.
     """
 
     fqn: str
@@ -109,6 +107,8 @@ class Module:
     """Its own code's work depends on values of tensors: a loop over the experts that have tokens."""
     flattened: bool = False
     """Its hidden states are [tokens, features]: the model makes one dimension of batch and sequence."""
+    rows_per_token: Size = 1
+    """The rows of its hidden states for each token: Llama 4 has one for each expert."""
     passes_input: bool = False
     """Its own code passes on its hidden states, or a sum with them; for owners of weights see `returns`."""
     passes_others: bool = False

@@ -230,10 +230,11 @@ def _module(
             if parameter is not None
         ),
         sources=flow.in_order(flow.inputs.get(fqn, frozenset())),
-        returns=flow.in_order(flow.outputs.get(fqn, frozenset())),
+        returns=tuple(sorted(flow.outputs.get(fqn, frozenset()), key=flow.called.index)),
         routing=flow.routings.get(fqn),
         reads_values=fqn in flow.reading,
         flattened=fqn in flow.flattened,
+        rows_per_token=flow.rows.get(fqn, 1),
         passes_input=fqn in flow.passing,
         passes_others=fqn in flow.passing_others,
         unset=own((*module._parameters, *module._buffers), unset),
@@ -278,6 +279,8 @@ class _Flow:
     """One forward's record, by module fqn; `order` is that of registration."""
 
     order: Mapping[str, int]
+    called: list[str] = field(default_factory=list)
+    """Each module where it returned for the first time."""
     inputs: dict[str, frozenset[str]] = field(default_factory=dict)
     routings: dict[str, Routing] = field(default_factory=dict)
     outputs: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -289,6 +292,8 @@ class _Flow:
     reduced: frozenset[str] = frozenset()
     renumbered: frozenset[str] = frozenset()
     flattened: set[str] = field(default_factory=set)
+    rows: dict[str, int] = field(default_factory=dict)
+    """The rows that stacked experts take for each token."""
     passing: set[str] = field(default_factory=set)
     """Modules that own no parameters and pass their hidden states on."""
     passing_others: set[str] = field(default_factory=set)
@@ -334,13 +339,15 @@ def _record(
         flow.inputs[fqn] = flow.inputs.get(fqn, frozenset()) | tracker.sources((args, kwargs))
 
     def after(fqn: str, module: nn.Module, args: Any, output: Any) -> None:
+        if fqn not in flow.called:
+            flow.called.append(fqn)
         if fqn in holds_recorded:
             outputs[fqn] = outputs.get(fqn, frozenset()) | tracker.sources(output)
             tracker.watch(output, partial(use, fqn))
         tracker.mark(output, sources=frozenset((fqn,)))
         uses.hand_out(fqn, output)
 
-    watch_tokens(named, flow.flattened)
+    watch_tokens(named, flow.flattened, flow.rows)
     watch_activations(named, tracker.sources, flow.activations)
     _follow_containers({fqn: named[fqn] for fqn in holds_recorded - recorded}, tracker, flow)
     for fqn in recorded:

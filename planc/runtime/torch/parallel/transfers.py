@@ -108,9 +108,8 @@ class _Crossing(torch.autograd.Function):
         if there.transfer is Transfer.KEEP:
             # What autograd returns unchanged must be another tensor object than the input.
             return value.view_as(value)
-        moved = _moved(value, there, ranks, length, to_length)
-        # A call that changes nothing, such as `contiguous`, has no gradient when PyTorch 2.11 compiles it.
-        return moved.view_as(moved)
+        # A view: the model could not write into it, as it may.
+        return _moved(value, there, ranks, length, to_length)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None, None]:
@@ -131,7 +130,7 @@ def _moved(value: Tensor, move: Move, ranks: Ranks, length: int, to_length: int)
         case Transfer.KEEP:
             return value
         case Transfer.SPLIT:
-            return value.narrow(dim, ranks.start(length), ranks.own(length)).contiguous()
+            return value.narrow_copy(dim, ranks.start(length), ranks.own(length))
         case Transfer.PAD:
             start = ranks.start(length)
             return _padded(value, dim, before=start, after=length - start - value.size(dim))
@@ -190,4 +189,4 @@ def _padded(value: Tensor, dim: int, *, before: int = 0, after: int = 0) -> Tens
 
 
 def _cut(value: Tensor, dim: int, length: int) -> Tensor:
-    return value if value.size(dim) == length else value.narrow(dim, 0, length).contiguous()
+    return value if value.size(dim) == length else value.narrow_copy(dim, 0, length)

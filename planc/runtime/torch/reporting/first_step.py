@@ -94,7 +94,7 @@ class FirstStep:
         found = [(rank, own.data())]
         if run.statements is not None:
             found = run.statements.gather(f"collectives/{op.name}/{position.step}", own.data())
-        text = describe(differences_of(*one) for one in found)
+        text = describe(differences_of(*one) for one in found) or "another rank sent others"
         raise RunError(
             f"step {position.step} did not send the collectives that its graph predicts: {text}",
             code=ExitCode.INTERNAL,
