@@ -27,11 +27,11 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
     end of a module that is compiled as one.
     """
     compiled = {fqn for op in work.graph.setup if isinstance(op, CompileModules) for fqn in op.modules}
-    followed = {fqn for module in work.inventory.modules for fqn in _followed(work, module)}
+    drawn = {source for fqn in work.draws for source in _drawn(work, fqn)}
     for fqn, edges in work.edges.items():
         module = work.module(fqn)
         is_repeated = work.checkpoint_around(fqn) is not None
-        is_followed = fqn in followed or _is_recomputed_as_one(work, fqn, compiled)
+        is_followed = fqn in drawn or _is_followed(work, module) or _is_recomputed_as_one(work, fqn, compiled)
         is_sent_again = is_repeated and is_followed and not keeps_scattered(work, fqn)
         for edge in edges:
             again = is_repeated if edge.at is At.INPUT else is_sent_again
@@ -43,20 +43,18 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
     yield from _loss(work)
 
 
-def _followed(work: RankWork, module: Module) -> Iterator[str]:
-    """Yield modules after whose calls their checkpointed region keeps more: for this module, or one with it.
-
-    Those with which a module is returned, added to each other, are called one after the other. Outside of
-    regions nothing is recomputed.
-    """
+def _is_followed(work: RankWork, module: Module) -> bool:
+    """Whether the recomputed module around this one keeps something for backward after it has returned."""
     region = work.checkpoint_around(module.fqn)
+    return region is not None and module.ends < module.fqn.count(".") - region.count(".")
+
+
+def _drawn(work: RankWork, fqn: str) -> Iterator[str]:
+    """Yield the modules whose outputs a module's dropouts take, if what is recomputed has both."""
+    region = work.region(fqn)
     if region is not None:
-        yield from (source for source in module.sources if source.startswith(f"{region}."))
-    later: set[str | None] = set()
-    for fqn in reversed(module.returns):
-        if (around := work.checkpoint_around(fqn)) in later:
-            yield fqn
-        later.add(around)
+        sources = (source for draw in work.module(fqn).draws for source in draw.sources)
+        yield from (source for source in sources if source.startswith(f"{region}."))
 
 
 def _is_recomputed_as_one(work: RankWork, fqn: str, compiled: Container[str]) -> bool:

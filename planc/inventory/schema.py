@@ -52,8 +52,8 @@ class Routing:
     experts_per_token: Size
     in_float32: bool = False
     bias: str = ""
-    """The path from the experts' parent to a tensor without gradient that is added to scores to choose experts:
-    DeepSeek's `gate.e_score_correction_bias`. Empty for a router without one."""
+    """The path from the experts' parent to a tensor without gradient that is added to scores to choose
+    experts: DeepSeek's `gate.e_score_correction_bias`. Empty for a router without one."""
 
 
 @record
@@ -78,9 +78,9 @@ class Module:
     """One module of the model.
 
     `sources` are the modules whose outputs reach this module's input, through any tensor operations but
-    no other listed module; `returns` are those that reach its output, as far as the model uses it, in the
-    order of their calls. Both were recorded from one forward on the meta device, for modules that own
-    parameters and for the members of repeated blocks.
+    no other listed module; `returns` are those that reach its output, as far as the model uses it. Both were
+    recorded from one forward on the meta device, for modules that own parameters and for the members of
+    repeated blocks.
     """
 
     fqn: str
@@ -95,6 +95,8 @@ class Module:
     """Own parameters, by local name, that the model's code builds without `requires_grad`."""
     unreached: tuple[str, ...] = ()
     """Other own parameters that no gradient of the logits reaches."""
+    ends: int = 0
+    """The modules around it, up to its layer, that keep nothing more for backward after it has returned."""
     widened: tuple[str, ...] = ()
     """Own parameters and buffers of `own_dtypes` that are float64 in a float64 model."""
     kept_in_half: tuple[str, ...] = ()
@@ -343,7 +345,7 @@ class Inventory:
         aliases = {name for tie in self.ties for name in tie[1:]}
         for module in self.modules:
             for parameter in module.parameters:
-                fqn = _joined(module.fqn, parameter.name)
+                fqn = f"{module.fqn}.{parameter.name}".removeprefix(".")
                 if fqn not in aliases:
                     yield fqn, module, parameter
 
@@ -367,7 +369,7 @@ class Inventory:
     def own_dtypes(self, dtype: DType) -> tuple[tuple[str, DType], ...]:
         """Parameters and buffers that the model's code builds in another dtype, in a model of this dtype."""
         return tuple(
-            (_joined(module.fqn, name), own)
+            (f"{module.fqn}.{name}".removeprefix("."), own)
             for module in self.modules
             for name, own in module.own_dtypes
             if own is not dtype and not (dtype is DType.FLOAT64 and name in module.widened)
@@ -376,7 +378,7 @@ class Inventory:
     def kept_in_float32(self, dtype: DType) -> tuple[str, ...]:
         """Parameters and buffers that `from_pretrained` loads as float32 into a model of this dtype."""
         return tuple(
-            _joined(module.fqn, name)
+            f"{module.fqn}.{name}".removeprefix(".")
             for module in self.modules
             for name in (
                 *(module.kept_in_half if dtype in (DType.BFLOAT16, DType.FLOAT16) else ()),
@@ -394,7 +396,3 @@ class Inventory:
     @property
     def num_parameters(self) -> int:
         return sum(parameter.num_elements for _, _, parameter in self.parameters())
-
-
-def _joined(fqn: str, name: str) -> str:
-    return f"{fqn}.{name}" if fqn else name

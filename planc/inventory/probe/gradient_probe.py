@@ -1,36 +1,79 @@
-"""The parameters that training gives no gradient, by the graph of one forward on the meta device. Imports
-torch."""
+"""The parameters that training gives no gradient, and the modules after which nothing is kept for it, by the
+graph of one forward on the meta device. Imports torch."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from itertools import takewhile
 from typing import Any
 
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from transformers import PreTrainedModel
 
 from planc.inventory.probe.equal_layers import in_equal_layers
 from planc.inventory.probe.forwards import run_again
 from planc.record import record
+from planc.vocab import ancestors
 
 
 @record
-class WithoutGradients:
-    """Names of parameters: those whose `requires_grad` is false, and others that no gradient reaches."""
+class Backward:
+    """Names of parameters: those whose `requires_grad` is false, and others that no gradient reaches.
+
+    `ends` counts the modules around one that end with it: what they keep was kept when it returned.
+    """
 
     frozen: frozenset[str]
     unreached: frozenset[str]
+    ends: Mapping[str, int]
 
 
-def without_gradients(model: PreTrainedModel, instead: Mapping[str, str]) -> WithoutGradients:
+def backward_of(model: PreTrainedModel, instead: Mapping[str, str], *, blocks: Collection[str]) -> Backward:
     """`instead` has, for each layer that does not run, an equal one that does."""
     frozen = frozenset(name for name, one in _parameters(model).items() if not one.requires_grad)
     unreached: frozenset[str] = frozenset()
+    ends: dict[str, int] = {}
     # A model's own code may raise anything in a forward with gradients: then all count.
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception), _num_kept(model) as kept:
         unreached = _unreached(model, instead) - frozen
-    return WithoutGradients(frozen, unreached)
+        ends = {fqn: number for fqn in kept if (number := _num_ended(fqn, kept, blocks))}
+        ends |= {fqn: ends[other] for fqn, other in in_equal_layers(ends, instead).items()}
+    return Backward(frozen, unreached, ends)
+
+
+@contextlib.contextmanager
+def _num_kept(model: nn.Module) -> Iterator[Mapping[str, int]]:
+    """The number of tensors that had been kept for backward when each module returned, as the model runs."""
+    number = 0
+    counts: dict[str, int] = {}
+
+    def note(fqn: str, *_: Any) -> None:
+        counts[fqn] = number
+
+    def keep(tensor: Tensor) -> Tensor:
+        nonlocal number
+        number += 1
+        return tensor
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(saved_tensors_hooks(keep, lambda tensor: tensor))
+        for fqn, module in model.named_modules():
+            stack.callback(module.register_forward_hook(partial(note, fqn)).remove)
+        yield counts
+
+
+def _num_ended(fqn: str, kept: Mapping[str, int], blocks: Collection[str]) -> int:
+    """Count the modules from one to the outermost in its layer that had kept as much when they returned."""
+    inside = tuple(takewhile(lambda around: around not in blocks, ancestors(fqn)))
+    if inside == ancestors(fqn):
+        return 0
+    # Lists are not called.
+    called = ((level, around) for level, around in enumerate(inside, start=1) if around in kept)
+    ended = takewhile(lambda one: kept[one[1]] == kept[fqn], called)
+    return max((level for level, _ in ended), default=0)
 
 
 def _parameters(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -39,7 +39,7 @@ from planc.inventory.probe.footprint_probe import (
     watch_activations,
 )
 from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run
-from planc.inventory.probe.gradient_probe import WithoutGradients, without_gradients
+from planc.inventory.probe.gradient_probe import Backward, backward_of
 from planc.inventory.probe.kinds import (
     Linear,
     is_featurewise,
@@ -92,14 +92,14 @@ def probe(model_dir: Path, *, own: type[PreTrainedModel] | None = None) -> Inven
                 random = randomness_of(training, model, config=config, build=build, recorded=recorded)
                 positions = positions_of(model)
                 logits = logits_steps(model)
-                idle = without_gradients(model, instead)
+                backward = backward_of(model, instead, blocks=blocks)
                 lending = also_in_equal_layers(read_by_layers(model, blocks), instead)
                 needing = needing_all_tokens(model, blocks)
     flow.leave_out(_owners(model) - also_in_equal_layers(training.visits, instead))
     with _refusals_of(model_class):
         unset, dtypes = frozenset(unset_tensors(model)), tensor_dtypes(model)
     modules = tuple(
-        _module(fqn, module, flow=flow, unset=unset, idle=idle, draws=random.draws.get(fqn, ()))
+        _module(fqn, module, flow=flow, unset=unset, backward=backward, draws=random.draws.get(fqn, ()))
         for fqn, module in model.named_modules()
     )
     modules = _with_footprints(with_dtypes(modules, dtypes), model, flow=flow)
@@ -214,7 +214,7 @@ def _module(
     *,
     flow: _Flow,
     unset: frozenset[str],
-    idle: WithoutGradients,
+    backward: Backward,
     draws: tuple[Draw, ...],
 ) -> Module:
     def own(tensors: Iterable[str], names: frozenset[str]) -> tuple[str, ...]:
@@ -230,7 +230,7 @@ def _module(
             if parameter is not None
         ),
         sources=flow.in_order(flow.inputs.get(fqn, frozenset())),
-        returns=tuple(sorted(flow.outputs.get(fqn, frozenset()), key=flow.called.index)),
+        returns=flow.in_order(flow.outputs.get(fqn, frozenset())),
         routing=flow.routings.get(fqn),
         reads_values=fqn in flow.reading,
         flattened=fqn in flow.flattened,
@@ -238,8 +238,9 @@ def _module(
         passes_input=fqn in flow.passing,
         passes_others=fqn in flow.passing_others,
         unset=own((*module._parameters, *module._buffers), unset),
-        frozen=own(module._parameters, idle.frozen),
-        unreached=own(module._parameters, idle.unreached),
+        frozen=own(module._parameters, backward.frozen),
+        unreached=own(module._parameters, backward.unreached),
+        ends=backward.ends.get(fqn, 0),
         draws=draws,
     )
 
@@ -279,8 +280,6 @@ class _Flow:
     """One forward's record, by module fqn; `order` is that of registration."""
 
     order: Mapping[str, int]
-    called: list[str] = field(default_factory=list)
-    """Each module where it returned for the first time."""
     inputs: dict[str, frozenset[str]] = field(default_factory=dict)
     routings: dict[str, Routing] = field(default_factory=dict)
     outputs: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -339,8 +338,6 @@ def _record(
         flow.inputs[fqn] = flow.inputs.get(fqn, frozenset()) | tracker.sources((args, kwargs))
 
     def after(fqn: str, module: nn.Module, args: Any, output: Any) -> None:
-        if fqn not in flow.called:
-            flow.called.append(fqn)
         if fqn in holds_recorded:
             outputs[fqn] = outputs.get(fqn, frozenset()) | tracker.sources(output)
             tracker.watch(output, partial(use, fqn))

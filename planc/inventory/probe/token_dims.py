@@ -1,4 +1,4 @@
-"""Modules whose hidden states have one dimension of all tokens, or of several rows for each. Imports torch."""
+"""Modules whose hidden states have one dimension of all tokens. Imports torch, for the probe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from planc.inventory.probe.forwards import NUM_TOKENS
 def watch_tokens(named: Mapping[str, nn.Module], flattened: set[str], rows: dict[str, int]) -> None:
     """Add the modules that take or return [tokens, features] as the model runs.
 
-    Of stacked experts that take several rows for each token, `rows` gets the number. Of modules without parameters inside, which no style is for, nothing is recorded.
+    Of stacked experts that take several rows for each token, `rows` gets the number. Of modules without
+    parameters inside, which no style is for, nothing is recorded.
     """
 
     def before(fqn: str, args: Any, kwargs: Any) -> None:

@@ -108,7 +108,7 @@ class _Crossing(torch.autograd.Function):
         if there.transfer is Transfer.KEEP:
             # What autograd returns unchanged must be another tensor object than the input.
             return value.view_as(value)
-        # A view: the model could not write into it, as it may.
+        # A view of this could not be written into, as the model's code may.
         return _moved(value, there, ranks, length, to_length)
 
     @staticmethod
