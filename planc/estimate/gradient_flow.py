@@ -25,8 +25,17 @@ class GradientFlow:
 
 def everywhere(inventory: Inventory) -> GradientFlow:
     """The flow where every parameter is trained."""
-    names = frozenset(("", *inventory.names()))
+    names = frozenset(("", *inventory.names())) - _passed_over(inventory)
     return GradientFlow(names, names)
+
+
+def _passed_over(inventory: Inventory) -> frozenset[str]:
+    """The modules that the model's own code runs without gradients: none reaches a parameter of theirs."""
+    return frozenset(
+        module.fqn
+        for module in inventory.modules
+        if module.parameters and all(one.name in module.unreached for one in module.parameters)
+    )
 
 
 def gradient_flow(inventory: Inventory, *, trained: Set[str], is_stage: bool) -> GradientFlow:
@@ -50,7 +59,8 @@ def gradient_flow(inventory: Inventory, *, trained: Set[str], is_stage: bool) ->
     inside = {name for fqn in reached for name in ancestors(fqn)}
     entered.update(_around_entered(inventory, reached))
     reached |= inside - {module.fqn for module in inventory.modules if module.returns}
-    return GradientFlow(frozenset(entered), frozenset(reached | {""}))
+    idle = _passed_over(inventory)
+    return GradientFlow(frozenset(entered - idle), frozenset(reached | {""}) - idle)
 
 
 def _around_entered(inventory: Inventory, reached: Set[str]) -> Iterator[str]:
