@@ -133,6 +133,19 @@ def test_leaf_modules_record_no_returns(llama: Inventory) -> None:
     assert all(not module.returns for module in llama.modules if module.kind is not Kind.CONTAINER)
 
 
+def test_modules_after_which_nothing_is_kept_know_how_far(llama: Inventory) -> None:
+    ends = {module.fqn: module.ends for module in llama.modules if module.ends and ".2." in module.fqn}
+    layer = "model.layers.2"
+    assert ends == {f"{layer}.self_attn.o_proj": 1, f"{layer}.mlp": 1, f"{layer}.mlp.down_proj": 2}
+
+
+def test_what_is_called_before_another_is_not_the_last(models: Path) -> None:
+    """Shared experts run after routed ones."""
+    inventory = loads((models / "tiny-deepseek-v3" / "inventory.json").read_bytes())
+    ends = {module.fqn.removeprefix("model.layers.1.mlp."): module.ends for module in inventory.modules}
+    assert (ends["experts"], ends["shared_experts"], ends["shared_experts.down_proj"]) == (0, 2, 3)
+
+
 def test_q_and_k_norms_stand_between_projection_and_attention(qwen3: Inventory) -> None:
     attention = "model.layers.7.self_attn"
     assert sources(qwen3, f"{attention}.q_norm") == (f"{attention}.q_proj",)
