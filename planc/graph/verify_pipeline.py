@@ -26,7 +26,7 @@ from planc.graph.ops import (
 from planc.graph.violation import Violation
 from planc.pipelining.orders import has_weights
 from planc.pipelining.simulate import ScheduleError, equal_step
-from planc.vocab import MeshDim
+from planc.vocab import ExpertDim, MeshDim
 
 
 def pipeline_violations(graph: Graph) -> Iterator[Violation]:
@@ -123,7 +123,9 @@ def _unit_violations(
             if len({stage for name in group for stage in _holders(stages_of, name)}) > 1:
                 yield Violation(op.name, f"`{group[0]}` is in a unit with modules of other stages")
     inside = {name: [0] for op in units for group in op.groups for name in group if name}
-    for name in parameters if units else ():
+    # Next to experts alone, other parameters are whole on each rank.
+    are_sharded = any(ExpertDim.EFSDP not in op.shard_over for op in units)
+    for name in parameters if are_sharded else ():
         if not _holders(inside, name):
             text = f"`{name}` is in no unit of its stage: a backward would not gather it"
             yield Violation(units[-1].name, text)

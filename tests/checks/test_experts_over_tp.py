@@ -140,6 +140,13 @@ def test_experts_may_be_on_ranks_of_tp(on: str, settings: tuple[str, ...], tmp_p
     assert checked(tmp_path, text, *settings) == (True, [])
 
 
+def test_experts_may_be_on_ranks_of_tp_of_each_stage(tmp_path: Path) -> None:
+    """One rank has all other weights of a stage, so only experts are in units of FSDP."""
+    text = PLAN.replace(ON, "expert_parallel on tp {") + "\npipeline on pp {\n}\n"
+    settings = ("mesh.pp=2", "mesh.dp_shard=1", "expert_parallel.size=2", "data.micro_batch=1")
+    assert checked(tmp_path, text, *settings, "train.tokens_per_step=128") == (True, [])
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_named_with_what_to_set(fault: str, tmp_path: Path) -> None:
     (old, new), code, text, help = FAULTS[fault]

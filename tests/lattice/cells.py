@@ -376,9 +376,10 @@ def expert_cells() -> tuple[Cell, ...]:
     flat = [Mesh(1, 2, 1, 1), Mesh(1, 4, 1, 1), Mesh(2, 2, 1, 1), Mesh(1, 2, 2, 1), Mesh(1, 2, 1, 2)]
     flat += [Mesh(1, 4, 2, 1), Mesh(1, 4, 1, 2), Mesh(1, 2, 2, 2)]
     with_cp = [mesh for mesh in flat if mesh.cp > 1] + [Mesh(1, 1, 4, 1), Mesh(2, 1, 2, 1)]
-    of_dp = _covering(tuple(_dispatched([*flat, Mesh(1, 2, 1, 1, pp=2)], {"dp_shard"})))
+    stages = [Mesh(1, 2, 1, 1, pp=2), Mesh(1, 4, 1, 1, pp=2)]
+    of_dp = _covering(tuple(_dispatched([*flat, *stages], {"dp_shard"})))
     of_cp = _covering(tuple(_dispatched([*with_cp, Mesh(1, 1, 2, 1, pp=2)], {"dp_shard", "cp"})))
-    with_tp = [Mesh(1, 2, 1, 2), Mesh(1, 1, 2, 2), Mesh(2, 1, 1, 2), Mesh(1, 1, 1, 4)]
+    with_tp = [Mesh(1, 2, 1, 2), Mesh(1, 1, 2, 2), Mesh(2, 1, 1, 2), Mesh(1, 1, 1, 4), Mesh(1, 1, 1, 2, pp=2)]
     on_tp = _dispatched(with_tp, {"dp_shard", "cp", "tp"})
     of_tp = _covering(tuple(cell for cell in on_tp if cell.sequence_parallel and cell.capacity is None))
     found = (*of_dp, *of_cp, *of_tp)
