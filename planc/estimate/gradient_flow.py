@@ -34,7 +34,7 @@ def _passed_over(inventory: Inventory) -> frozenset[str]:
     return frozenset(
         module.fqn
         for module in inventory.modules
-        if module.parameters and all(one.name in module.unreached for one in module.parameters)
+        if module.parameters and all(own.name in module.unreached for own in module.parameters)
     )
 
 

@@ -86,8 +86,8 @@ def graph_of(
 
 
 def assert_as_predicted(graph: Graph, name: str, folder: Path) -> None:
-    for one in run_compared(graph, folder / name, folder / "run"):
-        assert (one.code, one.message, one.counted) == (None, "", (1,))
+    for rank in run_compared(graph, folder / name, folder / "run"):
+        assert (rank.code, rank.message, rank.counted) == (None, "", (1,))
 
 
 @pytest.mark.parametrize("mode", slow_except(("full", "selective"), "full"))

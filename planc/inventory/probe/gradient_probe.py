@@ -71,9 +71,8 @@ def _num_ended(fqn: str, kept: Mapping[str, int], blocks: Collection[str]) -> in
     if inside == ancestors(fqn):
         return 0
     # Lists are not called.
-    called = ((level, around) for level, around in enumerate(inside, start=1) if around in kept)
-    ended = takewhile(lambda one: kept[one[1]] == kept[fqn], called)
-    return max((level for level, _ in ended), default=0)
+    called = (level for level, around in enumerate(inside, start=1) if around in kept)
+    return max(takewhile(lambda level: kept[inside[level - 1]] == kept[fqn], called), default=0)
 
 
 def _parameters(model: nn.Module) -> dict[str, nn.Parameter]:

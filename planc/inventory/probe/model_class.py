@@ -21,6 +21,8 @@ from planc.vocab import Task
 _ROPE_TYPES = ("rope_type", "type")
 """The key, and its name in older files."""
 _ONE_CLASS = "single_label_classification"
+_SEES_PADDING = ("minimax",)
+"""Model types whose classifiers give a text other logits with padding than alone."""
 
 
 def read_model_class(
@@ -62,13 +64,29 @@ def read_model_class(
             f"{path} describes an encoder-decoder, whose logits are its decoder's",
             help="use a causal language model, or an encoder with a masked language model's head",
         )
+    if tasks[architectures[0]] is Task.SEQUENCE_CLASSIFICATION:
+        _refuse_classifier(config, path=path)
+    return config, getattr(transformers, architectures[0]), tasks[architectures[0]]
+
+
+def _refuse_classifier(config: PreTrainedConfig, *, path: Path) -> None:
+    """InventoryError for classifiers of another kind of classes, and for those that can't pad a text."""
     kind = getattr(config, "problem_type", None)
-    if tasks[architectures[0]] is Task.SEQUENCE_CLASSIFICATION and kind not in (None, _ONE_CLASS):
+    if kind not in (None, _ONE_CLASS):
         raise InventoryError(
             f"{path}: problem_type is {kind!r}, and planc trains one class for each text",
             help=f'set "problem_type" to "{_ONE_CLASS}"',
         )
-    return config, getattr(transformers, architectures[0]), tasks[architectures[0]]
+    if getattr(config, "pad_token_id", None) is None:
+        raise InventoryError(
+            f"{path} has no `pad_token_id`, with which a classifier fills up shorter texts",
+            help='set "pad_token_id" to a token that no text has, such as the tokenizer\'s own for padding',
+        )
+    if config.model_type in _SEES_PADDING:
+        raise InventoryError(
+            f"{path}: {config.model_type} attends to blocks of tokens, and texts see their padding",
+            help="use another model as a classifier",
+        )
 
 
 _REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers")

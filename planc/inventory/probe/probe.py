@@ -72,7 +72,7 @@ from planc.vocab import Task, ancestors, parent_of
 
 
 def probe(model_dir: Path, *, own: type[PreTrainedModel] | None = None) -> Inventory:
-    """The inventory of the language model whose config.json is in `model_dir`, or of the plan's `own` class.
+    """The inventory of the language model of `model_dir`'s config.json, or of the plan's `own` class.
 
     InventoryError if it can't run on meta. Nothing is downloaded, and no code of the directory runs.
     """
@@ -283,16 +283,14 @@ class _Flow:
     inputs: dict[str, frozenset[str]] = field(default_factory=dict)
     routings: dict[str, Routing] = field(default_factory=dict)
     outputs: dict[str, frozenset[str]] = field(default_factory=dict)
-    reading: set[str] = field(default_factory=set)
-    """Modules whose own code asks for values of tensors."""
+    reading: set[str] = field(default_factory=set)  # modules whose own code asks for values of tensors
     cores: dict[str, frozenset[str]] = field(default_factory=dict)
     """The modules that reach the queries, keys and values of each attention."""
     written: frozenset[str] = frozenset()
     reduced: frozenset[str] = frozenset()
     renumbered: frozenset[str] = frozenset()
     flattened: set[str] = field(default_factory=set)
-    rows: dict[str, int] = field(default_factory=dict)
-    """The rows that stacked experts take for each token."""
+    rows: dict[str, int] = field(default_factory=dict)  # that stacked experts take for each token
     passing: set[str] = field(default_factory=set)
     """Modules that own no parameters and pass their hidden states on."""
     passing_others: set[str] = field(default_factory=set)
