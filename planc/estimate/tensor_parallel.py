@@ -33,12 +33,14 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
         is_repeated = work.checkpoint_around(fqn) is not None
         is_followed = fqn in drawn or _is_followed(work, module) or _is_recomputed_as_one(work, fqn, compiled)
         is_sent_again = is_repeated and is_followed and not keeps_scattered(work, fqn)
+        calls = module.calls
         for edge in edges:
             again = is_repeated if edge.at is At.INPUT else is_sent_again
-            yield from _sent(work, module, edge, edge.forward, times=1 + again)
+            forwards = calls.number + again * calls.with_gradients
+            yield from _sent(work, module, edge, edge.forward, times=forwards)
             passed = work.flow.outputs if edge.at in (At.OUTPUT, At.ROTARY_OUTPUT) else work.flow.inputs
             if fqn in passed:
-                yield from _sent(work, module, edge, edge.backward, times=1)
+                yield from _sent(work, module, edge, edge.backward, times=calls.with_gradients)
     yield from _parameter_gradients(work)
     yield from _loss(work)
 

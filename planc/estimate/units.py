@@ -9,6 +9,7 @@ from typing import TypeVar
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork
 from planc.graph.ops import FullyShard
+from planc.inventory.calls import Calls
 from planc.record import record
 from planc.vocab import DType, GroupDim, MeshDim, outwards
 
@@ -33,6 +34,7 @@ class Unit:
     parts: int
     reshard_after_forward: bool
     reshard_after_backward: bool
+    calls: Calls
     has_backward: bool
     """Whether backward passes any of its modules, for which it is gathered again."""
     reduces_each: bool
@@ -48,7 +50,9 @@ class Unit:
         """Count its gathers in a step of so many micro steps."""
         if not self.reshard_after_backward:
             return 1
-        return times * (1 + (self.reshard_after_forward and self.has_backward))
+        if not self.reshard_after_forward:
+            return times
+        return times * (self.calls.number + self.has_backward * self.calls.with_gradients)
 
     def num_reductions(self, times: int) -> int:
         """Count the reduce-scatters of its gradients in a step of so many micro steps."""
@@ -82,6 +86,7 @@ def units(work: RankWork) -> tuple[Unit, ...]:
             parts=prod(work.graph.size(mesh_dim) for mesh_dim in op.shard_over),
             reshard_after_forward=op.reshard_after_forward,
             reshard_after_backward=op.reshard_after_backward,
+            calls=max((work.module(name).calls for name in group), key=lambda calls: calls.number),
             has_backward=any(work.is_passed(name) for name in group),
             reduces_each=op.reduce_every == "micro_batch",
             shard_over=_more_than_one(work, op.shard_over),

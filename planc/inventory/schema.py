@@ -8,6 +8,7 @@ from enum import StrEnum
 from math import prod
 from typing import Annotated
 
+from planc.inventory.calls import ONCE, Calls
 from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint, OwnCode
 from planc.inventory.rope import Rope as Rope
 from planc.inventory.value_types import Digest, Named, Probability, Size
@@ -95,6 +96,7 @@ class Module:
     """Own parameters, by local name, that the model's code builds without `requires_grad`."""
     unreached: tuple[str, ...] = ()
     """Other own parameters that no gradient of the logits reaches."""
+    calls: Calls = ONCE
     ends: int = 0
     """The modules around it, up to its layer, that keep nothing more for backward after it has returned."""
     widened: tuple[str, ...] = ()

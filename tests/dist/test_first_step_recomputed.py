@@ -2,7 +2,8 @@
 
 Backward repeats a layer until it has the last tensor that was kept. Modules whose outputs are added send
 before the next one keeps something (GPT-NeoX, Cohere, shared experts), gates keep what other modules return
-(Qwen2-MoE, Bamba), dropouts keep masks, and indexers run without gradients.
+(Qwen2-MoE, Bamba), dropouts keep masks, and indexers run without gradients. Gemma 3n calls modules twice, HRM
+whole layers, some without gradients.
 """
 
 from __future__ import annotations
@@ -26,10 +27,18 @@ ARCHITECTURES = {
     "deepseek_v3": "DeepseekV3ForCausalLM",
     "deepseek_v32": "DeepseekV32ForCausalLM",
     "falcon": "FalconForCausalLM",
+    "gemma3n_text": "Gemma3nForCausalLM",
     "gpt2": "GPT2LMHeadModel",
     "gpt_neox": "GPTNeoXForCausalLM",
+    "hrm_text": "HrmTextForCausalLM",
     "llama4_text": "Llama4ForCausalLM",
     "qwen2_moe": "Qwen2MoeForCausalLM",
+}
+LAYERS = {
+    "falcon": "transformer.h",
+    "gpt2": "transformer.h",
+    "gpt_neox": "gpt_neox.layers",
+    "hrm_text": "model.*_module.layers",
 }
 DROPOUT = {"resid_pdrop": 0.1, "attn_pdrop": 0.0, "hidden_dropout": 0.1, "attention_dropout": 0.0}
 _PLAN = """\
@@ -75,9 +84,7 @@ def graph_of(
     (folder / name / "config.json").write_text(json.dumps(config))
     (folder / "corpus.txt").write_text("to be or not to be " * 40)
     save_inventory(folder / name)
-    block = {"falcon": "transformer.h", "gpt2": "transformer.h", "gpt_neox": "gpt_neox.layers"}.get(
-        name, "model.layers"
-    )
+    block = LAYERS.get(name, "model.layers")
     attention = "eager" if name in ("deepseek_v32", "falcon", "llama4_text") else "sdpa"
     text = _PLAN.format(name=name, attention=attention, rules=rules, block=block, part=part, mode=mode)
     checked = check_source(SourceFile("recomputed.plan", text), base=folder)

@@ -9,10 +9,12 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import PreTrainedModel
 
+from planc.inventory.calls import ONCE, Calls
 from planc.inventory.probe.equal_layers import in_equal_layers
 from planc.inventory.probe.forwards import run_again
 from planc.record import record
@@ -29,6 +31,12 @@ class Backward:
     frozen: frozenset[str]
     unreached: frozenset[str]
     ends: Mapping[str, int]
+    calls: Mapping[str, Calls]
+    """Of the modules that are called more than once."""
+
+    def facts(self, fqn: str) -> dict[str, Any]:
+        """The fields of a module that follow from its calls."""
+        return {"calls": self.calls.get(fqn, ONCE), "ends": self.ends.get(fqn, 0)}
 
 
 def backward_of(model: PreTrainedModel, instead: Mapping[str, str], *, blocks: Collection[str]) -> Backward:
@@ -36,12 +44,29 @@ def backward_of(model: PreTrainedModel, instead: Mapping[str, str], *, blocks: C
     frozen = frozenset(name for name, one in _parameters(model).items() if not one.requires_grad)
     unreached: frozenset[str] = frozenset()
     ends: dict[str, int] = {}
+    calls: dict[str, Calls] = {}
     # A model's own code may raise anything in a forward with gradients: then all count.
-    with contextlib.suppress(Exception), _num_kept(model) as kept:
+    with contextlib.suppress(Exception), _num_kept(model) as kept, _counted(model) as counts:
         unreached = _unreached(model, instead) - frozen
         ends = {fqn: number for fqn in kept if (number := _num_ended(fqn, kept, blocks))}
         ends |= {fqn: ends[other] for fqn, other in in_equal_layers(ends, instead).items()}
-    return Backward(frozen, unreached, ends)
+        calls = {fqn: Calls(*each) for fqn, each in counts.items() if each != [1, 0] and each[0]}
+        calls |= {fqn: calls[other] for fqn, other in in_equal_layers(calls, instead).items()}
+    return Backward(frozen, unreached, ends, calls)
+
+
+@contextlib.contextmanager
+def _counted(model: nn.Module) -> Iterator[Mapping[str, list[int]]]:
+    """The calls of each module with gradients and without, as the model runs."""
+    counts: dict[str, list[int]] = {}
+
+    def count(fqn: str, *_: Any) -> None:
+        counts.setdefault(fqn, [0, 0])[not torch.is_grad_enabled()] += 1
+
+    with contextlib.ExitStack() as stack:
+        for fqn, module in model.named_modules():
+            stack.callback(module.register_forward_pre_hook(partial(count, fqn)).remove)
+        yield counts
 
 
 @contextlib.contextmanager

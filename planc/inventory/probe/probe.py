@@ -240,7 +240,7 @@ def _module(
         unset=own((*module._parameters, *module._buffers), unset),
         frozen=own(module._parameters, backward.frozen),
         unreached=own(module._parameters, backward.unreached),
-        ends=backward.ends.get(fqn, 0),
+        **backward.facts(fqn),
         draws=draws,
     )
 
