@@ -9,7 +9,6 @@ from typing import TypeVar
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork
 from planc.graph.ops import FullyShard
-from planc.inventory.calls import Calls
 from planc.record import record
 from planc.vocab import DType, GroupDim, MeshDim, outwards
 
@@ -34,7 +33,10 @@ class Unit:
     parts: int
     reshard_after_forward: bool
     reshard_after_backward: bool
-    calls: Calls
+    num_calls: int
+    """The calls of it in a forward, which gathers it in each where the one before resharded."""
+    num_with_gradients: int
+    """The calls that backward passes."""
     has_backward: bool
     """Whether backward passes any of its modules, for which it is gathered again."""
     reduces_each: bool
@@ -52,7 +54,7 @@ class Unit:
             return 1
         if not self.reshard_after_forward:
             return times
-        return times * (self.calls.number + self.has_backward * self.calls.with_gradients)
+        return times * (self.num_calls + self.has_backward * self.num_with_gradients)
 
     def num_reductions(self, times: int) -> int:
         """Count the reduce-scatters of its gradients in a step of so many micro steps."""
@@ -86,7 +88,8 @@ def units(work: RankWork) -> tuple[Unit, ...]:
             parts=prod(work.graph.size(mesh_dim) for mesh_dim in op.shard_over),
             reshard_after_forward=op.reshard_after_forward,
             reshard_after_backward=op.reshard_after_backward,
-            calls=max((work.module(name).calls for name in group), key=lambda calls: calls.number),
+            num_calls=max(work.module(name).calls.number for name in group),
+            num_with_gradients=max(work.module(name).calls.with_gradients for name in group),
             has_backward=any(work.is_passed(name) for name in group),
             reduces_each=op.reduce_every == "micro_batch",
             shard_over=_more_than_one(work, op.shard_over),

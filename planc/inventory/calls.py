@@ -8,7 +8,7 @@ from planc.record import record
 
 @record
 class Calls:
-    """How often a forward calls a module, and how often more the model's code does so without gradients."""
+    """The calls of a module in one forward: with gradients, and those that its code makes without."""
 
     with_gradients: Size = 1
     without: int = 0

@@ -62,8 +62,6 @@ COLUMNS: Mapping[str, str] = {
     "fsdp bfloat16": "FSDP2 over 2, bfloat16",
     "tp bfloat16": "TP 2, bfloat16",
     "compile": "TP 2, compiled",
-    "full": "TP 2, recomputed",
-    "sp-full": "TP 2, sequence parallel, recomputed",
     "tp4": "TP 4",
     "tp-fsdp": "TP 2 and FSDP2 over 2",
     "fsdp-chunks": "FSDP2 over 2, loss in chunks",
@@ -127,10 +125,6 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
             mesh, blocks = "  tp = 2", _ON_SEQUENCES
         case "compile":
             mesh, blocks = "  tp = 2", _SOLVED + _compile(inventory)
-        case "full":
-            mesh, blocks = "  tp = 2", _SOLVED + _recompute(inventory)
-        case "sp-full":
-            mesh, blocks = "  tp = 2", _ON_SEQUENCES + _recompute(inventory)
         case "pp":
             mesh, blocks = "  pp = 2", "pipeline on pp {\n}\n"
         case "pp-sp":
@@ -270,11 +264,6 @@ def _compile(inventory: Inventory) -> str:
     """Traced and run op by op: what the compiler does to the program, without its kernels."""
     rules = "".join(f'  "{block}.*" -> region\n' for block in inventory.blocks)
     return f"compile {{\n  backend = aot_eager\n{rules}}}\n"
-
-
-def _recompute(inventory: Inventory) -> str:
-    rules = "".join(f'  "{block}.*" -> full\n' for block in inventory.blocks)
-    return f"activation_checkpoint {{\n{rules}}}\n"
 
 
 def _context(rotate: str) -> str:

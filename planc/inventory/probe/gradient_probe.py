@@ -32,7 +32,7 @@ class Backward:
     unreached: frozenset[str]
     ends: Mapping[str, int]
     calls: Mapping[str, Calls]
-    """Of the modules that are called more than once."""
+    """The calls of the modules that are called more than once."""
 
     def facts(self, fqn: str) -> dict[str, Any]:
         """The fields of a module that follow from its calls."""
