@@ -80,4 +80,17 @@ train {
   steps = 10
 }
 """
+
+
+def encoder_plan(model: str, *, task: str, source: str) -> str:
+    """TINY with an encoder of another task, whose tensor-parallel rules are solved."""
+    return (
+        TINY.replace("tiny-llama", model)
+        .replace('"model.layers.*"', '"bert.encoder.layer.*"')
+        .replace("  auto\n", "  auto(solve)\n")
+        .replace(f'{model}"\n', f'{model}"\n  task = {task}\n')
+        .replace('text("data/*.txt")', source)
+    )
+
+
 """The shortest plan that uses tensor parallelism and FSDP."""

@@ -64,7 +64,7 @@ def _adapted(module: Module, adapter: Adapter) -> Iterator[Module]:
     down, up = f"{module.fqn}.{DOWN}", f"{module.fqn}.{UP}"
     magnitude = (f"{module.fqn}.{MAGNITUDE}",) if adapter.dora else ()
     yield replace(module, returns=(*module.returns, up, *magnitude))
-    entering, last = module.sources, (*magnitude, up)[0]
+    entering = module.sources
     if adapter.dropout:
         dims = (DropoutDim.BATCH, DropoutDim.SEQUENCE, module.in_features)
         draw, drop = Draw(adapter.dropout, dims, entering), f"{module.fqn}.{DROP}"
@@ -75,7 +75,7 @@ def _adapted(module: Module, adapter: Adapter) -> Iterator[Module]:
         (up, (module.out_features, adapter.rank), (down,)),
     ):
         weight = Parameter("weight", shape)
-        ends = module.ends + 1 if fqn == last else 0
+        ends = module.ends + 1 if fqn == up and not magnitude else 0
         yield Module(fqn, "Linear", Kind.LINEAR, (weight,), sources=sources, activation=NOTHING, ends=ends)
     for fqn in magnitude:
         yield Module(fqn, "Magnitude", Kind.OTHER, (Parameter("weight", (module.out_features,)),), (up,))

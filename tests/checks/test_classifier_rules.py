@@ -8,16 +8,10 @@ from pathlib import Path
 import pytest
 from variants import Check
 
-from tests.plans import TINY
+from tests.plans import TINY, encoder_plan
 
-PLAN = (
-    TINY.replace("tiny-llama", "tiny-bert-classifier")
-    .replace('"model.layers.*"', '"bert.encoder.layer.*"')
-    .replace("  auto\n", "  auto(solve)\n")
-    .replace('classifier"\n', 'classifier"\n  task = sequence_classification(labels = 3)\n')
-    .replace('text("data/*.txt")', 'labeled("data/*.txt")')
-)
 TASK = "sequence_classification(labels = 3)"
+PLAN = encoder_plan("tiny-bert-classifier", task=TASK, source='labeled("data/*.txt")')
 UNSHOWN = {
     "packed": ("sequence_length", "packing = whole\n  sequence_length", "each sequence holds one text"),
     "unlabeled": ('labeled("data/*.txt")', 'text("data/*.txt")', "its rows have no classes"),

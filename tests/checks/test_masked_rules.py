@@ -8,15 +8,9 @@ import pytest
 from variants import Check
 
 from tests.data.conversing import save_tokenizer
-from tests.plans import TINY
+from tests.plans import encoder_plan
 
-PLAN = (
-    TINY.replace("tiny-llama", "tiny-bert")
-    .replace('"model.layers.*"', '"bert.encoder.layer.*"')
-    .replace("  auto\n", "  auto(solve)\n")
-    .replace('tiny-bert"\n', 'tiny-bert"\n  task = masked_lm\n')
-    .replace('text("data/*.txt")', "python_stdlib()")
-)
+PLAN = encoder_plan("tiny-bert", task="masked_lm", source="python_stdlib()")
 CONTEXT = 'context_parallel on cp {\n  ["input_ids", "labels", "position_ids"] -> Shard(1)\n}\n\ndata'
 UNSHOWN = {
     "isolated": ("sequence_length", "packing = isolate\n  sequence_length", "isolate needs attention"),

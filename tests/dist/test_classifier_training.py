@@ -21,9 +21,10 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from planc.graph.graph import Graph
 from planc.verify.ranks import Record, Task, train_rank
 from tests.dist.pool import run_ranks
+from tests.dist.task_plan import BATCH, LENGTH, MESHES, NUM_STEPS, SEED, plan_text
 from tests.plans import PLANS, checked
 
-LENGTH, BATCH, NUM_STEPS, SEED, NUM_LABELS, PADDING = 16, 4, 5, 3, 3, 1
+NUM_LABELS, PADDING = 3, 1
 ROWS = (
     *(("the mesh holds", 0), ("every weight once, and then sums the gradients", 2), ("a", 1)),
     *(("ranks of tp hold", 2), ("hello there", 1), ("0 1 2 3 4", 0), ("zz", 2)),
@@ -34,63 +35,6 @@ MODELS = {
     "llama": ("tiny-llama", "LlamaForSequenceClassification", "model.layers.*"),
 }
 """An encoder, whose first token stands for a text, and a decoder, whose last one does."""
-PLAN = f"""\
-model {{
-  hf = "model"
-  task = sequence_classification(labels = {NUM_LABELS})
-  weights = pretrained
-  dtype = float64
-  dropout = false
-}}
-
-mesh {{
-  dp_shard = 1
-}}
-
-tensor_parallel on tp {{
-  auto(solve)
-}}
-
-fsdp on dp_shard {{
-  "LAYERS" -> unit
-}}
-
-data {{
-  source = labeled("rows.jsonl")
-  sequence_length = {LENGTH}
-  micro_batch = 2
-  shuffle_seed = {SEED}
-
-  eval "held_out" {{
-    source = labeled("others.jsonl")
-    every = {NUM_STEPS} steps
-  }}
-}}
-
-optimizer {{
-  kind = adamw(lr = 1e-2, betas = [0.9, 0.95], eps = 1e-6, weight_decay = 0.1)
-  clip_grad_norm = 1.0
-}}
-
-checkpoint {{
-  save_every = 2 steps
-
-  export "hf" {{
-    when = end
-  }}
-}}
-
-train {{
-  steps = {NUM_STEPS}
-  tokens_per_step = {BATCH * LENGTH}
-}}
-"""
-MESHES = {
-    "1": (),
-    "dp2": ("mesh.dp_shard=2",),
-    "tp2": ("mesh.tp=2",),
-    "dp2 tp2": ("mesh.dp_shard=2", "mesh.tp=2"),
-}
 
 
 def written(folder: Path, model: str) -> Path:
@@ -113,7 +57,13 @@ def written(folder: Path, model: str) -> Path:
     built.save_pretrained(folder / "model")
     (folder / "model" / "config.json").write_text(json.dumps(config), encoding="utf-8")
     path = folder / "a.plan"
-    path.write_text(PLAN.replace("LAYERS", layers), encoding="utf-8")
+    text = plan_text(
+        task=f"sequence_classification(labels = {NUM_LABELS})",
+        layers=layers,
+        source='labeled("rows.jsonl")',
+        other='labeled("others.jsonl")',
+    )
+    path.write_text(text, encoding="utf-8")
     return path
 
 

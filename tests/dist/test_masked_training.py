@@ -21,68 +21,17 @@ from transformers import AutoConfig, AutoModelForMaskedLM, BertForPreTraining
 from planc.graph.graph import Graph
 from planc.verify.ranks import Record, Task, train_rank
 from tests.dist.pool import run_ranks
+from tests.dist.task_plan import BATCH, LENGTH, MESHES, NUM_STEPS, SEED, plan_text
 from tests.plans import PLANS, checked, write_plan
 
-LENGTH, BATCH, NUM_STEPS, SEED = 16, 4, 5, 3
 TEXT = " ".join(f"{'abcdefgh'[i % 8]}{i * i}" for i in range(200))
-PLAN = f"""\
-model {{
-  hf = "model"
-  task = masked_lm(probability = 0.2, mask_replace = 0.6, random_replace = 0.3)
-  weights = pretrained
-  dtype = float64
-  dropout = false
-}}
-
-mesh {{
-  dp_shard = 1
-}}
-
-tensor_parallel on tp {{
-  auto(solve)
-}}
-
-fsdp on dp_shard {{
-  "bert.encoder.layer.*" -> unit
-}}
-
-data {{
-  source = text("text.txt")
-  sequence_length = {LENGTH}
-  micro_batch = 2
-  shuffle_seed = {SEED}
-
-  eval "held_out" {{
-    source = text("other.txt")
-    every = {NUM_STEPS} steps
-  }}
-}}
-
-optimizer {{
-  kind = adamw(lr = 1e-2, betas = [0.9, 0.95], eps = 1e-6, weight_decay = 0.1)
-  clip_grad_norm = 1.0
-}}
-
-checkpoint {{
-  save_every = 2 steps
-
-  export "hf" {{
-    when = end
-  }}
-}}
-
-train {{
-  steps = {NUM_STEPS}
-  tokens_per_step = {BATCH * LENGTH}
-}}
-"""
+PLAN = plan_text(
+    task="masked_lm(probability = 0.2, mask_replace = 0.6, random_replace = 0.3)",
+    layers="bert.encoder.layer.*",
+    source='text("text.txt")',
+    other='text("other.txt")',
+)
 RECOMPUTED = 'activation_checkpoint {\n  "bert.encoder.layer.*" -> MODE\n}\n'
-MESHES = {
-    "1": (),
-    "dp2": ("mesh.dp_shard=2",),
-    "tp2": ("mesh.tp=2",),
-    "dp2 tp2": ("mesh.dp_shard=2", "mesh.tp=2"),
-}
 
 
 @pytest.fixture(scope="module")

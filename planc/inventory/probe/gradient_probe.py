@@ -4,7 +4,9 @@ graph of one forward on the meta device. Imports torch."""
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -46,48 +48,44 @@ def backward_of(model: PreTrainedModel, instead: Mapping[str, str], *, blocks: C
     ends: dict[str, int] = {}
     calls: dict[str, Calls] = {}
     # A model's own code may raise anything in a forward with gradients: then all count.
-    with contextlib.suppress(Exception), _num_kept(model) as kept, _counted(model) as counts:
+    with contextlib.suppress(Exception), _watched(model) as seen:
         unreached = _unreached(model, instead) - frozen
-        ends = {fqn: number for fqn in kept if (number := _num_ended(fqn, kept, blocks))}
+        ends = {fqn: number for fqn in seen.kept if (number := _num_ended(fqn, seen.kept, blocks))}
         ends |= {fqn: ends[other] for fqn, other in in_equal_layers(ends, instead).items()}
-        calls = {fqn: Calls(*each) for fqn, each in counts.items() if each != [1, 0] and each[0]}
+        calls = {fqn: Calls(number, seen.without[fqn]) for fqn, number in seen.with_gradients.items()}
+        calls = {fqn: number for fqn, number in calls.items() if number != ONCE}
         calls |= {fqn: calls[other] for fqn, other in in_equal_layers(calls, instead).items()}
     return Backward(frozen, unreached, ends, calls)
 
 
-@contextlib.contextmanager
-def _counted(model: nn.Module) -> Iterator[Mapping[str, list[int]]]:
-    """The calls of each module with gradients and without, as the model runs."""
-    counts: dict[str, list[int]] = {}
+@dataclass(slots=True)
+class _Seen:
+    """The calls of each module, and the tensors that had been kept for backward when it returned last."""
 
-    def count(fqn: str, *_: Any) -> None:
-        counts.setdefault(fqn, [0, 0])[not torch.is_grad_enabled()] += 1
-
-    with contextlib.ExitStack() as stack:
-        for fqn, module in model.named_modules():
-            stack.callback(module.register_forward_pre_hook(partial(count, fqn)).remove)
-        yield counts
+    with_gradients: Counter[str] = field(default_factory=Counter)
+    without: Counter[str] = field(default_factory=Counter)
+    kept: dict[str, int] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
-def _num_kept(model: nn.Module) -> Iterator[Mapping[str, int]]:
-    """The number of tensors that had been kept for backward when each module returned, as the model runs."""
-    number = 0
-    counts: dict[str, int] = {}
+def _watched(model: nn.Module) -> Iterator[_Seen]:
+    """Yield what is seen as the model runs."""
+    seen, num_kept = _Seen(), 0
 
-    def note(fqn: str, *_: Any) -> None:
-        counts[fqn] = number
+    def leave(fqn: str, *_: Any) -> None:
+        seen.kept[fqn] = num_kept
+        (seen.with_gradients if torch.is_grad_enabled() else seen.without)[fqn] += 1
 
     def keep(tensor: Tensor) -> Tensor:
-        nonlocal number
-        number += 1
+        nonlocal num_kept
+        num_kept += 1
         return tensor
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(saved_tensors_hooks(keep, lambda tensor: tensor))
         for fqn, module in model.named_modules():
-            stack.callback(module.register_forward_hook(partial(note, fqn)).remove)
-        yield counts
+            stack.callback(module.register_forward_hook(partial(leave, fqn)).remove)
+        yield seen
 
 
 def _num_ended(fqn: str, kept: Mapping[str, int], blocks: Collection[str]) -> int:
