@@ -372,7 +372,7 @@ def sharding_cells() -> tuple[Cell, ...]:
 @cache
 def expert_cells() -> tuple[Cell, ...]:
     """Experts on 2 and 4 ranks of dp_shard, next to every other mesh dim, on ranks of cp, and on those of tp
-    with shards of sequences: of each, enough that every two values meet."""
+    with shards of sequences, and in stages of four ranks: of each, enough that every two values meet."""
     flat = [Mesh(1, 2, 1, 1), Mesh(1, 4, 1, 1), Mesh(2, 2, 1, 1), Mesh(1, 2, 2, 1), Mesh(1, 2, 1, 2)]
     flat += [Mesh(1, 4, 2, 1), Mesh(1, 4, 1, 2), Mesh(1, 2, 2, 2)]
     with_cp = [mesh for mesh in flat if mesh.cp > 1] + [Mesh(1, 1, 4, 1), Mesh(2, 1, 2, 1)]
@@ -381,8 +381,12 @@ def expert_cells() -> tuple[Cell, ...]:
     of_cp = _covering(tuple(_dispatched([*with_cp, Mesh(1, 1, 2, 1, pp=2)], {"dp_shard", "cp"})))
     with_tp = [Mesh(1, 2, 1, 2), Mesh(1, 1, 2, 2), Mesh(2, 1, 1, 2), Mesh(1, 1, 1, 4), Mesh(1, 1, 1, 2, pp=2)]
     on_tp = _dispatched(with_tp, {"dp_shard", "cp", "tp"})
-    of_tp = _covering(tuple(cell for cell in on_tp if cell.sequence_parallel and cell.capacity is None))
-    found = (*of_dp, *of_cp, *of_tp)
+    of_tp = _covering(tuple(cell for cell in on_tp if cell.sequence_parallel))
+    wide = [Mesh(1, 2, 1, 2, pp=2), Mesh(1, 2, 2, 1, pp=2), Mesh(2, 1, 1, 2, pp=2), Mesh(1, 1, 2, 2, pp=2)]
+    wide += [Mesh(1, 1, 1, 4, pp=2)]
+    staged = (*_dispatched(wide, {"dp_shard"}), *_dispatched(wide, {"dp_shard", "cp", "tp"}))
+    of_stages = _covering(tuple(cell for cell in staged if cell.sequence_parallel or cell.mesh.tp == 1))
+    found = dict.fromkeys((*of_dp, *of_cp, *of_tp, *of_stages))
     return tuple(sorted(found, key=lambda cell: (cell.mesh.world_size, astuple(cell))))
 
 
@@ -395,7 +399,7 @@ def _dispatched(some: Collection[Mesh], on: Collection[str]) -> Iterator[Cell]:
             is_run = mesh.pp > 1 or not cell.loss_parallel
             if is_run and not cell.whole_replicas and cell.units in ("layers", "attention"):
                 # A sequence must be counted whole.
-                for capacity in (None,) if cell.context else (None, 0.75):
+                for capacity in (None,) if cell.context or "tp" in sizes else (None, 0.75):
                     yield replace(cell, ep=ep, experts_on=", ".join(sizes), capacity=capacity)
 
 

@@ -53,6 +53,10 @@ parallelism. The axes are the schedule, recomputation, the number of micro-batch
 many, and half more), and whether the embedding is the head's weight too. One part has units of FSDP of other
 shapes than whole layers: none, the ends alone, attention, MLPs, norms, all layers but one.
 
+One part has a mixture of experts, of which 2 or 4 ranks of dp_shard, cp and tp hold different ones: next to
+every other mesh dim, in pipelines of up to 8 ranks, and also with experts that drop tokens beyond their
+capacity.
+
 Another part trains less than all: the embedding, a layer and the norms are frozen, or adapters have a frozen
 base in the model's dtype (LoRA, DoRA) or in NF4 (QLoRA); or it keeps moving averages; or it trains on
 pairs of answers (DPO), all of the model or adapters; or by Muon, or by AdamW with moments of 8 bits. What is

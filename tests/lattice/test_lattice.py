@@ -87,6 +87,16 @@ QUICK = (
     Cell(Mesh(1, 2, 1, 2), sequence_parallel=True, num_micro_steps=4, trained="QLoRA"),
     Cell(Mesh(1, 2, 1, 2), loss_parallel=True, num_micro_steps=4, trained="DPO, LoRA"),
     Cell(PP2_CP2, context="ulysses none", num_micro_steps=2, schedule="gpipe", units="ends"),
+    # Experts are all that FSDP shards.
+    Cell(
+        Mesh(1, 1, 1, 2, pp=2),
+        sequence_parallel=True,
+        loss_parallel=True,
+        num_micro_steps=2,
+        schedule="zero_bubble",
+        ep=2,
+        experts_on="tp",
+    ),
     Cell(
         Mesh(2, 1, 1, 1, pp=2),
         num_micro_steps=3,

@@ -177,16 +177,20 @@ def _prefetch_in_stage(model: nn.Module, pipeline: Pipeline, stage: int) -> None
 def reduce_deferred(model: nn.Module, units: Units | None, pipeline: Pipeline, at: Position) -> None:
     """Let units take in the gradients of weights that FSDP saw no backward of, and reduce them as their ops
     have it."""
-    if units is None or not isinstance(model, FSDPModule):
+    if units is None:
         return
+    own = [unit.module for unit in units.units if unit.stage == at.stage]
+    # Experts may be all that is sharded: then each of their units is a root of its own.
+    roots = [model] if isinstance(model, FSDPModule) else own
     _set_end(model, units, pipeline, at, reduces=True)
-    # Units that the next backward needs stay gathered.
-    model.set_reshard_after_backward(False)
-    for unit in units.units:
-        if unit.stage == at.stage:
-            end_backward_of(unit.module)
-    finish_backward(model)
-    model.set_reshard_after_backward(True)
+    for root in roots:
+        # Units that the next backward needs stay gathered.
+        root.set_reshard_after_backward(False)
+    for unit in own:
+        end_backward_of(unit)
+    for root in roots:
+        finish_backward(root)
+        root.set_reshard_after_backward(True)
     _keep_whole(units)
 
 
