@@ -29,6 +29,8 @@ from tests.mutants.draft import Draft, read_draft
 from tests.mutants.mutant import Edited
 from tests.mutants.report import ALARM, CAUGHT, FINE, HOLE, ON_PRINCIPLE, class_of, report, told
 from tests.mutants.shrink import Base, bases
+from tests.mutants.verdicts import broken_promises
+from tests.plans import TINY, write_plan
 
 NUM_MUTANTS = 25
 SEED = 0
@@ -123,6 +125,17 @@ def test_a_broken_expectation_is_bad_though_the_run_is_right(workshop: Workshop,
     result = result_of(workshop, tp2, wrong)
     assert (result.status, result.promises) == ("equal", ("world_size is 2",))
     assert result.is_bad
+
+
+def test_a_module_around_others_states_how_their_values_leave_it(tmp_path: Path) -> None:
+    """A norm takes shards of sequences from DeepSeek's attention, whose last layer has whole ones."""
+    edits = [
+        ("models/tiny-llama", "models/tiny-deepseek-v3"),
+        ("  auto\n", "  auto(sequence_parallel = true)\n"),
+    ]
+    bound = check_plan(write_plan(tmp_path, text=TINY, edits=edits)).bound
+    assert bound is not None
+    assert [*broken_promises(bound)] == []
 
 
 RESULT = Result(Mutant(0, "style", "base", "note", Path("x.plan"), ""), {"static": ()}, status="equal")

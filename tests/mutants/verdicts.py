@@ -141,8 +141,17 @@ def _arriving(bound: BoundPlan, source: str, *, consumer: str) -> Placement | No
         is_entry = assignment is not None and assignment.style.name.startswith("prepare_input")
         if assignment and is_entry and not source.startswith(f"{gate}."):
             return normal(assignment.use.computes_on)
-    styled = bound.styles.get(source)
+    inner = source.split(".")
+    # The outermost module that the value leaves comes last.
+    left = (".".join(inner[:end]) for end in range(1, len(inner)))
+    exits = (one for one in left if not consumer.startswith(f"{one}.") and _states_output(bound, one))
+    styled = bound.styles.get(next(exits, source))
     return normal(styled.use.output) if styled else None
+
+
+def _states_output(bound: BoundPlan, fqn: str) -> bool:
+    assignment = bound.styles.get(fqn)
+    return assignment is not None and assignment.style.name == "prepare_input_output"
 
 
 def _fits(name: str, pattern: str) -> bool:
