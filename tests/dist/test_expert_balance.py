@@ -233,6 +233,13 @@ CASES = (
         "dp2 cp2 ep4, padded", "micro_batch", ("mesh.dp_shard=2", "mesh.cp=2"), (DOCUMENTS, EXPERTS_OF_BOTH)
     ),
     Case("dp4 ep4 cp2", "step", ("mesh.dp_shard=4", "mesh.cp=2"), (EXPERTS_OF_4,), pooled=True),
+    Case("one, at once", "sequence", ("data.micro_batch=8",)),
+    Case(
+        "dp2 ep2 pp2 tp2, four micro-batches",
+        "sequence",
+        ("mesh.dp_shard=2", "mesh.pp=2", "mesh.tp=2", "data.micro_batch=1"),
+        (PIPELINE, EXPERTS),
+    ),
     Case("padded", "sequence", edits=(DOCUMENTS,)),
     Case(
         "dp2 cp2 ep2, padded",
