@@ -11,6 +11,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,9 +25,9 @@ from planc.runtime.torch.run import Run
 from planc.verify.pool import run_ranks
 from tests.bench.meter import Footprint, Meter, return_freed_memory
 from tests.bench.race import BY_HAND, PIPELINES, REPLICAS, Race, open_run, printed, rival_step
-from tests.bench.result import Result, report, write_results
+from tests.bench.result import Result, put_result, report
 from tests.bench.shapes import Shape, compile_shape, make_workspace
-from tests.bench.throughput import RACES
+from tests.bench.throughput import RACES, race_name
 
 SECTION = "footprint"
 PLANC = "planc"
@@ -96,7 +97,7 @@ def result(shape: Shape, *, rival: str, planc: Side, other: Side) -> Result:
     memory = (f"{one.peak_bytes / 1e6:,.0f}" for one in (planc, other))
     sent = (f"{one.sent_bytes / 1e6:,.2f}" for one in (planc, other))
     return Result(
-        name=f"{shape.name}, {rival}",
+        name=race_name(shape, rival),
         cells=(*memory, *sent),
         goal=f"<= {MOST:.2f} of its MB" if has_goal else "",
         is_met=not has_goal or planc.peak_bytes <= MOST * other.peak_bytes,
@@ -119,19 +120,16 @@ def main() -> int:
         "--only", nargs="*", default=[], metavar="WORD", help="rows whose name has these words"
     )
     arguments = parser.parse_args()
-    races = [
-        (shape, rival)
-        for shape, rival in RACES
-        if all(word in f"{shape.name}, {rival}" for word in arguments.only)
-    ]
+    names = [race_name(*race) for race in RACES]
+    chosen = (all(word in name for word in arguments.only) for name in names)
+    races = [*compress(RACES, chosen)]
     results = []
     with TemporaryDirectory() as folder:
         workspace = make_workspace(Path(folder), with_large=True)
         for row in measure_all(races, workspace=workspace):
             results.append(row)
             print(row, flush=True)
-    if not arguments.only:
-        write_results(SECTION, results)
+            put_result(SECTION, row, names=names)
     return report(results)
 
 
