@@ -358,9 +358,9 @@ def _against_model(checked: Checked, plan: Plan, launch: _Launch) -> Checked:
     """A plan without fault in itself, held against its model."""
     base, world_size = launch.base, launch.world_size
     try:
-        is_loaded, own = plan.model.weights is Weights.PRETRAINED, plan.model.architecture
-        task = plan.model.task.task
-        inventory = launch.models.get(plan.model.hf, own=own, with_weights=is_loaded, task=task)
+        model, task = plan.model, plan.model.task
+        known = partial(launch.models.get, model.hf, own=model.architecture, task=task.task)
+        inventory = known(with_weights=model.weights is Weights.PRETRAINED, labels=task.labels)
     except InventoryError as error:
         help = other_source(plan.model.hf, base=base) or error.help
         problem = NO_MODEL.at(plan.span("model.hf"), error.message, help=help)

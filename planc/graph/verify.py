@@ -14,6 +14,7 @@ from planc.graph.ops import (
     AttachAttention,
     Backward,
     BuildAverages,
+    BuildClassifier,
     BuildModel,
     BuildOptimizer,
     BuildOwnModel,
@@ -27,6 +28,7 @@ from planc.graph.ops import (
     FullyShard,
     InitMesh,
     InitWeights,
+    LoadBase,
     LoadWeights,
     MaterialiseWeights,
     Mixture,
@@ -71,10 +73,10 @@ _EACH_STEP = (
 """Resources that every step must write again."""
 
 _ONCE: tuple[tuple[type[Op], ...], ...] = (
-    (BuildModel, BuildOwnModel),
+    (BuildModel, BuildOwnModel, BuildClassifier),
     (AttachAttention,),
     (MaterialiseWeights,),
-    (InitWeights, LoadWeights),
+    (InitWeights, LoadWeights, LoadBase),
     (BuildOptimizer,),
     (BuildSchedule,),
     (OpenData,),

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from planc.hub.headers import tensor_shapes
 from planc.record import record
 from planc.vocab import DOWN, MAGNITUDE, UP
 
@@ -15,7 +16,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """peft's name of the model inside of its own two."""
 
-_MAX_CONFIG_BYTES, _MAX_HEADER_BYTES = 2**22, 2**26
+_MAX_CONFIG_BYTES = 2**22
 _PARTS = (DOWN, UP, MAGNITUDE)
 _TENSOR = re.compile(rf"{re.escape(PREFIX)}(.+)\.({'|'.join(_PARTS)})(?:\.weight)?")
 _PLAIN = frozenset(
@@ -110,18 +111,10 @@ def _number(config: Mapping[str, Any], key: str) -> Any:
 
 
 def _shapes(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every tensor of a safetensors file, with its shape, from the header alone."""
     try:
-        with path.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            if length > _MAX_HEADER_BYTES:
-                raise ValueError("its header is larger than a header of adapters")
-            header = json.loads(stream.read(length))
-        for key, entry in header.items():
-            if key != "__metadata__":
-                yield key, tuple(map(int, entry["shape"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UnreadableAdapterError(f"{path.name} cannot be read: {error}") from error
+        yield from tensor_shapes(path)
+    except ValueError as error:
+        raise UnreadableAdapterError(str(error)) from error
 
 
 def differences(

@@ -19,7 +19,7 @@ which modules nothing is kept, calls, and rows of experts."""
 
 _NOT_AS_FIELDS = ("modules", "attentions", "own_heads", "rope", "router_loss")
 """The first two are a tree, equal heads are together, and config.json has the others."""
-_LATER = ("logits", "rope_switch", "positions", "task", "num_labels", "padding_token")
+_LATER = ("logits", "rope_switch", "positions", "task", "num_labels", "padding_token", "new_head")
 """Written after the heads."""
 
 

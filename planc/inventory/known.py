@@ -36,34 +36,49 @@ class KnownModels:
         *,
         own: Extension | None = None,
         with_weights: bool = False,
-        task: Task = Task.CAUSAL_LM,
+        task: Task | None = Task.CAUSAL_LM,
+        labels: int | None = None,
     ) -> Inventory:
         """The inventory of a model, of the class of the plan's own code if it is `own`.
 
-        InventoryError without one, for a class of another task, or for unreadable weights that are used.
+        `task` is the plan's, None for any, and `labels` are the classes of a classifier. InventoryError
+        without one, for a class of another task, or for unreadable weights that are used.
         """
-        key = hf if own is None else f"{hf} by {own}"
+        key = key_of(hf, own=own, labels=labels)
         if key not in self.found:
-            self.found[key] = self._read(hf, own)
+            self.found[key] = self._read(hf, own, labels)
         if with_weights:
             refuse_unreadable_weights(self.place(hf), base=self.base)
-        _require_task(self.found[key], task)
+        if task is not None:
+            _require_task(self.found[key], task)
         return self.found[key]
 
-    def _read(self, hf: str, own: Extension | None) -> Inventory:
+    def _read(self, hf: str, own: Extension | None, labels: int | None) -> Inventory:
         place, on_probe = self.place(hf), self.on_probe
         if own is not None:
             probe = self.probe_own if self.may_probe else None
             return inventory_of_own(
                 place, own, base=self.base, cache_dir=self.cache_dir, probe=probe, on_probe=on_probe
             )
-        return inventory_of(
-            place, base=self.base, cache_dir=self.cache_dir, may_probe=self.may_probe, on_probe=on_probe
-        ).inventory
+        loaded = inventory_of(
+            place,
+            base=self.base,
+            cache_dir=self.cache_dir,
+            may_probe=self.may_probe,
+            on_probe=on_probe,
+            labels=labels,
+        )
+        return loaded.inventory
 
     def as_known(self) -> KnownModels:
         """A copy for checks that should not wait for a model."""
         return KnownModels(self.base, self.cache_dir, may_probe=False, found=self.found, place=self.place)
+
+
+def key_of(hf: str, *, own: Extension | None = None, labels: int | None = None) -> str:
+    """The key of a model among those found: classifiers of one model with other classes are others."""
+    name = hf if own is None else f"{hf} by {own}"
+    return name if labels is None else f"{name} with {labels} labels"
 
 
 _KINDS = {
@@ -75,6 +90,11 @@ _KINDS = {
 
 def _require_task(inventory: Inventory, task: Task) -> None:
     """InventoryError if the model's class is of another task than the plan has."""
+    if task is Task.SEQUENCE_CLASSIFICATION is not inventory.task:
+        raise InventoryError(
+            f"{inventory.architecture} is {_KINDS[inventory.task]}, saved without a config.json",
+            help="put the model's config.json next to its inventory.json",
+        )
     if inventory.task is not task:
         labels = "" if inventory.num_labels is None else f"(labels = {inventory.num_labels})"
         raise InventoryError(

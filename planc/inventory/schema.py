@@ -253,11 +253,8 @@ class OwnHeads:
 
 @record
 class Positions:
-    """A model's use of the positions of its tokens.
-
-    Without `position_ids` its first token is at `first`. Tokens with the id `uncounted_token` do not advance
-    the count, and are all at the position before `first`.
-    """
+    """The positions of a model's tokens: without `position_ids` its first one is at `first`. Tokens with the
+    id `uncounted_token` do not advance the count, and are all at the position before `first`."""
 
     first: int = 0
     uncounted_token: int | None = None
@@ -283,8 +280,7 @@ class Inventory:
     attentions: tuple[Attention, ...]
     ties: tuple[tuple[str, ...], ...] = ()
     tp_plan: tuple[tuple[str, str], ...] = ()
-    blocks: tuple[str, ...] = ()
-    """The module lists whose members repeat, `model.layers`."""
+    blocks: tuple[str, ...] = ()  # the module lists whose members repeat, `model.layers`
     own_attentions: tuple[str, ...] = ()
     """Attention modules with their own code, which do not call transformers' interface."""
     own_heads: tuple[OwnHeads, ...] = ()
@@ -301,10 +297,8 @@ class Inventory:
     """Parents of blocks whose code outside of the layers does not work token by token."""
     random: tuple[str, ...] = ()
     """Fields of config.json, other than 0, by which training draws random numbers."""
-    random_weights: tuple[str, ...] = ()
-    """The members of `random` that drop attention weights."""
-    random_others: tuple[str, ...] = ()
-    """The members of `random` that draw by other means than dropout: layer drop and jitter."""
+    random_weights: tuple[str, ...] = ()  # those that drop attention weights
+    random_others: tuple[str, ...] = ()  # those that draw by other means: layer drop and jitter
     added_losses: tuple[str, ...] = ()
     """Fields of config.json that add terms to the model's own cross-entropy loss."""
     router_loss: float | None = None  # the weight of the loss that they add for routers
@@ -316,8 +310,8 @@ class Inventory:
     task: Task = Task.CAUSAL_LM
     num_labels: Size | None = None
     padding_token: int | None = None
-    rope: Rope | None = None
-    """The scaling of rotary embeddings in config.json; None without any."""
+    new_head: tuple[str, ...] = ()  # a classifier's parameters that the class in config.json lacks
+    rope: Rope | None = None  # the scaling of rotary embeddings in config.json
     _by_fqn: dict[str, Module] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -350,6 +344,11 @@ class Inventory:
                 fqn = f"{module.fqn}.{parameter.name}".removeprefix(".")
                 if fqn not in aliases:
                     yield fqn, module, parameter
+
+    @property
+    def new_labels(self) -> int | None:
+        """The classes of a head that config.json's class lacks."""
+        return self.num_labels if self.new_head else None
 
     @property
     def known_heads(self) -> tuple[Attention | OwnHeads, ...]:

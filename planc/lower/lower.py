@@ -26,7 +26,6 @@ from planc.graph.ops import (
     InitWeights,
     JudgeEvaluations,
     LoadAdapters,
-    LoadWeights,
     Log,
     MaterialiseWeights,
     MicroOp,
@@ -47,7 +46,7 @@ from planc.lower.dropout import attach_dropout
 from planc.lower.experts import cap_experts, count_experts, shard_experts
 from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.losses import build_loss, compute_loss, compute_references
-from planc.lower.model import build_model
+from planc.lower.model import build_model, load_weights
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule, load_schedule
 from planc.lower.readers import (
@@ -128,12 +127,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     if plan.model.weights is spec.Weights.RANDOM:
         yield InitWeights(seed=plan.model.seed, span=plan.span("model.weights"))
     else:
-        yield LoadWeights(
-            path=plan.model.hf,
-            seed=plan.model.seed,
-            strip=plan.model.strip,
-            span=plan.span("model.weights"),
-        )
+        yield load_weights(bound)
     if plan.adapter is not None:
         yield _first_adapters(bound, plan.adapter)
     yield from load_readers(plan)

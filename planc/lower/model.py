@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from planc.graph.ops import BuildModel, BuildOwnModel
+from planc.graph.ops import BuildClassifier, BuildModel, BuildOwnModel, LoadBase, LoadWeights
 from planc.plan.bind import BoundPlan
 from planc.plan.positions import grows, rope_parameters
 
@@ -24,7 +24,18 @@ def build_model(bound: BoundPlan) -> BuildModel:
         rope_positions=plan.data.sequence_length if grows(plan, inventory) else None,
         span=plan.span("model.hf"),
     )
-    if plan.model.architecture is None:
-        return build
+    own, labels = plan.model.architecture, inventory.new_labels
     values = {field.name: getattr(build, field.name) for field in fields(build) if field.name != "op"}
-    return BuildOwnModel(**values, own=plan.model.architecture)
+    if own is not None:
+        return BuildOwnModel(**values, own=own)
+    return build if labels is None else BuildClassifier(**values, labels=labels)
+
+
+def load_weights(bound: BoundPlan) -> LoadWeights:
+    """The op that reads the model's files, and draws a new head."""
+    plan, head = bound.plan, bound.inventory.new_head
+    path, seed, strip = plan.model.hf, plan.model.seed, plan.model.strip
+    span = plan.span("model.weights")
+    if head:
+        return LoadBase(path=path, seed=seed, strip=strip, new=head, span=span)
+    return LoadWeights(path=path, seed=seed, strip=strip, span=span)

@@ -38,7 +38,9 @@ def name_base(bound: BoundPlan) -> Iterator[NameBase]:
     saves = _saves(checkpoint) or checkpoint.resumes
     if freezes and saves and bound.frozen and plan.model.weights is Weights.PRETRAINED:
         moved = {router.bias for router in routers(bound.inventory)} if bias_update(plan) is not None else ()
-        kept = tuple(name for name in bound.frozen if name not in moved)
+        # The files may lack a new head.
+        lacking = {*moved, *bound.inventory.new_head}
+        kept = tuple(name for name in bound.frozen if name not in lacking)
         yield NameBase(path=plan.model.hf, parameters=kept, span=plan.span("checkpoint.base"))
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from functools import partial
 
 import torch
 import transformers
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
     MODEL_FOR_PRETRAINING_MAPPING,
     MODEL_MAPPING,
     PreTrainedConfig,
@@ -52,21 +56,55 @@ def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
     return model_class
 
 
+ONE_CLASS = "single_label_classification"
+
+
+def as_classifier(config: PreTrainedConfig, *, architecture: str, labels: int) -> None:
+    """Change a config of another head into that of a classifier of texts."""
+    config.architectures, config.problem_type, config.num_labels = [architecture], ONE_CLASS, labels
+
+
 def names_of_other_heads(model: PreTrainedModel) -> frozenset[str]:
-    """The tensors that a masked model's pretraining has and its class leaves out: a pooler, a second head.
+    """The tensors that pretraining has and the model's class leaves out: a pooler, the head of another task.
 
     Published checkpoints hold them.
     """
-    config = model.config
-    if task_of(model) is not Task.MASKED_LM:
+    if task_of(model) is Task.CAUSAL_LM:
         return frozenset()
-    names: set[str] = set()
-    for mapping, prefix in (
-        (MODEL_FOR_PRETRAINING_MAPPING, ""),
-        (MODEL_MAPPING, f"{model.base_model_prefix}."),
-    ):
-        if type(config) in mapping:
-            with torch.device("meta"):
-                whole = mapping[type(config)]._from_config(config)
-            names |= {f"{prefix}{name}" for name in whole.state_dict()}
+    names = {name for of in _pretraining_classes(model).values() for name in of()}
     return frozenset(names - model.state_dict().keys())
+
+
+def new_parameters(model: PreTrainedModel, named: str | None) -> tuple[str, ...] | None:
+    """A classifier's parameters that the class of this name lacks; without a name, the model without a head.
+
+    None for a class that is not of pretraining: its head may have the names of this one's tensors.
+    """
+    if (names_in := _pretraining_classes(model).get(named)) is None:
+        return None
+    known = names_in()
+    return tuple(name for name, _ in model.named_parameters() if name not in known)
+
+
+def _pretraining_classes(model: PreTrainedModel) -> Mapping[str | None, Callable[[], frozenset[str]]]:
+    """The classes for pretraining and, as None too, the one without a head; each with the names that its
+    tensors have in the model."""
+    classes: dict[str | None, Callable[[], frozenset[str]]] = {}
+    # An encoder's causal head has the names of its masked one, and its class warns of how it is used.
+    masked = MODEL_FOR_MASKED_LM_MAPPING.get(type(model.config), None)
+    language = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(model.config), None) if masked is None else masked
+    for kind in (language, MODEL_FOR_PRETRAINING_MAPPING.get(type(model.config), None)):
+        if kind is not None:
+            classes[kind.__name__] = partial(_names_in, kind, model)
+    if (base := MODEL_MAPPING.get(type(model.config), None)) is not None:
+        prefix = f"{model.base_model_prefix}."
+        classes[base.__name__] = classes[None] = partial(_names_in, base, model, prefix)
+    return classes
+
+
+def _names_in(kind: type[PreTrainedModel], model: PreTrainedModel, prefix: str = "") -> frozenset[str]:
+    # A model's modules look up their attention in the config that it would share with this one.
+    config = deepcopy(model.config)
+    with torch.device("meta"):
+        whole = kind._from_config(config, attn_implementation="eager")
+    return frozenset(f"{prefix}{name}" for name in whole.state_dict())

@@ -16,6 +16,7 @@ class CausalLm:
     """The label of each token is the next token."""
 
     task: ClassVar[Task] = Task.CAUSAL_LM
+    labels: ClassVar[None] = None
 
 
 @record
@@ -26,6 +27,7 @@ class MaskedLm:
     """
 
     task: ClassVar[Task] = Task.MASKED_LM
+    labels: ClassVar[None] = None
     probability: float = key(Float(1e-6, 1.0), default=0.15, doc="of each token to be chosen")
     mask_replace: float = key(
         Float(0.0, 1.0),
@@ -45,7 +47,9 @@ class SequenceClassification:
     """
 
     task: ClassVar[Task] = Task.SEQUENCE_CLASSIFICATION
-    labels: int = key(Int(1, 2**24), doc="the number of classes, as config.json has it", example="2")
+    labels: int = key(
+        Int(1, 2**24), doc="the number of classes, as a classifier's config.json has it", example="2"
+    )
 
 
 AnyTask = CausalLm | MaskedLm | SequenceClassification

@@ -37,12 +37,28 @@ MODELS = {
 """An encoder, whose first token stands for a text, and a decoder, whose last one does."""
 
 
-def written(folder: Path, model: str) -> Path:
-    """The plan of a model, next to its weights and its rows."""
-    name, architecture, layers = MODELS[model]
+def write_rows(folder: Path) -> None:
     for file, rows in (("rows", ROWS), ("others", OTHERS)):
         lines = [json.dumps({"label": label, "text": text}) for text, label in rows]
         (folder / f"{file}.jsonl").write_text("\n".join(lines), encoding="ascii")
+
+
+def write_plan(folder: Path, *, layers: str) -> Path:
+    path = folder / "a.plan"
+    text = plan_text(
+        task=f"sequence_classification(labels = {NUM_LABELS})",
+        layers=layers,
+        source='labeled("rows.jsonl")',
+        other='labeled("others.jsonl")',
+    )
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def written(folder: Path, model: str) -> Path:
+    """The plan of a model, next to its weights and its rows."""
+    name, architecture, layers = MODELS[model]
+    write_rows(folder)
     config = json.loads((PLANS / "models" / name / "config.json").read_text(encoding="utf-8"))
     config |= {"architectures": [architecture], "pad_token_id": PADDING}
     config |= {"id2label": {str(number): f"class {number}" for number in range(NUM_LABELS)}}
@@ -56,15 +72,7 @@ def written(folder: Path, model: str) -> Path:
             parameter += 0.05 * torch.randn_like(parameter)
     built.save_pretrained(folder / "model")
     (folder / "model" / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    path = folder / "a.plan"
-    text = plan_text(
-        task=f"sequence_classification(labels = {NUM_LABELS})",
-        layers=layers,
-        source='labeled("rows.jsonl")',
-        other='labeled("others.jsonl")',
-    )
-    path.write_text(text, encoding="utf-8")
-    return path
+    return write_plan(folder, layers=layers)
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -101,9 +109,12 @@ def batches() -> list[list[tuple[str, int]]]:
 
 
 def by_hand(plan: Path) -> ByHand:
-    model: Any = AutoModelForSequenceClassification.from_pretrained(
-        plan.parent / "model", dtype=torch.float64
+    return trained_by_hand(
+        AutoModelForSequenceClassification.from_pretrained(plan.parent / "model", dtype=torch.float64)
     )
+
+
+def trained_by_hand(model: Any) -> ByHand:
     for module in model.modules():
         module.p = 0.0  # of every nn.Dropout
     model.train()

@@ -24,7 +24,7 @@ from planc.cli.support.arguments import (
     add_set_argument,
     add_world_size_argument,
 )
-from planc.cli.support.check_scope import documents, unread
+from planc.cli.support.check_scope import documents, new_head, unread
 from planc.cli.support.exits import FINDINGS, UsageError
 from planc.cli.support.plan_files import PlanFile, included_by, is_part, plan_files
 from planc.cli.support.terminal import wants_color, write_fitted, write_view
@@ -271,7 +271,7 @@ def _print_summary(result: _Result) -> None:
     if checked.overrides:
         rows.append(("settings", ", ".join(checked.overrides)))
     base, is_deep = Path(result.path).parent, bool(result.rehearsed)
-    rows += documents(draft.bound.plan, base=base)
+    rows += [*documents(draft.bound.plan, base=base), *new_head(draft.graph, base=base)]
     rest = unread(draft.bound.plan, draft.graph, base=base, is_deep=is_deep, has_data=bool(result.data))
     if rest is not None:
         rows.append(rest)

@@ -25,7 +25,7 @@ from planc.diagnostics import has_errors
 from planc.fmt.format import format_source
 from planc.hub.user_dirs import cache_dir
 from planc.inventory.files import InventoryError
-from planc.inventory.known import KnownModels
+from planc.inventory.known import KnownModels, key_of
 from planc.plan.bind import BoundPlan
 from planc.plan.expectations import holds
 from planc.source import SourceFile
@@ -214,7 +214,8 @@ def _search(bound: BoundPlan, arguments: Namespace, folder: Path, source: Source
             raise UsageError(
                 f"the plan expects {expected}, not {asked[expectation.subject]:_}: change that line"
             )
-    models = KnownModels(folder, cache_dir(), found={plan.model.hf: bound.inventory})
+    key = key_of(plan.model.hf, own=plan.model.architecture, labels=plan.model.task.labels)
+    models = KnownModels(folder, cache_dir(), found={key: bound.inventory})
     scorer = Scorer(base, bound.inventory, device, min(node, arguments.gpus))
     search = Search(base, models, folder, scorer, device, min(node, arguments.gpus), arguments.gpus)
     search.margin = arguments.margin / 100

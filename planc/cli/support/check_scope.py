@@ -1,14 +1,16 @@
-"""Facts of a run's files in a check: the tokens around documents, and the files that it did not read."""
+"""Facts of a run's files in a check: the tokens around documents, a new head, and the files not read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from planc.checks.data.files_absent import absent_files
 from planc.checks.data.tokenizer_file import begin_of_documents, end_of_documents
 from planc.graph.graph import Graph
-from planc.graph.ops import LoadWeights
+from planc.graph.ops import LoadBase, LoadWeights
+from planc.hub.headers import tensor_shapes
 from planc.hub.names import model_folder
 from planc.plan.conversations import Chat, Pairs
 from planc.plan.data import FileTokenizer
@@ -41,6 +43,27 @@ def documents(plan: Plan, *, base: Path) -> Iterator[Row]:
         tokens = begin_of_documents(path)
         begin = own if tokens is None else " ".join(tokens)
     yield "documents", f"begin with {begin}, end with {end}" if begin else f"end with {end}"
+
+
+def new_head(graph: Graph, *, base: Path) -> Iterator[Row]:
+    """A row with the parameters of a new head that a run draws, in the plan's order.
+
+    Files that are not on this machine may have those that are not of the head itself, such as a pooler.
+    """
+    for op in graph.setup:
+        if isinstance(op, LoadBase):
+            held = {f".{key}" for key in _held(model_folder(op.path, base=base))}
+            # A file of a model without a head has its names without the model's own prefix.
+            drawn = [name for name in op.new if not any(f".{name}".endswith(key) for key in held)]
+            rest = "" if held else "; of these, a run reads what the files have"
+            yield "new head", f"{', '.join(drawn)} drawn from seed {op.seed}{rest}"
+
+
+def _held(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.glob("*.safetensors")):
+        # A run reports a damaged file.
+        with suppress(ValueError):
+            yield from (name for name, _ in tensor_shapes(path))
 
 
 def _unread(plan: Plan, graph: Graph, base: Path, *, has_data: bool) -> Iterator[str]:

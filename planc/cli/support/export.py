@@ -65,6 +65,7 @@ def export(
             adapters=graph.adapters if graph is not None else None,
             formats=nf4_formats(graph) if graph is not None else {},
             own=own,
+            build=built,
             averaged=averaged,
         )
     unknown = "; its plan is missing, so config.json has the model's own `rope`" if graph is None else ""

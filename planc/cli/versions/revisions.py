@@ -20,6 +20,7 @@ from planc.diff.difference import Verdict
 from planc.diff.side import Side, side_of
 from planc.diff.verdict import judge
 from planc.graph.artifact import Artifact, ArtifactError, graph_of, load
+from planc.graph.ops import BuildClassifier
 from planc.hub.user_dirs import cache_dir
 from planc.inventory.adapters import with_adapters
 from planc.inventory.files import InventoryError
@@ -159,7 +160,8 @@ def _inventory(
         models.base = base / artifact.base
         known = models.known()
     try:
-        inventory = known.get(side.model.path)
+        labels = side.model.labels if isinstance(side.model, BuildClassifier) else None
+        inventory = known.get(side.model.path, task=None, labels=labels)
     except InventoryError:
         return None
     if inventory.config_digest != side.model.config_digest:

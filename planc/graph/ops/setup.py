@@ -74,6 +74,15 @@ class BuildOwnModel(BuildModel):
 
 
 @record(kw_only=True)
+class BuildClassifier(BuildModel):
+    op: Literal["model.build_classifier"] = "model.build_classifier"  # type: ignore[assignment]
+    summary: ClassVar[str] = (
+        "Builds the classifier of a pretrained model that has none on the meta device, as `model.build`."
+    )
+    labels: Annotated[int, identity("model.task", "classes")]
+
+
+@record(kw_only=True)
 class AttachAdapters(Op):
     op: Literal["adapters.attach"] = "adapters.attach"
     stage: ClassVar[Stage] = Stage.BUILD
@@ -296,6 +305,16 @@ class LoadWeights(Op):
 
     def effects(self) -> Effects:
         return Effects(reads=(Resource.MODEL,), finds=(Resource.PIPELINE,), writes=(Resource.WEIGHTS,))
+
+
+@record(kw_only=True)
+class LoadBase(LoadWeights):
+    op: Literal["weights.load_base"] = "weights.load_base"  # type: ignore[assignment]
+    summary: ClassVar[str] = (
+        "Reads a pretrained model as `weights.load`, and draws by place what the files lack of a new head."
+    )
+    new: Annotated[tuple[str, ...], DERIVED]
+    """The parameters of the new head, and of other parts that its class has and the files' class lacks."""
 
 
 @record(kw_only=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import transformers
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
@@ -15,33 +17,76 @@ from planc.inventory.config_limits import fields_of, line_of
 from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json
 from planc.inventory.refused_code import refuse_remote_code
 from planc.modeling.own_class import config_of
-from planc.modeling.tasks import CLASSES, tasks_of
+from planc.modeling.tasks import CLASSES, ONE_CLASS, as_classifier, new_parameters, tasks_of
 from planc.vocab import Task
 
 _ROPE_TYPES = ("rope_type", "type")
 """The key, and its name in older files."""
-_ONE_CLASS = "single_label_classification"
 _SEES_PADDING = ("minimax",)
 """Model types whose classifiers give a text other logits with padding than alone."""
 
 
+@dataclass(frozen=True, slots=True)
+class ModelClass:
+    """The class of a model, and the config of which it is built."""
+
+    config: PreTrainedConfig
+    model_class: type[PreTrainedModel]
+    task: Task
+    base: str | None = None
+    """The class that config.json names, if it has another head."""
+    has_new_head: bool = False
+
+    def fields_of(self, model: PreTrainedModel) -> dict[str, Any]:
+        """The fields of an inventory that the class and its config state. InventoryError for a used head."""
+        config = self.config
+        return {
+            "architecture": self.model_class.__name__,
+            "model_type": config.model_type,
+            "vocab_size": config.vocab_size,
+            "hidden_size": config.hidden_size,
+            "max_positions": getattr(config, "max_position_embeddings", None),
+            **self._fields_of_task(model),
+        }
+
+    def _fields_of_task(self, model: PreTrainedModel) -> dict[str, Any]:
+        if self.task is not Task.SEQUENCE_CLASSIFICATION:
+            return {"task": self.task}
+        new = new_parameters(model, self.base) if self.has_new_head else ()
+        if new is None:
+            raise InventoryError(
+                f"the plan trains a new classifier, and config.json names {self.base}, which has the head of "
+                "another task than pretraining",
+                help="use the pretrained model that it was made from",
+            )
+        own = {"num_labels": self.config.num_labels, "padding_token": self.config.pad_token_id}
+        return {"task": self.task, "new_head": new, **own}
+
+
 def read_model_class(
-    content: bytes, *, model_dir: Path, own: type[PreTrainedModel] | None = None
-) -> tuple[PreTrainedConfig, type[PreTrainedModel], Task]:
-    """The config of a file with this content, its class, which is the plan's `own` if it has one, and that
-    class's task.
+    content: bytes,
+    *,
+    model_dir: Path,
+    own: type[PreTrainedModel] | None = None,
+    labels: int | None = None,
+) -> ModelClass:
+    """The class of a config.json with this content, which is the plan's `own` if it has one. With `labels`
+    it is the classifier of that model, with a new head.
 
     InventoryError if transformers has no such class.
     """
     path = model_dir / CONFIG_NAME
     if own is not None:
-        return _read_own_config(content, own, path=path), own, Task.CAUSAL_LM
+        return ModelClass(_read_own_config(content, own, path=path), own, Task.CAUSAL_LM)
     raw = parse_json(content, name=str(path))
     if not isinstance(raw, dict):
         raise InventoryError(f"{path} is not a JSON object", help="use the config.json of the model")
     refuse_remote_code(content, path=path)
     model_type, architectures = raw.get("model_type"), raw.get("architectures")
     tasks = tasks_of(model_type)
+    named = architectures
+    if labels is not None:
+        architectures = [_classifier(model_type, path=path)]
     if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in tuple(tasks):
         raise InventoryError(
             f"{path}: transformers has no language model or classifier with model_type {model_type!r} "
@@ -64,18 +109,34 @@ def read_model_class(
             f"{path} describes an encoder-decoder, whose logits are its decoder's",
             help="use a causal language model, or an encoder with a masked language model's head",
         )
-    if tasks[architectures[0]] is Task.SEQUENCE_CLASSIFICATION:
+    model_class, task = getattr(transformers, architectures[0]), tasks[architectures[0]]
+    if labels is not None:
+        as_classifier(config, architecture=architectures[0], labels=labels)
+    if task is Task.SEQUENCE_CLASSIFICATION:
         _refuse_classifier(config, path=path)
-    return config, getattr(transformers, architectures[0]), tasks[architectures[0]]
+    base = named[0] if isinstance(named, list) and len(named) == 1 else None
+    return ModelClass(config, model_class, task, base, has_new_head=labels is not None)
+
+
+def _classifier(model_type: object, *, path: Path) -> str:
+    """The classifier of texts of a model type. InventoryError if transformers has none."""
+    names = CLASSES[Task.SEQUENCE_CLASSIFICATION]
+    name = names.get(model_type) if isinstance(model_type, str) else None
+    if not isinstance(name, str):
+        raise InventoryError(
+            f"{path}: transformers has no classifier of texts with model_type {model_type!r}",
+            help='use a model that it has one of, such as "bert" or "llama"',
+        )
+    return name
 
 
 def _refuse_classifier(config: PreTrainedConfig, *, path: Path) -> None:
     """InventoryError for classifiers of another kind of classes, and for those that can't pad a text."""
     kind = getattr(config, "problem_type", None)
-    if kind not in (None, _ONE_CLASS):
+    if kind not in (None, ONE_CLASS):
         raise InventoryError(
             f"{path}: problem_type is {kind!r}, and planc trains one class for each text",
-            help=f'set "problem_type" to "{_ONE_CLASS}"',
+            help=f'set "problem_type" to "{ONE_CLASS}"',
         )
     if getattr(config, "pad_token_id", None) is None:
         raise InventoryError(

@@ -71,23 +71,26 @@ from planc.modeling.unasked_tokens import leave_tokens_unasked
 from planc.vocab import Task, ancestors, parent_of
 
 
-def probe(model_dir: Path, *, own: type[PreTrainedModel] | None = None) -> Inventory:
-    """The inventory of the language model of `model_dir`'s config.json, or of the plan's `own` class.
+def probe(
+    model_dir: Path, *, own: type[PreTrainedModel] | None = None, labels: int | None = None
+) -> Inventory:
+    """The inventory of the model of `model_dir`, or of the plan's `own` class; `labels` are a new head's.
 
     InventoryError if it can't run on meta. Nothing is downloaded, and no code of the directory runs.
     """
     content = read_config(model_dir)
-    config, model_class, task = read_model_class(content, model_dir=model_dir, own=own)
+    read = read_model_class(content, model_dir=model_dir, own=own, labels=labels)
+    config, model_class = read.config, read.model_class
     with attention_calls() as calls:
         model, blocks, flow = _observed(config, model_class=model_class, calls=calls)
         recorded = _recorded(model, blocks=blocks)
         with without_equal_layers(model) as instead:
             observed = Observed(model, config, calls, blocks, flow.inputs, flow.cores, instead)
-            attentions = visible_attentions_of(observed, task=task)
+            attentions = visible_attentions_of(observed, task=read.task)
             own_attending = own_attentions(model, calls=calls) if own is None else own_attentions_of(observed)
             own_heads = heads_of_own(observed, own_attending)
             with _refusals_of(model_class):
-                training = _training_of(model, task)
+                training = _training_of(model, read.task)
                 build = partial(_build, model_class)
                 random = randomness_of(training, model, config=config, build=build, recorded=recorded)
                 positions = positions_of(model)
@@ -105,11 +108,6 @@ def probe(model_dir: Path, *, own: type[PreTrainedModel] | None = None) -> Inven
     modules = _with_footprints(with_dtypes(modules, dtypes), model, flow=flow)
     return Inventory(
         config_digest=config_digest(content),
-        architecture=model_class.__name__,
-        model_type=config.model_type,
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        max_positions=getattr(config, "max_position_embeddings", None),
         modules=with_own_codes(modules, model, blocks=blocks, experts=flow.routings),
         attentions=attentions,
         ties=_ties(model),
@@ -129,14 +127,8 @@ def probe(model_dir: Path, *, own: type[PreTrainedModel] | None = None) -> Inven
         added_losses=added_losses(config.to_dict()),
         rope_switch=rope_switch(config.to_dict()),
         positions=positions,
-        **_of_task(config, task),
+        **read.fields_of(model),
     )
-
-
-def _of_task(config: PreTrainedConfig, task: Task) -> dict[str, Any]:
-    if task is not Task.SEQUENCE_CLASSIFICATION:
-        return {"task": task}
-    return {"task": task, "num_labels": config.num_labels, "padding_token": config.pad_token_id}
 
 
 def _observed(

@@ -60,7 +60,7 @@ PURPOSES: Mapping[type[Op], str] = {
 _OUTSIDE = (
     ops.InitMesh,
     *(ops.LoadLoss, ops.BuildLoss, ops.BuildPreferenceLoss, ops.LoadSchedule, ops.LoadReaders),
-    *(ops.BuildModel, ops.BuildOwnModel),
+    *(ops.BuildModel, ops.BuildOwnModel, ops.BuildClassifier),
     *(ops.AttachAdapters, ops.QuantizeBase),
     ops.AttachAttention,
     ops.AttachDropout,
@@ -189,7 +189,10 @@ class RehearsalBackend(TorchBackend):
 
     def _draw(self, op: ops.InitWeights | ops.LoadWeights, position: Position) -> None:
         """Draw weights as a run does, after the check that nothing stays unset. Reads no file."""
-        in_files = dict(self.model.named_parameters()) if isinstance(op, ops.LoadWeights) else {}
+        in_files: set[str] = set()
+        if isinstance(op, ops.LoadWeights):
+            in_files.update(name for name, _ in self.model.named_parameters())
+            in_files.difference_update(op.new if isinstance(op, ops.LoadBase) else ())
         for name in unset_tensors(self._pristine()):
             if name not in in_files:
                 raise unset_error(name)

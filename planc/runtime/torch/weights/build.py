@@ -77,7 +77,7 @@ def bare_model(op: BuildModel, *, base: Path, runs_extensions: bool = False) -> 
     own = None
     if isinstance(op, BuildOwnModel):
         own = own_class(op.own, base=base, is_allowed=runs_extensions)
-    config = config_in(folder, own)
+    config = config_in(folder, own, op)
     for name in op.zeroed:
         setattr(config, name, 0.0)
     _scale(config, op)

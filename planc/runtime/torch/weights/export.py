@@ -97,7 +97,11 @@ def export_hf(
             source=source,
             tokenizer=data.tokenizer_files,
             config=export_format.config_changes(
-                source, architecture=build.architecture, dtype=str(op.dtype), rope=build.rope
+                source,
+                architecture=build.architecture,
+                dtype=str(op.dtype),
+                rope=build.rope,
+                head=build,
             ),
             files=files,
             origin={"planc": planc.__version__, "plan_hash": run.plan_hash, "step": at.step},

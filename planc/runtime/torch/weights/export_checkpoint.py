@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 import planc
 from planc.extend.reference import Extension
-from planc.graph.ops import AttachAdapters
+from planc.graph.ops import AttachAdapters, BuildModel
 from planc.runtime.checkpoint_format.base import hash_files, refuse_other_base
 from planc.runtime.checkpoint_format.manifest import Base, Manifest, WholeTensor
 from planc.runtime.checkpoint_format.records import ElementType
@@ -78,6 +78,7 @@ def export_checkpoint(
     adapters: AttachAdapters | None = None,
     formats: Mapping[str, Nf4] = MappingProxyType({}),
     own: OwnCode | None = None,
+    build: BuildModel | None = None,
     averaged: bool = False,
 ) -> str:
     """Export the checkpoint in `directory` to `folder`; return remarks on it, as of what it replaces.
@@ -86,8 +87,8 @@ def export_checkpoint(
     `tokenizer` has the files of the plan's tokenizer, if it has one, `rope` what the plan states of rotary
     embeddings, `strip` what it removes from names in the model's files, `adapters` those that weights are
     merged with, `formats` those of quantized weights, of which the export has what training computes with,
-    `own` the plan's own model class, if it has one. Without a dtype parameters keep the checkpoint's. With
-    `averaged` trained weights are the checkpoint's averages. All of it is verified first.
+    `own` the plan's own model class, `build` its model, if known. Without a dtype parameters keep the
+    checkpoint's. With `averaged` trained weights are the checkpoint's averages. All of it is verified first.
     RunError if something is damaged, or does not match the model.
     """
     with run_errors():
@@ -98,7 +99,7 @@ def export_checkpoint(
                 help="pass the directory of its model: --model DIR",
             )
         averages = averages_in(manifest, directory) if averaged else frozenset()
-        pristine = _on_meta(model, own)
+        pristine = _on_meta(model, own, build)
         refuse_damage(directory, manifest=manifest)
         base = _base(manifest.base, pristine, folder=model, strip=strip) if manifest.base else {}
         source = _Source(
@@ -119,18 +120,17 @@ def export_checkpoint(
         for file, entries in files.items():
             data = (as_bytes(source.values(views[entry.key])) for entry in entries)
             export_folder.write_file(temporary / file, entries, data=data)
-        changes = config_changes(
-            model, architecture=type(pristine).__name__, dtype=source.parameter_dtype, rope=rope
-        )
+        name, written = type(pristine).__name__, source.parameter_dtype
+        changes = config_changes(model, architecture=name, dtype=written, rope=rope, head=build)
         described = export_folder.Description(
             source=model, tokenizer=tokenizer, config=changes, files=files, origin=_origin(manifest)
         )
         return export_folder.finish(temporary, folder, described=described)
 
 
-def _on_meta(folder: Path, own: OwnCode | None) -> PreTrainedModel:
+def _on_meta(folder: Path, own: OwnCode | None, build: BuildModel | None) -> PreTrainedModel:
     kind = own_class(own.model, base=own.base, is_allowed=own.is_allowed) if own else None
-    return on_meta(config_in(folder, kind), kind)
+    return on_meta(config_in(folder, kind, build), kind)
 
 
 def export_adapters(

@@ -11,7 +11,9 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
+from planc.graph.ops import BuildClassifier, BuildModel
 from planc.modeling.scaled_rope import scale_rope
+from planc.modeling.tasks import ONE_CLASS
 from planc.modeling.tensor_dtypes import loaded_dtypes
 from planc.runtime.checkpoint_format.records import ElementType
 from planc.runtime.checkpoint_format.shards import Entry
@@ -62,20 +64,32 @@ def as_bytes(tensor: Tensor) -> memoryview:
 
 
 def config_changes(
-    folder: Path, *, architecture: str, dtype: str, rope: Iterable[tuple[str, object]]
+    folder: Path,
+    *,
+    architecture: str,
+    dtype: str,
+    rope: Iterable[tuple[str, object]],
+    head: BuildModel | None = None,
 ) -> dict[str, Any]:
     """The entries of an export's config.json that differ from those of the model in a directory.
 
-    `rope` is what the plan states of rotary embeddings.
+    `rope` is what the plan states of rotary embeddings, `head` is how the plan builds the model.
     """
     return {
         **_scaled(folder, tuple(rope)),
+        **(_classes(head.labels) if isinstance(head, BuildClassifier) else {}),
         "architectures": [architecture],
         # transformers 4 reads the second.
         "dtype": dtype,
         "torch_dtype": dtype,
         "transformers_version": transformers.__version__,
     }
+
+
+def _classes(number: int) -> dict[str, Any]:
+    names = {str(label): f"LABEL_{label}" for label in range(number)}
+    numbers = {name: int(label) for label, name in names.items()}
+    return {"id2label": names, "label2id": numbers, "problem_type": ONE_CLASS}
 
 
 def _scaled(folder: Path, rope: tuple[tuple[str, object], ...]) -> dict[str, Any]:

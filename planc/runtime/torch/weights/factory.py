@@ -9,8 +9,9 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from planc.extend.reference import Extension
+from planc.graph.ops import BuildClassifier, BuildModel
 from planc.modeling.own_class import config_of, model_class_of
-from planc.modeling.tasks import class_of
+from planc.modeling.tasks import as_classifier, class_of
 from planc.runtime.errors import RunError
 from planc.runtime.extensions import arguments_of, load_extension
 from planc.runtime.model_files import read_config, refuse_remote_code
@@ -27,14 +28,21 @@ def own_class(own: Extension, *, base: Path, is_allowed: bool) -> type[PreTraine
         ) from error
 
 
-def config_in(folder: Path, own: type[PreTrainedModel] | None) -> PreTrainedConfig:
-    """The config of a model's directory, for the plan's own class or for transformers' own."""
+def config_in(
+    folder: Path, own: type[PreTrainedModel] | None, build: BuildModel | None = None
+) -> PreTrainedConfig:
+    """The config of a model's directory, for the plan's own class or for transformers' own.
+
+    It is of a classifier if `build` gives the model a new head.
+    """
     refuse_remote_code(folder)
     if own is not None:
         return config_of(own, read_config(folder))
     config: PreTrainedConfig = AutoConfig.from_pretrained(
         folder, local_files_only=True, trust_remote_code=False
     )
+    if isinstance(build, BuildClassifier):
+        as_classifier(config, architecture=build.architecture, labels=build.labels)
     return config
 
 

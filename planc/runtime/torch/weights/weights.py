@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from planc.figures.plan import parameters_per_rank
-from planc.graph.ops import InitWeights, LoadWeights, MaterialiseWeights
+from planc.graph.ops import InitWeights, LoadBase, LoadWeights, MaterialiseWeights
 from planc.hub.names import model_folder
 from planc.hub.weights import SINGLE
 from planc.modeling.initialization import draw, fresh_copy
@@ -31,6 +31,7 @@ from planc.runtime.torch.weights.files import stored_views
 from planc.runtime.torch.weights.fit import converted, listed, refuse_misfit
 from planc.runtime.torch.weights.nf4 import Nf4, nf4_formats
 from planc.runtime.torch.weights.views import View
+from planc.vocab import parent_of
 
 _COMPARED_ROWS = 1024
 
@@ -132,7 +133,8 @@ def load_weights(run: Run, op: LoadWeights, model: nn.Module, pipeline: Pipeline
 def _read_weights(
     run: Run, op: LoadWeights, model: nn.Module, pipeline: Pipeline | None
 ) -> Mapping[str, View]:
-    """Read this rank's blocks from safetensors; buffers in no file are computed as in initialization.
+    """Read this rank's blocks from safetensors. What is in no file is computed as in initialization: buffers,
+    and the op's new parameters.
 
     Values are cast to the plan's dtype. Returns the source of each tensor. RunError lists missing,
     unexpected and misshapen tensors.
@@ -142,18 +144,23 @@ def _read_weights(
     stored = stored_views(folder, reads=run.reads)
     conversion = converted(pristine, stored, strip=op.strip)
     aliases = {alias: owner for owner, *rest in tied_parameters(pristine) for alias in rest}
-    refuse_misfit(folder, pristine, aliases=aliases, conversion=conversion, stored=stored, strip=op.strip)
+    head = op.new if isinstance(op, LoadBase) else ()
+    new = [name for name in head if name not in conversion.views]
+    known = {**aliases, **dict.fromkeys(new, "")}
+    refuse_misfit(folder, pristine, aliases=known, conversion=conversion, stored=stored, strip=op.strip)
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    drawn = {**buffers, **{name: parameters[name] for name in new if name in parameters}}
+    packings, formats = packed_parameters(model), nf4_formats(run.graph)
 
     def keep(name: str, values: Values) -> None:
-        if name in buffers and name not in conversion.views:
+        if name in drawn and name not in conversion.views:
             require_set(name, values)
-            copy_block(buffers[name], values.fill, packing=None)
+            copy_block(drawn[name], values.fill, packing=packings.get(drawn[name]))
 
-    draw(pristine, seed=op.seed, keep=keep, of=lambda module: bool(module._buffers))
+    owners = {id(pristine.get_submodule(parent_of(name))) for name in new}
+    draw(pristine, seed=op.seed, keep=keep, of=lambda part: bool(part._buffers) or id(part) in owners)
     filled: dict[str, str] = {}
     views: dict[str, View] = {}
-    packings, formats = packed_parameters(model), nf4_formats(run.graph)
     for name, view in conversion.views.items():
         owner = aliases.get(name, name)
         if (nf4 := formats.get(owner)) is not None:
@@ -167,6 +174,8 @@ def _read_weights(
         tensor = parameters[owner] if owner in parameters else buffers[owner]
         copy_block(tensor, view.fill, packing=packings.get(tensor))
         filled[owner] = name
+    if new:
+        run.observer.noted(f"{listed(new, most=4)} drawn: {folder} has no such head")
     if conversion.ignored:
         names = listed(conversion.ignored, most=3)
         run.observer.noted(f"the model does not use {names} in {folder}: skipped")
