@@ -30,7 +30,7 @@ from planc.graph.ops import (
     SumTies,
 )
 from planc.graph.pipeline import Pipeline, pipeline_of
-from planc.graph.sources import mixture_labels, reads_pairs
+from planc.graph.sources import mixture_labels, reads_classes, reads_pairs
 from planc.inventory.schema import Attention
 from planc.vocab import DType, GroupDim, MeshDim
 
@@ -281,9 +281,11 @@ def _biases(work: RankWork) -> Iterator[Collective]:
 def _scalars(work: RankWork) -> Iterator[Collective]:
     """Token count, loss with the number of stopped ranks, and gradient norm: eight bytes each.
 
-    With the loss of a step, two more for each source of a mixture, its own loss and labels, or for pairs.
+    With the loss of a step, two more for each source of a mixture, its own loss and labels, or for pairs, and
+    one for the accuracy of a classifier.
     """
-    num_summed = 2 + 2 * (len(mixture_labels(work.graph)) + reads_pairs(work.graph))
+    num_sources = len(mixture_labels(work.graph)) + reads_pairs(work.graph)
+    num_summed = 2 + 2 * num_sources + reads_classes(work.graph)
     for op in work.graph.step:
         match op:
             case NextBatch():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planc.data_sources.kinds import PairsSource
 from planc.graph.graph import Graph
-from planc.graph.ops import Mixture, OpenData, OpenEvaluation, OpenSource
+from planc.graph.ops import Mixture, OpenData, OpenEvaluation, OpenLabeledData, OpenSource
 
 AnySource = OpenSource | OpenData | OpenEvaluation
 """An op that reads a source."""
@@ -20,6 +20,11 @@ def training_data(graph: Graph) -> OpenData:
 def reads_pairs(graph: Graph) -> bool:
     """Whether each two sequences of the training data are a pair."""
     return isinstance(training_data(graph).source, PairsSource)
+
+
+def reads_classes(graph: Graph) -> bool:
+    """Whether each sequence of the training data has a class."""
+    return isinstance(training_data(graph), OpenLabeledData)
 
 
 def mixture_labels(graph: Graph) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ from typing import Any, Literal, Protocol
 class Evaluation:
     """The mean loss over `labels` labels of text that is not trained on; `label` is its name in the plan.
 
-    A loss of pairs is a mean over pairs, as are the other two: they are None for other losses.
+    A loss of pairs is a mean over pairs, as are the rewards': they are None for other losses. Of texts with
+    classes, `accuracy` is the share whose class has the largest logit.
     """
 
     label: str
@@ -20,6 +21,7 @@ class Evaluation:
     labels: int
     reward_margin: float | None = None
     reward_accuracy: float | None = None
+    accuracy: float | None = None
 
     @property
     def figures(self) -> dict[str, float]:

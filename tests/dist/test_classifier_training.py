@@ -83,9 +83,11 @@ def plan(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @dataclass
 class ByHand:
     losses: list[float] = field(default_factory=list)
+    accuracies: list[float] = field(default_factory=list)
     gradients: dict[str, Tensor] = field(default_factory=dict)
     final: dict[str, Tensor] = field(default_factory=dict)
-    evaluated: float = 0.0
+    evaluated: tuple[float, float] = (0.0, 0.0)
+    """The loss and the accuracy."""
 
 
 def padded(rows: list[tuple[str, int]]) -> tuple[dict[str, Tensor], Tensor]:
@@ -122,7 +124,8 @@ def trained_by_hand(model: Any) -> ByHand:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.1)
     for rows in batches():
         inputs, labels = padded(rows)
-        loss = F.cross_entropy(model(**inputs).logits, labels)
+        logits = model(**inputs).logits
+        loss = F.cross_entropy(logits, labels)
         loss.backward()
         if not found.gradients:
             found.gradients = {name: one.grad.clone() for name, one in model.named_parameters()}
@@ -130,12 +133,33 @@ def trained_by_hand(model: Any) -> ByHand:
         optimizer.step()
         optimizer.zero_grad()
         found.losses.append(loss.item())
+        found.accuracies.append(accuracy(logits, labels))
     found.final = {name: one.detach().clone() for name, one in model.named_parameters()}
     inputs, labels = padded(list(OTHERS))
     model.eval()
     with torch.no_grad():
-        found.evaluated = F.cross_entropy(model(**inputs).logits, labels).item()
+        logits = model(**inputs).logits
+    found.evaluated = F.cross_entropy(logits, labels).item(), accuracy(logits, labels)
     return found
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> float:
+    """The share of rows in which no other class has a larger logit."""
+    classes = [row.index(max(row)) for row in logits.tolist()]
+    return sum(map(int.__eq__, classes, labels.tolist())) / len(classes)
+
+
+def assert_as_by_hand(record: Record, expected: ByHand) -> None:
+    assert [one.labels for one in record.metrics] == [BATCH] * NUM_STEPS
+    assert [one.loss for one in record.metrics] == pytest.approx(expected.losses, rel=1e-12)
+    assert [one.custom["accuracy"] for one in record.metrics] == expected.accuracies
+    assert len(set(expected.accuracies)) > 1
+    assert_equal(record.gradients, expected.gradients, limit=1e-12)
+    assert_equal(record.final, expected.final, limit=1e-9)
+    (evaluation,) = record.metrics[-1].evaluations
+    loss, share = expected.evaluated
+    assert (evaluation.labels, evaluation.loss) == (len(OTHERS), pytest.approx(loss, rel=1e-12))
+    assert evaluation.accuracy == pytest.approx(share, rel=1e-12)
 
 
 def graph_of(plan: Path, *settings: str) -> Graph:
@@ -161,12 +185,7 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], *, limit
 @pytest.mark.parametrize("mesh", MESHES)
 def test_every_mesh_trains_as_a_loop_by_hand(plan: Path, tmp_path: Path, mesh: str) -> None:
     record, expected = trained(plan, *MESHES[mesh], run_folder=tmp_path)[0], by_hand(plan)
-    assert [one.labels for one in record.metrics] == [BATCH] * NUM_STEPS
-    assert [one.loss for one in record.metrics] == pytest.approx(expected.losses, rel=1e-12)
-    assert_equal(record.gradients, expected.gradients, limit=1e-12)
-    assert_equal(record.final, expected.final, limit=1e-9)
-    (evaluation,) = record.metrics[-1].evaluations
-    assert (evaluation.labels, evaluation.loss) == (len(OTHERS), pytest.approx(expected.evaluated, rel=1e-12))
+    assert_as_by_hand(record, expected)
     exported: Any = AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "export/hf", dtype=torch.float64
     )

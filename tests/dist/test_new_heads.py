@@ -20,12 +20,12 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from planc.api import check_plan
 from planc.runtime.errors import RunError
 from tests.dist.pool import RankError
-from tests.dist.task_plan import BATCH, MESHES, NUM_STEPS
+from tests.dist.task_plan import MESHES
 from tests.dist.test_classifier_training import (
     NUM_LABELS,
-    OTHERS,
     PADDING,
     ByHand,
+    assert_as_by_hand,
     assert_equal,
     graph_of,
     trained,
@@ -102,12 +102,7 @@ def expected(plan: Path, start: dict[str, Tensor]) -> ByHand:
 def test_every_mesh_trains_as_a_loop_by_hand(plan: Path, tmp_path: Path, mesh: str) -> None:
     by_hand = expected(plan, start_of(plan, tmp_path / "start"))
     record = trained(plan, *MESHES[mesh], run_folder=tmp_path / "run")[0]
-    assert [one.labels for one in record.metrics] == [BATCH] * NUM_STEPS
-    assert [one.loss for one in record.metrics] == pytest.approx(by_hand.losses, rel=1e-12)
-    assert_equal(record.gradients, by_hand.gradients, limit=1e-12)
-    assert_equal(record.final, by_hand.final, limit=1e-9)
-    (evaluation,) = record.metrics[-1].evaluations
-    assert (evaluation.labels, evaluation.loss) == (len(OTHERS), pytest.approx(by_hand.evaluated, rel=1e-12))
+    assert_as_by_hand(record, by_hand)
     folder = tmp_path / "run" / "export/hf"
     exported: Any = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float64)
     assert exported.config.architectures == [type(exported).__name__]

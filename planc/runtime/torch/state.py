@@ -180,10 +180,11 @@ class Metrics:
 
     loss: Tensor
     requests: Tensor
-    by_source: Tensor | None = None
-    """[sources * 2]: the loss and the labels of each source of a mixture; None without one."""
-    pairs: Tensor | None = None
-    """[2]: the mean margin of rewards, and the share of pairs in the right order; None without pairs."""
+    by_source: Tensor
+    """[sources * 2]: the loss and the labels of each source of a mixture; empty without one."""
+    means: Tensor
+    """[2] of pairs: the mean margin of rewards, and the share in the right order. [1] of texts with classes:
+    the share whose class is right. Empty for other losses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +198,8 @@ class Verdict:
     is_skipped: bool
     by_source: tuple[float, ...] = ()
     """The loss and the labels of each source of a mixture."""
-    pairs: tuple[float, ...] = ()
-    """The mean margin of rewards, and the share of pairs in the right order."""
+    means: tuple[float, ...] = ()
+    """The means over pairs, or over texts with classes."""
 
 
 @dataclass(frozen=True, slots=True)

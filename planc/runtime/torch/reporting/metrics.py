@@ -28,9 +28,8 @@ from planc.runtime.torch.state import Batch, Data, Evaluations, History, Schedul
 from planc.runtime.torch.training.balance import Balance
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.expert_load import ExpertLoad
+from planc.runtime.torch.training.step_loss import NAMES_OF_MEANS
 from planc.vocab import SAMPLE_DIMS, MeshDim
-
-_OF_PAIRS = ("reward_margin", "reward_accuracy")
 
 
 def log(
@@ -94,9 +93,10 @@ def log(
 
 
 def _custom(verdict: Verdict, *readers: Readers | None) -> dict[str, float]:
-    """The means over pairs, and the metrics of the plan's own code and of the program that runs."""
+    """The means over pairs or classes, and the metrics of the plan's own code and of the program."""
     own = {name: value for of in readers if of is not None for name, value in of.values.items()}
-    return dict(zip(_OF_PAIRS, verdict.pairs, strict=False)) | own
+    names = NAMES_OF_MEANS.get(len(verdict.means), ())
+    return dict(zip(names, verdict.means, strict=True)) | own
 
 
 def figures_of(run: Run, verdict: Verdict, schedule: Schedule, *, step: int) -> Step:

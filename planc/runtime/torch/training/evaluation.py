@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from planc.graph.ops import ComputePairLoss, Evaluate, EvaluationOp, OpenEvaluation
-from planc.graph.sources import training_data
+from planc.graph.sources import reads_classes, training_data
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.ops import data_spec
 from planc.runtime.errors import RunError
@@ -33,7 +33,7 @@ from planc.runtime.torch.state import (
 from planc.runtime.torch.training.batches import opened
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.pipeline_messages import finish_sends
-from planc.runtime.torch.training.step_loss import PairSums, StepLoss
+from planc.runtime.torch.training.step_loss import NAMES_OF_MEANS, PairSums, StepLoss, no_accuracy
 from planc.tables import plural
 
 
@@ -105,7 +105,7 @@ def evaluate(
     dataset, model = sets.by_label[op.label], weights.model
     labels = torch.full((), dataset.num_target_tokens, dtype=torch.int64, device=run.device)
     total = torch.zeros((), dtype=torch.float64, device=run.device)
-    pairs = None
+    pairs, accuracy = None, no_accuracy(run) if reads_classes(run.graph) else None
     if any(isinstance(inner, ComputePairLoss) for inner in op.body):
         pairs = PairSums.begin(op.label, dataset.num_sequences // 2, device=run.device)
     is_stopped = False
@@ -116,7 +116,8 @@ def evaluate(
                 stopping.report_undone(f'the evaluation "{op.label}" after step {step}')
                 break
             with stopping.stretch("a micro-batch of an evaluation"):
-                own = Batch([batch]), TokenCount(labels), StepLoss(total, pairs=pairs)
+                share = StepLoss(total, pairs=pairs, accuracy=accuracy)
+                own = Batch([batch]), TokenCount(labels), share
                 forward_alone(perform, op.body, Position(step), pipeline, *own)
     model.train()
     reshard(model)
@@ -124,9 +125,11 @@ def evaluate(
     if is_stopped:
         others = (*others, op.label)
     else:
-        sums = total.view(1) if pairs is None else torch.cat((total.view(1), pairs.means))
-        values = mesh.sum_over(sums, op.over).tolist()
-        result = Evaluation(op.label, values[0], dataset.num_target_tokens, *values[1:])
+        means = StepLoss(total, pairs=pairs, accuracy=accuracy).means
+        sums = total.view(1) if means is None else torch.cat((total.view(1), means))
+        loss, *values = mesh.sum_over(sums, op.over).tolist()
+        named = dict(zip(NAMES_OF_MEANS.get(len(values), ()), values, strict=True))
+        result = Evaluation(op.label, loss, dataset.num_target_tokens, **named)
         done = (*done, result)
         if op.label in evaluations.postponed:
             run.observer.evaluated(result, step=step)

@@ -122,6 +122,7 @@ def compute_loss(
             values, labels = logits.values, labels_of(batch, own_loss)
             if op.by_sequence:
                 # A sequence's only label is at its first position.
+                step_loss.count_right(values, batch.labels[:, 0], num_labels=tokens.labels)
                 values, labels = values.unsqueeze(1), labels[:, :1]
             values, labels = values.flatten(0, 1), labels.flatten(0, 1)
             loss = _mean_loss(run, op, mesh, values, labels, tokens, step_loss, compiled, own_loss)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from planc.graph.sources import mixture_labels, reads_pairs, training_data
+from planc.graph.sources import mixture_labels, reads_classes, reads_pairs, training_data
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import LocalBatch
@@ -59,6 +59,15 @@ class PairSums:
         return PairSums(label, num_pairs, torch.zeros(2, dtype=torch.float64, device=device))
 
 
+NAMES_OF_MEANS = {1: ("accuracy",), 2: ("reward_margin", "reward_accuracy")}
+"""The names of what a line has besides the loss, by their number: of a text's class, or of pairs."""
+
+
+def no_accuracy(run: Run) -> Tensor:
+    """The accuracy of texts that are yet to come."""
+    return torch.zeros(1, dtype=torch.float64, device=run.device)
+
+
 @dataclass(slots=True)
 class StepLoss:
     """This rank's share of the step's loss, and that of each micro-batch so far."""
@@ -69,6 +78,20 @@ class StepLoss:
     """None without a mixture, and in an evaluation."""
     pairs: PairSums | None = None
     """None unless the loss is of pairs."""
+    accuracy: Tensor | None = None
+    """[1], float64: this rank's share of the texts whose class is right; None without classes."""
+
+    @property
+    def means(self) -> Tensor | None:
+        """This rank's share of what the step's line has besides the loss, in the order of its names."""
+        return self.pairs.means if self.pairs is not None else self.accuracy
+
+    def count_right(self, logits: Tensor, labels: Tensor, *, num_labels: Tensor) -> None:
+        """Add the texts whose class, of `labels` [B], has the largest of their logits [B, classes]."""
+        if self.accuracy is not None:
+            # No logit is that of a label which is left out.
+            is_right = logits.detach().argmax(-1) == labels
+            self.accuracy += is_right.sum(dtype=torch.float64) / num_labels.clamp(min=1)
 
     @staticmethod
     def begin(run: Run) -> StepLoss:
@@ -79,7 +102,9 @@ class StepLoss:
         pairs = None
         if reads_pairs(run.graph):
             pairs = PairSums.begin("", training_data(run.graph).global_batch // 2, device=run.device)
-        return StepLoss(total, by_source=SourceSums(sums) if num_sources else None, pairs=pairs)
+        accuracy = no_accuracy(run) if reads_classes(run.graph) else None
+        by_source = SourceSums(sums) if num_sources else None
+        return StepLoss(total, by_source=by_source, pairs=pairs, accuracy=accuracy)
 
     def add(self, loss: Tensor, batch: LocalBatch) -> None:
         """Add a micro-batch's."""

@@ -50,18 +50,18 @@ def reduce_metrics(
 def summed(op: ReduceMetrics, mesh: Mesh, step_loss: StepLoss, *, own_request: float) -> Metrics:
     """Sum the step's loss, and with it all requests to stop or to save: no extra collective, 8 more bytes.
 
-    With them, the loss and the labels of each source of a mixture, or the means over pairs. Over the mesh
-    dims that share one loss, only the requests are summed.
+    With them, the loss and the labels of each source of a mixture, and the means over pairs or classes. Over
+    the mesh dims that share one loss, only the requests are summed.
     """
     own = torch.stack((step_loss.total, step_loss.total.new_full((), own_request)))
     if step_loss.by_source is not None:
         own = torch.cat((own, step_loss.by_source.sums.flatten()))
-    if step_loss.pairs is not None:
-        own = torch.cat((own, step_loss.pairs.means))
+    num_of_sources = len(own) - 2
+    if step_loss.means is not None:
+        own = torch.cat((own, step_loss.means))
     found = mesh.sum_over(own, op.over)
-    by_source = found[2:] if step_loss.by_source is not None else None
-    pairs = found[2:] if step_loss.pairs is not None else None
-    return Metrics(found[0], mesh.sum_over(found[1], op.agree_over), by_source, pairs)
+    by_source, means = found[2 : 2 + num_of_sources], found[2 + num_of_sources :]
+    return Metrics(found[0], mesh.sum_over(found[1], op.agree_over), by_source, means)
 
 
 def read_step(step: JudgedStep, *, worst: Tensor | None = None) -> tuple[Verdict, int]:
@@ -72,14 +72,10 @@ def read_step(step: JudgedStep, *, worst: Tensor | None = None) -> tuple[Verdict
     run, metrics = step.run, step.metrics
     on_device = (metrics.loss, metrics.requests, step.tokens.labels, step.norm.squared, worst)
     numbers = torch.stack([one.double() for one in on_device if one is not None])
-    # A mixture has no pairs.
-    more = metrics.pairs if metrics.by_source is None else metrics.by_source
-    if more is not None:
-        numbers = torch.cat((numbers, more))
-    values = numbers.tolist()
-    tail = () if more is None else tuple(values[-len(more) :])
-    by_source, pairs = (tail, ()) if metrics.pairs is None else ((), tail)
-    loss, requests, num_labels, squared, worst_verdict, *_ = (*values, 0)
+    values = torch.cat((numbers, metrics.by_source, metrics.means)).tolist()
+    end = len(numbers) + len(metrics.by_source)
+    by_source, means = tuple(values[len(numbers) : end]), tuple(values[end:])
+    loss, requests, num_labels, squared, worst_verdict, *_ = (*values[: len(numbers)], 0)
     # Squares overflow float32 where values do not.
     norm = norm_of(squared)
     if not math.isfinite(squared):
@@ -95,6 +91,6 @@ def read_step(step: JudgedStep, *, worst: Tensor | None = None) -> tuple[Verdict
     step.stopping.take(requests, began=step.batch.began, num_micro_batches=len(step.batch.micro_batches))
     # A step without labels has no gradient. Neither decay nor momentum may move a weight for it.
     verdict = Verdict(
-        loss, norm, int(num_labels), is_skipped=not num_labels, by_source=by_source, pairs=pairs
+        loss, norm, int(num_labels), is_skipped=not num_labels, by_source=by_source, means=means
     )
     return verdict, int(worst_verdict) if worst is not None else 0
