@@ -24,6 +24,8 @@ SYMPTOMS = {
     "own model": "custom model, my model, own architecture, custom architecture, nn module, model class",
     "own loss": "custom loss, my loss function, loss function, own optimizer, custom optimizer, "
     "my optimizer, own schedule, custom schedule, own scheduler, custom scheduler",
+    "text classification": "classification, classifier, classify text, sentiment analysis, "
+    "fine tune classifier, new head, csv",
     "callback": "hook, metric, custom metric, own metric, own loop, custom loop, own trainer, custom trainer",
 }
 """The name of each page, and other phrases for it, none of which hides a key or a word of another tool."""

@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.data_sources.globs import DATASET_SUFFIXES, HubDataset, without_compression
 from planc.diagnostics import Code
 from planc.layouts.families import quoted
-from planc.plan.data import HfDataset
+from planc.plan.conversations import Chat, Pairs
+from planc.plan.data import HfDataset, JsonLines, Labeled
 
 CODE = Code("P733", "unknown-data-format", "unknown dataset file format")
 
 
+_DELIMITERS = {".csv": "", ".tsv": ', delimiter="\\t"'}
+"""Suffixes of tables of text, and what Python's reader needs for them."""
+
+
 @reports(CODE)
 def check(subject: Subject) -> Findings:
-    """One finding for each source with patterns for files with an unknown suffix."""
+    """One finding for each source with patterns for files that it can't read, by their suffix."""
     for path, source in subject.plan.data.sources():
-        if not isinstance(source, HfDataset):
-            continue
+        for text, help in _unreadable(source):
+            yield CODE.at(subject.plan.span(path), text, help=help)
+            break
+
+
+def _unreadable(source: object) -> Iterator[tuple[str, str]]:
+    """Yield faults with their help. A file of JSON lines may have any name but that of a table."""
+    if not isinstance(source, HfDataset | JsonLines | Labeled | Chat | Pairs):
+        return
+    for pattern in source.patterns:
+        suffix = PurePosixPath(without_compression(pattern)).suffix
+        if suffix in _DELIMITERS:
+            rows = f'csv.DictReader(open("FILE{suffix}", newline=""){_DELIMITERS[suffix]})'
+            program = f"import csv, json; [print(json.dumps(row)) for row in {rows}]"
+            yield f"no reader for {quoted([pattern])}", f"convert it: python -c '{program}' > FILE.jsonl"
+    if isinstance(source, HfDataset):
         unknown = [text for text in source.patterns if not _is_known(text)]
         if unknown:
-            yield CODE.at(
-                subject.plan.span(path),
-                f"no reader for {quoted(unknown)}",
-                help=f"name files that end in {', '.join(DATASET_SUFFIXES)}, "
-                "or write `text(...)` for plain text",
+            help = (
+                f"name files that end in {', '.join(DATASET_SUFFIXES)}, or write `text(...)` for plain text"
             )
+            yield f"no reader for {quoted(unknown)}", help
 
 
 def _is_known(pattern: str) -> bool:

@@ -130,7 +130,7 @@ def labeled_document(record: Mapping[str, object], *, source: LabeledSource, ori
     if not isinstance(label, int) or isinstance(label, bool):
         raise DataError(
             f"{name} is not an integer",
-            help="write the number of a class, as `label2id` of config.json has it",
+            help=f"write the number of its class, from 0 to {source.num_labels - 1}",
         )
     if not 0 <= label < source.num_labels:
         raise DataError(

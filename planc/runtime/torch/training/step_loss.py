@@ -60,7 +60,7 @@ class PairSums:
 
 
 NAMES_OF_MEANS = {1: ("accuracy",), 2: ("reward_margin", "reward_accuracy")}
-"""The names of what a line has besides the loss, by their number: of a text's class, or of pairs."""
+"""The names of what a line has next to the loss, by their number: of a text's class, or of pairs."""
 
 
 def no_accuracy(run: Run) -> Tensor:
@@ -83,7 +83,7 @@ class StepLoss:
 
     @property
     def means(self) -> Tensor | None:
-        """This rank's share of what the step's line has besides the loss, in the order of its names."""
+        """This rank's share of what a line has next to the loss, in the order of its names."""
         return self.pairs.means if self.pairs is not None else self.accuracy
 
     def count_right(self, logits: Tensor, labels: Tensor, *, num_labels: Tensor) -> None:
