@@ -34,8 +34,9 @@ writes this page.
 The first column holds the loss against a forward of transformers with its own choice of attention, too.
 `eager` and `ulysses` mean that the plan has `attention = eager`, or `rotate = ulysses`, since `check` refuses
 what comes first, `sdpa` and `allgather`. `auto` is the model's own plan, or planc's for a model that has
-none; `auto(solve)` and `auto(sequence_parallel = true)` are planc's for all of them. The compiled column and
-those of 4 ranks without PP have `auto(solve)`; each layer is compiled by `aot_eager`, without a graph break.
+none; `auto(solve)` and `auto(sequence_parallel = true)` are planc's for all of them. The compiled and the
+recomputed column and those of 4 ranks without PP have `auto(solve)`; each layer is compiled by `aot_eager`,
+without a graph break, or is recomputed as a whole.
 TP 4, and TP 2 with FSDP2 over 2, are of a quarter of the architectures, drawn by a hash of the name; TP 4 is
 of models with more heads. PP 2 with FSDP2 has one kind of unit inside layers, and none for the rest. EP is of
 models with experts, over the ranks of FSDP2. EP 4, with two experts for each rank, and EP 2 with TP 2 are of

@@ -62,6 +62,8 @@ COLUMNS: Mapping[str, str] = {
     "fsdp bfloat16": "FSDP2 over 2, bfloat16",
     "tp bfloat16": "TP 2, bfloat16",
     "compile": "TP 2, compiled",
+    "full": "TP 2, recomputed",
+    "sp-full": "TP 2, sequence parallel, recomputed",
     "tp4": "TP 4",
     "tp-fsdp": "TP 2 and FSDP2 over 2",
     "fsdp-chunks": "FSDP2 over 2, loss in chunks",
@@ -71,11 +73,12 @@ COLUMNS: Mapping[str, str] = {
     "ep": "EP 2",
     "ep4": "EP 4",
     "ep-tp": "EP 2 and TP 2",
+    "ep-sp": "EP 4 over the ranks of TP 2, sequence parallel",
 }
 """By a name that is a mesh and, unless it is float32, a dtype."""
 SAMPLED = ("tp4", "tp-fsdp", "ep4", "ep-tp")
 """Columns of 4 ranks, filled for a quarter of the architectures."""
-OF_EXPERTS = ("ep", "ep4", "ep-tp")
+OF_EXPERTS = ("ep", "ep4", "ep-tp", "ep-sp")
 """Columns filled for the architectures with experts."""
 
 
@@ -88,7 +91,7 @@ def is_filled(column: str, model_type: str) -> bool:
 
 def size_of(column: str) -> Size:
     """The size of a column's tiny model: heads for the ranks of tp, and two experts for each rank of ep."""
-    return Size(tp=4 if column == "tp4" else 2, num_experts=8 if column == "ep4" else 4)
+    return Size(tp=4 if column == "tp4" else 2, num_experts=8 if column in ("ep4", "ep-sp") else 4)
 
 
 def dtype_of(column: str) -> str:
@@ -125,6 +128,10 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
             mesh, blocks = "  tp = 2", _ON_SEQUENCES
         case "compile":
             mesh, blocks = "  tp = 2", _SOLVED + _compile(inventory)
+        case "full":
+            mesh, blocks = "  tp = 2", _SOLVED + _recompute(inventory)
+        case "sp-full":
+            mesh, blocks = "  tp = 2", _ON_SEQUENCES + _recompute(inventory)
         case "pp":
             mesh, blocks = "  pp = 2", "pipeline on pp {\n}\n"
         case "pp-sp":
@@ -146,7 +153,10 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
         case "ep-tp":
             mesh = "  dp_shard = 2\n  tp = 2"
             blocks = _SOLVED + _experts(2) + _fsdp(inventory, on="dp_shard")
-    data_ranks = {"ep": 2, "ep4": 4, "ep-tp": 2}.get(name, 2 if "fsdp" in name else 1)
+        case "ep-sp":
+            mesh = "  dp_shard = 2\n  tp = 2"
+            blocks = _ON_SEQUENCES + _experts(4, on="dp_shard, tp") + _fsdp(inventory, on="dp_shard")
+    data_ranks = {"ep": 2, "ep4": 4, "ep-tp": 2, "ep-sp": 2}.get(name, 2 if "fsdp" in name else 1)
     micro_batch = NUM_SEQUENCES // data_ranks // (2 if "pp" in name else 1)
     weights = "random" if name == "random" else "pretrained"
     return _plan(
@@ -203,8 +213,8 @@ def _plan(
     )
 
 
-def _experts(size: int) -> str:
-    return f"expert_parallel on dp_shard {{\n  size = {size}\n  auto\n}}\n"
+def _experts(size: int, *, on: str = "dp_shard") -> str:
+    return f"expert_parallel on {on} {{\n  size = {size}\n  auto\n}}\n"
 
 
 def _fsdp(inventory: Inventory, *, on: str, dtype: str = "float32") -> str:
@@ -264,6 +274,11 @@ def _compile(inventory: Inventory) -> str:
     """Traced and run op by op: what the compiler does to the program, without its kernels."""
     rules = "".join(f'  "{block}.*" -> region\n' for block in inventory.blocks)
     return f"compile {{\n  backend = aot_eager\n{rules}}}\n"
+
+
+def _recompute(inventory: Inventory) -> str:
+    rules = "".join(f'  "{block}.*" -> full\n' for block in inventory.blocks)
+    return f"activation_checkpoint {{\n{rules}}}\n"
 
 
 def _context(rotate: str) -> str:
