@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterator
 
 from planc.estimate.rank_work import RankWork
@@ -10,6 +11,7 @@ from planc.estimate.selective import keeps_scattered
 from planc.graph.ops import CompileModules
 from planc.graph.pipeline import pipeline_of
 from planc.inventory.adapters import is_magnitude
+from planc.inventory.calls import Call
 from planc.inventory.schema import Kind as ModuleKind
 from planc.inventory.schema import Module
 from planc.styles import BY_NAME
@@ -33,14 +35,15 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
         is_repeated = work.checkpoint_around(fqn) is not None
         is_followed = fqn in drawn or _is_followed(work, module) or _is_recomputed_as_one(work, fqn, compiled)
         is_sent_again = is_repeated and is_followed and not keeps_scattered(work, fqn)
-        calls = module.calls
         for edge in edges:
             again = is_repeated if edge.at is At.INPUT else is_sent_again
-            forwards = calls.number + again * calls.with_gradients
-            yield from _sent(work, module, edge, edge.forward, times=forwards)
-            passed = work.flow.outputs if edge.at in (At.OUTPUT, At.ROTARY_OUTPUT) else work.flow.inputs
-            if fqn in passed:
-                yield from _sent(work, module, edge, edge.backward, times=calls.with_gradients)
+            is_output = edge.at in (At.OUTPUT, At.ROTARY_OUTPUT)
+            passed = work.flow.outputs if is_output else work.flow.inputs
+            for call, number in Counter(module.calls).items():
+                forwards = number * (1 + (again and call.with_gradients))
+                yield from _sent(work, module, edge, edge.forward, call, times=forwards)
+                if fqn in passed and call.with_gradients and (is_output or not call.is_constant):
+                    yield from _sent(work, module, edge, edge.backward, call, times=number)
     yield from _parameter_gradients(work)
     yield from _loss(work)
 
@@ -70,34 +73,38 @@ def _is_recomputed_as_one(work: RankWork, fqn: str, compiled: Container[str]) ->
 
 
 def _sent(
-    work: RankWork, module: Module, edge: Edge, transfer: Transfer, *, times: int
+    work: RankWork, module: Module, edge: Edge, transfer: Transfer, call: Call, *, times: int
 ) -> Iterator[Collective]:
     """Yield a transfer's collective: gathers and exchanges take a rank's shard, reductions all."""
     # Without a known routing, experts take no weights of tokens.
     if not transfer.sends or (edge.at is At.ROUTING_WEIGHTS and module.routing is None):
         return
-    num_bytes = _value_bytes(work, module, edge)
+    num_bytes = _value_bytes(work, module, edge, call)
     if transfer in (Transfer.ALL_GATHER, Transfer.ALL_TO_ALL):
-        num_bytes = _shard_bytes(work, module, edge)
+        num_bytes = _shard_bytes(work, module, edge, call)
     yield Collective(_OVER, work.tp, Kind(transfer.value), "tp.shard", times * work.times, num_bytes)
 
 
-def _value_bytes(work: RankWork, module: Module, edge: Edge) -> int:
+def _value_bytes(work: RankWork, module: Module, edge: Edge, call: Call) -> int:
     element = work.compute_dtype.size_bytes
     if is_magnitude(module.fqn):
         # The squared lengths of a weight's rows, whatever the tokens.
         return _weight(module)[0] * max(DType.FLOAT32.size_bytes, element)
     if edge.at is At.ROUTING_WEIGHTS and module.routing is not None and module.routing.in_float32:
         element = DType.FLOAT32.size_bytes
-    return work.num_tokens * module.rows_per_token * _width(work, module, edge.at) * element
+    return _num_rows(work, call) * _width(work, module, edge.at) * element
 
 
-def _shard_bytes(work: RankWork, module: Module, edge: Edge) -> int:
+def _num_rows(work: RankWork, call: Call) -> int:
+    return work.num_tokens * call.rows_per_token + work.num_samples * call.rows_per_sequence
+
+
+def _shard_bytes(work: RankWork, module: Module, edge: Edge, call: Call) -> int:
     """Bytes of a rank's shard; uneven features are padded to the largest."""
     if FEATURES in (edge.arriving.value, edge.leaving.value):
         width = _width(work, module, edge.at)
-        return work.num_tokens * -(-width // work.tp) * work.compute_dtype.size_bytes
-    return _value_bytes(work, module, edge) // work.tp
+        return _num_rows(work, call) * -(-width // work.tp) * work.compute_dtype.size_bytes
+    return _value_bytes(work, module, edge, call) // work.tp
 
 
 def _width(work: RankWork, module: Module, at: At) -> int:
@@ -114,8 +121,21 @@ def _width(work: RankWork, module: Module, at: At) -> int:
             return module.out_features
         case At.OUTPUT if module.kind is ModuleKind.EMBEDDING:
             return _weight(module)[1]
+        case At.INPUT:
+            return _input_width(work, module)
         case _:
             return work.inventory.hidden_size
+
+
+def _input_width(work: RankWork, module: Module) -> int:
+    """The width that the first layer inside takes from outside: Zamba's attention takes two hidden states."""
+
+    def is_inside(fqn: str) -> bool:
+        return fqn.startswith(f"{module.fqn}.")
+
+    layers = (work.module(fqn) for fqn in work.inventory.names() if is_inside(fqn))
+    readers = (one for one in layers if one.is_linear and not any(map(is_inside, one.sources)))
+    return next((one.in_features for one in readers), work.inventory.hidden_size)
 
 
 def _rotary_width(work: RankWork, module: Module) -> int:

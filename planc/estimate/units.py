@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import prod
 from typing import TypeVar
 
@@ -88,8 +89,8 @@ def units(work: RankWork) -> tuple[Unit, ...]:
             parts=prod(work.graph.size(mesh_dim) for mesh_dim in op.shard_over),
             reshard_after_forward=op.reshard_after_forward,
             reshard_after_backward=op.reshard_after_backward,
-            num_calls=max(work.module(name).calls.number for name in group),
-            num_with_gradients=max(work.module(name).calls.with_gradients for name in group),
+            num_calls=max(len(work.module(name).calls) for name in group),
+            num_with_gradients=max(map(partial(_num_with_gradients, work), group)),
             has_backward=any(work.is_passed(name) for name in group),
             reduces_each=op.reduce_every == "micro_batch",
             shard_over=_more_than_one(work, op.shard_over),
@@ -102,6 +103,10 @@ def units(work: RankWork) -> tuple[Unit, ...]:
     ]
     order = {name: index for index, name in enumerate(("", *work.inventory.names()))}
     return tuple(sorted(unordered, key=lambda unit: min(order[name] for name in unit.modules)))
+
+
+def _num_with_gradients(work: RankWork, fqn: str) -> int:
+    return sum(call.with_gradients for call in work.module(fqn).calls)
 
 
 def _is_deferred(work: RankWork, layout: ParameterLayout) -> bool:

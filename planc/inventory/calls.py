@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from planc.inventory.value_types import Size
 from planc.record import record
 
 
 @record
-class Calls:
-    """The calls of a module in one forward: with gradients, and those that its code makes without."""
+class Call:
+    """A call of a module in one forward, and the rows of features that it takes.
 
-    with_gradients: Size = 1
-    without: int = 0
+    ProphetNet's layers take rows for each token's n-grams, Llama 4's experts one for each expert, and Zaya's
+    delayed values one for a whole sequence.
+    """
 
-    @property
-    def number(self) -> int:
-        return self.with_gradients + self.without
+    rows_per_token: int = 1
+    rows_per_sequence: int = 0
+    with_gradients: bool = True
+    """Models run some code without: backward does not pass it."""
+    is_constant: bool = False
+    """Its hidden states follow from no parameter: backward ends there."""
 
 
-ONCE = Calls()
+ONCE = (Call(),)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from math import prod
 from typing import Annotated
 
-from planc.inventory.calls import ONCE, Calls
+from planc.inventory.calls import ONCE, Call
 from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint, OwnCode
 from planc.inventory.rope import Rope as Rope
 from planc.inventory.value_types import Digest, Named, Probability, Size
@@ -96,7 +96,7 @@ class Module:
     """Own parameters, by local name, that the model's code builds without `requires_grad`."""
     unreached: tuple[str, ...] = ()
     """Other own parameters that no gradient of the logits reaches."""
-    calls: Calls = ONCE
+    calls: tuple[Call, ...] = ONCE
     ends: int = 0
     """The modules around it, up to its layer, that keep nothing more for backward after it has returned."""
     widened: tuple[str, ...] = ()
@@ -111,8 +111,6 @@ class Module:
     """Its own code's work depends on values of tensors: a loop over the experts that have tokens."""
     flattened: bool = False
     """Its hidden states are [tokens, features]: the model makes one dimension of batch and sequence."""
-    rows_per_token: Size = 1
-    """The rows of its hidden states for each token: Llama 4 has one for each expert."""
     passes_input: bool = False
     """Its own code passes on its hidden states, or a sum with them; for owners of weights see `returns`."""
     passes_others: bool = False

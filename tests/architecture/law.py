@@ -57,6 +57,7 @@ LAW: dict[str, tuple[str, ...]] = {
         *("vocab", "strict_json", "devices", "styles", "optimizers", "graph", "inventory.schema"),
         *(
             "inventory.adapters",
+            "inventory.calls",
             "inventory.footprint",
             "inventory.products",
             "inventory.routers",

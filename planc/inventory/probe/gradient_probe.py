@@ -4,11 +4,12 @@ graph of one forward on the meta device. Imports torch."""
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
+from math import prod
 from typing import Any
 
 import torch
@@ -16,9 +17,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import PreTrainedModel
 
-from planc.inventory.calls import ONCE, Calls
+from planc.inventory.calls import ONCE, Call
 from planc.inventory.probe.equal_layers import in_equal_layers
-from planc.inventory.probe.forwards import run_again
+from planc.inventory.probe.forwards import NUM_TOKENS, run_again
+from planc.inventory.probe.kinds import kind_of
+from planc.inventory.schema import Kind
 from planc.record import record
 from planc.vocab import ancestors
 
@@ -33,8 +36,8 @@ class Backward:
     frozen: frozenset[str]
     unreached: frozenset[str]
     ends: Mapping[str, int]
-    calls: Mapping[str, Calls]
-    """The calls of the modules that are called more than once."""
+    calls: Mapping[str, tuple[Call, ...]]
+    """The calls of the modules that are not called once, with a row for each token."""
 
     def facts(self, fqn: str) -> dict[str, Any]:
         """The fields of a module that follow from its calls."""
@@ -46,14 +49,13 @@ def backward_of(model: PreTrainedModel, instead: Mapping[str, str], *, blocks: C
     frozen = frozenset(name for name, one in _parameters(model).items() if not one.requires_grad)
     unreached: frozenset[str] = frozenset()
     ends: dict[str, int] = {}
-    calls: dict[str, Calls] = {}
+    calls: dict[str, tuple[Call, ...]] = {}
     # A model's own code may raise anything in a forward with gradients: then all count.
     with contextlib.suppress(Exception), _watched(model) as seen:
         unreached = _unreached(model, instead) - frozen
         ends = {fqn: number for fqn in seen.kept if (number := _num_ended(fqn, seen.kept, blocks))}
         ends |= {fqn: ends[other] for fqn, other in in_equal_layers(ends, instead).items()}
-        calls = {fqn: Calls(number, seen.without[fqn]) for fqn, number in seen.with_gradients.items()}
-        calls = {fqn: number for fqn, number in calls.items() if number != ONCE}
+        calls = {fqn: (*made,) for fqn, made in seen.calls.items() if (*made,) != ONCE}
         calls |= {fqn: calls[other] for fqn, other in in_equal_layers(calls, instead).items()}
     return Backward(frozen, unreached, ends, calls)
 
@@ -62,19 +64,21 @@ def backward_of(model: PreTrainedModel, instead: Mapping[str, str], *, blocks: C
 class _Seen:
     """The calls of each module, and the tensors that had been kept for backward when it returned last."""
 
-    with_gradients: Counter[str] = field(default_factory=Counter)
-    without: Counter[str] = field(default_factory=Counter)
+    calls: defaultdict[str, list[Call]] = field(default_factory=partial(defaultdict, list))
     kept: dict[str, int] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
-def _watched(model: nn.Module) -> Iterator[_Seen]:
+def _watched(model: PreTrainedModel) -> Iterator[_Seen]:
     """Yield what is seen as the model runs."""
     seen, num_kept = _Seen(), 0
 
-    def leave(fqn: str, *_: Any) -> None:
+    def leave(fqn: str, module: nn.Module, args: Any, kwargs: Any, output: object) -> None:
         seen.kept[fqn] = num_kept
-        (seen.with_gradients if torch.is_grad_enabled() else seen.without)[fqn] += 1
+        if not any(True for _ in module.parameters()):
+            return
+        states = args[0] if args else kwargs.get("hidden_states", kwargs.get("input"))
+        seen.calls[fqn].append(_call(module, states, hidden_size=model.config.hidden_size))
 
     def keep(tensor: Tensor) -> Tensor:
         nonlocal num_kept
@@ -84,8 +88,18 @@ def _watched(model: nn.Module) -> Iterator[_Seen]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(saved_tensors_hooks(keep, lambda tensor: tensor))
         for fqn, module in model.named_modules():
-            stack.callback(module.register_forward_hook(partial(leave, fqn)).remove)
+            stack.callback(module.register_forward_hook(partial(leave, fqn), with_kwargs=True).remove)
         yield seen
+
+
+def _call(module: nn.Module, states: object, *, hidden_size: int) -> Call:
+    """A call that is made now, of the one sequence. What takes no hidden states has a row for each token."""
+    with_gradients = torch.is_grad_enabled()
+    if not (isinstance(states, Tensor) and states.is_floating_point()):
+        return Call(with_gradients=with_gradients)
+    has_rows = states.shape[-1:] == (hidden_size,) or kind_of(module) in (Kind.LINEAR, Kind.CONV1D)
+    rows = divmod(prod(states.shape[:-1]), NUM_TOKENS) if has_rows else (1, 0)
+    return Call(*rows, with_gradients, is_constant=with_gradients and not states.requires_grad)
 
 
 def _num_ended(fqn: str, kept: Mapping[str, int], blocks: Collection[str]) -> int:

@@ -226,7 +226,6 @@ def _module(
         routing=flow.routings.get(fqn),
         reads_values=fqn in flow.reading,
         flattened=fqn in flow.flattened,
-        rows_per_token=flow.rows.get(fqn, 1),
         passes_input=fqn in flow.passing,
         passes_others=fqn in flow.passing_others,
         unset=own((*module._parameters, *module._buffers), unset),
@@ -282,7 +281,6 @@ class _Flow:
     reduced: frozenset[str] = frozenset()
     renumbered: frozenset[str] = frozenset()
     flattened: set[str] = field(default_factory=set)
-    rows: dict[str, int] = field(default_factory=dict)  # that stacked experts take for each token
     passing: set[str] = field(default_factory=set)
     """Modules that own no parameters and pass their hidden states on."""
     passing_others: set[str] = field(default_factory=set)
@@ -334,7 +332,7 @@ def _record(
         tracker.mark(output, sources=frozenset((fqn,)))
         uses.hand_out(fqn, output)
 
-    watch_tokens(named, flow.flattened, flow.rows)
+    watch_tokens(named, flow.flattened)
     watch_activations(named, tracker.sources, flow.activations)
     _follow_containers({fqn: named[fqn] for fqn in holds_recorded - recorded}, tracker, flow)
     for fqn in recorded:

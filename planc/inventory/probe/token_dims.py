@@ -10,20 +10,16 @@ from torch import Tensor, nn
 from planc.inventory.probe.forwards import NUM_TOKENS
 
 
-def watch_tokens(named: Mapping[str, nn.Module], flattened: set[str], rows: dict[str, int]) -> None:
+def watch_tokens(named: Mapping[str, nn.Module], flattened: set[str]) -> None:
     """Add the modules that take or return [tokens, features] as the model runs.
 
-    Of stacked experts that take several rows for each token, `rows` gets the number. Of modules without
-    parameters inside, which no style is for, nothing is recorded.
+    Of modules without parameters inside, which no style is for, nothing is recorded.
     """
 
     def before(fqn: str, args: Any, kwargs: Any) -> None:
         states = args[0] if args else kwargs.get("hidden_states", kwargs.get("input"))
         if _is_flat(states):
             flattened.add(fqn)
-        is_stacked = any(parameter.ndim == 3 for parameter in named[fqn].parameters(recurse=False))
-        if is_stacked and isinstance(states, Tensor) and states.ndim == 2:
-            rows[fqn] = max(1, len(states) // NUM_TOKENS)
 
     def after(fqn: str, output: Any) -> None:
         if _is_flat(output[0] if isinstance(output, tuple | list) and output else output):
