@@ -11,7 +11,7 @@ from planc.estimate.experts import dispatch_collectives
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import Collective, Kind
 from planc.estimate.tensor_parallel import tensor_parallel_collectives
-from planc.estimate.units import Unit
+from planc.estimate.units import Unit, num_with_gradients
 from planc.graph.gathers import StageUnit
 from planc.graph.groups import group_name
 from planc.graph.ops import (
@@ -197,7 +197,11 @@ def _context(work: RankWork) -> Iterator[Collective]:
         return
     for attention in work.inventory.attentions:
         is_again = attention.fqn in work.checkpointed or work.checkpoint_around(attention.fqn) is not None
-        yield from _attention(work, attention, num_forwards=1 + is_again)
+        with_gradients = attention.calls * num_with_gradients(work, attention.fqn)
+        num_calls = attention.calls * len(work.module(attention.fqn).calls)
+        num_forwards = num_calls + is_again * with_gradients
+        num_backwards = with_gradients * work.is_passed(attention.fqn)
+        yield from _attention(work, attention, num_forwards=num_forwards, num_backwards=num_backwards)
 
 
 def _answers(work: RankWork) -> Iterator[Collective]:
@@ -209,10 +213,11 @@ def _answers(work: RankWork) -> Iterator[Collective]:
         yield Collective((mesh_dim,), size, Kind.ALL_REDUCE, "loss", work.times, num_bytes)
 
 
-def _attention(work: RankWork, attention: Attention, *, num_forwards: int) -> Iterator[Collective]:
+def _attention(
+    work: RankWork, attention: Attention, *, num_forwards: int, num_backwards: int
+) -> Iterator[Collective]:
     num_heads, num_kv_heads = work.heads(attention)
     size, element = work.cp, work.compute_dtype.size_bytes
-    num_backwards = int(work.is_passed(attention.fqn))
     head = work.num_tokens * attention.head_dim
     key_value = 2 * num_kv_heads * head * element
 

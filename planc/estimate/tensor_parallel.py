@@ -40,9 +40,10 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
             is_output = edge.at in (At.OUTPUT, At.ROTARY_OUTPUT)
             passed = work.flow.outputs if is_output else work.flow.inputs
             for call, number in Counter(module.calls).items():
-                forwards = number * (1 + (again and call.with_gradients))
+                forwards = number * (1 + (again and not call.without_gradients))
                 yield from _sent(work, module, edge, edge.forward, call, times=forwards)
-                if fqn in passed and call.with_gradients and (is_output or not call.is_constant):
+                is_passed = fqn in passed and not call.without_gradients
+                if is_passed and (is_output or not call.is_constant):
                     yield from _sent(work, module, edge, edge.backward, call, times=number)
     yield from _parameter_gradients(work)
     yield from _loss(work)

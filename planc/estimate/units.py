@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from math import prod
 from typing import TypeVar
 
@@ -90,7 +89,7 @@ def units(work: RankWork) -> tuple[Unit, ...]:
             reshard_after_forward=op.reshard_after_forward,
             reshard_after_backward=op.reshard_after_backward,
             num_calls=max(len(work.module(name).calls) for name in group),
-            num_with_gradients=max(map(partial(_num_with_gradients, work), group)),
+            num_with_gradients=max(num_with_gradients(work, name) for name in group),
             has_backward=any(work.is_passed(name) for name in group),
             reduces_each=op.reduce_every == "micro_batch",
             shard_over=_more_than_one(work, op.shard_over),
@@ -105,8 +104,9 @@ def units(work: RankWork) -> tuple[Unit, ...]:
     return tuple(sorted(unordered, key=lambda unit: min(order[name] for name in unit.modules)))
 
 
-def _num_with_gradients(work: RankWork, fqn: str) -> int:
-    return sum(call.with_gradients for call in work.module(fqn).calls)
+def num_with_gradients(work: RankWork, fqn: str) -> int:
+    """Count the calls of a module that backward passes."""
+    return sum(not call.without_gradients for call in work.module(fqn).calls)
 
 
 def _is_deferred(work: RankWork, layout: ParameterLayout) -> bool:

@@ -15,8 +15,8 @@ class Call:
 
     rows_per_token: int = 1
     rows_per_sequence: int = 0
-    with_gradients: bool = True
-    """Models run some code without: backward does not pass it."""
+    without_gradients: bool = False
+    """The model's own code computes no gradients there: backward does not pass it."""
     is_constant: bool = False
     """Its hidden states follow from no parameter: backward ends there."""
 

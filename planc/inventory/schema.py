@@ -214,7 +214,7 @@ class Attention:
     attributes, as paths from the attention module, by which its code works on a share once a rank divides
     them by the number of ranks. A rank then has its part of everything that `packed` projections hold, and of
     every `per_head` argument its own heads. `shared_kv` is how its code works with fewer key/value heads than
-    ranks; None if it does not.
+    ranks; None if it does not. `calls` are those that one call of the module makes.
     """
 
     fqn: str
@@ -229,11 +229,12 @@ class Attention:
     packed: tuple[Packed, ...] = ()
     per_head: tuple[PerHead, ...] = ()
     shared_kv: SharedKv | None = None
+    calls: Size = 1
 
     def products(self, sequence_length: int) -> int:
         """Multiply-adds for one token: of queries, and of values, at every position that it attends to."""
         width = self.head_dim + (self.value_dim or self.head_dim)
-        return self.num_heads * width * min(sequence_length, self.window or sequence_length)
+        return self.calls * self.num_heads * width * min(sequence_length, self.window or sequence_length)
 
 
 @record

@@ -3,7 +3,8 @@
 Backward repeats a layer until it has the last tensor that was kept. Modules whose outputs are added send
 before the next one keeps something (GPT-NeoX, Cohere, shared experts), gates keep what other modules return
 (Qwen2-MoE, Bamba), dropouts keep masks, and indexers run without gradients. Gemma 3n calls modules twice, HRM
-whole layers, some without gradients.
+whole layers, some without gradients. ProphetNet's layers take rows for n-grams, Zaya's values one row of a
+sequence, and Zamba's attention two hidden states.
 """
 
 from __future__ import annotations
@@ -32,13 +33,17 @@ ARCHITECTURES = {
     "gpt_neox": "GPTNeoXForCausalLM",
     "hrm_text": "HrmTextForCausalLM",
     "llama4_text": "Llama4ForCausalLM",
+    "prophetnet": "ProphetNetForCausalLM",
     "qwen2_moe": "Qwen2MoeForCausalLM",
+    "zamba": "ZambaForCausalLM",
+    "zaya": "ZayaForCausalLM",
 }
 LAYERS = {
     "falcon": "transformer.h",
     "gpt2": "transformer.h",
     "gpt_neox": "gpt_neox.layers",
     "hrm_text": "model.*_module.layers",
+    "prophetnet": "prophetnet.decoder.layers",
 }
 DROPOUT = {"resid_pdrop": 0.1, "attn_pdrop": 0.0, "hidden_dropout": 0.1, "attention_dropout": 0.0}
 _PLAN = """\
@@ -85,7 +90,7 @@ def graph_of(
     (folder / "corpus.txt").write_text("to be or not to be " * 40)
     save_inventory(folder / name)
     block = LAYERS.get(name, "model.layers")
-    attention = "eager" if name in ("deepseek_v32", "falcon", "llama4_text") else "sdpa"
+    attention = "eager" if name in ("deepseek_v32", "falcon", "llama4_text", "prophetnet") else "sdpa"
     text = _PLAN.format(name=name, attention=attention, rules=rules, block=block, part=part, mode=mode)
     checked = check_source(SourceFile("recomputed.plan", text), base=folder)
     assert checked.graph is not None, checked.diagnostics

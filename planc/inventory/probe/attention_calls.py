@@ -32,6 +32,8 @@ class AttentionCall:
     value_dim: int | None
     extras: tuple[str, ...]
     inputs: tuple[Tensor, ...]
+    number: int
+    """1 for the first that a module made, and so on."""
 
 
 @contextlib.contextmanager
@@ -55,6 +57,7 @@ def attention_calls() -> Iterator[dict[nn.Module, AttentionCall]]:
             None if value_dim == head_dim else value_dim,
             (*attention_extras(module, options), *masked, *compressed),
             (query, key, value),
+            number=1 + (calls[module].number if module in calls else 0),
         )
         groups = num_heads // num_kv_heads
         scores = query @ key.repeat_interleave(groups, dim=1).transpose(2, 3)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
 from math import prod
@@ -18,10 +18,11 @@ from torch.autograd.graph import saved_tensors_hooks
 from transformers import PreTrainedModel
 
 from planc.inventory.calls import ONCE, Call
+from planc.inventory.probe.attention_calls import AttentionCall
 from planc.inventory.probe.equal_layers import in_equal_layers
 from planc.inventory.probe.forwards import NUM_TOKENS, run_again
 from planc.inventory.probe.kinds import kind_of
-from planc.inventory.schema import Kind
+from planc.inventory.schema import Attention, Kind
 from planc.record import record
 from planc.vocab import ancestors
 
@@ -38,18 +39,32 @@ class Backward:
     ends: Mapping[str, int]
     calls: Mapping[str, tuple[Call, ...]]
     """The calls of the modules that are not called once, with a row for each token."""
+    attention_calls: Mapping[str, int]
+    """The calls of the interface in one of an attention's, if there are several."""
 
     def facts(self, fqn: str) -> dict[str, Any]:
         """The fields of a module that follow from its calls."""
         return {"calls": self.calls.get(fqn, ONCE), "ends": self.ends.get(fqn, 0)}
 
+    def counted(self, attentions: Iterable[Attention]) -> tuple[Attention, ...]:
+        """The attentions with their numbers of calls."""
+        return tuple(replace(one, calls=self.attention_calls.get(one.fqn, 1)) for one in attentions)
 
-def backward_of(model: PreTrainedModel, instead: Mapping[str, str], *, blocks: Collection[str]) -> Backward:
-    """`instead` has, for each layer that does not run, an equal one that does."""
+
+def backward_of(
+    model: PreTrainedModel,
+    instead: Mapping[str, str],
+    *,
+    blocks: Collection[str],
+    attending: dict[nn.Module, AttentionCall],
+) -> Backward:
+    """`instead` has, for each layer that does not run, an equal one that does; `attending` is refilled."""
     frozen = frozenset(name for name, one in _parameters(model).items() if not one.requires_grad)
     unreached: frozenset[str] = frozenset()
     ends: dict[str, int] = {}
     calls: dict[str, tuple[Call, ...]] = {}
+    attention_calls: dict[str, int] = {}
+    attending.clear()
     # A model's own code may raise anything in a forward with gradients: then all count.
     with contextlib.suppress(Exception), _watched(model) as seen:
         unreached = _unreached(model, instead) - frozen
@@ -57,7 +72,14 @@ def backward_of(model: PreTrainedModel, instead: Mapping[str, str], *, blocks: C
         ends |= {fqn: ends[other] for fqn, other in in_equal_layers(ends, instead).items()}
         calls = {fqn: (*made,) for fqn, made in seen.calls.items() if (*made,) != ONCE}
         calls |= {fqn: calls[other] for fqn, other in in_equal_layers(calls, instead).items()}
-    return Backward(frozen, unreached, ends, calls)
+        attention_calls = {
+            fqn: attending[module].number // len(seen.calls[fqn])
+            for fqn, module in model.named_modules()
+            if module in attending and fqn in seen.calls
+        }
+        equal = in_equal_layers(attention_calls, instead)
+        attention_calls |= {fqn: attention_calls[other] for fqn, other in equal.items()}
+    return Backward(frozen, unreached, ends, calls, attention_calls)
 
 
 @dataclass(slots=True)
@@ -94,12 +116,13 @@ def _watched(model: PreTrainedModel) -> Iterator[_Seen]:
 
 def _call(module: nn.Module, states: object, *, hidden_size: int) -> Call:
     """A call that is made now, of the one sequence. What takes no hidden states has a row for each token."""
-    with_gradients = torch.is_grad_enabled()
+    without_gradients = not torch.is_grad_enabled()
     if not (isinstance(states, Tensor) and states.is_floating_point()):
-        return Call(with_gradients=with_gradients)
+        return Call(without_gradients=without_gradients)
     has_rows = states.shape[-1:] == (hidden_size,) or kind_of(module) in (Kind.LINEAR, Kind.CONV1D)
     rows = divmod(prod(states.shape[:-1]), NUM_TOKENS) if has_rows else (1, 0)
-    return Call(*rows, with_gradients, is_constant=with_gradients and not states.requires_grad)
+    is_constant = not (without_gradients or states.requires_grad)
+    return Call(*rows, without_gradients, is_constant)
 
 
 def _num_ended(fqn: str, kept: Mapping[str, int], blocks: Collection[str]) -> int:

@@ -95,7 +95,7 @@ def probe(
                 random = randomness_of(training, model, config=config, build=build, recorded=recorded)
                 positions = positions_of(model)
                 logits = logits_steps(model)
-                backward = backward_of(model, instead, blocks=blocks)
+                backward = backward_of(model, instead, blocks=blocks, attending=calls)
                 lending = also_in_equal_layers(read_by_layers(model, blocks), instead)
                 needing = needing_all_tokens(model, blocks)
     flow.leave_out(_owners(model) - also_in_equal_layers(training.visits, instead))
@@ -109,7 +109,7 @@ def probe(
     return Inventory(
         config_digest=config_digest(content),
         modules=with_own_codes(modules, model, blocks=blocks, experts=flow.routings),
-        attentions=attentions,
+        attentions=backward.counted(attentions),
         ties=_ties(model),
         tp_plan=tuple((model._tp_plan or {}).items()),
         blocks=blocks,
