@@ -40,13 +40,20 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
             is_output = edge.at in (At.OUTPUT, At.ROTARY_OUTPUT)
             passed = work.flow.outputs if is_output else work.flow.inputs
             for call, number in Counter(module.calls).items():
-                forwards = number * (1 + (again and not call.without_gradients))
+                forwards = number * (1 + (again and _is_in_backward(work, fqn, call)))
                 yield from _sent(work, module, edge, edge.forward, call, times=forwards)
                 is_passed = fqn in passed and not call.without_gradients
                 if is_passed and (is_output or not call.is_constant):
                     yield from _sent(work, module, edge, edge.backward, call, times=number)
     yield from _parameter_gradients(work)
     yield from _loss(work)
+
+
+def _is_in_backward(work: RankWork, fqn: str, call: Call) -> bool:
+    """Whether backward repeats a call: all of a recomputed module's, unless that too ran without gradients."""
+    around = work.checkpoint_around(fqn)
+    ran_without = around is not None and any(one.without_gradients for one in work.module(around).calls)
+    return not (ran_without and call.without_gradients)
 
 
 def _is_followed(work: RankWork, module: Module) -> bool:

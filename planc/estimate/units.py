@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from math import prod
 from typing import TypeVar
 
@@ -37,6 +39,8 @@ class Unit:
     """The calls of it in a forward, which gathers it in each where the one before resharded."""
     num_with_gradients: int
     """The calls that backward passes."""
+    is_ahead: bool
+    """Whether backward gathers it ahead of itself once more: for a call that it does not pass."""
     has_backward: bool
     """Whether backward passes any of its modules, for which it is gathered again."""
     reduces_each: bool
@@ -54,11 +58,16 @@ class Unit:
             return 1
         if not self.reshard_after_forward:
             return times
-        return times * (self.num_calls + self.has_backward * self.num_with_gradients)
+        return times * (self.num_calls + self.has_backward * self.num_with_gradients + self.is_ahead)
 
     def num_reductions(self, times: int) -> int:
-        """Count the reduce-scatters of its gradients in a step of so many micro steps."""
-        return times if self.reduces_each else 1
+        """Count the reduce-scatters of its gradients in a step of so many micro steps.
+
+        In the last backward through several calls, the first of them reduces what earlier micro steps left.
+        """
+        if self.reduces_each:
+            return times
+        return 2 if times > 1 and self.num_with_gradients > 1 else 1
 
     @property
     def num_gathered(self) -> int:
@@ -90,6 +99,7 @@ def units(work: RankWork) -> tuple[Unit, ...]:
             reshard_after_backward=op.reshard_after_backward,
             num_calls=max(len(work.module(name).calls) for name in group),
             num_with_gradients=max(num_with_gradients(work, name) for name in group),
+            is_ahead=False,
             has_backward=any(work.is_passed(name) for name in group),
             reduces_each=op.reduce_every == "micro_batch",
             shard_over=_more_than_one(work, op.shard_over),
@@ -101,7 +111,27 @@ def units(work: RankWork) -> tuple[Unit, ...]:
         if group in parameters
     ]
     order = {name: index for index, name in enumerate(("", *work.inventory.names()))}
-    return tuple(sorted(unordered, key=lambda unit: min(order[name] for name in unit.modules)))
+    ordered = sorted(unordered, key=lambda unit: min(order[name] for name in unit.modules))
+    ahead = _gathered_ahead(work, ordered)
+    return tuple(replace(unit, is_ahead=unit.modules in ahead) for unit in ordered)
+
+
+def _gathered_ahead(work: RankWork, units: Sequence[Unit]) -> set[tuple[str, ...]]:
+    """The units whose call without gradients ends right before another's with them.
+
+    FSDP gathers ahead the unit that ran before, whether or not backward passes that call. Layers that a model
+    runs again and again run so often without gradients first, and the last of them is gathered once.
+    """
+    if all(unit.num_calls == unit.num_with_gradients for unit in units):
+        return set()
+    names = enumerate(work.inventory.names())
+    last_inside = {around: index for index, name in names for around in (*outwards(name), "")}
+    by_end = sorted(
+        units, key=lambda unit: max((last_inside[name], -len(outwards(name))) for name in unit.modules)
+    )
+    again = [unit for unit in by_end if unit.num_calls > unit.num_with_gradients > 0]
+    before = [one for one, then in pairwise(by_end) if not one.num_with_gradients and then.num_with_gradients]
+    return {unit.modules for unit in (*again[-1:], *before)}
 
 
 def num_with_gradients(work: RankWork, fqn: str) -> int:

@@ -16,7 +16,7 @@ class Call:
     rows_per_token: int = 1
     rows_per_sequence: int = 0
     without_gradients: bool = False
-    """The model's own code computes no gradients there: backward does not pass it."""
+    """Its outputs need no gradient, or its code computes none: backward does not pass it."""
     is_constant: bool = False
     """Its hidden states follow from no parameter: backward ends there."""
 

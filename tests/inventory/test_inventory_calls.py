@@ -48,7 +48,7 @@ def probed(model_type: str, architecture: str, folder: Path) -> Inventory:
         (
             "deepseek_v32",
             "DeepseekV32ForCausalLM",
-            "model.layers.0.self_attn.indexer.wk",
+            "model.layers.0.self_attn.indexer",
             (Call(without_gradients=True),),
         ),
     ],

@@ -12,9 +12,9 @@ from itertools import takewhile
 from math import prod
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from planc.inventory.calls import ONCE, Call
@@ -100,7 +100,7 @@ def _watched(model: PreTrainedModel) -> Iterator[_Seen]:
         if not any(True for _ in module.parameters()):
             return
         states = args[0] if args else kwargs.get("hidden_states", kwargs.get("input"))
-        seen.calls[fqn].append(_call(module, states, hidden_size=model.config.hidden_size))
+        seen.calls[fqn].append(_call(module, states, output, hidden_size=model.config.hidden_size))
 
     def keep(tensor: Tensor) -> Tensor:
         nonlocal num_kept
@@ -114,9 +114,10 @@ def _watched(model: PreTrainedModel) -> Iterator[_Seen]:
         yield seen
 
 
-def _call(module: nn.Module, states: object, *, hidden_size: int) -> Call:
-    """A call that is made now, of the one sequence. What takes no hidden states has a row for each token."""
-    without_gradients = not torch.is_grad_enabled()
+def _call(module: nn.Module, states: object, output: object, *, hidden_size: int) -> Call:
+    """A call of the one sequence. What takes no hidden states has a row for each token."""
+    tensors = [one for one in tree_leaves(output) if isinstance(one, Tensor)]
+    without_gradients = tensors != [] and not any(one.requires_grad for one in tensors)
     if not (isinstance(states, Tensor) and states.is_floating_point()):
         return Call(without_gradients=without_gradients)
     has_rows = states.shape[-1:] == (hidden_size,) or kind_of(module) in (Kind.LINEAR, Kind.CONV1D)

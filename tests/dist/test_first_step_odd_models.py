@@ -1,15 +1,16 @@
-"""Recomputed layers over tp send what is predicted, whatever a layer keeps after its last module.
+"""Odd models send what is predicted: recomputed layers over tp, whatever a layer keeps after its last module.
 
 Backward repeats a layer until it has the last tensor that was kept. Modules whose outputs are added send
 before the next one keeps something (GPT-NeoX, Cohere, shared experts), gates keep what other modules return
 (Qwen2-MoE, Bamba), dropouts keep masks, and indexers run without gradients. Gemma 3n calls modules twice, HRM
 whole layers, some without gradients. ProphetNet's layers take rows for n-grams, Zaya's values one row of a
-sequence, and Zamba's attention two hidden states.
+sequence, and Zamba's attention two hidden states. DiffLlama's attention calls its kernel twice.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ ARCHITECTURES = {
     "cohere": "CohereForCausalLM",
     "deepseek_v3": "DeepseekV3ForCausalLM",
     "deepseek_v32": "DeepseekV32ForCausalLM",
+    "diffllama": "DiffLlamaForCausalLM",
     "falcon": "FalconForCausalLM",
     "gemma3n_text": "Gemma3nForCausalLM",
     "gpt2": "GPT2LMHeadModel",
@@ -45,6 +47,7 @@ LAYERS = {
     "hrm_text": "model.*_module.layers",
     "prophetnet": "prophetnet.decoder.layers",
 }
+EAGER = ("deepseek_v32", "falcon", "llama4_text", "prophetnet")
 DROPOUT = {"resid_pdrop": 0.1, "attn_pdrop": 0.0, "hidden_dropout": 0.1, "attention_dropout": 0.0}
 _PLAN = """\
 model {{
@@ -53,27 +56,19 @@ model {{
   weights = random
   attention = {attention}
 }}
-mesh {{
-  tp = 2
-}}
-tensor_parallel on tp {{
-  {rules}
-}}
-activation_checkpoint {{
-  "{block}.*{part}" -> {mode}
-}}
+{blocks}
 data {{
   source = text("corpus.txt")
   tokenizer = bytes
   sequence_length = 32
-  micro_batch = 2
+  micro_batch = 1
 }}
 optimizer {{
   kind = adamw(lr = 1e-2)
 }}
 train {{
   steps = 2
-  tokens_per_step = 64
+  tokens_per_step = 128
 }}
 """
 """Two steps are enough: the first is compared."""
@@ -83,16 +78,21 @@ def graph_of(
     name: str, mode: str, *, folder: Path, rules: str, part: str = "", dropout: bool = False
 ) -> Graph:
     """The graph of a tiny model with recomputed layers, or parts of them; it has dropout where asked."""
-    changes = DROPOUT if dropout else {}
+    block = LAYERS.get(name, "model.layers")
+    recompute = f'activation_checkpoint {{\n  "{block}.*{part}" -> {mode}\n}}'
+    blocks = f"mesh {{\n  tp = 2\n}}\ntensor_parallel on tp {{\n  {rules}\n}}\n{recompute}"
+    return graph_with(blocks, name, folder=folder, changes=DROPOUT if dropout else {})
+
+
+def graph_with(blocks: str, name: str, *, folder: Path, changes: Mapping[str, float] = {}) -> Graph:
+    """The graph of a tiny model with these blocks."""
     (folder / name).mkdir()
     config = {**tiny_config(name, ARCHITECTURES[name]), **changes}
     (folder / name / "config.json").write_text(json.dumps(config))
     (folder / "corpus.txt").write_text("to be or not to be " * 40)
     save_inventory(folder / name)
-    block = LAYERS.get(name, "model.layers")
-    attention = "eager" if name in ("deepseek_v32", "falcon", "llama4_text", "prophetnet") else "sdpa"
-    text = _PLAN.format(name=name, attention=attention, rules=rules, block=block, part=part, mode=mode)
-    checked = check_source(SourceFile("recomputed.plan", text), base=folder)
+    text = _PLAN.format(name=name, attention="eager" if name in EAGER else "sdpa", blocks=blocks)
+    checked = check_source(SourceFile("first-step.plan", text), base=folder)
     assert checked.graph is not None, checked.diagnostics
     return checked.graph
 
@@ -122,3 +122,30 @@ def test_layers_on_shards_of_sequences_send_what_is_predicted(name: str, tmp_pat
 def test_layers_with_dropout_send_what_is_predicted(name: str, part: str, tmp_path: Path) -> None:
     graph = graph_of(name, "full", folder=tmp_path, rules="auto(solve)", part=part, dropout=True)
     assert_as_predicted(graph, name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "units"),
+    [
+        ("hrm_text", ("model.*_module.layers.*",)),
+        ("deepseek_v32", ("model.layers.*", "model.layers.*.self_attn.indexer")),
+        ("deepseek_v32", ("model.layers.*.self_attn", "model.layers.*.self_attn.indexer")),
+        ("deepseek_v32", ("model.layers.*.self_attn.indexer",)),
+    ],
+)
+def test_units_that_run_without_gradients_are_gathered_as_predicted(
+    name: str, units: tuple[str, ...], tmp_path: Path
+) -> None:
+    rules = "\n".join(f'  "{unit}" -> unit' for unit in units)
+    blocks = f"mesh {{\n  dp_shard = 2\n}}\nfsdp on dp_shard {{\n{rules}\n}}"
+    assert_as_predicted(graph_with(blocks, name, folder=tmp_path), name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rotate", ["allgather", "ring", "ulysses"])
+@pytest.mark.parametrize("name", ["diffllama", "hrm_text"])
+def test_attentions_that_are_called_again_send_again(name: str, rotate: str, tmp_path: Path) -> None:
+    fsdp = f'fsdp on cp {{\n  "{LAYERS.get(name, "model.layers")}.*" -> unit\n}}'
+    blocks = f"mesh {{\n  cp = 2\n}}\n{fsdp}\ncontext_parallel on cp {{\n  rotate = {rotate}\n}}"
+    assert_as_predicted(graph_with(blocks, name, folder=tmp_path), name, tmp_path)
