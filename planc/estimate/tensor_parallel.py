@@ -50,7 +50,7 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
 
 
 def _is_in_backward(work: RankWork, fqn: str, call: Call) -> bool:
-    """Whether backward repeats a call: all of a recomputed module's, unless that too ran without gradients."""
+    """Whether backward repeats a call: all of a recomputed module's, unless it ran without gradients too."""
     around = work.checkpoint_around(fqn)
     ran_without = around is not None and any(one.without_gradients for one in work.module(around).calls)
     return not (ran_without and call.without_gradients)
