@@ -52,7 +52,7 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
 def _is_in_backward(work: RankWork, fqn: str, call: Call) -> bool:
     """Whether backward repeats a call: all of a recomputed module's, unless it ran without gradients too."""
     around = work.checkpoint_around(fqn)
-    ran_without = around is not None and any(one.without_gradients for one in work.module(around).calls)
+    ran_without = around is not None and any(made.without_gradients for made in work.module(around).calls)
     return not (ran_without and call.without_gradients)
 
 
@@ -142,8 +142,8 @@ def _input_width(work: RankWork, module: Module) -> int:
         return fqn.startswith(f"{module.fqn}.")
 
     layers = (work.module(fqn) for fqn in work.inventory.names() if is_inside(fqn))
-    readers = (one for one in layers if one.is_linear and not any(map(is_inside, one.sources)))
-    return next((one.in_features for one in readers), work.inventory.hidden_size)
+    readers = (layer for layer in layers if layer.is_linear and not any(map(is_inside, layer.sources)))
+    return next((reader.in_features for reader in readers), work.inventory.hidden_size)
 
 
 def _rotary_width(work: RankWork, module: Module) -> int:

@@ -130,7 +130,9 @@ def _gathered_ahead(work: RankWork, units: Sequence[Unit]) -> set[tuple[str, ...
         units, key=lambda unit: max((last_inside[name], -len(outwards(name))) for name in unit.modules)
     )
     again = [unit for unit in by_end if unit.num_calls > unit.num_with_gradients > 0]
-    before = [one for one, then in pairwise(by_end) if not one.num_with_gradients and then.num_with_gradients]
+    before = [
+        unit for unit, then in pairwise(by_end) if not unit.num_with_gradients and then.num_with_gradients
+    ]
     return {unit.modules for unit in (*again[-1:], *before)}
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from planc.inventory.calls import ONCE, Call
@@ -23,6 +22,7 @@ from planc.inventory.probe.equal_layers import in_equal_layers
 from planc.inventory.probe.forwards import NUM_TOKENS, run_again
 from planc.inventory.probe.kinds import kind_of
 from planc.inventory.schema import Attention, Kind
+from planc.modeling.private import tree_leaves
 from planc.record import record
 from planc.vocab import ancestors
 
@@ -48,7 +48,7 @@ class Backward:
 
     def counted(self, attentions: Iterable[Attention]) -> tuple[Attention, ...]:
         """The attentions with their numbers of calls."""
-        return tuple(replace(one, calls=self.attention_calls.get(one.fqn, 1)) for one in attentions)
+        return tuple(replace(core, calls=self.attention_calls.get(core.fqn, 1)) for core in attentions)
 
 
 def backward_of(
@@ -116,8 +116,8 @@ def _watched(model: PreTrainedModel) -> Iterator[_Seen]:
 
 def _call(module: nn.Module, states: object, output: object, *, hidden_size: int) -> Call:
     """A call of the one sequence. What takes no hidden states has a row for each token."""
-    tensors = [one for one in tree_leaves(output) if isinstance(one, Tensor)]
-    without_gradients = tensors != [] and not any(one.requires_grad for one in tensors)
+    tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+    without_gradients = tensors != [] and not any(leaf.requires_grad for leaf in tensors)
     if not (isinstance(states, Tensor) and states.is_floating_point()):
         return Call(without_gradients=without_gradients)
     has_rows = states.shape[-1:] == (hidden_size,) or kind_of(module) in (Kind.LINEAR, Kind.CONV1D)
