@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
@@ -63,16 +64,22 @@ def written(folder: Path, model: str) -> Path:
     config |= {"architectures": [architecture], "pad_token_id": PADDING}
     config |= {"id2label": {str(number): f"class {number}" for number in range(NUM_LABELS)}}
     config |= {"label2id": {f"class {number}": number for number in range(NUM_LABELS)}}
-    (folder / "model").mkdir()
-    (folder / "model" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    write_model(folder / "model", config)
+    return write_plan(folder, layers=layers)
+
+
+def write_model(folder: Path, config: dict[str, Any]) -> None:
+    """Write a model of the config's class, no parameter of which is constant."""
+    folder.mkdir()
+    text = json.dumps(config)
+    (folder / "config.json").write_text(text, encoding="utf-8")
     torch.manual_seed(0)
-    built = AutoModelForSequenceClassification.from_config(AutoConfig.from_pretrained(folder / "model"))
+    built = getattr(transformers, config["architectures"][0])(AutoConfig.from_pretrained(folder))
     with torch.no_grad():
         for parameter in built.parameters():
             parameter += 0.05 * torch.randn_like(parameter)
-    built.save_pretrained(folder / "model")
-    (folder / "model" / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return write_plan(folder, layers=layers)
+    built.save_pretrained(folder)
+    (folder / "config.json").write_text(text, encoding="utf-8")
 
 
 @pytest.fixture(scope="module", params=MODELS)

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification
 
 from planc.api import check_plan
 from planc.runtime.errors import RunError
@@ -30,6 +29,7 @@ from tests.dist.test_classifier_training import (
     graph_of,
     trained,
     trained_by_hand,
+    write_model,
     write_plan,
     write_rows,
 )
@@ -52,15 +52,7 @@ def written(folder: Path, base: str) -> Path:
     write_rows(folder)
     config = json.loads((PLANS / "models" / name / "config.json").read_text(encoding="utf-8"))
     config |= {"architectures": [architecture], "pad_token_id": PADDING}
-    (folder / "model").mkdir()
-    (folder / "model" / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    torch.manual_seed(0)
-    model = getattr(transformers, architecture)(AutoConfig.from_pretrained(folder / "model"))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.05 * torch.randn_like(parameter)
-    model.save_pretrained(folder / "model")
-    (folder / "model" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    write_model(folder / "model", config)
     return write_plan(folder, layers=layers)
 
 
