@@ -64,3 +64,17 @@ def test_other_problems_are_refused_by_name(kind: str, check: Check, plan_base: 
     (folder / "config.json").write_text(json.dumps(config | {"problem_type": kind}), encoding="utf-8")
     (found,) = check(PLAN.replace("models/tiny-bert-classifier", kind)).diagnostics
     assert (found.code.code, kind in found.primary.text) == ("P216", True)
+
+
+def test_the_help_on_dropped_weights_leads_to_a_plan(check: Check, plan_base: Path) -> None:
+    """Eager attention, which other plans may have instead, is refused for an encoder."""
+    folder = plan_base / "dropped"
+    folder.mkdir()
+    config = json.loads((plan_base / "models/tiny-bert-classifier/config.json").read_text(encoding="utf-8"))
+    dropped = {"attention_probs_dropout_prob": 0.1}
+    (folder / "config.json").write_text(json.dumps(config | dropped), encoding="utf-8")
+    text = PLAN.replace("models/tiny-bert-classifier", "dropped")
+    (found,) = check(text).diagnostics
+    assert found.code.code == "P724" and found.help is not None
+    assert found.help.startswith("set `attention_probs_dropout_prob` to 0 in config.json, or")
+    assert check(text.replace(TASK, f"{TASK}\n  dropout = false")).graph is not None
