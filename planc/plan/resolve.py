@@ -30,6 +30,7 @@ from planc.plan.scope import Links, OriginStep, Scope
 from planc.plan.style_actions import StyleAction
 from planc.plan.train_length import read_epochs
 from planc.plan.types import NONE, Variant, convert_field, keys
+from planc.plan.waivers import is_waiver, waive
 from planc.plan.written import Resolver, Written
 from planc.source import Span
 from planc.styles import Boundary
@@ -63,10 +64,12 @@ def resolve(
     resolver = Resolver(scope, links)
     resolver.spans[""] = Span(file.file, 1, 1, 1, 1)
     written = _collect(file, resolver)
-    apply_overrides(params.other_overrides, written, resolver)
+    settings = [override for override in params.other_overrides if not is_waiver(override)]
+    apply_overrides(settings, written, resolver)
     if "train" in written:
         read_epochs(written["train"], scope)
-    expectations = resolve_expectations(file, resolver.scope)
+    written_expectations = resolve_expectations(file, resolver.scope)
+    expectations, waived = waive(params.other_overrides, written_expectations, resolver.scope)
     records = {kind: _record(kind, shape, written.get(kind), resolver) for kind, shape in BLOCKS.items()}
     for kind, shape in BLOCKS.items():
         if shape.required and kind not in written and kind not in resolver.mistyped:
@@ -81,6 +84,7 @@ def resolve(
         spec.Plan(
             name=PurePath(file.file).stem,
             expectations=expectations,
+            waived=waived,
             origins=resolver.origins,
             spans=resolver.spans,
             extensions=tuple(sorted(scope.used_files)),

@@ -304,6 +304,14 @@ class Expectation:
 
 
 @record
+class Waiver:
+    """The expectations of one fact that a launch waived, and the place that waived them."""
+
+    expectations: tuple[Expectation, ...]
+    span: Span
+
+
+@record
 class Plan:
     """A resolved plan. `origins` and `spans` are keyed by dotted path (`mesh.tp`)."""
 
@@ -334,6 +342,8 @@ class Plan:
     spans: Mapping[str, Span]
     extensions: tuple[str, ...] = ()
     """The plan's own Python files, relative to its directory."""
+    waived: tuple[Waiver, ...] = ()
+    """Of the plan's expectations, those that nothing has to meet."""
     num_sequences: int | None = None
     """The sequences of the training data, for a plan whose steps were computed from them."""
 

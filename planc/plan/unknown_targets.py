@@ -27,9 +27,7 @@ def report_unknown_target(target: ast.Name, written: Mapping[str, Written], scop
     inside = [path.removeprefix(f"{target.text}.") for path in paths if path.startswith(f"{target.text}.")]
     same_key = [f"`{path}`" for path in paths if path.rpartition(".")[2] == key]
     siblings = [path.removeprefix(f"{block}.") for path in paths if path.rpartition(".")[0] == block]
-    if target.text.partition(".")[0] == "expect":
-        help = "change the `expect` block of the plan: an expectation can't be set"
-    elif inside:
+    if inside:
         help = f"use a setting of `{target.text}`: {listed(f'`{one}`' for one in inside)}"
     elif settings := _settings_with(key, target, written):
         _report_argument(target, key, settings, scope)

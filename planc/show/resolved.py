@@ -41,7 +41,7 @@ def resolved_text(bound: BoundPlan) -> str:
         for kind, shape in BLOCKS.items()
         if getattr(bound.plan, kind) is not None
     ]
-    if bound.plan.expectations:
+    if bound.plan.expectations or bound.plan.waived:
         blocks.append("\n".join(_expect(bound)))
     if bound.plan.extensions:
         blocks.insert(0, "\n".join(f'extension "{file}"' for file in bound.plan.extensions))
@@ -164,8 +164,14 @@ def _parts(action: StyleAction) -> int | None:
 def _expect(bound: BoundPlan) -> Iterator[str]:
     yield "expect {"
     for expectation in bound.plan.expectations:
-        yield f"  {expectation.subject} {expectation.operator} {_expected(expectation)}"
+        yield f"  {_expectation(expectation)}"
+    for waiver in bound.plan.waived:
+        yield from (f"  # waived: {_expectation(expectation)}" for expectation in waiver.expectations)
     yield "}"
+
+
+def _expectation(expectation: Expectation) -> str:
+    return f"{expectation.subject} {expectation.operator} {_expected(expectation)}"
 
 
 def _expected(one: Expectation) -> str:

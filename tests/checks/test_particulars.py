@@ -8,6 +8,7 @@ import pytest
 from by_code import codes, only
 from variants import Check
 
+from planc.show.resolved import resolved_text
 from tests.plans import TINY
 
 REPLICAS = """\
@@ -190,9 +191,29 @@ def test_one_of_a_thing_is_singular(check: Check) -> None:
     assert (found.help or "").startswith("set `decay` to at most 1 step,")
 
 
-def test_expectations_cannot_be_set(check: Check) -> None:
+def test_expectations_are_waived_and_not_set(check: Check) -> None:
     found = only(check(TINY, settings=("expect.world_size=4",)), "P215")
-    assert found.help == "change the `expect` block of the plan: an expectation can't be set"
+    assert found.help == "leave it out: the plan expects nothing"
+    text = TINY + "expect {\n  world_size == 4\n  dp_size < 9\n}\n"
+    found = only(check(text, settings=("expect.world_size=2",)), "P215")
+    assert found.primary.text == "an expectation can't be set, only waived"
+    assert found.help is not None and found.help.startswith("write `expect.world_size=waived`")
+    found = only(check(text, settings=("expect.tp_size=waived",)), "P215")
+    assert found.help == "name what the plan expects: `expect.world_size` or `expect.dp_size`"
+
+
+def test_a_waived_expectation_is_noted_with_the_fact(check: Check) -> None:
+    """Of a fact with several, all are; the rest are proven; what was run says so."""
+    text = TINY + "expect {\n  world_size == 40\n  world_size < 9\n  tokens_per_step < 2\n}\n"
+    checked = check(text, settings=("expect.world_size=waived",))
+    assert codes(checked) == ["P776", "P702"]
+    waived = only(checked, "P776")
+    assert (waived.primary.text, len(waived.secondary)) == ("world_size is 4", 2)
+    checked = check(text, settings=("expect.world_size=waived", "expect.tokens_per_step=waived"))
+    assert checked.graph is not None and checked.bound is not None
+    assert checked.graph == check(TINY).graph
+    resolved = resolved_text(checked.bound)
+    assert resolved.count("# waived: ") == 3 and "# waived: world_size == 40\n" in resolved
 
 
 def test_a_way_that_leaves_the_folder_of_the_plan_is_refused_with_the_reason(check: Check) -> None:

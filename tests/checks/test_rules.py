@@ -229,7 +229,9 @@ def test_illegal_tp_is_not_a_broken_expectation_too(check: Check) -> None:
 def test_broken_expectation_names_the_settings_that_it_depends_on(check: Check) -> None:
     diagnostic = only(check(FULL, settings=("mesh.tp=4", "train.steps=20")), "P702")
     assert [label.span.file for label in diagnostic.secondary] == ["--set mesh.tp=4"]
-    assert diagnostic.help == "leave out `--set mesh.tp=4`, or correct the expectation"
+    assert diagnostic.help == (
+        "leave out `--set mesh.tp=4`, correct the expectation, or add `--set expect.world_size=waived`"
+    )
 
 
 def test_finding_points_into_the_override_that_caused_it(check: Check) -> None:

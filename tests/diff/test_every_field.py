@@ -43,7 +43,9 @@ def graph_with(kind: type[Op]) -> Graph:
     for name in GRAPHS:
         if any(isinstance(op, kind) for op in _graph(name).ops()):
             return _graph(name)
-    graph, made = _graph("quickstart"), generated(kind)
+    # A plan with the general op has no other in its place.
+    general = (name for name in GRAPHS if any(issubclass(kind, type(op)) for op in _graph(name).ops()))
+    graph, made = _graph(next(general, "quickstart")), generated(kind)
     part = "setup" if kind.stage < Stage.STEP else "step" if kind.stage is Stage.STEP else "save"
     ops = getattr(graph, part)
     loop = next(op for op in graph.step if isinstance(op, Accumulate))

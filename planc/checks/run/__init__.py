@@ -5,6 +5,7 @@ from __future__ import annotations
 from planc.checks.run import (
     does_not_fit,
     expectation_broken,
+    expectation_waived,
     guard_beyond_training,
     length_undecided,
     no_replicas,
@@ -19,6 +20,7 @@ from planc.checks.support.rule import Rule
 RULES: tuple[Rule, ...] = (
     length_undecided.check,
     expectation_broken.check,
+    expectation_waived.check,
     nothing_saved.check,
     policy_beyond_training.check,
     profile_beyond_training.check,

@@ -80,14 +80,14 @@ def check(subject: Subject) -> Findings:
             settings = _settings(subject.plan, expectation.subject)
             yield CODE.at(
                 expectation.span,
-                f"{expectation.subject} is {_written(expectation.subject, known[expectation.subject])}",
+                f"{expectation.subject} is {written_fact(expectation.subject, known[expectation.subject])}",
                 secondary=tuple(
                     Label(step.span, f"{expectation.subject} depends on this")
                     for step in settings
                     if step.span
                 ),
                 notes=(f"{expectation.subject} = {_FORMULAS[expectation.subject]}",),
-                help=_broken_help(settings, is_own=expectation.span.file == own_file),
+                help=_broken_help(expectation.subject, settings, is_own=expectation.span.file == own_file),
             )
 
 
@@ -95,7 +95,7 @@ def rehearsed(plan: Plan, measured: Mapping[str, int]) -> Findings:
     """The same finding for facts that a rehearsal measured."""
     for expectation in plan.expectations:
         if expectation.subject in measured and not holds(expectation, measured[expectation.subject]):
-            value = _written(expectation.subject, measured[expectation.subject])
+            value = written_fact(expectation.subject, measured[expectation.subject])
             yield CODE.at(
                 expectation.span,
                 f"{expectation.subject} is {value} in the rehearsal",
@@ -118,9 +118,10 @@ def _settings(plan: Plan, fact: str) -> tuple[OriginStep, ...]:
     return tuple(dict.fromkeys(outside))
 
 
-def _broken_help(settings: Sequence[OriginStep], *, is_own: bool) -> str:
+def _broken_help(fact: str, settings: Sequence[OriginStep], *, is_own: bool) -> str:
     if settings:
-        return f"leave out {quoted(step.text for step in settings)}, or correct the expectation"
+        outside = quoted(step.text for step in settings)
+        return f"leave out {outside}, correct the expectation, or add `--set expect.{fact}=waived`"
     if is_own:
         return "correct the expectation, or the setting that changed"
     return "correct the setting that changed, or move the expectation from the base into its plans"
@@ -132,7 +133,7 @@ def _unknown_help(name: str) -> str:
     return "run `planc explain expect` for the list of facts"
 
 
-def _written(name: str, value: int) -> str:
+def written_fact(name: str, value: int) -> str:
     """A count, a flag as a plan writes it, or a size in rounded units and in bytes."""
     if name in FLAGS:
         return str(bool(value)).lower()
