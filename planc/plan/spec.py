@@ -343,7 +343,7 @@ class Plan:
     extensions: tuple[str, ...] = ()
     """The plan's own Python files, relative to its directory."""
     waived: tuple[Waiver, ...] = ()
-    """Of the plan's expectations, those that nothing has to meet."""
+    """The expectations that a launch left out."""
     num_sequences: int | None = None
     """The sequences of the training data, for a plan whose steps were computed from them."""
 

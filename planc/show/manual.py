@@ -199,7 +199,7 @@ def _facts() -> Iterator[str]:
     yield ""
     yield "Assertions about facts that follow from the plan, one comparison per line, with `==`, `!=`, `<=`,"
     yield "`>=`, `<` or `>`. `planc check` proves them; `planc diff` reports the ones that a change breaks. A"
-    yield "launch waives those on a fact by name: `--set expect.world_size=waived`; the run's plan says so."
+    yield "launch waives those on a fact by name: `--set expect.world_size=waived`, which the run records."
     yield ""
     rows = [(f"`{name}`", kind, text) for name, kind, text in fact_rows()]
     yield from table(("fact", "kind", "meaning"), rows)

@@ -135,7 +135,7 @@ expect { ... }
 
 Assertions about facts that follow from the plan. `planc check` proves them, and `planc diff` reports the
 ones that a change breaks. One comparison per line: ==, !=, <=, >=, < or >, and a number with its unit.
-A launch waives those on a fact by name, `--set expect.world_size=waived`, and the run's plan says so.
+A launch waives those on a fact by name: `--set expect.world_size=waived`, which the run records.
 
   world_size == 64
   gradient_accumulation == 16

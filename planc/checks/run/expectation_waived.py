@@ -18,5 +18,5 @@ def check(subject: Subject) -> Findings:
         yield CODE.at(
             waiver.span,
             f"nothing proves `{fact}`" if value is None else f"{fact} is {written_fact(fact, value)}",
-            secondary=tuple(Label(one.span, "waived") for one in waiver.expectations),
+            secondary=tuple(Label(expectation.span, "waived") for expectation in waiver.expectations),
         )
