@@ -23,9 +23,9 @@ whether the plans that it accepts train as one process with transformers and tor
 writes this page.
 
 - `equal`: {num_steps} steps have the same loss, gradient norm, gradient of every parameter, new parameters
-  and replicas. The number is the worst gradient's relative error in float32; up to 1e-5 counts as equal.
-  What is above is tried again in float64, which tells rounding from a fault. In bfloat16 the limits follow
-  from what its rounding does to transformers alone.
+  and replicas, and the first sends the collectives that planc predicts. The number is the worst gradient's
+  relative error in float32; up to 1e-5 counts as equal. What is above is tried again in float64, which tells
+  rounding from a fault. In bfloat16 the limits follow from what its rounding does to transformers alone.
 - `P412`: `planc check` rejects the plan; the reasons are below the table.
 - `not loaded`: a run ends before its first step, naming weights that planc cannot convert.
 - **DIFFERENT**, **FAILED**: a bug, of planc or of transformers. `unknown`: transformers and torch alone
@@ -40,7 +40,7 @@ without a graph break, or is recomputed as a whole.
 TP 4, and TP 2 with FSDP2 over 2, are of a quarter of the architectures, drawn by a hash of the name; TP 4 is
 of models with more heads. PP 2 with FSDP2 has one kind of unit inside layers, and none for the rest. EP is of
 models with experts, over the ranks of FSDP2. EP 4, with two experts for each rank, and EP 2 with TP 2 are of
-a quarter of them."""
+a quarter of them. EP 4 over the ranks of FSDP2 and TP 2 is of all of them."""
 
 
 def read_rows(path: Path) -> dict[str, Row]:
