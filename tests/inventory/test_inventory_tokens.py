@@ -30,14 +30,14 @@ class Flattens(nn.Module):
 
 def test_layers_on_all_tokens_are_flattened_and_others_are_not() -> None:
     model, found = Flattens(), set[str]()
-    watch_tokens(dict(model.named_modules()), found, {})
+    watch_tokens(dict(model.named_modules()), found)
     model(torch.zeros(1, NUM_TOKENS, 4))
     assert found == {"flat"}
 
 
 def test_states_by_keyword_are_seen() -> None:
     model, found = nn.ModuleDict({"linear": nn.Linear(4, 4)}), set[str]()
-    watch_tokens(dict(model.named_modules()), found, {})
+    watch_tokens(dict(model.named_modules()), found)
     model["linear"](input=torch.zeros(NUM_TOKENS, 4))
     assert found == {"linear"}
 

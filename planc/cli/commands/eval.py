@@ -197,7 +197,7 @@ def _print(results: tuple[Evaluation, ...], weights: Weights, graph: Graph, argu
     cells = [
         (
             result.label,
-            f"{result.loss:.6f}",
+            f"{result.loss:.4f}",
             f"{perplexity:.4g}" if perplexity else "-",
             format_number(result.labels),
             *(f"{result.figures[name]:.4g}" for name in of_pairs),
