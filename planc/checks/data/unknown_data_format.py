@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from planc.checks.support.rule import Findings, Subject, reports
@@ -23,28 +22,29 @@ _DELIMITERS = {".csv": "", ".tsv": ', delimiter="\\t"'}
 def check(subject: Subject) -> Findings:
     """One finding for each source with patterns for files that it can't read, by their suffix."""
     for path, source in subject.plan.data.sources():
-        for text, help in _unreadable(source):
+        if (fault := _fault(source)) is not None:
+            text, help = fault
             yield CODE.at(subject.plan.span(path), text, help=help)
-            break
 
 
-def _unreadable(source: object) -> Iterator[tuple[str, str]]:
-    """Yield faults with their help. A file of JSON lines may have any name but that of a table."""
+def _fault(source: object) -> tuple[str, str] | None:
+    """The first fault, with its help. A file of JSON lines may have any name but that of a table."""
     if not isinstance(source, HfDataset | JsonLines | Labeled | Chat | Pairs):
-        return
+        return None
     for pattern in source.patterns:
         suffix = PurePosixPath(without_compression(pattern)).suffix
         if suffix in _DELIMITERS:
             rows = f'csv.DictReader(open("FILE{suffix}", newline=""){_DELIMITERS[suffix]})'
             program = f"import csv, json; [print(json.dumps(row)) for row in {rows}]"
-            yield f"no reader for {quoted([pattern])}", f"convert it: python -c '{program}' > FILE.jsonl"
+            return f"no reader for {quoted([pattern])}", f"convert it: python -c '{program}' > FILE.jsonl"
     if isinstance(source, HfDataset):
         unknown = [text for text in source.patterns if not _is_known(text)]
         if unknown:
             help = (
                 f"name files that end in {', '.join(DATASET_SUFFIXES)}, or write `text(...)` for plain text"
             )
-            yield f"no reader for {quoted(unknown)}", help
+            return f"no reader for {quoted(unknown)}", help
+    return None
 
 
 def _is_known(pattern: str) -> bool:

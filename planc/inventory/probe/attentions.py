@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from planc.inventory.probe.attention_calls import AttentionCall
-from planc.inventory.probe.equal_layers import also_in_equal_layers, in_equal_layers
+from planc.inventory.probe.equal_layers import also_in_equal_layers, in_equal_layers, with_equal_layers
 from planc.inventory.probe.factor_trial import Counts
 from planc.inventory.probe.forwards import run_again
 from planc.inventory.probe.head_probe import Core, fixed_heads, take_shares, upstream
@@ -216,7 +216,7 @@ def _heads_of_calls(observed: Observed) -> Mapping[nn.Module, Heads]:
     run_again(observed.model)
     named = dict(observed.model.named_modules())
     called = {fqn: call for fqn, module in named.items() if (call := observed.calls.get(module)) is not None}
-    called |= {fqn: called[equal] for fqn, equal in in_equal_layers(called, observed.instead).items()}
+    called = with_equal_layers(called, observed.instead)
     return {named[fqn]: (call.num_heads, call.num_kv_heads) for fqn, call in called.items()}
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
 from planc.modeling.layers import equal_layers
+
+Value = TypeVar("Value")
 
 
 @contextlib.contextmanager
@@ -49,6 +51,11 @@ def in_equal_layers(fqns: Collection[str], instead: Mapping[str, str]) -> dict[s
 def also_in_equal_layers(fqns: Collection[str], instead: Mapping[str, str]) -> frozenset[str]:
     """Names of modules of layers that ran, and of the layers that did not."""
     return frozenset((*fqns, *in_equal_layers(fqns, instead)))
+
+
+def with_equal_layers(values: Mapping[str, Value], instead: Mapping[str, str]) -> dict[str, Value]:
+    """Values of modules of layers that ran, and for the layers that did not those of their equals."""
+    return {**values, **{fqn: values[equal] for fqn, equal in in_equal_layers(values, instead).items()}}
 
 
 def _noting(returned: list[Any]) -> Callable[..., None]:

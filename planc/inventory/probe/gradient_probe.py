@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from planc.inventory.calls import ONCE, Call
 from planc.inventory.probe.attention_calls import AttentionCall
-from planc.inventory.probe.equal_layers import in_equal_layers
+from planc.inventory.probe.equal_layers import in_equal_layers, with_equal_layers
 from planc.inventory.probe.forwards import NUM_TOKENS, run_again
 from planc.inventory.probe.kinds import kind_of
 from planc.inventory.schema import Attention, Kind
@@ -69,16 +69,15 @@ def backward_of(
     with contextlib.suppress(Exception), _watched(model) as seen:
         unreached = _unreached(model, instead) - frozen
         ends = {fqn: number for fqn in seen.kept if (number := _num_ended(fqn, seen.kept, blocks))}
-        ends |= {fqn: ends[other] for fqn, other in in_equal_layers(ends, instead).items()}
+        ends = with_equal_layers(ends, instead)
         calls = {fqn: (*made,) for fqn, made in seen.calls.items() if (*made,) != ONCE}
-        calls |= {fqn: calls[other] for fqn, other in in_equal_layers(calls, instead).items()}
+        calls = with_equal_layers(calls, instead)
         attention_calls = {
             fqn: attending[module].number // len(seen.calls[fqn])
             for fqn, module in model.named_modules()
             if module in attending and fqn in seen.calls
         }
-        equal = in_equal_layers(attention_calls, instead)
-        attention_calls |= {fqn: attention_calls[other] for fqn, other in equal.items()}
+        attention_calls = with_equal_layers(attention_calls, instead)
     return Backward(frozen, unreached, ends, calls, attention_calls)
 
 

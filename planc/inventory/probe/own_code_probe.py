@@ -25,9 +25,9 @@ from planc.inventory.footprint import NOTHING, OwnCode
 from planc.inventory.probe.attention_calls import OWN, WITH_MASK, WITHOUT_MASK, attention_calls
 from planc.inventory.probe.equal_layers import (
     also_in_equal_layers,
-    in_equal_layers,
     passing,
     states_of,
+    with_equal_layers,
     without_equal_layers,
 )
 from planc.inventory.probe.forwards import lacks_values, run_again
@@ -79,7 +79,7 @@ def with_own_codes(
             running = {fqn: one for fqn, one in named.items() if fqn in calls and fqn not in instead}
             found = _own_codes(model, running, blocks, attending, calls)
         found |= _stem_codes(stems, blocks, named, calls)
-    found |= {fqn: found[other] for fqn, other in in_equal_layers(found, instead).items()}
+    found = with_equal_layers(found, instead)
     counted = {fqn for fqn in also_in_equal_layers(gated, instead) if found.keys() & {*ancestors(fqn)}}
     modules = (replace(one, footprint=NOTHING) if one.fqn in counted else one for one in modules)
     codes = ((module, *found.get(module.fqn, (None, None))) for module in modules)

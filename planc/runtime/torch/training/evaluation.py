@@ -108,6 +108,7 @@ def evaluate(
     pairs, accuracy = None, no_accuracy(run) if reads_classes(run.graph) else None
     if any(isinstance(inner, ComputePairLoss) for inner in op.body):
         pairs = PairSums.begin(op.label, dataset.num_sequences // 2, device=run.device)
+    share = StepLoss(total, pairs=pairs, accuracy=accuracy)
     is_stopped = False
     model.eval()
     with torch.no_grad():
@@ -116,7 +117,6 @@ def evaluate(
                 stopping.report_undone(f'the evaluation "{op.label}" after step {step}')
                 break
             with stopping.stretch("a micro-batch of an evaluation"):
-                share = StepLoss(total, pairs=pairs, accuracy=accuracy)
                 own = Batch([batch]), TokenCount(labels), share
                 forward_alone(perform, op.body, Position(step), pipeline, *own)
     model.train()
@@ -125,8 +125,7 @@ def evaluate(
     if is_stopped:
         others = (*others, op.label)
     else:
-        means = StepLoss(total, pairs=pairs, accuracy=accuracy).means
-        sums = total.view(1) if means is None else torch.cat((total.view(1), means))
+        sums = total.view(1) if share.means is None else torch.cat((total.view(1), share.means))
         loss, *values = mesh.sum_over(sums, op.over).tolist()
         named = dict(zip(NAMES_OF_MEANS.get(len(values), ()), values, strict=True))
         result = Evaluation(op.label, loss, dataset.num_target_tokens, **named)

@@ -8,7 +8,7 @@ from torch import nn
 
 from planc.graph.graph import Graph
 from planc.graph.op import Op, Resource, declared_effects
-from planc.graph.ops import OPS, AttachAdapters, BuildClassifier, BuildModel, BuildOwnModel, FreezeParameters
+from planc.graph.ops import OPS, AttachAdapters, BuildModel, FreezeParameters
 from planc.runtime.errors import RunError
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.weights.fit import listed
@@ -16,8 +16,7 @@ from planc.runtime.torch.weights.fit import listed
 PLACING = frozenset(
     kind
     for kind in OPS
-    if Resource.MODEL in declared_effects(kind).writes
-    and kind not in (BuildModel, BuildOwnModel, BuildClassifier, AttachAdapters)
+    if Resource.MODEL in declared_effects(kind).writes and not issubclass(kind, BuildModel | AttachAdapters)
 )
 """The ops that change the model's modules or parameters once it has them all."""
 
