@@ -25,7 +25,7 @@ _PLAIN = frozenset(
         *("inference_mode", "r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "bias"),
         *("exclude_modules", "layers_to_transform", "layers_pattern", "init_lora_weights", "megatron_core"),
         *("runtime_config", "loftq_config", "eva_config", "corda_config", "qalora_group_size"),
-        *("use_dora", "ensure_weight_tying"),
+        *("use_dora", "ensure_weight_tying", "modules_to_save"),
     )
 )
 """Keys of the config that state where adapters are and how they began: the tensors' names say the rest."""
@@ -39,14 +39,16 @@ class UnreadableAdapterError(ValueError):
 
 @record
 class PeftAdapter:
-    """The adapters of a directory: `layers` has the shapes of A and B by the layer's name, and with DoRA that
-    of the magnitudes."""
+    """The adapters of a directory."""
 
     rank: int
     alpha: float
     rslora: bool
     dora: bool
     layers: Mapping[str, tuple[tuple[int, ...], ...]]
+    """The shapes of A and B by the layer's name, and with DoRA that of the magnitudes."""
+    apart: Mapping[str, tuple[int, ...]]
+    """The shapes of the parameters of modules that are saved whole, by name."""
 
 
 def key_of(parameter: str) -> str:
@@ -56,14 +58,19 @@ def key_of(parameter: str) -> str:
 
 
 def read_adapter(folder: Path) -> PeftAdapter:
-    """The adapters in `folder`. UnreadableAdapterError for anything but LoRA or DoRA of linear layers."""
+    """The adapters in `folder`. UnreadableAdapterError for anything but LoRA or DoRA of linear layers, and
+    modules saved whole."""
     config = _config(folder / CONFIG)
     layers: dict[str, dict[str, tuple[int, ...]]] = {}
+    apart: dict[str, tuple[int, ...]] = {}
     for key, shape in _shapes(folder / WEIGHTS):
         match = _TENSOR.fullmatch(key)
-        if match is None:
+        if match is not None:
+            layers.setdefault(match[1], {})[match[2]] = shape
+        elif config.get("modules_to_save") and key.startswith(PREFIX):
+            apart[key.removeprefix(PREFIX)] = shape
+        else:
             raise UnreadableAdapterError(f"{WEIGHTS} has {key}, which is not of an adapter of a linear layer")
-        layers.setdefault(match[1], {})[match[2]] = shape
     dora = config.get("use_dora") is True
     wanted = _PARTS[: 2 + dora]
     for layer, parts in layers.items():
@@ -79,6 +86,7 @@ def read_adapter(folder: Path) -> PeftAdapter:
         rslora=config.get("use_rslora") is True,
         dora=dora,
         layers={layer: tuple(parts[part] for part in wanted) for layer, parts in layers.items()},
+        apart=apart,
     )
 
 
@@ -125,10 +133,12 @@ def differences(
     rslora: bool,
     dora: bool,
     layers: Mapping[str, tuple[int, int] | None],
+    apart: Mapping[str, tuple[int, ...] | None],
 ) -> Iterator[tuple[str, str]]:
     """Yield how an adapter's directory differs from a plan: (key or `layers`, text).
 
-    `layers` are the plan's layers with the numbers of their inputs and outputs, where these are known.
+    `layers` are the plan's layers with the numbers of their inputs and outputs, where these are known, and
+    `apart` the shapes of what is trained next to adapters.
     """
     for key, own, planned in (
         ("rank", adapter.rank, rank),
@@ -150,6 +160,13 @@ def differences(
         if shapes != expected[: len(shapes)]:
             written = " and ".join(str(list(shape)) for shape in shapes)
             yield "layers", f"the adapter of {layer} in the directory has shapes {written}"
+            return
+    for name, shape in adapter.apart.items():
+        if name not in apart:
+            yield "apart", f"the directory has {name}, which the plan does not train next to its adapters"
+            return
+        if apart[name] not in (None, shape):
+            yield "apart", f"{name} in the directory has shape {list(shape)}"
             return
 
 

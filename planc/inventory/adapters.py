@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from typing import Protocol
 
 from planc.inventory.footprint import NOTHING
 from planc.inventory.schema import Draw, Inventory, Kind, Module, Parameter
-from planc.vocab import DOWN, DROP, MAGNITUDE, UP, DropoutDim
+from planc.vocab import DOWN, DROP, MAGNITUDE, UP, DropoutDim, parent_of
 
 
 def is_of_adapter(fqn: str) -> bool:
@@ -33,6 +33,33 @@ def is_adaptable(inventory: Inventory, fqn: str) -> bool:
     if module is None or module.kind is not Kind.LINEAR or module is inventory.head:
         return False
     return not {f"{fqn}.weight"}.intersection(name for tie in inventory.ties for name in tie)
+
+
+def trained_apart(inventory: Inventory, frozen: Container[str]) -> tuple[str, ...]:
+    """The trained parameters that are not adapters' own."""
+    parameters = inventory.parameters()
+    return tuple(fqn for fqn, module, _ in parameters if fqn not in frozen and not is_of_adapter(module.fqn))
+
+
+def not_saved_apart(inventory: Inventory, parameter: str) -> str | None:
+    """Why peft can't save a parameter with its module; None if it can.
+
+    It copies the module, and finds it by the end of its name.
+    """
+    owner = parent_of(parameter)
+    if any(parameter in tie for tie in inventory.ties):
+        return "is shared, and would have two values"
+    if any(layer == owner or layer.startswith(f"{owner}.") for layer in adapted_layers(inventory)):
+        return "is in a module with adapters"
+    if any(fqn != owner and fqn.endswith(owner) for fqn in inventory.names()):
+        return "is found by the end of its module's name, which other modules have"
+    return None
+
+
+def saved_apart(inventory: Inventory, frozen: Container[str]) -> tuple[str, ...]:
+    """The trained parameters that peft saves with their modules, next to the adapters."""
+    names = trained_apart(inventory, frozen)
+    return tuple(name for name in names if not_saved_apart(inventory, name) is None)
 
 
 class Adapter(Protocol):

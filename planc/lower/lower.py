@@ -37,7 +37,7 @@ from planc.graph.ops import (
     StepSchedule,
     SyncGradients,
 )
-from planc.inventory.adapters import adapted_layers
+from planc.inventory.adapters import adapted_layers, saved_apart
 from planc.lower.averages import apply_averages, build_averages, exports_of, update_averages
 from planc.lower.balance import balance_experts, move_biases, sum_routes
 from planc.lower.compilation import compile_modules
@@ -163,6 +163,7 @@ def _trained(bound: BoundPlan) -> Iterator[AnyOp]:
             rslora=plan.adapter.kind.rslora,
             dropout=plan.adapter.kind.dropout,
             dora=plan.adapter.kind.dora,
+            apart=saved_apart(bound.inventory, bound.frozen),
             span=plan.adapter.span,
         )
     if bound.frozen:

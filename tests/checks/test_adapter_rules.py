@@ -78,6 +78,21 @@ def test_averages_are_exported_of_a_plan_that_keeps_them() -> None:
         assert [one.code.code for one in found.diagnostics] == expected
 
 
+def test_what_peft_has_no_place_for_is_not_exported_as_adapters() -> None:
+    whole = PLAN[: PLAN.index("tensor_parallel")] + PLAN[PLAN.index("data {") :]
+    whole = whole.replace("tp = 2", "dp_replicate = 2")
+    whole = whole.replace("train {", 'checkpoint {\n  export "adapter"\n}\n\ntrain {')
+    for trained, expected in (
+        ("model.norm", None),
+        ("model.layers.*.mlp.down_proj", None),
+        ("model.layers.*.mlp.gate_up_proj", "it is in a module with adapters"),
+    ):
+        text = f'{whole}\nfreeze {{\n  "{trained}" -> trained\n}}\n'
+        found = check_source(SourceFile("apart.plan", text), base=PLANS).diagnostics
+        assert [one.code.code for one in found] == (["P772"] if expected else []), trained
+        assert expected is None or expected in found[0].primary.text
+
+
 QUANTIZED = f"""\
 model {{
   hf = "models/tiny-gemma2"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor, nn
+
 LENGTH, BATCH, NUM_STEPS, SEED = 16, 4, 5, 3
 MESHES = {
     "1": (),
@@ -64,3 +66,12 @@ train {{
   tokens_per_step = {BATCH * LENGTH}
 }}
 """
+
+
+def gradients_of(model: nn.Module) -> dict[str, Tensor]:
+    """The gradients of what is trained."""
+    return {
+        name: parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }

@@ -144,7 +144,11 @@ WRONG: dict[str, tuple[Callable[[dict[str, Tensor]], None], dict[str, Any], str]
     "dora": (as_it_is, {"use_dora": True}, "has no lora_magnitude_vector of model.layers.0"),
     "lengths of rows": (with_lengths, {"use_dora": True}, "dora is true in the directory, and false here"),
     "ranks by pattern": (as_it_is, {"rank_pattern": {"q_proj": 4}}, "has rank_pattern = "),
-    "whole modules": (as_it_is, {"modules_to_save": ["lm_head"]}, "has modules_to_save = "),
+    "a module saved whole": (
+        with_tensor("mlp.gate_proj.weight"),
+        {"modules_to_save": ["gate_proj"]},
+        "model.layers.0.mlp.gate_proj.weight, which the plan does not train next to its adapters",
+    ),
     "a key of another release": (as_it_is, {"use_new_math": 1}, "has use_new_math = 1"),
     "trained biases": (as_it_is, {"bias": "all"}, 'has bias = "all"'),
     "a changed base": (as_it_is, {"init_lora_weights": "pissa_niter_4"}, "changes the weights of the base"),

@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from planc.graph.graph import Graph
 from planc.verify.ranks import Record, Task, train_rank
 from tests.dist.pool import run_ranks
-from tests.dist.task_plan import BATCH, LENGTH, MESHES, NUM_STEPS, SEED, plan_text
+from tests.dist.task_plan import BATCH, LENGTH, MESHES, NUM_STEPS, SEED, gradients_of, plan_text
 from tests.plans import PLANS, checked
 
 NUM_LABELS, PADDING = 3, 1
@@ -95,6 +95,7 @@ class ByHand:
     final: dict[str, Tensor] = field(default_factory=dict)
     evaluated: tuple[float, float] = (0.0, 0.0)
     """The loss and the accuracy."""
+    model: Any = None
 
 
 def padded(rows: list[tuple[str, int]]) -> tuple[dict[str, Tensor], Tensor]:
@@ -127,7 +128,7 @@ def trained_by_hand(model: Any) -> ByHand:
     for module in model.modules():
         module.p = 0.0  # of every nn.Dropout
     model.train()
-    found = ByHand()
+    found = ByHand(model=model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.1)
     for rows in batches():
         inputs, labels = padded(rows)
@@ -135,7 +136,7 @@ def trained_by_hand(model: Any) -> ByHand:
         loss = F.cross_entropy(logits, labels)
         loss.backward()
         if not found.gradients:
-            found.gradients = {name: one.grad.clone() for name, one in model.named_parameters()}
+            found.gradients = gradients_of(model)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -240,8 +240,8 @@ def test_adapters_that_are_not_what_was_trained_are_not_exported_alone(
 ) -> None:
     run, said = tied_run[0], "has no adapters"
     if trains == "more":
-        run, said = tmp_path / "run", "the run also trained model.norm.weight"
-        more = f'{ADAPTER}}}\nfreeze {{\n  "model.norm" -> trained\n'
+        run, said = tmp_path / "run", "no place for model.layers.0.self_attn.k_proj.weight"
+        more = f'{ADAPTER}}}\nfreeze {{\n  "model.layers.0.self_attn.k_proj" -> trained\n'
         train_saving(Case("1", adapter=more), workspace=workspace, run_folder=run)
     assert main(["checkpoint", "export", str(run), "--adapter", str(tmp_path / "adapter")]) == COULD_NOT_RUN
     assert said in capsys.readouterr().err

@@ -6,7 +6,7 @@ order and the masks from numpy's generator as the documentation of `task` says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, BertForPreTraining
 
 from planc.graph.graph import Graph
 from planc.verify.ranks import Record, Task, train_rank
 from tests.dist.pool import run_ranks
-from tests.dist.task_plan import BATCH, LENGTH, MESHES, NUM_STEPS, SEED, plan_text
+from tests.dist.task_plan import BATCH, LENGTH, MESHES, NUM_STEPS, SEED, gradients_of, plan_text
 from tests.plans import PLANS, checked, write_plan
 
 TEXT = " ".join(f"{'abcdefgh'[i % 8]}{i * i}" for i in range(200))
@@ -95,8 +95,12 @@ def batches(folder: Path, *, probability: float) -> Iterator[tuple[Tensor, Tenso
         yield torch.tensor(inputs), torch.tensor(labels)
 
 
-def by_hand(folder: Path, *, probability: float = 0.2) -> ByHand:
+def by_hand(
+    folder: Path, *, probability: float = 0.2, prepare: Callable[[nn.Module], object] | None = None
+) -> ByHand:
     model: Any = AutoModelForMaskedLM.from_pretrained(folder / "model", dtype=torch.float64)
+    if prepare is not None:
+        prepare(model)
     for module in model.modules():
         module.p = 0.0  # of every nn.Dropout
     model.train()
@@ -111,7 +115,7 @@ def by_hand(folder: Path, *, probability: float = 0.2) -> ByHand:
         loss = total / found.labels[-1]
         loss.backward()
         if not found.gradients:
-            found.gradients = {name: one.grad.clone() for name, one in model.named_parameters()}
+            found.gradients = gradients_of(model)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -128,18 +132,23 @@ def by_hand(folder: Path, *, probability: float = 0.2) -> ByHand:
     return found
 
 
-def graph_of(folder: Path, *settings: str, mode: str = "none") -> Graph:
+def graph_of(folder: Path, *settings: str, mode: str = "none", text: str = PLAN) -> Graph:
     path = folder / f"{mode}.plan"
-    path.write_text(PLAN + RECOMPUTED.replace("MODE", mode), encoding="utf-8")
+    path.write_text(text + RECOMPUTED.replace("MODE", mode), encoding="utf-8")
     found = checked(path, *settings)
     assert found.graph is not None
     return found.graph
 
 
 def trained(
-    folder: Path, *settings: str, run_folder: Path, stop_after: int | None = None, mode: str = "none"
+    folder: Path,
+    *settings: str,
+    run_folder: Path,
+    stop_after: int | None = None,
+    mode: str = "none",
+    text: str = PLAN,
 ) -> list[Record]:
-    graph = graph_of(folder, *settings, mode=mode)
+    graph = graph_of(folder, *settings, mode=mode, text=text)
     task = Task(graph, folder, run_folder, stop_after=stop_after)
     return run_ranks(train_rank, graph.world_size, task, init=False)
 

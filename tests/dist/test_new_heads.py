@@ -48,6 +48,7 @@ UNMOVED = ("optimizer.lr=1e-30", "train.steps=1")
 
 
 def written(folder: Path, base: str) -> Path:
+    (folder / "base").write_text(base, encoding="utf-8")
     name, architecture, layers, _ = BASES[base]
     write_rows(folder)
     config = json.loads((PLANS / "models" / name / "config.json").read_text(encoding="utf-8"))
@@ -58,9 +59,7 @@ def written(folder: Path, base: str) -> Path:
 
 @pytest.fixture(scope="module", params=BASES)
 def plan(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("head")
-    (folder / "base").write_text(request.param, encoding="utf-8")
-    return written(folder, request.param)
+    return written(tmp_path_factory.mktemp("head"), request.param)
 
 
 def head_of(plan: Path) -> tuple[str, ...]:
@@ -72,7 +71,8 @@ def start_of(plan: Path, run_folder: Path, *settings: str) -> dict[str, Tensor]:
     return trained(plan, *UNMOVED, *settings, run_folder=run_folder)[0].final
 
 
-def expected(plan: Path, start: dict[str, Tensor]) -> ByHand:
+def classifier(plan: Path, start: dict[str, Tensor]) -> Any:
+    """transformers' own, with the weights of the files, and those that planc drew for the head."""
     model: Any = AutoModelForSequenceClassification.from_pretrained(
         plan.parent / "model", num_labels=NUM_LABELS, dtype=torch.float64
     )
@@ -86,7 +86,11 @@ def expected(plan: Path, start: dict[str, Tensor]) -> ByHand:
                 parameter.copy_(start[name])
             else:
                 assert torch.equal(parameter, found.double()), name
-    return trained_by_hand(model)
+    return model
+
+
+def expected(plan: Path, start: dict[str, Tensor]) -> ByHand:
+    return trained_by_hand(classifier(plan, start))
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
-from planc.inventory.adapters import is_of_adapter
+from planc.inventory.adapters import not_saved_apart, trained_apart
 from planc.plan.checkpoint import ExportedWeights, HfExport
 
 CODE = Code("P772", "export-of-adapters", "this export does not fit what the plan trains")
@@ -32,16 +32,17 @@ def check(subject: Subject) -> Findings:
                 "the weights alone, without what was trained",
                 help='add `merged = true`, or write `export "adapter" {}`',
             )
-        elif plan.adapter is not None and is_merged is None and _trains_others(subject):
-            yield CODE.at(
-                span,
-                "the adapters alone, and the plan also trains weights of the model",
-                help='write `export "hf" { merged = true }`',
-            )
+        elif plan.adapter is not None and is_merged is None and (reason := _left_out(subject)):
+            yield CODE.at(span, reason, help='write `export "hf" { merged = true }`')
 
 
-def _trains_others(subject: Subject) -> bool:
-    parameters = subject.inventory.parameters()
-    return any(
-        fqn not in subject.bound.frozen and not is_of_adapter(module.fqn) for fqn, module, _ in parameters
-    )
+def _left_out(subject: Subject) -> str | None:
+    """A parameter that peft's format has no place for, and why."""
+    inventory, frozen = subject.bound.inventory, subject.bound.frozen
+    for name in trained_apart(inventory, frozen):
+        if reason := not_saved_apart(inventory, name):
+            return f"`{name}` is trained, and peft can't save its module: it {reason}"
+    for name in inventory.new_head:
+        if name in frozen:
+            return f"`{name}` is drawn and frozen, and no file would have it"
+    return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
 from planc.hub.peft_adapter import UnreadableAdapterError, differences, read_adapter
+from planc.inventory.adapters import saved_apart
 
 CODE = Code("P773", "adapter-start-differs", "the adapters to start from are not those of the plan")
 
@@ -30,9 +31,10 @@ def check(subject: Subject) -> Findings:
         rslora=spec.kind.rslora,
         dora=spec.kind.dora,
         layers={fqn: _sizes(subject, fqn) for fqn in subject.bound.adapted},
+        apart=_apart(subject),
     )
     for key, text in problems:
-        place = written if key == "layers" else plan.span("adapter.kind")
+        place = written if key in ("layers", "apart") else plan.span("adapter.kind")
         second = () if place is written else (Label(written, "the directory"),)
         yield CODE.at(place, text, secondary=second, help=_HELP[key].format(adapter))
 
@@ -43,7 +45,15 @@ _HELP = {
     "rslora": "change `rslora`",
     "dora": "change `dora`",
     "layers": "adapt the layers that the directory has, or train without `start`",
+    "apart": "add a rule for it to `freeze`, `-> trained`, or train without `start`",
 }
+
+
+def _apart(subject: Subject) -> dict[str, tuple[int, ...] | None]:
+    """The shapes of what is trained next to the adapters."""
+    inventory, frozen = subject.bound.inventory, subject.bound.frozen
+    shapes = {fqn: parameter.shape for fqn, _, parameter in inventory.parameters()}
+    return {name: shapes[name] for name in saved_apart(inventory, frozen)}
 
 
 def _sizes(subject: Subject, fqn: str) -> tuple[int, int]:

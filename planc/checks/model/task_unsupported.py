@@ -86,8 +86,6 @@ def _of_model(subject: Subject) -> _Found:
     for mesh_dim, reason in _OVER.items():
         if plan.mesh.size(mesh_dim) > 1:
             yield f"mesh.{mesh_dim}", reason, f"set `{mesh_dim}` to 1"
-    if plan.adapter is not None:
-        yield "adapter", "an adapter of it has not been loaded by peft", "remove the block: train all weights"
     if plan.model.architecture is not None:
         help = "remove `architecture`, or write `task = causal_lm`"
         yield "model.architecture", "a model class of a plan's own is trained as a causal one", help

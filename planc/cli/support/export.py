@@ -10,7 +10,7 @@ from planc.cli.support.exits import UsageError, require_libraries
 from planc.cli.versions.saved_plans import NoSavedPlanError, SavedPlan, saved_plan
 from planc.graph.artifact import graph_of
 from planc.graph.graph import Graph
-from planc.graph.ops import BuildModel, BuildOptimizer, BuildOwnModel, LoadWeights, OpenData
+from planc.graph.ops import BuildModel, BuildOptimizer, BuildOwnModel, LoadBase, LoadWeights, OpenData
 from planc.hub.names import model_folder
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.manifest import Manifest
@@ -75,8 +75,10 @@ def export(
 def export_adapter(
     checkpoint: Path, *, folder: str, model: str | None, dtype: str | None, averaged: bool = False
 ) -> str:
-    """Write `folder` with the adapters alone and return a note of it; UsageError if there are none, if they
-    are not all that was trained, or for files that can't be read or written."""
+    """Write `folder` with the adapters and what was trained next to them, and return a note of it.
+
+    UsageError if there are none, if peft has no place for a parameter, or for files that can't be used.
+    """
     require_libraries("planc checkpoint export", "torch", "transformers", "safetensors")
     from planc.runtime.torch.weights.export_checkpoint import export_adapters
 
@@ -86,11 +88,12 @@ def export_adapter(
     if graph.adapters is None:
         raise UsageError(f"{checkpoint} has no adapters\nwrite `--hf DIR`")
     optimizer = next(op for op in graph.setup if isinstance(op, BuildOptimizer))
-    own = frozenset(graph.adapters.parameters)
-    others = [name for name in optimizer.settings_by_parameter() if name not in own]
+    drawn = (name for op in graph.setup if isinstance(op, LoadBase) for name in op.new)
+    written = frozenset((*graph.adapters.parameters, *graph.adapters.apart))
+    others = [name for name in (*optimizer.settings_by_parameter(), *drawn) if name not in written]
     if others:
         raise UsageError(
-            f"{checkpoint}: the run also trained {others[0]}, which adapters alone would leave out\n"
+            f"{checkpoint}: peft's format has no place for {others[0]}, which the run trained or drew\n"
             "write `--hf DIR`, which merges the adapters"
         )
     with _usage_errors():
@@ -98,6 +101,7 @@ def export_adapter(
             checkpoint,
             adapters=graph.adapters,
             base=model or _built(graph).path,
+            architecture=_built(graph).architecture,
             folder=Path(folder),
             dtype=DType(dtype) if dtype else None,
             averaged=averaged,

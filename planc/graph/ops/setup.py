@@ -95,6 +95,8 @@ class AttachAdapters(Op):
     rslora: Annotated[bool, numerics("adapter.kind.rslora", "adapter rslora")]
     dropout: Annotated[float, numerics("adapter.kind.dropout", "adapter dropout")]
     dora: Annotated[bool, identity("adapter.kind.dora", "adapter dora")] = False
+    apart: Annotated[tuple[str, ...], DERIVED] = ()
+    """The parameters that are trained next to the adapters', which peft saves with their modules."""
 
     @property
     def scale(self) -> float:

@@ -18,7 +18,14 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
 from planc.graph.ops import AttachAdapters, InitAdapters, LoadAdapters
-from planc.hub.peft_adapter import WEIGHTS, UnreadableAdapterError, differences, key_of, read_adapter
+from planc.hub.peft_adapter import (
+    WEIGHTS,
+    PeftAdapter,
+    UnreadableAdapterError,
+    differences,
+    key_of,
+    read_adapter,
+)
 from planc.modeling.draws import Uniform, fill
 from planc.modeling.initialization import derived_seed
 from planc.runtime.errors import RunError
@@ -142,12 +149,13 @@ def init_adapters(run: Run, op: InitAdapters, weights: Weights, pipeline: Pipeli
 
 @agreed
 def load_adapters(run: Run, op: LoadAdapters, weights: Weights, pipeline: Pipeline | None) -> Weights:
-    """Fill the adapters' weights with those of a directory, cast to the layers' dtype.
+    """Fill the adapters' weights, and what is trained next to them, with what a directory has, cast to the
+    layers' dtype.
 
     RunError that lists how the directory's adapters differ from the graph's.
     """
     folder = run.paths.base / op.path
-    _refuse_others(run, folder, weights.model, held(pipeline, op.modules))
+    adapter = _read(run, folder, weights.model, held(pipeline, op.modules))
     path = folder / WEIGHTS
     run.reads.add_content("file", WEIGHTS, path.read_bytes())
     views = file_views(path)
@@ -158,17 +166,23 @@ def load_adapters(run: Run, op: LoadAdapters, weights: Weights, pipeline: Pipeli
             weight = getattr(layer, part).weight
             view = views[key_of(f"{fqn}.{part}.weight")]
             copy_block(weight, view.fill, packing=packings.get(weight))
-    run.observer.noted(f"adapters begin with those in {folder}")
+    for name, parameter in weights.model.named_parameters():
+        if name in adapter.apart:
+            copy_block(parameter, views[key_of(name)].fill, packing=packings.get(parameter))
+    saved = f", and {len(adapter.apart)} parameters that are trained next to them" if adapter.apart else ""
+    run.observer.noted(f"adapters begin with those in {folder}{saved}")
     return weights
 
 
-def _refuse_others(run: Run, folder: Path, model: nn.Module, held: Collection[str]) -> None:
+def _read(run: Run, folder: Path, model: nn.Module, held: Collection[str]) -> PeftAdapter:
+    """What the directory has. RunError if that is not the graph's."""
     op = run.graph.adapters
     assert op is not None, "the graph attaches adapters before it fills them"
     sizes: dict[str, tuple[int, int] | None] = dict.fromkeys(op.modules)
     for fqn in held:
         layer: Any = model.get_submodule(fqn)
         sizes[fqn] = (getattr(layer, DOWN).weight.shape[1], getattr(layer, UP).weight.shape[0])
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     try:
         adapter = read_adapter(folder)
     except UnreadableAdapterError as error:
@@ -176,13 +190,20 @@ def _refuse_others(run: Run, folder: Path, model: nn.Module, held: Collection[st
             f"{folder}: {error}", help="name a directory of LoRA adapters, as peft saves them"
         ) from error
     problems = differences(
-        adapter, rank=op.rank, alpha=op.alpha, rslora=op.rslora, dora=op.dora, layers=sizes
+        adapter,
+        rank=op.rank,
+        alpha=op.alpha,
+        rslora=op.rslora,
+        dora=op.dora,
+        layers=sizes,
+        apart={name: shapes.get(name) for name in op.apart},
     )
     if texts := [text for _, text in problems]:
         raise RunError(
             f"the adapters in {folder} are not those of the plan: {'; '.join(texts)}",
             help="correct `start` in `adapter`, or what differs",
         )
+    return adapter
 
 
 def fill_adapters(model: nn.Module, modules: Iterable[str], *, seed: int) -> None:

@@ -22,6 +22,7 @@ from planc.runtime.torch.state import Weights
 from planc.runtime.torch.weights.export import Export, Gathering, exported_tensors, without_gather_warnings
 from planc.runtime.torch.weights.export_format import as_bytes, entries_of
 from planc.runtime.torch.weights.views import View
+from planc.vocab import parent_of
 
 
 def export_adapter(
@@ -30,7 +31,8 @@ def export_adapter(
     """Write `export/adapter` into the run directory, replacing an earlier export of the run."""
     adapters = run.graph.adapters
     assert adapters is not None, "a check refuses an export of adapters that a plan doesn't have"
-    gathering = Gathering(run, exported_tensors(weights.model, adapters.parameters, pipeline), pipeline)
+    names = (*adapters.parameters, *adapters.apart)
+    gathering = Gathering(run, exported_tensors(weights.model, names, pipeline), pipeline)
     entries = adapter_entries(gathering.views, dtype_of=gathering.dtype)
     content = []
     with without_gather_warnings():
@@ -45,7 +47,7 @@ def export_adapter(
         temporary = export_folder.begin(folder, effort=run.effort)
         path = temporary / export_folder.ADAPTER_WEIGHTS
         export_folder.write_file(path, entries, data=map(memoryview, content))
-        config = adapter_config(adapters, base=op.path)
+        config = adapter_config(adapters, base=op.path, architecture=run.model_op.architecture)
         return export_folder.finish_adapter(
             temporary, folder, config=config, origin=origin, effort=run.effort
         )
@@ -62,11 +64,16 @@ def adapter_entries(views: Mapping[str, View], *, dtype_of: Callable[[str], torc
     return [Entry(key_of(entry.key), entry.dtype, entry.shape) for entry in entries]
 
 
-def adapter_config(op: AttachAdapters, *, base: str) -> dict[str, Any]:
+_TASKS = {"ForCausalLM": "CAUSAL_LM", "ForSequenceClassification": "SEQ_CLS"}
+"""peft's names of tasks, by the end of a model's class. It has none for masked language models."""
+
+
+def adapter_config(op: AttachAdapters, *, base: str, architecture: str) -> dict[str, Any]:
     """peft's adapter_config.json. Its module names are whole: a shorter one could match other layers too."""
     return {
         "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
+        "task_type": next((task for end, task in _TASKS.items() if architecture.endswith(end)), None),
+        "modules_to_save": list(dict.fromkeys(map(parent_of, op.apart))) or None,
         "base_model_name_or_path": base,
         "target_modules": list(op.modules),
         "r": op.rank,

@@ -138,12 +138,13 @@ def export_adapters(
     *,
     adapters: AttachAdapters,
     base: str,
+    architecture: str,
     folder: Path,
     dtype: DType | None,
     averaged: bool = False,
 ) -> str:
     """Export the adapters of the checkpoint in `directory` to `folder`, as peft loads them onto the model
-    `base`, or their averages; return remarks on it.
+    `base` of a class, or their averages; return remarks on it.
 
     All of the checkpoint is verified first. RunError if something is damaged.
     """
@@ -156,7 +157,7 @@ def export_adapters(
         prefix = AVERAGE if averaged else _MODEL_PREFIX
         views = {
             name: leaf(name, shape=stored[name].shape, read=partial(chunks.read, f"{prefix}{name}"))
-            for name in adapters.parameters
+            for name in (*adapters.parameters, *adapters.apart)
         }
         dtypes = {
             name: TORCH_DTYPES[dtype] if dtype else getattr(torch, stored[name].dtype) for name in views
@@ -168,7 +169,7 @@ def export_adapters(
         return export_folder.finish_adapter(
             temporary,
             folder,
-            config=adapter_config(adapters, base=base),
+            config=adapter_config(adapters, base=base, architecture=architecture),
             origin=_origin(manifest),
         )
 
