@@ -42,7 +42,7 @@ def trained_apart(inventory: Inventory, frozen: Container[str]) -> tuple[str, ..
 
 
 def not_saved_apart(inventory: Inventory, parameter: str) -> str | None:
-    """Why peft can't save a parameter with its module; None if it can.
+    """The reason why peft can't save a parameter with its module; None if it can.
 
     It copies the module, and finds it by the end of its name.
     """

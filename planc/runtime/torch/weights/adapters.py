@@ -175,7 +175,7 @@ def load_adapters(run: Run, op: LoadAdapters, weights: Weights, pipeline: Pipeli
 
 
 def _read(run: Run, folder: Path, model: nn.Module, held: Collection[str]) -> PeftAdapter:
-    """What the directory has. RunError if that is not the graph's."""
+    """The adapters of the directory. RunError if they are not the graph's."""
     op = run.graph.adapters
     assert op is not None, "the graph attaches adapters before it fills them"
     sizes: dict[str, tuple[int, int] | None] = dict.fromkeys(op.modules)
