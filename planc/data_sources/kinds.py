@@ -164,13 +164,14 @@ class PairsSource(SourceKind):
 
 @record
 class LabeledSource(SourceKind):
-    """Records of a text and the number of its class, below `num_labels`.
+    """Records of a text and the number of its class, below `num_labels`, or one of the classes' `names`.
 
     `patterns`, `split` and `subset` are those of a HfDatasetSource.
     """
 
     patterns: tuple[str, ...]
     num_labels: int
+    names: tuple[str, ...] = ()
     field: str = "text"
     label: str = "label"
     split: str = "train"

@@ -77,7 +77,7 @@ def shown_documents(documents: Sequence[Encoded], *, spec: DataSpec, tokenizer: 
         ids = document.tokens[:length].tolist()
         trained = [True] * length if document.is_target is None else document.is_target[:length].tolist()
         if document.label is not None:
-            notes.append(f"class {document.label}")
+            notes.append(spec.class_text(document.label))
             trained = [False] * length
         parts.append((document.origin, ids, trained, [*range(length)], [0], tuple(notes)))
     return list(_with_texts(parts, tokenizer))
@@ -176,7 +176,7 @@ def _sequence(
     trained = [masking is not None, *(label != IGNORED_LABEL for label in labels)]
     notes: tuple[str, ...] = () if masking is None else (f"hidden: {hidden_share(masking)}",)
     if part.wanted.spec.has_classes:
-        notes, trained = (f"class {labels[0]}",), [False] * len(ids)
+        notes, trained = (part.wanted.spec.class_text(labels[0]),), [False] * len(ids)
     if trained[-1] and masking is None:
         ids, positions = [*ids, labels[-1]], [*positions, positions[-1] + 1]
     trained = trained[: len(ids)]

@@ -27,6 +27,12 @@ def reads_classes(graph: Graph) -> bool:
     return isinstance(training_data(graph), OpenLabeledData)
 
 
+def class_names(graph: Graph) -> tuple[str, ...]:
+    """The names of the classes of texts in the order of their numbers; empty if the plan has none."""
+    data = training_data(graph)
+    return data.names if isinstance(data, OpenLabeledData) else ()
+
+
 def mixture_labels(graph: Graph) -> tuple[str, ...]:
     """The labels of the sources of a mixture, in their order; empty for training data of one source."""
     return tuple(op.label for op in graph.setup if isinstance(op, OpenSource))

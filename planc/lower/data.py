@@ -64,8 +64,8 @@ def open_data(plan: Plan, *, vocab_size: int = 0, padding_id: int | None = None)
                 mask_replace=task.mask_replace,
                 random_replace=task.random_replace,
             )
-        case SequenceClassification(labels):
-            return OpenLabeledData(**values, num_labels=labels, padding_id=padding_id)
+        case SequenceClassification(labels, names):
+            return OpenLabeledData(**values, num_labels=labels, names=names, padding_id=padding_id)
         case _:
             return opened
 
@@ -128,7 +128,8 @@ def source_of(source: data.AnySource, task: AnyTask) -> Source:
     kind = data.source_kind(source)
     arguments = {name: getattr(source, name) for name in kind.argument_names() if hasattr(source, name)}
     if isinstance(source, data.Labeled):
-        arguments["num_labels"] = task.labels if isinstance(task, SequenceClassification) else 1
+        known = task if isinstance(task, SequenceClassification) else SequenceClassification(labels=1)
+        arguments |= {"num_labels": known.labels, "names": known.names}
     if "template" in arguments:
         arguments["template"] = arguments["template"] or "none"
     if "train_on_end_of_turn" in arguments:

@@ -64,11 +64,11 @@ class HfHub:
 
 @record
 class Labeled:
-    """Texts with the numbers of their classes, from 0 on, for `task = sequence_classification`."""
+    """Texts with their classes, for `task = sequence_classification`: numbers from 0 on, or names."""
 
     patterns: tuple[str, ...] = key(Rest(Path()), doc=DATASETS, positional=True)
     field: str = key(Text(), default="text", doc="the key that holds a row's text")
-    label: str = key(Text(), default="label", doc="the key that holds the number of its class")
+    label: str = key(Text(), default="label", doc="the key that holds its class")
     split: str = split_key()
     subset: str | None = subset_key()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from planc.plan.scalars import Float, Int
-from planc.plan.types import key
+from planc.plan.scalars import Float, Int, Text
+from planc.plan.types import List, key
 from planc.record import record
 from planc.vocab import Task
 
@@ -49,6 +49,11 @@ class SequenceClassification:
     task: ClassVar[Task] = Task.SEQUENCE_CLASSIFICATION
     labels: int = key(
         Int(1, 2**24), doc="the number of classes, as a classifier's config.json has it", example="2"
+    )
+    names: tuple[str, ...] = key(
+        List(Text(), name_of=str),
+        default=(),
+        doc="the classes' names in order: rows may have them in place of numbers, and exports do",
     )
 
 

@@ -78,3 +78,29 @@ def test_the_help_on_dropped_weights_leads_to_a_plan(check: Check, plan_base: Pa
     assert found.code.code == "P724" and found.help is not None
     assert found.help.startswith("set `attention_probs_dropout_prob` to 0 in config.json, or")
     assert check(text.replace(TASK, f"{TASK}\n  dropout = false")).graph is not None
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ('["negative", "neutral", "positive"]', None),
+        ('["negative", "positive"]', "3 classes, and 2 `names`"),
+        ('["bad", "plain", "good"]', "the model's config.json has other names of classes"),
+    ],
+)
+def test_names_of_classes_are_those_of_the_model(names: str, found: str | None, check: Check) -> None:
+    text = PLAN.replace("(labels = 3)", f"(labels = 3, names = {names})")
+    assert text != PLAN
+    diagnostics = check(text).diagnostics
+    assert [one.primary.text for one in diagnostics if one.code.code == "P775"] == ([found] if found else [])
+
+
+def test_names_made_up_by_transformers_are_none(check: Check, plan_base: Path) -> None:
+    file = plan_base / "models/tiny-bert-classifier/config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config["id2label"] = {str(number): f"LABEL_{number}" for number in range(3)}
+    (plan_base / "made-up").mkdir()
+    (plan_base / "made-up/config.json").write_text(json.dumps(config), encoding="utf-8")
+    text = PLAN.replace("models/tiny-bert-classifier", "made-up")
+    text = text.replace("(labels = 3)", '(labels = 3, names = ["bad", "plain", "good"])')
+    assert "P775" not in {one.code.code for one in check(text).diagnostics}

@@ -29,7 +29,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"text": "a", "label": 3}, '"label" of rows.jsonl:2 is 3, and the task has the classes 0 to 2'),
     ({"text": "a", "label": -1}, '"label" of rows.jsonl:2 is -1, and the task has the classes 0 to 2'),
     ({"text": "a", "label": True}, '"label" of rows.jsonl:2 is not an integer'),
-    ({"text": "a", "label": "one"}, '"label" of rows.jsonl:2 is not an integer'),
+    ({"text": "a", "label": 1.0}, '"label" of rows.jsonl:2 is not an integer'),
+    ({"text": "a", "label": "one"}, '"label" of rows.jsonl:2 is "one", and the plan names no classes'),
     ({"text": "a", "label": [0, 1]}, '"label" of rows.jsonl:2 is a list'),
     ({"text": 1, "label": 1}, 'field "text" of rows.jsonl:2 is not a string'),
     ({"text": "", "label": 1}, "rows.jsonl:2 has no tokens"),
@@ -41,8 +42,10 @@ def opened(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> OpenDat
     return open_data(spec(**settings), base=folder, model_vocab_size=1000)
 
 
-def spec(tokenizer: str = "bytes", length: int = LENGTH, skip_bad: int = 0) -> DataSpec:
-    source = LabeledSource(("rows.jsonl",), 3)
+def spec(
+    tokenizer: str = "bytes", length: int = LENGTH, skip_bad: int = 0, names: tuple[str, ...] = ()
+) -> DataSpec:
+    source = LabeledSource(("rows.jsonl",), 3, names)
     settings: Any = {"packing": "none", "skip_bad": skip_bad, "padding_id": PADDING}
     settings["begin_of_document"] = None if tokenizer == "bytes" else "auto"
     return DataSpec(source, tokenizer, length, shuffle_seed=0, **settings)
@@ -68,6 +71,22 @@ def test_other_rows_are_located_or_left_out(tmp_path: Path, row: dict[str, Any],
     data = opened(tmp_path, [ROWS[0], row, ROWS[2]], skip_bad=1)
     assert [int(data.dataset[number][1][0]) for number in range(2)] == [2, 1]
     assert data.left_out == (message,)
+
+
+def test_a_class_may_be_named(tmp_path: Path) -> None:
+    names = ("bad", "plain", "good")
+    rows = [{"text": "abc", "label": "good"}, {"text": "d", "label": 0}, {"text": "e", "label": "plain"}]
+    dataset = opened(tmp_path, rows, names=names).dataset
+    assert [int(dataset[number][1][0]) for number in range(3)] == [2, 0, 1]
+    with pytest.raises(DataError, match=r'"label" of rows\.jsonl:2 is "goood", which is not among') as caught:
+        opened(tmp_path, [rows[0], {"text": "f", "label": "goood"}], names=names)
+    assert caught.value.help.startswith('did you mean "good"?')
+
+
+def test_a_number_in_quotes_is_no_name(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        opened(tmp_path, [{"text": "a", "label": "1"}])
+    assert caught.value.help.startswith("write 1 without quotes in the row")
 
 
 def test_a_text_is_what_its_tokenizer_makes_of_it(tmp_path: Path) -> None:

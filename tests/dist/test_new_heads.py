@@ -43,6 +43,7 @@ BASES = {
     "causal": ("tiny-llama", "LlamaForCausalLM", "model.layers.*", ("score.weight",)),
 }
 """The class of the files, and what a classifier has beyond it. BertForMaskedLM has no pooler."""
+NAMES = ("bad", "plain", "good")
 UNMOVED = ("optimizer.lr=1e-30", "train.steps=1")
 """A step that changes no weight in float64 but those that are 0."""
 
@@ -54,7 +55,11 @@ def written(folder: Path, base: str) -> Path:
     config = json.loads((PLANS / "models" / name / "config.json").read_text(encoding="utf-8"))
     config |= {"architectures": [architecture], "pad_token_id": PADDING}
     write_model(folder / "model", config)
-    return write_plan(folder, layers=layers)
+    path = write_plan(folder, layers=layers)
+    labels = f"labels = {NUM_LABELS}"
+    text = path.read_text(encoding="utf-8").replace(labels, f"{labels}, names = {json.dumps(NAMES)}")
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 @pytest.fixture(scope="module", params=BASES)
@@ -102,7 +107,7 @@ def test_every_mesh_trains_as_a_loop_by_hand(plan: Path, tmp_path: Path, mesh: s
     folder = tmp_path / "run" / "export/hf"
     exported: Any = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float64)
     assert exported.config.architectures == [type(exported).__name__]
-    assert exported.config.num_labels == NUM_LABELS
+    assert exported.config.id2label == dict(enumerate(NAMES))
     assert_equal(dict(exported.named_parameters()), by_hand.final, limit=1e-9)
 
 

@@ -48,8 +48,8 @@ def text(path: Path) -> None:
 def labeled(path: Path) -> None:
     """Rows of a text and a class."""
     path.parent.mkdir(exist_ok=True)
-    words = ("bad", "plain", "lovely")
-    rows = ({"text": f"A {words[number % 3]} place.", "label": number % 3} for number in range(12))
+    names = ("negative", "neutral", "positive")
+    rows = ({"text": f"A {names[number % 3]} place.", "label": names[number % 3]} for number in range(12))
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 
 from planc.checks.data.tokenizer_file import has_mask_token
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.diagnostics import Code
+from planc.hub.names import model_folder
 from planc.plan.attention_calls import sees_later_tokens
 from planc.plan.data import (
     FileTokenizer,
@@ -79,6 +81,26 @@ def _of_labels(subject: Subject, task: SequenceClassification) -> _Found:
     elif own is not None and own != task.labels:
         help = f"write `labels = {own}`, or give `id2label` and `label2id` {task.labels} classes"
         yield "model.task", f"{task.labels} classes, and the model's config.json has {own}", help
+    elif task.names and len(task.names) != task.labels:
+        help = "name each class once, in the order of their numbers"
+        yield "model.task", f"{task.labels} classes, and {len(task.names)} `names`", help
+    elif task.names and (known := _other_names(subject, task.names)):
+        help = f"write `names = {json.dumps(known)}`, or train a new head: another class in config.json"
+        yield "model.task", "the model's config.json has other names of classes", help
+
+
+def _other_names(subject: Subject, names: tuple[str, ...]) -> list[str] | None:
+    """The names of a classifier's own classes, if they are not these. LABEL_0 and its like are none."""
+    if subject.base is None or subject.inventory.new_head:
+        return None
+    try:
+        content = (model_folder(subject.plan.model.hf, base=subject.base) / "config.json").read_bytes()
+        by_number = json.loads(content)["id2label"]
+        known = [by_number[str(number)] for number in range(len(names))]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    is_made_up = all(name == f"LABEL_{number}" for number, name in enumerate(known))
+    return None if is_made_up or known == list(names) else known
 
 
 def _of_model(subject: Subject) -> _Found:

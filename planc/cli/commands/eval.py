@@ -160,7 +160,7 @@ def _source(text: str, training: OpenData) -> tuple[Source, Span]:
         raise RunError(HumanRenderer({file.name: file}).render(problems).rstrip())
     task: AnyTask = CausalLm()
     if isinstance(training, OpenLabeledData):
-        task = SequenceClassification(training.num_labels)
+        task = SequenceClassification(training.num_labels, training.names)
     if isinstance(untransformed(given), Labeled) is not isinstance(training, OpenLabeledData):
         raise RunError("--data has classes and the model has none, or the reverse", help=_CLASSES)
     source: Any = source_of(given, task)

@@ -11,6 +11,7 @@ from planc.cli.versions.saved_plans import NoSavedPlanError, SavedPlan, saved_pl
 from planc.graph.artifact import graph_of
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildModel, BuildOptimizer, BuildOwnModel, LoadBase, LoadWeights, OpenData
+from planc.graph.sources import class_names
 from planc.hub.names import model_folder
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.manifest import Manifest
@@ -66,6 +67,7 @@ def export(
             formats=nf4_formats(graph) if graph is not None else {},
             own=own,
             build=built,
+            names=class_names(graph) if graph is not None else (),
             averaged=averaged,
         )
     unknown = "; its plan is missing, so config.json has the model's own `rope`" if graph is None else ""

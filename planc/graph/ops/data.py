@@ -93,6 +93,7 @@ class OpenLabeledData(OpenData):
     op: Literal["data.open_labeled"] = "data.open_labeled"  # type: ignore[assignment]
     summary: ClassVar[str] = "Opens texts as `data.open`, one a sequence, each with the number of its class."
     num_labels: Annotated[int, samples("model.task", "labels")]
+    names: Annotated[tuple[str, ...], samples("model.task", "names of classes")] = ()
     padding_id: Annotated[int | None, samples("model.hf", "padding")]
     """The token after a text; None for the end of a document."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import assert_never
 
 from planc.data_sources.kinds import JsonLinesSource, LabeledSource, PythonStdlibSource, TextSource
+from planc.diagnostics.suggest import closest
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.content import open_content
 from planc.runtime.data.errors import DataError
@@ -127,6 +129,8 @@ def labeled_document(record: Mapping[str, object], *, source: LabeledSource, ori
     label, name = field_of(record, field=source.label, origin=origin), f'"{source.label}" of {origin}'
     if isinstance(label, list):
         raise DataError(f"{name} is a list", help="planc trains one class for each text, not several")
+    if isinstance(label, str):
+        return replace(document, label=_number_of(label, source=source, place=name))
     if not isinstance(label, int) or isinstance(label, bool):
         raise DataError(
             f"{name} is not an integer",
@@ -138,6 +142,20 @@ def labeled_document(record: Mapping[str, object], *, source: LabeledSource, ori
             help="correct the row, or raise `labels` of the task and of the model",
         )
     return replace(document, label=label)
+
+
+def _number_of(label: str, *, source: LabeledSource, place: str) -> int:
+    """The number of a class. Raises DataError for a name that the plan does not have."""
+    if label in source.names:
+        return source.names.index(label)
+    if source.names:
+        near = closest(label, source.names)
+        help = f"did you mean {json.dumps(near)}?" if near else "correct the row, or `names` of the task"
+        raise DataError(f"{place} is {json.dumps(label)}, which is not among `names` of the task", help=help)
+    help = f"write `names = [{json.dumps(label)}, ...]` in the task: all names, by their numbers"
+    if label.isdecimal():
+        help = f"write {label} without quotes in the row, or name the classes in the task"
+    raise DataError(f"{place} is {json.dumps(label)}, and the plan names no classes", help=help)
 
 
 def num_utf8_bytes(text: str, *, origin: str) -> int:

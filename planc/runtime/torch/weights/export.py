@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 import planc
 from planc.graph.ops import ExportHf
+from planc.graph.sources import class_names
 from planc.hub.names import model_folder
 from planc.modeling.initialization import fresh_copy
 from planc.runtime.errors import RunError
@@ -102,6 +103,7 @@ def export_hf(
                 dtype=str(op.dtype),
                 rope=build.rope,
                 head=build,
+                names=class_names(run.graph),
             ),
             files=files,
             origin={"planc": planc.__version__, "plan_hash": run.plan_hash, "step": at.step},

@@ -70,14 +70,18 @@ def config_changes(
     dtype: str,
     rope: Iterable[tuple[str, object]],
     head: BuildModel | None = None,
+    names: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """The entries of an export's config.json that differ from those of the model in a directory.
 
-    `rope` is what the plan states of rotary embeddings, `head` is how the plan builds the model.
+    `rope` is what the plan states of rotary embeddings, `head` is how the plan builds the model, and `names`
+    are those of a classifier's classes.
     """
+    if isinstance(head, BuildClassifier):
+        names = names or tuple(f"LABEL_{number}" for number in range(head.labels))
     return {
         **_scaled(folder, tuple(rope)),
-        **(_classes(head.labels) if isinstance(head, BuildClassifier) else {}),
+        **(_classes(names) if names else {}),
         "architectures": [architecture],
         # transformers 4 reads the second.
         "dtype": dtype,
@@ -86,10 +90,10 @@ def config_changes(
     }
 
 
-def _classes(number: int) -> dict[str, Any]:
-    names = {str(label): f"LABEL_{label}" for label in range(number)}
-    numbers = {name: int(label) for label, name in names.items()}
-    return {"id2label": names, "label2id": numbers, "problem_type": ONE_CLASS}
+def _classes(names: tuple[str, ...]) -> dict[str, Any]:
+    numbers = {name: number for number, name in enumerate(names)}
+    by_number = {str(number): name for name, number in numbers.items()}
+    return {"id2label": by_number, "label2id": numbers, "problem_type": ONE_CLASS}
 
 
 def _scaled(folder: Path, rope: tuple[tuple[str, object], ...]) -> dict[str, Any]:
