@@ -10,7 +10,7 @@ from tests.architecture.test_portable import calls
 OTHERS = {
     "planc/strict_json.py": "is that way",
     "planc/checks/data/tokenizer_file.py": "a tokenizer's own files",
-    "planc/checks/data/reference_differs.py": "a model's config.json",
+    "planc/hub/model_config.py": "a model's config.json",
     "planc/hub/headers.py": "what safetensors saved",
     "planc/hub/peft_adapter.py": "what peft saved",
     "planc/runtime/data/json_rows.py": "a user's data",

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
-
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
-from planc.hub.model_config import differences
-from planc.hub.names import model_folder
+from planc.hub.model_config import differences, model_config
 from planc.plan.train import Preference
 
 CODE = Code("P759", "reference-differs", "the reference is not a model of this plan")
@@ -31,7 +26,7 @@ def check(subject: Subject) -> Findings:
         )
     if base is None:
         return
-    own, other = (_config(model_folder(path, base=base)) for path in (plan.model.hf, loss.reference))
+    own, other = (model_config(path, base=base) for path in (plan.model.hf, loss.reference))
     # A kind of model that differs explains the rest.
     differing = sorted(differences(own, other), key=lambda pair: pair[0] != "model_type")
     for key, values in differing[:1]:
@@ -43,11 +38,3 @@ def check(subject: Subject) -> Findings:
             notes=(f"also different: {others}",) if others else (),
             help="name a directory of the same architecture, as `export/hf` of another run",
         )
-
-
-def _config(folder: Path) -> Mapping[str, object]:
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return config if isinstance(config, dict) else {}

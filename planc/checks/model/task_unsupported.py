@@ -9,7 +9,7 @@ from planc.checks.data.tokenizer_file import has_mask_token
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.diagnostics import Code
-from planc.hub.names import model_folder
+from planc.hub.model_config import model_config
 from planc.plan.attention_calls import sees_later_tokens
 from planc.plan.data import (
     FileTokenizer,
@@ -93,12 +93,8 @@ def _other_names(subject: Subject, names: tuple[str, ...]) -> list[str] | None:
     """The names of a classifier's own classes, if they are not these. LABEL_0 and its like are none."""
     if subject.base is None or subject.inventory.new_head:
         return None
-    try:
-        content = (model_folder(subject.plan.model.hf, base=subject.base) / "config.json").read_bytes()
-        by_number = json.loads(content)["id2label"]
-        known = [by_number[str(number)] for number in range(len(names))]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+    by_number = model_config(subject.plan.model.hf, base=subject.base).get("id2label")
+    known = list(by_number.values()) if isinstance(by_number, dict) else []
     is_made_up = all(name == f"LABEL_{number}" for number, name in enumerate(known))
     return None if is_made_up or known == list(names) else known
 

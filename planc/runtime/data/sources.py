@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import assert_never
 
 from planc.data_sources.kinds import JsonLinesSource, LabeledSource, PythonStdlibSource, TextSource
-from planc.diagnostics.suggest import closest
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.content import open_content
 from planc.runtime.data.errors import DataError
@@ -149,9 +148,10 @@ def _number_of(label: str, *, source: LabeledSource, place: str) -> int:
     if label in source.names:
         return source.names.index(label)
     if source.names:
-        near = closest(label, source.names)
-        help = f"did you mean {json.dumps(near)}?" if near else "correct the row, or `names` of the task"
-        raise DataError(f"{place} is {json.dumps(label)}, which is not among `names` of the task", help=help)
+        raise DataError(
+            f"{place} is {json.dumps(label)}, which is not among `names` of the task",
+            help=f"correct the row, or the names: {', '.join(source.names)}",
+        )
     help = f"write `names = [{json.dumps(label)}, ...]` in the task: all names, by their numbers"
     if label.isdecimal():
         help = f"write {label} without quotes in the row, or name the classes in the task"

@@ -66,8 +66,7 @@ def export_hf(
 
     Each tensor is gathered alone, and the files are dealt to the ranks, which write them in threads. So a
     rank holds its own shards and one whole tensor, and in the host's memory two that it has yet to write.
-    Names and shapes are those of `save_pretrained`: if a model stacks its experts, each has its own tensors
-    again.
+    Names and shapes are those of `save_pretrained`: experts that a model stacks have their own tensors again.
     """
     pristine, build = fresh_copy(weights.model), run.model_op
     gathering = Gathering(run, _exported(run, op, weights.model, pristine, pipeline), pipeline)

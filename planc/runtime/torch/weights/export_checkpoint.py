@@ -88,9 +88,8 @@ def export_checkpoint(
     `tokenizer` has the files of the plan's tokenizer, if it has one, `rope` what the plan states of rotary
     embeddings, `strip` what it removes from names in the model's files, `adapters` those that weights are
     merged with, `formats` those of quantized weights, of which the export has what training computes with,
-    `own` the plan's own model class, `build` its model, if known, `names` those of its classes. Without a
-    dtype parameters keep the checkpoint's. With `averaged` trained weights are the checkpoint's averages. All
-    of it is verified first. RunError if something is damaged, or does not match the model.
+    `own` the plan's own class, `build` its model, if known, `names` those of its classes; the default dtype is
+    the checkpoint's. With `averaged` trained weights are averages. RunError for damage, or another model.
     """
     with run_errors():
         manifest = read_manifest(directory)
@@ -121,8 +120,8 @@ def export_checkpoint(
         for file, entries in files.items():
             data = (as_bytes(source.values(views[entry.key])) for entry in entries)
             export_folder.write_file(temporary / file, entries, data=data)
-        name, written = type(pristine).__name__, source.parameter_dtype
-        changes = config_changes(model, architecture=name, dtype=written, rope=rope, head=build, names=names)
+        kind, written = type(pristine).__name__, source.parameter_dtype
+        changes = config_changes(model, architecture=kind, dtype=written, rope=rope, head=build, names=names)
         described = export_folder.Description(
             source=model, tokenizer=tokenizer, config=changes, files=files, origin=_origin(manifest)
         )
