@@ -88,8 +88,8 @@ def export_checkpoint(
     `tokenizer` has the files of the plan's tokenizer, if it has one, `rope` what the plan states of rotary
     embeddings, `strip` what it removes from names in the model's files, `adapters` those that weights are
     merged with, `formats` those of quantized weights, of which the export has what training computes with,
-    `own` the plan's own class, `build` its model, if known, `names` those of its classes; the default dtype is
-    the checkpoint's. With `averaged` trained weights are averages. RunError for damage, or another model.
+    `own` the plan's own class, `build` its model, if known, `names` those of its classes. The default
+    dtype is the checkpoint's. With `averaged` weights are averages. RunError for damage, or another model.
     """
     with run_errors():
         manifest = read_manifest(directory)
