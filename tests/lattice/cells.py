@@ -110,15 +110,13 @@ SHARDINGS: Mapping[str, tuple[str, ...]] = {
 }
 """What is sharded between uses: lines of the `fsdp` block. By default all is, but gradients once a step."""
 _ADAPTED = '  "model.layers.*.{self_attn,mlp}.*_proj" -> adapted\n}'
-TRAINED: dict[str, str] = {
+TRAINED: Mapping[str, str] = {
     "freeze": 'freeze {\n  ["model.embed_tokens", "model.layers.0", "**.*norm*"] -> frozen\n}',
     "LoRA": f"adapter {{\n  kind = lora(rank = 4, alpha = 8)\n{_ADAPTED}",
     "DoRA": f"adapter {{\n  kind = lora(rank = 4, alpha = 8, dora = true)\n{_ADAPTED}",
     "QLoRA": f"adapter {{\n  kind = lora(rank = 4, alpha = 6, rslora = true)\n  base = nf4\n{_ADAPTED}",
-    "averages": "",
 }
-TRAINED |= {"DPO": "", "DPO, LoRA": TRAINED["LoRA"]}
-"""The blocks that decide what is trained and kept, by their names; with DPO, on pairs of answers."""
+"""The blocks that decide what is trained, by their names; all of the model is without one."""
 _ADAMW = f"adamw(lr = {LEARNING_RATE}, eps = {EPS:.6f})"
 OPTIMIZERS: Mapping[str, str] = {
     "Muon": f"muon(lr = {LEARNING_RATE}, ns_dtype = float64, rest = {_ADAMW})",
@@ -187,8 +185,12 @@ class Cell:
     capacity: float | None = None
     """The most tokens of a sequence that an expert takes, of an equal share; others are dropped."""
     trained: str = ""
-    """The name of a block or an optimizer that decides what is trained, and how; all of the model by AdamW
-    without one."""
+    """The name of a block that decides what is trained."""
+    optimizer: str = ""
+    """The name of an optimizer; AdamW without one."""
+    has_averages: bool = False
+    in_pairs: bool = False
+    """Whether the loss is of pairs of answers (DPO), which are two sequences each."""
 
     @property
     def name(self) -> str:
@@ -207,14 +209,12 @@ class Cell:
             f"ep {self.ep} of {self.experts_on}" if self.ep > 1 else "",
             f"capacity {self.capacity}" if self.capacity is not None else "",
             self.trained,
+            self.optimizer,
+            "averages" * self.has_averages,
+            "DPO" * self.in_pairs,
             self.dtype,
         )
         return ", ".join(part for part in parts if part)
-
-    @property
-    def in_pairs(self) -> bool:
-        """Whether the loss is of pairs of answers, which are two sequences each."""
-        return self.trained.startswith("DPO")
 
     @property
     def dp_size(self) -> int:
@@ -406,18 +406,27 @@ def _dispatched(some: Collection[Mesh], on: Collection[str]) -> Iterator[Cell]:
 @cache
 def trained_cells() -> tuple[Cell, ...]:
     """Parts of the model that are frozen, adapters, averages, pairs and optimizers, on meshes of up to 4
-    ranks and pipelines: enough that each meets each value of another axis."""
+    ranks and pipelines: enough that each meets each other one, and each value of another axis."""
     flat = [mesh for world_size in (1, 2, 4) for mesh in meshes(world_size)]
     every = [cell for mesh in flat for cell in full_product(mesh)]
     every += [cell for cell in pipelines(Mesh(1, 2, 1, 1, pp=2), is_tied=False) if cell.units == "layers"]
-    found = (replace(cell, trained=one) for cell in every for one in (*TRAINED, *OPTIMIZERS))
-    run = (cell for cell in found if cell.trained != "QLoRA" or has_blocks(cell))
-    return tuple(sorted(_covering(tuple(run)), key=lambda cell: (cell.mesh.world_size, astuple(cell))))
+    ways = product(("", *TRAINED), ("", *OPTIMIZERS), (False, True), (False, True))
+    added = [dict(zip(WAYS, way, strict=True)) for way in ways if any(way)]
+    found = (replace(cell, **one) for cell in every for one in added)
+    run = tuple(cell for cell in found if is_supported(cell))
+    return tuple(sorted(_covering(run), key=lambda cell: (cell.mesh.world_size, astuple(cell))))
 
 
-def has_blocks(cell: Cell) -> bool:
-    """Whether ranks have whole blocks of 64 inputs, of a model with as many layers as there are stages."""
-    return cell.mesh.tp <= 2 and "interleaved" not in cell.schedule
+WAYS = ("trained", "optimizer", "has_averages", "in_pairs")
+"""The axes of what is trained, and how."""
+
+
+def is_supported(cell: Cell) -> bool:
+    """Muon of adapters is refused. Of weights in 4 bits ranks must have whole blocks of 64 inputs, and the
+    model that has them as many layers as there are stages."""
+    if cell.trained == "QLoRA" and (cell.mesh.tp > 2 or "interleaved" in cell.schedule):
+        return False
+    return cell.optimizer != "Muon" or cell.trained in ("", "freeze")
 
 
 def plan_text(cell: Cell) -> str:
@@ -426,14 +435,14 @@ def plan_text(cell: Cell) -> str:
     micro_batch = cell.global_batch // cell.dp_size // cell.num_micro_steps
     source = f'pairs("{PAIRS}", template = none)' if cell.in_pairs else f'text("{CORPUS}")'
     kept = "  loss = dpo(beta = 0.3, label_smoothing = 0.1)\n" if cell.in_pairs else ""
-    kept += "  ema_decay = 0.8\n" if cell.trained == "averages" else ""
+    kept += "  ema_decay = 0.8\n" if cell.has_averages else ""
     tokens = cell.global_batch * SEQUENCE_LENGTH
     blocks = [
         f'model {{\n  hf = "{cell.model}"\n  seed = {SEED}\n  dtype = {cell.dtype}\n}}',
         f"mesh {{\n{mesh}\n}}",
         f"data {{\n  source = {source}\n  sequence_length = {SEQUENCE_LENGTH}\n"
         f"  micro_batch = {micro_batch}\n  shuffle_seed = {SHUFFLE_SEED}\n}}",
-        f"optimizer {{\n  kind = {OPTIMIZERS.get(cell.trained, _ADAMW)}\n"
+        f"optimizer {{\n  kind = {OPTIMIZERS.get(cell.optimizer, _ADAMW)}\n"
         f"  clip_grad_norm = {MAX_NORM}\n  schedule = cosine(warmup = {WARMUP_STEPS} steps)\n}}",
         f"train {{\n  steps = {TOTAL_STEPS}\n  tokens_per_step = {tokens}\n{kept}}}",
         f'activation_checkpoint {{\n  "model.layers.*" -> {cell.recomputation}\n}}',

@@ -7,6 +7,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from itertools import groupby
 from pathlib import Path
@@ -17,13 +18,14 @@ import transformers
 
 from tests.dist.pool import start_server
 from tests.lattice.cells import (
+    WAYS,
     WORLD_SIZES,
     Cell,
     Mesh,
     cells,
     expert_cells,
     full_product,
-    has_blocks,
+    is_supported,
     make_workspace,
     narrow_cells,
     pipeline_cells,
@@ -57,10 +59,10 @@ One part has a mixture of experts, of which 2 or 4 ranks of dp_shard, cp and tp 
 every other mesh dim, in pipelines of up to 8 ranks, and also with experts that drop tokens beyond their
 capacity.
 
-Another part trains less than all: the embedding, a layer and the norms are frozen, or adapters have a frozen
-base in the model's dtype (LoRA, DoRA) or in NF4 (QLoRA); or it keeps moving averages; or it trains on
-pairs of answers (DPO), all of the model or adapters; or by Muon, or by AdamW with moments of 8 bits. What is
-frozen is compared bit for bit.
+Another part has four axes more, enough cells that every two of their values meet: what is trained (all, all
+but the embedding, a layer and the norms, or adapters of a frozen base in the model's dtype (LoRA, DoRA) or in
+NF4 (QLoRA)), the optimizer (AdamW, Muon, AdamW with moments of 8 bits), whether moving averages are kept, and
+whether the loss is of pairs of answers (DPO). What is frozen is compared bit for bit.
 """
 _COLUMNS = ("mesh", "cells", "of", "loss", "grad norm", "gradient", "update", "")
 
@@ -143,8 +145,8 @@ def _num_cells(mesh: Mesh, found: Sequence[Cell]) -> int:
     """The cells of a mesh, with each way to train and to shard that a part has."""
     staged = (cell for is_tied in (False, True) for cell in pipelines(mesh, is_tied=is_tied))
     every = full_product(mesh) if mesh.pp == 1 else staged
-    ways = {(cell.trained, cell.sharding) for cell in found}
-    return sum(trained != "QLoRA" or has_blocks(cell) for cell in every for trained, _ in ways)
+    ways = {tuple((name, getattr(cell, name)) for name in (*WAYS, "sharding")) for cell in found}
+    return sum(is_supported(replace(cell, **dict(way))) for cell in every for way in ways)
 
 
 def _line(mesh: Mesh, rows: Sequence[Row], found: Sequence[Cell]) -> str:
