@@ -158,6 +158,30 @@ def test_a_rule_for_a_tied_parameter_is_told_its_name(pattern: str, check: Check
 
 
 @pytest.mark.parametrize(
+    ("pattern", "label", "alternative"),
+    [
+        (
+            "model.layers.*.{self_attn,mlp}.q_proj",
+            "no child `q_proj` under `model.layers.*.mlp`",
+            "mlp",
+        ),
+        (
+            "model.{layers,embed_tokens}.*.mlp.down_proj",
+            "no child `mlp` under `model.embed_tokens.*`",
+            "embed_tokens",
+        ),
+    ],
+)
+def test_an_alternative_that_exists_is_told_what_it_lacks(
+    pattern: str, label: str, alternative: str, check: Check
+) -> None:
+    rule = f'  "{pattern}" -> group(weight_decay = 0.0)\n'
+    found = only(check(edited("lr = 1e-3)\n", f"lr = 1e-3)\n{rule}")), "P203")
+    assert (found.primary.text, found.help) == (label, f"leave out `{alternative}`, or name what it has")
+    assert found.fix is None
+
+
+@pytest.mark.parametrize(
     ("pattern", "help", "first"),
     [
         ("**.*LayerNorm*", "*layernorm*", "input_layernorm, post_attention_layernorm"),

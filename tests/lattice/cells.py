@@ -409,7 +409,11 @@ def trained_cells() -> tuple[Cell, ...]:
     ranks and pipelines: enough that each meets each other one, and each value of another axis."""
     flat = [mesh for world_size in (1, 2, 4) for mesh in meshes(world_size)]
     every = [cell for mesh in flat for cell in full_product(mesh)]
-    every += [cell for cell in pipelines(Mesh(1, 2, 1, 1, pp=2), is_tied=False) if cell.units == "layers"]
+    staged = Mesh(1, 2, 1, 1, pp=2)
+    every += [cell for cell in pipelines(staged, is_tied=False) if cell.units == "layers"]
+    with_experts = [Mesh(1, 2, 1, 1), Mesh(1, 4, 1, 1), Mesh(1, 2, 2, 1), Mesh(1, 2, 1, 2), staged]
+    every += [cell for cell in _dispatched(with_experts, {"dp_shard", "cp"}) if cell.units == "layers"]
+    every += [cell for cell in _dispatched([Mesh(1, 2, 1, 2)], {"dp_shard", "tp"}) if cell.sequence_parallel]
     ways = product(("", *TRAINED), ("", *OPTIMIZERS), (False, True), (False, True))
     added = [dict(zip(WAYS, way, strict=True)) for way in ways if any(way)]
     found = (replace(cell, **one) for cell in every for one in added)
@@ -422,11 +426,11 @@ WAYS = ("trained", "optimizer", "has_averages", "in_pairs")
 
 
 def is_supported(cell: Cell) -> bool:
-    """Muon of adapters is refused. Of weights in 4 bits ranks must have whole blocks of 64 inputs, and the
-    model that has them as many layers as there are stages."""
+    """Two of adapters, Muon, and experts on different ranks are refused. Of weights in 4 bits ranks must have
+    whole blocks of 64 inputs, and the model that has them as many layers as there are stages."""
     if cell.trained == "QLoRA" and (cell.mesh.tp > 2 or "interleaved" in cell.schedule):
         return False
-    return cell.optimizer != "Muon" or cell.trained in ("", "freeze")
+    return (cell.trained not in ("", "freeze")) + (cell.optimizer == "Muon") + (cell.ep > 1) <= 1
 
 
 def plan_text(cell: Cell) -> str:

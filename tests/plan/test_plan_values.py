@@ -173,8 +173,9 @@ def values(wanted: ValueType) -> st.SearchStrategy[Any]:
             return st.sampled_from(["train", "train[:10%]", "test[5:]+train"])
         case Date():
             return st.dates().map(date.isoformat)
-        case List(of, length):
-            return st.lists(values(of), min_size=length or 0, max_size=length or 3).map(tuple)
+        case List(of, length, name_of):
+            lists = st.lists(values(of), min_size=length or 0, max_size=length or 3, unique_by=name_of)
+            return lists.map(tuple)
         case Rest(of):
             return st.lists(values(of), min_size=1, max_size=3).map(tuple)
         case Placement():

@@ -30,7 +30,8 @@ class Gap:
     """The part where a pattern fails: offsets [start, end) of its text, the parent so far, the names there.
 
     `around` is the text around the offsets inside their part, None if it has other braces. `others` are
-    alternatives in the same braces.
+    alternatives in the same braces. `behind` is an alternative at the offsets that exists: what it needs
+    behind it does not.
     """
 
     start: int
@@ -42,6 +43,7 @@ class Gap:
     others: tuple[str, ...] = ()
     is_range: bool = False
     is_container: bool = False
+    behind: str = ""
 
 
 @reports(CODE)
@@ -53,7 +55,7 @@ def check(subject: Subject) -> Findings:
         if (tied := _tied(subject, selection)) is not None:
             yield tied
             continue
-        gaps = tuple(_unused_choices(selection) if selection.matched else _dead_end(selection))
+        gaps = tuple(_unused_choices(selection) if selection.matched else _dead_end_of(selection))
         if not gaps:
             continue
         beside = beside or Beside.of(subject)
@@ -161,6 +163,8 @@ def _is_slip(gap: Gap, near: str) -> bool:
 
 def _other_help(subject: Subject, gap: Gap, pattern: Pattern, of_parameters: bool) -> str | None:
     """The help if no name is similar."""
+    if gap.behind:
+        return f"leave out `{gap.behind}`, or name what it has"
     if of_parameters and (usual := _usual_group(subject, gap, pattern)):
         return usual
     if gap.wanted.lstrip("-").isdecimal() and gap.children:
@@ -248,9 +252,8 @@ def _listed(children: Sequence[str]) -> str:
     return f"{', '.join(shown)}{more}"
 
 
-def _dead_end(selection: Selection) -> Iterator[Gap]:
+def _dead_end(pattern: Pattern, prefixes: tuple[str, ...]) -> Iterator[Gap]:
     """The first part of a pattern without a match; each alternative of it, if it has some."""
-    pattern, prefixes = selection.pattern, _prefixes(selection.names)
     for index, (start, text) in enumerate(pattern.parts):
         if pattern.select(prefixes, num_segments=index + 1):
             continue
@@ -264,6 +267,10 @@ def _dead_end(selection: Selection) -> Iterator[Gap]:
     children = _children(pattern, len(pattern.parts), prefixes)
     parent = _parent(pattern, len(pattern.parts) - 1)
     yield Gap(start, start + len(text), text, parent, children, is_container=True)
+
+
+def _dead_end_of(selection: Selection) -> Iterator[Gap]:
+    return _dead_end(selection.pattern, _prefixes(selection.names))
 
 
 def _only(pattern: Pattern, index: int, start: int, text: str, prefixes: tuple[str, ...]) -> Gap:
@@ -304,8 +311,20 @@ def _choices(
         numbers = [int(option.text) for option in same if option.is_range and option.text.isdecimal()]
         if numbers:
             yield Gap(start, end, runs(numbers), parent, children, is_range=True)
+        elif any(same[0].matches(child) for child in children):
+            yield _behind(pattern, index, same[0], prefixes)
         else:
             yield Gap(start, end, same[0].text, parent, children, around, others)
+
+
+def _behind(pattern: Pattern, index: int, option: Alternative, prefixes: tuple[str, ...]) -> Gap:
+    """The gap at an alternative that exists, and has nothing that the next parts match."""
+    start, text = pattern.parts[index]
+    alone = f"{pattern.text[:start]}{option.text}{pattern.text[start + len(text) :]}"
+    reduced = parse_pattern(replace(pattern.source, value=alone))
+    assert isinstance(reduced, Pattern), "a pattern with one of its alternatives is one"
+    first = next(_dead_end(reduced, prefixes))
+    return replace(first, start=option.start, end=option.end, around=None, behind=option.text)
 
 
 def _parent(pattern: Pattern, index: int) -> str:
