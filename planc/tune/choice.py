@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import StrEnum
 
@@ -153,17 +153,19 @@ MOST_SAMPLES = 64
 """The largest micro batch that the search tries."""
 
 
-def sharing_experts(choice: Choice, inventory: Inventory, *, over_tp: bool = False) -> Iterator[Choice]:
+def sharing_experts(
+    choice: Choice, inventory: Inventory, *, over_tp: Callable[[], bool] | None = None
+) -> Iterator[Choice]:
     """The choice with experts over two ranks of dp_shard and cp and more, as many as divide both.
 
-    With `over_tp`, also over ranks of tp, which have shards of sequences.
+    Also over ranks of tp, which have shards of sequences, if `over_tp` is true of them.
     """
     numbers = {num_stacked(module) for module in dispatchable(inventory)}
     if not numbers or choice.is_compiled:
         return
     mesh, ranks = choice.mesh, choice.mesh.dp_shard * choice.mesh.cp
     ways = [(mesh, ranks)]
-    if over_tp:
+    if over_tp is not None and over_tp():
         ways.append((replace(mesh, rules=Rules.EXPERTS), ranks * mesh.tp))
     for way, num_ranks in ways:
         for size in _divisors(num_ranks)[1:]:

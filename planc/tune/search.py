@@ -18,7 +18,6 @@ from planc.diagnostics import Severity
 from planc.estimate.result import Estimate
 from planc.estimate.step_work import step_work
 from planc.inventory.known import KnownModels
-from planc.inventory.routers import dispatchable
 from planc.plan.expectations import holds
 from planc.record import record
 from planc.show.times import Times, times_of
@@ -248,11 +247,11 @@ class Search:
         return (one for one in scored if one.score.peak_bytes <= self.limit)
 
     def _sharing_experts(self, choice: Choice) -> Iterator[Choice]:
-        inventory, mesh = self.scorer.inventory, Mesh(1, 2, 1, choice.mesh.tp, Rules.EXPERTS)
+        mesh = Mesh(1, 2, 1, choice.mesh.tp, Rules.EXPERTS)
         # A capacity is of whole sequences.
         may = choice.mesh.rules is Rules.SEQUENCE and not self.base.given_experts
-        over_tp = may and any(dispatchable(inventory)) and self._is_legal(mesh, "")
-        return sharing_experts(choice, inventory, over_tp=over_tp)
+        over_tp = (lambda: self._is_legal(mesh, "")) if may else None
+        return sharing_experts(choice, self.scorer.inventory, over_tp=over_tp)
 
     def _compiled(self, scored: list[Scored]) -> Iterator[Scored]:
         """The best choices with compiled layers, and what fits only so: compiled code keeps less."""
