@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 RANK, ALPHA = 4, 6
 PREFIX = "base_model.model."
+WEIGHTS = "adapter_model.safetensors"
 MERGED = 'export "adapter" {}\n\n  export "hf" {\n    merged = true'
 
 
@@ -53,7 +54,7 @@ def adapt(model: nn.Module, layers: tuple[str, ...], *, apart: tuple[str, ...]) 
 def write_adapters(folder: Path, adapters: dict[str, Tensor]) -> None:
     folder.mkdir()
     tensors = {f"{PREFIX}{name}": value for name, value in adapters.items()}
-    save_file(tensors, folder / "adapter_model.safetensors")
+    save_file(tensors, folder / WEIGHTS)
     config = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": ["some"]}
     (folder / "adapter_config.json").write_text(json.dumps(config), encoding="ascii")
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 
 from tests.dist import test_masked_training as masked
 from tests.dist import test_new_heads as new_heads
-from tests.dist.adapters_by_hand import MERGED, PREFIX, adapt, blocks, write_adapters
+from tests.dist.adapters_by_hand import MERGED, PREFIX, WEIGHTS, adapt, blocks, write_adapters
 from tests.dist.task_plan import MESHES
 from tests.dist.test_classifier_training import (
     OTHERS,
@@ -76,7 +76,7 @@ def by_hand(plan: Path, kind: str) -> ByHand:
 def test_every_mesh_trains_as_a_loop_by_hand(plan: Path, kind: str, tmp_path: Path, mesh: str) -> None:
     record, expected = trained(plan, *MESHES[mesh], run_folder=tmp_path)[0], by_hand(plan, kind)
     assert_as_by_hand(record, expected)
-    saved = load_file(tmp_path / "export/adapter/adapter_model.safetensors")
+    saved = load_file(tmp_path / "export/adapter" / WEIGHTS)
     names = {name.removeprefix(PREFIX): value for name, value in saved.items()}
     assert_equal(names, {name: expected.final[name] for name in expected.gradients}, limit=1e-9)
     merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "export/hf", dtype=torch.float64)
@@ -107,6 +107,9 @@ def test_peft_loads_an_export_with_its_head(plan: Path, kind: str, tmp_path: Pat
     trained(plan, *MESHES["dp2 tp2"], run_folder=tmp_path)
     loaded = peft.PeftModel.from_pretrained(classifier(plan), tmp_path / "export/adapter")
     assert_equal(logits_of(loaded), logits_of(by_hand(plan, kind).model), limit=1e-8)
+    loaded.save_pretrained(tmp_path / "again")
+    ours, theirs = (load_file(tmp_path / name / WEIGHTS) for name in ("export/adapter", "again"))
+    assert_equal(theirs, ours, limit=1e-12)
 
 
 @pytest.mark.slow
@@ -119,7 +122,7 @@ def test_a_new_head_trains_next_to_adapters(tmp_path: Path) -> None:
     expected = trained_by_hand(model)
     record = trained(path, *MESHES["dp2 tp2"], run_folder=tmp_path / "run")[0]
     assert_as_by_hand(record, expected)
-    saved = load_file(tmp_path / "run/export/adapter/adapter_model.safetensors")
+    saved = load_file(tmp_path / "run/export/adapter" / WEIGHTS)
     assert_equal(
         {"score.weight": saved[f"{PREFIX}score.weight"]},
         {"score.weight": expected.final["score.weight"]},
@@ -141,7 +144,22 @@ def test_masked_models_train_as_a_loop_by_hand(masked_folder: Path, tmp_path: Pa
     assert [one.loss for one in record.metrics] == pytest.approx(expected.losses, rel=1e-12)
     assert_equal(record.gradients, expected.gradients, limit=1e-12)
     assert_equal(record.final, expected.final, limit=1e-9)
-    AutoModelForMaskedLM.from_pretrained(tmp_path / "export/hf", dtype=torch.float64)
+    merged = AutoModelForMaskedLM.from_pretrained(tmp_path / "export/hf", dtype=torch.float64)
+    assert_equal(logits_of(merged), logits_of(expected.model), limit=1e-8)
+
+
+@pytest.mark.slow
+def test_peft_loads_adapters_of_a_masked_model(masked_folder: Path, tmp_path: Path) -> None:
+    """peft has no name for the task."""
+    peft: Any = pytest.importorskip("peft", reason="peft is not installed")
+    layers = ADAPTED["bert"]
+    base: Any = AutoModelForMaskedLM.from_pretrained(masked_folder / "model", dtype=torch.float64)
+    text = masked.PLAN.replace('export "hf" {', MERGED) + blocks(layers, apart=())
+    text = text.replace('  start = "adapters"\n', "")
+    masked.trained(masked_folder, *MESHES["dp2 tp2"], run_folder=tmp_path, text=text)
+    merged = AutoModelForMaskedLM.from_pretrained(tmp_path / "export/hf", dtype=torch.float64)
+    loaded = peft.PeftModel.from_pretrained(base, tmp_path / "export/adapter")
+    assert_equal(logits_of(loaded), logits_of(merged), limit=1e-8)
 
 
 masked_folder = masked.folder

@@ -58,6 +58,7 @@ class ByHand:
     gradients: dict[str, Tensor] = field(default_factory=dict)
     final: dict[str, Tensor] = field(default_factory=dict)
     evaluated: float = 0.0
+    model: Any = None
 
 
 def raw(*seeds: int, count: int) -> Any:
@@ -104,7 +105,7 @@ def by_hand(
     for module in model.modules():
         module.p = 0.0  # of every nn.Dropout
     model.train()
-    found = ByHand()
+    found = ByHand(model=model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.1)
     for inputs, labels in batches(folder, probability=probability):
         found.labels.append(int((labels != -100).sum()))
