@@ -41,6 +41,10 @@ def essence(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Row
     own = needs.parameters_per_rank(estimated)
     holder = "a rank holds at most" if estimated.ranks else "rank 0 holds"
     yield "parameters", f"{parameters.number}, of which {holder} {own.number}"
+    if bound.frozen:
+        every = bound.inventory.parameters()
+        trained = sum(parameter.num_elements for name, _, parameter in every if name not in bound.frozen)
+        yield "trained", f"{trained:_} of the parameters, {100 * trained / parameters.count:.3g} %"
     if (pipeline := pipeline_of(graph)) is not None:
         idle = of_plan.bubble(pipeline).text
         yield "pipeline", f"{pipeline.schedule}, bubble {idle} if stages take equal time"
