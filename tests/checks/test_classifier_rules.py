@@ -104,3 +104,19 @@ def test_names_made_up_by_transformers_are_none(check: Check, plan_base: Path) -
     text = PLAN.replace("models/tiny-bert-classifier", "made-up")
     text = text.replace("(labels = 3)", '(labels = 3, names = ["bad", "plain", "good"])')
     assert "P775" not in {one.code.code for one in check(text).diagnostics}
+
+
+def test_names_are_in_the_order_of_their_numbers(check: Check, plan_base: Path) -> None:
+    """An export sorts the keys of config.json as text, so 10 is before 2."""
+    file = plan_base / "models/tiny-bert-classifier/config.json"
+    names = [f"class {number}" for number in range(12)]
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config["id2label"] = {str(number): name for number, name in enumerate(names)}
+    config["label2id"] = {name: number for number, name in enumerate(names)}
+    (plan_base / "many").mkdir()
+    text = json.dumps(config, sort_keys=True)
+    (plan_base / "many/config.json").write_text(text, encoding="utf-8")
+    for written, is_refused in ((names, False), (names[::-1], True)):
+        task = f"(labels = 12, names = {json.dumps(written)})"
+        plan = PLAN.replace("models/tiny-bert-classifier", "many").replace("(labels = 3)", task)
+        assert ("P775" in {one.code.code for one in check(plan).diagnostics}) is is_refused

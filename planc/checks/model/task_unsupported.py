@@ -89,12 +89,15 @@ def _of_labels(subject: Subject, task: SequenceClassification) -> _Found:
         yield "model.task", "the model's config.json has other names of classes", help
 
 
-def _other_names(subject: Subject, names: tuple[str, ...]) -> list[str] | None:
+def _other_names(subject: Subject, names: tuple[str, ...]) -> list[object] | None:
     """The names of a classifier's own classes, if they are not these. LABEL_0 and its like are none."""
     if subject.base is None or subject.inventory.new_head:
         return None
     by_number = model_config(subject.plan.model.hf, base=subject.base).get("id2label")
-    known = list(by_number.values()) if isinstance(by_number, dict) else []
+    if not isinstance(by_number, dict):
+        return None
+    # A file may sort its keys as text: 0, 1, 10, 2.
+    known = [by_number.get(str(number)) for number in range(len(names))]
     is_made_up = all(name == f"LABEL_{number}" for number, name in enumerate(known))
     return None if is_made_up or known == list(names) else known
 
