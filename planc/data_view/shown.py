@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from planc.data_sources.kinds import LabeledSource, untransformed
 from planc.data_view.parts import Part
 from planc.record import record
 from planc.runtime.data.bad_documents import Faults
@@ -77,10 +78,17 @@ def shown_documents(documents: Sequence[Encoded], *, spec: DataSpec, tokenizer: 
         ids = document.tokens[:length].tolist()
         trained = [True] * length if document.is_target is None else document.is_target[:length].tolist()
         if document.label is not None:
-            notes.append(spec.class_text(document.label))
+            notes.append(_class(document.label, spec))
             trained = [False] * length
         parts.append((document.origin, ids, trained, [*range(length)], [0], tuple(notes)))
     return list(_with_texts(parts, tokenizer))
+
+
+def _class(label: int, spec: DataSpec) -> str:
+    """`class 1`, with the class's name if the plan has one."""
+    source = untransformed(spec.source)
+    names = source.names if isinstance(source, LabeledSource) else ()
+    return f"class {label}, {names[label]}" if names else f"class {label}"
 
 
 def hidden_share(masking: Masking) -> str:
@@ -176,7 +184,7 @@ def _sequence(
     trained = [masking is not None, *(label != IGNORED_LABEL for label in labels)]
     notes: tuple[str, ...] = () if masking is None else (f"hidden: {hidden_share(masking)}",)
     if part.wanted.spec.has_classes:
-        notes, trained = (part.wanted.spec.class_text(labels[0]),), [False] * len(ids)
+        notes, trained = (_class(labels[0], part.wanted.spec),), [False] * len(ids)
     if trained[-1] and masking is None:
         ids, positions = [*ids, labels[-1]], [*positions, positions[-1] + 1]
     trained = trained[: len(ids)]

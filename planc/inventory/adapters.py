@@ -8,7 +8,7 @@ from typing import Protocol
 
 from planc.inventory.footprint import NOTHING
 from planc.inventory.schema import Draw, Inventory, Kind, Module, Parameter
-from planc.vocab import DOWN, DROP, MAGNITUDE, UP, DropoutDim, parent_of
+from planc.vocab import DOWN, DROP, MAGNITUDE, UP, DropoutDim, outwards, parent_of
 
 
 def is_of_adapter(fqn: str) -> bool:
@@ -49,7 +49,7 @@ def not_saved_apart(inventory: Inventory, parameter: str) -> str | None:
     owner = parent_of(parameter)
     if any(parameter in tie for tie in inventory.ties):
         return "is shared, and would have two values"
-    if any(layer == owner or layer.startswith(f"{owner}.") for layer in adapted_layers(inventory)):
+    if any(owner in outwards(layer) for layer in adapted_layers(inventory)):
         return "is in a module with adapters"
     if any(fqn != owner and fqn.endswith(owner) for fqn in inventory.names()):
         return "is found by the end of its module's name, which other modules have"

@@ -16,8 +16,9 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 
 from tests.dist import test_masked_training as masked
 from tests.dist import test_new_heads as new_heads
-from tests.dist.adapters_by_hand import MERGED, PREFIX, WEIGHTS, adapt, blocks, write_adapters
+from tests.dist.adapters_by_hand import MERGED, WEIGHTS, adapt, blocks
 from tests.dist.task_plan import MESHES
+from tests.dist.test_adapter_start import PREFIX, write_peft
 from tests.dist.test_classifier_training import (
     OTHERS,
     ByHand,
@@ -34,6 +35,9 @@ APART = {"bert": ("classifier", "bert.pooler"), "llama": ("score",)}
 ADAPTED = {"bert": ("query", "value", "intermediate.dense"), "llama": ("q_proj", "v_proj", "down_proj")}
 
 
+masked_folder = masked.folder
+
+
 def classifier(plan: Path) -> Any:
     return AutoModelForSequenceClassification.from_pretrained(plan.parent / "model", dtype=torch.float64)
 
@@ -41,7 +45,7 @@ def classifier(plan: Path) -> Any:
 def with_adapters(plan: Path, model: Any, kind: str) -> Path:
     """The plan with adapters, whose directory is for the model."""
     adapters = adapt(model, ADAPTED[kind], apart=APART[kind])
-    write_adapters(plan.parent / "adapters", adapters)
+    write_peft(plan.parent / "adapters", {f"{PREFIX}{name}": one for name, one in adapters.items()})
     text = plan.read_text(encoding="utf-8").replace('export "hf" {', MERGED)
     plan.write_text(text + blocks(ADAPTED[kind], apart=APART[kind]), encoding="utf-8")
     return plan
@@ -137,8 +141,7 @@ def test_masked_models_train_as_a_loop_by_hand(masked_folder: Path, tmp_path: Pa
     adapters: dict[str, Tensor] = {}
     prepare = partial(adapt, layers=layers, apart=())
     expected = masked.by_hand(folder, prepare=lambda model: adapters.update(prepare(model)))
-    shutil.rmtree(folder / "adapters", ignore_errors=True)
-    write_adapters(folder / "adapters", adapters)
+    write_peft(folder / "adapters", {f"{PREFIX}{name}": one for name, one in adapters.items()})
     text = masked.PLAN.replace('export "hf" {', MERGED) + blocks(layers, apart=())
     record = masked.trained(folder, *MESHES[mesh], run_folder=tmp_path, text=text)[0]
     assert [one.loss for one in record.metrics] == pytest.approx(expected.losses, rel=1e-12)
@@ -160,6 +163,3 @@ def test_peft_loads_adapters_of_a_masked_model(masked_folder: Path, tmp_path: Pa
     merged = AutoModelForMaskedLM.from_pretrained(tmp_path / "export/hf", dtype=torch.float64)
     loaded = peft.PeftModel.from_pretrained(base, tmp_path / "export/adapter")
     assert_equal(logits_of(loaded), logits_of(merged), limit=1e-8)
-
-
-masked_folder = masked.folder

@@ -55,7 +55,10 @@ def check(subject: Subject) -> Findings:
         if (tied := _tied(subject, selection)) is not None:
             yield tied
             continue
-        gaps = tuple(_unused_choices(selection) if selection.matched else _dead_end_of(selection))
+        if selection.matched:
+            gaps = tuple(_unused_choices(selection))
+        else:
+            gaps = tuple(_dead_end(selection.pattern, _prefixes(selection.names)))
         if not gaps:
             continue
         beside = beside or Beside.of(subject)
@@ -267,10 +270,6 @@ def _dead_end(pattern: Pattern, prefixes: tuple[str, ...]) -> Iterator[Gap]:
     children = _children(pattern, len(pattern.parts), prefixes)
     parent = _parent(pattern, len(pattern.parts) - 1)
     yield Gap(start, start + len(text), text, parent, children, is_container=True)
-
-
-def _dead_end_of(selection: Selection) -> Iterator[Gap]:
-    return _dead_end(selection.pattern, _prefixes(selection.names))
 
 
 def _only(pattern: Pattern, index: int, start: int, text: str, prefixes: tuple[str, ...]) -> Gap:

@@ -69,12 +69,6 @@ class DataSpec:
         """True if each document has a class."""
         return isinstance(untransformed(self.source), LabeledSource)
 
-    def class_text(self, label: int) -> str:
-        """`class 1`, with the class's name if the plan has one."""
-        source = untransformed(self.source)
-        names = source.names if isinstance(source, LabeledSource) else ()
-        return f"class {label}, {names[label]}" if names else f"class {label}"
-
     @property
     def room(self) -> int:
         """The most tokens of a document in a sequence: one is only a label, unless documents have classes."""

@@ -120,8 +120,8 @@ def export_checkpoint(
         for file, entries in files.items():
             data = (as_bytes(source.values(views[entry.key])) for entry in entries)
             export_folder.write_file(temporary / file, entries, data=data)
-        kind, written = type(pristine).__name__, source.parameter_dtype
-        changes = config_changes(model, architecture=kind, dtype=written, rope=rope, head=build, names=names)
+        name, written = type(pristine).__name__, source.parameter_dtype
+        changes = config_changes(model, architecture=name, dtype=written, rope=rope, head=build, names=names)
         described = export_folder.Description(
             source=model, tokenizer=tokenizer, config=changes, files=files, origin=_origin(manifest)
         )
