@@ -64,6 +64,7 @@ _SHOWN_ELSEWHERE = {
     "loss chunks": Group.NUMERICS,
     'export "hf"': Group.CHECKPOINT,
     'export "adapter"': Group.CHECKPOINT,
+    "push": Group.CHECKPOINT,
     **dict.fromkeys(
         ("tokens/step", "gradient_accumulation", "data.micro_batch", "documents isolated"), Group.BATCH
     ),

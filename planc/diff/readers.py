@@ -25,6 +25,7 @@ from planc.graph.ops import (
     OpenData,
     OpenEvaluation,
     OpenSource,
+    PushExport,
     SaveCheckpoint,
     ShardContext,
     ShardExperts,
@@ -186,6 +187,10 @@ def _adapter_export(side: Side) -> str | None:
     return f"at the {export.when}" if export else None
 
 
+def _push(side: Side) -> str | None:
+    return "; ".join(f"{op.export} to {op.target}" for op in side.ops(PushExport)) or None
+
+
 def _save_every(side: Side) -> str | None:
     save = side.op(SaveCheckpoint)
     if save is None:
@@ -234,6 +239,7 @@ READERS: Mapping[str, Reader] = {
     "checkpoint.base": _base,
     'export "hf"': _export,
     'export "adapter"': _adapter_export,
+    "push": _push,
     "checkpoint.save_every": _save_every,
     "checkpoint.mode": _save_mode,
     "profile": _profile,

@@ -16,8 +16,6 @@ from planc.graph.ops import (
     ClipGradients,
     Evaluate,
     EvaluationOp,
-    ExportAdapter,
-    ExportHf,
     Forward,
     FreezeParameters,
     FullyShard,
@@ -38,12 +36,13 @@ from planc.graph.ops import (
     SyncGradients,
 )
 from planc.inventory.adapters import adapted_layers, saved_apart
-from planc.lower.averages import apply_averages, build_averages, exports_of, update_averages
+from planc.lower.averages import build_averages, update_averages
 from planc.lower.balance import balance_experts, move_biases, sum_routes
 from planc.lower.compilation import compile_modules
 from planc.lower.data import evaluations, next_batch, open_data, open_evaluations, open_sources
 from planc.lower.dropout import attach_dropout
 from planc.lower.experts import cap_experts, count_experts, shard_experts
+from planc.lower.exporting import export_weights
 from planc.lower.guard import compare_replicas, guard_step
 from planc.lower.losses import build_loss, compute_loss, compute_references
 from planc.lower.model import build_model, load_weights
@@ -70,7 +69,6 @@ from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
 from planc.plan.attention_calls import attention_calls, attention_kind, isolates_documents
 from planc.plan.bind import BoundPlan
-from planc.plan.checkpoint import AdapterExport, CheckpointSpec, ExportedWeights, HfExport
 from planc.plan.facts import gradient_accumulation
 from planc.plan.optimizer import OwnSchedule
 from planc.plan.quantized import NF4_BLOCK
@@ -353,23 +351,7 @@ def _save(bound: BoundPlan) -> Iterator[AnyOp]:
     if checkpoint is None:
         return
     yield from save_checkpoint(bound.plan)
-    yield from _exports(bound, checkpoint, ExportedWeights.TRAINED)
-    yield from apply_averages(bound.plan, checkpoint)
-    yield from _exports(bound, checkpoint, ExportedWeights.EMA)
-
-
-def _exports(
-    bound: BoundPlan, checkpoint: CheckpointSpec, weights: ExportedWeights
-) -> Iterator[ExportHf | ExportAdapter]:
-    path, over = bound.plan.model.hf, _weight_dims(bound.plan)
-    for label, export in exports_of(checkpoint, weights).items():
-        span = bound.plan.span(f"checkpoint.export.{label}")
-        match export:
-            case HfExport():
-                dtype = export.dtype or bound.plan.model.dtype
-                yield ExportHf(when="end", dtype=dtype, path=path, over=over, span=span)
-            case AdapterExport():
-                yield ExportAdapter(when="end", path=path, over=over, span=span)
+    yield from export_weights(bound, checkpoint, over=_weight_dims(bound.plan))
 
 
 def _weight_dims(plan: spec.Plan) -> tuple[MeshDim, ...]:

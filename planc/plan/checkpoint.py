@@ -9,6 +9,7 @@ from typing import Any
 from planc.plan import codes
 from planc.plan.epochs import EPOCHS
 from planc.plan.nested import nested
+from planc.plan.push import PUSH, HubPush
 from planc.plan.quantities import SECONDS, STEPS
 from planc.plan.scalars import Bool, Choice, Int, Path, Quantity
 from planc.plan.scope import Scope
@@ -85,6 +86,16 @@ def _weights() -> Any:
     )
 
 
+def _push() -> Any:
+    """The key of the repository that an export is pushed to."""
+    return key(
+        PUSH,
+        default=None,
+        doc="the repository of the Hugging Face Hub that rank 0 pushes the export to, once it is written",
+        example='hub("org/name")',
+    )
+
+
 @record
 class Seconds:
     """An interval by the clock."""
@@ -130,6 +141,7 @@ class HfExport:
     )
     merged: bool = key(Bool(), default=False, doc="add to each adapted layer's weight what its adapter does")
     weights: ExportedWeights = _weights()
+    push: HubPush | None = _push()
 
 
 @record
@@ -138,6 +150,7 @@ class AdapterExport:
 
     when: ExportTime = key(Choice(ExportTime), default=ExportTime.END, doc="after the last step")
     weights: ExportedWeights = _weights()
+    push: HubPush | None = _push()
 
 
 @record

@@ -21,7 +21,7 @@ _PINNED = "write the commit's 40 hexadecimal digits, shown on the repository's p
 
 
 @record
-class _Repository:
+class Repository:
     def convert(self, value: ast.Value, scope: Scope) -> str | None:
         text: str | None = Text().convert(value, scope)
         if text is None or is_repository(text):
@@ -79,7 +79,7 @@ class NamePart:
 class Hub:
     """A model of the Hugging Face hub, at one commit; no code of it runs."""
 
-    repository: str = key(_Repository(), doc="the repository, as in `org/name`", positional=True)
+    repository: str = key(Repository(), doc="the repository, as in `org/name`", positional=True)
     revision: str = key(_Commit(), doc="the commit: 40 hexadecimal digits")
 
 

@@ -15,6 +15,7 @@ from planc.graph.ops import (
     JudgeEvaluations,
     LoadReaders,
     LoadSchedule,
+    PushExport,
     SaveCheckpoint,
 )
 from planc.report.charts import Curve, chart
@@ -86,6 +87,7 @@ def _rows(
     rows += [("callback", str(own)) for op in readers for own in op.callbacks]
     rows += [("export", f"at the {op.when}, in {op.dtype}") for op in side.ops(ExportHf)]
     rows += [("export of adapters", f"at the {op.when}") for op in side.ops(ExportAdapter)]
+    rows += [("push", f"{op.export} to {op.target}") for op in side.ops(PushExport)]
     return [*rows]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
@@ -40,13 +40,13 @@ def require_model(model: HubModel, *, with_weights: bool, say: Say) -> Path:
     lacking = _lacks(model.folder, with_weights=with_weights)
     if lacking is None:
         return model.folder
-    if _is_offline():
+    if is_offline():
         raise RunError(
             f"{model.short} is incomplete in the Hub cache ({lacking}), and HF_HUB_OFFLINE forbids downloads",
             help=f"unset HF_HUB_OFFLINE, or {_COPY_HELP}",
         )
     # Without the library there is nothing to wait for.
-    _library(model)
+    hub_library(f"downloading {model.short}")
     with _only_one(model, say=say):
         # Another process may have downloaded it meanwhile.
         if _lacks(model.folder, with_weights=with_weights) is not None:
@@ -113,7 +113,7 @@ def _fetch(model: HubModel, *, with_weights: bool, say: Say) -> None:
 
 
 def _download(model: HubModel, *, names: Sequence[str]) -> None:
-    library: Any = _library(model)
+    library: Any = hub_library(f"downloading {model.short}")
     try:
         library.snapshot_download(
             model.repository,
@@ -150,34 +150,35 @@ def _failure(model: HubModel, error: BaseException, errors: Any) -> RunError:
             help=f"check the connection, or {_COPY_HELP}",
         )
     return RunError(
-        f"cannot download {model.short}: {_reason(error)}",
+        f"cannot download {model.short}: {reason_of(error)}",
         code=ExitCode.STORAGE if isinstance(error, OSError) else ExitCode.INPUT,
         help="check the connection and the free space of the Hub cache, and run again: the download resumes",
     )
 
 
-def _is_offline() -> bool:
+def is_offline(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether the library takes itself to be offline."""
-    values = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
+    values = (environment.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     return any(value in ("1", "ON", "YES", "TRUE") for value in values)
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """An error's first line, with the token removed wherever it came from."""
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
+    token = hub_library("a request to the Hub").get_token()
     return text.replace(token, "...") if token else text
 
 
-def _library(model: HubModel) -> Any:
+def hub_library(what: str) -> Any:
+    """The Hub's library; RunError if it is not installed, which `what` needs."""
     try:
         # Lazy: a model in a local directory does not need this library.
         import huggingface_hub
         import huggingface_hub.errors
     except ImportError as error:
         raise RunError(
-            f"downloading {model.short} needs the huggingface_hub library",
+            f"{what} needs the huggingface_hub library",
             help="install it: pip install 'planc[run]'",
         ) from error
     return huggingface_hub

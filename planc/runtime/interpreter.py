@@ -17,6 +17,7 @@ from planc.graph.ops import (
     ExportAdapter,
     ExportHf,
     JudgeEvaluations,
+    PushExport,
     SaveCheckpoint,
     SettleSave,
 )
@@ -250,7 +251,7 @@ def _is_due(backend: Backend, op: Op, step: int, *, last_step: int) -> bool:
         case SaveCheckpoint(every_steps=every_steps, at_end=at_end):
             is_every = step % every_steps == 0 if every_steps is not None else backend.save_is_due()
             return is_every or (at_end and step == last_step)
-        case ExportHf(when="end") | ExportAdapter(when="end") | ApplyAverages(when="end"):
-            return step == last_step
+        case ExportHf() | ExportAdapter() | ApplyAverages() | PushExport():
+            return op.when == "end" and step == last_step
         case _:
             raise AssertionError(f"{op.name} does not save")

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -19,30 +20,61 @@ _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); " \
     "from importlib import import_module; import_module(sys.argv[2]).main()"  # fmt: skip
 
 
+_LOOK_SECONDS = 0.2
+
+
 class NoAnswerError(Exception):
     """The process ended, or took too long, as the message states."""
 
 
-def ask(module: str, request: object, *, seconds: int, environment: Mapping[str, str]) -> Any:
-    """Return a module's answer from its `main`, in a process with these variables too. NoAnswerError."""
+def ask(
+    module: str,
+    request: object,
+    *,
+    seconds: int,
+    environment: Mapping[str, str],
+    stops: Callable[[], bool] = lambda: False,
+) -> Any:
+    """Return a module's answer from its `main`, in a process with these variables too. NoAnswerError.
+
+    The process ends early once `stops` is true.
+    """
     root = str(Path(planc.__file__).parents[1])
     import_path = [*dict.fromkeys([*(os.path.abspath(entry) for entry in sys.path), root])]
+    with subprocess.Popen(
+        (sys.executable, "-c", _START, json.dumps(import_path), module),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+    ) as process:
+        try:
+            answer, errors = _communicate(process, json.dumps(request).encode(), seconds=seconds, stops=stops)
+        finally:
+            # It has ended, unless this process was interrupted, or waits no longer.
+            process.kill()
     try:
-        done = subprocess.run(
-            (sys.executable, "-c", _START, json.dumps(import_path), module),
-            input=json.dumps(request).encode(),
-            capture_output=True,
-            env={**os.environ, **environment},
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise NoAnswerError(f"takes more than {seconds:_} s") from error
-    try:
-        return loads(done.stdout)
+        return loads(answer)
     except ValueError as error:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-        raise NoAnswerError(f"ends with exit code {done.returncode}: {lines[-1]}") from error
+        lines = errors.decode(errors="replace").strip().splitlines() or ["no message"]
+        raise NoAnswerError(f"ends with exit code {process.returncode}: {lines[-1]}") from error
+
+
+def _communicate(
+    process: subprocess.Popen[bytes], request: bytes, *, seconds: int, stops: Callable[[], bool]
+) -> tuple[bytes, bytes]:
+    """The output of a process and its errors. NoAnswerError if it takes too long, or `stops` is true."""
+    deadline, sent = time.monotonic() + seconds, [request]
+    while True:
+        try:
+            output = process.communicate(sent.pop() if sent else None, timeout=_LOOK_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            if stops():
+                raise NoAnswerError("was stopped") from error
+            if time.monotonic() > deadline:
+                raise NoAnswerError(f"takes more than {seconds:_} s") from error
+        else:
+            return output
 
 
 def serve(answer: Callable[[Any], object]) -> None:

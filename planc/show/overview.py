@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from planc.figures import plan as of_plan
 from planc.graph.extensions import extensions_of
 from planc.graph.graph import UNKNOWN_STEPS, Graph
-from planc.graph.ops import NameBase
+from planc.graph.ops import NameBase, PushExport
 from planc.graph.pipeline import pipeline_of
 from planc.plan.bind import BoundPlan
 from planc.plan.checkpoint import AsyncSave, CheckpointSpec, WhenBusy
@@ -69,6 +69,7 @@ def essence(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Row
     yield "memory", f"about {peak.text} reserved per rank at the peak{share}, in {phase.text}{host}{missing}"
     sent, number = needs.sent_bytes(estimated), needs.num_collectives(estimated)
     yield "communication", f"{sent.text} sent per rank and step, in {number.text}"
+    yield from (("push", f"{op.export} to {op.target}") for op in graph.save if isinstance(op, PushExport))
     used = (f"{own.kind.replace('_', ' ')} {own.entry} of {own.file}" for _, own in extensions_of(graph))
     if extensions := list(dict.fromkeys(used)):
         yield "extensions", ", ".join(extensions)

@@ -170,3 +170,28 @@ class ExportAdapter(Op):
             writes=(Resource.EXPORT,),
             communicates=self.over,
         )
+
+
+@record(kw_only=True)
+class PushExport(Op):
+    op: Literal["export.push"] = "export.push"
+    stage: ClassVar[Stage] = Stage.SAVE
+    phase: ClassVar[Phase] = Phase.CHECKPOINT
+    summary: ClassVar[str] = (
+        "Rank 0 pushes a finished export to a repository of the Hugging Face Hub, in one commit. A push that "
+        "fails is reported, and the run ends as it would without it."
+    )
+    when: Annotated[Literal["end"], DERIVED]
+    export: Annotated[Literal["hf", "adapter"], output("checkpoint.export", "push")]
+    repository: Annotated[str, output("checkpoint.export", "push")]
+    private: Annotated[bool, output("checkpoint.export", "push")]
+    revision: Annotated[str, output("checkpoint.export", "push")]
+    """The branch, which the push creates if it is missing."""
+
+    @property
+    def target(self) -> str:
+        """The repository as text: `org/name (private), branch main`."""
+        return f"{self.repository} ({'private' if self.private else 'public'}), branch {self.revision}"
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.EXPORT,))

@@ -53,14 +53,16 @@ class BestEffort:
         with self._lock:
             return dict(self._num_failures)
 
-    def attempt(self, what: str, action: Callable[[], T], *, errors: Errors = (OSError,)) -> T | None:
+    def attempt(
+        self, what: str, action: Callable[[], T], *, errors: Errors = (OSError,), is_once: bool = False
+    ) -> T | None:
         """The result of `action`; None if it failed, which is reported once.
 
         `what` completes "cannot ...". What failed the last time is tried only once, so training does not wait
-        for it again.
+        for it again; so is what `is_once`, which tries again by itself.
         """
         try:
-            result = action() if what in self._failing else retried(action, errors=errors)
+            result = action() if is_once or what in self._failing else retried(action, errors=errors)
         except errors as error:
             self._failed(what, error)
             return None

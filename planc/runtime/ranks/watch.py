@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from planc.graph.graph import Graph
-from planc.graph.op import Op, Resource
+from planc.graph.op import Op, Resource, Stage
 from planc.graph.ops import CompileModules
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.files.best_effort import BestEffort
@@ -44,10 +44,11 @@ _OVERDUE_SECONDS = 1.0
 _TAKES_ITS_TIME = frozenset(
     {
         *(Resource.SOURCES, Resource.DATA, Resource.EVALUATION_SETS),
-        *(Resource.EVALUATIONS, Resource.CHECKPOINTS, Resource.EXPORT),
+        *(Resource.EVALUATIONS, Resource.CHECKPOINTS),
     }
 )
-"""An op that writes one of these does more than collectives, so it may take longer than any of them."""
+"""An op that writes one of these does more than collectives, so it may take longer than any of them; so may
+one that saves."""
 _NO_STORE = "the rendezvous store does not respond: rank 0, its machine or its torchrun agent has exited"
 
 
@@ -264,7 +265,7 @@ def _agreed_run(store: Store, launch: Launch) -> bytes:
 
 
 def _takes_its_time(op: Op) -> bool:
-    return not _TAKES_ITS_TIME.isdisjoint(op.effects().writes)
+    return op.stage is Stage.SAVE or not _TAKES_ITS_TIME.isdisjoint(op.effects().writes)
 
 
 def _key(rank: int) -> str:

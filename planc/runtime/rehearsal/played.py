@@ -93,7 +93,7 @@ PASSED_OVER = (
     *(ops.StartProfile, ops.CompareReplicas, ops.Evaluate, ops.JudgeEvaluations, ops.StopProfile),
     *(ops.SettleSave, ops.BranchRun, ops.ReadGradients, ops.ReadStep, ops.ReadEvaluations),
     ops.AgreeToStop,
-    *(ops.InitAdapters, ops.ExportAdapter, ops.LoadAdapters, ops.NameBase),
+    *(ops.InitAdapters, ops.ExportAdapter, ops.LoadAdapters, ops.NameBase, ops.PushExport),
 )
 """Ops that a rehearsal leaves out. An evaluation computes the forward of a step, and keeps less of it.
 Neither reports nor the comparison of weights are part of a rehearsal, and there is nothing to resume from.

@@ -44,7 +44,7 @@ from planc.runtime.torch.training import (
     step_read,
 )
 from planc.runtime.torch.training import forward_backward as steps
-from planc.runtime.torch.weights import adapters, build, export, export_adapter, freezing, nf4, weights
+from planc.runtime.torch.weights import adapters, build, export, export_adapter, freezing, nf4, push, weights
 
 HANDLERS: Mapping[type[Op], Handler] = {
     ops.InitMesh: mesh.init_mesh,
@@ -126,4 +126,5 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.ApplyAverages: averages.apply_averages,
     ops.ExportHf: export.export_hf,
     ops.ExportAdapter: export_adapter.export_adapter,
+    ops.PushExport: push.push_export,
 }
