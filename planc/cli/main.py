@@ -77,7 +77,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
     (
         "checkpoints, data and models",
         (
-            Command("checkpoint", "checkpoints: ls, verify, diff, export, convert"),
+            Command("checkpoint", "checkpoints: ls, verify, diff, export, push, convert"),
             Command("eval", "evaluate a checkpoint, on its plan's data or on other data"),
             Command("sample", "continue a text with a checkpoint's model"),
             Command("data", "a plan's data: show, prepare, ls, verify"),

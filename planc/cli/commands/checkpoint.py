@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from planc.cli.support import converting
+from planc.cli.support import converting, pushing
 from planc.cli.support.arguments import (
     add_output_format_argument,
     add_quiet_argument,
@@ -43,7 +43,7 @@ from planc.runtime.model_files import weight_names
 from planc.tables import format_bytes, plural, render_table
 from planc.vocab import DType
 
-DESCRIPTION = "Inspect, export and convert checkpoints, without starting a run."
+DESCRIPTION = "Inspect, export, push and convert checkpoints, without starting a run."
 
 EPILOG = """\
 examples:
@@ -51,6 +51,7 @@ examples:
   planc checkpoint verify runs/llama
   planc checkpoint diff runs/a runs/b --values
   planc checkpoint export runs/llama --hf models/llama-tuned --dtype bfloat16
+  planc checkpoint push runs/llama
   planc checkpoint convert runs/llama --dcp exports/llama-dcp
 
 `planc checkpoint COMMAND --help` shows the options of a command."""
@@ -73,6 +74,12 @@ tokenizer. Adapters are merged, or written alone as a directory that peft loads.
 checkpoint first. One process is enough for a checkpoint saved on any mesh; it holds one tensor in memory at a
 time."""
 
+_PUSH = """\
+Push the exports of a run to the repositories of the Hugging Face Hub that its plan states, or one export to
+another repository. A push is one commit. It replaces the weights of an earlier one.
+
+The Hub's own library reads HF_ENDPOINT, and the token from HF_TOKEN or from `hf auth login`."""
+
 _CONVERT = """\
 Convert a checkpoint to plain DCP, for torch.distributed.checkpoint and tools that read it, or plain DCP to a
 planc checkpoint.
@@ -88,6 +95,8 @@ _EXAMPLES = {
     "diff": "  planc checkpoint diff runs/a runs/b --values               (compares the newest of each)",
     "export": "  planc checkpoint export runs/llama --hf models/llama-tuned --dtype bfloat16\n"
     "  planc checkpoint export runs/llama --hf models/llama-best --best    (the lowest evaluation loss)",
+    "push": "  planc checkpoint push runs/llama                           (as the plan states)\n"
+    "  planc checkpoint push models/llama-tuned --to org/llama-tuned --public",
     "convert": "  planc checkpoint convert runs/llama --dcp exports/llama-dcp\n"
     "  planc checkpoint convert exports/llama-dcp --planc converted --unpickle",
 }
@@ -144,6 +153,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_run_extensions_argument(exporting)
     add_quiet_argument(exporting, help="print errors only")
+    push = add_subcommand(commands, "push", "push exports to the Hugging Face Hub", _PUSH, examples=_EXAMPLES)
+    pushing.add_arguments(push)
+    add_quiet_argument(push, help="print errors only")
     convert = add_subcommand(
         commands, "convert", "convert between planc's format and plain DCP", _CONVERT, examples=_EXAMPLES
     )
@@ -355,6 +367,12 @@ def _export(arguments: Namespace) -> int:
     return _written(note, arguments)
 
 
+def _push(arguments: Namespace) -> int:
+    for note in pushing.pushed(arguments):
+        _written(note, arguments)
+    return CLEAN
+
+
 def _convert(arguments: Namespace) -> int:
     if arguments.dcp:
         return _written(converting.to_plain(newest_of(arguments.checkpoint), arguments), arguments)
@@ -367,4 +385,11 @@ def _written(note: str, arguments: Namespace) -> int:
     return CLEAN
 
 
-_ACTIONS = {"ls": _ls, "verify": _verify, "diff": _diff, "export": _export, "convert": _convert}
+_ACTIONS = {
+    "ls": _ls,
+    "verify": _verify,
+    "diff": _diff,
+    "export": _export,
+    "push": _push,
+    "convert": _convert,
+}

@@ -109,12 +109,12 @@ def _stored(folder: Path, *, settings: Sequence[SourceFile]) -> Side:
         saved = _saved_by(folder)
         artifact, base = saved.artifact, saved.folder
     else:
-        artifact, base = _running(folder), folder
+        artifact, base = plan_of_run(folder), folder
     side = Side(str(folder), graph_of(artifact))
     return replace(side, inventory=_inventory(artifact, side, base=base))
 
 
-def _running(folder: Path) -> Artifact:
+def plan_of_run(folder: Path) -> Artifact:
     """The plan of a run directory."""
     path = folder / PLAN_NAME
     try:

@@ -38,7 +38,7 @@ ORIGIN_NAME = "planc_export.json"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """The names of peft's files."""
 
-_MAX_ORIGIN_BYTES = 10_000
+MAX_ORIGIN_BYTES = 10_000
 
 _GENERATION = "generation_config.json"
 _CONFIG = "config.json"
@@ -181,7 +181,7 @@ def _write_tokenizer(temporary: Path, described: Description) -> str:
 
 def _keep_foreign(earlier: Path, temporary: Path) -> tuple[str, ...]:
     """Copy what planc did not write from an earlier export into the new one; return its names."""
-    origin = loads(read_utf8(earlier / ORIGIN_NAME, max_bytes=_MAX_ORIGIN_BYTES))
+    origin = loads(read_utf8(earlier / ORIGIN_NAME, max_bytes=MAX_ORIGIN_BYTES))
     # An export without a list is of an earlier planc.
     known = {_CONFIG, _INDEX, ORIGIN_NAME, _GENERATION, *tokenizer_files(earlier)}
     known = set(origin["files"]) if "files" in origin else known
@@ -223,7 +223,7 @@ def exported_step(folder: Path) -> int | None:
     try:
         if kind != "directory":
             raise NotPlainError(folder, kind=kind, wanted="directory")
-        return int(loads(read_utf8(folder / ORIGIN_NAME, max_bytes=_MAX_ORIGIN_BYTES))["step"])
+        return int(loads(read_utf8(folder / ORIGIN_NAME, max_bytes=MAX_ORIGIN_BYTES))["step"])
     except (OSError, ValueError, KeyError, TypeError):
         raise CheckpointError(
             f"{folder} is not an export of a run, and the new export would replace it",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from planc.graph.ops import PushExport
-from planc.runtime.interpreter import Position
-from planc.runtime.push import PushError, push_apart, target_of
+from planc.runtime.push import PushError, push_apart
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.weights.export import Export
 
 
-def push_export(run: Run, op: PushExport, at: Position, export: Export | None) -> None:
+def push_export(run: Run, op: PushExport, export: Export | None) -> None:
     """Push a complete export. A failure is reported, with the command that pushes later, and ends nothing."""
     if run.launch.rank != 0 or export is None or run.notice.is_agreed:
         return
@@ -18,11 +17,8 @@ def push_export(run: Run, op: PushExport, at: Position, export: Export | None) -
     folder = run.paths.run / "export" / op.export
 
     def push() -> str:
-        message = f"planc: step {at.step} of plan {run.plan_hash[:12]}"
         try:
-            return push_apart(
-                folder, target_of(op), message=message, stops=lambda: bool(run.notice.signal_name)
-            )
+            return push_apart(folder, op, stops=lambda: bool(run.notice.signal_name))
         except PushError as error:
             later = f"planc checkpoint push {run.paths.run}"
             raise PushError(f"{error}; `{later}` pushes it later") from error
