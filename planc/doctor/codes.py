@@ -39,6 +39,7 @@ OTHER_DEVICE = Code(
 NO_COMPILER = Code("P930", "compiler-missing", "torch.compile finds no compiler on this machine")
 NO_INPUT = Code("P931", "input-missing", "input files are missing on this machine")
 BLOCKED = Code("P945", "run-folder-blocked", "an entry in the run directory blocks saving")
+NO_PUSH = Code("P946", "push-impossible", "this machine can't push the plan's exports")
 
 CODES: tuple[Code, ...] = (
     OUTSIDE_RANGE,
@@ -64,4 +65,5 @@ CODES: tuple[Code, ...] = (
     NO_COMPILER,
     NO_INPUT,
     BLOCKED,
+    NO_PUSH,
 )

@@ -14,6 +14,7 @@ from planc.doctor.examination import Check, Report, Section, Status
 from planc.doctor.machine import Machine, Storage
 from planc.doctor.needs import Needs
 from planc.doctor.packages import package_checks
+from planc.doctor.pushes import push_checks
 from planc.doctor.storage import Input, input_checks, storage_checks
 from planc.doctor.system import system_checks
 from planc.doctor.variables import Surroundings, launch_checks, malformed, unread, variable_checks
@@ -38,6 +39,7 @@ class Found:
     inputs: tuple[Input, ...] = ()
     malformed: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    has_hub_token: bool = False
 
 
 def examine(found: Found, *, needs: Needs | None = None) -> Report:
@@ -63,6 +65,7 @@ def _checks(facts: Found, needs: Needs | None) -> Iterator[Check]:
     yield from map(malformed, facts.malformed)
     yield from map(unread, facts.unread)
     yield from variable_checks(environment, around)
+    yield from push_checks(needs.pushes if needs else (), environment, has_token=facts.has_hub_token)
     yield from input_checks(facts.inputs)
     if facts.storage is not None:
         num_nodes = -(-needs.world_size // local) if needs and local else 1

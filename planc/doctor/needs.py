@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planc.doctor.pushes import pushes_of
 from planc.estimate.checkpoint import saved
 from planc.graph.graph import Graph
 from planc.graph.op import Op
@@ -14,6 +15,7 @@ from planc.graph.ops import (
     FullyShard,
     InitMesh,
     OpenLog,
+    PushExport,
 )
 from planc.inventory.schema import Inventory
 from planc.source import Span
@@ -63,6 +65,8 @@ class Needs:
     device: MeantFor | None = None
     trackers: tuple[str, ...] = ()
     """Trackers that rank 0 logs to."""
+    pushes: tuple[PushExport, ...] = ()
+    """What rank 0 pushes to the Hub."""
 
 
 def trackers_of(graph: Graph) -> tuple[str, ...]:
@@ -97,6 +101,7 @@ def needs_of(
         compiler=next((op.span for op in compiled if op.backend == "inductor"), None),
         device=device,
         trackers=trackers_of(graph),
+        pushes=pushes_of(graph),
     )
 
 

@@ -162,6 +162,14 @@ def is_offline(environment: Mapping[str, str] = os.environ) -> bool:
     return any(value in ("1", "ON", "YES", "TRUE") for value in values)
 
 
+def has_token() -> bool:
+    """Whether the library has a token, by its own rules: a variable, or the file of `hf auth login`."""
+    try:
+        return hub_library("a token").get_token() is not None
+    except RunError:
+        return False
+
+
 def reason_of(error: BaseException) -> str:
     """An error's first line, with the token removed wherever it came from."""
     lines = str(error).strip().splitlines()

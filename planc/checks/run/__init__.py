@@ -13,6 +13,7 @@ from planc.checks.run import (
     pairs_in_memory,
     policy_beyond_training,
     profile_beyond_training,
+    pushes_collide,
     snapshot_on_cpu,
 )
 from planc.checks.support.rule import Rule
@@ -22,6 +23,7 @@ RULES: tuple[Rule, ...] = (
     expectation_broken.check,
     expectation_waived.check,
     nothing_saved.check,
+    pushes_collide.check,
     policy_beyond_training.check,
     profile_beyond_training.check,
     guard_beyond_training.check,

@@ -26,9 +26,11 @@ from planc.doctor.examine import Found, examine, report_data, report_text
 from planc.doctor.machine import read_machine, read_storage
 from planc.doctor.needs import MeantFor, Needs, needs_of
 from planc.doctor.packages import installed_versions
+from planc.doctor.pushes import pushes_of
 from planc.doctor.storage import read_inputs
 from planc.graph.graph import Graph
 from planc.runtime.errors import RunError
+from planc.runtime.fetch import has_token
 from planc.runtime.process import read_launch
 from planc.runtime.run_directory.obstacles import num_kept, obstacles
 
@@ -118,6 +120,7 @@ def _found(arguments: Namespace, graph: Graph | None) -> Found:
         inputs=read_inputs(graph, base=Path(arguments.plan).parent) if graph else (),
         malformed=settings_from((), os.environ)[1],
         unread=unknown_variables(os.environ),
+        has_hub_token=graph is not None and bool(pushes_of(graph)) and has_token(),
     )
 
 

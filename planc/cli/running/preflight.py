@@ -15,6 +15,7 @@ from planc.doctor.examination import Check
 from planc.doctor.machine import interfaces, read_storage
 from planc.doctor.needs import needs_of, trackers_of
 from planc.doctor.packages import installed_versions, package_checks
+from planc.doctor.pushes import push_checks, pushes_of
 from planc.doctor.storage import room, unwritable
 from planc.doctor.variables import interface_problem
 from planc.graph.graph import Graph
@@ -23,8 +24,10 @@ from planc.inventory.schema import Inventory
 from planc.runtime.cpus import num_cpus
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.failures import THREADS_HELP
+from planc.runtime.fetch import has_token
 from planc.runtime.process import Launch
 from planc.runtime.run_directory.obstacles import num_kept, obstacles
+from planc.source import Span
 
 _THREADS = 12
 """Threads of planc, gloo and data loading, in addition to compute threads."""
@@ -76,6 +79,15 @@ def require_trackers(graph: Graph, launch: Launch, environment: Mapping[str, str
                     span=op.span,
                     is_shared=False,
                 )
+
+
+def require_push(graph: Graph, launch: Launch, environment: Mapping[str, str]) -> None:
+    """RunError if rank 0 can't push the plan's exports: no token, or no access to the Hub."""
+    pushes = pushes_of(graph)
+    if launch.rank != 0 or not pushes:
+        return
+    for check in push_checks(pushes, environment, has_token=has_token()):
+        _require(check.problems, is_shared=False, span=pushes[0].span)
 
 
 def has_wandb_key(environment: Mapping[str, str]) -> bool:
@@ -151,13 +163,18 @@ def _problems(checks: Iterable[Check]) -> list[Diagnostic]:
 
 
 def _require(
-    problems: Iterable[Diagnostic], *, code: ExitCode = ExitCode.INPUT, is_shared: bool = True
+    problems: Iterable[Diagnostic],
+    *,
+    code: ExitCode = ExitCode.INPUT,
+    is_shared: bool = True,
+    span: Span | None = None,
 ) -> None:
-    """RunError with all problems that are errors."""
+    """RunError with all problems that are errors, at `span`, or at the one problem with storage."""
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     if not errors:
         return
     message = "\n".join(f"{error.code.summary}: {error.primary.text} [{error.code.code}]" for error in errors)
     helps = dict.fromkeys(error.help for error in errors if error.help)
-    span = errors[0].primary.span if code is ExitCode.STORAGE and len(errors) == 1 else None
+    if code is ExitCode.STORAGE and len(errors) == 1:
+        span = errors[0].primary.span
     raise RunError(message, code=code, help="; ".join(helps), span=span, is_shared=is_shared)

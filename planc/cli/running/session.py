@@ -17,6 +17,7 @@ from planc.cli.running.opening import count_first_step, meet, run_of
 from planc.cli.running.preflight import (
     require_interface,
     require_packages,
+    require_push,
     require_storage,
     require_threads,
     require_trackers,
@@ -94,6 +95,7 @@ class Session:
         line = start_with(options, world_size=graph.world_size, devices_per_node=compiled.devices_per_node)
         require_world_size(launch, wanted=graph.world_size, mesh=mesh_text(graph), start_with=line)
         require_trackers(graph, launch, os.environ)
+        require_push(graph, launch, os.environ)
         # First, so another process with this rank finds out early.
         claim = Claim(launch)
         require_free_port(launch)
