@@ -17,7 +17,7 @@ from planc.source import SourceFile, Span
 from planc.tables import plural
 
 SECRETS: tuple[tuple[str, str], ...] = (
-    ("HF_TOKEN", "access to gated or private models with model.hf = hub(...)"),
+    ("HF_TOKEN", "access to gated or private models with model.hf = hub(...), and pushes of exports"),
     ("HUGGING_FACE_HUB_TOKEN", "read when HF_TOKEN is not set"),
     ("WANDB_API_KEY", "the login for logging.tracker.wandb"),
 )
@@ -37,7 +37,7 @@ class Harm:
 SHOWN: tuple[tuple[str, str], ...] = (
     ("CUDA_VISIBLE_DEVICES", "devices that PyTorch sees, in this order"),
     ("OMP_NUM_THREADS", "threads per process"),
-    ("HF_HUB_OFFLINE", "prevents downloads for model.hf = hub(...)"),
+    ("HF_HUB_OFFLINE", "prevents downloads for model.hf = hub(...), and pushes of exports"),
     ("HF_HOME", "cache directory for model.hf = hub(...)"),
     ("PYTORCH_ALLOC_CONF", "settings of the device memory allocator"),
     ("PYTORCH_CUDA_ALLOC_CONF", "settings of the device memory allocator"),

@@ -193,8 +193,11 @@ OBSERVED: Mapping[str, Foreign] = {
         "checkpoint", 'resume = "runs/first"', also=" for another run, or `resume = latest` for this one"
     ),
     "async_save async_checkpoint async_mode use_async": Foreign("checkpoint", "mode = async"),
-    "push_to_hub hub_model_id save_pretrained save_safetensors export_hf hf_export convert_to_hf": Foreign(
+    "save_pretrained save_safetensors export_hf hf_export convert_to_hf": Foreign(
         "checkpoint", 'export "hf" { when = end }', also=" for a directory that transformers loads"
+    ),
+    "push_to_hub hub_model_id hub_private_repo hub_revision": Foreign(
+        "checkpoint", 'export "hf" { push = <hub("org/name")> }', also=" for a repository of the Hub"
     ),
     "checkpointing ckpt": Foreign("", "checkpoint { save_every = 500 steps }"),
     "log log_with logger trackers report_to "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from planc.hub.names import is_repository
 from planc.plan import codes
 from planc.plan.model_source import Repository
 from planc.plan.scalars import Bool, Text
@@ -45,4 +46,9 @@ class HubPush:
     revision: str = key(_Branch(), default="main", doc="the branch; the push creates one that is missing")
 
 
-PUSH = Optional(Variant({"hub": HubPush}, "push target"))
+def _written(text: str) -> tuple[str, bool]:
+    """The call to write for a repository in quotes."""
+    return f'hub("{text}")', is_repository(text)
+
+
+PUSH = Optional(Variant({"hub": HubPush}, "push", from_text=_written))

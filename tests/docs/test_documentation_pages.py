@@ -33,7 +33,7 @@ REASONS = {
     "needs a Slurm cluster": 1,
     "needs a container builder": 1,
     "needs several machines": 1,
-    "needs the network": 7,
+    "needs the network": 8,
     "run by .ci/run": 2,
 }
 """Why a session is not run here, and how many blocks may say so."""

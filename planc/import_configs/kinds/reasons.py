@@ -64,7 +64,7 @@ WARMS_FROM_ZERO = "warm-up in a plan starts from zero"
 NO_PREFERENCES = "a plan's loss of preferences is `dpo(...)`, which a method of that name imports as"
 PREFERENCE_LOSS = "the loss of a pair in a plan is -log sigmoid(margin), which others call sigmoid"
 REFERENCE = "a plan names another reference by the path of its directory: `dpo(reference = ...)`"
-HUB_UPLOAD = 'planc does not upload; `export "hf"` in `checkpoint` writes a directory that transformers loads'
+HUB_UPLOAD = 'write `export "hf" { push = hub("org/name") }` in `checkpoint` to push the trained model'
 LOSS = "planc trains on next-token cross-entropy, or on a loss for each token of the plan's own code"
 PACKS = "`packing` in `data` is attend, isolate, whole or none"
 REENTRANT = "recomputation in a plan has no options; it is never reentrant"
