@@ -66,7 +66,7 @@ class Needs:
     trackers: tuple[str, ...] = ()
     """Trackers that rank 0 logs to."""
     pushes: tuple[PushExport, ...] = ()
-    """What rank 0 pushes to the Hub."""
+    """Pushes of rank 0 to the Hub."""
 
 
 def trackers_of(graph: Graph) -> tuple[str, ...]:

@@ -129,7 +129,7 @@ def _push(library: Any, files: Mapping[str, Path], op: PushExport, *, message: s
             f"{repository} is {has} already, and the push is to a {states} repository; "
             "change one of them, or push to another repository"
         )
-    stale = (one.rfilename for one in there.siblings or () if one.rfilename not in files)
+    stale = (file.rfilename for file in there.siblings or () if file.rfilename not in files)
     operations = [
         *(
             library.CommitOperationAdd(path_in_repo=name, path_or_fileobj=path)

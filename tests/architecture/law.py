@@ -179,6 +179,7 @@ INSIDE: dict[str, dict[str, tuple[str, ...]]] = {
         "run_directory": ("errors", "files", "numerics", "observer", "checkpoint_format"),
         "extensions": ("errors",),
         "own_process": (),
+        "push": ("errors", "fetch", "files", "own_process", "run_directory"),
         "data": (
             *("cpus", "errors", "file_systems", "files", "checkpoint_format", "ranks", "extensions"),
             "own_process",
@@ -187,7 +188,7 @@ INSIDE: dict[str, dict[str, tuple[str, ...]]] = {
             *("compilers", "errors", "files", "loss_window", "numerics", "observer", "schedule"),
             *("throughput", "checkpoint_format", "collectives", "model_files", "process", "stopping"),
             *("trackers", "interpreter", "ranks", "run_directory", "extensions", "data", "callbacks"),
-            "failures",
+            *("failures", "push"),
         ),
         "rehearsal": ("errors", "observer", "process", "interpreter", "ranks", "data", "torch"),
     },

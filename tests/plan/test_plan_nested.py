@@ -15,7 +15,7 @@ from tests.plan.resolving import edited, fault, faults, resolved, setting
 LAST = "  resume = latest\n"
 ADAPTER_TOO = "did you mean `checkpoint.export.hf.when` or `checkpoint.export.adapter.when`?"
 TRAINED = ExportedWeights.TRAINED
-WRITTEN = HfExport(ExportTime.END, DType.BFLOAT16, merged=False, weights=TRAINED)
+WRITTEN = HfExport(ExportTime.END, DType.BFLOAT16, merged=False, weights=TRAINED, push=None)
 EXPORT = 'checkpoint {\n  export "hf" {\n    dtype = float16\n  }\n}\n'
 
 
@@ -37,11 +37,11 @@ def exports(plan: Plan) -> dict[str, HfExport]:
         ('  export "hf" {\n    dtype = bfloat16\n    when = end\n  }', {"hf": WRITTEN}),
         (
             '  export "hf" { }',
-            {"hf": HfExport(ExportTime.END, None, merged=False, weights=TRAINED)},
+            {"hf": HfExport(ExportTime.END, None, merged=False, weights=TRAINED, push=None)},
         ),
         (
             '  export "hf" { dtype = none }',
-            {"hf": HfExport(ExportTime.END, None, merged=False, weights=TRAINED)},
+            {"hf": HfExport(ExportTime.END, None, merged=False, weights=TRAINED, push=None)},
         ),
     ],
 )
@@ -105,8 +105,10 @@ def test_every_setting_of_a_nested_block_has_a_path() -> None:
         "checkpoint.export.hf.dtype",
         "checkpoint.export.hf.merged",
         "checkpoint.export.hf.weights",
+        "checkpoint.export.hf.push",
         "checkpoint.export.adapter.when",
         "checkpoint.export.adapter.weights",
+        "checkpoint.export.adapter.push",
         *(f"logging.tracker.wandb.{name}" for name in ("project", "mode", "entity", "name")),
     ]
     assert BLOCKS["checkpoint"].names[0] in {path.rpartition(".")[2] for path in setting_paths()}
@@ -122,7 +124,7 @@ def test_the_command_line_sets_what_a_nested_block_says() -> None:
 
 def test_the_command_line_adds_a_nested_block_as_it_does_a_block() -> None:
     plan = resolved(edited(), overrides=(setting("checkpoint.export.hf.when=end"),))
-    assert exports(plan) == {"hf": HfExport(ExportTime.END, None, merged=False, weights=TRAINED)}
+    assert exports(plan) == {"hf": HfExport(ExportTime.END, None, merged=False, weights=TRAINED, push=None)}
     assert chain(plan.origins["checkpoint.export.hf.dtype"]) == ("default",)
 
 
@@ -133,9 +135,9 @@ def test_the_command_line_adds_a_nested_block_as_it_does_a_block() -> None:
         ("export.hf.when=end", ADAPTER_TOO),
         (
             "checkpoint.export.hf=end",
-            "use a setting of `checkpoint.export.hf`: `when`, `dtype`, `merged` or `weights`",
+            "use a setting of `checkpoint.export.hf`: `when`, `dtype`, `merged`, `weights` or `push`",
         ),
-        ("checkpoint.export=end", "`hf.weights`, `adapter.when` or `adapter.weights`"),
+        ("checkpoint.export=end", "`adapter.when`, `adapter.weights` or `adapter.push`"),
         ("checkpoint.export.onnx.when=end", ADAPTER_TOO),
     ],
 )
@@ -155,7 +157,9 @@ def test_a_base_gives_a_nested_block() -> None:
 
 def test_nested_blocks_of_one_label_merge() -> None:
     plan = linking.plan_of(extended('checkpoint {\n  export "hf" {\n    when = end\n  }\n}\n'))
-    assert exports(plan) == {"hf": HfExport(ExportTime.END, DType.FLOAT16, merged=False, weights=TRAINED)}
+    assert exports(plan) == {
+        "hf": HfExport(ExportTime.END, DType.FLOAT16, merged=False, weights=TRAINED, push=None)
+    }
     assert chain(plan.origins["checkpoint.export.hf.dtype"]) == ("base.plan:22",)
 
 
