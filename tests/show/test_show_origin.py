@@ -50,6 +50,7 @@ def test_settings_of_nested_blocks_have_an_origin(tmp_path: Path) -> None:
         "checkpoint.export.hf.dtype": "bfloat16",
         "checkpoint.export.hf.merged": "false",
         "checkpoint.export.hf.weights": "trained",
+        "checkpoint.export.hf.push": "none",
     }
     assert chain(plan.origins["checkpoint.export.hf.dtype"]) == (f"{plan_path}:59",)
 
