@@ -9,7 +9,7 @@ GPU_WHEELS ?=
 RUN_DIR ?= runs/quickstart
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install quickstart test test-newest test-oldest test-slow pages parity lattice catalogue bench gpu bad-inputs estimate-accuracy mutants soundness runs fuzz models faults soak verify-all lint goldens reference docs clean
+.PHONY: help install quickstart test test-newest test-oldest test-slow test-docs pages parity lattice catalogue bench gpu bad-inputs estimate-accuracy mutants soundness runs fuzz models faults soak verify-all lint goldens reference docs clean
 
 help:
 	@echo "make quickstart  install, check, train on 4 CPU ranks, resume, show where everything is"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-newest quickstart, parity and tests with the newest releases of all libraries"
 	@echo "make test-oldest quickstart, parity and tests with the oldest PyTorch that planc supports"
 	@echo "make test-slow   the long suites"
+	@echo "make test-docs   every page of the documentation, with every command on it: about 15 minutes"
 	@echo "make pages       the tests of HTML pages, in Chromium"
 	@echo "make parity      every launch shape against one process, as a table"
 	@echo "make lattice     every mesh of up to 8 ranks, run every way, against one process, as LATTICE.md has it"
@@ -91,6 +92,9 @@ $(VENV_OLDEST)/.installed: pyproject.toml constraints.txt
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow
+
+test-docs: install
+	$(BIN)/python -m pytest -m "slow or not slow" -n 2 --dist loadfile tests/docs
 
 pages: install
 	@command -v chromium > /dev/null || echo "no Chromium here: tests that need it are skipped"

@@ -115,7 +115,7 @@ def run_session(block: Block, folder: Path, *, is_updated: bool = False) -> str:
 
 def elided(entry: Entry, printed: str, *, is_updated: bool = False) -> str:
     """`entry.shown` where it fits what was printed; else what was printed, with the same lines left out."""
-    printed = "".join(f"{line.rstrip()}\n" for line in printed.rstrip("\n").splitlines())
+    printed = trimmed(printed)
     if fits(entry.shown, printed, NOISE if is_updated else (*OF_THE_SOURCES, *NOISE)):
         return entry.shown
     lines, shown = printed.splitlines(), entry.shown.splitlines()
@@ -126,6 +126,11 @@ def elided(entry: Entry, printed: str, *, is_updated: bool = False) -> str:
     head, tail = shown.index("..."), len(shown) - 1 - shown[::-1].index("...")
     first, last = lines[:head], lines[len(lines) - (len(shown) - 1 - tail) :]
     return "".join(f"{_kept(line, shown)}\n" for line in (*first, "...", *last))
+
+
+def trimmed(printed: str) -> str:
+    """What was printed, without spaces at the ends of lines."""
+    return "".join(f"{line.rstrip()}\n" for line in printed.rstrip("\n").splitlines())
 
 
 Patterns = tuple[tuple[str, str], ...]
