@@ -426,11 +426,12 @@ WAYS = ("trained", "optimizer", "has_averages", "in_pairs")
 
 
 def is_supported(cell: Cell) -> bool:
-    """Two of adapters, Muon, and experts on different ranks are refused. Of weights in 4 bits ranks must have
-    whole blocks of 64 inputs, and the model that has them as many layers as there are stages."""
-    if cell.trained == "QLoRA" and (cell.mesh.tp > 2 or "interleaved" in cell.schedule):
+    """Muon is refused with adapters and with experts on different ranks. Of weights in 4 bits ranks must have
+    whole blocks of 64 inputs, and the model that has them as many layers as there are stages, and no stacked
+    experts."""
+    if cell.trained == "QLoRA" and (cell.mesh.tp > 2 or "interleaved" in cell.schedule or cell.ep > 1):
         return False
-    return (cell.trained not in ("", "freeze")) + (cell.optimizer == "Muon") + (cell.ep > 1) <= 1
+    return cell.optimizer != "Muon" or (cell.trained in ("", "freeze") and cell.ep == 1)
 
 
 def plan_text(cell: Cell) -> str:
@@ -467,7 +468,10 @@ def plan_text(cell: Cell) -> str:
             f"context_parallel on cp {{\n  rotate = {rotate}\n  load_balancer = {balance}\n"
             '  ["input_ids", "labels", "position_ids"] -> Shard(1)\n}'
         )
-    blocks += filter(None, [TRAINED.get(cell.trained)])
+    if cell.trained:
+        # Experts of the model that has them are frozen next to adapters.
+        adapted = "self_attn" if cell.ep > 1 else "{self_attn,mlp}"
+        blocks.append(TRAINED[cell.trained].replace("{self_attn,mlp}", adapted))
     return "\n".join(blocks) + "\n"
 
 

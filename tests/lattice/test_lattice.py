@@ -94,6 +94,7 @@ QUICK = (
         experts_on="dp_shard, tp",
     ),
     Cell(Mesh(2, 2, 1, 1), ep=2, in_pairs=True),
+    Cell(Mesh(1, 1, 1, 2), sequence_parallel=True, ep=2, experts_on="tp", trained="LoRA"),
     Cell(Mesh(1, 2, 1, 2), sequence_parallel=True, num_micro_steps=4, trained="QLoRA"),
     Cell(Mesh(1, 2, 1, 2), loss_parallel=True, num_micro_steps=4, trained="LoRA", in_pairs=True),
     Cell(PP2_CP2, context="ulysses none", num_micro_steps=2, schedule="gpipe", units="ends"),

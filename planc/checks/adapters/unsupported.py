@@ -40,6 +40,3 @@ def _unsupported(subject: Subject) -> Iterator[tuple[Span, str, str]]:
         yield span, f"`{name}` has an adapter", f"leave `{name}` without an adapter"
     if isinstance(plan.optimizer.kind, Muon):
         yield plan.span("optimizer.kind"), "Muon of adapters", "write `kind = adamw(lr = 1e-4)`"
-    if plan.expert_parallel is not None and subject.bound.experts:
-        span = plan.expert_parallel.span
-        yield span, "experts on different ranks", "remove the block `expert_parallel`"
