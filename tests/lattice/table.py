@@ -62,8 +62,8 @@ capacity.
 Another part has four axes more, enough cells that every two of their values meet: what is trained (all, all
 but the embedding, a layer and the norms, or adapters of a frozen base in the model's dtype (LoRA, DoRA) or in
 NF4 (QLoRA)), also next to experts on different ranks, the optimizer (AdamW, Muon, AdamW with moments of 8
-bits), whether moving averages are kept, and whether the loss is of pairs of answers (DPO). What is frozen is compared
-bit for bit.
+bits), whether moving averages are kept, and whether the loss is of pairs of answers (DPO). What is
+frozen is compared bit for bit.
 """
 _COLUMNS = ("mesh", "cells", "of", "loss", "grad norm", "gradient", "update", "")
 
