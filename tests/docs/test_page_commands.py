@@ -1,7 +1,7 @@
 """Commands on pages that only read plans: those of every page, in seconds, in the quick suite.
 
-Most pages run whole in the slow tests only (`make test-docs`). What changes most often is what a command prints
-of a plan, and these find that.
+Most pages run whole in the slow tests only (`make test-docs`). What changes most often is what a command
+prints of a plan, and these find that.
 """
 
 from __future__ import annotations
