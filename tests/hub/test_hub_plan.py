@@ -9,6 +9,7 @@ import pytest
 from planc.api import Checked, check_plan
 from planc.graph.ops import BuildModel, LoadWeights
 from planc.hub.names import HubModel, hub_cache, is_repository, model_folder, parse_hub
+from planc.show.overview import essence
 from planc.show.resolved import resolved_text
 from tests.hub.model_repository import NAME, REPOSITORY, REVISION, put_into_cache
 from tests.plans import PLANS, write_plan
@@ -119,3 +120,76 @@ def test_what_is_no_name_of_a_model_is_an_error(text: str) -> None:
 
 def test_names_are_read_as_they_are_written() -> None:
     assert parse_hub(str(HubModel("org/tiny", REVISION))) == HubModel("org/tiny", REVISION)
+
+
+def test_an_export_of_adapters_names_its_base_as_peft_loads_it(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    assert torch
+    from planc.runtime.torch.weights.export_adapter import adapter_config
+
+    rule = '"model.layers.*.self_attn.q_proj" -> adapted'
+    adapter = f"\nadapter {{\n  kind = lora(rank = 8, alpha = 16)\n  {rule}\n}}\n"
+    plan = write_plan(tmp_path, text=SMALLEST + adapter)
+    graph = check_plan(plan).graph
+    assert graph is not None and graph.adapters is not None
+    names = {
+        base: adapter_config(graph.adapters, base=base, architecture="LlamaForCausalLM")
+        for base in (NAME, "models/tiny-llama")
+    }
+    keys = ("base_model_name_or_path", "revision")
+    assert [names[NAME][key] for key in keys] == [REPOSITORY, REVISION]
+    assert [names["models/tiny-llama"][key] for key in keys] == ["models/tiny-llama", None]
+
+
+SMALLEST = """\
+model {
+  hf = "models/tiny-llama"
+}
+
+data {
+  source = python_stdlib()
+  sequence_length = 64
+  micro_batch = 1
+}
+
+optimizer {
+  kind = adamw(lr = 1e-3)
+}
+
+train {
+  steps = 2
+}
+"""
+
+
+def pushing(folder: Path, push: str, *more: str) -> Checked:
+    """A plan that pushes its export."""
+    block = f'\ncheckpoint {{\n  export "hf" {{ push = {push} }}\n{"".join(more)}}}\n'
+    return check_plan(write_plan(folder, text=SMALLEST + block))
+
+
+def test_a_check_shows_what_is_pushed_where(tmp_path: Path) -> None:
+    draft = pushing(tmp_path, 'hub("org/name", private = false, revision = "v1.0")').draft
+    assert draft is not None
+    assert ("push", "hf to org/name (public), branch v1.0") in [
+        *essence(draft.bound, draft.graph, draft.estimate)
+    ]
+    assert 'push = hub("org/name", private = false, revision = "v1.0")' in resolved_text(draft.bound)
+
+
+@pytest.mark.parametrize(
+    ("push", "code", "text", "help"),
+    [
+        ('"org/name"', "P205", "expected `hub`, found a string", 'write `push = hub("org/name")`'),
+        ('hub("name")', "P211", '"name" is not a repository name', 'write `"org/name"`'),
+        ('hub("org/../name")', "P211", '"org/../name" is not a repository name', 'write `"org/name"`'),
+        ('hub("org/name", revision = "refs/pr/1")', "P211", "is not the name of a branch", '`"main"`'),
+        ('hub("org/name", revision = "a..b")', "P211", '"a..b" is not the name of a branch', '`"main"`'),
+        ('hub("org/name", token = "hf_x")', "P211", "`hub` has no argument `token`", ""),
+    ],
+)
+def test_a_target_that_is_none_is_refused(push: str, code: str, text: str, help: str, tmp_path: Path) -> None:
+    found = only_finding(pushing(tmp_path, push))
+    assert found[0] == code
+    assert text in found[1]
+    assert help in found[2]

@@ -9,6 +9,7 @@ import torch
 
 import planc
 from planc.graph.ops import AttachAdapters, ExportAdapter
+from planc.hub.names import is_hub, parse_hub
 from planc.hub.peft_adapter import key_of
 from planc.runtime.checkpoint_format.shards import Entry
 from planc.runtime.interpreter import Position
@@ -70,11 +71,13 @@ _TASKS = {"ForCausalLM": "CAUSAL_LM", "ForSequenceClassification": "SEQ_CLS"}
 
 def adapter_config(op: AttachAdapters, *, base: str, architecture: str) -> dict[str, Any]:
     """peft's adapter_config.json. Its module names are whole: a shorter one could match other layers too."""
+    hub = parse_hub(base) if is_hub(base) else None
     return {
         "peft_type": "LORA",
         "task_type": next((task for end, task in _TASKS.items() if architecture.endswith(end)), None),
         "modules_to_save": list(dict.fromkeys(map(parent_of, op.apart))) or None,
-        "base_model_name_or_path": base,
+        "base_model_name_or_path": hub.repository if hub else base,
+        "revision": hub.revision if hub else None,
         "target_modules": list(op.modules),
         "r": op.rank,
         "lora_alpha": int(op.alpha) if op.alpha == int(op.alpha) else op.alpha,
