@@ -13,7 +13,7 @@ from planc.doctor.examination import Check, Section
 from planc.doctor.machine import Storage
 from planc.doctor.needs import Needs, Saves
 from planc.graph.graph import Graph
-from planc.graph.ops import ComputeReference, LoadWeights, Mixture, OpenData
+from planc.graph.ops import ComputeReference, LoadWeights, Mixture, OpenData, OpenTeacher
 from planc.graph.sources import name_of, sources_of
 from planc.hub.names import is_hub, model_folder
 from planc.hub.tokenizer_files import holds_tokenizer, tokenizer_files, tokenizer_folder
@@ -138,9 +138,19 @@ def _inputs(graph: Graph, base: Path) -> Iterator[Input]:
             yield _weights("weights", op.path, op.span, base)
         if isinstance(op, ComputeReference) and not op.label and op.path and not is_hub(op.path):
             yield _weights("reference", op.path, op.span, base)
+        if isinstance(op, OpenTeacher):
+            yield _teacher(op, base)
     for op in sources_of(graph):
         if not isinstance(op.source, Mixture) and op.source.reads_local_files:
             yield _data("data" if isinstance(op, OpenData) else name_of(op), op.source, op.span, base)
+
+
+def _teacher(op: OpenTeacher, base: Path) -> Input:
+    parts = sorted((base / op.path).glob("part-*.safetensors"))
+    if not parts:
+        help = "run `planc teacher PLAN`, which computes and stores them"
+        return Input("teacher", f"{op.path} has no log-probabilities", op.span, help)
+    return Input("teacher", _summary({*parts}), op.span)
 
 
 def _weights(name: str, path: str, span: Span | None, base: Path) -> Input:

@@ -14,6 +14,7 @@ from planc.graph.ops import (
     Accumulate,
     AttachAttention,
     AttachDropout,
+    BuildDistillationLoss,
     BuildLoss,
     BuildModel,
     BuildOptimizer,
@@ -141,7 +142,8 @@ class RankWork:
     @property
     def has_loss_terms(self) -> bool:
         """True if cross entropy has other terms, which one function computes."""
-        return any(isinstance(op, BuildLoss | BuildPreferenceLoss) for op in self.graph.setup)
+        of_one_function = BuildLoss | BuildPreferenceLoss | BuildDistillationLoss
+        return any(isinstance(op, of_one_function) for op in self.graph.setup)
 
     @property
     def num_samples(self) -> int:

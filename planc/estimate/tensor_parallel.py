@@ -8,7 +8,8 @@ from collections.abc import Container, Iterator
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import Collective, Kind
 from planc.estimate.selective import keeps_scattered
-from planc.graph.ops import CompileModules
+from planc.graph.graph import Graph
+from planc.graph.ops import BuildDistillationLoss, CompileModules
 from planc.graph.pipeline import pipeline_of
 from planc.inventory.adapters import is_magnitude
 from planc.inventory.calls import Call
@@ -201,10 +202,16 @@ def _num_weights_in_a_row(work: RankWork) -> int:
     return pipeline.num_weights_in_a_row(next(stages, 0))
 
 
+def num_log_sums(graph: Graph) -> int:
+    """The sums of exponentials that the loss of a token has: one for each temperature."""
+    losses = [op for op in graph.setup if isinstance(op, BuildDistillationLoss)]
+    return 2 if any(loss.weight < 1 and loss.temperature != 1 for loss in losses) else 1
+
+
 def _loss(work: RankWork) -> Iterator[Collective]:
     """Every token's maximum, sum of exponentials and label logit (torch.distributed.tensor.parallel.loss).
 
-    For the plan's own loss, the logits.
+    For the plan's own loss, the logits. A divergence at another temperature has sums of its own.
     """
     cause = "loss" if work.loss_chunks == 1 else "forward"
     head = work.inventory.head
@@ -215,5 +222,8 @@ def _loss(work: RankWork) -> Iterator[Collective]:
         yield Collective(_OVER, work.tp, Kind.ALL_GATHER, cause, count, num_bytes)
     elif work.vocab_over:
         num_bytes = work.num_tokens // work.loss_chunks * work.loss_bytes
-        count = 3 * work.loss_chunks * work.times
-        yield Collective(_OVER, work.tp, Kind.ALL_REDUCE, cause, count, num_bytes)
+        times = Counter({num_log_sums(work.graph) * num_bytes: 2})
+        times[num_bytes] += 1
+        for size, number in times.items():
+            count = number * work.loss_chunks * work.times
+            yield Collective(_OVER, work.tp, Kind.ALL_REDUCE, cause, count, size)

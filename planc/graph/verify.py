@@ -15,6 +15,7 @@ from planc.graph.ops import (
     Backward,
     BuildAverages,
     BuildClassifier,
+    BuildDistillationLoss,
     BuildModel,
     BuildOptimizer,
     BuildOwnModel,
@@ -38,6 +39,7 @@ from planc.graph.ops import (
     OpenEvaluation,
     OpenLabeledData,
     OpenMaskedData,
+    OpenTeacher,
     PrefetchUnits,
     ReduceMetrics,
     SaveCheckpoint,
@@ -103,6 +105,7 @@ def verify(graph: Graph) -> tuple[Violation, ...]:
     found = (
         *(*_once(graph), *_averages(graph), *_stages(graph), *_units(graph)),
         *(*_effects(graph), *_sums(graph), *_mixture(graph), *_experts(graph), *_preferences(graph)),
+        *_teachers(graph),
         *_visibility(graph),
     )
     pipeline = () if mesh else tuple(pipeline_violations(graph))
@@ -258,6 +261,15 @@ def _preferences(graph: Graph) -> Iterator[Violation]:
     if len(pairs) != len(wanted) or computed != wanted or built > 1 or losses != {bool(built)}:
         numbers = f"{built} loss.dpo, {len(computed)} references and {len(pairs)} sources of pairs"
         yield Violation("graph", f"has {numbers}, of {len(sources)} sources")
+
+
+def _teachers(graph: Graph) -> Iterator[Violation]:
+    """A loss that reads a teacher's probabilities needs one teacher, and no other loss has one."""
+    losses, teachers = (
+        sum(isinstance(op, kind) for op in graph.setup) for kind in (BuildDistillationLoss, OpenTeacher)
+    )
+    if losses != teachers or losses > 1:
+        yield Violation("graph", f"has {losses} loss.distillation and {teachers} data.open_teacher")
 
 
 def _visibility(graph: Graph) -> Iterator[Violation]:

@@ -1,4 +1,4 @@
-"""The loss of a plan as ops: its settings, its value, and the reference that one of pairs has."""
+"""The loss of a plan as ops: its settings, its value, and the reference or the teacher that it has."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planc.extend.reference import Extension
 from planc.graph.ops import (
+    BuildDistillationLoss,
     BuildLoss,
     BuildPreferenceLoss,
     ComputeLoss,
@@ -13,23 +14,28 @@ from planc.graph.ops import (
     ComputeReference,
     EvaluationOp,
     LoadLoss,
+    OpenTeacher,
 )
 from planc.lower.data import evaluations
 from planc.lower.stated import stated
 from planc.plan.bind import BoundPlan
 from planc.plan.loss_chunks import num_chunks, vocab_over
 from planc.plan.spec import Plan
-from planc.plan.train import Preference
+from planc.plan.train import Distillation, Preference
 from planc.vocab import TOKEN_DIMS, MeshDim
 
 
-def build_loss(plan: Plan) -> Iterator[LoadLoss | BuildPreferenceLoss | BuildLoss]:
+def build_loss(
+    plan: Plan,
+) -> Iterator[LoadLoss | BuildPreferenceLoss | BuildDistillationLoss | BuildLoss]:
     """One op, if the loss has settings."""
     loss, span = plan.train.loss, plan.span("train.loss")
     if isinstance(loss, Extension):
         yield LoadLoss(extension=loss, span=span)
     elif isinstance(loss, Preference):
         yield BuildPreferenceLoss(beta=loss.beta, label_smoothing=loss.label_smoothing, span=span)
+    elif isinstance(loss, Distillation):
+        yield BuildDistillationLoss(temperature=loss.temperature, weight=loss.weight, span=span)
     elif loss.has_terms:
         yield BuildLoss(label_smoothing=loss.label_smoothing, z_loss=loss.z_loss, span=span)
 
@@ -57,3 +63,11 @@ def compute_references(plan: Plan, body: tuple[EvaluationOp, ...]) -> Iterator[C
             yield ComputeReference(
                 label=label, over=(MeshDim.PP, *TOKEN_DIMS), body=body, path=path, span=span
             )
+
+
+def open_teacher(plan: Plan) -> Iterator[OpenTeacher]:
+    """One op, if the loss has a teacher."""
+    loss = plan.train.loss
+    if isinstance(loss, Distillation):
+        span = plan.span("train.loss")
+        yield OpenTeacher(teacher=loss.teacher, top_k=loss.top_k, path=loss.logits, span=span)

@@ -44,7 +44,7 @@ from planc.lower.dropout import attach_dropout
 from planc.lower.experts import cap_experts, count_experts, shard_experts
 from planc.lower.exporting import export_weights
 from planc.lower.guard import compare_replicas, guard_step
-from planc.lower.losses import build_loss, compute_loss, compute_references
+from planc.lower.losses import build_loss, compute_loss, compute_references, open_teacher
 from planc.lower.model import build_model, load_weights
 from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule, load_schedule
@@ -134,6 +134,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from build_averages(plan)
     yield from open_sources(plan)
     yield open_data(plan, vocab_size=inventory.vocab_size, padding_id=inventory.padding_token)
+    yield from open_teacher(plan)
     yield from open_evaluations(plan)
     yield from count_experts(bound)
     yield from balance_experts(bound)

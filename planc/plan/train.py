@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from planc.extend.loss import LOSS
 from planc.extend.reference import Extension, OwnCallback, OwnMetric
@@ -10,7 +11,7 @@ from planc.plan.extensions import OrExtension
 from planc.plan.model_source import ModelSource
 from planc.plan.own_readers import CALLBACKS, METRICS
 from planc.plan.quantities import STEPS
-from planc.plan.scalars import Float, Int, Quantity
+from planc.plan.scalars import Float, Int, Path, Quantity
 from planc.plan.shares import Weight
 from planc.plan.train_length import Tokens
 from planc.plan.types import Optional, OrAuto, Variant, key
@@ -58,6 +59,37 @@ class Preference:
 
 
 @record
+class Distillation:
+    """The cross entropy of each label, and the divergence of the model's probabilities from a teacher's.
+
+    `planc teacher` stores the teacher's log-probabilities of its `top_k` likeliest tokens at every position.
+    """
+
+    teacher: str = key(
+        ModelSource(),
+        doc="a model with the same tokenizer and vocabulary, of any architecture",
+        example='"models/teacher"',
+    )
+    logits: str = key(Path(), doc="the directory of the stored log-probabilities", example='"teacher-logits"')
+    top_k: int = key(Int(1, 65_536), default=64, doc="tokens stored at each position, the likeliest ones")
+    temperature: float = key(
+        Float(0.01, 1000.0), default=1.0, doc="divides the logits of both models in the divergence"
+    )
+    weight: float = key(
+        Float(1e-6, 1.0),
+        default=0.5,
+        doc="the share of the divergence, times the temperature squared; the rest is of the cross entropy",
+    )
+
+
+LOSSES: Mapping[str, type[Any]] = {
+    "cross_entropy": CrossEntropy,
+    "dpo": Preference,
+    "distillation": Distillation,
+}
+
+
+@record
 class TrainSpec:
     """The number of steps and their size."""
 
@@ -79,8 +111,8 @@ class TrainSpec:
         example="8192",
     )
     log_every: int = key(Quantity(STEPS, low=1), default=1, doc="steps between log lines")
-    loss: CrossEntropy | Preference | Extension = key(
-        OrExtension(LOSS, Variant({"cross_entropy": CrossEntropy, "dpo": Preference}, "loss")),
+    loss: CrossEntropy | Preference | Distillation | Extension = key(
+        OrExtension(LOSS, Variant(LOSSES, "loss")),
         default=CrossEntropy(label_smoothing=0.0, z_loss=0.0),
         doc="the value of each token; a step's loss is its mean over the tokens that have a label. dpo is of "
         "each pair of answers, and its mean over pairs",

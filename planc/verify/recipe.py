@@ -17,7 +17,7 @@ from planc.plan.facts import gradient_accumulation
 from planc.plan.optimizer import Muon, Optimizer, OwnSchedule, Schedule, WarmupStableDecay
 from planc.plan.settle import in_steps
 from planc.plan.task import AnyTask, MaskedLm
-from planc.plan.train import CrossEntropy, Preference
+from planc.plan.train import CrossEntropy, Distillation, Preference
 from planc.runtime.data.spec import DataSpec, Masking
 from planc.verify.preferences import PAIRS
 from planc.verify.twin import Renaming
@@ -89,7 +89,7 @@ class Recipe:
     """A multiple of an equal share of a sequence's tokens."""
     capped: tuple[str, ...] = ()
     """The modules of experts with a capacity."""
-    loss: Extension | CrossEntropy | Preference | None = None
+    loss: Extension | CrossEntropy | Preference | Distillation | None = None
     """None for plain cross entropy."""
     own: Extension | None = None
     """The model class of the plan's own code, in the place of transformers'."""

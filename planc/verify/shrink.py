@@ -55,6 +55,8 @@ class Shrunk:
 
 def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: DType) -> Shrunk:
     """Shrink the plan, and write its model and text into `folder`. CannotShrink, or RunError."""
+    if any(isinstance(op, ops.OpenTeacher) for op in graph.setup):
+        raise CannotShrink("the stored log-probabilities of its teacher are not of a small model's tokens")
     build = next(op for op in graph.setup if isinstance(op, ops.BuildModel))
     model = meta_model(build, base=base, runs_extensions=True)
     if graph.adapters is not None:

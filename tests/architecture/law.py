@@ -226,6 +226,7 @@ INSIDE: dict[str, dict[str, tuple[str, ...]]] = {
             *("reporting", "dispatch", "handlers"),
         ),
         "evaluating": ("state", "parallel", "checkpoint", "weights", "training", "backend"),
+        "teaching": ("run", "state", "agreement", "training", "backend"),
         "sampling": (),
     },
 }

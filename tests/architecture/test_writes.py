@@ -28,6 +28,8 @@ KINDS = {
     "planc/runtime/ranks/whereabouts.py": ATTEMPTS,
     "planc/runtime/torch/reporting/profile.py": ATTEMPTS,
     "planc/runtime/torch/training/stored_reference.py": ATTEMPTS,
+    "planc/runtime/torch/training/stored_teacher.py": PREPARED,
+    "planc/runtime/torch/teaching.py": PREPARED,
     "planc/runtime/trackers/wandb.py": "a tracker's thread, whose errors stay there",
     "planc/runtime/torch/agreement/shared_folder.py": START,
     "planc/runtime/fetch.py": START,

@@ -60,6 +60,7 @@ LONG = (
     "docs/how-to/train-with-your-own-loss.md",
     "docs/how-to/train-adapters.md",
     "docs/how-to/train-on-preferences.md",
+    "docs/how-to/distill-a-model.md",
     "docs/reference/python.md",
 )
 

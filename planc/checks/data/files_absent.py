@@ -15,7 +15,7 @@ from planc.hub.names import is_hub
 from planc.plan.conversations import Chat, Pairs
 from planc.plan.data import AnySource, FileTokenizer, HfDataset, JsonLines, TextFiles
 from planc.plan.spec import Plan
-from planc.plan.train import Preference
+from planc.plan.train import Distillation, Preference
 
 CODE = Code("P738", "files-absent", "no such file on this machine", Severity.NOTE)
 
@@ -49,6 +49,8 @@ def check(subject: Subject) -> Findings:
     loss = plan.train.loss
     if isinstance(loss, Preference) and loss.reference is not None and not is_hub(loss.reference):
         yield from _file(plan, "train.loss", loss.reference, base=base, kind="directory")
+    if isinstance(loss, Distillation) and not is_hub(loss.teacher):
+        yield from _file(plan, "train.loss", loss.teacher, base=base, kind="directory")
     if plan.checkpoint is not None and (branch := plan.checkpoint.branches_from):
         yield from _file(plan, "checkpoint.resume", branch, base=base, kind="directory")
 

@@ -36,9 +36,7 @@ def num_token_ids(path: Path) -> int | None:
         if content is None:
             return None
         vocabulary, added = content["model"]["vocab"], content.get("added_tokens") or []
-        # Unigram models list [piece, score], and ids are positions.
-        ids = vocabulary if isinstance(vocabulary, dict) else {one[0]: n for n, one in enumerate(vocabulary)}
-        ids = {**ids, **{token["content"]: token["id"] for token in added}}
+        ids = _ids(content)
         if not ids or not all(type(one) is int for one in ids.values()):
             return None
         # As the tokenizers library numbers new tokens.
@@ -47,6 +45,22 @@ def num_token_ids(path: Path) -> int | None:
         return max(*ids.values(), place + num_new - 1 if num_new else 0) + 1
     except _INVALID:
         return None
+
+
+def token_ids(path: Path) -> Mapping[str, int] | None:
+    """The ids of a tokenizer.json's tokens; None if the file is missing or invalid."""
+    try:
+        content = _tokenizer(path)
+        return None if content is None else _ids(content)
+    except _INVALID:
+        return None
+
+
+def _ids(content: Any) -> dict[str, int]:
+    vocabulary, added = content["model"]["vocab"], content.get("added_tokens") or []
+    # Unigram models list [piece, score], and ids are positions.
+    pairs = vocabulary if isinstance(vocabulary, dict) else {row[0]: n for n, row in enumerate(vocabulary)}
+    return {**pairs, **{token["content"]: token["id"] for token in added}}
 
 
 def begin_of_documents(path: Path) -> tuple[str, ...] | None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from planc.cli.running.banner import mesh_text
 from planc.cli.running.compiled import Compiled, checked_for, of_checked, print_progress, require_models
@@ -26,6 +29,10 @@ from planc.runtime.errors import RunError
 from planc.runtime.observer import Evaluation, Together
 from planc.runtime.process import Launch
 from planc.runtime.ranks.rank_claims import Claim, require_free_port
+
+if TYPE_CHECKING:
+    # It imports torch, which takes seconds.
+    from planc.runtime.torch.backend import TorchBackend
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +95,30 @@ def evaluate(
     _require_evaluations(graph)
     _require_model(graph, weights)
     _require_reference(graph, weights)
+    # Imported here because it takes seconds; errors that need no torch have been raised.
+    from planc.runtime.torch.evaluating import evaluate_weights
+
+    checkpoint = weights.folder if weights.manifest is not None else None
+    with without_run(compiled, launch, runs_extensions=runs_extensions) as backend:
+        return evaluate_weights(backend, checkpoint, averaged=averaged)
+
+
+@contextmanager
+def without_run(compiled: Compiled, launch: Launch, *, runs_extensions: bool) -> Iterator[TorchBackend]:
+    """Yield a backend that executes a graph's ops outside of a run, once all ranks have met.
+
+    Every rank must enter it.
+    """
+    graph = compiled.graph
     require_interface(launch, os.environ)
     require_threads(os.environ)
     claim = Claim(launch)
     require_free_port(launch)
     require_models(graph)
-    # Imported here because they take seconds; errors that need no torch have been raised.
+    # Imported lazily, as above.
     import torch.distributed as dist
 
     from planc.runtime.torch.backend import TorchBackend
-    from planc.runtime.torch.evaluating import evaluate_weights
     from planc.runtime.torch.parallel.mesh import choose_device
     from planc.runtime.torch.run import Paths, Run
 
@@ -111,16 +132,14 @@ def evaluate(
         runs_extensions=runs_extensions,
         store=store,
     )
-    checkpoint = weights.folder if weights.manifest is not None else None
     try:
-        results = evaluate_weights(TorchBackend(run), checkpoint, averaged=averaged)
+        yield TorchBackend(run)
     except BaseException:
         # A failing rank must not wait for others, which may hang.
         if launch.world_size == 1:
             dist.destroy_process_group()
         raise
     dist.destroy_process_group()
-    return results
 
 
 def _require_evaluations(graph: Graph) -> None:

@@ -99,6 +99,24 @@ class OpenLabeledData(OpenData):
 
 
 @record(kw_only=True)
+class OpenTeacher(Op):
+    op: Literal["data.open_teacher"] = "data.open_teacher"
+    stage: ClassVar[Stage] = Stage.DATA
+    summary: ClassVar[str] = (
+        "Opens a teacher's stored log-probabilities, which must be of this data; a step reads those of its "
+        "own sequences."
+    )
+    teacher: Annotated[str, numerics("train.loss", "teacher")]
+    """The teacher's directory, or its name on the Hub."""
+    top_k: Annotated[int, numerics("train.loss", "top_k")]
+    """The number of tokens that are stored at each position."""
+    path: Annotated[str, output("train.loss", "stored logits")]
+
+    def effects(self) -> Effects:
+        return Effects(reads=(Resource.DATA,), writes=(Resource.DATA,))
+
+
+@record(kw_only=True)
 class OpenEvaluation(Op):
     op: Literal["data.open_evaluation"] = "data.open_evaluation"
     stage: ClassVar[Stage] = Stage.DATA

@@ -84,6 +84,21 @@ class BuildPreferenceLoss(Op):
         return Effects(writes=(Resource.OWN_LOSS,))
 
 
+@record(kw_only=True)
+class BuildDistillationLoss(Op):
+    op: Literal["loss.distillation"] = "loss.distillation"
+    stage: ClassVar[Stage] = Stage.MESH
+    summary: ClassVar[str] = (
+        "Sets the loss of each token of the training data: its cross entropy, and its divergence from the "
+        "teacher's stored probabilities. Evaluations have the cross entropy alone."
+    )
+    temperature: Annotated[float, numerics("train.loss", "temperature")]
+    weight: Annotated[float, numerics("train.loss", "weight of the teacher")]
+
+    def effects(self) -> Effects:
+        return Effects(writes=(Resource.OWN_LOSS,))
+
+
 _CHUNKS = layout("train.loss_chunks", "loss chunks", is_in_sums=True)
 
 

@@ -59,7 +59,8 @@ PURPOSES: Mapping[type[Op], str] = {
 
 _OUTSIDE = (
     ops.InitMesh,
-    *(ops.LoadLoss, ops.BuildLoss, ops.BuildPreferenceLoss, ops.LoadSchedule, ops.LoadReaders),
+    *(ops.LoadLoss, ops.BuildLoss, ops.BuildPreferenceLoss, ops.BuildDistillationLoss),
+    *(ops.LoadSchedule, ops.LoadReaders),
     *(ops.BuildModel, ops.BuildOwnModel, ops.BuildClassifier),
     *(ops.AttachAdapters, ops.QuantizeBase),
     ops.AttachAttention,

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from planc.graph import ops
 from planc.graph.op import Op
 from planc.graph.sources import mixture_labels
 from planc.runtime.data.loader import BatchLoader, BatchSource
-from planc.runtime.data.order import SampleOrder
+from planc.runtime.data.order import SampleIds, SampleOrder
 from planc.runtime.data.packing import PackedDataset
 from planc.runtime.rehearsal.balanced_experts import shard_experts
 from planc.runtime.torch.checkpoint.planning import holdings_of
@@ -30,6 +31,7 @@ from planc.runtime.torch.training.guarding import agree_on_worst
 from planc.runtime.torch.training.preferences import PreferenceLoss
 from planc.runtime.torch.training.step_loss import StepLoss
 from planc.runtime.torch.training.step_read import summed
+from planc.runtime.torch.training.stored_teacher import IDS, LOG_PROBABILITIES
 from planc.runtime.torch.weights.export import without_gather_warnings
 
 
@@ -43,6 +45,22 @@ def open_data(run: Run, op: ops.OpenData) -> Data:
     order = SampleOrder(data.num_sequences, op.shuffle_seed, sizes=(1,) * len(sources))
     source = BatchSource(data, order, op.global_batch, op.micro_batch, run.dp_size, run.dp_rank)
     return Data(op, BatchLoader(source), "", None)
+
+
+class _Teacher:
+    """The same tokens and log-probabilities for every sequence: no shape depends on them."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+    def rows(self, sample_ids: SampleIds) -> Mapping[str, Tensor]:
+        shape = len(sample_ids), *self.shape
+        return {IDS: torch.zeros(shape, dtype=torch.int32), LOG_PROBABILITIES: torch.zeros(shape)}
+
+
+def open_teacher(run: Run, op: ops.OpenTeacher, data: Data) -> Data:
+    """Let the sequences have a teacher, of which no file is read."""
+    return replace(data, teacher=_Teacher(data.op.sequence_length, op.top_k))
 
 
 def compute_reference(run: Run, op: ops.ComputeReference, own_loss: OwnLoss) -> OwnLoss:
@@ -103,6 +121,7 @@ PLAYED: Mapping[type[Op], Handler] = {
     ops.OpenData: open_data,
     ops.OpenMaskedData: open_data,
     ops.OpenLabeledData: open_data,
+    ops.OpenTeacher: open_teacher,
     ops.ComputeReference: compute_reference,
     ops.ReduceMetrics: reduce_metrics,
     ops.GuardStep: guard_step,

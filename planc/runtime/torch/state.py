@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from planc.graph.op import Op
@@ -17,6 +18,7 @@ from planc.runtime.checkpoint_format.manifest import Evaluated, StopRequest
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.loader import BatchLoader, MicroBatch
 from planc.runtime.data.open import MixedData
+from planc.runtime.data.order import SampleIds
 from planc.runtime.data.tokenizer_folder import Files
 from planc.runtime.interpreter import Position
 from planc.runtime.loss_window import Memory
@@ -58,6 +60,13 @@ class Sources:
     opened: tuple[MixedData | None, ...] = ()
 
 
+class Teacher(Protocol):
+    """The log-probabilities of a teacher for the sequences of the training data."""
+
+    def rows(self, sample_ids: SampleIds) -> Mapping[str, Tensor]:
+        """Fields of a `LocalBatch`, of whole sequences."""
+
+
 @dataclass(frozen=True, slots=True)
 class Data:
     """The training data. Its loader counts the samples that were taken."""
@@ -67,6 +76,7 @@ class Data:
     fingerprint: str
     tokenizer_files: Files | None
     """The run's tokenizer as an export has it; on rank 0, unless it is `bytes`."""
+    teacher: Teacher | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +113,8 @@ class Batch:
     """When the step began, by `time.perf_counter`."""
     reading_ns: int = 0
     """The time that reading took, in nanoseconds."""
+    teacher: Teacher | None = None
+    """None in an evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +136,15 @@ class LocalBatch:
     """[micro_batch]: the number of each sequence's source in a mixture."""
     sample_ids: Tensor | None = None
     """[micro_batch]: the number of each sequence, of data in pairs."""
+    teacher_ids: Tensor | None = None
+    """[..., k], int32: the likeliest tokens of a teacher."""
+    teacher_log_probabilities: Tensor | None = None
+    """[..., k], float32: theirs."""
+
+    @property
+    def places(self) -> Tensor:
+        """The number of each token in the micro-batch, in rows."""
+        return torch.arange(self.labels.numel(), device=self.labels.device).view(self.labels.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,10 @@ class OwnLoss:
         values: Tensor = self.function(logits, labels.where(is_label, 0), **offered).where(is_label, 0)
         return values
 
+    def of_batch(self, batch: LocalBatch) -> OwnLoss:
+        """The loss of one micro-batch, with what it reads of it other than offers."""
+        return self
+
 
 def labels_of(batch: LocalBatch, own: OwnLoss | None) -> Tensor:
     """[micro_batch, local sequence]: the labels; if a loss reads more of each token, [..., 1 + offers]."""

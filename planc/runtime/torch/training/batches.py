@@ -160,7 +160,7 @@ def next_batch(
     # Filled on the device: a number copied to it would wait for it.
     count = torch.full((), number, dtype=torch.int64, device=run.device)
     tokens = TokenCount(mesh.sum_over(count, op.count_over))
-    return Batch(batches, began, reading_ns), tokens, StepLoss.begin(run), Evaluations()
+    return Batch(batches, began, reading_ns, data.teacher), tokens, StepLoss.begin(run), Evaluations()
 
 
 def _read(run: Run, loader: BatchLoader, at: Position) -> list[MicroBatch]:
@@ -207,8 +207,13 @@ def shard_context(
             first=op.first_position or 0,
             uncounted_token=op.uncounted_token,
         )
+    buffers = op.buffers
+    if batch.teacher is not None:
+        stored = batch.teacher.rows(own.sample_ids)
+        tensors |= stored
+        buffers = (*buffers, *((name, 1) for name in stored))
     for mesh_dim in op.over:
-        for name, tensor_dim in op.buffers:
+        for name, tensor_dim in buffers:
             tensors[name] = shard(
                 tensors[name],
                 tensor_dim=tensor_dim,

@@ -60,7 +60,7 @@ def forward(
     The random state depends only on seed, step and data-parallel rank: equal over tp, different over dp,
     and the same after a resume.
     """
-    model = weights.model
+    model, own_loss = weights.model, own_loss and own_loss.of_batch(batch)
     _seed(derived_seed(run.seed, "step", at.step, at.micro_step, run.dp_rank), device=run.device)
     if dropout is not None and model.training:
         begin_dropout(dropout, run, at)
@@ -115,6 +115,7 @@ def compute_loss(
     if pipeline is not None and not pipeline.is_last(at.stage):
         pipeline.finish_forward(at)
         return None
+    own_loss = own_loss and own_loss.of_batch(batch)
     if op.chunks > 1:
         loss = logits.values
     else:
