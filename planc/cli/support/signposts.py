@@ -28,6 +28,9 @@ _SIGNPOSTS = {
     "export merge merge-adapter to-hf save": (
         "`planc checkpoint export CHECKPOINT --hf DIR` writes a model directory, with adapters merged"
     ),
+    "push upload push-to-hub publish": (
+        "`planc checkpoint push RUN` pushes the exports of a run to the Hugging Face Hub"
+    ),
     "convert": (
         "`planc import CONFIG` converts a config, and `planc checkpoint convert CHECKPOINT --dcp DIR` a "
         "checkpoint"
