@@ -28,6 +28,7 @@ from tests.dist.test_expert_parallel import (
     graph_of,
     trained,
 )
+from tests.inventories import save_inventory
 from tests.slow import slow_except
 
 LAYERS = {
@@ -51,6 +52,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def adapted_folder(root: Path, name: str, *, layers: tuple[str, ...] = ()) -> Path:
     """A model's folder with adapters of its layers, of which no tensor is constant."""
     folder = folder_of(root, name)
+    # Runs compare what their first step sends with what is predicted from it.
+    save_inventory(folder / "model")
     model: Any = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float64)
     tensors = adapt(model, layers or LAYERS[name], apart=())
     write_peft(folder / "adapters", {f"{PREFIX}{key}": one for key, one in tensors.items()})
@@ -85,7 +88,7 @@ def test_adapters_train_as_a_loop_by_hand(mesh: str, root: Path, tmp_path: Path)
     folder = adapted_folder(root, "qwen3_moe")
     graph = adapted_graph(folder, mesh)
     assert graph.experts is not None and graph.adapters is not None
-    records = trained(graph, folder, tmp_path)
+    records = trained(graph, folder, tmp_path, compares_collectives=True)
     assert_as_by_hand(records, by_hand(graph, folder, records))
 
 

@@ -152,12 +152,13 @@ def _passed(units: Sequence[FSDPModule]) -> Sequence[FSDPModule]:
 
 
 def _prefetch_to_lowest(model: nn.Module, units: Units) -> None:
-    """Let the last unit of backward gather no other: by itself FSDP would gather the frozen one before it."""
+    """Let the last unit of backward, and units inside of it, which ended before it in forward, gather no
+    other: by themselves they would gather the frozen one before them."""
     order = list(dict.fromkeys(forward_order(model))) if isinstance(model, FSDPModule) else []
-    for lowest in _passed(order)[:1]:
-        units.lowest.add(lowest)
-        if lowest is not order[0]:
-            lowest.set_modules_to_backward_prefetch([lowest])
+    passed = _passed(order)
+    units.lowest.update(passed[:1])
+    for last in order[1 : len(order) - len(passed) + 1] if passed else ():
+        last.set_modules_to_backward_prefetch([last])
 
 
 def _prefetch_in_stage(model: nn.Module, pipeline: Pipeline, stage: int) -> None:
@@ -170,6 +171,9 @@ def _prefetch_in_stage(model: nn.Module, pipeline: Pipeline, stage: int) -> None
     order = [unit for unit in dict.fromkeys(forward_order(model)) if unit in own]
     # What another stage sends has a gradient.
     passed = order if stage else _passed(order)
+    for unit in order[: len(order) - len(passed)]:
+        # Those inside of the first that is passed ended before it.
+        unit.set_modules_to_backward_prefetch([unit])
     for before, unit in zip((*passed[:1], *passed), passed, strict=False):
         unit.set_modules_to_backward_prefetch([before])
 
