@@ -210,7 +210,8 @@ def _answers(work: RankWork) -> Iterator[Collective]:
     losses = (op for op in loop.body if isinstance(op, ComputePairLoss) and work.inventory.vocab_size)
     for mesh_dim in (mesh_dim for op in losses for mesh_dim in op.over):
         size, num_bytes = work.graph.size(mesh_dim), _SCALAR_BYTES * work.num_samples
-        yield Collective((mesh_dim,), size, Kind.ALL_REDUCE, "loss", work.times, num_bytes)
+        cause = "loss" if work.loss_chunks == 1 else "forward"
+        yield Collective((mesh_dim,), size, Kind.ALL_REDUCE, cause, work.times, num_bytes)
 
 
 def _attention(

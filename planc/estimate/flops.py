@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from planc.estimate.rank_work import RankWork
 from planc.estimate.selective import kept_results
+from planc.graph.sources import reads_pairs
 from planc.inventory.products import products_of, products_with
 from planc.inventory.routers import routers
 from planc.inventory.schema import Inventory, Kind
@@ -26,7 +27,7 @@ _FLOPS = 2
 
 @record
 class Flops:
-    """`per_token` is the model's own work; `executed_per_token` includes recomputation."""
+    """`per_token` is the model's own work; `executed_per_token` includes what is computed again."""
 
     per_token: int
     executed_per_token: int
@@ -53,7 +54,8 @@ def flops(work: RankWork) -> Flops:
     per_token = again = 0
     for fqn, forward, backward in _products(work):
         per_token += _FLOPS * (forward + backward)
-        if work.region(fqn) is not None and fqn not in kept:
+        is_head = work.inventory.head is not None and fqn == work.inventory.head.fqn
+        if (work.region(fqn) is not None and fqn not in kept) or (is_head and computes_logits_twice(work)):
             again += _FLOPS * forward
     return Flops(
         per_token=per_token,
@@ -68,6 +70,11 @@ def flops(work: RankWork) -> Flops:
             if products_with(module, weight)
         ),
     )
+
+
+def computes_logits_twice(work: RankWork) -> bool:
+    """True if chunks come for the log-probabilities of answers, and again for gradients."""
+    return work.loss_chunks > 1 and reads_pairs(work.graph)
 
 
 def _counted_whole(inventory: Inventory) -> set[str]:

@@ -16,6 +16,7 @@ from planc.estimate.activations import offloaded_bytes
 from planc.estimate.attention_calls import window_rows_of
 from planc.estimate.collectives import collectives, last_sums
 from planc.estimate.experts import rows_taken
+from planc.estimate.flops import computes_logits_twice
 from planc.estimate.parts import message, parts, stage_works
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Collective, Estimate
@@ -239,6 +240,8 @@ def _matmuls(work: RankWork) -> tuple[Matmul, ...]:
         for name, rows, inner, outer in _products(work, module):
             num_backward = is_again + has_input + work.trains(module, name)
             counts[rows, inner, outer, num_backward, is_deferred] += work.times
+            if module is work.inventory.head and computes_logits_twice(work):
+                counts[rows, inner, outer, 0, False] += work.times
     return tuple(
         Matmul(rows, inner, outer, number, num_backward * number, is_deferred * number)
         for (rows, inner, outer, num_backward, is_deferred), number in counts.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterator
 
+from planc.estimate.flops import computes_logits_twice
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import Collective, Kind
 from planc.estimate.selective import keeps_scattered
@@ -225,5 +226,5 @@ def _loss(work: RankWork) -> Iterator[Collective]:
         times = Counter({num_log_sums(work.graph) * num_bytes: 2})
         times[num_bytes] += 1
         for size, number in times.items():
-            count = number * work.loss_chunks * work.times
+            count = number * work.loss_chunks * (1 + computes_logits_twice(work)) * work.times
             yield Collective(_OVER, work.tp, Kind.ALL_REDUCE, cause, count, size)

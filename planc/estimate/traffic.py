@@ -19,9 +19,11 @@ output. A fused kernel, or a compiled module, reads and writes once.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 from planc.estimate.activations import logits_shape
+from planc.estimate.flops import computes_logits_twice
 from planc.estimate.rank_work import RankWork
 from planc.estimate.units import Unit, units
 from planc.inventory.schema import Kind, Module
@@ -105,7 +107,10 @@ def _costs(work: RankWork) -> Iterator[tuple[str, int, _Cost]]:
             yield module.fqn, 2 * stream * work.inventory.hidden_size, residual
     parts = work.tp if work.vocab_over else 1
     num_labels, width = logits_shape(work)
-    yield "", num_labels * (width // parts), _FUSED_LOGITS if work.fuses_loss else _LOGITS
+    cost = _FUSED_LOGITS if work.fuses_loss else _LOGITS
+    if computes_logits_twice(work):
+        cost = replace(cost, forward=2 * cost.forward)
+    yield "", num_labels * (width // parts), cost
 
 
 def _sums_of_chunks(work: RankWork) -> int:

@@ -42,11 +42,11 @@ ACCEPTED = {
         "BLOCKS": 'adapter { kind = lora(rank = 2, alpha = 4); "model.layers.*.self_attn.q_proj" -> adapted }'
     },
     "averages": {"TRAIN": "ema_decay = 0.9"},
+    "chunks": {"TRAIN": "loss_chunks = 2"},
     "a reference": {"LOSS": 'reference = "models/tiny-llama"'},
     "a reference on other machines": {"LOSS": 'reference = "runs/first/export/hf"'},
 }
 REFUSED = {
-    "chunks": ({"TRAIN": "loss_chunks = 2"}, "P758", "is not a sum over tokens"),
     "packing": ({"DATA": "packing = whole"}, "P758", "each sequence holds one answer"),
     "bad rows": ({"DATA": "skip_bad = 1"}, "P758", "may leave out one answer"),
     "half a pair": (

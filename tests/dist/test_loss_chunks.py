@@ -186,7 +186,7 @@ def gradients(model: Tail, hidden: Tensor, labels: Tensor, *, chunks: int) -> li
             model,
             op,
             labels=labels,
-            part_loss=lambda logits, part: mean_loss(logits, part) / chunks,
+            loss_of=lambda total: total(lambda logits, part: mean_loss(logits, part) / chunks),
             context=contextlib.nullcontext,
         ):
             loss = model(inputs).logits
@@ -222,18 +222,24 @@ def test_a_loss_without_gradients_computes_none() -> None:
     model, labels = Tail(8, 40, dtype=torch.float32), torch.zeros(2, 16, dtype=torch.long)
     hidden = torch.randn(2, 16, 8)
     op = ComputeLoss(vocab_over=(), chunks=4, head="lm_head")
+    records: list[bool] = []
+
+    def part_loss(logits: Tensor, part: Tensor) -> Tensor:
+        records.append(logits.requires_grad)
+        return mean_loss(logits, part) / 4
+
     with (
         torch.no_grad(),
         losses_in_chunks(
             model,
             op,
             labels=labels,
-            part_loss=lambda logits, part: mean_loss(logits, part) / 4,
+            loss_of=lambda total: total(part_loss),
             context=contextlib.nullcontext,
         ),
     ):
         loss = model(hidden).logits
-    assert not loss.requires_grad
+    assert records == [False] * 4 and not loss.requires_grad
     assert loss.item() == pytest.approx(
         mean_loss(model(hidden).logits.flatten(0, 1), labels.flatten()).item()
     )

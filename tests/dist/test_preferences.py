@@ -48,6 +48,8 @@ from tests.parity.test_adapter_parity import QV, SCALES, WithLora, fill_adapters
 
 TOLERANCE = 1e-10
 BETA, SMOOTHING = 0.3, 0.1
+CHUNKS = ("train.loss_chunks=4",)
+"""Parts of a sequence in small micro-batches, and several sequences in others."""
 FILE, HELD_OUT, END = "pairs.jsonl", "held_out.jsonl", 256
 EVALUATION = f'    source = pairs("{HELD_OUT}", template = none)\n    every = 3 steps\n'
 SETTINGS = (
@@ -70,6 +72,14 @@ CASES = (
     Case("PP2·DP2", "", PP2_DP2, micro_batch=2),
     Case("PP2·TP2", "zero bubble", {"pp": 2, "tp": 2}, micro_batch=2, schedule="zero_bubble"),
     Case("PP2·CP2", "adapters", {"pp": 2, "cp": 2}, micro_batch=4, adapter=QV),
+    Case("1", "accumulate 4, chunks", micro_batch=2, settings=CHUNKS),
+    Case("TP2·DP2", "257 rows, chunks", TP2_DP2, model="llama-uneven", settings=CHUNKS),
+    Case("TP2·DP2", "adapters, chunks", TP2_DP2, micro_batch=2, adapter=QV, settings=CHUNKS),
+    Case("DP2", "recompute, chunks", {"dp_shard": 2}, recomputes=True, settings=CHUNKS),
+    Case("DP2", "whole replicas, chunks", {"dp_replicate": 2}, replicas="whole", settings=CHUNKS),
+    Case("CP2", "tied, chunks", {"cp": 2}, model="llama-tied", settings=CHUNKS),
+    Case("PP2", "zero bubble, chunks", {"pp": 2}, micro_batch=2, schedule="zero_bubble", settings=CHUNKS),
+    Case("PP2·CP2", "adapters, chunks", {"pp": 2, "cp": 2}, micro_batch=4, adapter=QV, settings=CHUNKS),
 )
 
 
@@ -90,7 +100,9 @@ def rows() -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_workspace(tmp_path_factory.mktemp("preferences") / "workspace", ("llama", "llama-uneven"))
+    folder = make_workspace(
+        tmp_path_factory.mktemp("preferences") / "workspace", ("llama", "llama-uneven", "llama-tied")
+    )
     for file, of in ((FILE, rows()), (HELD_OUT, held_out_rows())):
         (folder / file).write_text("".join(f"{json.dumps(row)}\n" for row in of), encoding="utf-8")
     return folder

@@ -27,6 +27,11 @@ from tests.plans import PLANS
 
 _GIB = 2**30
 _OWN_HEAD_UNIT = '  ["model.norm", "lm_head"] -> unit(reshard_after_forward = false)\n'
+_IN_PAIRS = (
+    'data.source=pairs("data/*.jsonl", template = none)',
+    "data.packing=none",
+    "train.loss=dpo(beta = 0.1)",
+)
 _PROJECTIONS = '"model.layers.*.{self_attn,mlp}.*_proj"'
 
 
@@ -53,6 +58,8 @@ class Variant:
     """Without FSDP, in float32."""
     chunks: int = 1
     """Of the loss."""
+    in_pairs: bool = False
+    """Whether the loss is of pairs of answers."""
     prefetch: int = 1
     is_whole_in_step: bool = False
     """Whether parameters are gathered once a step, as in ZeRO-1 and ZeRO-2."""
@@ -107,6 +114,7 @@ class Variant:
             f"train.tokens_per_step={tokens}",
             f"train.loss_chunks={self.chunks}",
             *([] if self.is_whole else self._fsdp_settings),
+            *(_IN_PAIRS if self.in_pairs else ()),
         )
 
     @property
@@ -119,6 +127,7 @@ class Variant:
         )
 
 
+PAIRS: Mapping[str, Any] = {"in_pairs": True, "sequence": 4096, "micro_batch": 2}
 _SELECTIVE: Mapping[str, Any] = {"recomputation": "selective"}
 
 QUICK = (

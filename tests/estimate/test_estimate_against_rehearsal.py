@@ -11,6 +11,7 @@ from tests.estimate.against_rehearsal import (
     ADAPTED,
     COMPILED,
     OFFLOADED,
+    PAIRS,
     PIPELINES,
     PLAN_NAMES,
     QUICK,
@@ -103,6 +104,9 @@ CHUNKED = (
     Variant("FSDP 8, float32", dp_shard=8, is_narrow=False, chunks=8),
     Variant("FSDP 8, tied", dp_shard=8, is_tied=True, chunks=8),
     Variant("TP 8", tp=8, chunks=8),
+    Variant("FSDP 8, pairs", dp_shard=8, chunks=8, **PAIRS),
+    Variant("FSDP 8, pairs, all kept", dp_shard=8, chunks=8, recomputes=False, **PAIRS),
+    Variant("FSDP 8, pairs, float32", dp_shard=8, chunks=8, is_narrow=False, **PAIRS),
 )
 
 
@@ -114,8 +118,9 @@ def test_a_loss_in_chunks_holds_what_is_estimated(variant: Variant) -> None:
 
 @pytest.mark.slow
 def test_a_loss_in_chunks_over_a_sharded_vocabulary_holds_a_little_more() -> None:
-    """Temporary tensors of PyTorch's vocabulary-parallel loss, which are not in the closed form."""
+    """Temporary tensors of a vocabulary-parallel loss, which are not in the closed form."""
     assert abs(compare(Variant("FSDP 8, TP 4", dp_shard=8, tp=4, chunks=8)).held_error) <= 5 * HELD
+    assert abs(compare(Variant("pairs", dp_shard=8, tp=4, chunks=8, **PAIRS)).held_error) <= 5 * HELD
 
 
 @pytest.mark.slow

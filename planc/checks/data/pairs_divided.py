@@ -38,11 +38,5 @@ def _obstacles(plan: Plan) -> Iterator[tuple[str, str, str]]:
         if evaluation.sequences is not None and evaluation.sequences % 2:
             help = f"write `sequences = {evaluation.sequences + 1}`"
             yield f"data.eval.{name}.sequences", "each answer of a pair is a sequence", help
-    if plan.train.loss_chunks != 1:
-        reason = "the loss of a pair is not a sum over tokens, so a part of them has no gradient"
-        help = (
-            "remove it; fewer logits exist with `micro_batch = 2`, or with a head that tp shards by columns"
-        )
-        yield "train.loss_chunks", reason, help
     if plan.balance is not None:
         yield "balance", "its losses are means over tokens, and this one over pairs", "remove the block"

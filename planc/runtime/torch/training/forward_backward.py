@@ -11,7 +11,14 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 
-from planc.graph.ops import Accumulate, Backward, ComputeLoss, ComputeWeightGradients, Forward
+from planc.graph.ops import (
+    Accumulate,
+    Backward,
+    ComputeLoss,
+    ComputePairLoss,
+    ComputeWeightGradients,
+    Forward,
+)
 from planc.modeling.initialization import derived_seed
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.interpreter import Position
@@ -32,6 +39,7 @@ from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.expert_load import ExpertLoad, counting
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
 from planc.runtime.torch.training.loss_terms import LossWithTerms
+from planc.runtime.torch.training.preferences import PreferenceLoss, loss_of_parts
 from planc.runtime.torch.training.step_loss import StepLoss
 
 _WIDE = (torch.float32, torch.float64)
@@ -75,8 +83,13 @@ def forward(
                 _mean_loss(run, loss_op, mesh, logits, labels, tokens, step_loss, compiled, own_loss)
             )
 
-        context, labels = partial(_loss_context, loss_op), labels_of(batch, own_loss)
-        chunks = losses_in_chunks(model, loss_op, labels=labels, part_loss=part_loss, context=context)
+        if isinstance(own_loss, PreferenceLoss):
+            assert isinstance(loss_op, ComputePairLoss)
+            labels, loss_of = loss_of_parts(run, loss_op, at, mesh, batch, step_loss, own_loss)
+        else:
+            labels, loss_of = labels_of(batch, own_loss), lambda sum_of_parts: sum_of_parts(part_loss)
+        context = partial(_loss_context, loss_op)
+        chunks = losses_in_chunks(model, loss_op, labels=labels, loss_of=loss_of, context=context)
     counts = counting(experts, run, at) if experts is not None else contextlib.nullcontext()
     balanced = balancing(balance, at, batch, tokens) if balance is not None else contextlib.nullcontext()
     with chunks, counts, balanced:

@@ -21,13 +21,20 @@ from planc.vocab import LogitsFunction, LogitsStep
 Context = Callable[[], contextlib.AbstractContextManager[object]]
 PartLoss = Callable[[Tensor, Tensor], Tensor]
 """The loss of hidden states or logits [T, features] and labels [T], or [T, n] with more of a token."""
+SumOfParts = Callable[[PartLoss], Tensor]
+"""The sum over all parts of what a function makes of a part's logits and labels."""
 
 
 @contextlib.contextmanager
 def losses_in_chunks(
-    model: nn.Module, op: ComputeLoss, *, labels: Tensor, part_loss: PartLoss, context: Context
+    model: nn.Module,
+    op: ComputeLoss,
+    *,
+    labels: Tensor,
+    loss_of: Callable[[SumOfParts], Tensor],
+    context: Context,
 ) -> Iterator[None]:
-    """Inside, the model returns the sum of the parts' losses in the place of its logits.
+    """Inside, the model returns a loss in the place of its logits: what `loss_of` makes of sums over parts.
 
     Parts are computed inside `context`, forward and backward.
     """
@@ -36,14 +43,23 @@ def losses_in_chunks(
     of_head, of_model = head.forward, model.forward
     losses: list[Tensor] = []
 
-    def one_part(hidden: Tensor, labels: Tensor) -> Tensor:
-        return part_loss(_logits(of_head(hidden), op.logits), labels)
-
     def forward_head(hidden: Tensor) -> Tensor:
         parameters = [one for one in head._parameters.values() if one is not None]
+
+        def sum_of_parts(part_loss: PartLoss) -> Tensor:
+            def one_part(hidden: Tensor, labels: Tensor) -> Tensor:
+                return part_loss(_logits(of_head(hidden), op.logits), labels)
+
+            tokens, own_labels = hidden.flatten(0, -2), labels.flatten(0, 1)
+            if not torch.is_grad_enabled():
+                parts = zip(tokens.tensor_split(op.chunks), own_labels.tensor_split(op.chunks), strict=True)
+                return torch.stack([one_part(*part) for part in parts]).sum()
+            given = (tokens, own_labels, one_part, op.chunks, *parameters)
+            total: Tensor = _Loss.apply(*given)  # type: ignore[no-untyped-call]
+            return total
+
         with context():
-            given = (hidden.flatten(0, -2), labels.flatten(0, 1), one_part, op.chunks, *parameters)
-            loss: Tensor = _Loss.apply(*given)  # type: ignore[no-untyped-call]
+            loss = loss_of(sum_of_parts)
         losses.append(loss)
         return loss
 

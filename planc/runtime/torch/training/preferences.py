@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,6 +48,7 @@ from planc.runtime.torch.state import (
 )
 from planc.runtime.torch.training import stored_reference
 from planc.runtime.torch.training.evaluation import forward_alone
+from planc.runtime.torch.training.loss_chunks import SumOfParts
 from planc.runtime.torch.training.loss_terms import token_losses
 from planc.runtime.torch.training.step_loss import PairSums, StepLoss
 
@@ -104,22 +105,14 @@ def compute_pair_loss(
         return None
     assert isinstance(own_loss, PreferenceLoss) and step_loss.pairs is not None
     group = mesh.group(op.vocab_over[0]) if op.vocab_over else None
-    labels, values = batch.labels, logits.values.flatten(0, 1)
-    losses = token_losses(values, labels.flatten(), group=group, vocab_size=run.num_logits)
-    answers = -losses.view(labels.shape).sum(1, dtype=torch.float64)
-    if step_loss.pairs.answers is not None:
-        assert batch.sample_ids is not None, "data in pairs has them"
-        step_loss.pairs.answers.index_add_(0, batch.sample_ids.clamp(min=0), answers)
-        loss = answers.new_zeros(())
+    if op.chunks > 1:
+        loss = logits.values
     else:
-        whole = mesh.sum_over(answers.detach().clone(), op.over)
-        if at.step == 1 and not step_loss.pairs.label and not run.is_rehearsal:
-            _require_start(run, whole, own_loss.references[""], batch.sample_ids, dtype=values.dtype)
-        means, slopes = _means(whole, own_loss, batch, step_loss.pairs)
-        # The ranks that have parts of these answers add the same.
-        means /= math.prod(map(run.graph.size, op.over))
-        step_loss.add(means[0], batch)
-        step_loss.pairs.means += means[1:]
+        labels, values = batch.labels, logits.values.flatten(0, 1)
+        losses = token_losses(values, labels.flatten(), group=group, vocab_size=run.num_logits)
+        answers = -losses.view(labels.shape).sum(1, dtype=torch.float64)
+        own = answers.detach().clone()
+        slopes = _slopes(run, op, at, mesh, own, batch, step_loss, own_loss, dtype=values.dtype)
         loss = (answers * slopes).sum()
     if pipeline is None:
         return Loss(loss)
@@ -127,12 +120,83 @@ def compute_pair_loss(
     return None
 
 
+def loss_of_parts(
+    run: Run,
+    op: ComputePairLoss,
+    at: Position,
+    mesh: Mesh,
+    batch: LocalBatch,
+    step_loss: StepLoss,
+    own_loss: PreferenceLoss,
+) -> tuple[Tensor, Callable[[SumOfParts], Tensor]]:
+    """Each token's label and row [B, S, 2], and the loss as a function of sums over parts of the tokens.
+
+    All parts come once without gradients, for the log-probabilities of whole answers, and then once with
+    them: each token's share of the loss is its own, times the slope of its answer.
+    """
+    group = mesh.group(op.vocab_over[0]) if op.vocab_over else None
+    rows = torch.arange(len(batch.labels), device=batch.labels.device)
+    of_tokens = torch.stack((batch.labels, rows[:, None].expand_as(batch.labels)), -1)
+
+    def losses_of(logits: Tensor, tokens: Tensor) -> Tensor:
+        return token_losses(logits, tokens[:, 0], group=group, vocab_size=run.num_logits)
+
+    def loss_of(sum_of_parts: SumOfParts) -> Tensor:
+        of_parts: list[Tensor] = []
+        dtypes: set[torch.dtype] = set()
+
+        def keep(logits: Tensor, tokens: Tensor) -> Tensor:
+            dtypes.add(logits.dtype)
+            of_parts.append(losses_of(logits, tokens))
+            return of_parts[-1].sum()
+
+        with torch.no_grad():
+            sum_of_parts(keep)
+        answers = -torch.cat(of_parts).view(batch.labels.shape).sum(1, dtype=torch.float64)
+        slopes = _slopes(run, op, at, mesh, answers, batch, step_loss, own_loss, dtype=dtypes.pop())
+        if not torch.is_grad_enabled():
+            return answers.new_zeros(())
+        return sum_of_parts(lambda logits, tokens: -(losses_of(logits, tokens) * slopes[tokens[:, 1]]).sum())
+
+    return of_tokens, loss_of
+
+
+def _slopes(
+    run: Run,
+    op: ComputePairLoss,
+    at: Position,
+    mesh: Mesh,
+    answers: Tensor,
+    batch: LocalBatch,
+    step_loss: StepLoss,
+    own_loss: PreferenceLoss,
+    *,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The slope of the loss in the log-probability of each answer [B], of which `answers` are this rank's
+    parts; 0 in the pass of a reference, which keeps them. `dtype` is that of their logits."""
+    pairs = step_loss.pairs
+    assert pairs is not None and batch.sample_ids is not None, "data in pairs has them"
+    if pairs.answers is not None:
+        pairs.answers.index_add_(0, batch.sample_ids.clamp(min=0), answers)
+        return torch.zeros_like(answers)
+    whole = mesh.sum_over(answers, op.over)
+    if at.step == 1 and not pairs.label and not run.is_rehearsal:
+        _require_start(run, whole, own_loss.references[""], batch.sample_ids, dtype=dtype)
+    means, slopes = _means(whole, own_loss, batch, pairs)
+    # The ranks that have parts of these answers add the same.
+    means /= math.prod(map(run.graph.size, op.over))
+    step_loss.add(means[0], batch)
+    pairs.means += means[1:]
+    return slopes
+
+
 def _means(
     answers: Tensor, own_loss: PreferenceLoss, batch: LocalBatch, pairs: PairSums
 ) -> tuple[Tensor, Tensor]:
     """The micro-batch's shares of the means of loss, margin and accuracy [3], and the slope of the first in
     each answer's log-probability [B]."""
-    assert batch.sample_ids is not None
+    assert batch.sample_ids is not None, "data in pairs has them"
     reference = own_loss.references[pairs.label][batch.sample_ids]
     # Every rank has as many micro-batches: rows past the end of an evaluation are of no pair.
     is_pair = batch.sample_ids[::2] >= 0
@@ -147,13 +211,12 @@ def _means(
 
 
 def _require_start(
-    run: Run, answers: Tensor, reference: Tensor, sample_ids: Tensor | None, *, dtype: torch.dtype
+    run: Run, answers: Tensor, reference: Tensor, sample_ids: Tensor, *, dtype: torch.dtype
 ) -> None:
     """RunError unless step 1 starts from the reference: then every margin is 0, and the loss is log 2.
 
     What is dropped at random in training makes them differ, as does a reference of another model.
     """
-    assert sample_ids is not None, "data in pairs has them"
     setup = run.graph.setup
     may_differ = any(
         isinstance(op, AttachDropout | BranchRun)
