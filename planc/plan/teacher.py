@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from planc.inventory.schema import Inventory
+from planc.plan.optimizer import Constant
 from planc.plan.pattern import PatternRule, parse_own
 from planc.plan.spec import FsdpSpec, Plan, ReduceEvery, Unit, Weights
 from planc.plan.train import CrossEntropy, Distillation
@@ -71,7 +72,7 @@ def teacher_plan(plan: Plan, inventory: Inventory, *, num_ranks: int) -> Plan:
         model=model,
         mesh=mesh,
         data=replace(plan.data, prefetch=0),
-        optimizer=replace(plan.optimizer, rules=()),
+        optimizer=replace(plan.optimizer, rules=(), schedule=Constant(warmup=0)),
         train=train,
         **left_out,
         expectations=(),
