@@ -164,6 +164,7 @@ models: install
 	$(BIN)/python -m tests.models.run
 	$(BIN)/python -m tests.models.tasks masked_lm
 	$(BIN)/python -m tests.models.tasks sequence_classification
+	$(BIN)/python -m tests.models.tasks token_classification
 
 faults: install
 	$(BIN)/python -m tests.faults.run

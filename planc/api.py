@@ -360,7 +360,7 @@ def _against_model(checked: Checked, plan: Plan, launch: _Launch) -> Checked:
     try:
         model, task = plan.model, plan.model.task
         known = partial(launch.models.get, model.hf, own=model.architecture, task=task.task)
-        inventory = known(with_weights=model.weights is Weights.PRETRAINED, labels=task.labels)
+        inventory = known(with_weights=model.weights is Weights.PRETRAINED, classes=task.classes)
     except InventoryError as error:
         help = other_source(plan.model.hf, base=base) or error.help
         problem = NO_MODEL.at(plan.span("model.hf"), error.message, help=help)

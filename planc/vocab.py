@@ -210,6 +210,8 @@ class Task(StrEnum):
     """Chosen tokens are hidden, and are their own labels; every token sees all others."""
     SEQUENCE_CLASSIFICATION = "sequence_classification"
     """A sequence has one label, its class. Its model is of either kind."""
+    TOKEN_CLASSIFICATION = "token_classification"
+    """The first token of each word has one label, the word's class. Its model is of either kind."""
 
 
 class DropoutDim(StrEnum):

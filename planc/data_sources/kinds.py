@@ -166,7 +166,8 @@ class PairsSource(SourceKind):
 class LabeledSource(SourceKind):
     """Records of a text and the number of its class, below `num_labels`, or one of the classes' `names`.
 
-    `patterns`, `split` and `subset` are those of a HfDatasetSource.
+    With `by_word` a text is a list of words, and has a list of their classes. `patterns`, `split` and
+    `subset` are those of a HfDatasetSource.
     """
 
     patterns: tuple[str, ...]
@@ -176,6 +177,7 @@ class LabeledSource(SourceKind):
     label: str = "label"
     split: str = "train"
     subset: str | None = None
+    by_word: bool = False
     kind: Literal["labeled"] = field_of(default="labeled", kw_only=True)
     libraries: ClassVar[tuple[str, ...]] = ("datasets", "pyarrow")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -77,6 +78,9 @@ def shown_documents(documents: Sequence[Encoded], *, spec: DataSpec, tokenizer: 
             length = most
         ids = document.tokens[:length].tolist()
         trained = [True] * length if document.is_target is None else document.is_target[:length].tolist()
+        if document.classes is not None:
+            trained = (document.classes[:length] != IGNORED_LABEL).tolist()
+            notes.append(_words(document.classes[:length].tolist(), spec))
         if document.label is not None:
             notes.append(_class(document.label, spec))
             trained = [False] * length
@@ -89,6 +93,13 @@ def _class(label: int, spec: DataSpec) -> str:
     source = untransformed(spec.source)
     names = source.names if isinstance(source, LabeledSource) else ()
     return f"class {label}, {names[label]}" if names else f"class {label}"
+
+
+def _words(classes: Sequence[int], spec: DataSpec) -> str:
+    """`words: 7 of class 0, O; 2 of class 1, PER`, the most frequent first."""
+    counts = Counter(number for number in classes if number != IGNORED_LABEL)
+    texts = (f"{times} of {_class(number, spec)}" for number, times in counts.most_common())
+    return f"words: {'; '.join(texts)}"
 
 
 def hidden_share(masking: Masking) -> str:
@@ -183,6 +194,9 @@ def _sequence(
     masking = part.wanted.spec.masking
     trained = [masking is not None, *(label != IGNORED_LABEL for label in labels)]
     notes: tuple[str, ...] = () if masking is None else (f"hidden: {hidden_share(masking)}",)
+    if part.wanted.spec.by_word:
+        notes, trained = (_words(labels, part.wanted.spec),), [label != IGNORED_LABEL for label in labels]
+        return next(_with_texts([(name, ids, trained, positions, [0], notes)], tokenizer))
     if part.wanted.spec.has_classes:
         notes, trained = (_class(labels[0], part.wanted.spec),), [False] * len(ids)
     if trained[-1] and masking is None:

@@ -25,7 +25,8 @@ SYMPTOMS = {
     "own loss": "custom loss, my loss function, loss function, own optimizer, custom optimizer, "
     "my optimizer, own schedule, custom schedule, own scheduler, custom scheduler",
     "text classification": "classification, classifier, classify text, sentiment analysis, "
-    "fine tune classifier, new head, csv",
+    "fine tune classifier, new head, csv, token classification, ner, named entities, "
+    "named entity recognition, part of speech",
     "callback": "hook, metric, custom metric, own metric, own loop, custom loop, own trainer, custom trainer",
 }
 """The name of each page, and other phrases for it, none of which hides a key or a word of another tool."""

@@ -40,7 +40,7 @@ from planc.inventory.footprint import ONE_OPERATION
 from planc.inventory.schema import Attention, Kind, Module
 from planc.record import record
 from planc.styles.edges import SEQUENCE
-from planc.vocab import DOWN, DType, LogitsFunction, Replicate, ancestors, parent_of
+from planc.vocab import DOWN, DType, LogitsFunction, Replicate, Task, ancestors, parent_of
 
 InputKey = tuple[str, tuple[str, ...]]
 
@@ -335,9 +335,9 @@ class Loss:
 def logits_shape(work: RankWork) -> tuple[int, int]:
     """The tokens of one micro step, or its sequences if these have labels, and the logits of each."""
     inventory = work.inventory
-    if inventory.num_labels is not None:
-        return work.num_samples, inventory.num_labels
-    return work.num_tokens, inventory.vocab_size
+    if inventory.task is Task.SEQUENCE_CLASSIFICATION:
+        return work.num_samples, inventory.num_labels or 0
+    return work.num_tokens, inventory.num_labels or inventory.vocab_size
 
 
 def loss(work: RankWork) -> Loss:

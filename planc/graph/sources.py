@@ -23,7 +23,7 @@ def reads_pairs(graph: Graph) -> bool:
 
 
 def reads_classes(graph: Graph) -> bool:
-    """Whether each sequence of the training data has a class."""
+    """Whether the labels of the training data are classes, of sequences or of words."""
     return isinstance(training_data(graph), OpenLabeledData)
 
 

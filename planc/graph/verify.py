@@ -277,11 +277,12 @@ def _visibility(graph: Graph) -> Iterator[Violation]:
 
     A class is not among the inputs of its sequence.
     """
-    by_sequence = any(isinstance(op, OpenLabeledData) for op in graph.setup)
+    labeled = [op for op in graph.setup if isinstance(op, OpenLabeledData)]
+    by_sequence = any(not op.by_word for op in labeled)
     for op in graph.ops():
         if isinstance(op, ComputeLoss) and op.by_sequence is not by_sequence:
             yield Violation(op.name, "has labels of sequences, and the data of tokens, or the reverse")
-    if by_sequence:
+    if labeled:
         return
     is_masked = any(isinstance(op, OpenMaskedData) for op in graph.setup)
     for op in (op for op in graph.setup if isinstance(op, AttachAttention)):

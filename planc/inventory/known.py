@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from planc.extend.reference import Extension
+from planc.inventory.classes import HEADS, Classes, classes_of
 from planc.inventory.files import InventoryError
 from planc.inventory.load import OnProbe, inventory_of
 from planc.inventory.own import ProbeOwn, inventory_of_own
@@ -37,23 +38,23 @@ class KnownModels:
         own: Extension | None = None,
         with_weights: bool = False,
         task: Task | None = Task.CAUSAL_LM,
-        labels: int | None = None,
+        classes: Classes | None = None,
     ) -> Inventory:
         """The inventory of a model, of the class of the plan's own code if it is `own`.
 
-        `task` is the plan's, None for any, and `labels` are the classes of a classifier. InventoryError
+        `task` is the plan's, None for any, and `classes` are those of a classifier. InventoryError
         without one, for a class of another task, or for unreadable weights that are used.
         """
-        key = key_of(hf, own=own, labels=labels)
+        key = key_of(hf, own=own, classes=classes)
         if key not in self.found:
-            self.found[key] = self._read(hf, own, labels)
+            self.found[key] = self._read(hf, own, classes)
         if with_weights:
             refuse_unreadable_weights(self.place(hf), base=self.base)
         if task is not None:
             _require_task(self.found[key], task)
         return self.found[key]
 
-    def _read(self, hf: str, own: Extension | None, labels: int | None) -> Inventory:
+    def _read(self, hf: str, own: Extension | None, classes: Classes | None) -> Inventory:
         place, on_probe = self.place(hf), self.on_probe
         if own is not None:
             probe = self.probe_own if self.may_probe else None
@@ -66,7 +67,7 @@ class KnownModels:
             cache_dir=self.cache_dir,
             may_probe=self.may_probe,
             on_probe=on_probe,
-            labels=labels,
+            classes=classes,
         )
         return loaded.inventory
 
@@ -75,29 +76,30 @@ class KnownModels:
         return KnownModels(self.base, self.cache_dir, may_probe=False, found=self.found, place=self.place)
 
 
-def key_of(hf: str, *, own: Extension | None = None, labels: int | None = None) -> str:
+def key_of(hf: str, *, own: Extension | None = None, classes: Classes | None = None) -> str:
     """The key of a model among those found: classifiers of one model with other classes are others."""
     name = hf if own is None else f"{hf} by {own}"
-    return name if labels is None else f"{name} with {labels} labels"
+    return name if classes is None else f"{name} as {classes}"
 
 
 _KINDS = {
     Task.CAUSAL_LM: "a causal language model",
     Task.MASKED_LM: "a masked language model",
     Task.SEQUENCE_CLASSIFICATION: "a classifier of sequences",
+    Task.TOKEN_CLASSIFICATION: "a classifier of tokens",
 }
 
 
 def _require_task(inventory: Inventory, task: Task) -> None:
     """InventoryError if the model's class is of another task than the plan has."""
-    if task is Task.SEQUENCE_CLASSIFICATION is not inventory.task:
+    if task in HEADS and inventory.task is not task:
         raise InventoryError(
             f"{inventory.architecture} is {_KINDS[inventory.task]}, saved without a config.json",
             help="put the model's config.json next to its inventory.json",
         )
     if inventory.task is not task:
-        labels = "" if inventory.num_labels is None else f"(labels = {inventory.num_labels})"
+        own = classes_of(inventory) or inventory.task
         raise InventoryError(
             f"{inventory.architecture} is {_KINDS[inventory.task]}, and the plan trains {_KINDS[task]}",
-            help=f"write `task = {inventory.task}{labels}` in `model`",
+            help=f"write `task = {own}` in `model`",
         )

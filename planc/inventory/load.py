@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from planc.hub.names import is_hub, parse_hub
+from planc.inventory.classes import HEADS, Classes, new_classes_of
 from planc.inventory.codec import dumps, loads
 from planc.inventory.config_facts import router_loss
 from planc.inventory.config_limits import require_sane
@@ -29,6 +30,7 @@ from planc.inventory.rope import Rope, rope_of
 from planc.inventory.schema import Inventory
 from planc.inventory.versions import probe_versions
 from planc.record import record
+from planc.vocab import Task
 
 __all__ = [
     "InventoryError",
@@ -68,25 +70,24 @@ def inventory_of(
     cache_dir: Path,
     may_probe: bool = True,
     on_probe: OnProbe | None = None,
-    labels: int | None = None,
+    classes: Classes | None = None,
 ) -> LoadedInventory:
     """The inventory of a plan's model: a directory relative to `base`, or a Hub model.
 
-    With `labels` it is that of a classifier with so many classes, whose head is new unless config.json names
-    a classifier.
+    With `classes` it is that of a classifier, whose head is new unless config.json names one of its task.
 
     Nothing is downloaded: InventoryError also if the Hub cache has no config.json of it yet.
     """
     options: dict[str, Any] = {"cache_dir": cache_dir, "may_probe": may_probe, "on_probe": on_probe}
     if not is_hub(path):
-        return load_inventory(base / path, labels=labels, **options)
+        return load_inventory(base / path, classes=classes, **options)
     model = parse_hub(path)
     if not (model.folder / CONFIG_NAME).exists():
         raise InventoryError(
             f"{model.short} is not on this machine: {model.folder / CONFIG_NAME} is missing",
             help=f"download its config.json: planc inventory {model}",
         )
-    return load_inventory(model.folder, labels=labels, **options)
+    return load_inventory(model.folder, classes=classes, **options)
 
 
 def load_inventory(
@@ -95,7 +96,7 @@ def load_inventory(
     cache_dir: Path,
     may_probe: bool = True,
     on_probe: OnProbe | None = None,
-    labels: int | None = None,
+    classes: Classes | None = None,
 ) -> LoadedInventory:
     """The inventory of the model in `model_dir`. InventoryError if it can't be obtained.
 
@@ -105,34 +106,34 @@ def load_inventory(
     is false. A probe takes seconds: `on_probe` gets the directory, and is entered while that lasts. A cache
     that can't be written only costs time.
     """
-    new = labels if labels is not None and not _is_classifier(model_dir) else None
-    found = _loaded(model_dir, cache_dir=cache_dir, may_probe=may_probe, on_probe=on_probe, labels=new)
+    new = None if classes is None or _is_classifier(model_dir, classes.task) else classes
+    found = _loaded(model_dir, cache_dir=cache_dir, may_probe=may_probe, on_probe=on_probe, classes=new)
     return replace(found, inventory=_with_config(found.inventory, model_dir))
 
 
-def _is_classifier(model_dir: Path) -> bool:
-    """Whether config.json names a classifier of texts, which has a head; also without a config.json, as then
-    nothing else can be read."""
+def _is_classifier(model_dir: Path, task: Task) -> bool:
+    """Whether config.json names a classifier of this task, which has a head; also without a config.json, as
+    then nothing else can be read."""
     if digest_if_present(model_dir) is None:
         return True
     raw = parse_json(read_config(model_dir), name=str(model_dir / CONFIG_NAME))
     named = raw.get("architectures") if isinstance(raw, dict) else None
-    return isinstance(named, list) and any(str(name).endswith("ForSequenceClassification") for name in named)
+    return isinstance(named, list) and any(str(name).endswith(HEADS[task]) for name in named)
 
 
 def _loaded(
-    model_dir: Path, *, cache_dir: Path, may_probe: bool, on_probe: OnProbe | None, labels: int | None
+    model_dir: Path, *, cache_dir: Path, may_probe: bool, on_probe: OnProbe | None, classes: Classes | None
 ) -> LoadedInventory:
     config_path, saved_path = model_dir / CONFIG_NAME, model_dir / INVENTORY_NAME
     digest = digest_if_present(model_dir)
-    if saved_path.exists() and labels is None:
+    if saved_path.exists() and classes is None:
         return LoadedInventory(_load_saved(saved_path, digest=digest), "saved", saved_path)
     if digest is None:
         raise InventoryError(
             f"{model_dir} has neither {CONFIG_NAME} nor {INVENTORY_NAME}",
             help=f"put the model's config.json there, {_OR_HUB}",
         )
-    if (cached := _load_cached(cache_dir, digest=digest, labels=labels)) is not None:
+    if (cached := _load_cached(cache_dir, digest=digest, classes=classes)) is not None:
         require_possible(cached.inventory, origin=str(config_path))
         return cached
     if not may_probe:
@@ -141,10 +142,10 @@ def _loaded(
             help=f"planc inventory {model_dir}",
         )
     with contextlib.nullcontext() if on_probe is None else on_probe(model_dir):
-        inventory = require_possible(_probe(model_dir, labels=labels), origin=str(config_path))
+        inventory = require_possible(_probe(model_dir, classes=classes), origin=str(config_path))
     with contextlib.suppress(OSError):
         cache_dir.mkdir(parents=True, exist_ok=True)
-        write_atomically(_entry(cache_dir, inventory.config_digest, labels), text=dumps(inventory))
+        write_atomically(_entry(cache_dir, inventory.config_digest, classes), text=dumps(inventory))
     return LoadedInventory(inventory, "probed", config_path)
 
 
@@ -219,27 +220,27 @@ def _load_saved(path: Path, *, digest: str | None) -> Inventory:
     return require_possible(inventory, origin=str(path))
 
 
-def _load_cached(cache_dir: Path, *, digest: str, labels: int | None = None) -> LoadedInventory | None:
+def _load_cached(cache_dir: Path, *, digest: str, classes: Classes | None = None) -> LoadedInventory | None:
     """The cached inventory; None if a probe must (re)write it, as after a change of the format.
 
-    With `labels` it is that of a classifier with a new head of so many classes.
+    With `classes` it is that of a classifier with a new head.
 
     Without torch or transformers, the newest of this configuration, whichever release wrote it.
     """
     versions = probe_versions()
     paths = (
-        [_entry(cache_dir, digest, labels)] if versions else _newest_first(cache_dir.glob(f"{digest}*.json"))
+        [_entry(cache_dir, digest, classes)] if versions else _newest_first(cache_dir.glob(f"{digest}*.json"))
     )
     for path in paths:
         with contextlib.suppress(InventoryError):
             inventory = loads(read_regular_file(path, limit_bytes=MAX_INVENTORY_BYTES))
-            if inventory.config_digest == digest and inventory.new_labels == labels:
+            if inventory.config_digest == digest and new_classes_of(inventory) == classes:
                 return LoadedInventory(inventory, "cached", path)
     return None
 
 
-def _entry(cache_dir: Path, digest: str, labels: int | None) -> Path:
-    head = "" if labels is None else f"-{labels}-labels"
+def _entry(cache_dir: Path, digest: str, classes: Classes | None) -> Path:
+    head = "" if classes is None else f"-{classes.task}-{classes.labels}"
     return cache_dir / f"{digest}{head}-{probe_versions()}.json"
 
 
@@ -247,7 +248,7 @@ def _newest_first(paths: Iterable[Path]) -> list[Path]:
     return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def _probe(model_dir: Path, *, labels: int | None = None) -> Inventory:
+def _probe(model_dir: Path, *, classes: Classes | None = None) -> Inventory:
     try:
         # torch and transformers take seconds to import, and a light install has none of them.
         from planc.inventory.probe.probe import probe
@@ -260,4 +261,4 @@ def _probe(model_dir: Path, *, labels: int | None = None) -> Inventory:
             help=f"pip install 'planc[run]', or save it where that is installed: "
             f"planc inventory {model_dir} --save",
         ) from error
-    return _with_config(probe(model_dir, labels=labels), model_dir)
+    return _with_config(probe(model_dir, classes=classes), model_dir)

@@ -345,11 +345,6 @@ class Inventory:
                     yield fqn, module, parameter
 
     @property
-    def new_labels(self) -> int | None:
-        """The classes of a head that config.json's class lacks."""
-        return self.num_labels if self.new_head else None
-
-    @property
     def known_heads(self) -> tuple[Attention | OwnHeads, ...]:
         """Every attention whose heads are known."""
         return (*self.attentions, *self.own_heads)

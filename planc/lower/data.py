@@ -23,7 +23,14 @@ from planc.plan import data
 from planc.plan.conversations import Chat, Pairs
 from planc.plan.facts import global_batch
 from planc.plan.spec import Plan
-from planc.plan.task import AnyTask, CausalLm, MaskedLm, SequenceClassification
+from planc.plan.task import (
+    AnyTask,
+    CausalLm,
+    Classification,
+    MaskedLm,
+    SequenceClassification,
+    TokenClassification,
+)
 from planc.vocab import SAMPLE_DIMS
 
 
@@ -64,8 +71,10 @@ def open_data(plan: Plan, *, vocab_size: int = 0, padding_id: int | None = None)
                 mask_replace=task.mask_replace,
                 random_replace=task.random_replace,
             )
-        case SequenceClassification(labels, names):
-            return OpenLabeledData(**values, num_labels=labels, names=names, padding_id=padding_id)
+        case Classification(labels, names):
+            by_word = isinstance(plan.model.task, TokenClassification)
+            of_classes: dict[str, Any] = {"num_labels": labels, "names": names, "by_word": by_word}
+            return OpenLabeledData(**values, **of_classes, padding_id=padding_id)
         case _:
             return opened
 
@@ -128,8 +137,9 @@ def source_of(source: data.AnySource, task: AnyTask) -> Source:
     kind = data.source_kind(source)
     arguments = {name: getattr(source, name) for name in kind.argument_names() if hasattr(source, name)}
     if isinstance(source, data.Labeled):
-        known = task if isinstance(task, SequenceClassification) else SequenceClassification(labels=1)
-        arguments |= {"num_labels": known.labels, "names": known.names}
+        known = task if isinstance(task, Classification) else SequenceClassification(labels=1)
+        by_word = isinstance(known, TokenClassification)
+        arguments |= {"num_labels": known.labels, "names": known.names, "by_word": by_word}
     if "template" in arguments:
         arguments["template"] = arguments["template"] or "none"
     if "train_on_end_of_turn" in arguments:

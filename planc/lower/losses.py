@@ -22,7 +22,7 @@ from planc.plan.bind import BoundPlan
 from planc.plan.loss_chunks import num_chunks, vocab_over
 from planc.plan.spec import Plan
 from planc.plan.train import Distillation, Preference
-from planc.vocab import TOKEN_DIMS, MeshDim
+from planc.vocab import TOKEN_DIMS, MeshDim, Task
 
 
 def build_loss(
@@ -45,7 +45,7 @@ def compute_loss(bound: BoundPlan) -> ComputeLoss:
     plan, chunks = bound.plan, num_chunks(bound)
     head, logits = bound.inventory.head, bound.inventory.logits
     fields = {"vocab_over": vocab_over(bound), "span": plan.span("model"), **stated(ComputeLoss, plan)}
-    fields["by_sequence"] = bound.inventory.num_labels is not None
+    fields["by_sequence"] = bound.inventory.task is Task.SEQUENCE_CLASSIFICATION
     if chunks > 1 and head is not None and logits is not None:
         span = plan.span("train.loss_chunks")
         fields |= {"chunks": chunks, "head": head.fqn, "logits": logits, "span": span}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from planc.graph.ops import BuildClassifier, BuildModel, BuildOwnModel, LoadBase, LoadWeights
+from planc.inventory.classes import new_classes_of
 from planc.plan.bind import BoundPlan
 from planc.plan.positions import grows, rope_parameters
 
@@ -24,11 +25,11 @@ def build_model(bound: BoundPlan) -> BuildModel:
         rope_positions=plan.data.sequence_length if grows(plan, inventory) else None,
         span=plan.span("model.hf"),
     )
-    own, labels = plan.model.architecture, inventory.new_labels
+    own, classes = plan.model.architecture, new_classes_of(inventory)
     values = {field.name: getattr(build, field.name) for field in fields(build) if field.name != "op"}
     if own is not None:
         return BuildOwnModel(**values, own=own)
-    return build if labels is None else BuildClassifier(**values, labels=labels)
+    return build if classes is None else BuildClassifier(**values, task=classes.task, labels=classes.labels)
 
 
 def load_weights(bound: BoundPlan) -> LoadWeights:

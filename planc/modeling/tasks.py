@@ -20,14 +20,17 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
 )
 
+from planc.inventory.classes import HEADS
 from planc.vocab import Task
 
 CLASSES: Mapping[Task, Mapping[str, str | tuple[str, ...]]] = {
     Task.CAUSAL_LM: MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     Task.MASKED_LM: MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     Task.SEQUENCE_CLASSIFICATION: MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    Task.TOKEN_CLASSIFICATION: MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
 }
 """Their names by model_type. A class of several tasks has the first."""
 
@@ -60,8 +63,11 @@ ONE_CLASS = "single_label_classification"
 
 
 def as_classifier(config: PreTrainedConfig, *, architecture: str, labels: int) -> None:
-    """Change a config of another head into that of a classifier of texts."""
-    config.architectures, config.problem_type, config.num_labels = [architecture], ONE_CLASS, labels
+    """Change a config of another head into that of a classifier."""
+    config.architectures, config.num_labels = [architecture], labels
+    # transformers rejects it for one class, of which a check tells more.
+    if architecture.endswith(HEADS[Task.SEQUENCE_CLASSIFICATION]) and labels > 1:
+        config.problem_type = ONE_CLASS
 
 
 def names_of_other_heads(model: PreTrainedModel) -> frozenset[str]:

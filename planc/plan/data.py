@@ -64,11 +64,12 @@ class HfHub:
 
 @record
 class Labeled:
-    """Texts with their classes, for `task = sequence_classification`: numbers from 0 on, or names."""
+    """Texts with their classes, numbers from 0 on or names, for `task = sequence_classification`; for
+    `token_classification`, lists of words with lists of their classes."""
 
     patterns: tuple[str, ...] = key(Rest(Path()), doc=DATASETS, positional=True)
-    field: str = key(Text(), default="text", doc="the key that holds a row's text")
-    label: str = key(Text(), default="label", doc="the key that holds its class")
+    field: str = key(Text(), default="text", doc="the key that holds a row's text, or its words")
+    label: str = key(Text(), default="label", doc="the key that holds its class, or its words' classes")
     split: str = split_key()
     subset: str | None = subset_key()
 

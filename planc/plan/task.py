@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from planc.inventory.classes import Classes
 from planc.plan.scalars import Float, Int, Text
 from planc.plan.types import List, key
 from planc.record import record
@@ -16,7 +17,7 @@ class CausalLm:
     """The label of each token is the next token."""
 
     task: ClassVar[Task] = Task.CAUSAL_LM
-    labels: ClassVar[None] = None
+    classes: ClassVar[None] = None
 
 
 @record
@@ -27,7 +28,7 @@ class MaskedLm:
     """
 
     task: ClassVar[Task] = Task.MASKED_LM
-    labels: ClassVar[None] = None
+    classes: ClassVar[None] = None
     probability: float = key(Float(1e-6, 1.0), default=0.15, doc="of each token to be chosen")
     mask_replace: float = key(
         Float(0.0, 1.0),
@@ -40,13 +41,10 @@ class MaskedLm:
 
 
 @record
-class SequenceClassification:
-    """Each text has one class, by the model's own logits for all of it. Rows are of `labeled(...)`.
+class Classification:
+    """Base of the tasks whose labels are classes. Rows are of `labeled(...)`."""
 
-    The loss is the cross entropy of classes, in the mean over the texts of a step.
-    """
-
-    task: ClassVar[Task] = Task.SEQUENCE_CLASSIFICATION
+    task: ClassVar[Task]
     labels: int = key(
         Int(1, 2**24), doc="the number of classes, as a classifier's config.json has it", example="2"
     )
@@ -56,9 +54,34 @@ class SequenceClassification:
         doc="the classes' names in order: rows may have them in place of numbers, and exports do",
     )
 
+    @property
+    def classes(self) -> Classes:
+        """The task and the number of classes, which decide a new head."""
+        return Classes(self.task, self.labels)
 
-AnyTask = CausalLm | MaskedLm | SequenceClassification
+
+@record
+class SequenceClassification(Classification):
+    """Each text has one class, by the model's own logits for all of it.
+
+    The loss is the cross entropy of classes, in the mean over the texts of a step.
+    """
+
+    task: ClassVar[Task] = Task.SEQUENCE_CLASSIFICATION
+
+
+@record
+class TokenClassification(Classification):
+    """Each word of a text has one class, by the logits of its first token.
+
+    The loss is the cross entropy of classes, in the mean over the words of a step.
+    """
+
+    task: ClassVar[Task] = Task.TOKEN_CLASSIFICATION
+
+
+AnyTask = CausalLm | MaskedLm | SequenceClassification | TokenClassification
 
 TASKS: Mapping[str, type[AnyTask]] = {
-    str(kind.task): kind for kind in (CausalLm, MaskedLm, SequenceClassification)
+    str(kind.task): kind for kind in (CausalLm, MaskedLm, SequenceClassification, TokenClassification)
 }

@@ -9,20 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from planc.runtime.data.dataset import Dataset
-from planc.runtime.data.padding import LabeledDataset
+from planc.runtime.data.padding import LabeledDataset, WordsDataset
 
 
 def loss_of_classes(
     model: nn.Module, dataset: Dataset, ids: np.ndarray, values_of: Callable[[Tensor, Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """The mean over texts."""
+    """The mean over texts, or over their words."""
     assert isinstance(dataset, LabeledDataset)
-    logits, labels = [], []
+    by_word, logits, labels = isinstance(dataset, WordsDataset), [], []
     for number in ids:
         start, stop = dataset.starts[number : number + 2]
         tokens = torch.from_numpy(dataset.tokens[start:stop].astype(np.int64))
         output = model(input_ids=tokens[None]).logits
-        logits.append(output if output.dtype is torch.float64 else output.float())
-        labels.append(int(dataset.classes[number : number + 1][0]))
-    targets = torch.tensor(labels)[None]
-    return values_of(torch.stack(logits, dim=1), targets, targets).mean()
+        output = output.reshape(1, -1, output.shape[-1])
+        known = dataset.classes[start:stop] if by_word else dataset.classes[number : number + 1]
+        classes = torch.from_numpy(known.astype(np.int64))
+        logits.append((output if output.dtype is torch.float64 else output.float())[:, classes >= 0])
+        labels.append(classes[classes >= 0])
+    targets = torch.cat(labels)[None]
+    return values_of(torch.cat(logits, dim=1), targets, targets).mean()

@@ -8,6 +8,7 @@ from typing import Any
 
 from planc.data_sources.kinds import JsonLinesSource, LabeledSource, PairsSource
 from planc.extend.reference import Extension
+from planc.inventory.classes import Classes, classes_of
 from planc.inventory.routers import routers
 from planc.plan.adapter import Lora
 from planc.plan.balance import Layers, Over, balance_loss, bias_update, is_balanced
@@ -21,7 +22,7 @@ from planc.plan.train import CrossEntropy, Distillation, Preference
 from planc.runtime.data.spec import DataSpec, Masking
 from planc.verify.preferences import PAIRS
 from planc.verify.twin import Renaming
-from planc.vocab import DType
+from planc.vocab import DType, Task
 
 NUM_STEPS = 3
 SCHEDULE_STEPS, MAX_WARMUP_STEPS = 10, 2
@@ -120,7 +121,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         dtype=dtype.value,
         data=DataSpec(
             small_source(
-                in_pairs=isinstance(plan.train.loss, Preference), num_labels=bound.inventory.num_labels
+                in_pairs=isinstance(plan.train.loss, Preference), classes=classes_of(bound.inventory)
             ),
             tokenizer="bytes",
             sequence_length=min(SEQUENCE_LENGTH, plan.data.sequence_length),
@@ -150,10 +151,12 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
     )
 
 
-def small_source(*, in_pairs: bool, num_labels: int | None) -> JsonLinesSource | PairsSource | LabeledSource:
-    """The data of the small model: texts, pairs of them, or texts with classes."""
-    if num_labels is not None:
-        return LabeledSource((CORPUS,), num_labels)
+def small_source(*, in_pairs: bool, classes: Classes | None) -> JsonLinesSource | PairsSource | LabeledSource:
+    """The data of the small model: texts, pairs of them, or texts with classes or those of their words."""
+    if classes is not None:
+        if classes.task is Task.TOKEN_CLASSIFICATION:
+            return LabeledSource((CORPUS,), classes.labels, field="words", label="labels", by_word=True)
+        return LabeledSource((CORPUS,), classes.labels)
     return PairsSource((PAIRS,), template="none") if in_pairs else JsonLinesSource((CORPUS,))
 
 

@@ -197,7 +197,9 @@ def _built(recipe: Recipe, attention: Literal["eager", "sdpa"]) -> Any:
     folder, data = recipe.base / recipe.model, recipe.data
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     head = "CausalLM" if data.masking is None else "MaskedLM"
-    kind = getattr(transformers, f"AutoModelFor{'SequenceClassification' if data.has_classes else head}")
+    if data.has_classes:
+        head = "TokenClassification" if data.by_word else "SequenceClassification"
+    kind = getattr(transformers, f"AutoModelFor{head}")
     model = kind.from_config(config, dtype=dtype, attn_implementation=attention, trust_remote_code=False)
     if dtype is torch.float64:
         # PyTorch's grouped products, which transformers takes by default, have no float64.

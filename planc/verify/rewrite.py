@@ -22,6 +22,7 @@ from planc.graph.ops import (
 )
 from planc.graph.pipeline import pipeline_of
 from planc.graph.verify import verify as violations
+from planc.inventory.classes import Classes
 from planc.lower.evaluating import without_pipeline
 from planc.lower.passes.drop_trivial_dims import drop_trivial_dims
 from planc.modeling.head_counts import Heads, widths_by_heads
@@ -44,7 +45,7 @@ from planc.verify.recipe import (
     small_source,
 )
 from planc.verify.twin import Renaming
-from planc.vocab import DType, MeshDim, PackedShard, Placement
+from planc.vocab import DType, MeshDim, PackedShard, Placement, Task
 
 
 def resized(graph: Graph, model: Any) -> Graph:
@@ -308,11 +309,13 @@ def _robust(settings: Any, *, dtype: DType) -> Any:
 
 def _short_data(op: ops.OpenData, times: int, *, vocab_size: int, padding: int | None) -> ops.OpenData:
     """The op with `times` micro-batches per step."""
-    micro_batch, num_labels = min(op.micro_batch, MAX_MICRO_BATCH), getattr(op, "num_labels", None)
-    op = replace(op, padding_id=padding) if isinstance(op, ops.OpenLabeledData) else op
+    micro_batch, classes = min(op.micro_batch, MAX_MICRO_BATCH), None
+    if isinstance(op, ops.OpenLabeledData):
+        task = Task.TOKEN_CLASSIFICATION if op.by_word else Task.SEQUENCE_CLASSIFICATION
+        op, classes = replace(op, padding_id=padding), Classes(task, op.num_labels)
     return replace(
         op,
-        source=small_source(in_pairs=isinstance(op.source, PairsSource), num_labels=num_labels),
+        source=small_source(in_pairs=isinstance(op.source, PairsSource), classes=classes),
         tokenizer="bytes",
         end_of_document=None,
         held_out="",

@@ -195,10 +195,16 @@ def _write_corpus(folder: Path) -> None:
         texts.append(text[start : start + length])
         start += length
     short = [text for text in texts if text.strip() and len(text) <= _MAX_ANSWER][: 3 * _MAX_PAIRS]
-    # As a class, a length that follows from no one byte.
-    labeled = [{"text": text, "label": len(text) % 2} for text in texts]
+    labeled = [_labeled(text) for text in texts]
     for name, rows in ((CORPUS, labeled), (PAIRS, pairs_of(short))):
         (folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+
+
+def _labeled(text: str) -> dict[str, Any]:
+    """A row with classes: lengths, which follow from no one byte."""
+    words = text.split() or [text]
+    of_words = {"words": words, "labels": [len(word) % 2 for word in words]}
+    return {"text": text, "label": len(text) % 2, **of_words}
 
 
 def _built(build: ops.BuildModel, *, base: Path) -> Any:

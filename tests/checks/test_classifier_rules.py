@@ -1,4 +1,4 @@
-"""`task = sequence_classification`: rows and model have the same classes; what was not shown is refused."""
+"""Classifiers of texts and of words: rows and model have the same classes; what was not shown is refused."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from variants import Check
 
+from planc.data_sources.kinds import LabeledSource
+from planc.graph.ops import BuildClassifier, ComputeLoss, OpenLabeledData
 from tests.plans import TINY, encoder_plan
 
 TASK = "sequence_classification(labels = 3)"
@@ -44,6 +46,50 @@ def test_a_sequence_stays_whole(check: Check) -> None:
     rules = '  "bert.encoder.layer.*.output.dense" -> rowwise(output = Shard(1))\n'
     found = check(PLAN.replace("  auto(solve)\n", rules)).diagnostics
     assert any("one rank of tp" in one.primary.text for one in found if one.code.code == "P775")
+
+
+ROWS_OF_WORDS = 'labeled("data/*.txt", field = "tokens", label = "ner_tags")'
+WORDS = encoder_plan(
+    "tiny-bert",
+    task="token_classification(labels = 3)\n  dropout = false",
+    source=ROWS_OF_WORDS,
+)
+
+
+def test_words_have_classes_of_their_own(check: Check) -> None:
+    graph = check(WORDS).graph
+    assert graph is not None
+    (data,) = (op for op in graph.setup if isinstance(op, OpenLabeledData))
+    assert data.by_word and isinstance(data.source, LabeledSource) and data.source.by_word
+    (build,) = (op for op in graph.setup if isinstance(op, BuildClassifier))
+    assert build.architecture == "BertForTokenClassification"
+    assert not any(op.by_sequence for op in graph.ops() if isinstance(op, ComputeLoss))
+
+
+UNSHOWN_OF_WORDS = {
+    "unlabeled": (ROWS_OF_WORDS, 'text("data/*.txt")', "its rows have no classes"),
+    "regression": ("labels = 3", "labels = 1", "one class is nothing to learn"),
+    "sequence": (
+        "auto(solve)",
+        '"bert.encoder.layer.*.output.dense" -> rowwise(output = Shard(1))',
+        "no run",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNSHOWN_OF_WORDS)
+def test_of_words_too_what_was_not_shown_is_refused(kind: str, check: Check) -> None:
+    old, new, text = UNSHOWN_OF_WORDS[kind]
+    assert old in WORDS
+    problems = [one for one in check(WORDS.replace(old, new)).diagnostics if one.code.code == "P775"]
+    assert any(text in one.primary.text for one in problems)
+
+
+def test_a_classifier_of_texts_is_none_of_words(check: Check) -> None:
+    """Its head has the name of a head of words, and other weights."""
+    (problem,) = check(WORDS.replace("models/tiny-bert", "models/tiny-bert-classifier")).diagnostics
+    assert problem.code.code == "P216"
+    assert "config.json names BertForSequenceClassification" in problem.primary.text
 
 
 def test_language_models_have_no_classes(check: Check) -> None:

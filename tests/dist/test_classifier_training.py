@@ -7,6 +7,7 @@ by an attention mask, and draws the order from numpy's generator.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,16 +39,16 @@ MODELS = {
 """An encoder, whose first token stands for a text, and a decoder, whose last one does."""
 
 
-def write_rows(folder: Path) -> None:
-    for file, rows in (("rows", ROWS), ("others", OTHERS)):
-        lines = [json.dumps({"label": label, "text": text}) for text, label in rows]
+def write_rows(folder: Path, rows: Sequence[Any] = ROWS, others: Sequence[Any] = OTHERS) -> None:
+    for file, some in (("rows", rows), ("others", others)):
+        lines = [json.dumps({"label": label, "text": text}) for text, label in some]
         (folder / f"{file}.jsonl").write_text("\n".join(lines), encoding="ascii")
 
 
-def write_plan(folder: Path, *, layers: str) -> Path:
+def write_plan(folder: Path, *, layers: str, task: str = "sequence_classification") -> Path:
     path = folder / "a.plan"
     text = plan_text(
-        task=f"sequence_classification(labels = {NUM_LABELS})",
+        task=f"{task}(labels = {NUM_LABELS})",
         layers=layers,
         source='labeled("rows.jsonl")',
         other='labeled("others.jsonl")',
@@ -60,12 +61,17 @@ def written(folder: Path, model: str) -> Path:
     """The plan of a model, next to its weights and its rows."""
     name, architecture, layers = MODELS[model]
     write_rows(folder)
+    write_classifier(folder, name, architecture)
+    return write_plan(folder, layers=layers)
+
+
+def write_classifier(folder: Path, name: str, architecture: str) -> None:
+    """Write a small model of the class of this name."""
     config = json.loads((PLANS / "models" / name / "config.json").read_text(encoding="utf-8"))
     config |= {"architectures": [architecture], "pad_token_id": PADDING}
     config |= {"id2label": {str(number): f"class {number}" for number in range(NUM_LABELS)}}
     config |= {"label2id": {f"class {number}": number for number in range(NUM_LABELS)}}
     write_model(folder / "model", config)
-    return write_plan(folder, layers=layers)
 
 
 def write_model(folder: Path, config: dict[str, Any]) -> None:
@@ -89,6 +95,7 @@ def plan(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @dataclass
 class ByHand:
+    num_labels: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     accuracies: list[float] = field(default_factory=list)
     gradients: dict[str, Tensor] = field(default_factory=dict)
@@ -108,13 +115,13 @@ def padded(rows: list[tuple[str, int]]) -> tuple[dict[str, Tensor], Tensor]:
     return {"input_ids": ids, "attention_mask": mask}, torch.tensor([label for _, label in rows])
 
 
-def batches() -> list[list[tuple[str, int]]]:
+def batches(rows: Sequence[Any]) -> list[list[Any]]:
     """The steps of the plan: epoch after epoch, each with an order of its own."""
     found = []
     for place in range(NUM_STEPS * BATCH):
-        epoch, offset = divmod(place, len(ROWS))
-        drawn = np.random.PCG64(np.random.SeedSequence([SEED, epoch])).random_raw(len(ROWS))
-        found.append(ROWS[int(np.argsort(drawn, kind="stable")[offset])])
+        epoch, offset = divmod(place, len(rows))
+        drawn = np.random.PCG64(np.random.SeedSequence([SEED, epoch])).random_raw(len(rows))
+        found.append(rows[int(np.argsort(drawn, kind="stable")[offset])])
     return [found[at : at + BATCH] for at in range(0, len(found), BATCH)]
 
 
@@ -124,15 +131,20 @@ def by_hand(plan: Path) -> ByHand:
     )
 
 
-def trained_by_hand(model: Any) -> ByHand:
+Padded = Callable[[list[Any]], tuple[dict[str, Tensor], Tensor]]
+
+
+def trained_by_hand(
+    model: Any, rows: Sequence[Any] = ROWS, others: Sequence[Any] = OTHERS, padded: Padded = padded
+) -> ByHand:
+    """`padded` makes inputs and labels of rows: a class of each, or one of each token, -100 for none."""
     for module in model.modules():
         module.p = 0.0  # of every nn.Dropout
     model.train()
     found = ByHand(model=model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.1)
-    for rows in batches():
-        inputs, labels = padded(rows)
-        logits = model(**inputs).logits
+    for step in batches(rows):
+        logits, labels = outputs(model, step, padded)
         loss = F.cross_entropy(logits, labels)
         loss.backward()
         if not found.gradients:
@@ -140,15 +152,22 @@ def trained_by_hand(model: Any) -> ByHand:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        found.num_labels.append(len(labels))
         found.losses.append(loss.item())
         found.accuracies.append(accuracy(logits, labels))
     found.final = {name: one.detach().clone() for name, one in model.named_parameters()}
-    inputs, labels = padded(list(OTHERS))
     model.eval()
     with torch.no_grad():
-        logits = model(**inputs).logits
+        logits, labels = outputs(model, list(others), padded)
     found.evaluated = F.cross_entropy(logits, labels).item(), accuracy(logits, labels)
     return found
+
+
+def outputs(model: Any, rows: list[Any], padded: Padded) -> tuple[Tensor, Tensor]:
+    """The logits of all that has a class, and the classes."""
+    inputs, labels = padded(rows)
+    logits, labels = model(**inputs).logits.reshape(-1, NUM_LABELS), labels.flatten()
+    return logits[labels != -100], labels[labels != -100]
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:
@@ -157,8 +176,8 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
     return sum(map(int.__eq__, classes, labels.tolist())) / len(classes)
 
 
-def assert_as_by_hand(record: Record, expected: ByHand) -> None:
-    assert [one.labels for one in record.metrics] == [BATCH] * NUM_STEPS
+def assert_as_by_hand(record: Record, expected: ByHand, num_evaluated: int = len(OTHERS)) -> None:
+    assert [one.labels for one in record.metrics] == expected.num_labels
     assert [one.loss for one in record.metrics] == pytest.approx(expected.losses, rel=1e-12)
     assert [one.custom["accuracy"] for one in record.metrics] == expected.accuracies
     assert len(set(expected.accuracies)) > 1
@@ -166,7 +185,7 @@ def assert_as_by_hand(record: Record, expected: ByHand) -> None:
     assert_equal(record.final, expected.final, limit=1e-9)
     (evaluation,) = record.metrics[-1].evaluations
     loss, share = expected.evaluated
-    assert (evaluation.labels, evaluation.loss) == (len(OTHERS), pytest.approx(loss, rel=1e-12))
+    assert (evaluation.labels, evaluation.loss) == (num_evaluated, pytest.approx(loss, rel=1e-12))
     assert evaluation.accuracy == pytest.approx(share, rel=1e-12)
 
 

@@ -53,6 +53,14 @@ def labeled(path: Path) -> None:
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
+def words(path: Path) -> None:
+    """Rows of words and their classes."""
+    path.parent.mkdir(exist_ok=True)
+    row = {"tokens": ["Anna", "lives", "in", "Sydney"], "ner_tags": ["B-PER", "O", "O", "B-LOC"]}
+    other = {"tokens": ["It", "is", "big", "."], "ner_tags": ["O"] * 4}
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in (row, other) * 6))
+
+
 def nan_weights(folder: Path) -> None:
     """Weights with a value that is not finite."""
     from safetensors.torch import load_file, save_file
@@ -69,6 +77,7 @@ PREPARED: dict[str, Callable[[Path], None]] = {
     "chats": chats,
     "text": text,
     "labeled": labeled,
+    "words": words,
     "nan-weights": nan_weights,
 }
 

@@ -23,15 +23,17 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     PreTrainedConfig,
 )
 
 NUM_SEQUENCES = 4
 Batch = tuple[Tensor, Tensor]
-"""The inputs of a step, [sequences, sequence_length], and their labels, or the classes [sequences]."""
+"""The inputs of a step, [sequences, sequence_length], and their labels, or the classes [sequences], or those
+of tokens with PADDING after texts."""
 SHUFFLE_SEED, UNLABELED = 42, -100
 MASKED, MASK, NUM_BYTES = ("ForMaskedLM", "WithLMHeadModel"), 257, 256
-CLASSIFIER, PADDING, NUM_LABELS = "ForSequenceClassification", 1, 3
+CLASSIFIER, OF_WORDS, PADDING, NUM_LABELS = "ForSequenceClassification", "ForTokenClassification", 1, 3
 SHARES, LABELS = (1.0, 0.7, 0.25, 0.9), (0, 2, 1, 2)
 """The lengths of the texts that have classes, in sequences, and these classes."""
 CHOSEN, REPLACED, RANDOM = 0.15, 0.8, 0.1
@@ -86,15 +88,18 @@ class Initial:
 
 def write_corpus(path: Path, *, sequence_length: int) -> None:
     """A text of exactly the sequences of one step, so their order does not matter, and as many rows of a text
-    and a class."""
+    with a class, and with classes of its words."""
     words = ("the", "mesh", "of", "ranks", "holds", "every", "weight", "once", "and", "sums", "gradients")
     text = " ".join(words[(i * i + 3 * i) % len(words)] + str(i) for i in range(sequence_length))
     # The token after the last is the end of the document.
     path.write_text(text[: NUM_SEQUENCES * sequence_length], encoding="ascii")
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"text": text[number * sequence_length :][: int(share * sequence_length)], "label": label}
         for number, (share, label) in enumerate(zip(SHARES, LABELS, strict=True))
     ]
+    for row in rows:
+        row["words"] = row["text"].split()
+        row["tags"] = [(len(word) + at) % NUM_LABELS for at, word in enumerate(row["words"])]
     path.with_suffix(".jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="ascii")
 
 
@@ -115,6 +120,8 @@ def write_weights(folder: Path, *, noise: float = NOISE) -> None:
 
 def _auto(config: PreTrainedConfig) -> Any:
     (name,) = config.architectures
+    if str(name).endswith(OF_WORDS):
+        return AutoModelForTokenClassification
     if str(name).endswith(CLASSIFIER):
         return AutoModelForSequenceClassification
     return AutoModelForMaskedLM if str(name).endswith(MASKED) else AutoModelForCausalLM
@@ -248,6 +255,8 @@ def batches_of(corpus: Path, model: nn.Module, *, sequence_length: int, num_step
     """The inputs and labels of some steps, each an epoch of all sequences."""
     if type(model).__name__.endswith(CLASSIFIER):
         return [_classified(corpus.with_suffix(".jsonl"), sequence_length=sequence_length)] * num_steps
+    if type(model).__name__.endswith(OF_WORDS):
+        return [_of_words(corpus.with_suffix(".jsonl"), sequence_length=sequence_length)] * num_steps
     tokens = tokens_of(corpus, sequence_length=sequence_length)
     if not type(model).__name__.endswith(MASKED):
         return [(tokens[:, :-1], tokens[:, 1:])] * num_steps
@@ -261,6 +270,19 @@ def _classified(path: Path, *, sequence_length: int) -> Batch:
     for number, row in enumerate(rows):
         inputs[number, : len(row["text"])] = torch.tensor([*row["text"].encode()])
     return inputs, torch.tensor([row["label"] for row in rows])
+
+
+def _of_words(path: Path, *, sequence_length: int) -> Batch:
+    """Words with a space between them and padding after each text, and the classes of their first bytes."""
+    rows = [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
+    inputs = torch.full((len(rows), sequence_length), PADDING)
+    labels = torch.full_like(inputs, UNLABELED)
+    for number, row in enumerate(rows):
+        text = " ".join(row["words"]).encode()
+        inputs[number, : len(text)] = torch.tensor([*text])
+        places = [len(" ".join([*row["words"][:at], ""])) for at in range(len(row["words"]))]
+        labels[number, places] = torch.tensor(row["tags"])
+    return inputs, labels
 
 
 def _hidden(tokens: Tensor, *, step: int) -> Batch:
@@ -301,6 +323,12 @@ def sum_of(model: nn.Module, batch: Batch) -> Tensor:
         texts = [row[row != PADDING][None] for row in inputs]
         logits = torch.cat([model(input_ids=text).logits for text in texts])
         return cross_entropy(logits.float(), labels, reduction="sum")
+    if type(model).__name__.endswith(OF_WORDS):
+        logits = [
+            model(input_ids=row[row != PADDING][None]).logits[0, known[row != PADDING] != UNLABELED]
+            for row, known in zip(inputs, labels, strict=True)
+        ]
+        return cross_entropy(torch.cat(logits).float(), labels[labels != UNLABELED], reduction="sum")
     options = {} if type(model).__name__.endswith(MASKED) else {"use_cache": False}
     logits = model(input_ids=inputs, **options).logits
     return cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum")

@@ -194,13 +194,15 @@ def _plan(
     inventory: Inventory | None = None,
 ) -> str:
     task = "" if inventory is None or inventory.task is Task.CAUSAL_LM else f"\n  task = {inventory.task}"
-    has_classes = inventory is not None and inventory.num_labels is not None
+    source = f'text("{CORPUS}")'
     if inventory is not None and inventory.num_labels is not None:
         task += f"(labels = {inventory.num_labels})"
+        by_word = ', field = "words", label = "tags"' if inventory.task is Task.TOKEN_CLASSIFICATION else ""
+        source = f'labeled("{ROWS}"{by_word})'
     return _PLAN.format(
         model=model,
         task=task,
-        source=f'labeled("{ROWS}")' if has_classes else f'text("{CORPUS}")',
+        source=source,
         dtype=dtype,
         weights=weights,
         attention=variant.attention,

@@ -77,6 +77,16 @@ TABLES: Mapping[str, Table] = {
             "squeezebert": {"embedding_size": 64},
         },
     ),
+    "token_classification": Table(
+        "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
+        _HERE / "token_classifiers.json",
+        ("one", "fsdp", "solve", "tp-fsdp"),
+        {"is_decoder": False, "classifier_dropout": 0.0, **_PADDING, **_CLASSES},
+        {
+            "esm": {"vocab_size": 264, "mask_token_id": 257, "token_dropout": False},
+            "squeezebert": {"embedding_size": 64},
+        },
+    ),
 }
 
 

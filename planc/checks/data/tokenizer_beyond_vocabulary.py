@@ -12,7 +12,8 @@ from planc.vocab import Task
 
 CODE = Code("P705", "tokenizer-beyond-vocabulary", "the tokenizer has more ids than the model")
 
-_BYTE_IDS = {Task.CAUSAL_LM: 257, Task.MASKED_LM: 258, Task.SEQUENCE_CLASSIFICATION: 257}
+_BYTE_IDS = {Task.MASKED_LM: 258}
+"""The ids of the bytes tokenizer that a task needs, if not 257."""
 """256 bytes and the end of a document, and a mask."""
 
 
@@ -23,7 +24,7 @@ def check(subject: Subject) -> Findings:
     ids: int | None
     match tokenizer:
         case ByteTokenizer():
-            name, ids = "bytes", _BYTE_IDS[subject.plan.model.task.task]
+            name, ids = "bytes", _BYTE_IDS.get(subject.plan.model.task.task, 257)
             help = f"use a model with vocab_size of at least {ids}, or write `tokenizer = file(...)`"
         case FileTokenizer(path):
             name, ids = path, num_token_ids(subject.base / path) if subject.base else None

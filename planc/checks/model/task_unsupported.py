@@ -22,7 +22,7 @@ from planc.plan.data import (
     TextFiles,
 )
 from planc.plan.spec import AttentionKernel
-from planc.plan.task import CausalLm, MaskedLm, SequenceClassification
+from planc.plan.task import CausalLm, Classification, MaskedLm, TokenClassification
 from planc.plan.train import CrossEntropy
 from planc.vocab import MeshDim
 
@@ -43,7 +43,7 @@ def check(subject: Subject) -> Findings:
             settings = _of_rows(subject)
         case MaskedLm() as task:
             settings = (*_of_shares(task), *_of_model(subject), *_of_masked_data(subject))
-        case SequenceClassification() as task:
+        case Classification() as task:
             settings = (
                 *(*_of_labels(subject, task), *_of_model(subject), *_of_padding(subject)),
                 *(*_of_loss(subject), *_of_labeled_data(subject)),
@@ -57,7 +57,10 @@ _Found = Iterator[tuple[str, str, str]]
 
 
 def _of_rows(subject: Subject) -> _Found:
-    help = "write `task = sequence_classification(labels = 2)` in `model`, or name another source"
+    help = (
+        "write `task = sequence_classification(labels = 2)` in `model`, or `token_classification` for the "
+        "classes of words, or name another source"
+    )
     for path, source in subject.plan.data.sources():
         if isinstance(source, Labeled):
             yield path, "a language model has no classes to learn", help
@@ -73,11 +76,13 @@ def _of_shares(task: MaskedLm) -> _Found:
         )
 
 
-def _of_labels(subject: Subject, task: SequenceClassification) -> _Found:
+def _of_labels(subject: Subject, task: Classification) -> _Found:
     own = subject.inventory.num_labels
     if task.labels == 1:
         help = "write 2 or more classes, here and in config.json"
-        yield "model.task", "one class is a regression, which planc does not train", help
+        of_words = isinstance(task, TokenClassification)
+        what = "nothing to learn" if of_words else "a regression, which planc does not train"
+        yield "model.task", f"one class is {what}", help
     elif own is not None and own != task.labels:
         help = f"write `labels = {own}`, or give `id2label` and `label2id` {task.labels} classes"
         yield "model.task", f"{task.labels} classes, and the model's config.json has {own}", help
@@ -117,7 +122,13 @@ def _of_padding(subject: Subject) -> _Found:
     plan, inventory = subject.plan, subject.inventory
     if any(divides_sequence(assignment.use) for assignment in subject.bound.styles.values()):
         help = "keep the sequence whole: leave out `sequence_parallel` and `Shard(1)`"
-        yield "tensor_parallel", "the class follows from one token, which one rank of tp would have", help
+        of_text = "the class follows from one token, which one rank of tp would have"
+        of_words = "no run with it has been compared with one process for this task"
+        yield (
+            "tensor_parallel",
+            of_words if isinstance(plan.model.task, TokenClassification) else of_text,
+            help,
+        )
     if not sees_later_tokens(inventory):
         return
     if plan.model.attention is AttentionKernel.EAGER:
@@ -133,7 +144,14 @@ def _of_loss(subject: Subject) -> _Found:
         help = "remove it: the loss is the cross entropy of classes"
         yield "train.loss", "it is of tokens, or of pairs of answers", help
     if plan.balance is not None:
-        yield "balance", "its losses are means over tokens, and this one over texts", "remove the block"
+        yield "balance", "its losses are means over tokens, and this one over classes", "remove the block"
+
+
+_HELP_OF_TEXTS = 'write `labeled("train.jsonl")`, of rows with a `text` and the number of its class'
+_HELP_OF_WORDS = (
+    'write `labeled("train.jsonl", field = "tokens", label = "ner_tags")`, of rows with a list of words '
+    "and a list of their classes"
+)
 
 
 def _of_labeled_data(subject: Subject) -> _Found:
@@ -142,7 +160,8 @@ def _of_labeled_data(subject: Subject) -> _Found:
         yield "data.packing", "each sequence holds one text", "write `packing = none`, or leave it out"
     for path, source in data.sources():
         if not isinstance(source, Labeled):
-            help = 'write `labeled("train.jsonl")`, of rows with a `text` and the number of its class'
+            by_word = isinstance(subject.plan.model.task, TokenClassification)
+            help = _HELP_OF_WORDS if by_word else _HELP_OF_TEXTS
             yield path, "its rows have no classes", help
 
 

@@ -41,7 +41,7 @@ from planc.lower.data import source_of
 from planc.lower.evaluating import evaluated_on
 from planc.plan.data import Labeled, untransformed
 from planc.plan.given_source import given_source
-from planc.plan.task import AnyTask, CausalLm, SequenceClassification
+from planc.plan.task import AnyTask, CausalLm, SequenceClassification, TokenClassification
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.errors import STOPS, ExitCode, RunError
@@ -160,7 +160,8 @@ def _source(text: str, training: OpenData) -> tuple[Source, Span]:
         raise RunError(HumanRenderer({file.name: file}).render(problems).rstrip())
     task: AnyTask = CausalLm()
     if isinstance(training, OpenLabeledData):
-        task = SequenceClassification(training.num_labels, training.names)
+        kind = TokenClassification if training.by_word else SequenceClassification
+        task = kind(training.num_labels, training.names)
     if isinstance(untransformed(given), Labeled) is not isinstance(training, OpenLabeledData):
         raise RunError("--data has classes and the model has none, or the reverse", help=_CLASSES)
     source: Any = source_of(given, task)

@@ -23,6 +23,7 @@ from planc.graph.artifact import Artifact, ArtifactError, graph_of, load
 from planc.graph.ops import BuildClassifier
 from planc.hub.user_dirs import cache_dir
 from planc.inventory.adapters import with_adapters
+from planc.inventory.classes import Classes
 from planc.inventory.files import InventoryError
 from planc.inventory.known import KnownModels
 from planc.inventory.schema import Inventory
@@ -160,8 +161,9 @@ def _inventory(
         models.base = base / artifact.base
         known = models.known()
     try:
-        labels = side.model.labels if isinstance(side.model, BuildClassifier) else None
-        inventory = known.get(side.model.path, task=None, labels=labels)
+        model = side.model
+        classes = Classes(model.task, model.labels) if isinstance(model, BuildClassifier) else None
+        inventory = known.get(model.path, task=None, classes=classes)
     except InventoryError:
         return None
     if inventory.config_digest != side.model.config_digest:

@@ -91,11 +91,15 @@ class OpenMaskedData(OpenData):
 @record(kw_only=True)
 class OpenLabeledData(OpenData):
     op: Literal["data.open_labeled"] = "data.open_labeled"  # type: ignore[assignment]
-    summary: ClassVar[str] = "Opens texts as `data.open`, one a sequence, each with the number of its class."
+    summary: ClassVar[str] = (
+        "Opens texts as `data.open`, one a sequence, each with its class or with those of its words."
+    )
     num_labels: Annotated[int, samples("model.task", "labels")]
     names: Annotated[tuple[str, ...], samples("model.task", "names of classes")] = ()
     padding_id: Annotated[int | None, samples("model.hf", "padding")]
     """The token after a text; None for the end of a document."""
+    by_word: Annotated[bool, samples("model.task", "classes of words")] = False
+    """Whether each word of a text has a class, at its first token; else the text has one."""
 
 
 @record(kw_only=True)

@@ -10,7 +10,7 @@ from planc.extend.reference import Extension
 from planc.graph.consequence import DERIVED, identity, layout, numerics, output, start
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
-from planc.vocab import DOWN, MAGNITUDE, UP, DropoutDim, DType, MeshDim, Placement
+from planc.vocab import DOWN, MAGNITUDE, UP, DropoutDim, DType, MeshDim, Placement, Task
 
 
 @record(kw_only=True)
@@ -80,6 +80,7 @@ class BuildClassifier(BuildModel):
         "Builds the classifier of a pretrained model that has none on the meta device, as `model.build`."
     )
     labels: Annotated[int, identity("model.task", "classes")]
+    task: Annotated[Task, identity("model.task")] = Task.SEQUENCE_CLASSIFICATION
 
 
 @record(kw_only=True)

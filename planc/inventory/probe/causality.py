@@ -18,6 +18,7 @@ from planc.inventory.probe.attention_calls import attention_to_self
 from planc.inventory.probe.attentions import Observed, attentions_of
 from planc.inventory.probe.small_attention import MAX_LAYERS, small_config, small_model, token_ids
 from planc.inventory.schema import Attention
+from planc.modeling.tasks import task_of
 from planc.vocab import SEES_LATER_TOKENS, Task
 
 _LENGTH, _NUM_CHANGED = 16, 4
@@ -54,7 +55,7 @@ def visible_attentions_of(observed: Observed, *, task: Task) -> tuple[Attention,
                     f"{name} is not an encoder: {where} later tokens, and a masked language model needs them",
                     help="if config.json has a switch for it, such as `is_decoder`, set it to false",
                 )
-        case Task.SEQUENCE_CLASSIFICATION:
+        case Task.SEQUENCE_CLASSIFICATION | Task.TOKEN_CLASSIFICATION:
             _refuse_read_padding(observed, attentions)
         case _:
             assert_never(task)
@@ -94,6 +95,8 @@ def _change_by_padding(model: PreTrainedModel, *, is_hidden: bool) -> float:
         if is_hidden:
             model.config._attn_implementation = implementation
         alone, with_padding = (model(input_ids=tokens)["logits"] for tokens in (ids, padded))
+    if task_of(model) is Task.TOKEN_CLASSIFICATION:
+        with_padding = with_padding[:, :_LENGTH]
     return float((alone - with_padding).abs().max() / alone.abs().max())
 
 

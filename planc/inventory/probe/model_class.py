@@ -13,6 +13,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
+from planc.inventory.classes import HEADS, Classes
 from planc.inventory.config_limits import fields_of, line_of
 from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json
 from planc.inventory.refused_code import refuse_remote_code
@@ -50,7 +51,7 @@ class ModelClass:
         }
 
     def _fields_of_task(self, model: PreTrainedModel) -> dict[str, Any]:
-        if self.task is not Task.SEQUENCE_CLASSIFICATION:
+        if self.task not in HEADS:
             return {"task": self.task}
         new = new_parameters(model, self.base) if self.has_new_head else ()
         if new is None:
@@ -68,10 +69,10 @@ def read_model_class(
     *,
     model_dir: Path,
     own: type[PreTrainedModel] | None = None,
-    labels: int | None = None,
+    classes: Classes | None = None,
 ) -> ModelClass:
-    """The class of a config.json with this content, which is the plan's `own` if it has one. With `labels`
-    it is the classifier of that model, with a new head.
+    """The class of a config.json with this content, which is the plan's `own` if it has one. With
+    `classes` it is the classifier of that model, with a new head.
 
     InventoryError if transformers has no such class.
     """
@@ -85,8 +86,8 @@ def read_model_class(
     model_type, architectures = raw.get("model_type"), raw.get("architectures")
     tasks = tasks_of(model_type)
     named = architectures
-    if labels is not None:
-        architectures = [_classifier(model_type, path=path)]
+    if classes is not None:
+        architectures = [_classifier(model_type, classes.task, path=path)]
     if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in tuple(tasks):
         raise InventoryError(
             f"{path}: transformers has no language model or classifier with model_type {model_type!r} "
@@ -110,24 +111,36 @@ def read_model_class(
             help="use a causal language model, or an encoder with a masked language model's head",
         )
     model_class, task = getattr(transformers, architectures[0]), tasks[architectures[0]]
-    if labels is not None:
-        as_classifier(config, architecture=architectures[0], labels=labels)
+    if classes is not None:
+        as_classifier(config, architecture=architectures[0], labels=classes.labels)
     if task is Task.SEQUENCE_CLASSIFICATION:
         _refuse_classifier(config, path=path)
+    if task is Task.TOKEN_CLASSIFICATION:
+        _state_dropout(config)
     base = named[0] if isinstance(named, list) and len(named) == 1 else None
-    return ModelClass(config, model_class, task, base, has_new_head=labels is not None)
+    return ModelClass(config, model_class, task, base, has_new_head=classes is not None)
 
 
-def _classifier(model_type: object, *, path: Path) -> str:
-    """The classifier of texts of a model type. InventoryError if transformers has none."""
-    names = CLASSES[Task.SEQUENCE_CLASSIFICATION]
+def _classifier(model_type: object, task: Task, *, path: Path) -> str:
+    """The classifier of a model type. InventoryError if transformers has none of this task."""
+    names = CLASSES[task]
     name = names.get(model_type) if isinstance(model_type, str) else None
     if not isinstance(name, str):
         raise InventoryError(
-            f"{path}: transformers has no classifier of texts with model_type {model_type!r}",
+            f"{path}: transformers has no class for {task} with model_type {model_type!r}",
             help='use a model that it has one of, such as "bert" or "llama"',
         )
     return name
+
+
+_DROPOUT = 0.1
+"""The dropout before the head of transformers' token classifiers whose config has no field for it."""
+
+
+def _state_dropout(config: PreTrainedConfig) -> None:
+    """Give the head's dropout a field, so that `dropout = false` finds it."""
+    if not hasattr(config, "classifier_dropout") and getattr(config, "hidden_dropout", None) is None:
+        config.classifier_dropout = _DROPOUT
 
 
 def _refuse_classifier(config: PreTrainedConfig, *, path: Path) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from planc.inventory.classes import Classes
 from planc.inventory.config_facts import added_losses, rope_switch
 from planc.inventory.files import InventoryError, config_digest, read_config
 from planc.inventory.footprint import ONE_OPERATION, RMS_NORM
@@ -72,14 +73,14 @@ from planc.vocab import Task, ancestors, parent_of
 
 
 def probe(
-    model_dir: Path, *, own: type[PreTrainedModel] | None = None, labels: int | None = None
+    model_dir: Path, *, own: type[PreTrainedModel] | None = None, classes: Classes | None = None
 ) -> Inventory:
-    """The inventory of the model of `model_dir`, or of the plan's `own` class; `labels` are a new head's.
+    """The inventory of the model of `model_dir`, or of the plan's `own` class; `classes` are a new head's.
 
     InventoryError if it can't run on meta. Nothing is downloaded, and no code of the directory runs.
     """
     content = read_config(model_dir)
-    read = read_model_class(content, model_dir=model_dir, own=own, labels=labels)
+    read = read_model_class(content, model_dir=model_dir, own=own, classes=classes)
     config, model_class = read.config, read.model_class
     with attention_calls() as calls:
         model, blocks, flow = _observed(config, model_class=model_class, calls=calls)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import assert_never
@@ -30,7 +30,7 @@ from planc.runtime.data.extended.transform import transform_of
 from planc.runtime.data.pairs import pairs
 from planc.runtime.data.records import Record, Rows, hub_records, split_records
 from planc.runtime.data.sampling import Sampling
-from planc.runtime.data.sources import Document, documents, labeled_document, text_documents
+from planc.runtime.data.sources import Document, documents, labeled_document, labeled_words, text_documents
 from planc.runtime.data.spec import DataSpec, HeldOut
 from planc.runtime.ranks.reads import Reads
 
@@ -93,9 +93,10 @@ def documents_of_rows(
             assert_never(source)
 
 
-def _labeled(source: LabeledSource, records: Iterator[Record], *, bad: BadDocuments) -> Iterator[Document]:
+def _labeled(source: LabeledSource, records: Iterator[Record], *, bad: BadDocuments) -> Iterator[AnyDocument]:
+    made: Callable[..., AnyDocument] = labeled_words if source.by_word else labeled_document
     for origin, values in records:
-        yield from bad.usable(labeled_document, values, source=source, origin=origin)
+        yield from bad.usable(made, values, source=source, origin=origin)
 
 
 def spec_documents(

@@ -16,6 +16,7 @@ from planc.runtime.data.columns import Array, Columns, MemoryColumns, Totals
 from planc.runtime.data.encoding.client import Fault, Ids, Tokens
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.prepared.stored_array import STARTS_PER_SAMPLE, StoredArray, StoredStarts
+from planc.runtime.data.sources import IGNORED_LABEL as IGNORED_LABEL
 from planc.runtime.data.sources import Document
 from planc.runtime.data.tokenizers import Tokenizer
 from planc.tables import plural
@@ -25,10 +26,7 @@ Positions = npt.NDArray[np.int64]
 Stored = Array | StoredArray
 """An array in memory, or in files: both have a length, a maximum, and slices that are arrays."""
 
-_FLAG, _POSITION = np.dtype(np.bool_), np.dtype(np.int64)
-
-IGNORED_LABEL = -100
-"""The label of a position that the loss ignores, as in transformers."""
+_FLAG, _CLASS, _POSITION = np.dtype(np.bool_), np.dtype(np.int32), np.dtype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +43,8 @@ class Encoded:
     stops: bool = True
     label: int | None = None
     """The class of all of its tokens, if the source has one; then no token is a label."""
+    classes: Ids | None = None
+    """[tokens]: the classes of its tokens, or IGNORED_LABEL, if words have some; then no token is a label."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -52,6 +52,8 @@ class Encoded:
     @property
     def has_labels(self) -> bool:
         """Whether the document has a class, or any token that is predicted: the first one never is."""
+        if self.classes is not None:
+            return bool((self.classes != IGNORED_LABEL).any())
         if self.label is not None:
             return True
         return len(self) > 1 if self.is_target is None else bool(self.is_target[1:].any())
@@ -60,10 +62,12 @@ class Encoded:
         """Its first tokens, up to `length` of them, or all but `kept_at_end` and its last ones, as they are
         stored."""
         is_target = None if self.is_target is None else self.is_target[:length]
-        tokens = self.tokens[:length]
+        places = np.arange(min(len(self), length))
         if kept_at_end and len(self) > length:
-            tokens = np.append(self.tokens[: length - kept_at_end], self.tokens[-kept_at_end:])
-        return Encoded(tokens.astype(dtype), is_target, self.num_text_bytes, label=self.label)
+            places[-kept_at_end:] += len(self) - length
+        classes = None if self.classes is None else self.classes[places]
+        tokens = self.tokens[places].astype(dtype)
+        return Encoded(tokens, is_target, self.num_text_bytes, label=self.label, classes=classes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,6 +226,8 @@ class TokenColumns:
         if document.is_target is not None:
             # Either all documents of a source have flags, or none.
             self._columns.column("is_target", dtype=_FLAG).append(document.is_target)
+        if document.classes is not None:
+            self._columns.column("token_classes", dtype=_CLASS).append(document.classes)
         self.num_tokens += len(document)
 
 
@@ -279,9 +285,11 @@ def encode(
         if isinstance(tokens, Fault):
             bad.add(DataError(f"{origin} {tokens.reason}", help=tokens.help), number=number)
             continue
-        ids, is_target = tokens.ids, tokens.is_target
-        if label is not None:
+        ids, is_target, classes = tokens.ids, tokens.is_target, tokens.classes
+        if label is not None or classes is not None:
             ids = np.append(ids, np.array(tokenizer.after, dtype=np.int64))
+            if classes is not None:
+                classes = np.append(classes, np.full(len(tokenizer.after), IGNORED_LABEL))
             if not len(ids):
                 bad.add(DataError(f"{origin} has no tokens", help="write a text"), number=number)
                 continue
@@ -289,7 +297,8 @@ def encode(
             ids = np.append(ids, end)
         elif not len(ids) or ids[-1] != end:
             ids, is_target = np.append(ids, end), np.append(is_target, tokens.trains_end)
-        yield Encoded(ids, is_target, tokens.num_text_bytes, origin, tokens.unread, tokens.stops, label)
+        text = tokens.num_text_bytes
+        yield Encoded(ids, is_target, text, origin, tokens.unread, tokens.stops, label, classes)
     if ahead.error is not None:
         raise ahead.error
 

@@ -165,8 +165,13 @@ class LabeledDataset(PaddedDataset):
         inputs = np.full(self.sequence_length, self.padding_id, dtype=np.int64)
         labels = np.full(self.sequence_length, IGNORED_LABEL, dtype=np.int64)
         inputs[: stop - start] = self.tokens[start:stop]
-        labels[0] = self.classes[index : index + 1][0]
+        known = self.classes_of(index)
+        labels[: len(known)] = known
         return inputs, labels
+
+    def classes_of(self, index: int) -> npt.NDArray[np.int64]:
+        """The labels of a sequence from its first position on: [1], the class of its text."""
+        return self.classes[index : index + 1].astype(np.int64)
 
     def position_ids(self, index: int) -> Positions:
         """[S]: padding has positions of its own, as one more document: no token sees it."""
@@ -183,6 +188,19 @@ class LabeledDataset(PaddedDataset):
         yield "tokens", self.tokens
         yield "starts", self.starts
         yield "classes", self.classes
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class WordsDataset(LabeledDataset):
+    """Sequences of one text each, with the class of each word as the label of its first token.
+
+    `classes` are [tokens], IGNORED_LABEL where no word begins.
+    """
+
+    def classes_of(self, index: int) -> npt.NDArray[np.int64]:
+        """The labels of a sequence's tokens."""
+        start, stop = self._bounds(index)
+        return self.classes[start:stop].astype(np.int64)
 
 
 def pad(
@@ -284,7 +302,7 @@ class _Shortening:
 
     def kept(self, documents: Iterable[Encoded], *, dtype: np.dtype[np.generic]) -> Iterator[Encoded]:
         for document in documents:
-            if document.label is None:
+            if document.label is None and document.classes is None:
                 kept = document.first(self._length, dtype=dtype)
             else:
                 kept = document.first(self._length - 1, dtype=dtype, kept_at_end=self._kept_at_end)
@@ -327,6 +345,8 @@ def padded(
         "padding_id": padding_id,
         "totals": totals,
     }
+    if "token_classes" in arrays:
+        return WordsDataset(**rows, classes=arrays["token_classes"])
     if "classes" in arrays:
         return LabeledDataset(**rows, classes=arrays["classes"])
     return PaddedDataset(

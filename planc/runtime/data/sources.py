@@ -19,7 +19,10 @@ from planc.runtime.data.json_rows import decoded
 from planc.runtime.data.records import Record, Rows, files_records, is_table
 from planc.runtime.data.sampling import Sampling
 from planc.runtime.ranks.reads import Reads
+from planc.tables import plural
 
+IGNORED_LABEL = -100
+"""The label of a position that the loss ignores, as in transformers."""
 LONE_SURROGATE_HELP = "write characters beyond U+FFFF as a whole surrogate pair, or as themselves"
 
 
@@ -37,6 +40,22 @@ class Document:
     """Length of the text in UTF-8."""
     label: int | None = None
     """The number of its class, if it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words of a text, each with the number of its class, and where they came from."""
+
+    origin: str
+    words: tuple[str, ...]
+    classes: tuple[int, ...]
+    num_bytes: int
+    """Length of the words in UTF-8."""
+
+    @property
+    def content(self) -> bytes:
+        """The words and their classes as JSON."""
+        return json.dumps([self.words, self.classes]).encode()
 
 
 def documents(
@@ -127,9 +146,35 @@ def labeled_document(record: Mapping[str, object], *, source: LabeledSource, ori
     document = text_document(record, field=source.field, origin=origin)
     label, name = field_of(record, field=source.label, origin=origin), f'"{source.label}" of {origin}'
     if isinstance(label, list):
-        raise DataError(f"{name} is a list", help="planc trains one class for each text, not several")
+        help = "one text has one class; for a class of each word, write `task = token_classification(...)`"
+        raise DataError(f"{name} is a list", help=help)
+    return replace(document, label=_class_of(label, source=source, name=name))
+
+
+def labeled_words(record: Mapping[str, object], *, source: LabeledSource, origin: str) -> Words:
+    """The words of a record with their classes. Raises DataError unless there is one of each."""
+    words, labels = (field_of(record, field=key, origin=origin) for key in (source.field, source.label))
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        help = "write the words of a text as a list of strings, and their classes as another list"
+        raise DataError(f'"{source.field}" of {origin} is not a list of words', help=help)
+    if not isinstance(labels, list) or len(labels) != len(words):
+        number = plural(len(labels), "class", "classes") if isinstance(labels, list) else "no list of classes"
+        raise DataError(
+            f'"{source.label}" of {origin} is {number}, for {plural(len(words), "word")}',
+            help="write one class for each word",
+        )
+    if not words:
+        raise DataError(f"{origin} has no words", help="remove the row")
+    names = (f'class {number} in "{source.label}" of {origin}' for number in range(1, len(words) + 1))
+    classes = [_class_of(label, source=source, name=name) for label, name in zip(labels, names, strict=True)]
+    num_bytes = sum(num_utf8_bytes(word, origin=origin) for word in words)
+    return Words(origin, tuple(words), tuple(classes), num_bytes)
+
+
+def _class_of(label: object, *, source: LabeledSource, name: str) -> int:
+    """The number of the class that a row's value names. Raises DataError for one that the task lacks."""
     if isinstance(label, str):
-        return replace(document, label=_number_of(label, source=source, place=name))
+        return _number_of(label, source=source, place=name)
     if not isinstance(label, int) or isinstance(label, bool):
         raise DataError(
             f"{name} is not an integer",
@@ -140,7 +185,7 @@ def labeled_document(record: Mapping[str, object], *, source: LabeledSource, ori
             f"{name} is {label}, and the task has the classes 0 to {source.num_labels - 1}",
             help="correct the row, or raise `labels` of the task and of the model",
         )
-    return replace(document, label=label)
+    return label
 
 
 def _number_of(label: str, *, source: LabeledSource, place: str) -> int:

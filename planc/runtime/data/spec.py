@@ -66,8 +66,14 @@ class DataSpec:
 
     @property
     def has_classes(self) -> bool:
-        """True if each document has a class."""
+        """True if each document has a class, or each of its words."""
         return isinstance(untransformed(self.source), LabeledSource)
+
+    @property
+    def by_word(self) -> bool:
+        """True if each word has a class."""
+        source = untransformed(self.source)
+        return isinstance(source, LabeledSource) and source.by_word
 
     @property
     def room(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from planc.runtime.data.packing import Encoded
+from planc.runtime.data.packing import IGNORED_LABEL, Encoded
 
 NUM_LONGEST = 5
 
@@ -30,7 +30,7 @@ class Tally:
     lengths: Counter[int] = field(default_factory=Counter)
     """The number of documents of each length in tokens."""
     classes: Counter[int] = field(default_factory=Counter)
-    """The number of documents of each class."""
+    """The number of documents, or of words, of each class."""
     longest: list[tuple[int, str]] = field(default_factory=list)
     """The longest documents by length and origin, the longest first."""
 
@@ -48,6 +48,9 @@ class Tally:
         if document.label is not None:
             self.classes[document.label] += 1
             is_target = np.array([True])
+        if document.classes is not None:
+            is_target = document.classes != IGNORED_LABEL
+            self.classes.update(document.classes[is_target].tolist())
         self.num_targets += length if is_target is None else int(np.count_nonzero(is_target))
         self.num_text_bytes += document.num_text_bytes
         self.num_empty += document.num_text_bytes == 0

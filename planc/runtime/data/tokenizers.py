@@ -18,11 +18,11 @@ import numpy as np
 
 from planc.runtime.cpus import num_cpus
 from planc.runtime.data.chat import AnyDocument, Conversation, Templates
-from planc.runtime.data.encoding.client import Fault, Loading, Tokens
+from planc.runtime.data.encoding.client import Fault, Kind, Loading, Tokens
 from planc.runtime.data.encoding.limits import LIMITS, Limits
 from planc.runtime.data.encoding.pool import Batch, Encoders, Store
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.sources import Document
+from planc.runtime.data.sources import IGNORED_LABEL, Document, Words
 from planc.runtime.data.tokenizer_folder import (
     Files,
     chat_templates_of,
@@ -105,6 +105,8 @@ class ByteTokenizer:
         for document in documents:
             if isinstance(document, Conversation):
                 yield _bytes_of(document)
+            elif isinstance(document, Words):
+                yield _bytes_of_words(document)
             elif isinstance(document, Document):
                 ids = np.frombuffer(document.text.encode("utf-8"), dtype=np.uint8).astype(np.int64)
                 yield Tokens(ids, None, document.num_bytes)
@@ -131,6 +133,17 @@ def _bytes_of(document: Conversation) -> Tokens | Fault:
     is_target = np.arange(len(ids)) >= (0 if talk["target"] == "all" else len(prompt))
     trains_end = bool(talk.get("trains_end", True))
     return Tokens(ids, is_target, document.num_bytes, trains_end=trains_end, stops=trains_end)
+
+
+def _bytes_of_words(document: Words) -> Tokens:
+    """The bytes of words with a space between them."""
+    ids = np.frombuffer(" ".join(document.words).encode("utf-8"), dtype=np.uint8).astype(np.int64)
+    classes, place = np.full(len(ids), IGNORED_LABEL), 0
+    for word, number in zip(document.words, document.classes, strict=True):
+        if word:
+            classes[place] = number
+        place += len(word.encode("utf-8")) + 1
+    return Tokens(ids, None, document.num_bytes, classes=classes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +179,7 @@ class FileTokenizer:
         return self.encoders.marks
 
     def encode(self, documents: Iterable[AnyDocument]) -> Iterator[Tokens | Fault]:
-        """All documents of a source are texts, or all are conversations."""
+        """All documents of a source are of one kind."""
         for found in self.encoders.encode(_batches(documents)):
             yield from found
 
@@ -183,17 +196,18 @@ class FileTokenizer:
 
 
 def _batches(documents: Iterable[AnyDocument]) -> Iterator[Batch]:
-    """Documents that one process tokenizes together, in order: all texts, or all conversations.
+    """Documents that one process tokenizes together, in order, all of one kind.
 
     Where a batch ends is decided by its last document, so documents that are inserted, changed or removed
     leave later batches as they were: what is kept of them is found again.
     """
     items: list[bytes] = []
     num_bytes = 0
-    are_conversations = False
+    kind: Kind = "texts"
     for document in documents:
-        if isinstance(document, Conversation):
-            item, are_conversations = document.content, True
+        if isinstance(document, Conversation | Words):
+            item = document.content
+            kind = "words" if isinstance(document, Words) else "conversations"
         else:
             assert isinstance(document, Document), "what is tokenized already has no batch"
             item = document.text.encode("utf-8")
@@ -201,10 +215,10 @@ def _batches(documents: Iterable[AnyDocument]) -> Iterator[Batch]:
         num_bytes += len(item)
         is_end = crc32(item) / 2**32 < len(item) / _BATCH_BYTES
         if (num_bytes >= _BATCH_BYTES and is_end) or num_bytes >= _MAX_BATCH_BYTES:
-            yield Batch(items, are_conversations)
+            yield Batch(items, kind)
             items, num_bytes = [], 0
     if items:
-        yield Batch(items, are_conversations)
+        yield Batch(items, kind)
 
 
 def share_cpus(num_sharing: int) -> None:
@@ -245,6 +259,8 @@ class TokenizerFiles:
     begin_of_document: str | None = None
     has_classes: bool = False
     """Whether texts have classes: they end as the tokenizer itself ends them."""
+    by_word: bool = False
+    """Whether their words have them: words are tokenized apart."""
 
     @property
     def is_bytes(self) -> bool:
@@ -269,7 +285,7 @@ class TokenizerFiles:
             return ByteTokenizer()
         loading = Loading(
             *(self.name, self.files, self.end_of_document, self.chat_templates),
-            *(self.begin_of_document, self.has_classes),
+            *(self.begin_of_document, self.has_classes, self.by_word),
         )
         number = num_processes or _num_processes()
         encoders = Encoders(loading, limits, num_processes=number, store=store)

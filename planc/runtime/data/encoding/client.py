@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,8 @@ _MAX_WORDS = 1 << 16
 _ID_TYPE = np.dtype("=u4")
 
 Ids = npt.NDArray[np.int64]
+Kind = Literal["texts", "words", "conversations"]
+"""What is tokenized: texts, lists of words with their classes, or conversations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class Tokens:
     """The same as in `talk.Rendered`."""
     unread: str = ""
     """Keys of the row that the template does not read, separated by commas."""
+    classes: Ids | None = None
+    """[tokens]: the class of a word at its first token, and IGNORED_LABEL elsewhere; None without words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ class Loading:
     chat_templates: Templates
     begin_of_document: str | None = None
     has_classes: bool = False
+    by_word: bool = False
 
     def header(self, limits: Limits, *, folder: str) -> dict[str, Any]:
         """The message that the files follow; the process makes `folder` to load them, and removes it."""
@@ -94,6 +99,7 @@ class Loading:
             "begin_of_document": self.begin_of_document,
             "has_template": bool(self.chat_templates),
             "has_classes": self.has_classes,
+            "by_word": self.by_word,
             "limits": limits.data(),
             "files": {path: len(content) for path, content in self.files.items()},
             "folder": folder,
@@ -120,15 +126,15 @@ class Encoder:
         self.marks: str = found["marks"]
         self.end_of_document: int = found["end_of_document"]
 
-    def encode(self, items: Sequence[bytes], *, are_conversations: bool = False) -> Iterator[Tokens | Fault]:
-        """The tokens of each text in UTF-8, or of each conversation.
+    def encode(self, items: Sequence[bytes], *, kind: Kind = "texts") -> Iterator[Tokens | Fault]:
+        """The tokens of each document.
 
         A batch that ends the process is tokenized again, one item at a time. AbandonedError once that is so.
         """
-        header = {"are_conversations": are_conversations, "sizes": [*map(len, items)]}
+        header = {"kind": kind, "sizes": [*map(len, items)]}
         answer = self._started().ask(header, *items)
         if not isinstance(answer, str):
-            yield from _parts(*answer, have_targets=are_conversations)
+            yield from _parts(*answer, kind=kind)
             return
         self.close()
         if self._is_abandoned:
@@ -138,7 +144,7 @@ class Encoder:
             yield Fault(f"cannot be tokenized: {answer}", help, is_certain=False)
             return
         for item in items:
-            yield from self.encode([item], are_conversations=are_conversations)
+            yield from self.encode([item], kind=kind)
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """The text of each sequence of ids, special tokens included. Raises DataError."""
@@ -289,12 +295,16 @@ def _import_path() -> list[str]:
     return [*dict.fromkeys([*(os.path.abspath(path) for path in sys.path), root])]
 
 
-def _parts(header: dict[str, Any], content: memoryview, *, have_targets: bool) -> Iterator[Tokens | Fault]:
-    """The tokens of each document, from the answer to a batch: all ids, and then which are trained on."""
-    # An id takes four bytes, and a flag one.
-    num_tokens = len(content) // (_ID_TYPE.itemsize + have_targets)
+_OF_TOKENS: Mapping[Kind, np.dtype[Any]] = {"conversations": np.dtype(np.bool_), "words": np.dtype("=i4")}
+"""What an answer has for each token, next to its id: whether it is trained on, or its class."""
+
+
+def _parts(header: dict[str, Any], content: memoryview, *, kind: Kind) -> Iterator[Tokens | Fault]:
+    """The tokens of each document, from the answer to a batch: all ids, and then what is known of each."""
+    of_token = _OF_TOKENS.get(kind)
+    num_tokens = len(content) // (_ID_TYPE.itemsize + (of_token.itemsize if of_token else 0))
     ids = np.frombuffer(content, dtype=_ID_TYPE, count=num_tokens).astype(np.int64)
-    flags = np.frombuffer(content, dtype=np.bool_, offset=num_tokens * _ID_TYPE.itemsize)
+    known = np.frombuffer(content, dtype=of_token or np.bool_, offset=num_tokens * _ID_TYPE.itemsize)
     place = 0
     for answer in header["answers"]:
         if "reason" in answer:
@@ -304,9 +314,10 @@ def _parts(header: dict[str, Any], content: memoryview, *, have_targets: bool) -
         place = part.stop
         yield Tokens(
             ids[part],
-            flags[part] if have_targets else None,
+            known[part] if kind == "conversations" else None,
             answer["bytes"],
             trains_end=answer.get("trains_end", True),
             stops=answer.get("stops", True),
             unread=answer.get("unread", ""),
+            classes=known[part].astype(np.int64) if kind == "words" else None,
         )

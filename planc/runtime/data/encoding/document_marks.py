@@ -83,6 +83,19 @@ def around(loaded: LoadedTokenizer) -> tuple[Ids, Ids]:
     return only or ((), ())
 
 
+_WORDS = ("The", "first", "words", "of", "Sydney")
+
+
+def require_like_text(loaded: LoadedTokenizer) -> None:
+    """DataError for a tokenizer to which words that are given apart are others than those in a text."""
+    [(apart, _)], [in_text] = loaded.of_words([_WORDS]), loaded.encode([" ".join(_WORDS)])
+    if [*apart] != [*in_text]:
+        raise DataError(
+            f"{loaded.name} tokenizes words that are given apart unlike those of a text",
+            help='set "add_prefix_space": true in tokenizer_config.json, as for the pretrained model',
+        )
+
+
 def marks(loaded: LoadedTokenizer, *, begin: Ids, end: Ids, has_template: bool) -> str:
     """Describe the tokens at the start and end of documents; empty without any."""
     tokens = {number: token for token, number in loaded.ids.items()}

@@ -55,6 +55,22 @@ class LoadedTokenizer:
             return [one.ids for one in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
         return [self.whole(text, add_special_tokens=False)["input_ids"] for text in texts]
 
+    def of_words(self, texts: Sequence[Sequence[str]]) -> list[tuple[Sequence[int], Sequence[int | None]]]:
+        """The ids of each text of words, and the number of the word of each token. Raises DataError."""
+        options: dict[str, Any] = {"add_special_tokens": False}
+        if self.backend is not None:
+            made = self.backend.encode_batch(
+                [list(words) for words in texts], is_pretokenized=True, **options
+            )
+            return [(one.ids, one.word_ids) for one in made]
+        if not self.whole.is_fast:
+            raise DataError(
+                f"{self.name} does not tell to which word a token belongs",
+                help="use a tokenizer with a tokenizer.json",
+            )
+        whole = [self.whole(list(words), is_split_into_words=True, **options) for words in texts]
+        return [(one["input_ids"], one.word_ids()) for one in whole]
+
     def encodings(self, texts: Sequence[str]) -> list[Encoding]:
         """The tokens of each text with the characters that they hold. Raises DataError."""
         if self.backend is not None:

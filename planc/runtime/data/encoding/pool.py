@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol
 
-from planc.runtime.data.encoding.client import Encoder, Fault, Loading, Tokens
+from planc.runtime.data.encoding.client import Encoder, Fault, Kind, Loading, Tokens
 from planc.runtime.data.encoding.limits import Limits
 
 _BYTES_A_PROCESS = 1 << 20
@@ -21,15 +21,15 @@ _BYTES_A_PROCESS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Texts in UTF-8, or conversations, that one process tokenizes together."""
+    """Documents of one kind that one process tokenizes together: texts in UTF-8, or others as JSON."""
 
     items: Sequence[bytes]
-    are_conversations: bool = False
+    kind: Kind = "texts"
 
     @property
     def key(self) -> bytes:
         """A hash of all that decides the tokens with the tokenizer."""
-        content = hashlib.sha256(json.dumps([self.are_conversations, *map(len, self.items)]).encode())
+        content = hashlib.sha256(json.dumps([self.kind, *map(len, self.items)]).encode())
         for item in self.items:
             content.update(item)
         return content.digest()
@@ -122,7 +122,7 @@ class Encoders:
 
     def _tokenized(self, batch: Batch) -> Sequence[Tokens | Fault]:
         with self._encoder() as encoder:
-            return list(encoder.encode(batch.items, are_conversations=batch.are_conversations))
+            return list(encoder.encode(batch.items, kind=batch.kind))
 
     @contextmanager
     def _encoder(self) -> Iterator[Encoder]:

@@ -14,6 +14,7 @@ import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from planc.runtime.data.chat import ChatTemplate
 from planc.runtime.data.encoding.frames import parts_of, read_frame, write_frame
 from planc.runtime.data.encoding.limits import Limits, allow, confine
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.sources import LONE_SURROGATE_HELP
+from planc.runtime.data.sources import IGNORED_LABEL, LONE_SURROGATE_HELP
 from planc.runtime.data.tokenizer_folder import Files
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from planc.runtime.data.encoding.template import Compiled
     from planc.runtime.data.encoding.turn import Turn
 
-_ID_TYPE = "I"
+_ID_TYPE, _CLASS_TYPE = "I", "i"
 _MAX_REASON = 500
 
 
@@ -52,7 +53,8 @@ class _Loaded:
         if "decode" in header:
             return self.decoded(parts_of(content, header["decode"]))
         parts = parts_of(content, header["sizes"])
-        return self.conversations(parts) if header["are_conversations"] else self.texts(parts)
+        made = {"texts": self.texts, "words": self.words, "conversations": self.conversations}
+        return made[header["kind"]](parts)
 
     def _add(self, name: str, template: ChatTemplate) -> dict[str, Any]:
         """Get a template ready, and answer what ends a turn. Raises DataError."""
@@ -72,6 +74,23 @@ class _Loaded:
         found = [[*self.begin, *ids] for ids in self.tokenizer.encode(texts)]
         answers = [{"tokens": len(one), "bytes": len(part)} for one, part in zip(found, parts, strict=True)]
         return {"answers": answers}, [_joined(found)]
+
+    def words(self, parts: Sequence[memoryview]) -> tuple[dict[str, Any], list[bytes]]:
+        """The answer to a batch of words with classes: as to texts, and each token's class after that."""
+        rows = [json.loads(str(part, "utf-8")) for part in parts]
+        ids, classes, answers = [], [], []
+        for (words, known), (own, numbers) in zip(
+            rows, self.tokenizer.of_words([words for words, _ in rows]), strict=True
+        ):
+            ids.append([*self.begin, *own])
+            first = (number != before for number, before in pairwise((None, *numbers)))
+            labels = (
+                known[number] if is_first and number is not None else IGNORED_LABEL
+                for number, is_first in zip(numbers, first, strict=True)
+            )
+            classes.append([*[IGNORED_LABEL] * len(self.begin), *labels])
+            answers.append({"tokens": len(ids[-1]), "bytes": sum(len(word.encode()) for word in words)})
+        return {"answers": answers}, [_joined(ids), _joined(classes, kind=_CLASS_TYPE)]
 
     def decoded(self, parts: Sequence[memoryview]) -> tuple[dict[str, Any], list[bytes]]:
         """The answer to a batch of ids: the text of each part."""
@@ -126,8 +145,8 @@ class _Loaded:
             return {"reason": reason, "help": LONE_SURROGATE_HELP}
 
 
-def _joined(lists: Any) -> bytes:
-    joined = array(_ID_TYPE)
+def _joined(lists: Any, *, kind: str = _ID_TYPE) -> bytes:
+    joined = array(kind)
     assert joined.itemsize == 4
     for one in lists:
         joined.extend(one)
@@ -145,6 +164,7 @@ def _load(header: dict[str, Any], message: memoryview) -> tuple[_Loaded, dict[st
             end_of_document,
             marks,
             mask_of,
+            require_like_text,
         )
         from planc.runtime.data.encoding.loaded import load_tokenizer
     except ModuleNotFoundError as error:
@@ -159,6 +179,8 @@ def _load(header: dict[str, Any], message: memoryview) -> tuple[_Loaded, dict[st
         loaded = load_tokenizer(files, name=name, folder=folder)
     begin = begin_of_document(loaded, header["begin_of_document"])
     end = end_of_document(loaded, header["end_of_document"])
+    if header["by_word"]:
+        require_like_text(loaded)
     ends: tuple[int, ...] = (end,)
     if header["has_classes"] and header["end_of_document"] is None:
         ends = around(loaded)[1]

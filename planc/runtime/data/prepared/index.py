@@ -16,9 +16,11 @@ from planc.strict_json import loads
 FORMAT_VERSION: Literal[1] = 1
 MAX_INDEX_BYTES = 1 << 30
 
-ArrayName = Literal["tokens", "document_starts", "sampled_starts", "starts", "is_target", "classes"]
+ArrayName = Literal[
+    "tokens", "document_starts", "sampled_starts", "starts", "is_target", "classes", "token_classes"
+]
 Layout = Literal["joined", "cut", "whole"]
-StoredType = Literal["uint8", "uint16", "uint32", "int64", "bool"]
+StoredType = Literal["uint8", "uint16", "uint32", "int32", "int64", "bool"]
 Text = Annotated[str, StringConstraints(max_length=100_000)]
 NonEmptySize = Annotated[int, Field(ge=BLOCK_BYTES, multiple_of=BLOCK_BYTES, lt=2**40)]
 
@@ -27,7 +29,9 @@ _ARRAYS: dict[Layout, set[str]] = {
     "cut": {"tokens", "starts"},
     "whole": {"tokens", "starts", "document_starts", "sampled_starts"},
 }
-_ITEM_BYTES: dict[StoredType, int] = {"uint8": 1, "uint16": 2, "uint32": 4, "int64": 8, "bool": 1}
+_OF_TOKENS: tuple[ArrayName, ...] = ("is_target", "token_classes")
+"""Arrays with a value for each token, where a source has them."""
+_ITEM_BYTES: dict[StoredType, int] = {"uint8": 1, "uint16": 2, "uint32": 4, "int32": 4, "int64": 8, "bool": 1}
 
 
 class _Record(BaseModel):
@@ -141,11 +145,11 @@ class Index(_Record):
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         """ValueError unless the arrays are those of the layout, with lengths that fit each other."""
-        if {*self.arrays} - {"is_target", "classes"} != _ARRAYS[self.recipe.layout]:
+        if {*self.arrays} - {*_OF_TOKENS, "classes"} != _ARRAYS[self.recipe.layout]:
             raise ValueError(f"its arrays are {', '.join(sorted(self.arrays))}")
-        targets = self.arrays.get("is_target")
-        if targets is not None and targets.length != self.arrays["tokens"].length:
-            raise ValueError("is_target and tokens have different lengths")
+        for name in _OF_TOKENS:
+            if name in self.arrays and self.arrays[name].length != self.arrays["tokens"].length:
+                raise ValueError(f"{name} and tokens have different lengths")
         classes = self.arrays.get("classes")
         if classes is not None and classes.length + 1 != self.arrays["starts"].length:
             raise ValueError("classes and starts have different lengths")

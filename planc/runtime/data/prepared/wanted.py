@@ -102,7 +102,9 @@ def want(spec: DataSpec, *, base: Path, reads: Reads | None = None, runs_extensi
         templates = source_templates(source, own, tokenizer=tokenizer.name, base=base, reads=reads)
     elif isinstance(source, ExtensionSource):
         templates = {name: own[name] for name in (DEFAULT_TEMPLATE, TOOLS_TEMPLATE) if name in own}
-    tokenizer = replace(tokenizer, chat_templates=templates, has_classes=spec.has_classes)
+    tokenizer = replace(
+        tokenizer, chat_templates=templates, has_classes=spec.has_classes, by_word=spec.by_word
+    )
     seen = ""
     if isinstance(spec.source, ExtensionSource | TransformedSource):
         loaded(spec.source.code, base=base, is_allowed=runs_extensions)

@@ -136,9 +136,9 @@ def compute_loss(
             values, labels = logits.values, labels_of(batch, own_loss)
             if op.by_sequence:
                 # A sequence's only label is at its first position.
-                step_loss.count_right(values, batch.labels[:, 0], num_labels=tokens.labels)
                 values, labels = values.unsqueeze(1), labels[:, :1]
             values, labels = values.flatten(0, 1), labels.flatten(0, 1)
+            step_loss.count_right(values, labels, num_labels=tokens.labels)
             loss = _mean_loss(run, op, mesh, values, labels, tokens, step_loss, compiled, own_loss)
     step_loss.add(local_of(loss).detach(), batch)
     if pipeline is None:

@@ -79,7 +79,7 @@ class StepLoss:
     pairs: PairSums | None = None
     """None unless the loss is of pairs."""
     accuracy: Tensor | None = None
-    """[1], float64: this rank's share of the texts whose class is right; None without classes."""
+    """[1], float64: this rank's share of the texts, or words, whose class is right; None without classes."""
 
     @property
     def means(self) -> Tensor | None:
@@ -87,7 +87,7 @@ class StepLoss:
         return self.pairs.means if self.pairs is not None else self.accuracy
 
     def count_right(self, logits: Tensor, labels: Tensor, *, num_labels: Tensor) -> None:
-        """Add the texts whose class, of `labels` [B], has the largest of their logits [B, classes]."""
+        """Add the texts, or words, whose class of `labels` [N] has their largest logit, of [N, classes]."""
         if self.accuracy is not None:
             # No logit is that of a label which is left out.
             is_right = logits.detach().argmax(-1) == labels

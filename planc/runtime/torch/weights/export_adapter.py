@@ -65,7 +65,11 @@ def adapter_entries(views: Mapping[str, View], *, dtype_of: Callable[[str], torc
     return [Entry(key_of(entry.key), entry.dtype, entry.shape) for entry in entries]
 
 
-_TASKS = {"ForCausalLM": "CAUSAL_LM", "ForSequenceClassification": "SEQ_CLS"}
+_TASKS = {
+    "ForCausalLM": "CAUSAL_LM",
+    "ForSequenceClassification": "SEQ_CLS",
+    "ForTokenClassification": "TOKEN_CLS",
+}
 """peft's names of tasks, by the end of a model's class. It has none for masked language models."""
 
 

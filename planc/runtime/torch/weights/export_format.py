@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
 from planc.graph.ops import BuildClassifier, BuildModel
+from planc.inventory.classes import HEADS
 from planc.modeling.scaled_rope import scale_rope
 from planc.modeling.tasks import ONE_CLASS
 from planc.modeling.tensor_dtypes import loaded_dtypes
@@ -21,7 +22,7 @@ from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.torch.checkpoint.tensors import element_type
 from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.weights.views import View
-from planc.vocab import DType
+from planc.vocab import DType, Task
 
 MAX_SHARD_BYTES = 5 * 10**9
 """The maximum size of a safetensors file, unless a single tensor is larger."""
@@ -81,7 +82,7 @@ def config_changes(
         names = names or tuple(f"LABEL_{number}" for number in range(head.labels))
     return {
         **_scaled(folder, tuple(rope)),
-        **(_classes(names) if names else {}),
+        **(_classes(names, architecture) if names else {}),
         "architectures": [architecture],
         # transformers 4 reads the second.
         "dtype": dtype,
@@ -90,10 +91,11 @@ def config_changes(
     }
 
 
-def _classes(names: tuple[str, ...]) -> dict[str, Any]:
+def _classes(names: tuple[str, ...], architecture: str) -> dict[str, Any]:
     numbers = {name: number for number, name in enumerate(names)}
     by_number = {str(number): name for name, number in numbers.items()}
-    return {"id2label": by_number, "label2id": numbers, "problem_type": ONE_CLASS}
+    kinds = {"problem_type": ONE_CLASS} if architecture.endswith(HEADS[Task.SEQUENCE_CLASSIFICATION]) else {}
+    return {"id2label": by_number, "label2id": numbers, **kinds}
 
 
 def _scaled(folder: Path, rope: tuple[tuple[str, object], ...]) -> dict[str, Any]:
