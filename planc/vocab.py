@@ -5,7 +5,7 @@ The names are PyTorch's. Nothing here imports torch; `planc.runtime.torch` trans
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Literal, assert_never
 
@@ -212,6 +212,24 @@ class Task(StrEnum):
     """A sequence has one label, its class. Its model is of either kind."""
     TOKEN_CLASSIFICATION = "token_classification"
     """The first token of each word has one label, the word's class. Its model is of either kind."""
+
+
+@record
+class Classes:
+    """The number of a classifier's classes, which a text or each word has, as `task` has it."""
+
+    task: Task
+    labels: int
+
+    def __str__(self) -> str:
+        return f"{self.task}(labels = {self.labels})"
+
+
+CLASSIFIERS: Mapping[Task, str] = {
+    Task.SEQUENCE_CLASSIFICATION: "ForSequenceClassification",
+    Task.TOKEN_CLASSIFICATION: "ForTokenClassification",
+}
+"""The ends of the names of transformers' classifiers."""
 
 
 class DropoutDim(StrEnum):

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from planc.extend.reference import Extension
-from planc.inventory.classes import HEADS, Classes, classes_of
 from planc.inventory.files import InventoryError
 from planc.inventory.load import OnProbe, inventory_of
 from planc.inventory.own import ProbeOwn, inventory_of_own
 from planc.inventory.plain_weights import refuse_unreadable_weights
 from planc.inventory.schema import Inventory
-from planc.vocab import Task
+from planc.vocab import CLASSIFIERS, Classes, Task
 
 
 @dataclass(slots=True)
@@ -92,13 +91,13 @@ _KINDS = {
 
 def _require_task(inventory: Inventory, task: Task) -> None:
     """InventoryError if the model's class is of another task than the plan has."""
-    if task in HEADS and inventory.task is not task:
+    if task in CLASSIFIERS and inventory.task is not task:
         raise InventoryError(
             f"{inventory.architecture} is {_KINDS[inventory.task]}, saved without a config.json",
             help="put the model's config.json next to its inventory.json",
         )
     if inventory.task is not task:
-        own = classes_of(inventory) or inventory.task
+        own = inventory.classes or inventory.task
         raise InventoryError(
             f"{inventory.architecture} is {_KINDS[inventory.task]}, and the plan trains {_KINDS[task]}",
             help=f"write `task = {own}` in `model`",

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from planc.hub.names import is_hub, parse_hub
-from planc.inventory.classes import HEADS, Classes, new_classes_of
 from planc.inventory.codec import dumps, loads
 from planc.inventory.config_facts import router_loss
 from planc.inventory.config_limits import require_sane
@@ -30,7 +29,7 @@ from planc.inventory.rope import Rope, rope_of
 from planc.inventory.schema import Inventory
 from planc.inventory.versions import probe_versions
 from planc.record import record
-from planc.vocab import Task
+from planc.vocab import CLASSIFIERS, Classes, Task
 
 __all__ = [
     "InventoryError",
@@ -118,7 +117,7 @@ def _is_classifier(model_dir: Path, task: Task) -> bool:
         return True
     raw = parse_json(read_config(model_dir), name=str(model_dir / CONFIG_NAME))
     named = raw.get("architectures") if isinstance(raw, dict) else None
-    return isinstance(named, list) and any(str(name).endswith(HEADS[task]) for name in named)
+    return isinstance(named, list) and any(str(name).endswith(CLASSIFIERS[task]) for name in named)
 
 
 def _loaded(
@@ -234,7 +233,8 @@ def _load_cached(cache_dir: Path, *, digest: str, classes: Classes | None = None
     for path in paths:
         with contextlib.suppress(InventoryError):
             inventory = loads(read_regular_file(path, limit_bytes=MAX_INVENTORY_BYTES))
-            if inventory.config_digest == digest and new_classes_of(inventory) == classes:
+            new = inventory.classes if inventory.new_head else None
+            if inventory.config_digest == digest and new == classes:
                 return LoadedInventory(inventory, "cached", path)
     return None
 

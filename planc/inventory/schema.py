@@ -13,7 +13,7 @@ from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint, OwnCod
 from planc.inventory.rope import Rope as Rope
 from planc.inventory.value_types import Digest, Named, Probability, Size
 from planc.record import record
-from planc.vocab import DropoutDim, DType, LogitsStep, Task, parent_of
+from planc.vocab import Classes, DropoutDim, DType, LogitsStep, Task, parent_of
 
 
 class Kind(StrEnum):
@@ -343,6 +343,11 @@ class Inventory:
                 fqn = f"{module.fqn}.{parameter.name}".removeprefix(".")
                 if fqn not in aliases:
                     yield fqn, module, parameter
+
+    @property
+    def classes(self) -> Classes | None:
+        """A classifier's classes."""
+        return None if self.num_labels is None else Classes(self.task, self.num_labels)
 
     @property
     def known_heads(self) -> tuple[Attention | OwnHeads, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields
 
 from planc.graph.ops import BuildClassifier, BuildModel, BuildOwnModel, LoadBase, LoadWeights
-from planc.inventory.classes import new_classes_of
 from planc.plan.bind import BoundPlan
 from planc.plan.positions import grows, rope_parameters
 
@@ -25,7 +24,7 @@ def build_model(bound: BoundPlan) -> BuildModel:
         rope_positions=plan.data.sequence_length if grows(plan, inventory) else None,
         span=plan.span("model.hf"),
     )
-    own, classes = plan.model.architecture, new_classes_of(inventory)
+    own, classes = plan.model.architecture, (inventory.classes if inventory.new_head else None)
     values = {field.name: getattr(build, field.name) for field in fields(build) if field.name != "op"}
     if own is not None:
         return BuildOwnModel(**values, own=own)

@@ -23,8 +23,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
 )
 
-from planc.inventory.classes import HEADS
-from planc.vocab import Task
+from planc.vocab import CLASSIFIERS, Task
 
 CLASSES: Mapping[Task, Mapping[str, str | tuple[str, ...]]] = {
     Task.CAUSAL_LM: MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -66,7 +65,7 @@ def as_classifier(config: PreTrainedConfig, *, architecture: str, labels: int) -
     """Change a config of another head into that of a classifier."""
     config.architectures, config.num_labels = [architecture], labels
     # transformers rejects it for one class, of which a check tells more.
-    if architecture.endswith(HEADS[Task.SEQUENCE_CLASSIFICATION]) and labels > 1:
+    if architecture.endswith(CLASSIFIERS[Task.SEQUENCE_CLASSIFICATION]) and labels > 1:
         config.problem_type = ONE_CLASS
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from planc.inventory.classes import Classes
 from planc.plan.scalars import Float, Int, Text
 from planc.plan.types import List, key
 from planc.record import record
-from planc.vocab import Task
+from planc.vocab import Classes, Task
 
 
 @record

@@ -8,7 +8,6 @@ from typing import Any
 
 from planc.data_sources.kinds import JsonLinesSource, LabeledSource, PairsSource
 from planc.extend.reference import Extension
-from planc.inventory.classes import Classes, classes_of
 from planc.inventory.routers import routers
 from planc.plan.adapter import Lora
 from planc.plan.balance import Layers, Over, balance_loss, bias_update, is_balanced
@@ -22,7 +21,7 @@ from planc.plan.train import CrossEntropy, Distillation, Preference
 from planc.runtime.data.spec import DataSpec, Masking
 from planc.verify.preferences import PAIRS
 from planc.verify.twin import Renaming
-from planc.vocab import DType, Task
+from planc.vocab import Classes, DType, Task
 
 NUM_STEPS = 3
 SCHEDULE_STEPS, MAX_WARMUP_STEPS = 10, 2
@@ -120,9 +119,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         seed=plan.model.seed,
         dtype=dtype.value,
         data=DataSpec(
-            small_source(
-                in_pairs=isinstance(plan.train.loss, Preference), classes=classes_of(bound.inventory)
-            ),
+            small_source(in_pairs=isinstance(plan.train.loss, Preference), classes=bound.inventory.classes),
             tokenizer="bytes",
             sequence_length=min(SEQUENCE_LENGTH, plan.data.sequence_length),
             shuffle_seed=plan.data.shuffle_seed,

@@ -22,7 +22,6 @@ from planc.graph.ops import (
 )
 from planc.graph.pipeline import pipeline_of
 from planc.graph.verify import verify as violations
-from planc.inventory.classes import Classes
 from planc.lower.evaluating import without_pipeline
 from planc.lower.passes.drop_trivial_dims import drop_trivial_dims
 from planc.modeling.head_counts import Heads, widths_by_heads
@@ -45,7 +44,7 @@ from planc.verify.recipe import (
     small_source,
 )
 from planc.verify.twin import Renaming
-from planc.vocab import DType, MeshDim, PackedShard, Placement, Task
+from planc.vocab import DType, MeshDim, PackedShard, Placement
 
 
 def resized(graph: Graph, model: Any) -> Graph:
@@ -309,10 +308,8 @@ def _robust(settings: Any, *, dtype: DType) -> Any:
 
 def _short_data(op: ops.OpenData, times: int, *, vocab_size: int, padding: int | None) -> ops.OpenData:
     """The op with `times` micro-batches per step."""
-    micro_batch, classes = min(op.micro_batch, MAX_MICRO_BATCH), None
-    if isinstance(op, ops.OpenLabeledData):
-        task = Task.TOKEN_CLASSIFICATION if op.by_word else Task.SEQUENCE_CLASSIFICATION
-        op, classes = replace(op, padding_id=padding), Classes(task, op.num_labels)
+    micro_batch, classes = min(op.micro_batch, MAX_MICRO_BATCH), getattr(op, "classes", None)
+    op = replace(op, padding_id=padding) if isinstance(op, ops.OpenLabeledData) else op
     return replace(
         op,
         source=small_source(in_pairs=isinstance(op.source, PairsSource), classes=classes),

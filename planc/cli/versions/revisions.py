@@ -23,7 +23,6 @@ from planc.graph.artifact import Artifact, ArtifactError, graph_of, load
 from planc.graph.ops import BuildClassifier
 from planc.hub.user_dirs import cache_dir
 from planc.inventory.adapters import with_adapters
-from planc.inventory.classes import Classes
 from planc.inventory.files import InventoryError
 from planc.inventory.known import KnownModels
 from planc.inventory.schema import Inventory
@@ -35,6 +34,7 @@ from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.files.plain_files import read_utf8
 from planc.runtime.files.run_files import MAX_PLAN_BYTES, PLAN_NAME
 from planc.source import SourceFile, Span
+from planc.vocab import Classes
 
 GIT_PREFIX = "git:"
 

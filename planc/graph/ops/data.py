@@ -9,7 +9,7 @@ from planc.data_sources import Source
 from planc.graph.consequence import DERIVED, layout, numerics, output, samples
 from planc.graph.op import Effects, Op, Phase, Resource, Stage
 from planc.record import record
-from planc.vocab import MeshDim
+from planc.vocab import Classes, MeshDim, Task
 
 
 @record
@@ -100,6 +100,12 @@ class OpenLabeledData(OpenData):
     """The token after a text; None for the end of a document."""
     by_word: Annotated[bool, samples("model.task", "classes of words")] = False
     """Whether each word of a text has a class, at its first token; else the text has one."""
+
+    @property
+    def classes(self) -> Classes:
+        """The classes with the task that they are of."""
+        task = Task.TOKEN_CLASSIFICATION if self.by_word else Task.SEQUENCE_CLASSIFICATION
+        return Classes(task, self.num_labels)
 
 
 @record(kw_only=True)

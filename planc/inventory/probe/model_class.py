@@ -13,13 +13,12 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from planc.inventory.classes import HEADS, Classes
 from planc.inventory.config_limits import fields_of, line_of
 from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json
 from planc.inventory.refused_code import refuse_remote_code
 from planc.modeling.own_class import config_of
 from planc.modeling.tasks import CLASSES, ONE_CLASS, as_classifier, new_parameters, tasks_of
-from planc.vocab import Task
+from planc.vocab import CLASSIFIERS, Classes, Task
 
 _ROPE_TYPES = ("rope_type", "type")
 """The key, and its name in older files."""
@@ -51,7 +50,7 @@ class ModelClass:
         }
 
     def _fields_of_task(self, model: PreTrainedModel) -> dict[str, Any]:
-        if self.task not in HEADS:
+        if self.task not in CLASSIFIERS:
             return {"task": self.task}
         new = new_parameters(model, self.base) if self.has_new_head else ()
         if new is None:
@@ -138,7 +137,7 @@ _DROPOUT = 0.1
 
 
 def _state_dropout(config: PreTrainedConfig) -> None:
-    """Give the head's dropout a field, so that `dropout = false` finds it."""
+    """Give the head's dropout a field, by which `dropout = false` finds it."""
     if not hasattr(config, "classifier_dropout") and getattr(config, "hidden_dropout", None) is None:
         config.classifier_dropout = _DROPOUT
 

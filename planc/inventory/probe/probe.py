@@ -19,7 +19,6 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from planc.inventory.classes import Classes
 from planc.inventory.config_facts import added_losses, rope_switch
 from planc.inventory.files import InventoryError, config_digest, read_config
 from planc.inventory.footprint import ONE_OPERATION, RMS_NORM
@@ -69,7 +68,7 @@ from planc.modeling.initialization import unset_tensors
 from planc.modeling.layers import layer_lists
 from planc.modeling.steady_rope import steady_rope
 from planc.modeling.unasked_tokens import leave_tokens_unasked
-from planc.vocab import Task, ancestors, parent_of
+from planc.vocab import Classes, Task, ancestors, parent_of
 
 
 def probe(

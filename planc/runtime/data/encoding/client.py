@@ -41,7 +41,7 @@ _ID_TYPE = np.dtype("=u4")
 
 Ids = npt.NDArray[np.int64]
 Kind = Literal["texts", "words", "conversations"]
-"""What is tokenized: texts, lists of words with their classes, or conversations."""
+"""A kind of documents: texts, lists of words with their classes, or conversations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +296,7 @@ def _import_path() -> list[str]:
 
 
 _OF_TOKENS: Mapping[Kind, np.dtype[Any]] = {"conversations": np.dtype(np.bool_), "words": np.dtype("=i4")}
-"""What an answer has for each token, next to its id: whether it is trained on, or its class."""
+"""The type of a token's values next to the ids: whether it is trained on, or its class."""
 
 
 def _parts(header: dict[str, Any], content: memoryview, *, kind: Kind) -> Iterator[Tokens | Fault]:

@@ -62,14 +62,14 @@ class LoadedTokenizer:
             made = self.backend.encode_batch(
                 [list(words) for words in texts], is_pretokenized=True, **options
             )
-            return [(one.ids, one.word_ids) for one in made]
+            return [(encoding.ids, encoding.word_ids) for encoding in made]
         if not self.whole.is_fast:
             raise DataError(
                 f"{self.name} does not tell to which word a token belongs",
                 help="use a tokenizer with a tokenizer.json",
             )
         whole = [self.whole(list(words), is_split_into_words=True, **options) for words in texts]
-        return [(one["input_ids"], one.word_ids()) for one in whole]
+        return [(encoding["input_ids"], encoding.word_ids()) for encoding in whole]
 
     def encodings(self, texts: Sequence[str]) -> list[Encoding]:
         """The tokens of each text with the characters that they hold. Raises DataError."""

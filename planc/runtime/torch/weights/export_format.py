@@ -12,7 +12,6 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
 from planc.graph.ops import BuildClassifier, BuildModel
-from planc.inventory.classes import HEADS
 from planc.modeling.scaled_rope import scale_rope
 from planc.modeling.tasks import ONE_CLASS
 from planc.modeling.tensor_dtypes import loaded_dtypes
@@ -22,7 +21,7 @@ from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.torch.checkpoint.tensors import element_type
 from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.weights.views import View
-from planc.vocab import DType, Task
+from planc.vocab import CLASSIFIERS, DType, Task
 
 MAX_SHARD_BYTES = 5 * 10**9
 """The maximum size of a safetensors file, unless a single tensor is larger."""
@@ -94,8 +93,9 @@ def config_changes(
 def _classes(names: tuple[str, ...], architecture: str) -> dict[str, Any]:
     numbers = {name: number for number, name in enumerate(names)}
     by_number = {str(number): name for name, number in numbers.items()}
-    kinds = {"problem_type": ONE_CLASS} if architecture.endswith(HEADS[Task.SEQUENCE_CLASSIFICATION]) else {}
-    return {"id2label": by_number, "label2id": numbers, **kinds}
+    known = {"id2label": by_number, "label2id": numbers}
+    is_of_texts = architecture.endswith(CLASSIFIERS[Task.SEQUENCE_CLASSIFICATION])
+    return {**known, "problem_type": ONE_CLASS} if is_of_texts else known
 
 
 def _scaled(folder: Path, rope: tuple[tuple[str, object], ...]) -> dict[str, Any]:
