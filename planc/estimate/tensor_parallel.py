@@ -95,8 +95,15 @@ def _sent(
     yield Collective(_OVER, work.tp, Kind(transfer.value), "tp.shard", times * work.times, num_bytes)
 
 
+def _dtype(work: RankWork, module: Module) -> DType:
+    """The dtype of a module's values: a linear layer computes in its weight's, which may be its own."""
+    weight = work.layout(f"{module.fqn}.weight") if module.is_linear else None
+    is_cast = work.fsdp is not None and work.fsdp.param_dtype is not None
+    return work.compute_dtype if weight is None or weight.block or is_cast else weight.dtype
+
+
 def _value_bytes(work: RankWork, module: Module, edge: Edge, call: Call) -> int:
-    element = work.compute_dtype.size_bytes
+    element = _dtype(work, module).size_bytes
     if is_magnitude(module.fqn):
         # The squared lengths of a weight's rows, whatever the tokens.
         return _weight(module)[0] * max(DType.FLOAT32.size_bytes, element)
@@ -113,7 +120,7 @@ def _shard_bytes(work: RankWork, module: Module, edge: Edge, call: Call) -> int:
     """Bytes of a rank's shard; uneven features are padded to the largest."""
     if FEATURES in (edge.arriving.value, edge.leaving.value):
         width = _width(work, module, edge.at)
-        return _num_rows(work, call) * -(-width // work.tp) * work.compute_dtype.size_bytes
+        return _num_rows(work, call) * -(-width // work.tp) * _dtype(work, module).size_bytes
     return _value_bytes(work, module, edge, call) // work.tp
 
 
@@ -218,7 +225,7 @@ def _loss(work: RankWork) -> Iterator[Collective]:
     head = work.inventory.head
     if work.vocab_over and work.has_own_loss and head is not None:
         columns = -(-work.inventory.vocab_size // work.tp)
-        num_bytes = work.num_tokens // work.loss_chunks * columns * work.compute_dtype.size_bytes
+        num_bytes = work.num_tokens // work.loss_chunks * columns * _dtype(work, head).size_bytes
         count = work.loss_chunks * work.times
         yield Collective(_OVER, work.tp, Kind.ALL_GATHER, cause, count, num_bytes)
     elif work.vocab_over:

@@ -88,6 +88,11 @@ def test_every_tensor_begins_and_trains_as_transformers_has_it(model_type: str) 
     require_equal(model_type, columns=("random", "one", "one bfloat16", "fsdp bfloat16"))
 
 
+@pytest.mark.slow
+def test_a_head_in_float32_sends_float32_over_tp_in_a_bfloat16_model() -> None:
+    require_equal("hy_v4", columns=("tp bfloat16",))
+
+
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("model_type", slow_except(TIED_BIASES, "bert", "roberta"))
 def test_a_bias_with_two_names_is_added_once(model_type: str) -> None:
