@@ -23,9 +23,10 @@ whether the plans that it accepts train as one process with transformers and tor
 writes this page.
 
 - `equal`: {num_steps} steps have the same loss, gradient norm, gradient of every parameter, new parameters
-  and replicas. The number is the worst gradient's relative error in float32; up to 1e-5 counts as equal.
-  What is above is tried again in float64, which tells rounding from a fault. In bfloat16 the limits follow
-  from what its rounding does to transformers alone.
+  and replicas, and the first step of each rank sends the collectives that its graph predicts. The number is
+  the worst gradient's relative error in float32; up to 1e-5 counts as equal. What is above is tried again in
+  float64, which tells rounding from a fault. In bfloat16 the limits follow from what its rounding does to
+  transformers alone.
 - `P412`: `planc check` rejects the plan; the reasons are below the table.
 - `not loaded`: a run ends before its first step, naming weights that planc cannot convert.
 - **DIFFERENT**, **FAILED**: a bug, of planc or of transformers. `unknown`: transformers and torch alone

@@ -112,8 +112,8 @@ def read_model_class(
     model_class, task = getattr(transformers, architectures[0]), tasks[architectures[0]]
     if classes is not None:
         as_classifier(config, architecture=architectures[0], labels=classes.labels)
-    if task is Task.SEQUENCE_CLASSIFICATION:
-        _refuse_classifier(config, path=path)
+    if task in CLASSIFIERS:
+        _refuse_classifier(config, task, path=path)
     if task is Task.TOKEN_CLASSIFICATION:
         _state_dropout(config)
     base = named[0] if isinstance(named, list) and len(named) == 1 else None
@@ -142,15 +142,16 @@ def _state_dropout(config: PreTrainedConfig) -> None:
         config.classifier_dropout = _DROPOUT
 
 
-def _refuse_classifier(config: PreTrainedConfig, *, path: Path) -> None:
+def _refuse_classifier(config: PreTrainedConfig, task: Task, *, path: Path) -> None:
     """InventoryError for classifiers of another kind of classes, and for those that can't pad a text."""
+    of_texts = task is Task.SEQUENCE_CLASSIFICATION
     kind = getattr(config, "problem_type", None)
-    if kind not in (None, ONE_CLASS):
+    if of_texts and kind not in (None, ONE_CLASS):
         raise InventoryError(
             f"{path}: problem_type is {kind!r}, and planc trains one class for each text",
             help=f'set "problem_type" to "{ONE_CLASS}"',
         )
-    if getattr(config, "pad_token_id", None) is None:
+    if of_texts and getattr(config, "pad_token_id", None) is None:
         raise InventoryError(
             f"{path} has no `pad_token_id`, with which a classifier fills up shorter texts",
             help='set "pad_token_id" to a token that no text has, such as the tokenizer\'s own for padding',
