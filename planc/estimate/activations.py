@@ -31,6 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from planc.estimate.attention_calls import compiled_kernel_bytes, compiled_pair_bytes
+from planc.estimate.distillation import distillation_bytes
 from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
 from planc.estimate.rank_work import Core, RankWork
@@ -319,7 +320,8 @@ class Loss:
     `tensors` are of the loss's dtype, `wide` one of them: log-probabilities, their gradient, the logits'
     gradient; vocabulary-parallel loss holds a fourth (torch/distributed/tensor/parallel/loss.py). `narrow`
     are the logits as the head made them, freed by then, 0 where they are as wide. A compiled loss has two
-    tensors, the logits and their gradient, of the dtype of logits.
+    tensors, the logits and their gradient, of the dtype of logits. The loss of a teacher's rows is in
+    distillation.py; it keeps the logits as the head made them.
 
     With several chunks T are the tokens of one. `gradients` are those that the head's forward keeps: of its
     input, and of its parameters, summed in float32 at least. Each chunk ends with its own gradients of both
@@ -349,7 +351,9 @@ def loss(work: RankWork) -> Loss:
     if work.fuses_loss:
         wide = narrow = wide if _casts_logits(work) else narrow
     num_wide = 2 if work.fuses_loss or work.has_loss_terms else 4 if work.vocab_over else 3
-    tensors, gradients = num_wide * wide + _capped_bytes(work, num_tokens * width), 0
+    distilled = distillation_bytes(work, num_tokens, wide=wide, narrow=narrow)
+    tensors = (distilled or num_wide * wide) + _capped_bytes(work, num_tokens * width)
+    gradients = 0
     if work.loss_chunks > 1 and head is not None:
         element = work.compute_dtype.size_bytes
         parameters = width * sum(prod(parameter.shape[1:]) for parameter in head.parameters)
@@ -357,7 +361,8 @@ def loss(work: RankWork) -> Loss:
         hidden = work.num_tokens * work.inventory.hidden_size * element
         tensors = max(tensors, narrow + parameters * element + hidden // work.loss_chunks)
         gradients = parameters * work.loss_bytes + hidden
-    return Loss(tensors, wide, narrow if narrow < wide else 0, gradients)
+    is_freed = narrow < wide and not distilled
+    return Loss(tensors, wide, narrow if is_freed else 0, gradients)
 
 
 def _casts_logits(work: RankWork) -> bool:

@@ -19,6 +19,7 @@ from planc.estimate.at_intervals import at_intervals
 from planc.estimate.backward import fullest_moment, fullest_product
 from planc.estimate.checkpoint import saved, staging
 from planc.estimate.collectives import collectives, replicated_message
+from planc.estimate.distillation import teacher_bytes
 from planc.estimate.flops import Flops, flops
 from planc.estimate.gaps import gaps, last_units
 from planc.estimate.kernels import attention_uses, window_mask_bytes
@@ -155,6 +156,7 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
         kept_bytes, left_bytes = part.kept_bytes, part.deferred_bytes
         if not part.alternates:
             later = tuple(unit for unit in gathered if not unit.reshard_after_backward)
+    kept_bytes += teacher_bytes(work)
     here = 0 if work.offloads else 1
     return Pieces(
         states=here * (parameters.num_bytes + optimizer.num_bytes + averaged),

@@ -60,6 +60,8 @@ class Variant:
     """Of the loss."""
     in_pairs: bool = False
     """Whether the loss is of pairs of answers."""
+    distillation: str = ""
+    """The arguments of a loss with a teacher, which is the model itself."""
     prefetch: int = 1
     is_whole_in_step: bool = False
     """Whether parameters are gathered once a step, as in ZeRO-1 and ZeRO-2."""
@@ -115,7 +117,13 @@ class Variant:
             f"train.loss_chunks={self.chunks}",
             *([] if self.is_whole else self._fsdp_settings),
             *(_IN_PAIRS if self.in_pairs else ()),
+            *([self._distillation] if self.distillation else ()),
         )
+
+    @property
+    def _distillation(self) -> str:
+        teacher = "models/llama-3.2-1b" if self.is_tied else "models/llama-3.1-8b"
+        return f'train.loss=distillation(teacher = "{teacher}", logits = "stored", {self.distillation})'
 
     @property
     def _fsdp_settings(self) -> tuple[str, ...]:

@@ -97,6 +97,22 @@ def test_few_tokens_are_less_than_the_gradients_that_an_embedding_and_its_head_a
     assert abs(compare(variant).held_error) <= HELD
 
 
+MANY_ROWS = "top_k = 1024, temperature = 2.0"
+DISTILLED = (
+    Variant("FSDP 8", dp_shard=8, distillation="top_k = 64"),
+    Variant("FSDP 8, two temperatures", dp_shard=8, distillation=MANY_ROWS),
+    Variant("FSDP 8, two temperatures, float32", dp_shard=8, is_narrow=False, distillation=MANY_ROWS),
+    Variant("FSDP 8, TP 4, two temperatures", dp_shard=8, tp=4, distillation=MANY_ROWS),
+)
+
+
+@pytest.mark.parametrize(
+    "variant", named(DISTILLED, "FSDP 8, TP 4, two temperatures"), ids=lambda variant: variant.name
+)
+def test_a_teachers_rows_and_their_loss_hold_what_is_estimated(variant: Variant) -> None:
+    assert_agrees(compare(variant))
+
+
 CHUNKED = (
     Variant("FSDP 64", dp_shard=64, chunks=8),
     Variant("FSDP 64, all kept", dp_shard=64, recomputes=False, chunks=8),
@@ -107,6 +123,7 @@ CHUNKED = (
     Variant("FSDP 8, pairs", dp_shard=8, chunks=8, **PAIRS),
     Variant("FSDP 8, pairs, all kept", dp_shard=8, chunks=8, recomputes=False, **PAIRS),
     Variant("FSDP 8, pairs, float32", dp_shard=8, chunks=8, is_narrow=False, **PAIRS),
+    Variant("FSDP 8, teacher", dp_shard=8, chunks=8, distillation=MANY_ROWS),
 )
 
 
