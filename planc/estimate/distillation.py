@@ -20,7 +20,7 @@ from planc.graph.ops import BuildDistillationLoss, OpenTeacher
 _ROW_BYTES = 8
 _READ_BYTES, _FORWARD_BYTES = 12, 24
 _CHOOSING_BYTES = 13
-"""To read the logits of rows: which are of this rank's part, their places in it, and the logits."""
+"""Bytes to read the logits of a row: whether it is of this rank's part, its place there, and the logit."""
 
 
 def teacher_bytes(work: RankWork) -> int:
@@ -29,7 +29,7 @@ def teacher_bytes(work: RankWork) -> int:
 
 
 def distillation_bytes(work: RankWork, num_tokens: int, *, wide: int, narrow: int) -> int:
-    """The most that a loss with a teacher holds in addition to the teacher's rows; 0 for another loss.
+    """Return the most bytes of a loss with a teacher, in addition to the teacher's rows; 0 for another loss.
 
     `wide` and `narrow` are bytes of the logits of these tokens, in the loss's dtype and in the head's.
     """
