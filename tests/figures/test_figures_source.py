@@ -27,6 +27,7 @@ WRITES_SIZES = {
     "planc/doctor/devices.py": "devices",
     "planc/cli/commands/checkpoint.py": "files of a checkpoint",
     "planc/cli/commands/data.py": "files of data",
+    "planc/cli/commands/teacher.py": "files of stored logits",
     "planc/cli/support/byte_progress.py": "how much data is read",
     "planc/runtime/torch/checkpoint/base.py": "files of a model",
     "planc/runtime/torch/agreement/prepared_data.py": "how much data is read",
