@@ -212,18 +212,7 @@ def _sharded(bound: BoundPlan) -> Iterator[Edited]:
 
 def _shard(before: BoundPlan, *, size: int) -> BoundPlan:
     span = before.plan.span("mesh")
-    fsdp = FsdpSpec(
-        (MeshDim.DP_SHARD,),
-        (),
-        span,
-        replicate_on=None,
-        param_dtype=None,
-        reduce_dtype=None,
-        cpu_offload=False,
-        prefetch=1,
-        reshard_after_backward=True,
-        reduce_every=ReduceEvery.STEP,
-    )
+    fsdp = FsdpSpec((MeshDim.DP_SHARD,), (), span)
     unit = Unit(reshard_after_forward=True)
     units = in_waves([UnitGroup((fqn,), unit, span) for fqn in before.inventory.layers()])
     mesh = replace(before.plan.mesh, dp_replicate=1, dp_shard=size)

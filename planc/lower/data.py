@@ -29,7 +29,6 @@ from planc.plan.task import (
     Classification,
     MaskedLm,
     SequenceClassification,
-    TokenClassification,
 )
 from planc.vocab import SAMPLE_DIMS
 
@@ -71,10 +70,8 @@ def open_data(plan: Plan, *, vocab_size: int = 0, padding_id: int | None = None)
                 mask_replace=task.mask_replace,
                 random_replace=task.random_replace,
             )
-        case Classification(labels, names):
-            by_word = isinstance(plan.model.task, TokenClassification)
-            of_classes: dict[str, Any] = {"num_labels": labels, "names": names, "by_word": by_word}
-            return OpenLabeledData(**values, **of_classes, padding_id=padding_id)
+        case Classification() as task:
+            return OpenLabeledData(**values, **_of_classes(task), padding_id=padding_id)
         case _:
             return opened
 
@@ -127,6 +124,10 @@ def evaluations(plan: Plan) -> Iterator[tuple[str, str, data.AnySource]]:
             yield from ((f"{name}.{label}", name, one.source) for label, one in block.mixture.items())
 
 
+def _of_classes(task: Classification) -> dict[str, Any]:
+    return {"num_labels": task.labels, "names": task.names, "by_word": task.by_word}
+
+
 def source_of(source: data.AnySource, task: AnyTask) -> Source:
     """A source as an op has it, with the classes that the task has."""
     if isinstance(source, Extension):
@@ -138,8 +139,7 @@ def source_of(source: data.AnySource, task: AnyTask) -> Source:
     arguments = {name: getattr(source, name) for name in kind.argument_names() if hasattr(source, name)}
     if isinstance(source, data.Labeled):
         known = task if isinstance(task, Classification) else SequenceClassification(labels=1)
-        by_word = isinstance(known, TokenClassification)
-        arguments |= {"num_labels": known.labels, "names": known.names, "by_word": by_word}
+        arguments |= _of_classes(known)
     if "template" in arguments:
         arguments["template"] = arguments["template"] or "none"
     if "train_on_end_of_turn" in arguments:

@@ -44,6 +44,7 @@ class Classification:
     """Base of the tasks whose labels are classes. Rows are of `labeled(...)`."""
 
     task: ClassVar[Task]
+    by_word: ClassVar[bool] = False
     labels: int = key(
         Int(1, 2**24), doc="the number of classes, as a classifier's config.json has it", example="2"
     )
@@ -77,6 +78,7 @@ class TokenClassification(Classification):
     """
 
     task: ClassVar[Task] = Task.TOKEN_CLASSIFICATION
+    by_word: ClassVar[bool] = True
 
 
 AnyTask = CausalLm | MaskedLm | SequenceClassification | TokenClassification

@@ -8,7 +8,7 @@ from typing import Any
 from planc.inventory.schema import Inventory
 from planc.plan.optimizer import Constant
 from planc.plan.pattern import PatternRule, parse_own
-from planc.plan.spec import FsdpSpec, Plan, ReduceEvery, Unit, Weights
+from planc.plan.spec import FsdpSpec, Plan, Unit, Weights
 from planc.plan.train import CrossEntropy, Distillation
 from planc.vocab import MeshDim
 
@@ -59,13 +59,6 @@ def teacher_plan(plan: Plan, inventory: Inventory, *, num_ranks: int) -> Plan:
             on=(MeshDim.DP_SHARD,),
             rules=(rule,) if layers else (),
             span=span,
-            replicate_on=None,
-            param_dtype=None,
-            reduce_dtype=None,
-            cpu_offload=False,
-            prefetch=1,
-            reshard_after_backward=True,
-            reduce_every=ReduceEvery.STEP,
         )
     return replace(
         plan,

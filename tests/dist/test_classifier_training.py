@@ -201,6 +201,13 @@ def trained(plan: Path, *settings: str, run_folder: Path, stop_after: int | None
     return run_ranks(train_rank, graph.world_size, task, init=False)
 
 
+def assert_resumed_on_another_mesh(plan: Path, run_folder: Path, expected: ByHand) -> None:
+    trained(plan, "mesh.dp_shard=2", run_folder=run_folder, stop_after=2)
+    record = trained(plan, "mesh.tp=2", run_folder=run_folder)[0]
+    assert record.first_step == 3
+    assert_equal(record.final, expected.final, limit=1e-9)
+
+
 def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], *, limit: float) -> None:
     assert found.keys() == expected.keys()
     largest = max(float(one.abs().max()) for one in expected.values())
@@ -221,7 +228,4 @@ def test_every_mesh_trains_as_a_loop_by_hand(plan: Path, tmp_path: Path, mesh: s
 
 @pytest.mark.slow
 def test_a_run_resumes_on_another_mesh(plan: Path, tmp_path: Path) -> None:
-    trained(plan, "mesh.dp_shard=2", run_folder=tmp_path, stop_after=2)
-    record = trained(plan, "mesh.tp=2", run_folder=tmp_path)[0]
-    assert record.first_step == 3
-    assert_equal(record.final, by_hand(plan).final, limit=1e-9)
+    assert_resumed_on_another_mesh(plan, tmp_path, by_hand(plan))

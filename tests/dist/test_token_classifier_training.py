@@ -20,6 +20,7 @@ from tests.dist.test_classifier_training import (
     ByHand,
     assert_as_by_hand,
     assert_equal,
+    assert_resumed_on_another_mesh,
     trained,
     trained_by_hand,
     write_classifier,
@@ -90,7 +91,4 @@ def test_every_mesh_trains_as_a_loop_by_hand(plan: Path, tmp_path: Path, mesh: s
 
 @pytest.mark.slow
 def test_a_run_resumes_on_another_mesh(plan: Path, tmp_path: Path) -> None:
-    trained(plan, "mesh.dp_shard=2", run_folder=tmp_path, stop_after=2)
-    record = trained(plan, "mesh.tp=2", run_folder=tmp_path)[0]
-    assert record.first_step == 3
-    assert_equal(record.final, by_hand(plan).final, limit=1e-9)
+    assert_resumed_on_another_mesh(plan, tmp_path, by_hand(plan))

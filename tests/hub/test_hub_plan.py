@@ -12,6 +12,7 @@ from planc.hub.names import HubModel, hub_cache, is_repository, model_folder, pa
 from planc.show.overview import essence
 from planc.show.resolved import resolved_text
 from tests.hub.model_repository import NAME, REPOSITORY, REVISION, put_into_cache
+from tests.launch.test_launch_reporting import ONE_RANK
 from tests.plans import PLANS, write_plan
 
 TINY = PLANS / "models" / "tiny-llama"
@@ -129,7 +130,7 @@ def test_an_export_of_adapters_names_its_base_as_peft_loads_it(tmp_path: Path) -
 
     rule = '"model.layers.*.self_attn.q_proj" -> adapted'
     adapter = f"\nadapter {{\n  kind = lora(rank = 8, alpha = 16)\n  {rule}\n}}\n"
-    plan = write_plan(tmp_path, text=SMALLEST + adapter)
+    plan = write_plan(tmp_path, text=ONE_RANK + adapter)
     graph = check_plan(plan).graph
     assert graph is not None and graph.adapters is not None
     names = {
@@ -141,31 +142,10 @@ def test_an_export_of_adapters_names_its_base_as_peft_loads_it(tmp_path: Path) -
     assert [names["models/tiny-llama"][key] for key in keys] == ["models/tiny-llama", None]
 
 
-SMALLEST = """\
-model {
-  hf = "models/tiny-llama"
-}
-
-data {
-  source = python_stdlib()
-  sequence_length = 64
-  micro_batch = 1
-}
-
-optimizer {
-  kind = adamw(lr = 1e-3)
-}
-
-train {
-  steps = 2
-}
-"""
-
-
 def pushing(folder: Path, push: str, *more: str) -> Checked:
     """A plan that pushes its export."""
     block = f'\ncheckpoint {{\n  export "hf" {{ push = {push} }}\n{"".join(more)}}}\n'
-    return check_plan(write_plan(folder, text=SMALLEST + block))
+    return check_plan(write_plan(folder, text=ONE_RANK + block))
 
 
 def test_a_check_shows_what_is_pushed_where(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from planc.vocab import Task
 CODE = Code("P705", "tokenizer-beyond-vocabulary", "the tokenizer has more ids than the model")
 
 _BYTE_IDS = {Task.MASKED_LM: 258}
-"""The ids of the bytes tokenizer that a task needs, if not 257."""
-"""256 bytes and the end of a document, and a mask."""
+"""The ids of the bytes tokenizer, if a task has a mask next to 256 bytes and the end of a document."""
 
 
 @reports(CODE)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import os
 import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from planc.cli.commands.run import leave
+from planc.cli.commands.run import on_rank
 from planc.cli.running.evaluating import Weights, evaluate, of_plan, of_saved_plan
-from planc.cli.running.run_errors import report, report_unforeseen
 from planc.cli.running.starting import Options
 from planc.cli.support.arguments import (
     add_output_format_argument,
@@ -22,8 +21,7 @@ from planc.cli.support.arguments import (
     add_set_argument,
 )
 from planc.cli.support.checkpoints import add_weights_argument, is_export, newest_of
-from planc.cli.support.exits import CLEAN, UsageError, require_libraries
-from planc.cli.support.streams import quiet_libraries, show_crashes
+from planc.cli.support.exits import UsageError, require_libraries
 from planc.cli.support.terminal import write_view
 from planc.data_sources import Source
 from planc.diagnostics.human import HumanRenderer
@@ -44,9 +42,9 @@ from planc.plan.given_source import given_source
 from planc.plan.task import AnyTask, CausalLm, SequenceClassification, TokenClassification
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.verify import read_manifest
-from planc.runtime.errors import STOPS, ExitCode, RunError
+from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.observer import Evaluation
-from planc.runtime.process import Launch, read_launch
+from planc.runtime.process import Launch
 from planc.source import Span
 from planc.tables import format_number, render_table
 
@@ -89,25 +87,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """The exit code of a run; UsageError for arguments that say nothing of a checkpoint."""
     require_libraries("planc eval", "torch", "transformers", "safetensors", "numpy")
-    show_crashes()
-    quiet_libraries(os.environ)
-    gc.enable()
-    launch = Launch()
-    try:
-        launch = read_launch(os.environ)
-        _evaluate(arguments, launch)
-        code = CLEAN
-    except RunError as error:
-        report(error, launch, None)
-        code = error.code
-    except (UsageError, *STOPS):
-        raise
-    except BaseException as error:
-        code = report_unforeseen(error, launch, None)
-    if launch.world_size > 1:
-        # Threads of a process group must not keep a rank alive.
-        leave(code)
-    return code
+    return on_rank(partial(_evaluate, arguments))
 
 
 def _evaluate(arguments: Namespace, launch: Launch) -> None:

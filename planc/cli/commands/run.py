@@ -9,7 +9,7 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
@@ -25,13 +25,14 @@ from planc.cli.support.arguments import (
     add_run_dir_argument,
     add_set_argument,
 )
+from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.support.parser import Parser
 from planc.cli.support.streams import outlive_readers, quiet_libraries, show_crashes
 from planc.outgoing import guard
 from planc.runtime.collectives import SKIP_CHECK
 from planc.runtime.cpus import unsupported_system
 from planc.runtime.errors import STOPS, ExitCode, RunError
-from planc.runtime.process import Launch
+from planc.runtime.process import Launch, read_launch
 
 DESCRIPTION = "Run a plan, or a compiled plan, on this rank. Start all ranks with torchrun."
 EPILOG = """examples:
@@ -128,6 +129,29 @@ def _rank_hint() -> int:
     """The rank that decides who reports, before the environment has been validated."""
     text = os.environ.get("RANK", "0")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+def on_rank(work: Callable[[Launch], None]) -> int:
+    """Do the work of a command on this rank, and return the exit code that a run would have."""
+    show_crashes()
+    quiet_libraries(os.environ)
+    gc.enable()
+    launch = Launch()
+    try:
+        launch = read_launch(os.environ)
+        work(launch)
+        code = CLEAN
+    except RunError as error:
+        report(error, launch, None)
+        code = error.code
+    except (UsageError, *STOPS):
+        raise
+    except BaseException as error:
+        code = report_unforeseen(error, launch, None)
+    if launch.world_size > 1:
+        # Threads of a process group must not keep a rank alive.
+        leave(code)
+    return code
 
 
 def leave(code: int) -> NoReturn:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import sys
 from argparse import ArgumentParser, Namespace
+from functools import partial
 from pathlib import Path
 
-from planc.cli.commands.run import leave
-from planc.cli.running.run_errors import report, report_unforeseen
+from planc.cli.commands.run import on_rank
 from planc.cli.running.starting import Options
 from planc.cli.running.teaching import teach
 from planc.cli.support.arguments import add_run_extensions_argument, add_set_argument
-from planc.cli.support.exits import CLEAN, UsageError, require_libraries
-from planc.cli.support.streams import quiet_libraries, show_crashes
-from planc.runtime.errors import STOPS, RunError
-from planc.runtime.process import Launch, read_launch
+from planc.cli.support.exits import require_libraries
+from planc.runtime.process import Launch
 from planc.tables import format_bytes, format_number, plural
 
 DESCRIPTION = """\
@@ -43,32 +38,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """The exit code of a run."""
     require_libraries("planc teacher", "torch", "transformers", "safetensors", "numpy")
-    show_crashes()
-    quiet_libraries(os.environ)
-    gc.enable()
-    launch = Launch()
-    try:
-        launch = read_launch(os.environ)
-        options = Options(arguments.plan, set=tuple(arguments.set))
-        taught = teach(options, launch, runs_extensions=arguments.run_extensions)
-        if launch.rank == 0:
-            layout, loss = taught.stored.layout, taught.loss
-            print(f"{loss.logits}: top {loss.top_k} of {loss.teacher}, {format_bytes(layout.num_bytes)}")
-            sizes = f"{format_number(layout.num_sequences)} x {format_number(layout.sequence_length)} tokens"
-            computed = f"{taught.stored.num_computed} computed now"
-            print(f"  {sizes} in {plural(layout.num_parts, 'part')}, {computed}")
-            if taught.stored.covered is not None:
-                print(f"  the stored tokens have {taught.stored.covered:.1%} of the teacher's probability")
-        code = CLEAN
-    except RunError as error:
-        report(error, launch, None)
-        code = error.code
-    except (UsageError, *STOPS):
-        raise
-    except BaseException as error:
-        code = report_unforeseen(error, launch, None)
-    if launch.world_size > 1:
-        # Threads of a process group must not keep a rank alive.
-        leave(code)
-    sys.stdout.flush()
-    return code
+    return on_rank(partial(_store, arguments))
+
+
+def _store(arguments: Namespace, launch: Launch) -> None:
+    options = Options(arguments.plan, set=tuple(arguments.set))
+    taught = teach(options, launch, runs_extensions=arguments.run_extensions)
+    if launch.rank == 0:
+        layout, loss = taught.stored.layout, taught.loss
+        print(f"{loss.logits}: top {loss.top_k} of {loss.teacher}, {format_bytes(layout.num_bytes)}")
+        sizes = f"{format_number(layout.num_sequences)} x {format_number(layout.sequence_length)} tokens"
+        computed = f"{taught.stored.num_computed} computed now"
+        print(f"  {sizes} in {plural(layout.num_parts, 'part')}, {computed}")
+        if taught.stored.covered is not None:
+            print(f"  the stored tokens have {taught.stored.covered:.1%} of the teacher's probability")
