@@ -212,7 +212,7 @@ def _sharded(bound: BoundPlan) -> Iterator[Edited]:
 
 def _shard(before: BoundPlan, *, size: int) -> BoundPlan:
     span = before.plan.span("mesh")
-    fsdp = FsdpSpec((MeshDim.DP_SHARD,), (), span)
+    fsdp = FsdpSpec.on_dp_shard((), span)
     unit = Unit(reshard_after_forward=True)
     units = in_waves([UnitGroup((fqn,), unit, span) for fqn in before.inventory.layers()])
     mesh = replace(before.plan.mesh, dp_replicate=1, dp_shard=size)

@@ -138,7 +138,7 @@ def source_of(source: data.AnySource, task: AnyTask) -> Source:
     kind = data.source_kind(source)
     arguments = {name: getattr(source, name) for name in kind.argument_names() if hasattr(source, name)}
     if isinstance(source, data.Labeled):
-        known = task if isinstance(task, Classification) else SequenceClassification(labels=1)
+        known = task if isinstance(task, Classification) else SequenceClassification(labels=1, names=())
         arguments |= _of_classes(known)
     if "template" in arguments:
         arguments["template"] = arguments["template"] or "none"

@@ -21,9 +21,9 @@ from planc.lsp.language import (
 from planc.lsp.session import Analysis
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.facts import COUNTS, FLAGS
+from planc.plan.keys import keys, type_of
 from planc.plan.quantities import BYTES
 from planc.plan.scalars import ValueType
-from planc.plan.types import keys, type_of
 from planc.record import record
 from planc.show.reference import fact_rows, key_row, on_one_line
 from planc.source import Span

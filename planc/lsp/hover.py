@@ -10,9 +10,9 @@ from planc.lsp.cursor import blocks_of, path_to
 from planc.lsp.language import calls_in, field_of, names_for, shape_of
 from planc.lsp.places import definition
 from planc.lsp.session import Analysis
+from planc.plan.keys import type_of
 from planc.plan.pattern import parse_pattern
 from planc.plan.scalars import ValueType
-from planc.plan.types import type_of
 from planc.record import record
 from planc.show import origin
 from planc.show.layout import layout_text

@@ -11,20 +11,11 @@ from planc.plan.bind import BUFFERS
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.checkpoint import OrPath, StepsOrTime
 from planc.plan.extensions import OrExtension
+from planc.plan.keys import keys
 from planc.plan.pattern import parse_pattern
 from planc.plan.quantities import SECONDS, STEPS
 from planc.plan.scalars import Bool, Choice, Quantity, ValueType
-from planc.plan.types import (
-    PLACEMENT_CASES,
-    List,
-    Optional,
-    OrAuto,
-    Placement,
-    Rest,
-    Variant,
-    calls_of,
-    keys,
-)
+from planc.plan.types import PLACEMENT_CASES, List, Optional, OrAuto, Placement, Rest, Variant, calls_of
 from planc.source import NOWHERE
 from planc.syntax import ast
 

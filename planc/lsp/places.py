@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from planc.lsp.cursor import path_to, refs
 from planc.lsp.language import Opened, field_of, shape_of, takes_params
 from planc.lsp.session import Analysis
-from planc.plan.types import type_of
+from planc.plan.keys import type_of
 from planc.record import record
 from planc.source import Span
 from planc.syntax import ast

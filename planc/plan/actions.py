@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from planc.plan.keys import key, keyed
 from planc.plan.scalars import Int
-from planc.plan.types import key
 from planc.record import record
 
 
-@record
+@keyed
 class BufferShard:
     tensor_dim: int = key(Int(0, 7), doc="the tensor dimension to shard", positional=True)
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from enum import StrEnum
 
 from planc.plan.actions import Frozen, Trained
+from planc.plan.keys import key, keyed
 from planc.plan.pattern import PatternRule
 from planc.plan.scalars import Bool, Choice, Float, Int, Path
-from planc.plan.types import Optional, Variant, key
+from planc.plan.types import Optional, Variant
 from planc.record import record
 from planc.source import Span
 
 
-@record
+@keyed
 class Lora:
     """Low-rank adapters (LoRA): `output + scale * B(A(dropout(input)))`.
 
@@ -22,11 +23,9 @@ class Lora:
 
     rank: int = key(Int(1), doc="rows of A, and columns of B", example="16")
     alpha: float = key(Float(0.0), doc="the scale is alpha / rank", example="32")
-    dropout: float = key(
-        Float(0.0, 0.999999), default=0.0, doc="of A's input, with equal masks on every mesh"
-    )
-    rslora: bool = key(Bool(), default=False, doc="the scale is alpha / sqrt(rank)")
-    dora: bool = key(Bool(), default=False, doc="train the length of each row of the weight as well")
+    dropout: float = key(Float(0.0, 0.999999), unsaid=0.0, doc="of A's input, with equal masks on every mesh")
+    rslora: bool = key(Bool(), unsaid=False, doc="the scale is alpha / sqrt(rank)")
+    dora: bool = key(Bool(), unsaid=False, doc="train the length of each row of the weight as well")
 
 
 ADAPTERS = {"lora": Lora}
@@ -55,7 +54,7 @@ class FreezeSpec:
     span: Span
 
 
-@record
+@keyed
 class AdapterSpec:
     """Small weights, trained with linear layers; the model's own are frozen, unless `freeze` trains some."""
 
@@ -64,13 +63,13 @@ class AdapterSpec:
     kind: Lora = key(Variant(ADAPTERS, "adapter"), doc="the adapter", example="lora(rank = 16, alpha = 32)")
     start: str | None = key(
         Optional(Path()),
-        default=None,
+        unsaid=None,
         doc="directory of peft adapters to train further; none draws new ones",
         example='"runs/first/export/adapter"',
     )
     base: AdaptedBase = key(
         Choice(AdaptedBase),
-        default=AdaptedBase.MODEL,
+        unsaid=AdaptedBase.MODEL,
         doc="model: frozen weights are in `model.dtype`. nf4: those of linear layers are in 4 bits, with a "
         "float32 scale for each block of 64",
     )

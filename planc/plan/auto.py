@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 
 from planc.inventory.schema import Inventory
+from planc.plan.keys import key, keyed
 from planc.plan.scalars import Bool, Choice
-from planc.plan.types import key
 from planc.record import record
 from planc.source import NOWHERE, Span
 from planc.styles import Boundary
@@ -17,18 +17,18 @@ class AutoRules(StrEnum):
     SOLVE = "solve"
 
 
-@record
+@keyed
 class Auto:
     """Applies rules that the plan does not write: the model's own plan, or what planc finds for it."""
 
     rules: AutoRules = key(
         Choice(AutoRules),
-        default=AutoRules.MODEL,
+        unsaid=AutoRules.MODEL,
         positional=True,
         doc="model for the plan that comes with the model, found by planc if it has none; solve to find one",
     )
     sequence_parallel: bool = key(
-        Bool(), default=False, doc="shard the sequence between layers, with rules that planc finds"
+        Bool(), unsaid=False, doc="shard the sequence between layers, with rules that planc finds"
     )
     span: Span = NOWHERE
 

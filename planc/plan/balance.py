@@ -5,9 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
+from planc.plan.keys import key, keyed
 from planc.plan.scalars import Choice, Float
-from planc.plan.types import Optional, OrAuto, Variant, key
-from planc.record import record
+from planc.plan.types import Optional, OrAuto, Variant
 
 if TYPE_CHECKING:
     from planc.inventory.schema import Inventory
@@ -29,7 +29,7 @@ class Layers(StrEnum):
     POOLED = "pooled"
 
 
-@record
+@keyed
 class Switch:
     """Add experts x sum over experts of (share of the tokens x mean probability), as Switch Transformers.
 
@@ -37,20 +37,20 @@ class Switch:
     mean over the step's sets of tokens, and the sum over routers unless they are pooled.
     """
 
-    coefficient: float = key(Float(0.0), default=0.01, doc="weight of the loss", example="0.01")
+    coefficient: float = key(Float(0.0), unsaid=0.01, doc="weight of the loss", example="0.01")
     over: Over = key(
         Choice(Over),
-        default=Over.SEQUENCE,
+        unsaid=Over.SEQUENCE,
         doc="the set of tokens to balance: a sequence, `data.micro_batch` sequences, or all of a step",
     )
     layers: Layers = key(
         Choice(Layers),
-        default=Layers.EACH,
+        unsaid=Layers.EACH,
         doc="each: every router has its own loss; pooled: one of all routers' tokens, as transformers has it",
     )
 
 
-@record
+@keyed
 class Bias:
     """Move what a router adds to scores to choose experts, once a step, as DeepSeek-V3; adds no loss.
 
@@ -59,7 +59,7 @@ class Bias:
     """
 
     update: float = key(
-        Float(1e-12), default=1e-3, doc="step of a bias, up or down, in each step", example="1e-3"
+        Float(1e-12), unsaid=1e-3, doc="step of a bias, up or down, in each step", example="1e-3"
     )
 
 
@@ -67,19 +67,19 @@ Loss = Switch
 AUTO = "auto"
 
 
-@record
+@keyed
 class BalanceSpec:
     """Losses that keep the loads of experts equal, in addition to the cross-entropy loss."""
 
     loss: Loss | Bias | Literal["auto"] | None = key(
         Optional(OrAuto(Variant({"switch": Switch, "bias": Bias}, "balance loss"))),
-        default=AUTO,
+        unsaid=AUTO,
         doc="the loss to add, or `bias` for updates of the routers' biases; auto is what the model's "
         "config.json enables with `output_router_logits`",
     )
     z_loss: float | None = key(
         Optional(Float(1e-12)),
-        default=None,
+        unsaid=None,
         doc="weight of the mean square of the logsumexp of each router's logits, summed over routers",
         example="1e-3",
     )

@@ -17,6 +17,7 @@ from planc.plan.dispatch import AllExperts, Dispatch
 from planc.plan.elastic import ElasticSpec
 from planc.plan.guard import GuardSpec
 from planc.plan.hardware import HardwareSpec
+from planc.plan.keys import keys
 from planc.plan.mesh import MeshSpec
 from planc.plan.nested import freely_labelled, nested_blocks
 from planc.plan.observing import LoggingSpec, ProfileSpec
@@ -24,7 +25,6 @@ from planc.plan.optimizer import Group
 from planc.plan.pipeline_schedule import StageOf
 from planc.plan.style_actions import STYLE_ACTIONS
 from planc.plan.train import TrainSpec
-from planc.plan.types import keys
 from planc.record import record
 from planc.vocab import ELASTIC_DIMS, EXPERT_DIMS, SHARD_DIMS, MeshDim
 

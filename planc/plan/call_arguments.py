@@ -10,9 +10,10 @@ from typing import Any
 from planc.plan import codes
 from planc.plan.blocks import settings
 from planc.plan.extensions import OrExtension
+from planc.plan.keys import example, keys, type_of
 from planc.plan.scalars import ValueType, listed
 from planc.plan.scope import OriginStep, Scope, references
-from planc.plan.types import Rest, calls_of, example, keys, type_of
+from planc.plan.types import Rest, calls_of
 from planc.plan.written import Written
 from planc.source import SourceFile, Span
 from planc.syntax import ast

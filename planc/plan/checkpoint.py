@@ -8,12 +8,13 @@ from typing import Any
 
 from planc.plan import codes
 from planc.plan.epochs import EPOCHS
+from planc.plan.keys import key, keyed
 from planc.plan.nested import nested
 from planc.plan.push import PUSH, HubPush
 from planc.plan.quantities import SECONDS, STEPS
 from planc.plan.scalars import Bool, Choice, Int, Path, Quantity
 from planc.plan.scope import Scope
-from planc.plan.types import Optional, Variant, key
+from planc.plan.types import Optional, Variant
 from planc.record import record
 from planc.syntax import ast
 from planc.vocab import DType
@@ -29,12 +30,12 @@ class SyncSave:
     """Training waits until a save is complete."""
 
 
-@record
+@keyed
 class AsyncSave:
     """A thread copies the state during the next step, whose optimizer waits for it, and writes the copy."""
 
     when_busy: WhenBusy = key(
-        Choice(WhenBusy), default=WhenBusy.WAIT, doc="what to do if the previous save is still running"
+        Choice(WhenBusy), unsaid=WhenBusy.WAIT, doc="what to do if the previous save is still running"
     )
 
 
@@ -81,7 +82,7 @@ def _weights() -> Any:
     """The key of the weights that an export has."""
     return key(
         Choice(ExportedWeights),
-        default=ExportedWeights.TRAINED,
+        unsaid=ExportedWeights.TRAINED,
         doc="those of the last step, or their moving averages (`train.ema_decay`)",
     )
 
@@ -90,7 +91,7 @@ def _push() -> Any:
     """The key of the repository that an export is pushed to."""
     return key(
         PUSH,
-        default=None,
+        unsaid=None,
         doc="the repository of the Hugging Face Hub that rank 0 pushes the export to, once it is written",
         example='hub("org/name")',
     )
@@ -131,54 +132,54 @@ class StepsOrTime:
         return Quantity(STEPS).render(value) if isinstance(value, int) else str(value)
 
 
-@record
+@keyed
 class HfExport:
     """Export the weights as a directory that transformers loads: `export/hf` in the run directory."""
 
-    when: ExportTime = key(Choice(ExportTime), default=ExportTime.END, doc="after the last step")
+    when: ExportTime = key(Choice(ExportTime), unsaid=ExportTime.END, doc="after the last step")
     dtype: DType | None = key(
-        Optional(Choice(DType)), default=None, doc="dtype of the exported weights; none is `model.dtype`"
+        Optional(Choice(DType)), unsaid=None, doc="dtype of the exported weights; none is `model.dtype`"
     )
-    merged: bool = key(Bool(), default=False, doc="add to each adapted layer's weight what its adapter does")
+    merged: bool = key(Bool(), unsaid=False, doc="add to each adapted layer's weight what its adapter does")
     weights: ExportedWeights = _weights()
     push: HubPush | None = _push()
 
 
-@record
+@keyed
 class AdapterExport:
     """Export the adapters as a directory that peft loads: `export/adapter` in the run directory."""
 
-    when: ExportTime = key(Choice(ExportTime), default=ExportTime.END, doc="after the last step")
+    when: ExportTime = key(Choice(ExportTime), unsaid=ExportTime.END, doc="after the last step")
     weights: ExportedWeights = _weights()
     push: HubPush | None = _push()
 
 
-@record
+@keyed
 class CheckpointSpec:
     """When to save training state, how many checkpoints to keep, and where a run starts."""
 
     save_every: int | Seconds | None = key(
         Optional(StepsOrTime()),
-        default=None,
+        unsaid=None,
         doc="steps between saves, or time by the clock of rank 0: the step that is under way then is saved",
         example="500 steps",
     )
-    save_last: bool = key(Bool(), default=True, doc="also save after the last step")
-    keep_last: int = key(Int(1), default=3, doc="number of checkpoints to keep")
+    save_last: bool = key(Bool(), unsaid=True, doc="also save after the last step")
+    keep_last: int = key(Int(1), unsaid=3, doc="number of checkpoints to keep")
     mode: SyncSave | AsyncSave = key(
         Variant({"sync": SyncSave, "async": AsyncSave}, "save mode"),
-        default=SyncSave(),
+        unsaid=SyncSave(),
         doc="whether training waits for the save, or only for the copy",
     )
     resume: Resume | str = key(
         OrPath(Choice(Resume)),
-        default=Resume.LATEST,
+        unsaid=Resume.LATEST,
         doc="latest: continue from the last checkpoint in the run directory. A path: the same, but a new run "
         "starts from a checkpoint of another run, or from the last one in its directory",
     )
     base: FrozenBase = key(
         Choice(FrozenBase),
-        default=FrozenBase.NAMED,
+        unsaid=FrozenBase.NAMED,
         doc="named: checkpoints leave out frozen pretrained parameters, and name the files that have them",
     )
     export: Mapping[str, HfExport | AdapterExport] = nested(

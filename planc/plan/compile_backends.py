@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
+from planc.plan.keys import key, keyed
 from planc.plan.scalars import Choice
-from planc.plan.types import key
 from planc.record import record
 
 
@@ -15,11 +15,11 @@ class InductorMode(StrEnum):
     MAX_AUTOTUNE_NO_CUDAGRAPHS = "max_autotune_no_cudagraphs"
 
 
-@record
+@keyed
 class Inductor:
     """Fuse the operations between matmuls into kernels; needs a C++ compiler on CPU."""
 
-    mode: InductorMode = key(Choice(InductorMode), default=InductorMode.DEFAULT, doc="the kernel search")
+    mode: InductorMode = key(Choice(InductorMode), unsaid=InductorMode.DEFAULT, doc="the kernel search")
 
 
 @record

@@ -6,10 +6,11 @@ from enum import StrEnum
 from typing import Any
 
 from planc.plan.dates import Date
+from planc.plan.keys import key, keyed
 from planc.plan.scalars import Bool, Choice, Path, Text
 from planc.plan.scope import Scope
 from planc.plan.splits import Split
-from planc.plan.types import List, Optional, OrAuto, Rest, key
+from planc.plan.types import List, Optional, OrAuto, Rest
 from planc.record import record
 from planc.syntax import ast
 
@@ -19,21 +20,21 @@ DATASETS = (
 
 
 def split_key() -> Any:
-    return key(Split(), default="train", doc="a split, or a part of one such as `train[:10%]`")
+    return key(Split(), unsaid="train", doc="a split, or a part of one such as `train[:10%]`")
 
 
 def subset_key() -> Any:
-    return key(Optional(Text()), default=None, doc="the configuration, if there are several")
+    return key(Optional(Text()), unsaid=None, doc="the configuration, if there are several")
 
 
 def _date() -> Any:
     doc = "the day that templates take for today's, if they ask for it"
-    return key(Optional(Date()), default=None, doc=doc)
+    return key(Optional(Date()), unsaid=None, doc=doc)
 
 
 def _ignored() -> Any:
     doc = "keys of rows and messages to train without"
-    return key(List(Text()), default=(), doc=doc, example='["id"]')
+    return key(List(Text()), unsaid=(), doc=doc, example='["id"]')
 
 
 @record
@@ -62,7 +63,7 @@ class Thinking(StrEnum):
     ALL = "all"
 
 
-@record
+@keyed
 class Chat:
     """Conversations, rendered by a chat template, and prompts with their completions.
 
@@ -72,30 +73,30 @@ class Chat:
 
     patterns: tuple[str, ...] = key(Rest(Path()), doc=DATASETS, positional=True)
     field: str | None = key(
-        Optional(Text()), default=None, doc="the key that holds the messages, if it has another name"
+        Optional(Text()), unsaid=None, doc="the key that holds the messages, if it has another name"
     )
     train_on: TrainOn = key(
         Choice(TrainOn, {"assistant": "answers"}),
-        default=TrainOn.ANSWERS,
+        unsaid=TrainOn.ANSWERS,
         doc="answers: what the assistant writes, and completions; last_answer: its last message; "
         "all: every token",
     )
     train_on_end_of_turn: Any = key(
         OrAuto(Bool()),
-        default="auto",
+        unsaid="auto",
         doc="whether the token after an answer is trained on, which teaches to stop: auto is as the template "
         "marks it, and true without marks; true also trains on the end of the document after an answer that "
         "the template does not end",
     )
     thinking: Thinking = key(
         Choice(Thinking),
-        default=Thinking.LAST,
+        unsaid=Thinking.LAST,
         doc="last: each conversation once, as the template writes it, which may leave earlier reasoning out; "
         "all: once for each turn, as when it was answered",
     )
     template: str | None = key(
         OrAuto(Optional(NameOrPath())),
-        default="auto",
+        unsaid="auto",
         doc="a template of the tokenizer by its name, or a file; auto is `default`, and `tool_use` for rows "
         "with tools if the tokenizer has one; none is for rows without messages",
     )
@@ -105,7 +106,7 @@ class Chat:
     subset: str | None = subset_key()
 
 
-@record
+@keyed
 class Pairs:
     """Prompts with two answers each, for a preference loss: rows of `prompt`, `chosen` and `rejected`.
 
@@ -114,7 +115,7 @@ class Pairs:
 
     patterns: tuple[str, ...] = key(Rest(Path()), doc=DATASETS, positional=True)
     template: str | None = key(
-        OrAuto(Optional(NameOrPath())), default="auto", doc="as of `chat`; none is for rows of texts"
+        OrAuto(Optional(NameOrPath())), unsaid="auto", doc="as of `chat`; none is for rows of texts"
     )
     date: str | None = _date()
     ignore: tuple[str, ...] = _ignored()

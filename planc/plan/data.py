@@ -14,11 +14,12 @@ from planc.extend.reference import Extension
 from planc.extend.row_transform import ROW_TRANSFORM
 from planc.plan.conversations import DATASETS, Chat, Pairs, split_key, subset_key
 from planc.plan.extensions import OnlyExtension, OrExtension
+from planc.plan.keys import key, keyed
 from planc.plan.nested import nested
 from planc.plan.quantities import STEPS
 from planc.plan.scalars import Choice, Float, Int, Path, Quantity, Text
 from planc.plan.shares import Share, Weight
-from planc.plan.types import Optional, OrAuto, Rest, Variant, key
+from planc.plan.types import Optional, OrAuto, Rest, Variant
 from planc.record import record
 
 if TYPE_CHECKING:
@@ -26,50 +27,50 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 
-@record
+@keyed
 class TextFiles:
     patterns: tuple[str, ...] = key(
         Rest(Path()), doc="globs of UTF-8 text files; .gz, .zst, .xz and .bz2 are read too", positional=True
     )
 
 
-@record
+@keyed
 class JsonLines:
     patterns: tuple[str, ...] = key(
         Rest(Path()), doc="globs of files of one JSON object per line, or of one list", positional=True
     )
-    field: str = key(Text(), default="text", doc="the key that holds a document's text")
+    field: str = key(Text(), unsaid="text", doc="the key that holds a document's text")
 
 
-@record
+@keyed
 class HfDataset:
     """Hugging Face datasets in local files (.parquet, .arrow, .json, .jsonl) and directories."""
 
     patterns: tuple[str, ...] = key(Rest(Path()), doc=DATASETS, positional=True)
-    field: str = key(Text(), default="text", doc="the column that holds a document's text")
+    field: str = key(Text(), unsaid="text", doc="the column that holds a document's text")
     split: str = split_key()
     subset: str | None = subset_key()
 
 
-@record
+@keyed
 class HfHub:
     """A dataset on the Hugging Face Hub, at one commit; its scripts never run."""
 
     repository: str = key(Text(), doc="the repository, as in `org/name`", positional=True)
     revision: str = key(Text(), doc="the commit: 40 hexadecimal digits")
+    field: str = key(Text(), unsaid="text", doc="the column that holds a document's text")
     split: str = split_key()
     subset: str | None = subset_key()
-    field: str = key(Text(), default="text", doc="the column that holds a document's text")
 
 
-@record
+@keyed
 class Labeled:
     """Texts with their classes, numbers from 0 on or names, for `task = sequence_classification`; for
     `token_classification`, lists of words with lists of their classes."""
 
     patterns: tuple[str, ...] = key(Rest(Path()), doc=DATASETS, positional=True)
-    field: str = key(Text(), default="text", doc="the key that holds a row's text, or its words")
-    label: str = key(Text(), default="label", doc="the key that holds its class, or its words' classes")
+    field: str = key(Text(), unsaid="text", doc="the key that holds a row's text, or its words")
+    label: str = key(Text(), unsaid="label", doc="the key that holds its class, or its words' classes")
     split: str = split_key()
     subset: str | None = subset_key()
 
@@ -84,17 +85,17 @@ class ByteTokenizer:
     """One token per UTF-8 byte, and 256 at the end of a document."""
 
 
-@record
+@keyed
 class FileTokenizer:
     path: str = key(
         Path(), doc="a tokenizer's directory, its tokenizer.json, or such a file alone", positional=True
     )
     end_of_document: str | None = key(
-        Optional(Text()), default=None, doc="the token after each document; none is the tokenizer's own"
+        Optional(Text()), unsaid=None, doc="the token after each document; none is the tokenizer's own"
     )
     begin_of_document: str | None = key(
         OrAuto(Optional(Text())),
-        default="auto",
+        unsaid="auto",
         doc="the token before each document; auto is what the tokenizer puts there, if anything; a "
         "conversation's template writes its own",
     )
@@ -158,7 +159,7 @@ _ROW_SOURCES: Mapping[str, type[RowSource]] = {
 }
 
 
-@record
+@keyed
 class Transformed:
     """The rows of a source, each replaced by what a row transform of the plan's own code returns."""
 
@@ -210,7 +211,7 @@ def source_kind(source: FileSource) -> type[SourceKind]:
     return next(BY_NAME[name] for name, case in SOURCES.items() if isinstance(source, case))
 
 
-@record
+@keyed
 class EvalSpec:
     """The loss on held-out text, with the tokenizer, packing and lengths of `data`."""
 
@@ -222,7 +223,7 @@ class EvalSpec:
     )
     share: Fraction | None = key(
         Optional(Share()),
-        default=None,
+        unsaid=None,
         doc="the share of the training documents that is held out for this, by a hash of each document",
         example="1 %",
     )
@@ -232,36 +233,36 @@ class EvalSpec:
         example="100 steps",
     )
     sequences: int | None = key(
-        Optional(Int(1)), default=None, doc="number of sequences, from the start; none is all"
+        Optional(Int(1)), unsaid=None, doc="number of sequences, from the start; none is all"
     )
     patience: int | None = key(
         Optional(Int(1)),
-        default=None,
+        unsaid=None,
         doc="evaluations in a row without improvement after which the run ends; none trains all steps",
     )
     min_delta: float = key(
-        Float(low=0.0), default=0.0, doc="for `patience`: a loss is better if it is lower by more than this"
+        Float(low=0.0), unsaid=0.0, doc="for `patience`: a loss is better if it is lower by more than this"
     )
     keep_best: int = key(
         Int(0, 1_000),
-        default=0,
+        unsaid=0,
         doc="checkpoints to keep for the lowest loss in this evaluation, next to `checkpoint.keep_last`",
     )
 
 
-@record
+@keyed
 class MixedSource:
     """One source of several, and its weight among them."""
 
     source: AnySource = key(_SOURCE, doc="where text comes from", example='text("web/*.txt")')
     weight: Fraction | None = key(
         Optional(Weight()),
-        default=None,
+        unsaid=None,
         doc="its share of the sequences, next to the other weights; none for all sources: as many as it has",
     )
 
 
-@record
+@keyed
 class DataSpec:
     """The text, its tokens, and how they become batches."""
 
@@ -275,12 +276,12 @@ class DataSpec:
     micro_batch: int = key(Int(1, 2**20), doc="sequences per forward on one data-parallel rank", example="1")
     tokenizer: ByteTokenizer | FileTokenizer = key(
         Variant({"bytes": ByteTokenizer, "file": FileTokenizer}, "tokenizer", _tokenizer_of),
-        default=ByteTokenizer(),
+        unsaid=ByteTokenizer(),
         doc="text to tokens, on a rank's share of the machine's CPUs",
     )
     packing: Packing = key(
         Choice(Packing),
-        default=Packing.ATTEND,
+        unsaid=Packing.ATTEND,
         derived=_packing,
         doc="attend: documents share sequences and attend to each other; isolate: they do not; whole: they "
         "do not, and none is split between sequences; none: one document per sequence; for chat, the "
@@ -288,18 +289,18 @@ class DataSpec:
     )
     too_long: TooLong | None = key(
         Optional(Choice(TooLong)),
-        default=None,
+        unsaid=None,
         derived=_too_long,
         doc="for packing whole and none, documents longer than a sequence: truncate (the default) or skip "
         "(the default for pairs)",
     )
-    shuffle_seed: int = key(Int(0), default=0, doc="seeds the sample order, together with the epoch")
+    shuffle_seed: int = key(Int(0), unsaid=0, doc="seeds the sample order, together with the epoch")
     prefetch: int = key(
-        Int(0, 64), default=2, doc="steps of samples to prepare ahead; does not change their order"
+        Int(0, 64), unsaid=2, doc="steps of samples to prepare ahead; does not change their order"
     )
     skip_bad: int = key(
         Int(0, 1_000),
-        default=0,
+        unsaid=0,
         doc="bad documents to leave out of the training data, and of each evaluation's; a run names each",
     )
     mixture: Mapping[str, MixedSource] = nested(

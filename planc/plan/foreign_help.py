@@ -12,6 +12,7 @@ from planc.diagnostics import Applicability, Fix
 from planc.plan.blocks import BLOCKS, settings
 from planc.plan.foreign import Foreign
 from planc.plan.foreign_words import ARGUMENT_NAME, foreign_word
+from planc.plan.keys import type_of
 from planc.plan.scalars import MAX_INTEGER, Int
 from planc.plan.scope import ParamValue, Scope
 from planc.plan.spellings import dtype_word
@@ -22,7 +23,6 @@ from planc.plan.surroundings import (
     rules_block,
     setting_value,
 )
-from planc.plan.types import type_of
 from planc.record import record
 from planc.source import SourceFile
 from planc.syntax import ast

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from planc.plan.keys import key, keyed
 from planc.plan.quantities import STEPS
 from planc.plan.scalars import Float, Int, Quantity
-from planc.plan.types import Optional, Variant, key
+from planc.plan.types import Optional, Variant
 from planc.record import record
 
 _DEVIATIONS = "a loss this many deviations above the window's median is a spike"
@@ -17,35 +18,35 @@ class StopAtNonfinite:
     """End the run before the weights change."""
 
 
-@record
+@keyed
 class SkipNonfinite:
     """Leave the weights as they are, and continue with the next batch."""
 
-    at_most: int = key(Int(1), default=5, doc=_AT_MOST)
+    at_most: int = key(Int(1), unsaid=5, doc=_AT_MOST)
 
 
-@record
+@keyed
 class StopAtSpike:
     """End the run before the weights change."""
 
-    deviations: float = key(Float(1.0, 1e6), default=6.0, doc=_DEVIATIONS)
-    window: int = key(Quantity(STEPS, low=5), default=50, doc=_WINDOW)
+    deviations: float = key(Float(1.0, 1e6), unsaid=6.0, doc=_DEVIATIONS)
+    window: int = key(Quantity(STEPS, low=5), unsaid=50, doc=_WINDOW)
 
 
-@record
+@keyed
 class SkipSpike:
     """Leave the weights as they are, and continue with the next batch."""
 
-    deviations: float = key(Float(1.0, 1e6), default=6.0, doc=_DEVIATIONS)
-    window: int = key(Quantity(STEPS, low=5), default=50, doc=_WINDOW)
-    at_most: int = key(Int(1), default=5, doc=_AT_MOST)
+    deviations: float = key(Float(1.0, 1e6), unsaid=6.0, doc=_DEVIATIONS)
+    window: int = key(Quantity(STEPS, low=5), unsaid=50, doc=_WINDOW)
+    at_most: int = key(Int(1), unsaid=5, doc=_AT_MOST)
 
 
 Nonfinite = StopAtNonfinite | SkipNonfinite
 Spike = StopAtSpike | SkipSpike
 
 
-@record
+@keyed
 class GuardSpec:
     """The reaction to a step with a wrong loss or gradient, and the interval between comparisons of replicas.
 
@@ -55,16 +56,16 @@ class GuardSpec:
 
     nonfinite: Nonfinite = key(
         Variant({"stop": StopAtNonfinite, "skip": SkipNonfinite}, "reaction"),
-        default=StopAtNonfinite(),
+        unsaid=StopAtNonfinite(),
         doc="a loss or a gradient that is NaN or infinite",
     )
     loss_spike: Spike | None = key(
         Optional(Variant({"stop": StopAtSpike, "skip": SkipSpike}, "reaction")),
-        default=None,
+        unsaid=None,
         doc="a loss far above the earlier ones",
     )
     replicas_every: int | None = key(
         Optional(Quantity(STEPS, low=1)),
-        default=None,
+        unsaid=None,
         doc="steps between bitwise comparisons of all replicated parameters",
     )

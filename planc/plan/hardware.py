@@ -7,36 +7,37 @@ from typing import Any
 
 from planc.devices.hardware import DEVICES, Device, meant_device
 from planc.plan import codes
+from planc.plan.keys import key, keyed, keys
 from planc.plan.quantities import BYTES
 from planc.plan.scalars import Float, Int, Quantity, listed, wrong_type
 from planc.plan.scope import Scope
-from planc.plan.types import Optional, Variant, key, keys, render_call
+from planc.plan.types import Optional, Variant, render_call
 from planc.record import record
 from planc.syntax import ast
 
 _OWN = "device"
 
 
-@record
+@keyed
 class OwnDevice:
     """A device that planc does not know."""
 
     memory: int = key(Quantity(BYTES, low=1), doc="total memory, as the runtime reports it")
     peak_flops: float | None = key(
-        Optional(Float(1.0)), default=None, doc="dense bfloat16 FLOP/s, such as 989e12"
+        Optional(Float(1.0)), unsaid=None, doc="dense bfloat16 FLOP/s, such as 989e12"
     )
-    memory_bandwidth: int | None = key(Optional(Quantity(BYTES, low=1)), default=None, doc="bytes per second")
+    memory_bandwidth: int | None = key(Optional(Quantity(BYTES, low=1)), unsaid=None, doc="bytes per second")
     link_bandwidth: int | None = key(
         Optional(Quantity(BYTES, low=1)),
-        default=None,
+        unsaid=None,
         doc="bytes per second to devices of the same node, one way",
     )
     nic_bandwidth: int | None = key(
-        Optional(Quantity(BYTES, low=1)), default=None, doc="bytes per second over the network, one way"
+        Optional(Quantity(BYTES, low=1)), unsaid=None, doc="bytes per second over the network, one way"
     )
-    devices_per_node: int | None = key(Optional(Int(1)), default=None, doc="devices connected by links")
+    devices_per_node: int | None = key(Optional(Int(1)), unsaid=None, doc="devices connected by links")
     host_bandwidth: int | None = key(
-        Optional(Quantity(BYTES, low=1)), default=None, doc="bytes per second to the host's memory, one way"
+        Optional(Quantity(BYTES, low=1)), unsaid=None, doc="bytes per second to the host's memory, one way"
     )
 
 
@@ -89,7 +90,7 @@ _SHARED = tuple(key.name for key in keys(OwnDevice) if key.name != "memory")
 """The names that fields of a device and arguments of `device(...)` share."""
 
 
-@record
+@keyed
 class HardwareSpec:
     """The target device: `check` tests whether the plan fits, `estimate` bounds its speed.
 

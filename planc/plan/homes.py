@@ -9,10 +9,10 @@ from typing import Any, assert_never
 
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.foreign_help import foreign_help, meant_by
+from planc.plan.keys import keys, type_of
 from planc.plan.scalars import listed
 from planc.plan.scope import Scope
 from planc.plan.surroundings import rules_block
-from planc.plan.types import keys, type_of
 from planc.record import record
 from planc.styles import BY_NAME, Style
 from planc.syntax import ast

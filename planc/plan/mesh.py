@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from planc.plan.keys import key, keyed
 from planc.plan.quantities import SECONDS
 from planc.plan.scalars import Choice, Int, Quantity
-from planc.plan.types import Optional, key
-from planc.record import record
+from planc.plan.types import Optional
 from planc.vocab import MeshDim
 
 
@@ -20,24 +20,24 @@ class Backend(StrEnum):
 _SIZE = Int(1, instead="write every mesh dim as a number: the world size is their product")
 
 
-@record
+@keyed
 class MeshSpec:
     """The device mesh, outermost dim first: pp, dp_replicate, dp_shard, cp, tp."""
 
-    pp: int = key(_SIZE, default=1, doc="ranks that each run a part of the layers, by `pipeline`")
+    pp: int = key(_SIZE, unsaid=1, doc="ranks that each run a part of the layers, by `pipeline`")
     dp_replicate: int = key(
-        _SIZE, default=1, doc="replicas of the shards with `fsdp`, otherwise of the whole model"
+        _SIZE, unsaid=1, doc="replicas of the shards with `fsdp`, otherwise of the whole model"
     )
-    dp_shard: int = key(_SIZE, default=1, doc="ranks that shard parameters, gradients and optimizer state")
-    cp: int = key(_SIZE, default=1, doc="ranks that shard each sequence")
-    tp: int = key(_SIZE, default=1, doc="ranks that shard each layer")
+    dp_shard: int = key(_SIZE, unsaid=1, doc="ranks that shard parameters, gradients and optimizer state")
+    cp: int = key(_SIZE, unsaid=1, doc="ranks that shard each sequence")
+    tp: int = key(_SIZE, unsaid=1, doc="ranks that shard each layer")
     devices_per_node: int | None = key(
-        Optional(Int(1)), default=None, doc="shows the checks which dims cross nodes", example="8"
+        Optional(Int(1)), unsaid=None, doc="shows the checks which dims cross nodes", example="8"
     )
     backend: Backend = key(
-        Choice(Backend), default=Backend.AUTO, doc="auto is nccl if CUDA is available, otherwise gloo"
+        Choice(Backend), unsaid=Backend.AUTO, doc="auto is nccl if CUDA is available, otherwise gloo"
     )
-    timeout: int = key(Quantity(SECONDS, low=1), default=600, doc="longest time for one collective")
+    timeout: int = key(Quantity(SECONDS, low=1), unsaid=600, doc="longest time for one collective")
 
     def size(self, mesh_dim: MeshDim) -> int:
         found: int = getattr(self, mesh_dim.value)

@@ -9,9 +9,9 @@ from typing import Any
 from planc.diagnostics import Applicability, Fix
 from planc.plan import codes
 from planc.plan.blocks import Shape
+from planc.plan.keys import keys, type_of
 from planc.plan.scalars import listed
 from planc.plan.scope import Scope
-from planc.plan.types import keys, type_of
 from planc.source import Span
 
 

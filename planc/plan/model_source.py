@@ -11,9 +11,10 @@ from typing import Any
 from planc.diagnostics.suggest import closest
 from planc.hub.names import HubModel, is_commit, is_hub, is_repository, parse_hub
 from planc.plan import codes
+from planc.plan.keys import key, keyed
 from planc.plan.scalars import Path, Text
 from planc.plan.scope import Scope
-from planc.plan.types import Variant, key, render_call
+from planc.plan.types import Variant, render_call
 from planc.record import record
 from planc.syntax import ast
 
@@ -75,7 +76,7 @@ class NamePart:
         return Text().render(value)
 
 
-@record
+@keyed
 class Hub:
     """A model of the Hugging Face hub, at one commit; no code of it runs."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import Field, field, fields
 from typing import Any
 
-from planc.plan.types import keys
+from planc.plan.keys import keys
 
 
 def nested(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
+from planc.plan.keys import key, keyed
 from planc.plan.nested import nested
 from planc.plan.scalars import Bool, Choice, Int, Text
-from planc.plan.types import Optional, key
+from planc.plan.types import Optional
 from planc.record import record
 
 
@@ -21,7 +22,7 @@ class WandbMode(StrEnum):
     OFFLINE = "offline"
 
 
-@record
+@keyed
 class WandbTracker:
     """Log to a Weights & Biases run, which a resumed run continues. Needs `planc[wandb]`.
 
@@ -29,18 +30,18 @@ class WandbTracker:
     """
 
     project: str | None = key(
-        Optional(Text()), default=None, doc="the project that the run belongs to; none is the plan's name"
+        Optional(Text()), unsaid=None, doc="the project that the run belongs to; none is the plan's name"
     )
     mode: WandbMode = key(
         Choice(WandbMode),
-        default=WandbMode.ONLINE,
+        unsaid=WandbMode.ONLINE,
         doc="offline: write to the run directory, for `wandb sync`",
     )
-    entity: str | None = key(Optional(Text()), default=None, doc="the team or user; none is the account")
-    name: str | None = key(Optional(Text()), default=None, doc="the run's name; none is the plan's")
+    entity: str | None = key(Optional(Text()), unsaid=None, doc="the team or user; none is the account")
+    name: str | None = key(Optional(Text()), unsaid=None, doc="the run's name; none is the plan's")
 
 
-@record
+@keyed
 class LoggingSpec:
     """Logs in addition to metrics.jsonl. Only rank 0 writes to trackers.
 
@@ -48,19 +49,19 @@ class LoggingSpec:
     """
 
     per_rank: bool = key(
-        Bool(), default=False, doc="write the steps of every rank, with its mesh coordinates, to logs/"
+        Bool(), unsaid=False, doc="write the steps of every rank, with its mesh coordinates, to logs/"
     )
     tracker: Mapping[str, TensorboardTracker | WandbTracker] = nested(
         {"tensorboard": TensorboardTracker, "wandb": WandbTracker}, doc="further destinations of the metrics"
     )
 
 
-@record
+@keyed
 class ProfileSpec:
     """Trace steps with torch.profiler on every rank, into `profile` in the run directory."""
 
     first_step: int = key(Int(1), doc="the first step to trace", example="3")
     last_step: int = key(Int(1), doc="the last step to trace", example="5")
     memory: bool = key(
-        Bool(), default=False, doc="also save a CUDA memory snapshot, for pytorch.org/memory_viz"
+        Bool(), unsaid=False, doc="also save a CUDA memory snapshot, for pytorch.org/memory_viz"
     )

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from planc.extend.reference import Extension
 from planc.optimizers import BY_NAME, OptimizerKind
 from planc.optimizers.own import OwnOptimizer as OwnKind
+from planc.plan.keys import key, keyed
 from planc.plan.scalars import Bool, Choice, Float, Int
 from planc.plan.shares import StepsOrShare
-from planc.plan.types import List, Optional, Variant, key
+from planc.plan.types import List, Optional, Variant
 from planc.record import record
 
 if TYPE_CHECKING:
@@ -36,34 +37,32 @@ class SgdImplementation(StrEnum):
 _LOOPS = "operations over all parameters at once (foreach), or a loop over parameters (for_loop)"
 
 
-@record
+@keyed
 class Adam:
     """The keys of every AdamW."""
 
     lr: float = key(Float(0.0), doc="peak learning rate", example="3e-4")
     betas: tuple[float, float] = key(
-        List(Float(0.0, 0.999999), 2), default=(0.9, 0.999), doc="moment decay rates"
+        List(Float(0.0, 0.999999), 2), unsaid=(0.9, 0.999), doc="moment decay rates"
     )
-    eps: float = key(Float(0.0), default=1e-8, doc="added to the denominator")
-    weight_decay: float = key(Float(0.0), default=0.01, doc="decoupled weight decay")
+    eps: float = key(Float(0.0), unsaid=1e-8, doc="added to the denominator")
+    weight_decay: float = key(Float(0.0), unsaid=0.01, doc="decoupled weight decay")
 
 
-@record
+@keyed
 class AdamW(Adam):
     implementation: Implementation = key(
         Choice(Implementation),
-        default=Implementation.AUTO,
+        unsaid=Implementation.AUTO,
         doc=f"one kernel (fused), {_LOOPS}; auto is fused",
     )
 
 
-@record
+@keyed
 class AdamW8bit(Adam):
     """AdamW with moments of 8 bits for each element of a matrix, and a scale for each block of them."""
 
-    block: int = key(
-        Int(1, 1 << 16), default=256, doc="columns of a row that share a scale, a float32 number"
-    )
+    block: int = key(Int(1, 1 << 16), unsaid=256, doc="columns of a row that share a scale, a float32 number")
 
 
 @record
@@ -71,17 +70,17 @@ class AdamWBf16(Adam):
     """AdamW with bfloat16 moments, rounded up or down at random: their mean is exact."""
 
 
-@record
+@keyed
 class Sgd:
     """Stochastic gradient descent, without state if `momentum` is 0."""
 
     lr: float = key(Float(0.0), doc="peak learning rate", example="3e-4")
-    momentum: float = key(Float(0.0, 0.999999), default=0.0, doc="momentum factor")
-    weight_decay: float = key(Float(0.0), default=0.0, doc="L2 penalty, added to the gradient")
-    nesterov: bool = key(Bool(), default=False, doc="use Nesterov momentum")
+    momentum: float = key(Float(0.0, 0.999999), unsaid=0.0, doc="momentum factor")
+    weight_decay: float = key(Float(0.0), unsaid=0.0, doc="L2 penalty, added to the gradient")
+    nesterov: bool = key(Bool(), unsaid=False, doc="use Nesterov momentum")
     implementation: SgdImplementation = key(
         Choice(SgdImplementation),
-        default=SgdImplementation.AUTO,
+        unsaid=SgdImplementation.AUTO,
         doc=f"{_LOOPS}; auto is foreach on CUDA, otherwise for_loop",
     )
 
@@ -97,7 +96,7 @@ class LearningRateScale(StrEnum):
     MATCH_RMS_ADAMW = "match_rms_adamw"
 
 
-@record
+@keyed
 class Muon:
     """Orthogonalized momentum for the matrices of hidden layers, and AdamW for the rest.
 
@@ -110,18 +109,18 @@ class Muon:
         doc="the optimizer of all other parameters, with its own lr and weight_decay",
         example="adamw(lr = 3e-4)",
     )
-    momentum: float = key(Float(0.0, 0.999999), default=0.95, doc="momentum factor")
-    nesterov: bool = key(Bool(), default=True, doc="use Nesterov momentum")
-    weight_decay: float = key(Float(0.0), default=0.1, doc="decoupled weight decay of matrices")
-    ns_steps: int = key(Int(1, 99), default=5, doc="Newton-Schulz iterations")
+    momentum: float = key(Float(0.0, 0.999999), unsaid=0.95, doc="momentum factor")
+    nesterov: bool = key(Bool(), unsaid=True, doc="use Nesterov momentum")
+    weight_decay: float = key(Float(0.0), unsaid=0.1, doc="decoupled weight decay of matrices")
+    ns_steps: int = key(Int(1, 99), unsaid=5, doc="Newton-Schulz iterations")
     ns_dtype: NewtonSchulzDType = key(
         Choice(NewtonSchulzDType),
-        default=NewtonSchulzDType.BFLOAT16,
+        unsaid=NewtonSchulzDType.BFLOAT16,
         doc="dtype of the iterations, and of what ranks send for them",
     )
     lr_scale: LearningRateScale = key(
         Choice(LearningRateScale),
-        default=LearningRateScale.ORIGINAL,
+        unsaid=LearningRateScale.ORIGINAL,
         doc="factor of lr for a matrix [out, in]: sqrt(max(1, out / in)) (original), "
         "or 0.2 sqrt(max(out, in)), for an lr of AdamW (match_rms_adamw)",
     )
@@ -131,7 +130,7 @@ def _warmup() -> Any:
     """The key of a schedule's first steps, whatever comes after them."""
     return key(
         StepsOrShare(),
-        default=0,
+        unsaid=0,
         doc="linear warm-up, in steps or as a share of all steps",
         example="100 steps",
     )
@@ -139,7 +138,7 @@ def _warmup() -> Any:
 
 def _min_factor() -> Any:
     """The key of a schedule's end, for all that decay."""
-    return key(Float(0.0, 1.0), default=0.0, doc="the rate one step after the last, as a share of the peak")
+    return key(Float(0.0, 1.0), unsaid=0.0, doc="the rate one step after the last, as a share of the peak")
 
 
 @record
@@ -165,12 +164,12 @@ class Constant:
     warmup: int | Fraction = _warmup()
 
 
-@record
+@keyed
 class WarmupStableDecay:
     """Linear warm-up, the peak, then a line down towards `min_factor` of the peak (WSD)."""
 
     warmup: int | Fraction = _warmup()
-    decay: int | Fraction = key(
+    decay: int | Fraction = key(  # type: ignore[misc]  # a warm-up is a key too: it needs a value as well
         StepsOrShare(1), doc="decay at the end, in steps or as a share of all steps", example="100 steps"
     )
     min_factor: float = _min_factor()
@@ -226,20 +225,20 @@ def optimizers_of(kind: Optimizer) -> tuple[tuple[str, Optimizer], ...]:
     return ((path, kind), (f"{path}.rest", kind.rest)) if isinstance(kind, Muon) else ((path, kind),)
 
 
-@record
+@keyed
 class Group:
     """Options of some parameters; none keeps the optimizer's own value."""
 
     weight_decay: float | None = key(
-        Optional(Float(0.0)), default=None, doc="weight decay of these parameters"
+        Optional(Float(0.0)), unsaid=None, doc="weight decay of these parameters"
     )
     lr: float | None = key(
         Optional(Float(0.0)),
-        default=None,
+        unsaid=None,
         doc="their peak learning rate; `freeze` keeps parameters as they are without gradients and moments",
     )
     rest: bool | None = key(
         Optional(Bool()),
-        default=None,
+        unsaid=None,
         doc="whether `rest` of muon(...) updates these matrices",
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from planc.plan.keys import key, keyed
 from planc.plan.scalars import Int
-from planc.plan.types import key
 from planc.record import record
 
 
@@ -20,11 +20,11 @@ class OneFOneB:
     follow it."""
 
 
-@record
+@keyed
 class Interleaved:
     """Several stages a rank, in turns: less idle time, more messages."""
 
-    stages_per_rank: int = key(Int(2), default=2, doc="stages of each rank")
+    stages_per_rank: int = key(Int(2), unsaid=2, doc="stages of each rank")
 
 
 @record
@@ -33,7 +33,7 @@ class ZeroBubble:
     stage has as many micro-batches in flight as the first."""
 
 
-@record
+@keyed
 class StageOf:
     """The module belongs to this stage; stages count from 0."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from planc.inventory.schema import Inventory, Rope
+from planc.plan.keys import keys
 from planc.plan.rope import ROPES, DynamicRope, LinearRope, Llama3Rope, RopeScaling, YarnRope
 from planc.plan.spec import Plan
-from planc.plan.types import keys
 
 
 def rope_of(plan: Plan, inventory: Inventory) -> Rope | None:

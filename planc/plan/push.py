@@ -6,10 +6,11 @@ import re
 
 from planc.hub.names import is_repository
 from planc.plan import codes
+from planc.plan.keys import key, keyed
 from planc.plan.model_source import Repository
 from planc.plan.scalars import Bool, Text
 from planc.plan.scope import Scope
-from planc.plan.types import Optional, Variant, key
+from planc.plan.types import Optional, Variant
 from planc.record import record
 from planc.syntax import ast
 
@@ -35,15 +36,15 @@ class _Branch:
         return Text().render(value)
 
 
-@record
+@keyed
 class HubPush:
     """A model repository of the Hugging Face Hub, created by the first push."""
 
     repository: str = key(Repository(), doc="the repository, as in `org/name`", positional=True)
     private: bool = key(
-        Bool(), default=True, doc="whether the repository is private; a push to one that differs is refused"
+        Bool(), unsaid=True, doc="whether the repository is private; a push to one that differs is refused"
     )
-    revision: str = key(_Branch(), default="main", doc="the branch; the push creates one that is missing")
+    revision: str = key(_Branch(), unsaid="main", doc="the branch; the push creates one that is missing")
 
 
 def _written(text: str) -> tuple[str, bool]:

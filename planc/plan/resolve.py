@@ -18,6 +18,7 @@ from planc.plan.expectations import resolve_expectations
 from planc.plan.extensions import report_unused_code
 from planc.plan.foreign_help import foreign_help, meant_block, meant_by
 from planc.plan.homes import home, nested_home, rule_instead
+from planc.plan.keys import keys
 from planc.plan.mesh_dims import mesh_dims
 from planc.plan.missing import report_block, report_keys, required
 from planc.plan.nested import nested_field
@@ -29,7 +30,7 @@ from planc.plan.scalars import listed
 from planc.plan.scope import Links, OriginStep, Scope
 from planc.plan.style_actions import StyleAction
 from planc.plan.train_length import read_epochs
-from planc.plan.types import NONE, Variant, convert_field, keys
+from planc.plan.types import NONE, Variant, convert_field
 from planc.plan.waivers import is_waiver, waive
 from planc.plan.written import Resolver, Written
 from planc.source import Span

@@ -24,6 +24,7 @@ from planc.plan.elastic import ElasticSpec
 from planc.plan.extensions import MODEL_CLASS
 from planc.plan.guard import GuardSpec
 from planc.plan.hardware import HardwareSpec
+from planc.plan.keys import key, keyed, unsaid
 from planc.plan.mesh import MeshSpec
 from planc.plan.model_source import ModelSource, NamePart
 from planc.plan.observing import LoggingSpec, ProfileSpec
@@ -38,7 +39,7 @@ from planc.plan.scope import OriginStep
 from planc.plan.style_actions import StyleAction
 from planc.plan.task import TASKS, AnyTask, CausalLm
 from planc.plan.train import CrossEntropy, TrainSpec
-from planc.plan.types import Optional, Variant, key
+from planc.plan.types import Optional, Variant
 from planc.record import record
 from planc.source import Span
 from planc.vocab import DType, MeshDim
@@ -54,7 +55,7 @@ class AttentionKernel(StrEnum):
     EAGER = "eager"
 
 
-@record
+@keyed
 class ModelSpec:
     """The model, its weights and its arithmetic."""
 
@@ -66,42 +67,42 @@ class ModelSpec:
     )
     architecture: Extension | None = key(
         Optional(MODEL_CLASS),
-        default=None,
+        unsaid=None,
         doc="a model class of the plan's own code; none is the class in transformers that config.json names",
     )
     task: AnyTask = key(
         Variant(TASKS, "task"),
-        default=CausalLm(),
+        unsaid=CausalLm(),
         doc="what is a label: causal_lm, the next token; masked_lm, hidden tokens of models whose tokens see "
         "all others",
     )
-    weights: Weights = key(Choice(Weights), default=Weights.RANDOM, doc="random, or from safetensors")
+    weights: Weights = key(Choice(Weights), unsaid=Weights.RANDOM, doc="random, or from safetensors")
     strip: str | None = key(
-        Optional(NamePart()), default=None, doc="removed from names of stored tensors", example='"module."'
+        Optional(NamePart()), unsaid=None, doc="removed from names of stored tensors", example='"module."'
     )
-    seed: int = key(Int(0), default=0, doc="seeds initial weights and dropout; the same on every mesh")
+    seed: int = key(Int(0), unsaid=0, doc="seeds initial weights and dropout; the same on every mesh")
     dropout: bool = key(
         Bool(),
-        default=True,
+        unsaid=True,
         doc="config.json's, with equal masks on every mesh; false sets it, layer drop and router jitter to 0",
     )
     dtype: DType = key(
-        Choice(DType), default=DType.FLOAT32, doc="of parameters; `show --layout` lists exceptions"
+        Choice(DType), unsaid=DType.FLOAT32, doc="of parameters; `show --layout` lists exceptions"
     )
     attention: AttentionKernel = key(
         Choice(AttentionKernel),
-        default=AttentionKernel.SDPA,
+        unsaid=AttentionKernel.SDPA,
         doc="sdpa: fused causal kernels; eager: the model's own code, with all scores in memory",
     )
     rope: RopeScaling | None = key(
         Optional(Variant(ROPES, "scaling of rotary embeddings")),
-        default=None,
+        unsaid=None,
         doc="scales rotary embeddings for longer sequences, in place of config.json's; exports state it",
         example="yarn(factor = 4)",
     )
 
 
-@record
+@keyed
 class PipelineSpec:
     """The model's layers in stages, each on its own ranks; micro-batches pass through all of them.
 
@@ -113,7 +114,7 @@ class PipelineSpec:
     span: Span
     schedule: PipelineSchedule = key(
         Variant(PIPELINE_SCHEDULES, "pipeline schedule"),
-        default=OneFOneB(),
+        unsaid=OneFOneB(),
         doc="the order of forwards and backwards",
     )
 
@@ -132,7 +133,7 @@ class TensorParallelSpec:
     span: Span
 
 
-@record
+@keyed
 class ExpertParallelSpec:
     """Experts on different ranks, which send each other tokens; FSDP shards each rank's own over the rest."""
 
@@ -147,7 +148,7 @@ class ExpertParallelSpec:
     )
     capacity: float | None = key(
         Optional(Float(1e-12)),
-        default=None,
+        unsaid=None,
         doc="of each sequence, an expert takes at most this many times an equal share of tokens, the first "
         "ones; the others pass without it. None drops no token",
         example="1.25",
@@ -159,11 +160,11 @@ class ExpertParallelSpec:
         return MeshDim.TP in self.on
 
 
-@record
+@keyed
 class Unit:
     """Parameters that are gathered and resharded together: of one match, or of all matches of a list."""
 
-    reshard_after_forward: bool = key(Bool(), default=True, doc="free the gathered parameters after forward")
+    reshard_after_forward: bool = key(Bool(), unsaid=True, doc="free the gathered parameters after forward")
 
 
 class ReduceEvery(StrEnum):
@@ -171,33 +172,36 @@ class ReduceEvery(StrEnum):
     MICRO_BATCH = "micro_batch"
 
 
-@record
+@keyed
 class FsdpSpec:
     """Sharding of optimizer state, and of gradients and parameters as far as their keys let it (FSDP2)."""
 
     on: tuple[MeshDim, ...]
     rules: tuple[PatternRule[Unit], ...]
     span: Span
-    replicate_on: MeshDim | None = key(
-        Optional(Choice(MeshDim)), default=None, doc="replicates shards (HSDP)"
-    )
-    param_dtype: DType | None = key(Optional(Choice(DType)), default=None, doc="for compute and gathers")
-    reduce_dtype: DType | None = key(Optional(Choice(DType)), default=None, doc="for gradient reduction")
+    replicate_on: MeshDim | None = key(Optional(Choice(MeshDim)), unsaid=None, doc="replicates shards (HSDP)")
+    param_dtype: DType | None = key(Optional(Choice(DType)), unsaid=None, doc="for compute and gathers")
+    reduce_dtype: DType | None = key(Optional(Choice(DType)), unsaid=None, doc="for gradient reduction")
     cpu_offload: bool = key(
-        Bool(), default=False, doc="keep parameters, gradients and optimizer state in host memory"
+        Bool(), unsaid=False, doc="keep parameters, gradients and optimizer state in host memory"
     )
-    prefetch: int = key(Int(1, 16), default=1, doc="units to gather ahead, in forward and in backward")
+    prefetch: int = key(Int(1, 16), unsaid=1, doc="units to gather ahead, in forward and in backward")
     reshard_after_backward: bool = key(
         Bool(),
-        default=True,
+        unsaid=True,
         doc="false: parameters are gathered once a step and stay whole until its last backward "
         "(ZeRO-1; ZeRO-2 with `reduce_every = micro_batch`)",
     )
     reduce_every: ReduceEvery = key(
         Choice(ReduceEvery),
-        default=ReduceEvery.STEP,
+        unsaid=ReduceEvery.STEP,
         doc="step: one reduce-scatter, whole gradients until then; micro_batch: gradients are kept as shards",
     )
+
+    @classmethod
+    def on_dp_shard(cls, rules: tuple[PatternRule[Unit], ...], span: Span) -> FsdpSpec:
+        """A block `fsdp on dp_shard` that writes its rules alone."""
+        return cls(**unsaid(cls), on=(MeshDim.DP_SHARD,), rules=rules, span=span)
 
 
 class Rotate(StrEnum):
@@ -211,16 +215,16 @@ class LoadBalancer(StrEnum):
     NONE = "none"
 
 
-@record
+@keyed
 class ContextParallelSpec:
     """Sharding of every sequence over the mesh dim."""
 
     on: tuple[MeshDim, ...]
     rules: tuple[PatternRule[BufferShard], ...]
     span: Span
-    rotate: Rotate = key(Choice(Rotate), default=Rotate.RING, doc="how keys and values reach every rank")
+    rotate: Rotate = key(Choice(Rotate), unsaid=Rotate.RING, doc="how keys and values reach every rank")
     load_balancer: LoadBalancer = key(
-        Choice(LoadBalancer), default=LoadBalancer.HEADTAIL, doc="which positions each rank holds"
+        Choice(LoadBalancer), unsaid=LoadBalancer.HEADTAIL, doc="which positions each rank holds"
     )
 
 
@@ -255,7 +259,7 @@ class ActivationCheckpointSpec:
     span: Span
 
 
-@record
+@keyed
 class CompileSpec:
     """The modules that torch.compile compiles, and its options."""
 
@@ -263,19 +267,19 @@ class CompileSpec:
     span: Span
     backend: Inductor | AotEager | Eager = key(
         Variant(COMPILE_BACKENDS, "compile backend"),
-        default=Inductor(mode=InductorMode.DEFAULT),
+        unsaid=Inductor(mode=InductorMode.DEFAULT),
         doc="the torch.compile backend",
     )
-    fullgraph: bool = key(Bool(), default=True, doc="a graph break ends the run; else a run lists its breaks")
-    dynamic: bool = key(Bool(), default=False, doc="compile for dynamic shapes")
+    fullgraph: bool = key(Bool(), unsaid=True, doc="a graph break ends the run; else a run lists its breaks")
+    dynamic: bool = key(Bool(), unsaid=False, doc="compile for dynamic shapes")
     loss: bool = key(
         Bool(),
-        default=True,
+        unsaid=True,
         doc="compile the cross entropy too: one kernel forward, one backward, and no logits in float32",
     )
 
 
-@record
+@keyed
 class OptimizerSpec:
     """The optimizer, its schedule and its parameter groups; patterns name parameters or modules."""
 
@@ -283,11 +287,11 @@ class OptimizerSpec:
     span: Span
     kind: Optimizer = key(OPTIMIZER_KIND, doc="the optimizer", example="adamw(lr = 3e-4)")
     clip_grad_norm: float | None = key(
-        Optional(Float(1e-12)), default=None, doc="maximum global gradient norm", example="1.0"
+        Optional(Float(1e-12)), unsaid=None, doc="maximum global gradient norm", example="1.0"
     )
     schedule: Schedule = key(
         SCHEDULE_KIND,
-        default=Constant(warmup=0),
+        unsaid=Constant(warmup=0),
         doc="the learning rate schedule",
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from planc.plan.keys import key
 from planc.plan.scalars import Int
-from planc.plan.types import List, Optional, Placement, key
+from planc.plan.types import List, Optional, Placement
 from planc.record import record
 from planc.styles import STYLES, Boundary
 from planc.styles.style import Style
@@ -24,16 +25,16 @@ class StyleAction:
 def _style_record(style: Style) -> type[Any]:
     """The record type of one style's call: only the options that the style takes."""
     options: dict[str, Any] = {
-        "input": key(Optional(Placement()), default=None, doc="placement of the input"),
-        "output": key(Optional(Placement()), default=None, doc="placement of the output"),
-        "desired": key(Optional(Placement()), default=None, doc="placement that the module needs"),
-        "sequence_dim": key(Int(0, 7), default=1, doc="the activation dimension to shard"),
+        "input": key(Optional(Placement()), unsaid=None, doc="placement of the input"),
+        "output": key(Optional(Placement()), unsaid=None, doc="placement of the output"),
+        "desired": key(Optional(Placement()), unsaid=None, doc="placement that the module needs"),
+        "sequence_dim": key(Int(0, 7), unsaid=1, doc="the activation dimension to shard"),
         "parts": key(
-            Optional(Int(2, 64)), default=None, doc="projections of one width in the layer: 2 unless written"
+            Optional(Int(2, 64)), unsaid=None, doc="projections of one width in the layer: 2 unless written"
         ),
         "widths": key(
             Optional(List(Int(1))),
-            default=None,
+            unsaid=None,
             doc="widths of the projections, where they differ",
         ),
     }

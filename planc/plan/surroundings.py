@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.plan.blocks import BLOCKS
+from planc.plan.keys import keys
 from planc.plan.scope import Scope
-from planc.plan.types import keys
 from planc.syntax import ast
 
 

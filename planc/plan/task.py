@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from planc.plan.keys import key, keyed
 from planc.plan.scalars import Float, Int, Text
-from planc.plan.types import List, key
+from planc.plan.types import List
 from planc.record import record
 from planc.vocab import Classes, Task
 
@@ -19,7 +20,7 @@ class CausalLm:
     classes: ClassVar[None] = None
 
 
-@record
+@keyed
 class MaskedLm:
     """Tokens are chosen again each time a sequence is seen, and are their own labels.
 
@@ -28,18 +29,18 @@ class MaskedLm:
 
     task: ClassVar[Task] = Task.MASKED_LM
     classes: ClassVar[None] = None
-    probability: float = key(Float(1e-6, 1.0), default=0.15, doc="of each token to be chosen")
+    probability: float = key(Float(1e-6, 1.0), unsaid=0.15, doc="of each token to be chosen")
     mask_replace: float = key(
         Float(0.0, 1.0),
-        default=0.8,
+        unsaid=0.8,
         doc="share of the chosen tokens that the tokenizer's mask token replaces",
     )
     random_replace: float = key(
-        Float(0.0, 1.0), default=0.1, doc="share of the chosen tokens that other tokens replace, drawn evenly"
+        Float(0.0, 1.0), unsaid=0.1, doc="share of the chosen tokens that other tokens replace, drawn evenly"
     )
 
 
-@record
+@keyed
 class Classification:
     """Base of the tasks whose labels are classes. Rows are of `labeled(...)`."""
 
@@ -50,7 +51,7 @@ class Classification:
     )
     names: tuple[str, ...] = key(
         List(Text(), name_of=str),
-        default=(),
+        unsaid=(),
         doc="the classes' names in order: rows may have them in place of numbers, and exports do",
     )
 

@@ -10,7 +10,6 @@ from planc.plan.optimizer import Constant
 from planc.plan.pattern import PatternRule, parse_own
 from planc.plan.spec import FsdpSpec, Plan, Unit, Weights
 from planc.plan.train import CrossEntropy, Distillation
-from planc.vocab import MeshDim
 
 _OF_TRAINING = (
     *("pipeline", "tensor_parallel", "expert_parallel", "fsdp", "context_parallel", "activation_checkpoint"),
@@ -55,11 +54,7 @@ def teacher_plan(plan: Plan, inventory: Inventory, *, num_ranks: int) -> Plan:
         layers = tuple(parse_own(f"{block}.*", span) for block in inventory.blocks)
         unit = Unit(reshard_after_forward=True)
         rule = PatternRule(layers, unit, override=False, span=span, action_span=span)
-        left_out["fsdp"] = FsdpSpec(
-            on=(MeshDim.DP_SHARD,),
-            rules=(rule,) if layers else (),
-            span=span,
-        )
+        left_out["fsdp"] = FsdpSpec.on_dp_shard((rule,) if layers else (), span)
     return replace(
         plan,
         model=model,

@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING, Any, Literal
 from planc.extend.loss import LOSS
 from planc.extend.reference import Extension, OwnCallback, OwnMetric
 from planc.plan.extensions import OrExtension
+from planc.plan.keys import key, keyed
 from planc.plan.model_source import ModelSource
 from planc.plan.own_readers import CALLBACKS, METRICS
 from planc.plan.quantities import STEPS
 from planc.plan.scalars import Float, Int, Path, Quantity
 from planc.plan.shares import Weight
 from planc.plan.train_length import Tokens
-from planc.plan.types import Optional, OrAuto, Variant, key
-from planc.record import record
+from planc.plan.types import Optional, OrAuto, Variant
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
 
-@record
+@keyed
 class CrossEntropy:
     """The negative log-likelihood of each label, and terms that keep logits from growing."""
 
     label_smoothing: float = key(
-        Float(0.0, 0.999999), default=0.0, doc="share of each label that goes to the whole vocabulary evenly"
+        Float(0.0, 0.999999), unsaid=0.0, doc="share of each label that goes to the whole vocabulary evenly"
     )
     z_loss: float = key(
-        Float(0.0), default=0.0, doc="times the square of the logarithm of the softmax's denominator"
+        Float(0.0), unsaid=0.0, doc="times the square of the logarithm of the softmax's denominator"
     )
 
     @property
@@ -38,27 +38,27 @@ class CrossEntropy:
         return self.label_smoothing > 0 or self.z_loss > 0
 
 
-@record
+@keyed
 class Preference:
     """Direct preference optimization: how much more likely than at the start a chosen answer has become,
     compared with the rejected one."""
 
     beta: float = key(
-        Float(1e-6), default=0.1, doc="times the difference of the log-probabilities of both answers"
+        Float(1e-6), unsaid=0.1, doc="times the difference of the log-probabilities of both answers"
     )
     label_smoothing: float = key(
-        Float(0.0, 0.499999), default=0.0, doc="share of the pairs whose answers are taken to be swapped"
+        Float(0.0, 0.499999), unsaid=0.0, doc="share of the pairs whose answers are taken to be swapped"
     )
     reference: str | None = key(
         Optional(ModelSource()),
-        default=None,
+        unsaid=None,
         doc="a model of the same architecture whose log-probabilities are the reference; none is the weights "
         "that training starts from",
         example='"runs/first/export/hf"',
     )
 
 
-@record
+@keyed
 class Distillation:
     """The cross entropy of each label, and the divergence of the model's probabilities from a teacher's.
 
@@ -71,13 +71,13 @@ class Distillation:
         example='"models/teacher"',
     )
     logits: str = key(Path(), doc="the directory of the stored log-probabilities", example='"teacher-logits"')
-    top_k: int = key(Int(1, 65_536), default=64, doc="tokens stored at each position, the likeliest ones")
+    top_k: int = key(Int(1, 65_536), unsaid=64, doc="tokens stored at each position, the likeliest ones")
     temperature: float = key(
-        Float(0.01, 1000.0), default=1.0, doc="divides the logits of both models in the divergence"
+        Float(0.01, 1000.0), unsaid=1.0, doc="divides the logits of both models in the divergence"
     )
     weight: float = key(
         Float(1e-6, 1.0),
-        default=0.5,
+        unsaid=0.5,
         doc="the share of the divergence, times the temperature squared; the rest is of the cross entropy",
     )
 
@@ -89,7 +89,7 @@ LOSSES: Mapping[str, type[Any]] = {
 }
 
 
-@record
+@keyed
 class TrainSpec:
     """The number of steps and their size."""
 
@@ -101,37 +101,37 @@ class TrainSpec:
     )
     epochs: Fraction | None = key(
         Optional(Weight()),
-        default=None,
+        unsaid=None,
         doc="passes over the sequences of all sources, in place of `steps`; the last step may pass their end",
     )
     tokens_per_step: int | None = key(
         Optional(Tokens()),
-        default=None,
+        unsaid=None,
         doc="tokens per optimizer step, over all ranks; `4 M` is 4_000_000, `4 Mi` 4_194_304",
         example="8192",
     )
-    log_every: int = key(Quantity(STEPS, low=1), default=1, doc="steps between log lines")
+    log_every: int = key(Quantity(STEPS, low=1), unsaid=1, doc="steps between log lines")
     loss: CrossEntropy | Preference | Distillation | Extension = key(
         OrExtension(LOSS, Variant(LOSSES, "loss")),
-        default=CrossEntropy(label_smoothing=0.0, z_loss=0.0),
+        unsaid=CrossEntropy(label_smoothing=0.0, z_loss=0.0),
         doc="the value of each token; a step's loss is its mean over the tokens that have a label. dpo is of "
         "each pair of answers, and its mean over pairs",
     )
     loss_chunks: int | Literal["auto"] = key(
         OrAuto(Int(1)),
-        default=1,
+        unsaid=1,
         doc="parts of a micro-batch's tokens whose logits exist at a time; "
         "auto is one for each `hidden_size` of a rank's vocabulary, of at least 1_024 tokens",
     )
     ema_decay: float | None = key(
         Optional(Float(0.0, 0.999999)),
-        default=None,
+        unsaid=None,
         doc="keep a moving average of each trained weight: every step it keeps this share of itself",
         example="0.999",
     )
     metrics: tuple[OwnMetric, ...] = key(
-        METRICS, default=(), doc="numbers of each logged step, computed by the plan's own code"
+        METRICS, unsaid=(), doc="numbers of each logged step, computed by the plan's own code"
     )
     callbacks: tuple[OwnCallback, ...] = key(
-        CALLBACKS, default=(), doc="code of the plan's own that reads the run, and may end it"
+        CALLBACKS, unsaid=(), doc="code of the plan's own that reads the run, and may end it"
     )

@@ -1,60 +1,21 @@
-"""Types composed of other types: lists, calls, placements; and how a spec declares its keys."""
+"""Types composed of other types: lists, calls, placements."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, field, fields, replace
+from dataclasses import MISSING, Field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from planc import vocab
 from planc.diagnostics import Applicability, Fix
 from planc.plan import codes
 from planc.plan.foreign_words import argument_meant
+from planc.plan.keys import example, key, keyed, keys, type_of
 from planc.plan.scalars import Int, ValueType, listed, wrong_type
 from planc.plan.scope import Scope
 from planc.plan.spellings import is_none_word, style_word
 from planc.record import record
 from planc.syntax import ast
-
-
-def key(
-    type: ValueType,
-    *,
-    default: Any = MISSING,
-    derived: Callable[[Mapping[str, Any]], Any] | None = None,
-    unless: str = "",
-    doc: str,
-    example: str = "",
-    positional: bool = False,
-) -> Any:
-    """A field of a block or of a call: how it is written, its default, one line of documentation.
-
-    A key of a block without a default has an example: what a plan could write. `derived` computes the default
-    from the values of nested blocks and of the keys before it; `default` is then its most common result.
-    Without a default, a key is None if the block has the key or the nested blocks that `unless` names.
-    """
-    metadata = {
-        "type": type,
-        "default": default,
-        "derived": derived,
-        "unless": unless,
-        "doc": doc,
-        "example": example,
-        "positional": positional,
-    }
-    return field(metadata=metadata)
-
-
-def type_of(spec_field: Field[Any]) -> ValueType:
-    found: ValueType = spec_field.metadata["type"]
-    return found
-
-
-def example(spec_field: Field[Any]) -> str:
-    """A value that a plan could write for a key or an argument; empty if only the author can know one."""
-    given: str = spec_field.metadata["example"]
-    default = spec_field.metadata["default"]
-    return given or ("" if default is MISSING or default is None else type_of(spec_field).render(default))
 
 
 def convert_field(spec_field: Field[Any], value: ast.Value, scope: Scope) -> Any:
@@ -71,11 +32,6 @@ def convert_field(spec_field: Field[Any], value: ast.Value, scope: Scope) -> Any
 
 
 _OF_A_VALUE = (codes.WRONG_TYPE, codes.OUT_OF_RANGE)
-
-
-def keys(record: type[Any]) -> tuple[Field[Any], ...]:
-    """The fields of a spec that a plan can write."""
-    return tuple(spec_field for spec_field in fields(record) if "type" in spec_field.metadata)
 
 
 def calls_of(wanted: ValueType) -> Mapping[str, type[Any]]:
@@ -385,7 +341,7 @@ def render_call(name: str, record: Any) -> str:
     return f"{name}({', '.join(texts)})"
 
 
-@record
+@keyed
 class ShardWritten:
     tensor_dim: int = key(Int(-8, 7), doc="the tensor dimension to shard", positional=True)
 

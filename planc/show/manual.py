@@ -9,9 +9,10 @@ from typing import Any
 
 from planc.diagnostics import Code
 from planc.plan.blocks import BLOCKS, Shape
+from planc.plan.keys import keys, type_of
 from planc.plan.quantities import BYTES, SECONDS, STEPS
 from planc.plan.style_actions import STYLE_ACTIONS
-from planc.plan.types import Variant, calls_of, keys, type_of
+from planc.plan.types import Variant, calls_of
 from planc.show.reference import effects_of, fact_rows, on_one_line, op_names
 from planc.styles import STYLES, Style
 from planc.syntax.budget import MAX_CHARACTERS, MAX_DEPTH, MAX_DIGITS, MAX_TOKENS

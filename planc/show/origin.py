@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from planc.plan.blocks import BLOCKS, Shape
+from planc.plan.keys import type_of
 from planc.plan.nested import nested_field, present_keys
 from planc.plan.scope import OriginStep
 from planc.plan.spec import Plan
-from planc.plan.types import type_of
 from planc.tables import render_table
 
 

@@ -15,11 +15,11 @@ from planc.plan.bind import BoundPlan
 from planc.plan.checkpoint import AsyncSave, CheckpointSpec, WhenBusy
 from planc.plan.elastic import ElasticSpec
 from planc.plan.elastic_meshes import smaller_plans
+from planc.plan.keys import type_of
 from planc.plan.settle import in_steps
 from planc.plan.shares import decimal
 from planc.plan.spec import Plan, Weights
 from planc.plan.task import CausalLm
-from planc.plan.types import type_of
 from planc.show.attention import attention_line
 from planc.tables import Row, format_number, interval, plural
 from planc.vocab import ExpertDim

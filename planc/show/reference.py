@@ -12,7 +12,8 @@ from planc.graph.op import Op, declared_effects
 from planc.graph.ops import OPS
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.facts import COUNTS, DERIVED, ESTIMATED, FLAGS
-from planc.plan.types import Variant, calls_of, keys, type_of
+from planc.plan.keys import keys, type_of
+from planc.plan.types import Variant, calls_of
 from planc.styles import BY_NAME, Style
 from planc.tables import render_table
 

@@ -13,12 +13,13 @@ from planc.inventory.schema import Kind
 from planc.plan.bind import BoundPlan, decided
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.facts import SIZES
+from planc.plan.keys import keys, type_of
 from planc.plan.nested import nested_field, present_keys
 from planc.plan.quantities import BYTES
 from planc.plan.scalars import Quantity
 from planc.plan.spec import Expectation, PatternRule
 from planc.plan.style_actions import STYLE_ACTIONS, StyleAction
-from planc.plan.types import Variant, keys, render_call, type_of
+from planc.plan.types import Variant, render_call
 from planc.record import record
 from planc.solve import is_solved
 from planc.source import SourceFile

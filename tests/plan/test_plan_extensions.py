@@ -9,8 +9,8 @@ import pytest
 from planc.extend.reference import Extension
 from planc.plan import codes
 from planc.plan.blocks import BLOCKS
+from planc.plan.keys import keys, type_of
 from planc.plan.overrides import parse_override
-from planc.plan.types import keys, type_of
 from planc.source import SourceFile
 from tests.plan.linking import BASE, fault, faults, plan_of
 

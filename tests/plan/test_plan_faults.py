@@ -8,7 +8,7 @@ import pytest
 
 from planc.plan import codes
 from planc.plan.blocks import BLOCKS
-from planc.plan.types import keys
+from planc.plan.keys import keys
 from planc.syntax import ast
 from tests.plan.resolving import TEXT, edited, fault, faults, resolved
 from tests.plans import canonical_plans

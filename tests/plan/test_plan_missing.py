@@ -6,10 +6,10 @@ import re
 
 from planc.diagnostics import Applicability
 from planc.plan.blocks import BLOCKS
+from planc.plan.keys import type_of
 from planc.plan.missing import required
 from planc.plan.overrides import parse_override
 from planc.plan.scope import Scope
-from planc.plan.types import type_of
 from planc.source import SourceFile
 from tests.plan.resolving import edited, fault, resolved
 

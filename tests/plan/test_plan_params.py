@@ -6,8 +6,8 @@ import pytest
 
 from planc.plan import codes
 from planc.plan.blocks import BLOCKS
+from planc.plan.keys import keys
 from planc.plan.overrides import Override
-from planc.plan.types import keys
 from planc.vocab import MeshDim
 from tests.plan.resolving import TEXT, edited, fault, faults, resolved, setting
 from tests.syntax.reading import covered

@@ -16,6 +16,7 @@ from planc.plan.blocks import BLOCKS
 from planc.plan.checkpoint import OrPath, Seconds, StepsOrTime
 from planc.plan.conversations import NameOrPath
 from planc.plan.dates import Date
+from planc.plan.keys import keys, type_of
 from planc.plan.optimizer import AdamW, Cosine, Implementation
 from planc.plan.quantities import BYTES, SECONDS, STEPS
 from planc.plan.scalars import MAX_INTEGER, Bool, Choice, Float, Int, Path, Quantity, Text, ValueType
@@ -23,18 +24,7 @@ from planc.plan.scope import Scope
 from planc.plan.shares import Share, StepsOrShare, Weight
 from planc.plan.splits import Split
 from planc.plan.style_actions import STYLE_ACTIONS
-from planc.plan.types import (
-    NONE,
-    List,
-    Optional,
-    OrAuto,
-    Placement,
-    Rest,
-    Variant,
-    keys,
-    render_call,
-    type_of,
-)
+from planc.plan.types import NONE, List, Optional, OrAuto, Placement, Rest, Variant, render_call
 from planc.source import SourceFile
 from planc.syntax import ast
 from planc.syntax.parse import parse_assignment

@@ -8,7 +8,7 @@ import pytest
 
 from planc.api import check_plan
 from planc.plan.blocks import BLOCKS
-from planc.plan.types import keys
+from planc.plan.keys import keys
 from planc.show.origin import chain, values
 from planc.source import SourceFile
 from tests.plans import TINY, write_plan

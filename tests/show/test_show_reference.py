@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planc.plan.blocks import BLOCKS
-from planc.plan.types import keys
+from planc.plan.keys import keys
 from planc.show.reference import page, topics
 from planc.tables import format_bytes, printable
 

@@ -9,7 +9,7 @@ import pytest
 
 from planc.api import Checked, check_source
 from planc.graph.graph import plan_hash
-from planc.plan.types import keys
+from planc.plan.keys import keys
 from planc.show.resolved import resolved_text
 from planc.source import SourceFile
 from tests.plans import FULL, TINY, canonical_plans, checked, write_plan
