@@ -17,24 +17,10 @@ from planc.syntax import ast
 DATASETS = (
     "globs of files, datasets' directories, or one dataset of the Hub as `hf://datasets/org/name@commit`"
 )
-
-
-def split_key() -> Any:
-    return key(Split(), unsaid="train", doc="a split, or a part of one such as `train[:10%]`")
-
-
-def subset_key() -> Any:
-    return key(Optional(Text()), unsaid=None, doc="the configuration, if there are several")
-
-
-def _date() -> Any:
-    doc = "the day that templates take for today's, if they ask for it"
-    return key(Optional(Date()), unsaid=None, doc=doc)
-
-
-def _ignored() -> Any:
-    doc = "keys of rows and messages to train without"
-    return key(List(Text()), unsaid=(), doc=doc, example='["id"]')
+SPLIT = "a split, or a part of one such as `train[:10%]`"
+SUBSET = "the configuration, if there are several"
+_DATE = "the day that templates take for today's, if they ask for it"
+_IGNORED = "keys of rows and messages to train without"
 
 
 @record
@@ -100,10 +86,10 @@ class Chat:
         doc="a template of the tokenizer by its name, or a file; auto is `default`, and `tool_use` for rows "
         "with tools if the tokenizer has one; none is for rows without messages",
     )
-    date: str | None = _date()
-    ignore: tuple[str, ...] = _ignored()
-    split: str = split_key()
-    subset: str | None = subset_key()
+    date: str | None = key(Optional(Date()), unsaid=None, doc=_DATE)
+    ignore: tuple[str, ...] = key(List(Text()), unsaid=(), doc=_IGNORED, example='["id"]')
+    split: str = key(Split(), unsaid="train", doc=SPLIT)
+    subset: str | None = key(Optional(Text()), unsaid=None, doc=SUBSET)
 
 
 @keyed
@@ -117,7 +103,7 @@ class Pairs:
     template: str | None = key(
         OrAuto(Optional(NameOrPath())), unsaid="auto", doc="as of `chat`; none is for rows of texts"
     )
-    date: str | None = _date()
-    ignore: tuple[str, ...] = _ignored()
-    split: str = split_key()
-    subset: str | None = subset_key()
+    date: str | None = key(Optional(Date()), unsaid=None, doc=_DATE)
+    ignore: tuple[str, ...] = key(List(Text()), unsaid=(), doc=_IGNORED, example='["id"]')
+    split: str = key(Split(), unsaid="train", doc=SPLIT)
+    subset: str | None = key(Optional(Text()), unsaid=None, doc=SUBSET)

@@ -12,13 +12,14 @@ from planc.data_sources.globs import without_compression
 from planc.extend.data_source import DATA_SOURCE
 from planc.extend.reference import Extension
 from planc.extend.row_transform import ROW_TRANSFORM
-from planc.plan.conversations import DATASETS, Chat, Pairs, split_key, subset_key
+from planc.plan.conversations import DATASETS, SPLIT, SUBSET, Chat, Pairs
 from planc.plan.extensions import OnlyExtension, OrExtension
 from planc.plan.keys import key, keyed
 from planc.plan.nested import nested
 from planc.plan.quantities import STEPS
 from planc.plan.scalars import Choice, Float, Int, Path, Quantity, Text
 from planc.plan.shares import Share, Weight
+from planc.plan.splits import Split
 from planc.plan.types import Optional, OrAuto, Rest, Variant
 from planc.record import record
 
@@ -48,8 +49,8 @@ class HfDataset:
 
     patterns: tuple[str, ...] = key(Rest(Path()), doc=DATASETS, positional=True)
     field: str = key(Text(), unsaid="text", doc="the column that holds a document's text")
-    split: str = split_key()
-    subset: str | None = subset_key()
+    split: str = key(Split(), unsaid="train", doc=SPLIT)
+    subset: str | None = key(Optional(Text()), unsaid=None, doc=SUBSET)
 
 
 @keyed
@@ -59,8 +60,8 @@ class HfHub:
     repository: str = key(Text(), doc="the repository, as in `org/name`", positional=True)
     revision: str = key(Text(), doc="the commit: 40 hexadecimal digits")
     field: str = key(Text(), unsaid="text", doc="the column that holds a document's text")
-    split: str = split_key()
-    subset: str | None = subset_key()
+    split: str = key(Split(), unsaid="train", doc=SPLIT)
+    subset: str | None = key(Optional(Text()), unsaid=None, doc=SUBSET)
 
 
 @keyed
@@ -71,8 +72,8 @@ class Labeled:
     patterns: tuple[str, ...] = key(Rest(Path()), doc=DATASETS, positional=True)
     field: str = key(Text(), unsaid="text", doc="the key that holds a row's text, or its words")
     label: str = key(Text(), unsaid="label", doc="the key that holds its class, or its words' classes")
-    split: str = split_key()
-    subset: str | None = subset_key()
+    split: str = key(Split(), unsaid="train", doc=SPLIT)
+    subset: str | None = key(Optional(Text()), unsaid=None, doc=SUBSET)
 
 
 @record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from planc.extend.reference import Extension
 from planc.optimizers import BY_NAME, OptimizerKind
@@ -126,53 +126,42 @@ class Muon:
     )
 
 
-def _warmup() -> Any:
-    """The key of a schedule's first steps, whatever comes after them."""
-    return key(
-        StepsOrShare(),
-        unsaid=0,
-        doc="linear warm-up, in steps or as a share of all steps",
-        example="100 steps",
-    )
+_WARMUP = "linear warm-up, in steps or as a share of all steps"
+_MIN_FACTOR = "the rate one step after the last, as a share of the peak"
 
 
-def _min_factor() -> Any:
-    """The key of a schedule's end, for all that decay."""
-    return key(Float(0.0, 1.0), unsaid=0.0, doc="the rate one step after the last, as a share of the peak")
-
-
-@record
+@keyed
 class Cosine:
     """Linear warm-up, then half a cosine down towards `min_factor` of the peak."""
 
-    warmup: int | Fraction = _warmup()
-    min_factor: float = _min_factor()
+    warmup: int | Fraction = key(StepsOrShare(), unsaid=0, doc=_WARMUP, example="100 steps")
+    min_factor: float = key(Float(0.0, 1.0), unsaid=0.0, doc=_MIN_FACTOR)
 
 
-@record
+@keyed
 class Linear:
     """Linear warm-up, then a line down towards `min_factor` of the peak."""
 
-    warmup: int | Fraction = _warmup()
-    min_factor: float = _min_factor()
+    warmup: int | Fraction = key(StepsOrShare(), unsaid=0, doc=_WARMUP, example="100 steps")
+    min_factor: float = key(Float(0.0, 1.0), unsaid=0.0, doc=_MIN_FACTOR)
 
 
-@record
+@keyed
 class Constant:
     """Linear warm-up, then the peak."""
 
-    warmup: int | Fraction = _warmup()
+    warmup: int | Fraction = key(StepsOrShare(), unsaid=0, doc=_WARMUP, example="100 steps")
 
 
 @keyed
 class WarmupStableDecay:
     """Linear warm-up, the peak, then a line down towards `min_factor` of the peak (WSD)."""
 
-    warmup: int | Fraction = _warmup()
-    decay: int | Fraction = key(  # type: ignore[misc]  # a warm-up is a key too: it needs a value as well
+    warmup: int | Fraction = key(StepsOrShare(), unsaid=0, doc=_WARMUP, example="100 steps")
+    decay: int | Fraction = key(
         StepsOrShare(1), doc="decay at the end, in steps or as a share of all steps", example="100 steps"
     )
-    min_factor: float = _min_factor()
+    min_factor: float = key(Float(0.0, 1.0), unsaid=0.0, doc=_MIN_FACTOR)
 
 
 @record

@@ -11,7 +11,7 @@ TRAIN_KEY = Recipe(
         "planc/plan/train.py": (
             (
                 "    log_every: int = key(",
-                '    frozen_steps: int = key(Int(0), default=0, doc="first steps that change no weight")\n'
+                '    frozen_steps: int = key(Int(0), unsaid=0, doc="first steps that change no weight")\n'
                 "    log_every: int = key(",
             ),
         ),
@@ -213,21 +213,21 @@ class RAdam(OptimizerKind):
         ),
         "planc/plan/optimizer.py": (
             (
-                "@record\nclass Cosine:",
-                """@record
+                "@keyed\nclass Cosine:",
+                """@keyed
 class RAdam:
     lr: float = key(Float(0.0), doc="peak learning rate", example="3e-4")
     betas: tuple[float, float] = key(
-        List(Float(0.0, 0.999999), 2), default=(0.9, 0.999), doc="moment decay rates"
+        List(Float(0.0, 0.999999), 2), unsaid=(0.9, 0.999), doc="moment decay rates"
     )
-    weight_decay: float = key(Float(0.0), default=0.0, doc="weight decay")
-    decoupled_weight_decay: bool = key(Bool(), default=False, doc="decay weights as AdamW does")
+    weight_decay: float = key(Float(0.0), unsaid=0.0, doc="weight decay")
+    decoupled_weight_decay: bool = key(Bool(), unsaid=False, doc="decay weights as AdamW does")
     implementation: SgdImplementation = key(
-        Choice(SgdImplementation), default=SgdImplementation.AUTO, doc=_LOOPS
+        Choice(SgdImplementation), unsaid=SgdImplementation.AUTO, doc=_LOOPS
     )
 
 
-@record
+@keyed
 class Cosine:""",
             ),
             ('    "muon": Muon,\n', '    "muon": Muon,\n    "radam": RAdam,\n'),
@@ -258,7 +258,7 @@ Source = (
         "planc/plan/data.py": (
             (
                 "class TrainOn(StrEnum):",
-                """@record
+                """@keyed
 class Lines:
     patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of text files", positional=True)
 
@@ -293,15 +293,15 @@ SCHEDULE = Recipe(
     edits={
         "planc/plan/optimizer.py": (
             (
-                "@record\nclass Constant:",
-                '''@record
+                "@keyed\nclass Constant:",
+                '''@keyed
 class Halving:
     """Half the rate after every step."""
 
-    warmup: int | Fraction = key(StepsOrShare(), default=0, doc="linear warm-up")
+    warmup: int | Fraction = key(StepsOrShare(), unsaid=0, doc="linear warm-up")
 
 
-@record
+@keyed
 class Constant:''',
             ),
             ('    "constant": Constant,\n', '    "constant": Constant,\n    "halving": Halving,\n'),
