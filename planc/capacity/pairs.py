@@ -85,4 +85,4 @@ def _changes(bound: BoundPlan) -> Iterator[tuple[str, _Edit]]:
 
 
 def _rebound(edit: Callable[[Plan], Plan]) -> _Edit:
-    return lambda before: bind(edit(before.plan), before.inventory, before.auto)
+    return lambda before: bind(edit(before.plan), before.model, before.auto)

@@ -83,8 +83,10 @@ class BoundPlan:
     """A plan and a model, with every pattern applied. Checks and lowering read this."""
 
     plan: Plan
+    model: Inventory
+    """The model without the plan's adapters, which `bind` takes."""
     inventory: Inventory
-    """The model's, with the plan's adapters."""
+    """The model with them."""
     adapted: Mapping[str, Span]
     """The linear layers that have adapters."""
     styles: Mapping[str, Assignment]
@@ -128,7 +130,7 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
     """
     conflicts: list[Conflict] = []
     selections: list[Selection] = []
-    auto = auto or own_rules(inventory)
+    auto, model = auto or own_rules(inventory), inventory
     adapted = _adapted(plan, inventory, conflicts, selections)
     if plan.adapter is not None:
         kind, layers = plan.adapter.kind, frozenset(fqn for fqn in adapted if is_adaptable(inventory, fqn))
@@ -150,6 +152,7 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
     frozen = frozen_parameters(plan, inventory, kept)
     return BoundPlan(
         plan=plan,
+        model=model,
         inventory=inventory,
         adapted=adapted,
         styles=styles,

@@ -44,10 +44,10 @@ class Base:
     expectations: tuple[Expectation, ...]
     dtypes: tuple[str, ...]
     """The settings of FSDP's dtypes as the plan has them; empty for those of the model."""
-    gradient_bytes: int
-    """The size of a gradient's element that FSDP reduces."""
-    state_bytes: int
-    """The size of a parameter's state: its element and what the optimizer keeps of it."""
+    gradient_bytes: float
+    """The size of a gradient's element that FSDP reduces, in the mean over trained and frozen parameters."""
+    state_bytes: float
+    """The least size of a parameter's state, in that mean: its element and what the optimizer keeps of it."""
     blocks: tuple[str, ...]
     """The module lists whose members repeat."""
     sequence_length: int
@@ -71,6 +71,10 @@ def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
     # Settings have comments of planc's own.
     plain = {kind: re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE) for kind, text in texts.items()}
     context = plan.context_parallel
+    sizes = [(fqn, module, prod(one.shape)) for fqn, module, one in bound.inventory.parameters()]
+    number = sum(size for *_, size in sizes)
+    trained = sum(size for fqn, _, size in sizes if fqn not in bound.frozen) / number
+    quantized = sum(size for _, module, size in sizes if module.fqn in bound.quantized) / number
     return Base(
         plan.name,
         tuple((kind, text) for kind, text in plain.items() if kind not in _CHOSEN),
@@ -78,8 +82,8 @@ def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
         plain["expert_parallel"] if bound.capped else "",
         plan.expectations,
         _dtypes(plan),
-        _reduce_dtype(plan).size_bytes,
-        _state_bytes(bound),
+        _reduce_dtype(plan).size_bytes * trained,
+        _state_bytes(bound, trained=trained, quantized=quantized),
         bound.inventory.blocks,
         plan.data.sequence_length,
         tokens or tokens_per_step(plan),
@@ -95,11 +99,12 @@ def with_comments(base: Base, comments: Mapping[str, Comments]) -> Base:
     return replace(base, kept=tuple(kept))
 
 
-def _state_bytes(bound: BoundPlan) -> int:
-    """The least size of a parameter's state, of all parameters."""
+def _state_bytes(bound: BoundPlan, *, trained: float, quantized: float) -> float:
+    """Of shares of the parameters; 4 bits of a quantized one."""
     kinds = set(build_optimizer(bound).settings_by_parameter().values())
     element = bound.plan.model.dtype.size_bytes
-    return element + min(kind.state_bytes(_MATRIX, element=element) // prod(_MATRIX) for kind in kinds)
+    kept = min(kind.state_bytes(_MATRIX, element=element) // prod(_MATRIX) for kind in kinds)
+    return element * (1 - quantized) + quantized / 2 + trained * kept
 
 
 def _dtypes(plan: Plan) -> tuple[str, ...]:

@@ -56,8 +56,8 @@ class LayerWork:
     costs: tuple[int, ...]
     after: int
     num_parameters: int
-    gradient_bytes: int
-    state_bytes: int
+    gradient_bytes: float
+    state_bytes: float
 
 
 @record
@@ -69,7 +69,7 @@ class _Split:
 
 
 def layer_work(
-    inventory: Inventory, *, sequence_length: int, gradient_bytes: int, state_bytes: int
+    inventory: Inventory, *, sequence_length: int, gradient_bytes: float, state_bytes: float
 ) -> LayerWork:
     """The work of a model with one list of layers."""
     index = stage_by_name([[name] for name in layers(inventory)])

@@ -30,6 +30,9 @@ from planc.tune.base import Base
 from planc.tune.choice import Choice, Recompute
 from planc.vocab import MeshDim
 
+_OF_PARAMETERS = ("optimizer", "freeze", "adapter")
+"""Blocks whose rules can make layers of one kind differ."""
+
 
 @record
 class Score:
@@ -80,7 +83,8 @@ class Scorer:
     num_scored: int = 0
 
     def __post_init__(self) -> None:
-        patterns = "".join(re.findall(r'"[^"]*" ->', self.base.given_rules))
+        kept = (text for kind, text in self.base.kept if kind in _OF_PARAMETERS)
+        patterns = "".join(re.findall(r'"[^"]*" ->', "".join((self.base.given_rules, *kept))))
         if num_kinds(self.inventory) == 1 and not re.search(r"\d", patterns):
             found = tuple(stand_in(self.inventory, num_alike=number) for number in (2, 3))
             self._depths = tuple(_Depth(one, len(one.layers())) for one in found)

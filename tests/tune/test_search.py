@@ -41,7 +41,7 @@ def search_of(
     assert checked.bound is not None, checked.diagnostics
     device = replace(H100, memory_bytes=gib * 2**30) if gib else H100
     base = base_of(checked.bound, tokens=tokens)
-    inventory = checked.bound.inventory
+    inventory = checked.bound.model
     models = KnownModels(PLANS, cache_dir(), found={checked.bound.plan.model.hf: inventory})
     node = min(8, gpus)
     return Search(base, models, PLANS, Scorer(base, inventory, device, node), device, node, gpus)
@@ -95,7 +95,33 @@ CHOICES = (
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda one: f"{one.mesh.text}, {one.text}")
 def test_a_score_from_few_layers_is_that_of_the_model(choice: Choice) -> None:
     """32 layers from three and four."""
-    search = search_of("llama-3.1-8b-8-gpus.plan", gpus=8)
+    require_score_of_whole(search_of("llama-3.1-8b-8-gpus.plan", gpus=8), choice)
+
+
+_PROJECTIONS = '"model.layers.*.self_attn.{q,k,v,o}_proj" -> adapted'
+
+
+@pytest.mark.parametrize(
+    ("block", "state_bytes"),
+    [
+        (f"adapter {{\n  kind = lora(rank = 16, alpha = 32)\n  {_PROJECTIONS}\n}}\n", 4.0136),
+        (f"adapter {{\n  kind = lora(rank = 16, alpha = 32)\n  base = nf4\n  {_PROJECTIONS}\n}}\n", 0.9768),
+        ('freeze {\n  "model.layers.{0..15}" -> frozen\n}\n', 8.5234),
+    ],
+    ids=["adapters", "adapters of quantized layers", "half of the layers"],
+)
+def test_a_plan_that_trains_a_part_is_searched_by_the_states_of_that_part(
+    block: str, state_bytes: float
+) -> None:
+    """The checks of sizes of tp once met adapters that were attached twice."""
+    search = search_of("llama-3.1-8b-8-gpus.plan", gpus=8, more=block)
+    assert search.base.state_bytes == pytest.approx(state_bytes, abs=1e-4)
+    assert Rules.AUTO in search.space().rules[2], search.refused_rules
+    require_score_of_whole(search, CHOICES[0])
+
+
+def require_score_of_whole(search: Search, choice: Choice) -> None:
+    """The score is within 1 % of the estimate of the choice's plan."""
     text = plan_text(search.base, choice, devices_per_node=8)
     checked = check_source(SourceFile("whole.plan", text), base=PLANS, models=search.models)
     assert checked.draft is not None

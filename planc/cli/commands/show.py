@@ -104,9 +104,9 @@ def _graph(graph: Graph, output_format: str) -> str:
 
 def _solution(bound: BoundPlan) -> Solution:
     """The search behind `auto`, with the next best of each choice."""
-    if not is_solved(bound.plan, bound.inventory):
+    if not is_solved(bound.plan, bound.model):
         raise UsageError("--auto explains rules that planc found; this plan has none of them, see --resolved")
-    return solve(bound.plan, bound.inventory, with_runner_up=True)
+    return solve(bound.plan, bound.model, with_runner_up=True)
 
 
 def _pipeline(graph: Graph) -> Pipeline:

@@ -215,8 +215,8 @@ def _search(bound: BoundPlan, arguments: Namespace, folder: Path, source: Source
                 f"the plan expects {expected}, not {asked[expectation.subject]:_}: change that line"
             )
     key = key_of(plan.model.hf, own=plan.model.architecture, classes=plan.model.task.classes)
-    models = KnownModels(folder, cache_dir(), found={key: bound.inventory})
-    scorer = Scorer(base, bound.inventory, device, min(node, arguments.gpus))
+    models = KnownModels(folder, cache_dir(), found={key: bound.model})
+    scorer = Scorer(base, bound.model, device, min(node, arguments.gpus))
     search = Search(base, models, folder, scorer, device, min(node, arguments.gpus), arguments.gpus)
     search.margin = arguments.margin / 100
     return search
