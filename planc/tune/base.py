@@ -100,7 +100,7 @@ def with_comments(base: Base, comments: Mapping[str, Comments]) -> Base:
 
 
 def _state_bytes(bound: BoundPlan, *, trained: float, quantized: float) -> float:
-    """Of shares of the parameters; 4 bits of a quantized one."""
+    """The least state of a parameter in the mean: frozen ones have their element alone, or 4 bits of it."""
     kinds = set(build_optimizer(bound).settings_by_parameter().values())
     element = bound.plan.model.dtype.size_bytes
     kept = min(kind.state_bytes(_MATRIX, element=element) // prod(_MATRIX) for kind in kinds)
