@@ -19,6 +19,7 @@ from planc.plan.settle import in_steps
 from planc.plan.task import AnyTask, MaskedLm
 from planc.plan.train import CrossEntropy, Distillation, Preference
 from planc.runtime.data.spec import DataSpec, Masking
+from planc.verify.distillation import MAX_TOP_K
 from planc.verify.preferences import PAIRS
 from planc.verify.twin import Renaming
 from planc.vocab import Classes, DType, Task
@@ -40,6 +41,9 @@ HIGHEST_EMA_DECAY = 0.5
 SMALL_BLOCK = 4
 """The block of 8-bit moments: ranks hold whole blocks of a small model's rows."""
 MODEL, CORPUS = "model", "corpus.jsonl"
+
+
+AnyLoss = Extension | CrossEntropy | Preference | Distillation
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class Recipe:
     """A multiple of an equal share of a sequence's tokens."""
     capped: tuple[str, ...] = ()
     """The modules of experts with a capacity."""
-    loss: Extension | CrossEntropy | Preference | Distillation | None = None
+    loss: AnyLoss | None = None
     """None for plain cross entropy."""
     own: Extension | None = None
     """The model class of the plan's own code, in the place of transformers'."""
@@ -139,7 +143,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         frozen=renamed.of(tuple(bound.frozen)),
         capacity=plan.expert_parallel.capacity if plan.expert_parallel else None,
         capped=renamed.of(tuple(bound.capped)),
-        loss=plan.train.loss,
+        loss=_small_loss(plan.train.loss),
         own=plan.model.architecture,
         first_position=bound.inventory.positions.first,
         adapted=renamed.of(tuple(bound.adapted)),
@@ -155,6 +159,10 @@ def small_source(*, in_pairs: bool, classes: Classes | None) -> JsonLinesSource 
             return LabeledSource((CORPUS,), classes.labels, field="words", label="labels", by_word=True)
         return LabeledSource((CORPUS,), classes.labels)
     return PairsSource((PAIRS,), template="none") if in_pairs else JsonLinesSource((CORPUS,))
+
+
+def _small_loss(loss: AnyLoss) -> AnyLoss:
+    return replace(loss, top_k=min(loss.top_k, MAX_TOP_K)) if isinstance(loss, Distillation) else loss
 
 
 def _masking(task: AnyTask) -> Masking | None:

@@ -26,10 +26,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from planc.extend.reference import Extension
 from planc.plan import optimizer as spec
 from planc.plan.optimizer import kind_of
-from planc.plan.train import CrossEntropy, Preference
+from planc.plan.train import CrossEntropy, Distillation, Preference
 from planc.runtime.data.open import OpenData, open_data
-from planc.runtime.data.packing import PackedDataset
-from planc.runtime.data.padding import PaddedDataset
 from planc.runtime.extensions import arguments_of, load_extension
 from planc.runtime.torch.weights.adapters import fill_adapters
 from planc.runtime.torch.weights.factory import config_in, own_class
@@ -37,6 +35,7 @@ from planc.runtime.torch.weights.nf4 import VALUES
 from planc.runtime.torch.weights.weights import initialize
 from planc.verify.capacity import limit_tokens
 from planc.verify.classes import loss_of_classes
+from planc.verify.distillation import Taught, made_up
 from planc.verify.masked import UNLABELED, masked_batch
 from planc.verify.muon import Muon
 from planc.verify.own_optimizer import OwnUpdates
@@ -45,6 +44,7 @@ from planc.verify.preferences import Preferences
 from planc.verify.recipe import Recipe
 from planc.verify.routes import Routes
 from planc.verify.stored_adamw import StoredAdam
+from planc.verify.texts import Text, texts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +214,8 @@ def snapshot(model: nn.Module) -> dict[str, Tensor]:
 
 ValuesOf = Callable[[Tensor, Tensor, Tensor], Tensor]
 """The value of each token, of logits [texts, length, vocabulary], labels and tokens, both [texts, length]."""
+ValuesOfTexts = Callable[[Tensor, Sequence[Text]], Tensor]
+"""The same of texts of one length."""
 
 
 def _cross_entropy(kind: CrossEntropy | None, logits: Tensor, labels: Tensor, tokens: Tensor) -> Tensor:
@@ -242,7 +244,7 @@ def _values_of(recipe: Recipe) -> ValuesOf:
 
 
 def _loss_of(
-    model: nn.Module, data: OpenData, routes: Routes | None, recipe: Recipe
+    model: Any, data: OpenData, routes: Routes | None, recipe: Recipe
 ) -> Callable[[np.ndarray, int], Tensor]:
     """The mean loss of samples, as a function of their numbers and of the place of the first in the order."""
     if isinstance(recipe.loss, Preference):
@@ -254,13 +256,23 @@ def _loss_of(
     if masking is not None:
 
         def masked_loss(ids: np.ndarray, place: int) -> Tensor:
-            tokens = [text.tokens[:-1] for text in texts_of(data, ids, recipe=recipe)]
+            tokens = [text.tokens[:-1] for text in texts_of(data, ids, recipe.data)]
             inputs, labels = masked_batch(tokens, masking, seed=recipe.data.shuffle_seed, first=place)
             return _masked_loss(model, inputs, labels, values_of)
 
         return masked_loss
+    if isinstance(recipe.loss, Distillation):
+        taught = Taught(recipe.loss, made_up(data.dataset, recipe.loss.top_k, model.config.vocab_size))
+        values_of_texts = taught.values_of
+    else:
+        values_of_texts = partial(_by_tokens, values_of)
     apart = bool(recipe.capped)
-    return lambda ids, place: _loss(model, texts_of(data, ids, recipe=recipe), routes, values_of, apart)
+    return lambda ids, place: _loss(model, texts_of(data, ids, recipe.data), routes, values_of_texts, apart)
+
+
+def _by_tokens(values_of: ValuesOf, logits: Tensor, texts: Sequence[Text]) -> Tensor:
+    tokens = torch.stack([text.tokens for text in texts])
+    return values_of(logits, tokens[:, 1:], tokens[:, :-1])
 
 
 def _masked_loss(model: nn.Module, inputs: Tensor, labels: Tensor, values_of: ValuesOf) -> Tensor:
@@ -273,7 +285,7 @@ def _masked_loss(model: nn.Module, inputs: Tensor, labels: Tensor, values_of: Va
 
 
 def _loss(
-    model: nn.Module, texts: Sequence[Text], routes: Routes | None, values_of: ValuesOf, apart: bool
+    model: nn.Module, texts: Sequence[Text], routes: Routes | None, values_of: ValuesOfTexts, apart: bool
 ) -> Tensor:
     """The mean over all tokens but the first of each text. A model sees texts of one length together, without
     any effect on each other; `apart`, each alone."""
@@ -287,40 +299,9 @@ def _loss(
             routes.expect([text.sequence for text in members], length=length - 1)
         logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
         logits = logits if logits.dtype is torch.float64 else logits.float()
-        labels = tokens[:, 1:]
-        total = total + values_of(logits, labels, tokens[:, :-1]).sum()
-        num_labels += labels.numel()
+        total = total + values_of(logits, members).sum()
+        num_labels += tokens[:, 1:].numel()
     return total / num_labels
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    tokens: Tensor
-    sequence: int
-    """The number of its sequence in the step."""
-
-
-def texts_of(data: OpenData, sample_ids: np.ndarray, *, recipe: Recipe) -> list[Text]:
-    """The texts of samples, cut here from the stream itself: each sequence with the token after it, and if
-    documents are isolated, each of its documents alone."""
-    length, dataset = recipe.data.sequence_length, data.dataset
-    pieces: list[np.ndarray]
-    if isinstance(dataset, PaddedDataset):
-        pieces = [dataset.tokens[dataset.starts[i] : dataset.starts[i + 1]] for i in sample_ids]
-    else:
-        assert isinstance(dataset, PackedDataset)
-        pieces = [dataset.tokens[i * length : i * length + length + 1] for i in sample_ids]
-    parts = [[piece] for piece in pieces]
-    if recipe.data.packing in ("isolate", "whole"):
-        ends = [np.flatnonzero(piece == data.end_of_document) + 1 for piece in pieces]
-        parts = [np.split(piece, at) for piece, at in zip(pieces, ends, strict=True)]
-    # A text of one token has no prediction.
-    return [
-        Text(torch.from_numpy(part.astype(np.int64)), sequence)
-        for sequence, of_sequence in enumerate(parts)
-        for part in of_sequence
-        if len(part) > 1
-    ]
 
 
 def _optimizers(model: nn.Module, recipe: Recipe) -> list[Optimizer]:

@@ -30,6 +30,7 @@ from planc.runtime.rehearsal.stack import Stack, stack_of
 from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.weights.adapters import attach
 from planc.runtime.torch.weights.build import bare_model, meta_model, own_dtypes
+from planc.verify.distillation import MAX_TOP_K, STORED, store_teacher
 from planc.verify.preferences import PAIRS, pairs_of
 from planc.verify.recipe import CORPUS, MAX_RANKS, MODEL, SEQUENCE_LENGTH, Recipe, recipe_of
 from planc.verify.rewrite import in_small_stages, num_small_stages, resized, shrunk_graph
@@ -55,8 +56,6 @@ class Shrunk:
 
 def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: DType) -> Shrunk:
     """Shrink the plan, and write its model and text into `folder`. CannotShrink, or RunError."""
-    if any(isinstance(op, ops.OpenTeacher) for op in graph.setup):
-        raise CannotShrink("the stored log-probabilities of its teacher are not of a small model's tokens")
     build = next(op for op in graph.setup if isinstance(op, ops.BuildModel))
     model = meta_model(build, base=base, runs_extensions=True)
     if graph.adapters is not None:
@@ -98,7 +97,7 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
         dtype=dtype,
     )
     shrunk = shrunk_graph(
-        *(_without_start(staged), built, renamed, sizes, recipe),
+        *(_without_directories(staged), built, renamed, sizes, recipe),
         vocab_size=short.config.vocab_size,
         padding=getattr(short.config, "pad_token_id", None),
     )
@@ -107,17 +106,20 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
     if (quantized := shrunk.quantized) is not None:
         recipe = replace(recipe, quantized=quantized.modules, block=quantized.block)
     _require_all_stated(shrunk, short)
+    store_teacher(shrunk, base=folder)
     return Shrunk(shrunk, recipe, numbers, len(layers))
 
 
-def _without_start(graph: Graph) -> Graph:
-    """The graph with adapters that are drawn, and with a reference of the start: those of directories do not
-    fit the small model."""
+def _without_directories(graph: Graph) -> Graph:
+    """The graph with adapters that are drawn, a reference of the start, and a teacher that is made up: those
+    of directories do not fit the small model."""
     seed = next(op.seed for op in graph.setup if isinstance(op, ops.InitWeights | ops.LoadWeights))
     setup: list[Any] = []
     for op in graph.setup:
         if isinstance(op, ops.LoadAdapters):
             setup.append(ops.InitAdapters(modules=op.modules, seed=seed, span=op.span))
+        elif isinstance(op, ops.OpenTeacher):
+            setup.append(replace(op, path=STORED, top_k=min(op.top_k, MAX_TOP_K)))
         else:
             setup.append(replace(op, path=None) if isinstance(op, ops.ComputeReference) else op)
     return replace(graph, setup=tuple(setup))

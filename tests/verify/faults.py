@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ from planc.graph.op import Op
 from planc.runtime.interpreter import Position
 from planc.runtime.schedule import set_learning_rate
 from planc.runtime.torch.dispatch import State
-from planc.runtime.torch.extensions.loss import OwnLoss
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import (
@@ -25,21 +24,32 @@ from planc.runtime.torch.state import (
     ClippedGradients,
     Data,
     LocalBatch,
-    Logits,
     Schedule,
     SyncedGradients,
     TokenCount,
     Verdict,
     Weights,
 )
-from planc.runtime.torch.training.loss_terms import token_losses
-from planc.runtime.torch.training.preferences import PreferenceLoss
-from planc.runtime.torch.training.step_loss import StepLoss
 from planc.runtime.torch.weights.nf4 import nf4_formats
 from planc.verify.outcome import Item
 from planc.vocab import DOWN, MAGNITUDE
 from tests.parity.cases import CP2_DP2, Case
 from tests.parity.faults import labels_shifted_after_sharding, norm_gradients_not_reduced, replicas_drift
+from tests.verify.loss_faults import (
+    answers_of_own_parts,
+    answers_swapped_on_rank_1,
+    beta_forgotten,
+    ends_of_chunks_left_out,
+    kept_tokens_not_scaled,
+    mean_over_own_pairs,
+    reference_trained,
+    teacher_by_place_in_chunk,
+    teacher_of_another_sequence,
+    teacher_of_the_first_micro_batch,
+    teacher_of_the_first_part,
+    teacher_shifted_by_one,
+    temperature_squared_left_out,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,63 +292,17 @@ def averages_of_the_last_step(state: State, op: Op, position: Position) -> None:
             local_of(average).copy_(local_of(parameter.detach()))
 
 
-def reference_trained(state: State, op: Op, position: Position) -> None:
-    """The reference has the weights of the step, as one does that is not a copy."""
-    if isinstance(op, ops.ComputePairLoss) and position.step > 1:
-        batch, loss = state[LocalBatch], state[OwnLoss]
-        assert isinstance(loss, PreferenceLoss) and batch.sample_ids is not None
-        logits, labels = state[Logits].values.detach(), batch.labels
-        losses = token_losses(logits.flatten(0, 1), labels.flatten(), group=None, vocab_size=logits.shape[-1])
-        loss.references[""][batch.sample_ids] = -losses.view(labels.shape).sum(1, dtype=torch.float64)
-
-
-def answers_swapped_on_rank_1(state: State, op: Op, position: Position) -> None:
-    """One rank takes the rejected answer of each pair for the chosen one, in its reference too."""
-    if state[Run].launch.rank != 1:
-        return
-    if isinstance(op, ops.NextBatch) and position.step == 1:
-        for answers in _references(state).values():
-            answers.copy_(answers.view(-1, 2).flip(1).flatten())
-    if isinstance(op, ops.Forward):
-        batch = state[LocalBatch]
-        swapped = {name: getattr(batch, name).unflatten(0, (-1, 2)).flip(1).flatten(0, 1) for name in _ROWS}
-        state.put(replace(batch, **swapped))
-
-
-_ROWS = ("input_ids", "labels", "position_ids")
-
-
-def _references(state: State) -> Mapping[str, Tensor]:
-    loss = state[OwnLoss]
-    assert isinstance(loss, PreferenceLoss)
-    return loss.references
-
-
-def mean_over_own_pairs(state: State, op: Op, position: Position) -> None:
-    """Each rank divides by the number of its own pairs."""
-    if isinstance(op, ops.ShardContext) and position.micro_step == 0:
-        pairs = state[StepLoss].pairs
-        assert pairs is not None
-        pairs.num_pairs //= state[Run].dp_size
-
-
-def beta_forgotten(state: State, op: Op, position: Position) -> None:
-    """The margin is the plain difference of log-probabilities, as if beta were 1."""
-    if isinstance(op, ops.NextBatch) and position.step == 1:
-        loss = state[OwnLoss]
-        assert isinstance(loss, PreferenceLoss)
-        state.put(replace(loss, beta=1.0))
-
-
-def answers_of_own_parts(state: State, op: Op, position: Position) -> None:
-    """Each rank of cp compares the parts of answers that it has with parts of the reference."""
-    if isinstance(op, ops.ComputePairLoss | ops.ComputeReference):
-        object.__setattr__(op, "over", ())
-
-
 PAIRS = ('data.source=pairs("pairs.jsonl", template = none)', "train.loss=dpo(beta = 0.3)")
 PAIRS_DP2 = replace(DP2, variant="pairs", micro_batch=2, settings=PAIRS)
 PAIRS_CP2 = replace(CP2, variant="pairs", micro_batch=2, settings=PAIRS)
+PAIRS_CHUNKED2 = replace(PAIRS_DP2, variant="pairs, chunks", settings=(*PAIRS, "train.loss_chunks=4"))
+_TEACHER = 'teacher = "llama", logits = "stored", top_k = 6'
+TAUGHT = (f"train.loss=distillation({_TEACHER}, temperature = 2.0, weight = 0.7)",)
+TAUGHT_DP2 = replace(DP2, variant="teacher", micro_batch=2, settings=TAUGHT)
+TAUGHT_TP2 = replace(TP2_TWICE, variant="teacher, accumulate", settings=TAUGHT)
+TAUGHT_CP2 = replace(CP2, variant="teacher", settings=TAUGHT)
+TAUGHT_PP2 = Case("PP2", "teacher", {"pp": 2}, micro_batch=2, settings=TAUGHT)
+TAUGHT_CHUNKED2 = replace(TAUGHT_DP2, variant="teacher, chunks", settings=(*TAUGHT, "train.loss_chunks=4"))
 PLANTED: tuple[Planted, ...] = (
     Planted(norm_gradients_not_reduced, TP2, Item.GRADIENTS, quick=True),
     Planted(replicas_drift, TP2, Item.REPLICAS),
@@ -376,4 +340,18 @@ PLANTED: tuple[Planted, ...] = (
     Planted(mean_over_own_pairs, PAIRS_DP2, Item.LOSS),
     Planted(beta_forgotten, PAIRS_DP2, Item.GRADIENTS),
     Planted(answers_of_own_parts, PAIRS_CP2, Item.LOSS),
+    Planted(answers_swapped_on_rank_1, PAIRS_CHUNKED2, Item.GRADIENTS),
+    Planted(mean_over_own_pairs, PAIRS_CHUNKED2, Item.LOSS),
+    Planted(beta_forgotten, PAIRS_CHUNKED2, Item.GRADIENTS),
+    Planted(ends_of_chunks_left_out, PAIRS_CHUNKED2, Item.LOSS),
+    Planted(loss_over_local_tokens, TAUGHT_DP2, Item.LOSS),
+    Planted(teacher_shifted_by_one, TAUGHT_DP2, Item.LOSS, quick=True),
+    Planted(teacher_shifted_by_one, TAUGHT_PP2, Item.LOSS),
+    Planted(teacher_of_another_sequence, TAUGHT_DP2, Item.LOSS),
+    Planted(teacher_of_the_first_micro_batch, TAUGHT_TP2, Item.LOSS),
+    Planted(teacher_of_the_first_part, TAUGHT_CP2, Item.LOSS),
+    Planted(temperature_squared_left_out, TAUGHT_TP2, Item.LOSS),
+    Planted(kept_tokens_not_scaled, TAUGHT_DP2, Item.LOSS),
+    Planted(kept_tokens_not_scaled, TAUGHT_TP2, Item.GRADIENTS),
+    Planted(teacher_by_place_in_chunk, TAUGHT_CHUNKED2, Item.LOSS),
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from planc.verify.distillation import STORED
 from planc.verify.outcome import Item
 from planc.verify.preferences import PAIRS
 from planc.verify.recipe import CORPUS, MODEL
@@ -15,10 +16,16 @@ from tests.parity.cases import Case
 from tests.verify.conftest import Prepared, checked
 from tests.verify.faults import (
     DP2,
+    PAIRS_CHUNKED2,
     PAIRS_CP2,
     PAIRS_DP2,
     PLANTED,
     QUANTIZED_TP2,
+    TAUGHT_CHUNKED2,
+    TAUGHT_CP2,
+    TAUGHT_DP2,
+    TAUGHT_PP2,
+    TAUGHT_TP2,
     TP2,
     Planted,
     moments_forgotten,
@@ -29,7 +36,7 @@ Prepare = Callable[[Case], Prepared]
 
 def link(one: Prepared, folder: Path) -> None:
     """Let a folder have the model and the data of a plan that is prepared."""
-    for name in (MODEL, CORPUS, PAIRS):
+    for name in (MODEL, CORPUS, PAIRS, STORED):
         (folder / name).symlink_to(one.folder / name)
 
 
@@ -52,9 +59,15 @@ def test_a_planted_bug_shows(planted: Planted, prepared: Prepare, tmp_path: Path
     assert planted.item in failing(planted, prepared(planted.case), tmp_path)
 
 
+UNHARMED = (
+    *(QUANTIZED_TP2, PAIRS_DP2, PAIRS_CP2, PAIRS_CHUNKED2),
+    *(TAUGHT_DP2, TAUGHT_TP2, TAUGHT_CP2, TAUGHT_PP2, TAUGHT_CHUNKED2),
+)
+
+
 @pytest.mark.parametrize(
     "case",
-    [TP2, DP2, *(pytest.param(one, marks=pytest.mark.slow) for one in (QUANTIZED_TP2, PAIRS_DP2, PAIRS_CP2))],
+    [TP2, DP2, *(pytest.param(one, marks=pytest.mark.slow) for one in UNHARMED)],
     ids=lambda case: case.name,
 )
 def test_nothing_shows_without_a_bug(case: Case, prepared: Prepare, tmp_path: Path) -> None:
