@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import field, fields
+from abc import ABC
+from dataclasses import field
 from enum import IntEnum, StrEnum
 from typing import Any, ClassVar
 
@@ -168,6 +168,8 @@ class Op(ABC):
     stage: ClassVar[Stage]
     phase: ClassVar[Phase] = Phase.OTHER
     summary: ClassVar[str]
+    touches: ClassVar[Effects] = Effects()
+    """The resources that every op of the kind reads and writes."""
     span: Span | None = field(default=None, compare=False)
 
     @property
@@ -180,12 +182,12 @@ class Op(ABC):
         """The experimental or private PyTorch features that this op uses; empty if none."""
         return ""
 
-    @abstractmethod
+    @property
+    def communicates(self) -> tuple[GroupDim, ...]:
+        """The mesh dims that it communicates over: its `over`, unless it says otherwise."""
+        over: tuple[GroupDim, ...] = getattr(self, "over", ())
+        return over
+
     def effects(self) -> Effects:
         """Computed from the op's own fields; no pass stores them."""
-
-
-def declared_effects(kind: type[Op]) -> Effects:
-    """The effects of every op of a kind: its fields decide only where it communicates."""
-    blank: dict[str, Any] = {one.name: () for one in fields(kind) if one.name not in ("op", "span")}
-    return kind(**blank).effects()
+        return Effects(self.touches.reads, self.touches.finds, self.touches.writes, self.communicates)

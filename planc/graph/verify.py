@@ -143,7 +143,7 @@ def _mesh(graph: Graph) -> Iterator[Violation]:
     if graph.experts is not None:
         known.update(ExpertDim)
     for op in graph.ops():
-        for dim in op.effects().communicates:
+        for dim in op.communicates:
             if dim not in known:
                 yield Violation(op.name, f"communicates over {dim}, which is not in the mesh")
 

@@ -8,7 +8,7 @@ from dataclasses import MISSING, Field, fields
 from inspect import cleandoc
 from typing import Any
 
-from planc.graph.op import Op, declared_effects
+from planc.graph.op import Op
 from planc.graph.ops import OPS
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.facts import COUNTS, DERIVED, ESTIMATED, FLAGS
@@ -218,7 +218,7 @@ def _op(op: type[Op]) -> Iterator[str]:
     if given:
         yield ""
         yield render_table([(op_field.name, str(op_field.type)) for op_field in given], indent="  ").rstrip()
-    effects = cleandoc(op.effects.__doc__ or "")
+    effects = cleandoc((op.effects.__doc__ or "") if "effects" in vars(op) else "")
     example = effects_of(op)
     yield from ("", *example) if example else ("", effects)
 
@@ -228,7 +228,7 @@ def effects_of(op: type[Op]) -> tuple[str, ...]:
     names = [op_field.name for op_field in fields(op) if op_field.name not in ("op", "span")]
     if "body" in names:
         return ()
-    effects = declared_effects(op)
+    effects = op.touches
     lines = [f"reads {', '.join(effects.reads)}"] if effects.reads else []
     lines += [f"finds {', '.join(effects.finds)}"] if effects.finds else []
     lines += [f"writes {', '.join(effects.writes)}"] if effects.writes else []

@@ -130,10 +130,10 @@ class RoundWeights(Op):
     op: Literal["weights.round"] = "weights.round"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Rounds every weight to a multiple of `unit`."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.WEIGHTS, Resource.UPDATE), writes=(Resource.WEIGHTS,)
+    )
     unit: Annotated[float, numerics("train.steps", "weights rounded to")]
-
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.WEIGHTS, Resource.UPDATE), writes=(Resource.WEIGHTS,))
 
 
 @record(kw_only=True)

@@ -89,7 +89,7 @@ def test_an_op_sends_over_no_mesh_dims_but_those_of_its_effects(
 
 def effects_of(graph: Graph) -> dict[str, set[MeshDim]]:
     """The mesh dims over which each op of a step says that it communicates."""
-    return {op.name: set(op.effects().communicates) for op in _ops(graph)}
+    return {op.name: set(op.communicates) for op in _ops(graph)}
 
 
 def _ops(graph: Graph) -> Iterator[Op]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from planc.graph.op import GIVEN, Op, Resource, declared_effects
+from planc.graph.op import GIVEN, Op, Resource
 from planc.graph.ops import OPS, Accumulate, ClipGradients, ComputeLoss, StepSchedule, SyncGradients
 from planc.runtime.torch.dispatch import RECORDS, State, bind
 from planc.runtime.torch.extensions.loss import OwnLoss
@@ -33,7 +33,7 @@ from planc.runtime.torch.training.step_loss import StepLoss
 
 @pytest.mark.parametrize("kind", [op for op in OPS if op is not Accumulate])
 def test_a_handler_reads_and_writes_what_its_op_declares(kind: type[Op]) -> None:
-    effects, call = declared_effects(kind), bind(kind, HANDLERS[kind])
+    effects, call = kind.touches, bind(kind, HANDLERS[kind])
     resources = {record: resource for resource, record in RECORDS.items()}
     read = {resources[record] for record in call.takes if record in resources}
     assert read == {*effects.reads, *effects.finds}
@@ -42,7 +42,7 @@ def test_a_handler_reads_and_writes_what_its_op_declares(kind: type[Op]) -> None
 
 
 def test_every_resource_has_a_record_and_an_op_that_writes_it() -> None:
-    written = {one for op in OPS if op is not Accumulate for one in declared_effects(op).writes}
+    written = {one for op in OPS if op is not Accumulate for one in op.touches.writes}
     assert written | GIVEN == set(RECORDS) == set(Resource)
 
 

@@ -1,7 +1,5 @@
 """Every op, in one file for each part of a run. `OPS` has the classes of these files."""
 
-from inspect import isabstract
-
 from planc.graph.op import Op
 from planc.graph.ops import (
     balance,
@@ -39,7 +37,7 @@ OPS: tuple[type[Op], ...] = tuple(
             kind
             for file in _FILES
             for kind in vars(file).values()
-            if isinstance(kind, type) and issubclass(kind, Op) and not isabstract(kind)
+            if isinstance(kind, type) and issubclass(kind, Op)
             if kind.__module__ == file.__name__
         ),
         key=lambda kind: kind.stage,

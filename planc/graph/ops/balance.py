@@ -31,6 +31,9 @@ class BalanceExperts(Op):
     summary: ClassVar[str] = (
         "Adds the gradient of a loss to the logits of routers, where experts are called with their choices."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.BALANCE,)
+    )
     layers: Annotated[tuple[tuple[str, str, int, str], ...], DERIVED]
     """Each router, the experts that it chooses from, their number, and its bias, in the model's order; an
     empty name for a router whose bias `experts.bias` does not move."""
@@ -38,9 +41,6 @@ class BalanceExperts(Op):
     z_loss: Annotated[float | None, numerics("balance.z_loss")]
     num_sequences: Annotated[int, DERIVED]
     """The sequences of a step."""
-
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.BALANCE,))
 
 
 @record(kw_only=True)
@@ -51,12 +51,8 @@ class SumRoutes(Op):
     summary: ClassVar[str] = (
         "Sums each expert's tokens over ranks with parts of the same set of tokens, which gives the loss."
     )
+    touches: ClassVar[Effects] = Effects(reads=(Resource.MESH, Resource.BALANCE), writes=(Resource.BALANCE,))
     over: Annotated[tuple[MeshDim, ...], derived_sums("balance.loss", "routed tokens")]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.MESH, Resource.BALANCE), writes=(Resource.BALANCE,), communicates=self.over
-        )
 
 
 @record(kw_only=True)
@@ -68,12 +64,9 @@ class MoveBiases(Op):
         "Sums each expert's tokens of the step over ranks, and moves its bias up or down by one update, "
         "towards an equal load."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.MESH, Resource.BALANCE, Resource.WEIGHTS, Resource.VERDICT),
+        writes=(Resource.WEIGHTS,),
+    )
     update: Annotated[float, numerics("balance.loss")]
     over: Annotated[tuple[MeshDim, ...], DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.MESH, Resource.BALANCE, Resource.WEIGHTS, Resource.VERDICT),
-            writes=(Resource.WEIGHTS,),
-            communicates=self.over,
-        )

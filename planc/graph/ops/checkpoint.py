@@ -17,16 +17,14 @@ class NameBase(Op):
     summary: ClassVar[str] = (
         "Hashes the model's weight files. Checkpoints name them, and leave out the frozen parameters in them."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.WEIGHTS, Resource.CHECKPOINTS),
+        finds=(Resource.PIPELINE,),
+        writes=(Resource.CHECKPOINTS,),
+    )
     path: Annotated[str, output("checkpoint.base")]
     """The model's own directory."""
     parameters: Annotated[tuple[str, ...], DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.WEIGHTS, Resource.CHECKPOINTS),
-            finds=(Resource.PIPELINE,),
-            writes=(Resource.CHECKPOINTS,),
-        )
 
 
 _FROM_CHECKPOINT = Effects(
@@ -57,10 +55,8 @@ class ResumeCheckpoint(Op):
     op: Literal["checkpoint.resume"] = "checkpoint.resume"
     stage: ClassVar[Stage] = Stage.RESUME
     summary: ClassVar[str] = "Resumes from the newest checkpoint in the run directory, if there is one."
+    touches: ClassVar[Effects] = _FROM_CHECKPOINT
     policy: Annotated[str, output("checkpoint.resume")]
-
-    def effects(self) -> Effects:
-        return _FROM_CHECKPOINT
 
 
 @record(kw_only=True)
@@ -70,11 +66,9 @@ class BranchRun(Op):
     summary: ClassVar[str] = (
         "Starts from a checkpoint of another run, if this run directory has none to resume. Only reads it."
     )
+    touches: ClassVar[Effects] = _FROM_CHECKPOINT
     path: Annotated[str, start("checkpoint.resume", "branched from")]
     """A checkpoint, or a run directory, which means its newest one."""
-
-    def effects(self) -> Effects:
-        return _FROM_CHECKPOINT
 
 
 @record(kw_only=True)
@@ -86,15 +80,12 @@ class SettleSave(Op):
         "Agrees on all ranks whether the running save has ended; the last step waits for it. After the first "
         "step, host memory for saves is allocated in a thread."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.WEIGHTS, Resource.OPTIMIZER, Resource.CHECKPOINTS),
+        finds=(Resource.PIPELINE, Resource.AVERAGES),
+        writes=(Resource.CHECKPOINTS,),
+    )
     over: Annotated[tuple[MeshDim, ...], DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.WEIGHTS, Resource.OPTIMIZER, Resource.CHECKPOINTS),
-            finds=(Resource.PIPELINE, Resource.AVERAGES),
-            writes=(Resource.CHECKPOINTS,),
-            communicates=self.over,
-        )
 
 
 @record(kw_only=True)
@@ -103,6 +94,19 @@ class SaveCheckpoint(Op):
     stage: ClassVar[Stage] = Stage.SAVE
     phase: ClassVar[Phase] = Phase.CHECKPOINT
     summary: ClassVar[str] = "Writes all training state into a new step directory, committed by rename."
+    touches: ClassVar[Effects] = Effects(
+        reads=(
+            Resource.WEIGHTS,
+            Resource.OPTIMIZER,
+            Resource.SCHEDULE,
+            Resource.DATA,
+            Resource.HISTORY,
+            Resource.EVALUATIONS,
+            Resource.CHECKPOINTS,
+        ),
+        finds=(Resource.PIPELINE, Resource.AVERAGES),
+        writes=(Resource.CHECKPOINTS,),
+    )
     every_steps: Annotated[int | None, output("checkpoint.save_every")]
     every_seconds: Annotated[int | None, output("checkpoint.save_every")] = None
     """Time since the last save began, or the run did, by the clock of rank 0; not with `every_steps`."""
@@ -113,21 +117,6 @@ class SaveCheckpoint(Op):
     when_busy: Annotated[Literal["wait", "skip"] | None, output("checkpoint.mode")] = None
     """The action of an asynchronous save while the previous one is running."""
 
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(
-                Resource.WEIGHTS,
-                Resource.OPTIMIZER,
-                Resource.SCHEDULE,
-                Resource.DATA,
-                Resource.HISTORY,
-                Resource.EVALUATIONS,
-                Resource.CHECKPOINTS,
-            ),
-            finds=(Resource.PIPELINE, Resource.AVERAGES),
-            writes=(Resource.CHECKPOINTS,),
-        )
-
 
 @record(kw_only=True)
 class ExportHf(Op):
@@ -137,19 +126,16 @@ class ExportHf(Op):
     summary: ClassVar[str] = (
         "Gathers the weights, one at a time, into a directory that transformers can load."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.WEIGHTS, Resource.DATA, Resource.CHECKPOINTS),
+        finds=(Resource.PIPELINE,),
+        writes=(Resource.EXPORT,),
+    )
     when: Annotated[Literal["end"], output("checkpoint.export.hf", 'export "hf"')]
     dtype: Annotated[DType, output("checkpoint.export.hf", 'export "hf"')]
     path: Annotated[str, DERIVED]
     """The model's own directory: its config, tokenizer and generation settings are copied."""
     over: Annotated[tuple[MeshDim, ...], DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.WEIGHTS, Resource.DATA, Resource.CHECKPOINTS),
-            finds=(Resource.PIPELINE,),
-            writes=(Resource.EXPORT,),
-            communicates=self.over,
-        )
 
 
 @record(kw_only=True)
@@ -158,18 +144,13 @@ class ExportAdapter(Op):
     stage: ClassVar[Stage] = Stage.SAVE
     phase: ClassVar[Phase] = Phase.CHECKPOINT
     summary: ClassVar[str] = "Gathers the adapters into a directory that peft can load."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.EXPORT,)
+    )
     when: Annotated[Literal["end"], output("checkpoint.export.adapter", 'export "adapter"')]
     path: Annotated[str, DERIVED]
     """The model's own directory, which the export names as its base."""
     over: Annotated[tuple[MeshDim, ...], DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.WEIGHTS,),
-            finds=(Resource.PIPELINE,),
-            writes=(Resource.EXPORT,),
-            communicates=self.over,
-        )
 
 
 @record(kw_only=True)
@@ -181,6 +162,7 @@ class PushExport(Op):
         "Rank 0 pushes a finished export to a repository of the Hugging Face Hub, in one commit. A push that "
         "fails is reported, and the run ends as it would without it."
     )
+    touches: ClassVar[Effects] = Effects(reads=(Resource.EXPORT,))
     when: Annotated[Literal["end"], DERIVED]
     export: Annotated[Literal["hf", "adapter"], output("checkpoint.export", "push")]
     repository: Annotated[str, output("checkpoint.export", "push")]
@@ -192,6 +174,3 @@ class PushExport(Op):
     def target(self) -> str:
         """The repository as text: `org/name (private), branch main`."""
         return f"{self.repository} ({'private' if self.private else 'public'}), branch {self.revision}"
-
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.EXPORT,))

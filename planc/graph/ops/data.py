@@ -28,14 +28,12 @@ class OpenSource(Op):
     op: Literal["data.open_source"] = "data.open_source"
     stage: ClassVar[Stage] = Stage.DATA
     summary: ClassVar[str] = "Reads, tokenizes and packs one source of a mixture."
+    touches: ClassVar[Effects] = Effects(finds=(Resource.SOURCES,), writes=(Resource.SOURCES,))
     label: Annotated[str, samples("data.source")]
     """Its name in the plan."""
     source: Annotated[Source, samples("data.source")]
     weight: Annotated[str, samples("data.source", "data.weights")]
     """Its share as a fraction, such as 7/10; empty for as many sequences as it has."""
-
-    def effects(self) -> Effects:
-        return Effects(finds=(Resource.SOURCES,), writes=(Resource.SOURCES,))
 
 
 @record(kw_only=True)
@@ -43,6 +41,7 @@ class OpenData(Op):
     op: Literal["data.open"] = "data.open"
     stage: ClassVar[Stage] = Stage.DATA
     summary: ClassVar[str] = "Reads, tokenizes and packs the text, and fixes the sample order."
+    touches: ClassVar[Effects] = Effects(finds=(Resource.SOURCES,), writes=(Resource.DATA,))
     source: Annotated[Source | Mixture, samples("data.source")]
     tokenizer: Annotated[str, samples("data.tokenizer")]
     """bytes, or the path of a tokenizer.json or of its directory."""
@@ -72,9 +71,6 @@ class OpenData(Op):
     """The sequences from which the steps of `epochs` were computed."""
     skip_bad: Annotated[int, output("data.skip_bad")] = 0
     """The most bad documents that may be left out, of the training data and of each evaluation's."""
-
-    def effects(self) -> Effects:
-        return Effects(finds=(Resource.SOURCES,), writes=(Resource.DATA,))
 
 
 @record(kw_only=True)
@@ -116,14 +112,12 @@ class OpenTeacher(Op):
         "Opens a teacher's stored log-probabilities, which must be of this data; a step reads those of its "
         "own sequences."
     )
+    touches: ClassVar[Effects] = Effects(reads=(Resource.DATA,), writes=(Resource.DATA,))
     teacher: Annotated[str, numerics("train.loss", "teacher")]
     """The teacher's directory, or its name on the Hub."""
     top_k: Annotated[int, numerics("train.loss", "top_k")]
     """The number of tokens that are stored at each position."""
     path: Annotated[str, output("train.loss", "stored logits")]
-
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.DATA,), writes=(Resource.DATA,))
 
 
 @record(kw_only=True)
@@ -131,6 +125,9 @@ class OpenEvaluation(Op):
     op: Literal["data.open_evaluation"] = "data.open_evaluation"
     stage: ClassVar[Stage] = Stage.DATA
     summary: ClassVar[str] = "Reads evaluation data in the same way as training data."
+    touches: ClassVar[Effects] = Effects(
+        finds=(Resource.EVALUATION_SETS,), writes=(Resource.EVALUATION_SETS,)
+    )
     label: Annotated[str, output("data.eval", "evaluations")]
     """Its name in the plan."""
     source: Annotated[Source, output("data.eval", "evaluations")]
@@ -138,9 +135,6 @@ class OpenEvaluation(Op):
     """The share of the training documents that it is, as a fraction; empty for a source of its own."""
     sequences: Annotated[int | None, output("data.eval", "evaluations")]
     """The number of sequences, from the first; None for all."""
-
-    def effects(self) -> Effects:
-        return Effects(finds=(Resource.EVALUATION_SETS,), writes=(Resource.EVALUATION_SETS,))
 
 
 @record(kw_only=True)
@@ -152,16 +146,17 @@ class NextBatch(Op):
         "Takes this rank's micro-batches of the step, and counts the step's target tokens over all ranks "
         "unless every token is one."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.MESH, Resource.DATA),
+        writes=(Resource.DATA, Resource.BATCH, Resource.TOKENS, Resource.STEP_LOSS, Resource.EVALUATIONS),
+    )
     count_over: Annotated[tuple[MeshDim, ...], DERIVED]
     is_every_token: Annotated[bool, DERIVED] = False
     """Whether every token is a target: then ranks know their number without the others."""
 
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.MESH, Resource.DATA),
-            writes=(Resource.DATA, Resource.BATCH, Resource.TOKENS, Resource.STEP_LOSS, Resource.EVALUATIONS),
-            communicates=self.count_over,
-        )
+    @property
+    def communicates(self) -> tuple[MeshDim, ...]:
+        return self.count_over
 
 
 @record(kw_only=True)
@@ -170,6 +165,9 @@ class ShardContext(Op):
     stage: ClassVar[Stage] = Stage.STEP
     phase: ClassVar[Phase] = Phase.DATA
     summary: ClassVar[str] = "Takes one micro-batch and this rank's shard of every sequence in it."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.BATCH,), finds=(Resource.DOCUMENTS,), writes=(Resource.LOCAL_BATCH,)
+    )
     balance: Annotated[str, layout("context_parallel", "sequence tensors")]
     buffers: Annotated[tuple[tuple[str, int], ...], layout("context_parallel", "sequence tensors")]
     """Sequence tensors and their sharded dimension."""
@@ -179,5 +177,6 @@ class ShardContext(Op):
     uncounted_token: Annotated[int | None, numerics("model.hf", "first position")] = None
     """The id of tokens that do not advance the position and get the position before the first."""
 
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.BATCH,), finds=(Resource.DOCUMENTS,), writes=(Resource.LOCAL_BATCH,))
+    @property
+    def communicates(self) -> tuple[MeshDim, ...]:
+        return ()

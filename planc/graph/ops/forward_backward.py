@@ -12,7 +12,7 @@ from planc.graph.ops.data import ShardContext
 from planc.graph.ops.pipeline import ReceiveHidden, SendHidden
 from planc.pipelining.order_text import OrderAsText
 from planc.record import record
-from planc.vocab import LogitsStep, MeshDim
+from planc.vocab import GroupDim, LogitsStep, MeshDim
 
 
 @record(kw_only=True)
@@ -21,28 +21,25 @@ class Forward(Op):
     stage: ClassVar[Stage] = Stage.STEP
     phase: ClassVar[Phase] = Phase.FORWARD
     summary: ClassVar[str] = "Runs the model on the local batch."
+    touches: ClassVar[Effects] = Effects(
+        reads=(
+            *(Resource.MESH, Resource.WEIGHTS, Resource.LOCAL_BATCH),
+            *(Resource.TOKENS, Resource.STEP_LOSS),
+        ),
+        finds=(
+            Resource.PIPELINE,
+            Resource.HIDDEN,
+            Resource.DOCUMENTS,
+            Resource.DROPOUT,
+            Resource.EXPERT_LOAD,
+            Resource.COMPILED,
+            Resource.BALANCE,
+            Resource.OWN_LOSS,
+        ),
+        writes=(Resource.LOGITS, Resource.STEP_LOSS),
+    )
     over: Annotated[tuple[MeshDim, ...], DERIVED]
     """The mesh dims that the model's own layers and units communicate over."""
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(
-                *(Resource.MESH, Resource.WEIGHTS, Resource.LOCAL_BATCH),
-                *(Resource.TOKENS, Resource.STEP_LOSS),
-            ),
-            finds=(
-                Resource.PIPELINE,
-                Resource.HIDDEN,
-                Resource.DOCUMENTS,
-                Resource.DROPOUT,
-                Resource.EXPERT_LOAD,
-                Resource.COMPILED,
-                Resource.BALANCE,
-                Resource.OWN_LOSS,
-            ),
-            writes=(Resource.LOGITS, Resource.STEP_LOSS),
-            communicates=self.over,
-        )
 
 
 @record(kw_only=True)
@@ -52,10 +49,8 @@ class LoadLoss(Op):
     summary: ClassVar[str] = (
         "Runs the plan's own file, and tries that its loss of a token depends on nothing but the token."
     )
+    touches: ClassVar[Effects] = Effects(writes=(Resource.OWN_LOSS,))
     extension: Annotated[Extension, numerics("train.loss", "loss")]
-
-    def effects(self) -> Effects:
-        return Effects(writes=(Resource.OWN_LOSS,))
 
 
 @record(kw_only=True)
@@ -63,11 +58,9 @@ class BuildLoss(Op):
     op: Literal["loss.build"] = "loss.build"
     stage: ClassVar[Stage] = Stage.MESH
     summary: ClassVar[str] = "Sets the terms of the cross entropy of each token."
+    touches: ClassVar[Effects] = Effects(writes=(Resource.OWN_LOSS,))
     label_smoothing: Annotated[float, numerics("train.loss", "label smoothing")]
     z_loss: Annotated[float, numerics("train.loss", "z-loss")]
-
-    def effects(self) -> Effects:
-        return Effects(writes=(Resource.OWN_LOSS,))
 
 
 @record(kw_only=True)
@@ -77,11 +70,9 @@ class BuildPreferenceLoss(Op):
     summary: ClassVar[str] = (
         "Sets the loss of a pair of answers, a function of their log-probabilities and the reference's."
     )
+    touches: ClassVar[Effects] = Effects(writes=(Resource.OWN_LOSS,))
     beta: Annotated[float, numerics("train.loss", "beta")]
     label_smoothing: Annotated[float, numerics("train.loss", "label smoothing")]
-
-    def effects(self) -> Effects:
-        return Effects(writes=(Resource.OWN_LOSS,))
 
 
 @record(kw_only=True)
@@ -92,11 +83,9 @@ class BuildDistillationLoss(Op):
         "Sets the loss of each token of the training data: its cross entropy, and its divergence from the "
         "teacher's stored probabilities. Evaluations have the cross entropy alone."
     )
+    touches: ClassVar[Effects] = Effects(writes=(Resource.OWN_LOSS,))
     temperature: Annotated[float, numerics("train.loss", "temperature")]
     weight: Annotated[float, numerics("train.loss", "weight of the teacher")]
-
-    def effects(self) -> Effects:
-        return Effects(writes=(Resource.OWN_LOSS,))
 
 
 _CHUNKS = layout("train.loss_chunks", "loss chunks", is_in_sums=True)
@@ -109,6 +98,11 @@ class ComputeLoss(Op):
     phase: ClassVar[Phase] = Phase.FORWARD
     summary: ClassVar[str] = (
         "Sums the local cross entropy, or the plan's own loss, and divides by the step's global token count."
+    )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.MESH, Resource.LOGITS, Resource.LOCAL_BATCH, Resource.TOKENS, Resource.STEP_LOSS),
+        finds=(Resource.PIPELINE, Resource.COMPILED, Resource.OWN_LOSS),
+        writes=(Resource.LOSS, Resource.STEP_LOSS),
     )
     vocab_over: Annotated[tuple[MeshDim, ...], derived_sums("tensor_parallel", "loss over tp")]
     """The mesh dim that shards the logits' vocabulary, if any."""
@@ -126,13 +120,9 @@ class ComputeLoss(Op):
     def unstable(self) -> str:
         return "loss_parallel: experimental in PyTorch, and subject to change" if self.vocab_over else ""
 
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.MESH, Resource.LOGITS, Resource.LOCAL_BATCH, Resource.TOKENS, Resource.STEP_LOSS),
-            finds=(Resource.PIPELINE, Resource.COMPILED, Resource.OWN_LOSS),
-            writes=(Resource.LOSS, Resource.STEP_LOSS),
-            communicates=self.vocab_over,
-        )
+    @property
+    def communicates(self) -> tuple[MeshDim, ...]:
+        return self.vocab_over
 
 
 @record(kw_only=True)
@@ -142,19 +132,20 @@ class ComputePairLoss(ComputeLoss):
         "Sums the log-probability of each answer, and from those of each pair and its reference computes the "
         "local share of the mean over the step's pairs."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(
+            *(Resource.MESH, Resource.LOGITS, Resource.LOCAL_BATCH),
+            *(Resource.STEP_LOSS, Resource.OWN_LOSS),
+        ),
+        finds=(Resource.PIPELINE,),
+        writes=(Resource.LOSS, Resource.STEP_LOSS),
+    )
     over: Annotated[tuple[MeshDim, ...], DERIVED]
     """The mesh dims whose ranks have different parts of an answer."""
 
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(
-                *(Resource.MESH, Resource.LOGITS, Resource.LOCAL_BATCH),
-                *(Resource.STEP_LOSS, Resource.OWN_LOSS),
-            ),
-            finds=(Resource.PIPELINE,),
-            writes=(Resource.LOSS, Resource.STEP_LOSS),
-            communicates=(*self.vocab_over, *self.over),
-        )
+    @property
+    def communicates(self) -> tuple[MeshDim, ...]:
+        return (*self.vocab_over, *self.over)
 
 
 @record(kw_only=True)
@@ -166,15 +157,12 @@ class Backward(Op):
         "Runs the backward pass; sharded units and whole replicas reduce their gradients on the last micro "
         "step."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.MESH, Resource.WEIGHTS, Resource.LOSS),
+        finds=(Resource.PIPELINE, Resource.HIDDEN, Resource.UNITS, Resource.REPLICA_SUMS),
+        writes=(Resource.GRADIENTS, Resource.REPLICA_SUMS),
+    )
     over: Annotated[tuple[MeshDim, ...], DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.MESH, Resource.WEIGHTS, Resource.LOSS),
-            finds=(Resource.PIPELINE, Resource.HIDDEN, Resource.UNITS, Resource.REPLICA_SUMS),
-            writes=(Resource.GRADIENTS, Resource.REPLICA_SUMS),
-            communicates=self.over,
-        )
 
 
 @record(kw_only=True)
@@ -186,15 +174,12 @@ class ComputeWeightGradients(Op):
         "Computes the gradients of weights that the backward pass of one micro-batch has deferred; sharded "
         "units and whole replicas reduce theirs on the last micro step."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.PIPELINE, Resource.GRADIENTS),
+        finds=(Resource.UNITS, Resource.REPLICA_SUMS),
+        writes=(Resource.GRADIENTS,),
+    )
     over: Annotated[tuple[MeshDim, ...], DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.PIPELINE, Resource.GRADIENTS),
-            finds=(Resource.UNITS, Resource.REPLICA_SUMS),
-            writes=(Resource.GRADIENTS,),
-            communicates=self.over,
-        )
 
 
 MicroOp = (
@@ -221,6 +206,10 @@ class Accumulate(Op):
     """The actions of each pp rank, in order: see `planc.pipelining.orders`. Ops up to the loss are a
     forward, those after it are a backward, but for `backward.weights`."""
 
+    @property
+    def communicates(self) -> tuple[GroupDim, ...]:
+        return tuple(dict.fromkeys(dim for op in self.body for dim in op.communicates))
+
     def effects(self) -> Effects:
         """The body's effects: resources it reads before writing them, all it writes, and its mesh dims."""
         parts = [op.effects() for op in self.body]
@@ -235,11 +224,17 @@ class Accumulate(Op):
             reads=tuple(dict.fromkeys(reads)),
             finds=tuple(dict.fromkeys(finds)),
             writes=writes,
-            communicates=tuple(dict.fromkeys(dim for part in parts for dim in part.communicates)),
+            communicates=self.communicates,
         )
 
 
 EvaluationOp = ShardContext | ReceiveHidden | Forward | SendHidden | ComputePairLoss | ComputeLoss
+
+
+def _evaluation_dims(op: ComputeReference | Evaluate) -> tuple[GroupDim, ...]:
+    """The mesh dims of an op's body, and its own."""
+    dims = (dim for part in op.body for dim in part.communicates)
+    return tuple(dict.fromkeys((*dims, *op.over)))
 
 
 @record(kw_only=True)
@@ -250,6 +245,11 @@ class ComputeReference(Op):
         "Runs its body on all pairs with the weights that training starts from, or those of another model, "
         "and keeps the log-probability of each answer."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.MESH, Resource.WEIGHTS, Resource.OWN_LOSS),
+        finds=(Resource.PIPELINE, Resource.DATA, Resource.EVALUATION_SETS),
+        writes=(Resource.OWN_LOSS,),
+    )
     label: Annotated[str, DERIVED]
     """The evaluation whose pairs they are; empty for the training data."""
     path: Annotated[str | None, numerics("train.loss", "reference")] = None
@@ -259,14 +259,9 @@ class ComputeReference(Op):
     body: tuple[EvaluationOp, ...]
     """The ops of one micro-batch; every rank runs them equally often."""
 
-    def effects(self) -> Effects:
-        dims = (dim for op in self.body for dim in op.effects().communicates)
-        return Effects(
-            reads=(Resource.MESH, Resource.WEIGHTS, Resource.OWN_LOSS),
-            finds=(Resource.PIPELINE, Resource.DATA, Resource.EVALUATION_SETS),
-            writes=(Resource.OWN_LOSS,),
-            communicates=tuple(dict.fromkeys((*dims, *self.over))),
-        )
+    @property
+    def communicates(self) -> tuple[GroupDim, ...]:
+        return _evaluation_dims(self)
 
 
 @record(kw_only=True)
@@ -274,6 +269,14 @@ class Evaluate(Op):
     op: Literal["evaluate"] = "evaluate"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "When due, runs its body to compute the mean loss on evaluation data."
+    touches: ClassVar[Effects] = Effects(
+        reads=(
+            *(Resource.MESH, Resource.WEIGHTS, Resource.EVALUATION_SETS),
+            *(Resource.UPDATE, Resource.EVALUATIONS),
+        ),
+        finds=(Resource.PIPELINE, Resource.COMPILED, Resource.OWN_LOSS),
+        writes=(Resource.EVALUATIONS,),
+    )
     label: Annotated[str, output("data.eval", "evaluations")]
     every_steps: Annotated[int, output("data.eval", "evaluations")]
     """The last step is due as well."""
@@ -282,20 +285,9 @@ class Evaluate(Op):
     body: tuple[EvaluationOp, ...]
     """The ops of one micro-batch; every rank runs them equally often."""
 
-    def effects(self) -> Effects:
-        dims = (dim for op in self.body for dim in op.effects().communicates)
-        return Effects(
-            reads=(
-                Resource.MESH,
-                Resource.WEIGHTS,
-                Resource.EVALUATION_SETS,
-                Resource.UPDATE,
-                Resource.EVALUATIONS,
-            ),
-            finds=(Resource.PIPELINE, Resource.COMPILED, Resource.OWN_LOSS),
-            writes=(Resource.EVALUATIONS,),
-            communicates=tuple(dict.fromkeys((*dims, *self.over))),
-        )
+    @property
+    def communicates(self) -> tuple[GroupDim, ...]:
+        return _evaluation_dims(self)
 
 
 @record(kw_only=True)
@@ -305,6 +297,13 @@ class JudgeEvaluations(Op):
     summary: ClassVar[str] = (
         "After an evaluation, compares its loss with the best one. The run ends after `patience` evaluations "
         "in a row without improvement."
+    )
+    touches: ClassVar[Effects] = Effects(
+        reads=(
+            *(Resource.MESH, Resource.EVALUATION_SETS, Resource.UPDATE),
+            *(Resource.EVALUATIONS, Resource.HISTORY),
+        ),
+        writes=(Resource.EVALUATIONS, Resource.HISTORY),
     )
     evaluation: Annotated[str, output("data.eval", "evaluations")]
     """The evaluation's name in the plan."""
@@ -325,13 +324,3 @@ class JudgeEvaluations(Op):
         ends = f"ends the run after {evaluations} without improvement{by}" if self.patience else ""
         best = "checkpoint" if self.keep_best == 1 else f"{self.keep_best} checkpoints"
         return ", ".join(filter(None, (ends, f"keeps the best {best}" if self.keep_best else "")))
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(
-                *(Resource.MESH, Resource.EVALUATION_SETS, Resource.UPDATE),
-                *(Resource.EVALUATIONS, Resource.HISTORY),
-            ),
-            writes=(Resource.EVALUATIONS, Resource.HISTORY),
-            communicates=self.over,
-        )

@@ -20,12 +20,8 @@ class SyncGradients(Op):
     summary: ClassVar[str] = (
         "Reduces the remaining partial gradients in one message, to their parameters' placements."
     )
+    touches: ClassVar[Effects] = Effects(reads=(Resource.GRADIENTS,), writes=(Resource.SYNCED_GRADIENTS,))
     over: Annotated[tuple[MeshDim, ...], DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.GRADIENTS,), writes=(Resource.SYNCED_GRADIENTS,), communicates=self.over
-        )
 
 
 @record(kw_only=True)
@@ -38,16 +34,12 @@ class AllReduceGradients(Op):
         "each sum once its gradients are there: one message per dtype for a bucket of layers of `blocks`, "
         "which is full from `bucket_bytes` on. Parameters between blocks count as a layer."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.GRADIENTS, Resource.REPLICA_SUMS), writes=(Resource.GRADIENTS,)
+    )
     over: Annotated[tuple[MeshDim, ...], layout("mesh.dp_replicate", "gradients summed over")]
     blocks: Annotated[tuple[str, ...], DERIVED]
     bucket_bytes: Annotated[int, DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.GRADIENTS, Resource.REPLICA_SUMS),
-            writes=(Resource.GRADIENTS,),
-            communicates=self.over,
-        )
 
     def messages(self, parameters: Iterable[tuple[str, Hashable, int]]) -> tuple[tuple[str, ...], ...]:
         """The parameters whose gradients are sent together, in the order of sending.
@@ -84,14 +76,10 @@ class SumTies(Op):
         "Sums the gradients of each weight that the first and the last stage of a pipeline both have, over "
         "these two: the copies stay equal."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.PIPELINE, Resource.SYNCED_GRADIENTS), writes=(Resource.SYNCED_GRADIENTS,)
+    )
     over: Annotated[tuple[MeshDim, ...], DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.PIPELINE, Resource.SYNCED_GRADIENTS),
-            writes=(Resource.SYNCED_GRADIENTS,),
-            communicates=self.over,
-        )
 
 
 @record(kw_only=True)
@@ -103,17 +91,14 @@ class ClipGradients(Op):
         "Computes the global gradient norm, each distinct element once. The optimizer's step scales the "
         "gradients to a norm of at most `max_norm`."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.MESH, Resource.SYNCED_GRADIENTS),
+        finds=(Resource.PIPELINE,),
+        writes=(Resource.CLIPPED_GRADIENTS, Resource.NORM),
+    )
     max_norm: Annotated[float | None, numerics("optimizer.clip_grad_norm")]
     """None to compute the norm without clipping."""
     over: Annotated[tuple[MeshDim, ...], DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.MESH, Resource.SYNCED_GRADIENTS),
-            finds=(Resource.PIPELINE,),
-            writes=(Resource.CLIPPED_GRADIENTS, Resource.NORM),
-            communicates=self.over,
-        )
 
 
 @record(kw_only=True)
@@ -147,24 +132,21 @@ class GuardStep(Op):
     op: Literal["step.guard"] = "step.guard"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Checks the loss and the gradient norm; a bad step is skipped or ends the run."
+    touches: ClassVar[Effects] = Effects(
+        reads=(
+            Resource.MESH,
+            Resource.BATCH,
+            Resource.TOKENS,
+            Resource.STEP_LOSS,
+            Resource.NORM,
+            Resource.CLIPPED_GRADIENTS,
+            Resource.METRICS,
+            Resource.HISTORY,
+        ),
+        finds=(Resource.PIPELINE,),
+        writes=(Resource.CLIPPED_GRADIENTS, Resource.VERDICT, Resource.HISTORY),
+    )
     nonfinite: Annotated[NonfiniteGuard, output("guard.nonfinite")]
     loss_spike: Annotated[SpikeGuard | None, output("guard.loss_spike")]
     over: Annotated[tuple[MeshDim, ...], DERIVED]
     """The mesh dims whose ranks each compute the whole loss, which could differ in its last bits."""
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(
-                Resource.MESH,
-                Resource.BATCH,
-                Resource.TOKENS,
-                Resource.STEP_LOSS,
-                Resource.NORM,
-                Resource.CLIPPED_GRADIENTS,
-                Resource.METRICS,
-                Resource.HISTORY,
-            ),
-            finds=(Resource.PIPELINE,),
-            writes=(Resource.CLIPPED_GRADIENTS, Resource.VERDICT, Resource.HISTORY),
-            communicates=self.over,
-        )

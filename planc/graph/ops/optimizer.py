@@ -43,6 +43,9 @@ class BuildOptimizer(Op):
     op: Literal["optimizer.build"] = "optimizer.build"
     stage: ClassVar[Stage] = Stage.OPTIMIZER
     summary: ClassVar[str] = "Builds the optimizer over the sharded parameters."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.OPTIMIZER,)
+    )
     settings: Annotated[AnyOptimizer, numerics("optimizer.kind", "optimizer")]
     """Its kind, with its arguments but for lr and weight_decay."""
     implementation: Annotated[Implementation, _IMPLEMENTATION]
@@ -79,9 +82,6 @@ class BuildOptimizer(Op):
         own = self.settings_of(group)
         return own.num_temporaries(is_for_loop=is_for_loop, decays=group.weight_decay > 0)
 
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.OPTIMIZER,))
-
 
 OWN_SCHEDULE = "own"
 """The kind of a schedule that the plan's own code computes."""
@@ -94,10 +94,8 @@ class LoadSchedule(Op):
     summary: ClassVar[str] = (
         "Runs the plan's own file, and tries that its schedule depends on the step alone."
     )
+    touches: ClassVar[Effects] = Effects(writes=(Resource.OWN_SCHEDULE,))
     extension: Annotated[Extension, numerics("optimizer.schedule", "schedule")]
-
-    def effects(self) -> Effects:
-        return Effects(writes=(Resource.OWN_SCHEDULE,))
 
 
 @record(kw_only=True)
@@ -105,19 +103,17 @@ class BuildSchedule(Op):
     op: Literal["schedule.build"] = "schedule.build"
     stage: ClassVar[Stage] = Stage.OPTIMIZER
     summary: ClassVar[str] = "Sets the learning-rate schedule."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.OPTIMIZER,),
+        finds=(Resource.OWN_SCHEDULE,),
+        writes=(Resource.OPTIMIZER, Resource.SCHEDULE),
+    )
     kind: Annotated[str, numerics("optimizer.schedule", "schedule")]
     warmup_steps: Annotated[int, numerics("optimizer.schedule.warmup", "schedule warmup steps")]
     decay_steps: Annotated[int | None, numerics("optimizer.schedule.decay", "schedule decay steps")] = None
     """The number of last steps in which a `wsd` decays; None for the other kinds."""
     min_factor: Annotated[float, numerics("optimizer.schedule.min_factor", "schedule min_factor")]
     num_steps: Annotated[int, numerics("train.steps", "schedule ends at step")]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.OPTIMIZER,),
-            finds=(Resource.OWN_SCHEDULE,),
-            writes=(Resource.OPTIMIZER, Resource.SCHEDULE),
-        )
 
 
 @record(kw_only=True)
@@ -126,12 +122,10 @@ class StepOptimizer(Op):
     stage: ClassVar[Stage] = Stage.STEP
     phase: ClassVar[Phase] = Phase.OPTIMIZER
     summary: ClassVar[str] = "Updates parameters by clipped gradients, and clears these."
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.OPTIMIZER, Resource.WEIGHTS, Resource.CLIPPED_GRADIENTS, Resource.VERDICT),
-            writes=(Resource.OPTIMIZER, Resource.WEIGHTS, Resource.UPDATE),
-        )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.OPTIMIZER, Resource.WEIGHTS, Resource.CLIPPED_GRADIENTS, Resource.VERDICT),
+        writes=(Resource.OPTIMIZER, Resource.WEIGHTS, Resource.UPDATE),
+    )
 
 
 @record(kw_only=True)
@@ -141,9 +135,7 @@ class BuildAverages(Op):
     summary: ClassVar[str] = (
         "Copies the trained weights, in float32 at least, as the start of their averages."
     )
-
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.WEIGHTS,), writes=(Resource.AVERAGES,))
+    touches: ClassVar[Effects] = Effects(reads=(Resource.WEIGHTS,), writes=(Resource.AVERAGES,))
 
 
 @record(kw_only=True)
@@ -154,13 +146,11 @@ class UpdateAverages(Op):
     summary: ClassVar[str] = (
         "Moves each average towards its weight by 1 - ema_decay, unless the step is skipped."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.AVERAGES, Resource.WEIGHTS, Resource.VERDICT, Resource.UPDATE),
+        writes=(Resource.AVERAGES,),
+    )
     ema_decay: Annotated[float, numerics("train.ema_decay")]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.AVERAGES, Resource.WEIGHTS, Resource.VERDICT, Resource.UPDATE),
-            writes=(Resource.AVERAGES,),
-        )
 
 
 @record(kw_only=True)
@@ -168,11 +158,11 @@ class ApplyAverages(Op):
     op: Literal["ema.apply"] = "ema.apply"
     stage: ClassVar[Stage] = Stage.SAVE
     summary: ClassVar[str] = "Puts the averages in the place of the weights, for the exports that follow."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.AVERAGES, Resource.WEIGHTS), writes=(Resource.WEIGHTS,)
+    )
     when: Annotated[Literal["end"], DERIVED]
     exports: Annotated[tuple[str, ...], output("checkpoint.export", "exports of averages")]
-
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.AVERAGES, Resource.WEIGHTS), writes=(Resource.WEIGHTS,))
 
 
 @record(kw_only=True)
@@ -181,8 +171,6 @@ class StepSchedule(Op):
     stage: ClassVar[Stage] = Stage.STEP
     phase: ClassVar[Phase] = Phase.OPTIMIZER
     summary: ClassVar[str] = "Advances the learning rate."
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.OPTIMIZER, Resource.SCHEDULE, Resource.UPDATE), writes=(Resource.OPTIMIZER,)
-        )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.OPTIMIZER, Resource.SCHEDULE, Resource.UPDATE), writes=(Resource.OPTIMIZER,)
+    )

@@ -34,15 +34,10 @@ class Rows:
         return sum(width * copies // num_ranks for width, copies in self.parts)
 
 
-def _sharding(*, communicates: tuple[MeshDim, ...]) -> Effects:
-    """The effects of an op that gives ranks different parts of the model's modules."""
-    return Effects(
-        reads=(Resource.MESH, Resource.MODEL),
-        finds=(Resource.PIPELINE,),
-        writes=(Resource.MODEL,),
-        communicates=communicates,
-    )
-
+_SHARDING = Effects(
+    reads=(Resource.MESH, Resource.MODEL), finds=(Resource.PIPELINE,), writes=(Resource.MODEL,)
+)
+"""The effects of an op that gives ranks different parts of the model's modules."""
 
 _STYLES = layout("tensor_parallel", is_in_sums=True)
 
@@ -52,6 +47,7 @@ class ShardTensorParallel(Op):
     op: Literal["tp.shard"] = "tp.shard"
     stage: ClassVar[Stage] = Stage.TENSOR_PARALLEL
     summary: ClassVar[str] = "Shards modules over the tensor-parallel mesh dim with one style."
+    touches: ClassVar[Effects] = _SHARDING
     modules: Annotated[tuple[str, ...], _STYLES]
     use: Annotated[StyleUse, _STYLES]
     edges: Annotated[tuple[Edge, ...], _STYLES]
@@ -65,9 +61,6 @@ class ShardTensorParallel(Op):
     @property
     def unstable(self) -> str:
         return "torch.distributed.tensor.parallel: experimental in PyTorch, and subject to change"
-
-    def effects(self) -> Effects:
-        return _sharding(communicates=self.over)
 
 
 @record
@@ -89,6 +82,7 @@ class ShareHeads(Op):
     op: Literal["tp.share_heads"] = "tp.share_heads"
     stage: ClassVar[Stage] = Stage.TENSOR_PARALLEL
     summary: ClassVar[str] = "Gives attentions a rank's head counts, and its part of arguments by head."
+    touches: ClassVar[Effects] = _SHARDING
     modules: Annotated[tuple[str, ...], DERIVED]
     counts: Annotated[tuple[str, ...], DERIVED]
     """Integer attributes, as paths from each module, that are divided by the number of ranks."""
@@ -101,9 +95,10 @@ class ShareHeads(Op):
     arguments: Annotated[tuple[HeadArgument, ...], DERIVED] = ()
     over: Annotated[tuple[MeshDim, ...], DERIVED]
 
-    def effects(self) -> Effects:
+    @property
+    def communicates(self) -> tuple[MeshDim, ...]:
         # It sends nothing: `over` is the mesh dim whose ranks share the heads.
-        return _sharding(communicates=())
+        return ()
 
 
 _EXPERTS = layout("expert_parallel", is_in_sums=True)
@@ -114,6 +109,7 @@ class ShardExperts(Op):
     op: Literal["experts.shard"] = "experts.shard"
     stage: ClassVar[Stage] = Stage.TENSOR_PARALLEL
     summary: ClassVar[str] = "Gives ranks different experts; each sends the others their tokens."
+    touches: ClassVar[Effects] = _SHARDING
     modules: Annotated[tuple[str, ...], _EXPERTS]
     size: Annotated[int, _EXPERTS]
     """Neighboring ranks along `over` that hold different experts: `ep`. The others are `efsdp`."""
@@ -125,9 +121,6 @@ class ShardExperts(Op):
     def unstable(self) -> str:
         return "a mesh dim split into two: private in PyTorch"
 
-    def effects(self) -> Effects:
-        return _sharding(communicates=self.over)
-
 
 @record(kw_only=True)
 class CapExperts(Op):
@@ -135,6 +128,9 @@ class CapExperts(Op):
     stage: ClassVar[Stage] = Stage.TENSOR_PARALLEL
     summary: ClassVar[str] = (
         "Lets experts take only the first tokens of each sequence that choose them, up to a capacity."
+    )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.MODEL,), finds=(Resource.PIPELINE,), writes=(Resource.MODEL,)
     )
     modules: Annotated[tuple[str, ...], numerics("expert_parallel.capacity")]
     capacity: Annotated[float, numerics("expert_parallel.capacity")]
@@ -145,9 +141,6 @@ class CapExperts(Op):
         share = Fraction(length * per_token, num_experts)
         return min(length, ceil(Fraction(str(self.capacity)) * share))
 
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.MODEL,), finds=(Resource.PIPELINE,), writes=(Resource.MODEL,))
-
 
 _DIMS = layout("fsdp", is_in_sums=True)
 
@@ -157,6 +150,11 @@ class FullyShard(Op):
     op: Literal["fsdp.shard"] = "fsdp.shard"
     stage: ClassVar[Stage] = Stage.FULLY_SHARD
     summary: ClassVar[str] = "Shards groups of modules: parameters, gradients and optimizer state (FSDP2)."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.MESH, Resource.MODEL),
+        finds=(Resource.PIPELINE, Resource.UNITS),
+        writes=(Resource.MODEL, Resource.UNITS),
+    )
     groups: Annotated[tuple[tuple[str, ...], ...], layout("fsdp", "FSDP units", is_in_sums=True)]
     """Each group of modules is gathered together; ("",) is the root with the remaining parameters."""
     shard_over: Annotated[tuple[GroupDim, ...], _DIMS]
@@ -177,13 +175,9 @@ class FullyShard(Op):
         dims = (*self.replicate_over, *self.shard_over)
         return "meshes flattened and joined: private in PyTorch" if len(dims) > 1 else ""
 
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.MESH, Resource.MODEL),
-            finds=(Resource.PIPELINE, Resource.UNITS),
-            writes=(Resource.MODEL, Resource.UNITS),
-            communicates=(*self.replicate_over, *self.shard_over),
-        )
+    @property
+    def communicates(self) -> tuple[GroupDim, ...]:
+        return (*self.replicate_over, *self.shard_over)
 
 
 @record(kw_only=True)
@@ -191,10 +185,8 @@ class PrefetchUnits(Op):
     op: Literal["fsdp.prefetch"] = "fsdp.prefetch"
     stage: ClassVar[Stage] = Stage.FULLY_SHARD
     summary: ClassVar[str] = "Gathers FSDP units ahead of their use, in forward and in backward."
+    touches: ClassVar[Effects] = Effects(reads=(Resource.MODEL, Resource.UNITS), writes=(Resource.MODEL,))
     ahead: Annotated[int, layout("fsdp.prefetch")]
     """The number of units that are gathered while one computes."""
     units: Annotated[tuple[str, ...], DERIVED]
     """The first module of each unit, in forward's order."""
-
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.MODEL, Resource.UNITS), writes=(Resource.MODEL,))

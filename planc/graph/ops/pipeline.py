@@ -15,6 +15,9 @@ class SplitPipeline(Op):
     op: Literal["pipeline.split"] = "pipeline.split"
     stage: ClassVar[Stage] = Stage.PIPELINE
     summary: ClassVar[str] = "Keeps the modules of a rank's stages; the others pass on what they get."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.MESH, Resource.MODEL), writes=(Resource.MODEL, Resource.PIPELINE)
+    )
     stages: Annotated[tuple[tuple[str, ...], ...], layout("pipeline", "pipeline stages")]
     """The modules of each stage. Stage s is on the pp rank s % the number of ranks."""
     blocks: Annotated[str, DERIVED]
@@ -43,8 +46,9 @@ class SplitPipeline(Op):
     def unstable(self) -> str:
         return ""
 
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.MESH, Resource.MODEL), writes=(Resource.MODEL, Resource.PIPELINE))
+    @property
+    def communicates(self) -> tuple[MeshDim, ...]:
+        return ()
 
 
 @record(kw_only=True)
@@ -52,14 +56,12 @@ class ReceiveHidden(Op):
     op: Literal["pipeline.receive"] = "pipeline.receive"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Receives one micro-batch's hidden states, or their gradients."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.PIPELINE, Resource.LOCAL_BATCH), writes=(Resource.HIDDEN,)
+    )
     what: Annotated[Literal["activations", "gradients"], DERIVED]
     """Activations come from the stage before, gradients from the stage after."""
     over: Annotated[tuple[MeshDim, ...], DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.PIPELINE, Resource.LOCAL_BATCH), writes=(Resource.HIDDEN,), communicates=self.over
-        )
 
 
 @record(kw_only=True)
@@ -67,9 +69,7 @@ class SendHidden(Op):
     op: Literal["pipeline.send"] = "pipeline.send"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Sends one micro-batch's hidden states, or their gradients, without waiting."
+    touches: ClassVar[Effects] = Effects(reads=(Resource.PIPELINE, Resource.HIDDEN))
     what: Annotated[Literal["activations", "gradients"], DERIVED]
     """Activations go to the stage after, gradients to the stage before."""
     over: Annotated[tuple[MeshDim, ...], DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.PIPELINE, Resource.HIDDEN), communicates=self.over)

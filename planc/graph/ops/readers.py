@@ -18,11 +18,11 @@ class LoadReaders(Op):
     summary: ClassVar[str] = (
         "Runs the plan's own files, and tries that their metrics and callbacks write to nothing they read."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.READERS,)
+    )
     metrics: Annotated[tuple[OwnMetric, ...], output("train.metrics", "metrics")]
     callbacks: Annotated[tuple[OwnCallback, ...], output("train.callbacks", "callbacks")]
-
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.READERS,))
 
 
 @record(kw_only=True)
@@ -32,18 +32,15 @@ class ReadGradients(Op):
     summary: ClassVar[str] = (
         "Calls `on_gradients` of callbacks, and in a logged step the metrics, which gather what they ask for."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(
+            *(Resource.WEIGHTS, Resource.CLIPPED_GRADIENTS, Resource.VERDICT, Resource.SCHEDULE),
+            Resource.READERS,
+        ),
+        finds=(Resource.PIPELINE,),
+        writes=(Resource.READERS,),
+    )
     over: Annotated[tuple[MeshDim, ...], DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(
-                *(Resource.WEIGHTS, Resource.CLIPPED_GRADIENTS, Resource.VERDICT, Resource.SCHEDULE),
-                Resource.READERS,
-            ),
-            finds=(Resource.PIPELINE,),
-            writes=(Resource.READERS,),
-            communicates=self.over,
-        )
 
 
 @record(kw_only=True)
@@ -51,14 +48,11 @@ class ReadStep(Op):
     op: Literal["readers.step"] = "readers.step"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Calls `on_step` of callbacks: the optimizer has changed the weights."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.UPDATE, Resource.VERDICT, Resource.SCHEDULE, Resource.READERS),
+        writes=(Resource.READERS,),
+    )
     over: Annotated[tuple[MeshDim, ...], DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.UPDATE, Resource.VERDICT, Resource.SCHEDULE, Resource.READERS),
-            writes=(Resource.READERS,),
-            communicates=self.over,
-        )
 
 
 @record(kw_only=True)
@@ -66,17 +60,14 @@ class ReadEvaluations(Op):
     op: Literal["readers.evaluations"] = "readers.evaluations"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Calls `on_evaluation` of callbacks after a step with evaluations."
+    touches: ClassVar[Effects] = Effects(
+        reads=(
+            *(Resource.UPDATE, Resource.EVALUATIONS, Resource.VERDICT, Resource.SCHEDULE),
+            Resource.READERS,
+        ),
+        writes=(Resource.READERS,),
+    )
     over: Annotated[tuple[MeshDim, ...], DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(
-                *(Resource.UPDATE, Resource.EVALUATIONS, Resource.VERDICT, Resource.SCHEDULE),
-                Resource.READERS,
-            ),
-            writes=(Resource.READERS,),
-            communicates=self.over,
-        )
 
 
 @record(kw_only=True)
@@ -84,12 +75,8 @@ class AgreeToStop(Op):
     op: Literal["readers.agree"] = "readers.agree"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Shares whether a callback of any rank asks to end the run after this step."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.MESH, Resource.READERS, Resource.HISTORY), writes=(Resource.READERS, Resource.HISTORY)
+    )
     over: Annotated[tuple[MeshDim, ...], DERIVED]
     """All mesh dims."""
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.MESH, Resource.READERS, Resource.HISTORY),
-            writes=(Resource.READERS, Resource.HISTORY),
-            communicates=self.over,
-        )

@@ -35,21 +35,17 @@ class OpenLog(Op):
     per_rank: Annotated[bool, output("logging.per_rank")]
     trackers: Annotated[tuple[Tracker, ...], output("logging.tracker")]
 
-    def effects(self) -> Effects:
-        return Effects()
-
 
 @record(kw_only=True)
 class CountExperts(Op):
     op: Literal["experts.count"] = "experts.count"
     stage: ClassVar[Stage] = Stage.DATA
     summary: ClassVar[str] = "Counts the tokens that each expert gets in a logged step."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.EXPERT_LOAD,)
+    )
     layers: Annotated[tuple[tuple[str, int], ...], DERIVED]
     """The modules of stacked experts with their numbers of experts, in the model's order."""
-
-    def effects(self) -> Effects:
-        # `log` sums the counts over all ranks.
-        return Effects(reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.EXPERT_LOAD,))
 
 
 @record(kw_only=True)
@@ -62,9 +58,6 @@ class StartProfile(Op):
     memory: Annotated[bool, output("profile")]
     """Whether to record CUDA allocations too."""
 
-    def effects(self) -> Effects:
-        return Effects()
-
 
 @record(kw_only=True)
 class ReduceMetrics(Op):
@@ -74,24 +67,25 @@ class ReduceMetrics(Op):
         "Sums the loss over ranks with different tokens, and shares whether any rank got a stop signal. "
         "For a mixture, sums each source's loss and labels, too."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(
+            Resource.MESH,
+            Resource.BATCH,
+            Resource.TOKENS,
+            Resource.STEP_LOSS,
+            Resource.NORM,
+            Resource.CLIPPED_GRADIENTS,
+        ),
+        finds=(Resource.PIPELINE, Resource.COMPILED),
+        writes=(Resource.METRICS, Resource.CLIPPED_GRADIENTS, Resource.VERDICT),
+    )
     over: Annotated[tuple[MeshDim, ...], DERIVED]
     agree_over: Annotated[tuple[MeshDim, ...], DERIVED] = ()
     """Other mesh dims, whose ranks have the same loss but may not all have got the stop signal."""
 
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(
-                Resource.MESH,
-                Resource.BATCH,
-                Resource.TOKENS,
-                Resource.STEP_LOSS,
-                Resource.NORM,
-                Resource.CLIPPED_GRADIENTS,
-            ),
-            finds=(Resource.PIPELINE, Resource.COMPILED),
-            writes=(Resource.METRICS, Resource.CLIPPED_GRADIENTS, Resource.VERDICT),
-            communicates=(*self.over, *self.agree_over),
-        )
+    @property
+    def communicates(self) -> tuple[MeshDim, ...]:
+        return (*self.over, *self.agree_over)
 
 
 @record(kw_only=True)
@@ -99,6 +93,11 @@ class CompareReplicas(Op):
     op: Literal["replicas.compare"] = "replicas.compare"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "When due, compares the bits of every parameter that several ranks hold."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.MESH, Resource.WEIGHTS, Resource.UPDATE, Resource.HISTORY),
+        finds=(Resource.PIPELINE,),
+        writes=(Resource.HISTORY,),
+    )
     every_steps: Annotated[int, output("guard.replicas_every")]
     over: Annotated[tuple[MeshDim, ...], DERIVED]
 
@@ -106,20 +105,19 @@ class CompareReplicas(Op):
         """Whether replicas are compared after a step."""
         return step % self.every_steps == 0
 
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.MESH, Resource.WEIGHTS, Resource.UPDATE, Resource.HISTORY),
-            finds=(Resource.PIPELINE,),
-            writes=(Resource.HISTORY,),
-            communicates=self.over,
-        )
-
 
 @record(kw_only=True)
 class Log(Op):
     op: Literal["log"] = "log"
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "Writes the step's metrics to the run directory and the display."
+    touches: ClassVar[Effects] = Effects(
+        reads=(
+            *(Resource.MESH, Resource.SCHEDULE, Resource.DATA),
+            *(Resource.BATCH, Resource.VERDICT, Resource.EVALUATIONS, Resource.HISTORY),
+        ),
+        finds=(Resource.COMPILED, Resource.EXPERT_LOAD, Resource.BALANCE, Resource.READERS),
+    )
     every_steps: Annotated[int, output("train.log_every")]
     """The last step is due as well, one with an evaluation, and one after which a callback ends the run."""
     over: Annotated[tuple[MeshDim, ...], DERIVED]
@@ -129,16 +127,6 @@ class Log(Op):
         """Whether a step is logged, even without an evaluation."""
         return step % self.every_steps == 0 or step == num_steps
 
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(
-                *(Resource.MESH, Resource.SCHEDULE, Resource.DATA),
-                *(Resource.BATCH, Resource.VERDICT, Resource.EVALUATIONS, Resource.HISTORY),
-            ),
-            finds=(Resource.COMPILED, Resource.EXPERT_LOAD, Resource.BALANCE, Resource.READERS),
-            communicates=self.over,
-        )
-
 
 @record(kw_only=True)
 class StopProfile(Op):
@@ -146,6 +134,3 @@ class StopProfile(Op):
     stage: ClassVar[Stage] = Stage.STEP
     summary: ClassVar[str] = "After the last step to trace, writes each rank's trace to the run directory."
     last_step: Annotated[int, DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects()

@@ -18,6 +18,7 @@ class InitMesh(Op):
     op: Literal["mesh.init"] = "mesh.init"
     stage: ClassVar[Stage] = Stage.MESH
     summary: ClassVar[str] = "Starts the process group and arranges the ranks in a device mesh."
+    touches: ClassVar[Effects] = Effects(writes=(Resource.MESH,))
     sizes: Annotated[tuple[tuple[MeshDim, int], ...], layout("mesh", is_in_sums=True)]
     """Every mesh dim with its size, outermost first."""
     backend: Annotated[str, output("mesh.backend")]
@@ -28,8 +29,9 @@ class InitMesh(Op):
         """The kind of device that the plan is for, by PyTorch's name: `auto` means one with CUDA."""
         return "cpu" if self.backend == "gloo" else "cuda"
 
-    def effects(self) -> Effects:
-        return Effects(writes=(Resource.MESH,), communicates=tuple(dim for dim, _ in self.sizes))
+    @property
+    def communicates(self) -> tuple[MeshDim, ...]:
+        return tuple((dim for dim, _ in self.sizes))
 
 
 @record(kw_only=True)
@@ -37,6 +39,7 @@ class BuildModel(Op):
     op: Literal["model.build"] = "model.build"
     stage: ClassVar[Stage] = Stage.BUILD
     summary: ClassVar[str] = "Builds the model on the meta device: modules and shapes without memory."
+    touches: ClassVar[Effects] = Effects(writes=(Resource.MODEL,))
     path: Annotated[str, output("model.hf")]
     """The model directory as the plan names it."""
     config_digest: Annotated[str, identity("model.hf", "model")]
@@ -59,9 +62,6 @@ class BuildModel(Op):
     def other_dtypes(self) -> dict[str, DType]:
         """The dtype of every parameter and buffer with another dtype than `dtype`."""
         return {**dict(self.own_dtypes), **dict.fromkeys(self.kept_in_float32, DType.FLOAT32)}
-
-    def effects(self) -> Effects:
-        return Effects(writes=(Resource.MODEL,))
 
 
 @record(kw_only=True)
@@ -90,6 +90,7 @@ class AttachAdapters(Op):
     summary: ClassVar[str] = (
         "Adds to each layer's output what two small linear layers make of its input: its adapter."
     )
+    touches: ClassVar[Effects] = Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
     modules: Annotated[tuple[str, ...], identity("adapter")]
     rank: Annotated[int, identity("adapter.kind.rank", "adapter rank")]
     alpha: Annotated[float, numerics("adapter.kind.alpha", "adapter alpha")]
@@ -110,9 +111,6 @@ class AttachAdapters(Op):
         parts = (DOWN, UP, MAGNITUDE) if self.dora else (DOWN, UP)
         return tuple(f"{fqn}.{part}.weight" for fqn in self.modules for part in parts)
 
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
-
 
 @record(kw_only=True)
 class FreezeParameters(Op):
@@ -121,10 +119,8 @@ class FreezeParameters(Op):
     summary: ClassVar[str] = (
         "Excludes parameters from training: no gradient, no optimizer state, no reduction."
     )
+    touches: ClassVar[Effects] = Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
     parameters: Annotated[tuple[str, ...], numerics("freeze")]
-
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
 
 
 @record(kw_only=True)
@@ -134,6 +130,7 @@ class QuantizeBase(Op):
     summary: ClassVar[str] = (
         "Stores the weights of frozen linear layers as NF4: 4 bits each, and a float32 scale for each block."
     )
+    touches: ClassVar[Effects] = Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
     modules: Annotated[tuple[str, ...], numerics("adapter.base")]
     block: Annotated[int, numerics("adapter.base")]
     """The inputs of a row that share a scale."""
@@ -148,9 +145,6 @@ class QuantizeBase(Op):
         """The names of all weights that are stored so."""
         return tuple(f"{fqn}.weight" for fqn in self.modules)
 
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
-
 
 _CONTEXT = layout("context_parallel", is_in_sums=True)
 
@@ -160,6 +154,9 @@ class AttachAttention(Op):
     op: Literal["attention.attach"] = "attention.attach"
     stage: ClassVar[Stage] = Stage.BUILD
     summary: ClassVar[str] = "Gives every attention module planc's exact attention, or keeps the model's own."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.MESH, Resource.MODEL), writes=(Resource.MODEL, Resource.DOCUMENTS)
+    )
     kind: Annotated[str, _CONTEXT]
     """plain, bidirectional, ring, allgather, ulysses, or eager for the model's own code. All but the second
     and the last are causal."""
@@ -174,13 +171,6 @@ class AttachAttention(Op):
     @property
     def unstable(self) -> str:
         return "collectives that autograd differentiates: private in PyTorch" if self.over else ""
-
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.MESH, Resource.MODEL),
-            writes=(Resource.MODEL, Resource.DOCUMENTS),
-            communicates=self.over,
-        )
 
 
 @record
@@ -205,6 +195,11 @@ class AttachDropout(Op):
     summary: ClassVar[str] = (
         "Gives modules dropout whose masks depend on the seed, the step and each element's global position."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.MESH, Resource.MODEL),
+        finds=(Resource.DROPOUT,),
+        writes=(Resource.MODEL, Resource.DROPOUT),
+    )
     modules: Annotated[tuple[str, ...], numerics("model.dropout", "dropout")]
     draws: Annotated[tuple[Draw, ...], numerics("model.dropout", "dropout")]
     """The dropouts of each module in one forward of the model, in order."""
@@ -212,13 +207,10 @@ class AttachDropout(Op):
     over: Annotated[tuple[MeshDim, ...], DERIVED]
     """The mesh dim that the layouts are over."""
 
-    def effects(self) -> Effects:
+    @property
+    def communicates(self) -> tuple[MeshDim, ...]:
         # It sends nothing: every rank computes its part of the mask.
-        return Effects(
-            reads=(Resource.MESH, Resource.MODEL),
-            finds=(Resource.DROPOUT,),
-            writes=(Resource.MODEL, Resource.DROPOUT),
-        )
+        return ()
 
 
 CheckpointMode: TypeAlias = Literal["full", "selective", "offload"]
@@ -229,11 +221,11 @@ class CheckpointActivations(Op):
     op: Literal["activation_checkpoint.wrap"] = "activation_checkpoint.wrap"
     stage: ClassVar[Stage] = Stage.ACTIVATION_CHECKPOINT
     summary: ClassVar[str] = "Makes modules recompute all or most of their activations in backward."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.MODEL,), finds=(Resource.PIPELINE,), writes=(Resource.MODEL,)
+    )
     mode: Annotated[CheckpointMode, layout("activation_checkpoint")]
     modules: Annotated[tuple[str, ...], layout("activation_checkpoint")]
-
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.MODEL,), finds=(Resource.PIPELINE,), writes=(Resource.MODEL,))
 
 
 CompileBackend: TypeAlias = Literal["inductor", "aot_eager", "eager"]
@@ -250,6 +242,11 @@ class CompileModules(Op):
     summary: ClassVar[str] = (
         "Compiles the forward and backward of each module with torch.compile, and those of the loss."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.MODEL,),
+        finds=(Resource.PIPELINE, Resource.DROPOUT),
+        writes=(Resource.MODEL, Resource.COMPILED),
+    )
     backend: Annotated[CompileBackend, _COMPILE]
     mode: Annotated[CompileMode | None, _COMPILE]
     """The mode of inductor; the other backends have none."""
@@ -264,22 +261,15 @@ class CompileModules(Op):
         """Whether neighboring operations become one kernel: other backends run them one by one."""
         return self.backend == "inductor"
 
-    def effects(self) -> Effects:
-        return Effects(
-            reads=(Resource.MODEL,),
-            finds=(Resource.PIPELINE, Resource.DROPOUT),
-            writes=(Resource.MODEL, Resource.COMPILED),
-        )
-
 
 @record(kw_only=True)
 class MaterialiseWeights(Op):
     op: Literal["weights.materialise"] = "weights.materialise"
     stage: ClassVar[Stage] = Stage.MATERIALISE
     summary: ClassVar[str] = "Allocates each rank's own shards on its device."
-
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.MODEL,), finds=(Resource.PIPELINE,), writes=(Resource.MODEL,))
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.MODEL,), finds=(Resource.PIPELINE,), writes=(Resource.MODEL,)
+    )
 
 
 @record(kw_only=True)
@@ -289,10 +279,8 @@ class InitWeights(Op):
     summary: ClassVar[str] = (
         "Draws the initial weights that a rank holds, by their places: bitwise equal on every mesh."
     )
+    touches: ClassVar[Effects] = Effects(reads=(Resource.MODEL,), writes=(Resource.WEIGHTS,))
     seed: Annotated[int, identity("model.seed")]
-
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.MODEL,), writes=(Resource.WEIGHTS,))
 
 
 @record(kw_only=True)
@@ -300,14 +288,14 @@ class LoadWeights(Op):
     op: Literal["weights.load"] = "weights.load"
     stage: ClassVar[Stage] = Stage.LOAD
     summary: ClassVar[str] = "Reads each rank's slices of the model's safetensors files."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.MODEL,), finds=(Resource.PIPELINE,), writes=(Resource.WEIGHTS,)
+    )
     path: Annotated[str, start("model.weights")]
     seed: Annotated[int, identity("model.seed")]
     """Seeds the buffers that no file holds."""
     strip: Annotated[str | None, start("model.strip")] = None
     """The part of the tensors' names in the files that the model's names lack."""
-
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.MODEL,), finds=(Resource.PIPELINE,), writes=(Resource.WEIGHTS,))
 
 
 @record(kw_only=True)
@@ -327,11 +315,11 @@ class InitAdapters(Op):
     summary: ClassVar[str] = (
         "Draws the adapters' first weights by their places, and sets the second to zero: no output changes."
     )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.WEIGHTS,)
+    )
     modules: Annotated[tuple[str, ...], DERIVED]
     seed: Annotated[int, DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.WEIGHTS,))
 
 
 @record(kw_only=True)
@@ -339,8 +327,8 @@ class LoadAdapters(Op):
     op: Literal["adapters.load"] = "adapters.load"
     stage: ClassVar[Stage] = Stage.LOAD
     summary: ClassVar[str] = "Reads each rank's slices of the adapters in a directory that peft wrote."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.WEIGHTS,)
+    )
     path: Annotated[str, start("adapter.start")]
     modules: Annotated[tuple[str, ...], DERIVED]
-
-    def effects(self) -> Effects:
-        return Effects(reads=(Resource.WEIGHTS,), finds=(Resource.PIPELINE,), writes=(Resource.WEIGHTS,))

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from torch import nn
 from torch.optim import Optimizer
 
-from planc.graph.op import CONSUMED, Op, Resource, declared_effects
+from planc.graph.op import CONSUMED, Op, Resource
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.agreement.stopping import Stopping
 from planc.runtime.torch.attention.documents import Documents
@@ -180,7 +180,7 @@ def bind(kind: type[Op], handler: Handler, *, is_whole: bool = True) -> Call:
     is_tuple = get_origin(returned) is tuple
     results = get_args(returned) if is_tuple else (returned,)
     gives = tuple(found for found, _ in map(_plain, results) if found is not type(None))
-    effects = declared_effects(kind)
+    effects = kind.touches
     read = {_RESOURCES[record]: is_optional for record, is_optional in takes if record not in _SERVICES}
     written = {_RESOURCES[record] for record in gives}
     problems = [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from planc.graph.graph import Graph
-from planc.graph.op import Op, Resource, declared_effects
+from planc.graph.op import Op, Resource
 from planc.graph.ops import OPS, AttachAdapters, BuildModel, FreezeParameters
 from planc.runtime.errors import RunError
 from planc.runtime.torch.run import Run
@@ -16,7 +16,7 @@ from planc.runtime.torch.weights.fit import listed
 PLACING = frozenset(
     kind
     for kind in OPS
-    if Resource.MODEL in declared_effects(kind).writes and not issubclass(kind, BuildModel | AttachAdapters)
+    if Resource.MODEL in kind.touches.writes and not issubclass(kind, BuildModel | AttachAdapters)
 )
 """The ops that change the model's modules or parameters once it has them all."""
 
