@@ -42,7 +42,7 @@ from planc.graph.graph import Graph
 from planc.graph.ops import PrefetchUnits, SaveCheckpoint
 from planc.inventory.products import unmeasured_parts
 from planc.inventory.schema import Inventory
-from planc.vocab import MeshDim
+from planc.vocab import DType, MeshDim
 
 
 def estimate(graph: Graph, inventory: Inventory, *, expert_load: int = 1) -> Estimate:
@@ -178,7 +178,7 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
         element=work.compute_dtype.size_bytes,
         reduced=work.reduce_dtype.size_bytes,
         casts_parameters=work.compute_dtype is not work.model_dtype,
-        casts_gradients=work.reduce_dtype is not work.model_dtype,
+        casts_gradients=work.reduce_dtype is not _trained_dtype(work),
         ahead=next((op.ahead for op in work.graph.setup if isinstance(op, PrefetchUnits)), 1),
         brought=work.model_dtype.size_bytes if work.offloads else 0,
         accumulates=work.times > 1,
@@ -192,7 +192,13 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
 def _added(work: RankWork, units: tuple[Unit, ...]) -> int:
     """Bytes of an element of reduced gradients that a micro step adds to those of earlier ones."""
     is_added = work.times > 1 and any(unit.reduces_each for unit in units)
-    return work.model_dtype.size_bytes if is_added else 0
+    return _trained_dtype(work).size_bytes if is_added else 0
+
+
+def _trained_dtype(work: RankWork) -> DType:
+    """The dtype of gradients as the optimizer gets them."""
+    adapters = work.graph.adapters
+    return (adapters.dtype if adapters is not None else None) or work.model_dtype
 
 
 def _gathered_at_loss(work: RankWork, gathered: tuple[Unit, ...]) -> int:

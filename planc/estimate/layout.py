@@ -94,7 +94,7 @@ def layouts(graph: Graph, inventory: Inventory) -> tuple[ParameterLayout, ...]:
     divisions, of_others = _divisions(graph, inventory)
     build = next(op for op in graph.setup if isinstance(op, BuildModel))
     frozen = frozenset(graph.frozen)
-    others, quantized = build.other_dtypes, graph.quantized
+    others, quantized = graph.other_dtypes, graph.quantized
     size = (quantized.block, quantized.block_bytes) if quantized else None
     blocks = dict.fromkeys(quantized.parameters if quantized else (), size)
     # Layers repeat, so most parameters have the layout of an earlier one.

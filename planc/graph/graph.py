@@ -14,6 +14,7 @@ from planc.graph.ops import (
     OPS,
     Accumulate,
     AttachAdapters,
+    BuildModel,
     CapExperts,
     FreezeParameters,
     InitMesh,
@@ -23,7 +24,7 @@ from planc.graph.ops import (
 from planc.pipelining.order_text import order_text
 from planc.pipelining.orders import Action
 from planc.record import record
-from planc.vocab import MESH_DIMS, ExpertDim, GroupDim, MeshDim
+from planc.vocab import MESH_DIMS, DType, ExpertDim, GroupDim, MeshDim
 
 if TYPE_CHECKING:
     AnyOp: TypeAlias = Op
@@ -109,6 +110,14 @@ class Graph:
     def adapters(self) -> AttachAdapters | None:
         """The op that adds adapters to layers."""
         return next((op for op in self.setup if isinstance(op, AttachAdapters)), None)
+
+    @property
+    def other_dtypes(self) -> dict[str, DType]:
+        """The dtype of every parameter and buffer that is not of the model's dtype."""
+        build = next(op for op in self.setup if isinstance(op, BuildModel))
+        if self.adapters is None or self.adapters.dtype is None:
+            return build.other_dtypes
+        return build.other_dtypes | dict.fromkeys(self.adapters.parameters, self.adapters.dtype)
 
     @property
     def quantized(self) -> QuantizeBase | None:

@@ -45,7 +45,23 @@ def trained(draft: Draft, inventory: Inventory | None) -> Trained | Missing:
     also = draft.take(facts.TRAINED) or ()
     if isinstance(lines, Missing):
         return lines
+    if not also and _is_apart(draft):
+        lines = (*lines[:-1], "dtype = float32", lines[-1])
     return Trained(lines, (rule(_patterns(also, inventory), "trained"),) if also else ())
+
+
+def _is_apart(draft: Draft) -> bool:
+    """Whether adapters are float32 beside a model in bfloat16, as peft keeps them.
+
+    The model is, if the file says so, or if it computes in bfloat16: frozen weights need no more.
+    """
+    stored, compute = draft.peek(facts.MODEL_DTYPE), draft.peek(facts.PARAM_DTYPE)
+    given = stored or compute
+    if not draft.kind.adapts_by_peft or given is None or given.value != "bfloat16":
+        return False
+    draft.give_default(facts.MODEL_DTYPE, "bfloat16", "of frozen weights; peft trains adapters in float32")
+    draft.give_default(facts.PARAM_DTYPE, "bfloat16", "the model's")
+    return True
 
 
 def _adapter(draft: Draft, inventory: Inventory | None) -> tuple[str, ...] | Missing:

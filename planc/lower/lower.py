@@ -72,6 +72,7 @@ from planc.plan.bind import BoundPlan
 from planc.plan.facts import gradient_accumulation
 from planc.plan.optimizer import OwnSchedule
 from planc.plan.quantized import NF4_BLOCK
+from planc.plan.tensor_dtypes import adapters_dtype
 from planc.plan.unit_dtypes import compute_dtypes
 from planc.plan.units import UnitGroup
 from planc.vocab import TOKEN_DIMS, DType, GroupDim, MeshDim, of_experts
@@ -162,6 +163,7 @@ def _trained(bound: BoundPlan) -> Iterator[AnyOp]:
             rslora=plan.adapter.kind.rslora,
             dropout=plan.adapter.kind.dropout,
             dora=plan.adapter.kind.dora,
+            dtype=None if adapters_dtype(plan) is plan.model.dtype else plan.adapter.dtype,
             apart=saved_apart(bound.inventory, bound.frozen),
             span=plan.adapter.span,
         )

@@ -11,6 +11,7 @@ from planc.plan.scalars import Bool, Choice, Float, Int, Path
 from planc.plan.types import Optional, Variant
 from planc.record import record
 from planc.source import Span
+from planc.vocab import DType
 
 
 @keyed
@@ -72,4 +73,7 @@ class AdapterSpec:
         unsaid=AdaptedBase.MODEL,
         doc="model: frozen weights are in `model.dtype`. nf4: those of linear layers are in 4 bits, with a "
         "float32 scale for each block of 64",
+    )
+    dtype: DType | None = key(
+        Optional(Choice(DType)), unsaid=None, doc="of the adapters as they are stored; none is `model.dtype`"
     )

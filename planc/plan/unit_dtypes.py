@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planc.plan.bind import BoundPlan
+from planc.plan.tensor_dtypes import adapters_apart
 from planc.vocab import DType, outwards
 
 Fqns = tuple[str, ...]
@@ -35,12 +36,14 @@ def compute_dtypes(bound: BoundPlan) -> Mapping[Fqns, DType | None]:
     """Return the dtype that each unit casts its parameters to, None if they stay as they are stored.
 
     They stay if they have that dtype already, because FSDP would then only cast inputs that the model keeps
-    wider on purpose; and if transformers keeps all of them in float32.
+    wider on purpose; and if transformers keeps all of them in float32. Adapters can have another.
     """
     assert bound.plan.fsdp is not None, "only `fsdp` makes units"
-    wanted = bound.plan.fsdp.param_dtype
+    plan, wanted = bound.plan, bound.plan.fsdp.param_dtype
     units = (*(group.fqns for group in bound.units), ("",))
-    if wanted is None or wanted is bound.plan.model.dtype:
-        return dict.fromkeys(units)
-    kept, held = kept_from(bound, wanted), parameters_by_unit(bound)
+    held = parameters_by_unit(bound)
+    if wanted is None or wanted is plan.model.dtype:
+        cast = adapters_apart(plan, bound.inventory)
+        return {unit: None if cast.isdisjoint(held.get(unit, ())) else wanted for unit in units}
+    kept = kept_from(bound, wanted)
     return {unit: None if unit in held and kept.issuperset(held[unit]) else wanted for unit in units}

@@ -251,7 +251,7 @@ def _renamed(op: Any, renamed: Renaming) -> Any:
     """The op on the small model, in full precision; None if nothing is left to do."""
     match op:
         case ops.AttachAdapters():
-            return replace(op, modules=renamed.of(op.modules), dropout=0.0)
+            return replace(op, modules=renamed.of(op.modules), dropout=0.0, dtype=None)
         case (
             ops.InitAdapters()
             | ops.ShardTensorParallel()

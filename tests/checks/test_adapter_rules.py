@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from planc.api import check_source
+import re
+
+import pytest
+
+from planc.api import Checked, check_source
 from planc.source import SourceFile
 from tests.plans import PLANS
 
@@ -132,3 +136,72 @@ def test_a_base_in_4_bits_has_whole_blocks() -> None:
         assert all(part in fault for part, fault in zip(sorted(expected), sorted(faults), strict=True)), (
             faults
         )
+
+
+SMALL = """\
+model {
+  hf = "models/tiny-llama"
+  dtype = bfloat16
+}
+adapter {
+  kind = lora(rank = 2, alpha = 4)
+  "model.layers.*.self_attn.q_proj" -> adapted
+}
+data {
+  source = python_stdlib()
+  sequence_length = 64
+  micro_batch = 2
+}
+optimizer {
+  kind = adamw(lr = 1e-4)
+}
+train {
+  steps = 2
+}
+"""
+UNITS = 'fsdp on dp_shard {\n  param_dtype = bfloat16\n  "model.layers.*" -> unit\n}\n'
+
+
+def checked(text: str) -> Checked:
+    return check_source(SourceFile("small.plan", text), base=PLANS)
+
+
+def codes(text: str) -> list[str]:
+    return [one.code.code for one in checked(text).diagnostics]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        ("lr = 1e-4", "lr = 2e-4", None),
+        ("lr = 1e-4", "lr = 5e-6", "P714"),
+        ("alpha = 4", "alpha = 4, dora = true", "P714"),
+        ("data {", 'freeze {\n  "model.norm" -> trained\n}\ndata {', "P714"),
+    ],
+    ids=["A moves", "A would not move", "lengths would not move", "a norm would not move"],
+)
+def test_updates_of_adapters_are_held_against_their_own_size(
+    before: str, after: str, code: str | None
+) -> None:
+    """Frozen norms lose nothing to rounding. A of 256 inputs starts within 1/16; bfloat16 has 8 bits."""
+    text = SMALL.replace(before, after)
+    assert codes(text) == ([code] if code is not None else [])
+
+
+def test_adapters_in_float32_are_cast_and_what_the_help_says_is_sound() -> None:
+    text = SMALL.replace("lr = 1e-4", "lr = 5e-6")
+    [found] = checked(text).diagnostics
+    assert found.help is not None and found.help.startswith("write `dtype = float32` in `adapter`")
+    text = text.replace("alpha = 4)\n", "alpha = 4)\n  dtype = float32\n")
+    [found] = checked(text).diagnostics
+    assert found.code.code == "P778" and found.help is not None
+    block = re.search("add `(.*)`", found.help)
+    assert block is not None
+    assert codes(text + block.group(1)) == []
+
+
+def test_what_is_trained_beside_adapters_in_a_unit_has_their_dtype() -> None:
+    apart = SMALL.replace("alpha = 4)\n", "alpha = 4)\n  dtype = float32\n") + UNITS
+    assert codes(apart) == []
+    trained = 'freeze {\n  "model.layers.0.mlp.up_proj" -> trained\n}\n'
+    assert "P736" in codes(apart + trained)

@@ -45,6 +45,7 @@ from tests.parity.cases import (
 from tests.parity.compare import TOLERANCE
 from tests.parity.ranks import Record, Task, train_rank
 from tests.parity.reference import train_reference, write_weights
+from tests.slow import slow_except
 
 QV = '  kind = lora(rank = 4, alpha = 8)\n  "model.layers.*.self_attn.{q,v}_proj" -> adapted\n'
 ALL = (
@@ -129,6 +130,18 @@ SLOW = (
     Case("PP2·DP2", "zero bubble", PP2_DP2, "llama-deep", micro_batch=1, schedule="zero_bubble", adapter=ALL),
 )
 
+_APART = ("adapter.dtype=float64", "fsdp.param_dtype=float32")
+APART = (
+    Case("TP2·DP2", "float64", TP2_DP2, adapter=QV, settings=_APART),
+    Case("1", "float64", adapter=QV, settings=_APART),
+    Case("DP2", "float64, DoRA", {"dp_shard": 2}, adapter=DORA, settings=_APART),
+    Case("DP4", "HSDP 2x2, float64", {"dp_replicate": 2, "dp_shard": 2}, adapter=ALL, settings=_APART),
+    Case("DP2", "float64, accumulate 2", {"dp_shard": 2}, micro_batch=2, adapter=QV, settings=_APART),
+    Case("CP2·DP2", "float64", CP2_DP2, rotate="allgather", adapter=ALL, settings=_APART),
+    Case("PP2·DP2", "float64", PP2_DP2, "llama-deep", micro_batch=1, adapter=ALL, settings=_APART),
+    Case("TP2·DP2", "float64, selective", TP2_DP2, recomputes=True, adapter=ALL, settings=_APART),
+)
+
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -161,12 +174,14 @@ class WithLora:
     rank: int
     scale: float
     dora: bool = False
+    stored: torch.dtype | None = None
+    """The dtype of A, B and the lengths, which are cast to that of the layer's input; None is the layer's."""
 
     def __call__(self, model: nn.Module) -> None:
         model.requires_grad_(False)
         for name in self.names:
             layer: Any = model.get_submodule(name)
-            (outputs, inputs), dtype = layer.weight.shape, layer.weight.dtype
+            (outputs, inputs), dtype = layer.weight.shape, self.stored or layer.weight.dtype
             layer.lora_A = Low(f"{name}.lora_A", (self.rank, inputs), dtype)
             layer.lora_B = Low(f"{name}.lora_B", (outputs, self.rank), dtype)
             if self.dora:
@@ -175,13 +190,18 @@ class WithLora:
 
     def _forward(self, layer: Any) -> Any:
         def with_lengths(x: Tensor) -> Tensor:
-            whole = layer.weight + self.scale * layer.lora_B.weight @ layer.lora_A.weight
+            low, up, wanted = (
+                getattr(layer, name).weight.to(x.dtype)
+                for name in ("lora_A", "lora_B", "lora_magnitude_vector")
+            )
+            whole = layer.weight + self.scale * up @ low
             lengths = whole.detach().square().sum(1).sqrt()
-            y = x @ (layer.lora_magnitude_vector.weight[:, None] * whole / lengths[:, None]).T
+            y = x @ (wanted[:, None] * whole / lengths[:, None]).T
             return y if layer.bias is None else y + layer.bias
 
         def forward(x: Tensor) -> Tensor:
-            y = x @ layer.weight.T + (x @ layer.lora_A.weight.T @ layer.lora_B.weight.T) * self.scale
+            low, up = (layer.lora_A.weight.to(x.dtype), layer.lora_B.weight.to(x.dtype))
+            y = x @ layer.weight.T + (x @ low.T @ up.T) * self.scale
             return y if layer.bias is None else y + layer.bias
 
         return with_lengths if self.dora else forward
@@ -219,13 +239,18 @@ def _fill(whole: Tensor, out: Tensor, block: Slices) -> None:
 
 
 def assert_trains_as_one_process(
-    case: Case, *, workspace: Path, dtype: torch.dtype = torch.float32, tolerance: float = TOLERANCE
-) -> None:
+    case: Case,
+    *,
+    workspace: Path,
+    dtype: torch.dtype = torch.float32,
+    stored: torch.dtype | None = None,
+    tolerance: float = TOLERANCE,
+) -> Record:
     graph = compile_case(replace(case, weights="pretrained"), workspace=workspace)
     adapters = graph.adapters
     assert adapters is not None
     assert adapters.modules
-    lora = WithLora(adapters.modules, adapters.rank, SCALES[case.adapter], adapters.dora)
+    lora = WithLora(adapters.modules, adapters.rank, SCALES[case.adapter], adapters.dora, stored)
     reference = train_reference(case.model, workspace=workspace, dtype=dtype, prepare=lora)
     with TemporaryDirectory(prefix="planc-adapters-") as folder:
         task = Task(graph, workspace, Path(folder), fill_adapters)
@@ -243,6 +268,7 @@ def assert_trains_as_one_process(
     assert all(torch.equal(first.final[name], reference.initial[name]) for name in kept)
     worst, error = worst_gradient(first.final, reference.final)
     assert error < 100 * tolerance, f"final {worst}"
+    return first
 
 
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
@@ -257,6 +283,21 @@ def test_lengths_of_rows_are_exact_in_float64(mesh: dict[str, int], workspace: P
     settings, rules = ("model.dtype=float64",), "auto" if "tp" in mesh else "sequence"
     case = Case("DoRA", mesh=mesh, model="starcoder", tensor_parallel=rules, settings=settings, adapter=WIDE)
     assert_trains_as_one_process(case, workspace=workspace, dtype=torch.float64, tolerance=1e-10)
+
+
+@pytest.mark.parametrize(
+    "case",
+    slow_except(APART, "TP2·DP2 float64", name=lambda case: case.name),
+    ids=lambda case: case.name,
+)
+def test_adapters_are_stored_in_another_dtype_than_their_layers_compute_in(
+    case: Case, workspace: Path
+) -> None:
+    """Gradients are those of float32 layers, and what the optimizer keeps needs float64."""
+    first = assert_trains_as_one_process(case, workspace=workspace, stored=torch.float64)
+    for name in first.gradients:
+        assert first.final[name].dtype is torch.float64
+        assert not torch.equal(first.final[name], first.final[name].float().double()), name
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Rules on adapters."""
 
-from planc.checks.adapters import exports, not_adaptable, not_in_blocks, start_differs, unsupported
+from planc.checks.adapters import exports, not_adaptable, not_cast, not_in_blocks, start_differs, unsupported
 from planc.checks.support.rule import Rule
 
 RULES: tuple[Rule, ...] = (
@@ -9,4 +9,5 @@ RULES: tuple[Rule, ...] = (
     exports.check,
     start_differs.check,
     not_in_blocks.check,
+    not_cast.check,
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
 from planc.layouts.families import families, quoted
-from planc.plan.tensor_dtypes import other_dtypes
+from planc.plan.tensor_dtypes import adapters_dtype, other_dtypes
 from planc.plan.unit_dtypes import parameters_by_unit
 from planc.source import Span
 from planc.vocab import DType, parent_of
@@ -26,10 +26,12 @@ def check(subject: Subject) -> Findings:
     dtypes = other_dtypes(plan, bound.inventory)
     if not dtypes:
         return
+    # Beside adapters of another dtype, only what is trained must be of one.
+    aside = bound.frozen.keys() - dtypes.keys() if adapters_dtype(plan) is not plan.model.dtype else ()
     spans = {group.fqns: group.span for group in bound.units}
     mixed: dict[Span, list[tuple[str, DType]]] = {}
     for unit, parameters in parameters_by_unit(bound).items():
-        stored = {name: dtypes.get(name, plan.model.dtype) for name in parameters}
+        stored = {name: dtypes.get(name, plan.model.dtype) for name in parameters if name not in aside}
         if len(set(stored.values())) > 1:
             others = [(name, dtype) for name, dtype in stored.items() if dtype is not plan.model.dtype]
             mixed.setdefault(spans.get(unit, plan.fsdp.span), []).extend(others)

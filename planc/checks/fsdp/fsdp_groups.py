@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from planc.checks.support.rule import Subject
 from planc.plan.spec import Plan
 from planc.plan.units import UnitGroup
-from planc.vocab import SHARD_DIMS, MeshDim, outwards
+from planc.vocab import SHARD_DIMS, DType, MeshDim, outwards
 
 
 def group_by_module(units: tuple[UnitGroup, ...]) -> Mapping[str, UnitGroup]:
@@ -31,6 +31,13 @@ def stored_in_float32(subject: Subject) -> str:
         return "write `dtype = float32`, and `param_dtype = bfloat16` in `fsdp` for compute"
     block = _block(subject, MeshDim.DP_SHARD, "param_dtype = bfloat16")
     return f"write `dtype = float32`; to compute in bfloat16, add `{block}`"
+
+
+def cast_to(subject: Subject, dtype: DType) -> str:
+    """The edit that computes in a dtype whatever parameters are stored in."""
+    if subject.plan.fsdp is not None:
+        return f"add `param_dtype = {dtype}` to `fsdp`"
+    return f"add `{_block(subject, MeshDim.DP_SHARD, f'param_dtype = {dtype}')}`"
 
 
 def _block(subject: Subject, mesh_dim: MeshDim, *settings: str) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from planc.checks.fsdp.fsdp_groups import stored_in_float32
+from math import floor, log2
+
+from planc.checks.fsdp.fsdp_groups import cast_to, stored_in_float32
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label, Severity
+from planc.inventory.adapters import adapted_layers, is_of_adapter
 from planc.plan.optimizer import Adam, optimizers_of
+from planc.plan.tensor_dtypes import adapters_dtype
 from planc.vocab import DType
 
 CODE = Code("P714", "updates-rounded-away", "updates are too small for this dtype", Severity.WARNING)
@@ -16,21 +20,56 @@ _BELOW_ONE = {DType.BFLOAT16: 2.0**-8, DType.FLOAT16: 2.0**-11}
 
 @reports(CODE)
 def check(subject: Subject) -> Findings:
-    """One warning at `model.dtype` if rounding would discard a norm's update of about lr.
+    """One warning at the dtype if rounding would discard a norm's update of about lr, or an adapter's.
 
     AdamW's updates are at most that large; SGD's are larger only for gradients above 1, which don't last.
     """
-    plan = subject.plan
+    plan, start = subject.plan, _start_of_adapters(subject)
+    dtype = plan.model.dtype if start is None else adapters_dtype(plan)
     path, kind = optimizers_of(plan.optimizer.kind)[-1]
-    gap, lr = _BELOW_ONE.get(plan.model.dtype), kind.lr
-    # Half a gap rounds back to the original number.
-    if gap is None or not 0 < lr <= gap / 2:
+    if dtype not in _BELOW_ONE:
         return
+    size, lr = start or 1.0, kind.lr
+    gap = _BELOW_ONE[dtype] * 2.0 ** floor(log2(size))
+    # Half a gap rounds back to the original number.
+    if not 0 < lr <= gap / 2:
+        return
+    text, note = f"the next number below 1 is {1 - gap:g} in {dtype}", _OF_NORMS
+    if start is not None:
+        text, note = f"numbers near {size:.3g} are {gap:.2g} apart in {dtype}", _OF_ADAPTERS
     step = "of AdamW is about lr" if isinstance(kind, Adam) else "of SGD is the gradient times lr"
     yield CODE.at(
-        plan.span("model.dtype"),
-        f"the next number below 1 is {1 - gap:g} in {plan.model.dtype}",
+        plan.span("adapter.dtype" if plan.adapter is not None and plan.adapter.dtype else "model.dtype"),
+        text,
         secondary=(Label(plan.span(f"{path}.lr"), f"an update {step} = {lr:g}"),),
-        notes=("norm weights start at 1 and would never change, nor would many other large weights",),
-        help=stored_in_float32(subject),
+        notes=(note,),
+        help=stored_in_float32(subject) if start is None else _adapters_in_float32(subject),
     )
+
+
+_OF_NORMS = "norm weights start at 1 and would never change, nor would many other large weights"
+_OF_ADAPTERS = "adapters start with weights of this size, most of which would never change"
+
+
+def _start_of_adapters(subject: Subject) -> float | None:
+    """About the largest weights of adapters at the start; None if others are trained as well.
+
+    A starts within 1 / sqrt(inputs); the lengths of rows that DoRA trains are near 1.
+    """
+    inventory, adapter = subject.inventory, subject.plan.adapter
+    layers = adapted_layers(inventory)
+    trained = (
+        fqn.rpartition(".")[0] for fqn, *_ in inventory.parameters() if fqn not in subject.bound.frozen
+    )
+    if adapter is None or not layers or not all(map(is_of_adapter, trained)):
+        return None
+    widths = [module.in_features for fqn in layers if (module := inventory.get(fqn)) is not None]
+    return 1.0 if adapter.kind.dora else min(widths) ** -0.5
+
+
+def _adapters_in_float32(subject: Subject) -> str:
+    """The edit that stores adapters in float32, and computes as before."""
+    fsdp = subject.plan.fsdp
+    stored = "write `dtype = float32` in `adapter`"
+    is_cast = fsdp is not None and fsdp.param_dtype is not None
+    return stored if is_cast else f"{stored}, and {cast_to(subject, subject.plan.model.dtype)}"

@@ -150,7 +150,7 @@ def _json(view: str | None, draft: Draft) -> str:
     match view:
         case "layout":
             document["parameters"] = layout_data(layouts(graph, bound.inventory))
-            others = _build(graph).other_dtypes.items()
+            others = graph.other_dtypes.items()
             document["other_dtypes"] = {name: str(dtype) for name, dtype in others}
         case "memory":
             document["memory"] = memory_data(draft.estimate)

@@ -97,6 +97,8 @@ class AttachAdapters(Op):
     rslora: Annotated[bool, numerics("adapter.kind.rslora", "adapter rslora")]
     dropout: Annotated[float, numerics("adapter.kind.dropout", "adapter dropout")]
     dora: Annotated[bool, identity("adapter.kind.dora", "adapter dora")] = False
+    dtype: Annotated[DType | None, numerics("adapter.dtype")] = None
+    """The dtype of the adapters' weights; None is that of their layers."""
     apart: Annotated[tuple[str, ...], DERIVED] = ()
     """The parameters that are trained next to the adapters', which peft saves with their modules."""
 

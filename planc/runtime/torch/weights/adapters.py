@@ -30,6 +30,7 @@ from planc.modeling.draws import Uniform, fill
 from planc.modeling.initialization import derived_seed
 from planc.runtime.errors import RunError
 from planc.runtime.torch.agreement.agree import agreed
+from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.packing import packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
@@ -51,18 +52,19 @@ def attach_adapters(run: Run, op: AttachAdapters, model: nn.Module) -> None:
 
 
 def attach(model: nn.Module, op: AttachAdapters) -> None:
-    """Give layers the op's adapters, in the layer's dtype and on its device. No other weight is renamed."""
+    """Give layers the op's adapters, in the op's dtype or the layer's. No other weight is renamed."""
     for fqn in op.modules:
         layer: Any = model.get_submodule(fqn)
         num_outputs, num_inputs = layer.weight.shape
         # On meta: a pipeline or a shard decides later what of it this rank holds.
-        like: Any = {"bias": False, "device": "meta", "dtype": layer.weight.dtype}
+        dtype = TORCH_DTYPES[op.dtype] if op.dtype is not None else layer.weight.dtype
+        like: Any = {"bias": False, "device": "meta", "dtype": dtype}
         if op.dropout:
             layer.add_module(DROP, nn.Dropout(op.dropout))
         layer.add_module(DOWN, nn.Linear(num_inputs, op.rank, **like))
         layer.add_module(UP, nn.Linear(op.rank, num_outputs, **like))
         if op.dora:
-            layer.add_module(MAGNITUDE, Magnitude(num_outputs, device="meta", dtype=layer.weight.dtype))
+            layer.add_module(MAGNITUDE, Magnitude(num_outputs, device="meta", dtype=dtype))
         layer.register_forward_hook(partial(_add, scale=op.scale))
 
 

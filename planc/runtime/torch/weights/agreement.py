@@ -72,7 +72,7 @@ def _dtype(run: Run, name: str, held: Tensor | None) -> torch.dtype:
     if name in nf4_formats(run.graph):
         return torch.uint8
     build = run.model_op
-    return TORCH_DTYPES[build.other_dtypes.get(name, build.dtype)]
+    return TORCH_DTYPES[run.graph.other_dtypes.get(name, build.dtype)]
 
 
 def local_blocks(tensor: Tensor, packing: Packing | None) -> Iterator[tuple[Slices, Tensor]]:
