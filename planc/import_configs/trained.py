@@ -51,9 +51,9 @@ def trained(draft: Draft, inventory: Inventory | None) -> Trained | Missing:
 
 
 def _is_apart(draft: Draft) -> bool:
-    """Whether adapters are float32 beside a model in bfloat16, as peft keeps them.
+    """Whether adapters are float32 next to a model in bfloat16, as peft keeps them.
 
-    The model is, if the file says so, or if it computes in bfloat16: frozen weights need no more.
+    The model is where it computes in bfloat16, whatever is not stated: frozen weights need no more.
     """
     stored, compute = draft.peek(facts.MODEL_DTYPE), draft.peek(facts.PARAM_DTYPE)
     given = stored or compute

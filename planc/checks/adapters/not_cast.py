@@ -19,6 +19,6 @@ def check(subject: Subject) -> Findings:
         return
     yield CODE.at(
         plan.span("adapter.dtype"),
-        f"adapters in {stored} beside layers in {plan.model.dtype}",
+        f"adapters in {stored} next to layers in {plan.model.dtype}",
         help=cast_to(subject, plan.model.dtype),
     )

@@ -26,7 +26,7 @@ def check(subject: Subject) -> Findings:
     dtypes = other_dtypes(plan, bound.inventory)
     if not dtypes:
         return
-    # Beside adapters of another dtype, only what is trained must be of one.
+    # Next to adapters of another dtype, only what is trained must be of one.
     aside = bound.frozen.keys() - dtypes.keys() if adapters_dtype(plan) is not plan.model.dtype else ()
     spans = {group.fqns: group.span for group in bound.units}
     mixed: dict[Span, list[tuple[str, DType]]] = {}
