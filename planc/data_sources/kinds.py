@@ -166,8 +166,8 @@ class PairsSource(SourceKind):
 class LabeledSource(SourceKind):
     """Records of a text and the number of its class, below `num_labels`, or one of the classes' `names`.
 
-    With `by_word` a text is a list of words, and has a list of their classes. `patterns`, `split` and
-    `subset` are those of a HfDatasetSource.
+    With `by_word` a text is a list of words, and has a list of their classes. With `pair`, the key of a
+    second text, both have one class. `patterns`, `split` and `subset` are those of a HfDatasetSource.
     """
 
     patterns: tuple[str, ...]
@@ -178,6 +178,7 @@ class LabeledSource(SourceKind):
     split: str = "train"
     subset: str | None = None
     by_word: bool = False
+    pair: str | None = None
     kind: Literal["labeled"] = field_of(default="labeled", kw_only=True)
     libraries: ClassVar[tuple[str, ...]] = ("datasets", "pyarrow")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -72,15 +73,23 @@ def shown_documents(documents: Sequence[Encoded], *, spec: DataSpec, tokenizer: 
     parts = []
     for document in documents:
         notes, length, most = [], len(document), spec.room
+        if document.spans:
+            start, end, other_start, other_end = document.spans
+            notes.append(f"pair: texts of {end - start:_} and {plural(other_end - other_start, 'token')}")
         if spec.packing in WHOLE and length > most:
             what = "skipped" if spec.too_long == "skip" else "truncated"
             notes.append(f"{what}: {plural(length, 'token')}, and a sequence holds {most:_}")
             length = most
+            if spec.has_classes:
+                kept = document.first(most, dtype=document.tokens.dtype, kept_at_end=len(tokenizer.after))
+                document = replace(kept, origin=document.origin)
         ids = document.tokens[:length].tolist()
         trained = [True] * length if document.is_target is None else document.is_target[:length].tolist()
         if document.classes is not None:
             trained = (document.classes[:length] != IGNORED_LABEL).tolist()
             notes.append(_words(document.classes[:length].tolist(), spec))
+        if document.types is not None and spec.token_types:
+            notes.append(_types(document.types.tolist()))
         if document.label is not None:
             notes.append(_class(document.label, spec))
             trained = [False] * length
@@ -93,6 +102,12 @@ def _class(label: int, spec: DataSpec) -> str:
     source = untransformed(spec.source)
     names = source.names if isinstance(source, LabeledSource) else ()
     return f"class {label}, {names[label]}" if names else f"class {label}"
+
+
+def _types(types: Sequence[int]) -> str:
+    """`types: 0 of 8 tokens, 1 of 5 tokens`."""
+    texts = (f"{kind} of {plural(len([*tokens]), 'token')}" for kind, tokens in groupby(types))
+    return f"types: {', '.join(texts)}"
 
 
 def _words(classes: Sequence[int], spec: DataSpec) -> str:
@@ -170,7 +185,7 @@ def shown_sequence(data: OpenData, number: int, *, before: int, part: Part, toke
     before it in a mixture.
     """
     batch = micro_batch_of(data.dataset, np.array([number - 1]))
-    return _sequence(
+    shown = _sequence(
         batch.inputs[0].tolist(),
         batch.labels[0].tolist(),
         batch.position_ids[0].tolist(),
@@ -179,6 +194,9 @@ def shown_sequence(data: OpenData, number: int, *, before: int, part: Part, toke
         end=data.end_of_document,
         tokenizer=tokenizer,
     )
+    if batch.token_types is None:
+        return shown
+    return replace(shown, notes=(_types(batch.token_types[0].tolist()), *shown.notes))
 
 
 def _sequence(

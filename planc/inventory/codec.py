@@ -12,14 +12,17 @@ from planc.inventory.json_values import array_of, error_at, fields_of, from_fiel
 from planc.inventory.schema import Attention, Inventory, Module, OwnHeads
 from planc.inventory.tree import Node, fold, unfold
 
-FORMAT_VERSION = 18
+FORMAT_VERSION = 19
 """11: what activation functions and norms keep. 12: what layers' own code keeps. 13: what gates of experts
 keep, gated norms, and code around layers. 14: parameters without gradients. 16: biases of choices. 17: after
-which modules nothing is kept, and calls. 18: the rows of each call."""
+which modules nothing is kept, and calls. 18: the rows of each call. 19: types of tokens."""
 
 _NOT_AS_FIELDS = ("modules", "attentions", "own_heads", "rope", "router_loss")
 """The first two are a tree, equal heads are together, and config.json has the others."""
-_LATER = ("logits", "rope_switch", "positions", "task", "num_labels", "padding_token", "new_head")
+_LATER = (
+    *("logits", "rope_switch", "positions", "task", "num_labels", "padding_token", "token_types"),
+    "new_head",
+)
 """Written after the heads."""
 
 

@@ -309,6 +309,8 @@ class Inventory:
     task: Task = Task.CAUSAL_LM
     num_labels: Size | None = None
     padding_token: int | None = None
+    token_types: int = 0
+    """The number of `token_type_ids` that a classifier of texts tells apart; 0 for none, and for one."""
     new_head: tuple[str, ...] = ()  # a classifier's parameters that the class in config.json lacks
     rope: Rope | None = None  # the scaling of rotary embeddings in config.json
     _by_fqn: dict[str, Module] = field(init=False, repr=False, compare=False)

@@ -33,7 +33,9 @@ from planc.plan.task import (
 from planc.vocab import SAMPLE_DIMS
 
 
-def open_data(plan: Plan, *, vocab_size: int = 0, padding_id: int | None = None) -> OpenData:
+def open_data(
+    plan: Plan, *, vocab_size: int = 0, padding_id: int | None = None, token_types: int = 0
+) -> OpenData:
     """The training data."""
     block = plan.data
     tokenizer, end, begin = "bytes", None, None
@@ -71,7 +73,8 @@ def open_data(plan: Plan, *, vocab_size: int = 0, padding_id: int | None = None)
                 random_replace=task.random_replace,
             )
         case Classification() as task:
-            return OpenLabeledData(**values, **_of_classes(task), padding_id=padding_id)
+            values |= {"padding_id": padding_id, "token_types": token_types}
+            return OpenLabeledData(**values, **_of_classes(task))
         case _:
             return opened
 

@@ -134,7 +134,12 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield build_schedule(plan)
     yield from build_averages(plan)
     yield from open_sources(plan)
-    yield open_data(plan, vocab_size=inventory.vocab_size, padding_id=inventory.padding_token)
+    yield open_data(
+        plan,
+        vocab_size=inventory.vocab_size,
+        padding_id=inventory.padding_token,
+        token_types=inventory.token_types,
+    )
     yield from open_teacher(plan)
     yield from open_evaluations(plan)
     yield from count_experts(bound)

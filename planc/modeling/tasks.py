@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import partial
+from inspect import signature
 
 import torch
 import transformers
@@ -67,6 +68,15 @@ def as_classifier(config: PreTrainedConfig, *, architecture: str, labels: int) -
     # transformers rejects it for one class, of which a check tells more.
     if architecture.endswith(CLASSIFIERS[Task.SEQUENCE_CLASSIFICATION]) and labels > 1:
         config.problem_type = ONE_CLASS
+
+
+def token_types(model: PreTrainedModel) -> int:
+    """The number of types, `token_type_ids`, that a model tells apart; 0 for none, and for one type alone.
+
+    A decoder without `type_vocab_size` may look types up among its tokens, and its tokenizer makes none.
+    """
+    number = getattr(model.config, "type_vocab_size", None) or 0
+    return number if number > 1 and "token_type_ids" in signature(model.forward).parameters else 0
 
 
 def names_of_other_heads(model: PreTrainedModel) -> frozenset[str]:

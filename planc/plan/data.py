@@ -66,11 +66,16 @@ class HfHub:
 
 @keyed
 class Labeled:
-    """Texts with their classes, numbers from 0 on or names, for `task = sequence_classification`; for
-    `token_classification`, lists of words with lists of their classes."""
+    """Texts or pairs of texts with their classes, numbers from 0 on or names, for
+    `task = sequence_classification`; for `token_classification`, lists of words with lists of classes."""
 
     patterns: tuple[str, ...] = key(Rest(Path()), doc=DATASETS, positional=True)
     field: str = key(Text(), unsaid="text", doc="the key that holds a row's text, or its words")
+    pair: str | None = key(
+        Optional(Text()),
+        unsaid=None,
+        doc="the key of a second text, after the first; if both are too long, the longer one loses its end",
+    )
     label: str = key(Text(), unsaid="label", doc="the key that holds its class, or its words' classes")
     split: str = key(Split(), unsaid="train", doc=SPLIT)
     subset: str | None = key(Optional(Text()), unsaid=None, doc=SUBSET)

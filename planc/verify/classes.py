@@ -21,7 +21,9 @@ def loss_of_classes(
     for number in ids:
         start, stop = dataset.starts[number : number + 2]
         tokens = torch.from_numpy(dataset.tokens[start:stop].astype(np.int64))
-        output = model(input_ids=tokens[None]).logits
+        types = dataset.token_types(int(number))
+        given = {} if types is None else {"token_type_ids": torch.from_numpy(types)[None, : len(tokens)]}
+        output = model(input_ids=tokens[None], **given).logits
         output = output.reshape(1, -1, output.shape[-1])
         known = dataset.classes[start:stop] if by_word else dataset.classes[number : number + 1]
         classes = torch.from_numpy(known.astype(np.int64))

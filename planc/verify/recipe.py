@@ -12,7 +12,7 @@ from planc.inventory.routers import routers
 from planc.plan.adapter import Lora
 from planc.plan.balance import Layers, Over, balance_loss, bias_update, is_balanced
 from planc.plan.bind import BoundPlan
-from planc.plan.data import TooLong
+from planc.plan.data import Labeled, TooLong
 from planc.plan.facts import gradient_accumulation
 from planc.plan.optimizer import Muon, Optimizer, OwnSchedule, Schedule, WarmupStableDecay
 from planc.plan.settle import in_steps
@@ -123,13 +123,18 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         seed=plan.model.seed,
         dtype=dtype.value,
         data=DataSpec(
-            small_source(in_pairs=isinstance(plan.train.loss, Preference), classes=bound.inventory.classes),
+            small_source(
+                in_pairs=isinstance(plan.train.loss, Preference),
+                classes=bound.inventory.classes,
+                by_pair=any(isinstance(rows, Labeled) and rows.pair for _, rows in plan.data.training()),
+            ),
             tokenizer="bytes",
             sequence_length=min(SEQUENCE_LENGTH, plan.data.sequence_length),
             shuffle_seed=plan.data.shuffle_seed,
             packing=plan.data.packing.value,
             too_long=(plan.data.too_long or TooLong.TRUNCATE).value,
             masking=_masking(plan.model.task),
+            token_types=bound.inventory.token_types,
         ),
         global_batch=micro_batch * micro_steps * dp_size,
         optimizer=_steadied(optimizer.kind, peak=peak),
@@ -152,12 +157,17 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
     )
 
 
-def small_source(*, in_pairs: bool, classes: Classes | None) -> JsonLinesSource | PairsSource | LabeledSource:
-    """The data of the small model: texts, pairs of them, or texts with classes or those of their words."""
+def small_source(
+    *, in_pairs: bool, by_pair: bool, classes: Classes | None
+) -> JsonLinesSource | PairsSource | LabeledSource:
+    """The data of the small model: texts, answers in pairs, or texts with classes or those of their words.
+
+    Two texts have one class if it is `by_pair`.
+    """
     if classes is not None:
         if classes.task is Task.TOKEN_CLASSIFICATION:
             return LabeledSource((CORPUS,), classes.labels, field="words", label="labels", by_word=True)
-        return LabeledSource((CORPUS,), classes.labels)
+        return LabeledSource((CORPUS,), classes.labels, pair="pair" if by_pair else None)
     return PairsSource((PAIRS,), template="none") if in_pairs else JsonLinesSource((CORPUS,))
 
 

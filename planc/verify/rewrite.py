@@ -14,12 +14,7 @@ from transformers.pytorch_utils import Conv1D
 from planc.data_sources.kinds import PairsSource
 from planc.graph import ops
 from planc.graph.graph import AnyOp, Graph
-from planc.graph.ops import (
-    Accumulate,
-    OpenData,
-    Rows,
-    SplitPipeline,
-)
+from planc.graph.ops import Accumulate, OpenData, Rows, SplitPipeline
 from planc.graph.pipeline import pipeline_of
 from planc.graph.verify import verify as violations
 from planc.lower.evaluating import without_pipeline
@@ -213,7 +208,7 @@ def shrunk_graph(
                 short = replace(op, warmup_steps=warmup, decay_steps=decay, num_steps=SCHEDULE_STEPS)
                 setup.append(short)
             case ops.OpenData():
-                setup.append(_short_data(op, times * small.dp_size, vocab_size=vocab_size, padding=padding))
+                setup.append(_short_data(op, recipe, times * small.dp_size, vocab_size, padding))
             case ops.BalanceExperts():
                 setup.append(
                     _short_balance(_renamed(op, renamed), whole=_data(graph.setup), small=_data(setup))
@@ -306,13 +301,14 @@ def _robust(settings: Any, *, dtype: DType) -> Any:
     return robust(settings)
 
 
-def _short_data(op: ops.OpenData, times: int, *, vocab_size: int, padding: int | None) -> ops.OpenData:
+def _short_data(op: OpenData, recipe: Recipe, times: int, vocab_size: int, padding: int | None) -> OpenData:
     """The op with `times` micro-batches per step."""
     micro_batch, classes = min(op.micro_batch, MAX_MICRO_BATCH), getattr(op, "classes", None)
+    in_pairs = isinstance(op.source, PairsSource)
     op = replace(op, padding_id=padding) if isinstance(op, ops.OpenLabeledData) else op
     return replace(
         op,
-        source=small_source(in_pairs=isinstance(op.source, PairsSource), classes=classes),
+        source=small_source(in_pairs=in_pairs, by_pair=recipe.data.by_pair, classes=classes),
         tokenizer="bytes",
         end_of_document=None,
         held_out="",

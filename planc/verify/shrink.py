@@ -206,7 +206,7 @@ def _labeled(text: str) -> dict[str, Any]:
     """A row with classes: lengths, which follow from no one byte."""
     words = text.split() or [text]
     of_words = {"words": words, "labels": [len(word) % 2 for word in words]}
-    return {"text": text, "label": len(text) % 2, **of_words}
+    return {"text": text, "label": len(text) % 2, "pair": text[::-3], **of_words}
 
 
 def _built(build: ops.BuildModel, *, base: Path) -> Any:

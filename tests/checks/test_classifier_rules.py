@@ -48,6 +48,13 @@ def test_a_sequence_stays_whole(check: Check) -> None:
     assert any("one rank of tp" in one.primary.text for one in found if one.code.code == "P775")
 
 
+def test_models_are_given_the_types_that_they_tell_apart(check: Check) -> None:
+    graph = check(PLAN.replace('("data/*.txt")', '("data/*.txt", pair = "second")')).graph
+    assert graph is not None
+    (data,) = (op for op in graph.setup if isinstance(op, OpenLabeledData))
+    assert data.token_types == 2 and isinstance(data.source, LabeledSource) and data.source.pair == "second"
+
+
 ROWS_OF_WORDS = 'labeled("data/*.txt", field = "tokens", label = "ner_tags")'
 WORDS = encoder_plan(
     "tiny-bert",
@@ -69,6 +76,7 @@ def test_words_have_classes_of_their_own(check: Check) -> None:
 UNSHOWN_OF_WORDS = {
     "unlabeled": (ROWS_OF_WORDS, 'text("data/*.txt")', "its rows have no classes"),
     "regression": ("labels = 3", "labels = 1", "one class is nothing to learn"),
+    "pairs": (ROWS_OF_WORDS, f'{ROWS_OF_WORDS[:-1]}, pair = "other")', "a pair of texts has one class"),
     "sequence": (
         "auto(solve)",
         '"bert.encoder.layer.*.output.dense" -> rowwise(output = Shard(1))',

@@ -53,6 +53,17 @@ def labeled(path: Path) -> None:
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
+def text_pairs(path: Path) -> None:
+    """Rows of two texts and a class."""
+    path.parent.mkdir(exist_ok=True)
+    names = ("entailment", "neutral", "contradiction")
+    rows = (
+        {"premise": f"{number} ranks train.", "hypothesis": "Some ranks train.", "label": names[number % 3]}
+        for number in range(12)
+    )
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
 def words(path: Path) -> None:
     """Rows of words and their classes."""
     path.parent.mkdir(exist_ok=True)
@@ -78,6 +89,7 @@ PREPARED: dict[str, Callable[[Path], None]] = {
     "text": text,
     "labeled": labeled,
     "words": words,
+    "text_pairs": text_pairs,
     "nan-weights": nan_weights,
 }
 

@@ -158,11 +158,13 @@ def _of_labeled_data(subject: Subject) -> _Found:
     data = subject.plan.data
     if data.packing is not Packing.NONE:
         yield "data.packing", "each sequence holds one text", "write `packing = none`, or leave it out"
+    by_word = isinstance(subject.plan.model.task, TokenClassification)
     for path, source in data.sources():
         if not isinstance(source, Labeled):
-            by_word = isinstance(subject.plan.model.task, TokenClassification)
-            help = _HELP_OF_WORDS if by_word else _HELP_OF_TEXTS
-            yield path, "its rows have no classes", help
+            yield path, "its rows have no classes", _HELP_OF_WORDS if by_word else _HELP_OF_TEXTS
+        elif by_word and source.pair is not None:
+            help = "remove `pair`, or write `task = sequence_classification(...)`"
+            yield path, "a pair of texts has one class, and words have their own", help
 
 
 def _of_masked_data(subject: Subject) -> _Found:

@@ -88,7 +88,8 @@ class OpenMaskedData(OpenData):
 class OpenLabeledData(OpenData):
     op: Literal["data.open_labeled"] = "data.open_labeled"  # type: ignore[assignment]
     summary: ClassVar[str] = (
-        "Opens texts as `data.open`, one a sequence, each with its class or with those of its words."
+        "Opens texts, or pairs of them, as `data.open`, one a sequence, each with its class or with those of "
+        "its words."
     )
     num_labels: Annotated[int, samples("model.task", "labels")]
     names: Annotated[tuple[str, ...], samples("model.task", "names of classes")] = ()
@@ -96,6 +97,8 @@ class OpenLabeledData(OpenData):
     """The token after a text; None for the end of a document."""
     by_word: Annotated[bool, samples("model.task", "classes of words")] = False
     """Whether each word of a text has a class, at its first token; else the text has one."""
+    token_types: Annotated[int, samples("model.hf", "token types")] = 0
+    """The number of types, `token_type_ids`, that the model is given with pairs of texts; 0 for none."""
 
     @property
     def classes(self) -> Classes:

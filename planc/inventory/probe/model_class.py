@@ -17,7 +17,7 @@ from planc.inventory.config_limits import fields_of, line_of
 from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json
 from planc.inventory.refused_code import refuse_remote_code
 from planc.modeling.own_class import config_of
-from planc.modeling.tasks import CLASSES, ONE_CLASS, as_classifier, new_parameters, tasks_of
+from planc.modeling.tasks import CLASSES, ONE_CLASS, as_classifier, new_parameters, tasks_of, token_types
 from planc.vocab import CLASSIFIERS, Classes, Task
 
 _ROPE_TYPES = ("rope_type", "type")
@@ -60,6 +60,8 @@ class ModelClass:
                 help="use the pretrained model that it was made from",
             )
         own = {"num_labels": self.config.num_labels, "padding_token": self.config.pad_token_id}
+        if self.task is Task.SEQUENCE_CLASSIFICATION:
+            own["token_types"] = token_types(model)
         return {"task": self.task, "new_head": new, **own}
 
 

@@ -16,7 +16,7 @@ from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import read_regular_file
 from planc.runtime.data.records import Rows, split_records
 from planc.runtime.data.sampling import Sampling
-from planc.runtime.data.sources import Document, Words
+from planc.runtime.data.sources import Document, TextPair, Words
 from planc.runtime.ranks.reads import Reads
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class TokenIds:
         return 4 * len(self.ids)
 
 
-AnyDocument = Document | Words | Conversation | TokenIds
+AnyDocument = Document | TextPair | Words | Conversation | TokenIds
 
 
 def conversations(

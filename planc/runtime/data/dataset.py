@@ -36,6 +36,7 @@ class Dataset(Protocol):
     def max_token_id(self) -> int: ...
     def __getitem__(self, index: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
     def position_ids(self, index: int) -> Positions: ...
+    def token_types(self, index: int) -> Positions | None: ...
     def summary(self) -> str: ...
     def digested(self) -> Iterator[tuple[str, Stored]]: ...
 
@@ -49,6 +50,7 @@ def packed(
     too_long: TooLong = "truncate",
     in_pairs: bool = False,
     padding_id: int | None = None,
+    token_types: int = 0,
     bad: BadDocuments | None = None,
 ) -> Dataset:
     """The documents as sequences. Raises DataError if there is not even one."""
@@ -70,6 +72,7 @@ def packed(
                 too_long=too_long,
                 in_pairs=in_pairs,
                 padding_id=padding_id,
+                token_types=token_types,
                 bad=bad,
             )
         case _:

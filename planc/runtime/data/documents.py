@@ -30,7 +30,14 @@ from planc.runtime.data.extended.transform import transform_of
 from planc.runtime.data.pairs import pairs
 from planc.runtime.data.records import Record, Rows, hub_records, split_records
 from planc.runtime.data.sampling import Sampling
-from planc.runtime.data.sources import Document, documents, labeled_document, labeled_words, text_documents
+from planc.runtime.data.sources import (
+    Document,
+    TextPair,
+    documents,
+    labeled_document,
+    labeled_words,
+    text_documents,
+)
 from planc.runtime.data.spec import DataSpec, HeldOut
 from planc.runtime.ranks.reads import Reads
 
@@ -137,7 +144,7 @@ def _noted(
     for document in documents:
         content.update(f"{document.num_bytes}:".encode())
         content.update(_content(document))
-        if isinstance(document, Document) and document.label is not None:
+        if isinstance(document, Document | TextPair) and document.label is not None:
             content.update(f"={document.label}".encode())
         yield document
     reads.add("text", hub.name, content.hexdigest())

@@ -22,7 +22,8 @@ class MicroBatch:
     """Inputs, labels and position ids [B, S] of sequences `sample_ids` [B]; all int64.
 
     The label of a position is what its logits are to predict: the next token, or a hidden one itself.
-    `sources` [B] are the numbers of their sources in a mixture; None without one.
+    `sources` [B] are the numbers of their sources in a mixture; None without one. `token_types` [B, S] are
+    None unless a sequence holds two texts and the model takes them.
     """
 
     inputs: npt.NDArray[np.int64]
@@ -30,6 +31,7 @@ class MicroBatch:
     position_ids: npt.NDArray[np.int64]
     sample_ids: SampleIds
     sources: SampleIds | None = None
+    token_types: npt.NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,11 @@ def micro_batch_of(
     if masks is not None:
         for row, place in enumerate(sample_ids if places is None else places):
             inputs[row], labels[row] = masks.hide(inputs[row], int(place))
-    return MicroBatch(inputs, labels, position_ids, sample_ids)
+    types = [dataset.token_types(int(sample_id)) for sample_id in sample_ids]
+    token_types = None
+    if any(row is not None for row in types):
+        token_types = np.stack([np.zeros_like(inputs[0]) if row is None else row for row in types])
+    return MicroBatch(inputs, labels, position_ids, sample_ids, token_types=token_types)
 
 
 def step_batches(source: BatchSource, start: int, /) -> list[MicroBatch]:
@@ -113,9 +119,10 @@ def step_batches(source: BatchSource, start: int, /) -> list[MicroBatch]:
     places = chain(*(source.places_at(start, micro_step=micro_step) for micro_step in range(number)))
     step = micro_batch_of(source.dataset, np.concatenate(ids), masks=source.masks, places=places)
     parts = (array.reshape(number, size, -1) for array in (step.inputs, step.labels, step.position_ids))
+    types = [None] * number if step.token_types is None else step.token_types.reshape(number, size, -1)
     sizes = source.order.sizes
     sources = [sources_of(one, sizes) if sizes else None for one in ids]
-    return [MicroBatch(*arrays) for arrays in zip(*parts, ids, sources, strict=True)]
+    return [MicroBatch(*arrays) for arrays in zip(*parts, ids, sources, types, strict=True)]
 
 
 class BatchLoader:

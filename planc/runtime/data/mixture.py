@@ -121,6 +121,10 @@ class JoinedDatasets:
         source, within = self.place(index)
         return self.datasets[source].position_ids(within)
 
+    def token_types(self, index: int) -> Positions | None:
+        source, within = self.place(index)
+        return self.datasets[source].token_types(within)
+
     def place(self, index: int) -> tuple[int, int]:
         """The number of the dataset that has a sequence, and the sequence's index there."""
         within = index

@@ -67,6 +67,7 @@ def open_in_memory(wanted: Wanted, *, model_vocab_size: int, reads: Reads | None
             too_long=spec.too_long,
             in_pairs=spec.in_pairs,
             padding_id=spec.padding_id,
+            token_types=spec.token_types,
             bad=bad,
         )
         masks = _masks(spec, tokenizer, model_vocab_size=model_vocab_size)
@@ -158,6 +159,7 @@ def _stored(prepared: Prepared, spec: DataSpec) -> Dataset:
             totals=index.totals,
             sequence_length=length,
             padding_id=index.end_of_document if spec.padding_id is None else spec.padding_id,
+            token_types=spec.token_types,
             document_starts=starts,
         )
     return joined(arrays, totals=index.totals, sequence_length=length, document_starts=starts)

@@ -12,6 +12,7 @@ from planc.runtime.data.spec import DataSpec, HeldOut, Masking
 def data_spec(op: AnySource, *, training: OpenData) -> DataSpec:
     """The data that an op reads, with the settings of the training data."""
     assert not isinstance(op.source, Mixture), "a mixture has ops that read its sources"
+    labeled = training if isinstance(training, OpenLabeledData) else None
     packing: Any = training.packing
     too_long: Any = training.too_long or "truncate"
     held_out: HeldOut | None = None
@@ -31,7 +32,8 @@ def data_spec(op: AnySource, *, training: OpenData) -> DataSpec:
         too_long=too_long,
         held_out=held_out,
         masking=masking_of(training),
-        padding_id=training.padding_id if isinstance(training, OpenLabeledData) else None,
+        padding_id=labeled.padding_id if labeled else None,
+        token_types=labeled.token_types if labeled else 0,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -17,7 +17,8 @@ from planc.runtime.data.encoding.client import Fault, Ids, Tokens
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.prepared.stored_array import STARTS_PER_SAMPLE, StoredArray, StoredStarts
 from planc.runtime.data.sources import IGNORED_LABEL as IGNORED_LABEL
-from planc.runtime.data.sources import Document
+from planc.runtime.data.sources import Document, TextPair
+from planc.runtime.data.text_pairs import places_of_pair
 from planc.runtime.data.tokenizers import Tokenizer
 from planc.tables import plural
 
@@ -26,7 +27,7 @@ Positions = npt.NDArray[np.int64]
 Stored = Array | StoredArray
 """An array in memory, or in files: both have a length, a maximum, and slices that are arrays."""
 
-_FLAG, _CLASS, _POSITION = np.dtype(np.bool_), np.dtype(np.int32), np.dtype(np.int64)
+_FLAG, _TYPE, _CLASS, _POSITION = map(np.dtype, (np.bool_, np.uint8, np.int32, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,10 @@ class Encoded:
     """The class of all of its tokens, if the source has one; then no token is a label."""
     classes: Ids | None = None
     """[tokens]: the classes of its tokens, or IGNORED_LABEL, if words have some; then no token is a label."""
+    types: Ids | None = None
+    """[tokens]: the types of its tokens, if it is two texts."""
+    spans: Sequence[int] = ()
+    """The start and the end of the first of two texts, and those of the second."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -60,14 +65,16 @@ class Encoded:
 
     def first(self, length: int, *, dtype: np.dtype[np.generic], kept_at_end: int = 0) -> Encoded:
         """Its first tokens, up to `length` of them, or all but `kept_at_end` and its last ones, as they are
-        stored."""
+        stored. Two texts are shortened as `places_of_pair` has it."""
         is_target = None if self.is_target is None else self.is_target[:length]
         places = np.arange(min(len(self), length))
-        if kept_at_end and len(self) > length:
+        if self.spans:
+            places = places_of_pair(self.spans, num_tokens=len(self), length=length)
+        elif kept_at_end and len(self) > length:
             places[-kept_at_end:] += len(self) - length
-        classes = None if self.classes is None else self.classes[places]
+        classes, types = (None if values is None else values[places] for values in (self.classes, self.types))
         tokens = self.tokens[places].astype(dtype)
-        return Encoded(tokens, is_target, self.num_text_bytes, label=self.label, classes=classes)
+        return Encoded(tokens, is_target, self.num_text_bytes, label=self.label, classes=classes, types=types)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,6 +136,9 @@ class PackedDataset:
         if self.document_starts is None:
             return np.arange(self.sequence_length, dtype=np.int64)
         return restarting(self._starts_within(start) - start, length=self.sequence_length)
+
+    def token_types(self, index: int) -> None:
+        """None: no sequence holds two texts."""
 
     def summary(self) -> str:
         """One line for the log: the amount of data, and how much is unused."""
@@ -228,6 +238,8 @@ class TokenColumns:
             self._columns.column("is_target", dtype=_FLAG).append(document.is_target)
         if document.classes is not None:
             self._columns.column("token_classes", dtype=_CLASS).append(document.classes)
+        if document.types is not None:
+            self._columns.column("token_types", dtype=_TYPE).append(document.types)
         self.num_tokens += len(document)
 
 
@@ -287,7 +299,8 @@ def encode(
             continue
         ids, is_target, classes = tokens.ids, tokens.is_target, tokens.classes
         if label is not None or classes is not None:
-            ids = np.append(ids, np.array(tokenizer.after, dtype=np.int64))
+            if tokens.types is None:
+                ids = np.append(ids, np.array(tokenizer.after, dtype=np.int64))
             if classes is not None:
                 classes = np.append(classes, np.full(len(tokenizer.after), IGNORED_LABEL))
             if not len(ids):
@@ -297,8 +310,8 @@ def encode(
             ids = np.append(ids, end)
         elif not len(ids) or ids[-1] != end:
             ids, is_target = np.append(ids, end), np.append(is_target, tokens.trains_end)
-        text = tokens.num_text_bytes
-        yield Encoded(ids, is_target, text, origin, tokens.unread, tokens.stops, label, classes)
+        of_text = tokens.num_text_bytes, origin, tokens.unread, tokens.stops
+        yield Encoded(ids, is_target, *of_text, label, classes, tokens.types, tokens.spans)
     if ahead.error is not None:
         raise ahead.error
 
@@ -343,7 +356,7 @@ class _Ahead:
         try:
             for document in self.documents:
                 self.bad.num_read += 1
-                label = document.label if isinstance(document, Document) else None
+                label = document.label if isinstance(document, Document | TextPair) else None
                 self.origins.append((document.origin, label))
                 yield document
         except DataError as error:

@@ -112,6 +112,10 @@ class PaddedDataset:
         starts = np.append(starts_within(self.document_starts, start, stop) - start, ends).astype(np.int64)
         return restarting(starts, length=self.sequence_length)
 
+    def token_types(self, index: int) -> Positions | None:
+        """[S]: the types of the tokens of two texts, and 0 for padding; None for sequences of other kinds."""
+        return None
+
     def summary(self) -> str:
         """One line for the log: the amount of data, and how much is unused."""
         totals = self.totals
@@ -154,6 +158,8 @@ class LabeledDataset(PaddedDataset):
 
     classes: Stored
     """[num_sequences]"""
+    types: Stored | None = None
+    """[tokens]: the types of tokens that the model is given with pairs of texts."""
 
     @property
     def num_padding_tokens(self) -> int:
@@ -168,6 +174,15 @@ class LabeledDataset(PaddedDataset):
         known = self.classes_of(index)
         labels[: len(known)] = known
         return inputs, labels
+
+    def token_types(self, index: int) -> Positions | None:
+        """[S]"""
+        if self.types is None:
+            return None
+        start, stop = self._bounds(index)
+        types = np.zeros(self.sequence_length, dtype=np.int64)
+        types[: stop - start] = self.types[start:stop]
+        return types
 
     def classes_of(self, index: int) -> npt.NDArray[np.int64]:
         """The labels of a sequence from its first position on: [1], the class of its text."""
@@ -188,6 +203,8 @@ class LabeledDataset(PaddedDataset):
         yield "tokens", self.tokens
         yield "starts", self.starts
         yield "classes", self.classes
+        if self.types is not None:
+            yield "types", self.types
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -212,11 +229,13 @@ def pad(
     too_long: TooLong = "truncate",
     in_pairs: bool = False,
     padding_id: int | None = None,
+    token_types: int = 0,
     bad: BadDocuments | None = None,
 ) -> PaddedDataset:
     """Sequences of the documents that have a label, in memory; several share one if it `is_shared`.
 
-    Padding is by the end of a document unless `padding_id` is another token. DataError if none has a label.
+    Padding is by the end of a document unless `padding_id` is another token. `token_types` are those that
+    the model tells apart. DataError if no document has a label.
     """
     columns = MemoryColumns()
     totals = fill(
@@ -235,6 +254,7 @@ def pad(
         totals=totals,
         sequence_length=sequence_length,
         padding_id=tokenizer.end_of_document if padding_id is None else padding_id,
+        token_types=token_types,
         document_starts=arrays["document_starts"] if is_shared else None,
     )
 
@@ -331,9 +351,11 @@ def padded(
     totals: Totals,
     sequence_length: int,
     padding_id: int,
+    token_types: int = 0,
     document_starts: Positions | StoredStarts | None = None,
 ) -> PaddedDataset:
-    """The dataset of arrays that `fill` has written. Raises DataError if it has no sequence."""
+    """The dataset of arrays that `fill` has written. DataError if it has no sequence, or another type of
+    token than the `token_types` of the model; none are given to a model that has none."""
     if len(arrays["starts"]) == 1:
         has_documents = totals.num_documents > 0
         fault = "no document of the source has a label" if has_documents else "the source has no documents"
@@ -348,7 +370,13 @@ def padded(
     if "token_classes" in arrays:
         return WordsDataset(**rows, classes=arrays["token_classes"])
     if "classes" in arrays:
-        return LabeledDataset(**rows, classes=arrays["classes"])
+        types = arrays.get("token_types") if token_types else None
+        if types is not None and types.max() >= token_types:
+            raise DataError(
+                f"the tokenizer makes tokens of type {types.max()}, and the model has {token_types} types",
+                help="use the model's own tokenizer, or a model with a larger type_vocab_size",
+            )
+        return LabeledDataset(**rows, classes=arrays["classes"], types=types)
     return PaddedDataset(
         **rows,
         document_starts=document_starts,

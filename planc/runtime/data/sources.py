@@ -43,6 +43,22 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
+class TextPair:
+    """Two texts with the number of their class, and where they came from."""
+
+    origin: str
+    texts: tuple[str, str]
+    label: int
+    num_bytes: int
+    """Length of both in UTF-8."""
+
+    @property
+    def content(self) -> bytes:
+        """Both texts as JSON."""
+        return json.dumps(self.texts).encode()
+
+
+@dataclass(frozen=True, slots=True)
 class Words:
     """The words of a text, each with the number of its class, and where they came from."""
 
@@ -141,14 +157,20 @@ def text_document(record: Mapping[str, object], *, field: str, origin: str) -> D
     return Document(origin, text, num_utf8_bytes(text, origin=origin))
 
 
-def labeled_document(record: Mapping[str, object], *, source: LabeledSource, origin: str) -> Document:
-    """The text of a record with its class. Raises DataError without either."""
+def labeled_document(
+    record: Mapping[str, object], *, source: LabeledSource, origin: str
+) -> Document | TextPair:
+    """The text of a record, or both of a pair, with its class. Raises DataError without one of them."""
     document = text_document(record, field=source.field, origin=origin)
     label, name = field_of(record, field=source.label, origin=origin), f'"{source.label}" of {origin}'
     if isinstance(label, list):
         help = "one text has one class; for a class of each word, write `task = token_classification(...)`"
         raise DataError(f"{name} is a list", help=help)
-    return replace(document, label=_class_of(label, source=source, name=name))
+    number = _class_of(label, source=source, name=name)
+    if source.pair is None:
+        return replace(document, label=number)
+    second = text_document(record, field=source.pair, origin=origin)
+    return TextPair(origin, (document.text, second.text), number, document.num_bytes + second.num_bytes)
 
 
 def labeled_words(record: Mapping[str, object], *, source: LabeledSource, origin: str) -> Words:

@@ -63,6 +63,8 @@ class DataSpec:
     """None for causal language models."""
     padding_id: int | None = None
     """The token after a document that fills no sequence; None for the end of a document."""
+    token_types: int = 0
+    """The number of `token_type_ids` that the model tells apart; 0 for one that takes none."""
 
     @property
     def has_classes(self) -> bool:
@@ -74,6 +76,12 @@ class DataSpec:
         """True if each word has a class."""
         source = untransformed(self.source)
         return isinstance(source, LabeledSource) and source.by_word
+
+    @property
+    def by_pair(self) -> bool:
+        """True if two texts have a class together."""
+        source = untransformed(self.source)
+        return isinstance(source, LabeledSource) and source.pair is not None
 
     @property
     def room(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -22,7 +22,7 @@ from planc.runtime.data.encoding.client import Fault, Kind, Loading, Tokens
 from planc.runtime.data.encoding.limits import LIMITS, Limits
 from planc.runtime.data.encoding.pool import Batch, Encoders, Store
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.sources import IGNORED_LABEL, Document, Words
+from planc.runtime.data.sources import IGNORED_LABEL, Document, TextPair, Words
 from planc.runtime.data.tokenizer_folder import (
     Files,
     chat_templates_of,
@@ -107,6 +107,8 @@ class ByteTokenizer:
                 yield _bytes_of(document)
             elif isinstance(document, Words):
                 yield _bytes_of_words(document)
+            elif isinstance(document, TextPair):
+                yield _bytes_of_pair(document, between=self.end_of_document)
             elif isinstance(document, Document):
                 ids = np.frombuffer(document.text.encode("utf-8"), dtype=np.uint8).astype(np.int64)
                 yield Tokens(ids, None, document.num_bytes)
@@ -144,6 +146,15 @@ def _bytes_of_words(document: Words) -> Tokens:
             classes[place] = number
         place += len(word.encode("utf-8")) + 1
     return Tokens(ids, None, document.num_bytes, classes=classes)
+
+
+def _bytes_of_pair(document: TextPair, *, between: int) -> Tokens:
+    """The bytes of two texts with the end of a document between them; the second has type 1."""
+    first, second = (text.encode("utf-8") for text in document.texts)
+    start, end = len(first) + 1, len(first) + 1 + len(second)
+    types = (np.arange(end) >= start).astype(np.int64)
+    ids = np.array([*first, between, *second], dtype=np.int64)
+    return Tokens(ids, None, document.num_bytes, types=types, spans=(0, len(first), start, end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +206,15 @@ class FileTokenizer:
         self.encoders.close()
 
 
+_KINDS: Mapping[type, Kind] = {
+    Document: "texts",
+    TextPair: "text_pairs",
+    Words: "words",
+    Conversation: "conversations",
+}
+"""The kinds of documents that a tokenizer takes."""
+
+
 def _batches(documents: Iterable[AnyDocument]) -> Iterator[Batch]:
     """Documents that one process tokenizes together, in order, all of one kind.
 
@@ -205,12 +225,8 @@ def _batches(documents: Iterable[AnyDocument]) -> Iterator[Batch]:
     num_bytes = 0
     kind: Kind = "texts"
     for document in documents:
-        if isinstance(document, Conversation | Words):
-            item = document.content
-            kind = "words" if isinstance(document, Words) else "conversations"
-        else:
-            assert isinstance(document, Document), "what is tokenized already has no batch"
-            item = document.text.encode("utf-8")
+        kind = _KINDS[type(document)]
+        item = document.text.encode("utf-8") if isinstance(document, Document) else document.content
         items.append(item)
         num_bytes += len(item)
         is_end = crc32(item) / 2**32 < len(item) / _BATCH_BYTES
@@ -261,6 +277,8 @@ class TokenizerFiles:
     """Whether texts have classes: they end as the tokenizer itself ends them."""
     by_word: bool = False
     """Whether their words have them: words are tokenized apart."""
+    by_pair: bool = False
+    """Whether two texts have one together."""
 
     @property
     def is_bytes(self) -> bool:
@@ -285,7 +303,7 @@ class TokenizerFiles:
             return ByteTokenizer()
         loading = Loading(
             *(self.name, self.files, self.end_of_document, self.chat_templates),
-            *(self.begin_of_document, self.has_classes, self.by_word),
+            *(self.begin_of_document, self.has_classes, self.by_word, self.by_pair),
         )
         number = num_processes or _num_processes()
         encoders = Encoders(loading, limits, num_processes=number, store=store)

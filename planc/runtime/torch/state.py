@@ -136,6 +136,8 @@ class LocalBatch:
     """[micro_batch]: the number of each sequence's source in a mixture."""
     sample_ids: Tensor | None = None
     """[micro_batch]: the number of each sequence, of data in pairs."""
+    token_types: Tensor | None = None
+    """The types of tokens, of two texts each."""
     teacher_ids: Tensor | None = None
     """[..., k], int32: the likeliest tokens of a teacher."""
     teacher_log_probabilities: Tensor | None = None

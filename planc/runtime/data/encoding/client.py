@@ -40,8 +40,8 @@ _MAX_WORDS = 1 << 16
 _ID_TYPE = np.dtype("=u4")
 
 Ids = npt.NDArray[np.int64]
-Kind = Literal["texts", "words", "conversations"]
-"""A kind of documents: texts, lists of words with their classes, or conversations."""
+Kind = Literal["texts", "text_pairs", "words", "conversations"]
+"""A kind of documents: texts, two texts each, lists of words with their classes, or conversations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,10 @@ class Tokens:
     """Keys of the row that the template does not read, separated by commas."""
     classes: Ids | None = None
     """[tokens]: the class of a word at its first token, and IGNORED_LABEL elsewhere; None without words."""
+    types: Ids | None = None
+    """[tokens]: the `token_type_ids` of a pair of texts; None for others."""
+    spans: Sequence[int] = ()
+    """The start and the end of a pair's first text among the tokens, and those of its second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,7 @@ class Loading:
     begin_of_document: str | None = None
     has_classes: bool = False
     by_word: bool = False
+    by_pair: bool = False
 
     def header(self, limits: Limits, *, folder: str) -> dict[str, Any]:
         """The message that the files follow; the process makes `folder` to load them, and removes it."""
@@ -100,6 +105,7 @@ class Loading:
             "has_template": bool(self.chat_templates),
             "has_classes": self.has_classes,
             "by_word": self.by_word,
+            "by_pair": self.by_pair,
             "limits": limits.data(),
             "files": {path: len(content) for path, content in self.files.items()},
             "folder": folder,
@@ -295,8 +301,11 @@ def _import_path() -> list[str]:
     return [*dict.fromkeys([*(os.path.abspath(path) for path in sys.path), root])]
 
 
-_OF_TOKENS: Mapping[Kind, np.dtype[Any]] = {"conversations": np.dtype(np.bool_), "words": np.dtype("=i4")}
-"""The type of a token's values next to the ids: whether it is trained on, or its class."""
+_OF_TOKENS: Mapping[Kind, np.dtype[Any]] = {
+    "conversations": np.dtype(np.bool_),
+    **dict.fromkeys(("words", "text_pairs"), np.dtype("=i4")),
+}
+"""The dtype of a token's value next to the ids: whether it is trained on, its class, or its type."""
 
 
 def _parts(header: dict[str, Any], content: memoryview, *, kind: Kind) -> Iterator[Tokens | Fault]:
@@ -320,4 +329,6 @@ def _parts(header: dict[str, Any], content: memoryview, *, kind: Kind) -> Iterat
             stops=answer.get("stops", True),
             unread=answer.get("unread", ""),
             classes=known[part].astype(np.int64) if kind == "words" else None,
+            types=known[part].astype(np.int64) if kind == "text_pairs" else None,
+            spans=answer.get("spans", ()),
         )

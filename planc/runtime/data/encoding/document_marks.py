@@ -5,7 +5,9 @@ And the token that hides another.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, pairwise, product
 
 from planc.hub.tokenizer_files import MASK_TOKENS
 from planc.runtime.data.encoding.loaded import LoadedTokenizer
@@ -25,6 +27,8 @@ _PROBES = ("a", "The", "0 1", "x y z")
 """Texts to see what a tokenizer puts around them; a small vocabulary may have no token for some."""
 
 Ids = tuple[int, ...]
+Marked = tuple[tuple[int, int], ...]
+"""Tokens with their types, `token_type_ids`."""
 
 
 def begin_of_document(loaded: LoadedTokenizer, setting: str | None) -> Ids:
@@ -83,6 +87,62 @@ def around(loaded: LoadedTokenizer) -> tuple[Ids, Ids]:
     return only or ((), ())
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Tokens around two texts with their types, and the types of both texts."""
+
+    before: Marked
+    between: Marked
+    after: Marked
+    types: tuple[int, int]
+
+    def of(self, first: Sequence[int], second: Sequence[int]) -> tuple[Marked, list[int]]:
+        """The tokens of two texts with their types, and where each of both starts and ends."""
+        kinds = zip((first, second), self.types, strict=True)
+        texts = [tuple((token, kind) for token in text) for text, kind in kinds]
+        parts = (self.before, texts[0], self.between, texts[1], self.after)
+        ends = [*accumulate(map(len, parts))]
+        return tuple(chain(*parts)), ends[:4]
+
+
+def around_pairs(loaded: LoadedTokenizer, *, begin: str | None, end: str | None) -> Frame:
+    """The tokens that the tokenizer itself puts around two texts; before or after both, those of the plan.
+
+    DataError unless they are the same around all texts.
+    """
+    readings: list[set[Frame]] = []
+    for pair in pairwise(_PROBES):
+        texts = loaded.encode(pair)
+        if all(map(len, texts)):
+            marked = tuple(zip(*loaded.encode_pair(*pair), strict=True))
+            readings.append({*_frames(marked, texts)})
+    frames = set.intersection(*readings) if readings else set()
+    if len(frames) != 1:
+        raise DataError(
+            f"{loaded.name} puts different tokens around different pairs of texts",
+            help="use a tokenizer with a template for pairs, or put both texts into one field",
+        )
+    frame = frames.pop()
+    if begin != "auto":
+        before = begin_of_document(loaded, begin)
+        frame = replace(frame, before=tuple((token, frame.types[0]) for token in before))
+    if end is not None:
+        frame = replace(frame, after=((end_of_document(loaded, end), frame.types[1]),))
+    return frame
+
+
+def _frames(marked: Marked, texts: Sequence[Sequence[int]]) -> Iterator[Frame]:
+    """Every reading of the tokens of two texts as these texts with others around them."""
+    tokens = [token for token, _ in marked]
+    starts = ([at for at in range(len(tokens)) if tokens[at : at + len(text)] == [*text]] for text in texts)
+    for start, other in product(*starts):
+        end, other_end = start + len(texts[0]), other + len(texts[1])
+        kinds = [{kind for _, kind in part} for part in (marked[start:end], marked[other:other_end])]
+        if end <= other and all(len(types) == 1 for types in kinds):
+            of_both = kinds[0].pop(), kinds[1].pop()
+            yield Frame(marked[:start], marked[end:other], marked[other_end:], of_both)
+
+
 _WORDS = ("The", "first", "words", "of", "Sydney")
 
 
@@ -94,6 +154,18 @@ def require_like_text(loaded: LoadedTokenizer) -> None:
             f"{loaded.name} tokenizes words that are given apart unlike those of a text",
             help='set "add_prefix_space": true in tokenizer_config.json, as for the pretrained model',
         )
+
+
+def marks_of_pairs(loaded: LoadedTokenizer, frame: Frame) -> str:
+    """Describe the tokens around two texts, with the types of both if they differ."""
+    tokens = {number: token for token, number in loaded.ids.items()}
+    before, between, after = (
+        _shown(tokens, [token for token, _ in part]) for part in (frame.before, frame.between, frame.after)
+    )
+    first, second = frame.types
+    types = f", with the types {first} and {second}" if first != second else ""
+    order = " ".join(filter(None, (before, "TEXT", between, "SECOND TEXT", after)))
+    return f"pairs are {order}{types}"
 
 
 def marks(loaded: LoadedTokenizer, *, begin: Ids, end: Ids, has_template: bool) -> str:

@@ -71,6 +71,17 @@ class LoadedTokenizer:
         whole = [self.whole(list(words), is_split_into_words=True, **options) for words in texts]
         return [(encoding["input_ids"], encoding.word_ids()) for encoding in whole]
 
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
+        """The ids of two texts with those that the tokenizer itself puts around them, and the type of each:
+        zeros if the tokenizer makes none."""
+        if self.whole is None:
+            assert self.backend is not None, "one of both is there"
+            encoding = self.backend.encode(first, second)
+            return encoding.ids, encoding.type_ids
+        made = self.whole(first, second)
+        ids = list(made["input_ids"])
+        return ids, list(made.get("token_type_ids", [0] * len(ids)))
+
     def encodings(self, texts: Sequence[str]) -> list[Encoding]:
         """The tokens of each text with the characters that they hold. Raises DataError."""
         if self.backend is not None:

@@ -27,6 +27,7 @@ from planc.runtime.data.sources import IGNORED_LABEL, LONE_SURROGATE_HELP
 from planc.runtime.data.tokenizer_folder import Files
 
 if TYPE_CHECKING:
+    from planc.runtime.data.encoding.document_marks import Frame
     from planc.runtime.data.encoding.loaded import LoadedTokenizer
     from planc.runtime.data.encoding.talk import Rendered
     from planc.runtime.data.encoding.template import Compiled
@@ -41,6 +42,8 @@ class _Loaded:
     tokenizer: LoadedTokenizer
     begin: Sequence[int]
     """The tokens that a text begins with."""
+    frame: Frame | None = None
+    """The tokens around two texts; None if no row has two."""
     templates: dict[str, Compiled] = field(default_factory=dict)
     """Compiled templates by name, as `chat.Templates`."""
     turns: dict[str, Turn | None] = field(default_factory=dict)
@@ -53,8 +56,8 @@ class _Loaded:
         if "decode" in header:
             return self.decoded(parts_of(content, header["decode"]))
         parts = parts_of(content, header["sizes"])
-        made = {"texts": self.texts, "words": self.words, "conversations": self.conversations}
-        return made[header["kind"]](parts)
+        made = {"texts": self.texts, "text_pairs": self.text_pairs, "words": self.words}
+        return made.get(header["kind"], self.conversations)(parts)
 
     def _add(self, name: str, template: ChatTemplate) -> dict[str, Any]:
         """Get a template ready, and answer what ends a turn. Raises DataError."""
@@ -74,6 +77,19 @@ class _Loaded:
         found = [[*self.begin, *ids] for ids in self.tokenizer.encode(texts)]
         answers = [{"tokens": len(one), "bytes": len(part)} for one, part in zip(found, parts, strict=True)]
         return {"answers": answers}, [_joined(found)]
+
+    def text_pairs(self, parts: Sequence[memoryview]) -> tuple[dict[str, Any], list[bytes]]:
+        """The answer to a batch of two texts each: as to texts, and each token's type after that."""
+        assert self.frame is not None, "the first message asks for pairs"
+        rows: list[list[str]] = [json.loads(str(part, "utf-8")) for part in parts]
+        encoded = (self.tokenizer.encode(texts) for texts in zip(*rows, strict=True))
+        made = [self.frame.of(first, second) for first, second in zip(*encoded, strict=True)]
+        answers = [
+            {"tokens": len(marked), "bytes": sum(len(text.encode()) for text in row), "spans": spans}
+            for (marked, spans), row in zip(made, rows, strict=True)
+        ]
+        ids, types = ([[pair[place] for pair in marked] for marked, _ in made] for place in (0, 1))
+        return {"answers": answers}, [_joined(ids), _joined(types, kind=_CLASS_TYPE)]
 
     def words(self, parts: Sequence[memoryview]) -> tuple[dict[str, Any], list[bytes]]:
         """The answer to a batch of words with classes: as to texts, and each token's class after that."""
@@ -160,9 +176,11 @@ def _load(header: dict[str, Any], message: memoryview) -> tuple[_Loaded, dict[st
         # Here, so a missing library is reported as any other fault of the first message.
         from planc.runtime.data.encoding.document_marks import (
             around,
+            around_pairs,
             begin_of_document,
             end_of_document,
             marks,
+            marks_of_pairs,
             mask_of,
             require_like_text,
         )
@@ -184,15 +202,20 @@ def _load(header: dict[str, Any], message: memoryview) -> tuple[_Loaded, dict[st
     ends: tuple[int, ...] = (end,)
     if header["has_classes"] and header["end_of_document"] is None:
         ends = around(loaded)[1]
+    text = marks(loaded, begin=begin, end=ends, has_template=header["has_template"])
+    frame = None
+    if header["by_pair"]:
+        frame = around_pairs(loaded, begin=header["begin_of_document"], end=header["end_of_document"])
+        text = marks_of_pairs(loaded, frame)
     answer = {
         "vocab_size": loaded.vocab_size,
         "special_ids": loaded.special_ids,
         "end_of_document": end,
         "mask": mask_of(loaded),
         "after": ends,
-        "marks": marks(loaded, begin=begin, end=ends, has_template=header["has_template"]),
+        "marks": text,
     }
-    return _Loaded(loaded, begin), answer
+    return _Loaded(loaded, begin, frame), answer
 
 
 @contextlib.contextmanager

@@ -17,7 +17,14 @@ FORMAT_VERSION: Literal[1] = 1
 MAX_INDEX_BYTES = 1 << 30
 
 ArrayName = Literal[
-    "tokens", "document_starts", "sampled_starts", "starts", "is_target", "classes", "token_classes"
+    "tokens",
+    "document_starts",
+    "sampled_starts",
+    "starts",
+    "is_target",
+    "classes",
+    "token_classes",
+    "token_types",
 ]
 Layout = Literal["joined", "cut", "whole"]
 StoredType = Literal["uint8", "uint16", "uint32", "int32", "int64", "bool"]
@@ -29,7 +36,7 @@ _ARRAYS: dict[Layout, set[str]] = {
     "cut": {"tokens", "starts"},
     "whole": {"tokens", "starts", "document_starts", "sampled_starts"},
 }
-_OF_TOKENS: tuple[ArrayName, ...] = ("is_target", "token_classes")
+_OF_TOKENS: tuple[ArrayName, ...] = ("is_target", "token_classes", "token_types")
 """Arrays with a value for each token, where a source has them."""
 _ITEM_BYTES: dict[StoredType, int] = {"uint8": 1, "uint16": 2, "uint32": 4, "int32": 4, "int64": 8, "bool": 1}
 

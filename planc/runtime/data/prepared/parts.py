@@ -37,7 +37,11 @@ _SUFFIX = ".parts"
 _HEAD = struct.Struct("<Q32s32s")
 """The bytes of a part, the hash of its documents, and its seal."""
 _PLACE = np.dtype([("key", "<u8"), ("file", "<u4"), ("start", "<u8")])
-_ARRAYS = {"ids": np.dtype("<u4"), "is_target": np.dtype(np.bool_), "classes": np.dtype("<i4")}
+_ARRAYS = {
+    "ids": np.dtype("<u4"),
+    "is_target": np.dtype(np.bool_),
+    **dict.fromkeys(("classes", "types"), np.dtype("<i4")),
+}
 
 Say = Callable[[str], None]
 Found = Sequence[Tokens | Fault]

@@ -103,7 +103,11 @@ def want(spec: DataSpec, *, base: Path, reads: Reads | None = None, runs_extensi
     elif isinstance(source, ExtensionSource):
         templates = {name: own[name] for name in (DEFAULT_TEMPLATE, TOOLS_TEMPLATE) if name in own}
     tokenizer = replace(
-        tokenizer, chat_templates=templates, has_classes=spec.has_classes, by_word=spec.by_word
+        tokenizer,
+        chat_templates=templates,
+        has_classes=spec.has_classes,
+        by_word=spec.by_word,
+        by_pair=spec.by_pair,
     )
     seen = ""
     if isinstance(spec.source, ExtensionSource | TransformedSource):

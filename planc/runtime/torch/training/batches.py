@@ -193,6 +193,8 @@ def shard_context(
         "labels": torch.from_numpy(own.labels),
         "position_ids": torch.from_numpy(own.position_ids),
     }
+    if own.token_types is not None:
+        tensors["token_types"] = torch.from_numpy(own.token_types)
     if own.sources is not None:
         tensors["sources"] = torch.from_numpy(own.sources)
     if reads_pairs(run.graph):

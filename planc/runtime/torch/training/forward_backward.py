@@ -92,8 +92,9 @@ def forward(
         chunks = losses_in_chunks(model, loss_op, labels=labels, loss_of=loss_of, context=context)
     counts = counting(experts, run, at) if experts is not None else contextlib.nullcontext()
     balanced = balancing(balance, at, batch, tokens) if balance is not None else contextlib.nullcontext()
+    types = {} if batch.token_types is None else {"token_type_ids": batch.token_types}
     with chunks, counts, balanced:
-        output = model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False)
+        output = model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **types)
     return Logits(output.logits)
 
 
