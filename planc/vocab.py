@@ -270,3 +270,8 @@ def ancestors(name: str) -> tuple[str, ...]:
 DROP, DOWN, UP, MAGNITUDE = "lora_dropout", "lora_A", "lora_B", "lora_magnitude_vector"
 """The parts of an adapter, inside of the linear layer that it belongs to, by peft's names: the dropout of its
 input, if it has one, two linear layers, and with DoRA the lengths of the rows of the layer's weight."""
+
+
+def is_of_experts_adapter(parameter: str) -> bool:
+    """Whether a parameter is A or B of the adapters of stacked experts, by its name."""
+    return parameter.endswith((f"_{DOWN}", f"_{UP}"))

@@ -6,6 +6,7 @@ are the tokens that a rank's routers choose for:
     experts     b R (h + f + h)       the sorted rows, the inputs of down, the outputs of down
     activation  c R u                 the outputs of up and what else their function keeps, c bytes an element
                                       as the inventory has measured; u is 2 f for a gate
+    adapters    b R r                 what A of an adapter makes of the rows, for each stack
     returned    b R h                 the results that came back, if tokens are dispatched
     weights     R                     of the sum over a token's experts: float32, or the compute dtype
     router      h T + 4 E T           its input, and probabilities in float32
@@ -22,11 +23,12 @@ from collections.abc import Iterator, Mapping
 
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import Collective, Kind
+from planc.inventory.adapters import own_stacks
 from planc.inventory.footprint import ONE_OPERATION
 from planc.inventory.routers import num_stacked
 from planc.inventory.schema import Module
 from planc.record import record
-from planc.vocab import ExpertDim
+from planc.vocab import DOWN, UP, ExpertDim
 
 _FLOAT32_BYTES = 4
 _COUNT_BYTES = 8
@@ -62,6 +64,7 @@ def experts_saved(work: RankWork) -> Mapping[str, Saved]:
             between += down * element
         # The inputs and outputs of down are freed when backward passes the function between.
         inputs = hidden * _trains(work, module, 0) + down * _trains(work, module, -1)
+        inputs += _adapters_width(work, module)
         passing = up * work.by_size(activation.passing) - (hidden + down) * element
         saved[module.fqn] = Saved(
             num_taken * ((hidden + inputs) * element + between) + num_rows * (weight_bytes + returned),
@@ -123,15 +126,20 @@ def rows_taken(work: RankWork, module: Module) -> int:
 
 
 def _trains(work: RankWork, module: Module, index: int) -> bool:
-    """Whether the first or the last stack has a gradient, for which its input is kept."""
-    stacks = [parameter.name for parameter in module.parameters if len(parameter.shape) == 3]
-    return work.trains(module, stacks[index])
+    """Whether the first or the last stack or its adapter has a gradient, for which its input is kept."""
+    name = own_stacks(module)[index].name
+    return work.trains(module, name) or work.has_gradient(f"{module.fqn}.{name}_{DOWN}")
+
+
+def _adapters_width(work: RankWork, module: Module) -> int:
+    """The features that the second halves of a row's adapters take."""
+    stacks = (work.layout(f"{module.fqn}.{stack.name}_{UP}") for stack in own_stacks(module))
+    return sum(layout.tp_shape[2] for layout in stacks if layout is not None and layout.has_gradient)
 
 
 def _widths(work: RankWork, module: Module) -> tuple[int, int] | None:
     """The inner width on this rank: the output of the first stack and the input of the last one."""
-    stacks = [parameter.name for parameter in module.parameters if len(parameter.shape) == 3]
-    layouts = [work.layout(f"{module.fqn}.{name}") for name in stacks]
+    layouts = [work.layout(f"{module.fqn}.{stack.name}") for stack in own_stacks(module)]
     inner = [_inner(layout.tp_shape, work.inventory.hidden_size) for layout in layouts if layout is not None]
     return (inner[0], inner[-1]) if len(inner) > 1 else None
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterator
+from math import prod
 
 from planc.estimate.flops import computes_logits_twice
+from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import Collective, Kind
 from planc.estimate.selective import keeps_scattered
@@ -18,7 +20,7 @@ from planc.inventory.schema import Kind as ModuleKind
 from planc.inventory.schema import Module
 from planc.styles import BY_NAME
 from planc.styles.edges import FEATURES, At, Edge, Transfer
-from planc.vocab import DType, MeshDim, ancestors
+from planc.vocab import DType, MeshDim, Replicate, ancestors, is_of_experts_adapter
 
 _OVER = (MeshDim.TP,)
 
@@ -180,11 +182,12 @@ def _parameter_gradients(work: RankWork) -> Iterator[Collective]:
     several micro steps it adds in its reduce dtype (FSDPParam.to_accumulated_grad).
     """
     by_owner = {
-        work.owners.get(name, name): parameter.num_elements
+        work.owners.get(layout.fqn, layout.fqn): prod(layout.tp_shape)
         for fqn, use in work.styles.items()
-        if BY_NAME[use.style].reduces_parameter_gradients
         for parameter in work.module(fqn).parameters
-        if work.has_gradient(name := f"{fqn}.{parameter.name}")
+        if (layout := work.layout(f"{fqn}.{parameter.name}")) is not None
+        and layout.has_gradient
+        and (BY_NAME[use.style].reduces_parameter_gradients or _lacks_sum(layout))
     }
     if not by_owner:
         return
@@ -195,6 +198,11 @@ def _parameter_gradients(work: RankWork) -> Iterator[Collective]:
     for num_elements in (sum(sizes),) if work.fsdp is None else sizes:
         num_bytes = num_elements * dtype.size_bytes
         yield Collective(_OVER, work.tp, Kind.ALL_REDUCE, "grads.sync", times, num_bytes)
+
+
+def _lacks_sum(layout: ParameterLayout) -> bool:
+    """Whether ranks compute other summands with what they all have of experts' adapters."""
+    return is_of_experts_adapter(layout.fqn) and ((MeshDim.TP,), Replicate()) in layout.placements
 
 
 def _num_weights_in_a_row(work: RankWork) -> int:

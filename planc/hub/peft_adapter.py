@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from planc.hub.headers import tensor_shapes
 from planc.record import record
-from planc.vocab import DOWN, MAGNITUDE, UP
+from planc.vocab import DOWN, MAGNITUDE, UP, parent_of
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -25,12 +26,16 @@ _PLAIN = frozenset(
         *("inference_mode", "r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "bias"),
         *("exclude_modules", "layers_to_transform", "layers_pattern", "init_lora_weights", "megatron_core"),
         *("runtime_config", "loftq_config", "eva_config", "corda_config", "qalora_group_size"),
-        *("use_dora", "ensure_weight_tying", "modules_to_save"),
+        *("use_dora", "ensure_weight_tying", "modules_to_save", "target_parameters"),
     )
 )
 """Keys of the config that state where adapters are and how they began: the tensors' names say the rest."""
 _CHANGES_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
 """Initializations of peft that also change the weights of the model itself."""
+
+
+Sizes: TypeAlias = tuple[int, int, int]
+"""The inputs and outputs of a layer, and the experts that have one each: 1 for a linear layer."""
 
 
 class UnreadableAdapterError(ValueError):
@@ -57,9 +62,23 @@ def key_of(parameter: str) -> str:
     return name.removesuffix(".weight") if name.endswith(f".{MAGNITUDE}.weight") else name
 
 
+def names_of_stacks(stacks: Sequence[str]) -> dict[str, str]:
+    """peft's name of the layer that adapts each stack of experts.
+
+    It wraps a module once for each of its stacks, in their order, so the first one is innermost.
+    """
+    names: dict[str, str] = {}
+    num_around: Counter[str] = Counter()
+    for stack in reversed(stacks):
+        owner = parent_of(stack)
+        names[stack] = owner + ".base_layer" * num_around[owner]
+        num_around[owner] += 1
+    return names
+
+
 def read_adapter(folder: Path) -> PeftAdapter:
-    """The adapters in `folder`. UnreadableAdapterError for anything but LoRA or DoRA of linear layers, and
-    modules saved whole."""
+    """The adapters in `folder`. UnreadableAdapterError for anything but LoRA or DoRA of linear layers, LoRA
+    of stacked experts, and modules saved whole."""
     config = _config(folder / CONFIG)
     layers: dict[str, dict[str, tuple[int, ...]]] = {}
     apart: dict[str, tuple[int, ...]] = {}
@@ -132,13 +151,13 @@ def differences(
     alpha: float,
     rslora: bool,
     dora: bool,
-    layers: Mapping[str, tuple[int, int] | None],
+    layers: Mapping[str, Sizes | None],
     apart: Mapping[str, tuple[int, ...] | None],
 ) -> Iterator[tuple[str, str]]:
     """Yield how an adapter's directory differs from a plan: (key or `layers`, text).
 
-    `layers` are the plan's layers with the numbers of their inputs and outputs, where these are known, and
-    `apart` the shapes of what is trained next to adapters.
+    `layers` are the plan's layers by peft's names, with their sizes where these are known, and `apart` the
+    shapes of what is trained next to adapters.
     """
     for key, own, planned in (
         ("rank", adapter.rank, rank),
@@ -156,7 +175,9 @@ def differences(
         shapes = adapter.layers.get(layer)
         if shapes is None or sizes is None:
             continue
-        expected = (adapter.rank, sizes[0]), (sizes[1], adapter.rank), (sizes[1],)
+        num_inputs, num_outputs, num_experts = sizes
+        width = adapter.rank * num_experts
+        expected = (width, num_inputs), (num_outputs, width), (num_outputs,)
         if shapes != expected[: len(shapes)]:
             written = " and ".join(str(list(shape)) for shape in shapes)
             yield "layers", f"the adapter of {layer} in the directory has shapes {written}"

@@ -1,4 +1,7 @@
-"""A model with adapters, as data: each adapted layer has two linear layers more inside of it."""
+"""A model with adapters, as data: each adapted layer has two linear layers more inside of it.
+
+Stacked experts have two stacks more for each of theirs, with the same first dimension.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,32 @@ from dataclasses import replace
 from typing import Protocol
 
 from planc.inventory.footprint import NOTHING
+from planc.inventory.routers import is_dispatchable, num_stacked
 from planc.inventory.schema import Draw, Inventory, Kind, Module, Parameter
-from planc.vocab import DOWN, DROP, MAGNITUDE, UP, DropoutDim, outwards, parent_of
+from planc.record import record
+from planc.vocab import (
+    DOWN,
+    DROP,
+    MAGNITUDE,
+    UP,
+    DropoutDim,
+    is_of_experts_adapter,
+    outwards,
+    parent_of,
+)
 
 
 def is_of_adapter(fqn: str) -> bool:
     """Whether a module is one of an adapter's, by its name."""
     return fqn.rpartition(".")[2] in (DROP, DOWN, UP, MAGNITUDE)
+
+
+def adapted_layer(parameter: str) -> str | None:
+    """The layer whose adapter a parameter belongs to, by its name; None for a parameter of the model."""
+    owner = parent_of(parameter)
+    if is_of_experts_adapter(parameter):
+        return owner
+    return parent_of(owner) if is_of_adapter(owner) else None
 
 
 def is_magnitude(fqn: str) -> bool:
@@ -23,8 +45,63 @@ def is_magnitude(fqn: str) -> bool:
 
 def adapted_layers(inventory: Inventory) -> tuple[str, ...]:
     """The layers that have an adapter, in the model's order."""
-    ends = f".{DOWN}"
-    return tuple(fqn.removesuffix(ends) for fqn in inventory.names() if fqn.endswith(ends))
+    names = (adapted_layer(fqn) for fqn, _, _ in inventory.parameters())
+    return tuple(dict.fromkeys(name for name in names if name is not None))
+
+
+def own_stacks(module: Module) -> tuple[Parameter, ...]:
+    """The stacks of a module of experts, without adapters'."""
+    stacks = (parameter for parameter in module.parameters if len(parameter.shape) == 3)
+    return tuple(stack for stack in stacks if not is_of_experts_adapter(stack.name))
+
+
+def adapted_stacks(inventory: Inventory) -> tuple[str, ...]:
+    """The stacks of experts that have an adapter, in the model's order."""
+    ends = f"_{DOWN}"
+    return tuple(fqn.removesuffix(ends) for fqn, _, _ in inventory.parameters() if fqn.endswith(ends))
+
+
+@record
+class Stack:
+    """The weights of all experts for one linear layer: [experts, out, in], or transposed."""
+
+    name: str
+    num_experts: int
+    num_inputs: int
+    num_outputs: int
+    is_transposed: bool
+
+
+def stacks_of(inventory: Inventory, fqn: str) -> tuple[Stack, ...]:
+    """The stacks of a module of experts that can have adapters; none for another module.
+
+    Its code must be transformers' interface of experts, which takes the stacks by these names, and does not
+    loop over the experts that have tokens.
+    """
+    module = inventory.get(fqn)
+    if module is None or module.reads_values or not is_dispatchable(inventory, module):
+        return ()
+    stacks = own_stacks(module)
+    if tuple(stack.name for stack in stacks) not in _INTERFACES:
+        return ()
+    (_, *up), (_, *down) = (stack.shape for stack in stacks)
+    hidden, number = inventory.hidden_size, num_stacked(module)
+    is_plain, is_transposed = (up[1], down[0]) == (hidden,) * 2, (up[0], down[1]) == (hidden,) * 2
+    if is_plain is is_transposed:
+        return ()
+    sizes = (up, down) if is_transposed else (up[::-1], down[::-1])
+    return tuple(
+        Stack(stack.name, number, num_inputs, num_outputs, is_transposed)
+        for stack, (num_inputs, num_outputs) in zip(stacks, sizes, strict=True)
+    )
+
+
+_INTERFACES = (("gate_up_proj", "down_proj"), ("up_proj", "down_proj"))
+
+
+def can_have_adapter(inventory: Inventory, fqn: str) -> bool:
+    """Whether a module is an adaptable linear layer, or adaptable stacked experts."""
+    return is_adaptable(inventory, fqn) or bool(stacks_of(inventory, fqn))
 
 
 def is_adaptable(inventory: Inventory, fqn: str) -> bool:
@@ -37,8 +114,8 @@ def is_adaptable(inventory: Inventory, fqn: str) -> bool:
 
 def trained_apart(inventory: Inventory, frozen: Container[str]) -> tuple[str, ...]:
     """The trained parameters that are not adapters' own."""
-    parameters = inventory.parameters()
-    return tuple(fqn for fqn, module, _ in parameters if fqn not in frozen and not is_of_adapter(module.fqn))
+    names = (fqn for fqn, _, _ in inventory.parameters())
+    return tuple(fqn for fqn in names if fqn not in frozen and adapted_layer(fqn) is None)
 
 
 def not_saved_apart(inventory: Inventory, parameter: str) -> str | None:
@@ -74,16 +151,28 @@ class Adapter(Protocol):
 
 
 def with_adapters(inventory: Inventory, fqns: frozenset[str], adapter: Adapter) -> Inventory:
-    """The inventory of the model with adapters on these linear layers, once if it has them."""
+    """The inventory of the model with adapters on these layers, once if it has them."""
     fqns = fqns.difference(adapted_layers(inventory))
     if not fqns:
         return inventory
-    modules = (
-        part
-        for module in inventory.modules
-        for part in (_adapted(module, adapter) if module.fqn in fqns else (module,))
-    )
+    modules: list[Module] = []
+    for module in inventory.modules:
+        if module.fqn not in fqns:
+            modules.append(module)
+        elif stacks := stacks_of(inventory, module.fqn):
+            added = (part for stack in stacks for part in _of_experts(stack, rank=adapter.rank))
+            modules.append(replace(module, parameters=(*module.parameters, *added)))
+        else:
+            modules.extend(_adapted(module, adapter))
     return replace(inventory, modules=tuple(modules))
+
+
+def _of_experts(stack: Stack, *, rank: int) -> tuple[Parameter, Parameter]:
+    """An adapter for each expert: A and B, stacked as the weights are."""
+    return (
+        Parameter(f"{stack.name}_{DOWN}", (stack.num_experts, rank, stack.num_inputs)),
+        Parameter(f"{stack.name}_{UP}", (stack.num_experts, stack.num_outputs, rank)),
+    )
 
 
 def _adapted(module: Module, adapter: Adapter) -> Iterator[Module]:
@@ -115,7 +204,11 @@ def without_adapters(inventory: Inventory) -> Inventory:
         return inventory
     own = {f"{fqn}.{part}" for fqn in layers for part in (UP, MAGNITUDE)}
     modules = (
-        replace(module, returns=tuple(fqn for fqn in module.returns if fqn not in own))
+        replace(
+            module,
+            parameters=tuple(own for own in module.parameters if not is_of_experts_adapter(own.name)),
+            returns=tuple(fqn for fqn in module.returns if fqn not in own),
+        )
         for module in inventory.modules
         if not is_of_adapter(module.fqn)
     )

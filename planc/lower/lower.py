@@ -35,7 +35,7 @@ from planc.graph.ops import (
     StepSchedule,
     SyncGradients,
 )
-from planc.inventory.adapters import adapted_layers, saved_apart
+from planc.inventory.adapters import adapted_layers, adapted_stacks, saved_apart
 from planc.lower.averages import build_averages, update_averages
 from planc.lower.balance import balance_experts, move_biases, sum_routes
 from planc.lower.compilation import compile_modules
@@ -169,6 +169,7 @@ def _trained(bound: BoundPlan) -> Iterator[AnyOp]:
             dropout=plan.adapter.kind.dropout,
             dora=plan.adapter.kind.dora,
             dtype=None if adapters_dtype(plan) is plan.model.dtype else plan.adapter.dtype,
+            stacked=adapted_stacks(bound.inventory),
             apart=saved_apart(bound.inventory, bound.frozen),
             span=plan.adapter.span,
         )

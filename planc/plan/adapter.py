@@ -39,7 +39,7 @@ class AdaptedBase(StrEnum):
 
 @record
 class Adapted:
-    """Add an adapter to the linear layer."""
+    """Add an adapter to the linear layer, or to each of the module's routed experts."""
 
 
 @record
@@ -57,7 +57,7 @@ class FreezeSpec:
 
 @keyed
 class AdapterSpec:
-    """Small weights, trained with linear layers; the model's own are frozen, unless `freeze` trains some."""
+    """Small weights, trained instead of the model's own, which are frozen unless `freeze` trains some."""
 
     rules: tuple[PatternRule[Adapted | NotAdapted], ...]
     span: Span

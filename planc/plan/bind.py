@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from planc.inventory.adapters import is_adaptable, with_adapters
+from planc.inventory.adapters import can_have_adapter, with_adapters
 from planc.inventory.routers import dispatchable
 from planc.inventory.schema import Inventory, Kind
 from planc.plan.actions import Region
@@ -88,7 +88,7 @@ class BoundPlan:
     inventory: Inventory
     """The model with them."""
     adapted: Mapping[str, Span]
-    """The linear layers that have adapters."""
+    """The linear layers and modules of experts that have adapters."""
     styles: Mapping[str, Assignment]
     auto: Automatic
     unknown_styles: tuple[AutoRule, ...]
@@ -133,8 +133,8 @@ def bind(plan: Plan, inventory: Inventory, auto: Automatic | None = None) -> Bou
     auto, model = auto or own_rules(inventory), inventory
     adapted = _adapted(plan, inventory, conflicts, selections)
     if plan.adapter is not None:
-        kind, layers = plan.adapter.kind, frozenset(fqn for fqn in adapted if is_adaptable(inventory, fqn))
-        inventory = with_adapters(inventory, layers, kind)
+        layers = frozenset(fqn for fqn in adapted if can_have_adapter(inventory, fqn))
+        inventory = with_adapters(inventory, layers, plan.adapter.kind)
     modules = inventory.names()
     styles, unknown = _styles(plan, inventory, auto, conflicts, selections)
     fsdp, checkpoint, cp = plan.fsdp, plan.activation_checkpoint, plan.context_parallel

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from planc.inventory.adapters import is_of_adapter
+from planc.inventory.adapters import adapted_layer, adapted_stacks, stacks_of
 from planc.inventory.schema import Inventory, Kind, Parameter
 from planc.plan.actions import Frozen, Trained
 from planc.plan.pattern import parse_own
@@ -12,7 +13,7 @@ from planc.plan.sinks import sinks_of
 from planc.plan.spec import PatternRule, Plan
 from planc.source import NOWHERE, Span
 from planc.styles.style import own_placement
-from planc.vocab import Placement, Shard, outwards
+from planc.vocab import DOWN, UP, PackedShard, Placement, Shard, StridedShard, outwards
 
 
 def frozen_parameters(
@@ -28,7 +29,7 @@ def frozen_parameters(
             spans[fqn] = plan.span("model.hf")
         elif fqn in ruled:
             spans |= {fqn: ruled[fqn].span} if isinstance(ruled[fqn].action, Frozen) else {}
-        elif plan.adapter is not None and not is_of_adapter(module.fqn):
+        elif plan.adapter is not None and adapted_layer(fqn) is None:
             spans[fqn] = plan.adapter.span
     return spans
 
@@ -71,6 +72,23 @@ def own_placements(inventory: Inventory) -> Mapping[str, Mapping[str, Placement]
             placement = own_placement(style, parameter.shape)
             if placement is not None:
                 placements.setdefault(owner, {})[parameter.name] = placement
+    for fqn, placed in placements.items():
+        placed |= _of_adapters(inventory, fqn, placed)
     for fqn, name in sinks_of(inventory).items():
         placements.setdefault(fqn, {})[name] = Shard(0)
+    return placements
+
+
+def _of_adapters(
+    inventory: Inventory, experts: str, placed: Mapping[str, Placement]
+) -> Mapping[str, Placement]:
+    """The placements of experts' adapters: outputs of B are sharded as those of the weights, inputs of A as
+    their inputs. The other one of the two is whole."""
+    adapted, placements = adapted_stacks(inventory), {}
+    for stack in stacks_of(inventory, experts):
+        of = placed.get(stack.name)
+        if f"{experts}.{stack.name}" in adapted and isinstance(of, Shard | StridedShard | PackedShard):
+            shards_outputs = (of.tensor_dim == 1) is not stack.is_transposed
+            part, tensor_dim = (UP, 1) if shards_outputs else (DOWN, 2)
+            placements[f"{stack.name}_{part}"] = replace(of, tensor_dim=tensor_dim)
     return placements

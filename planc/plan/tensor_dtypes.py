@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planc.inventory.adapters import is_of_adapter
+from planc.inventory.adapters import adapted_layer
 from planc.inventory.schema import Inventory
 from planc.plan.spec import Plan
 from planc.vocab import DType
@@ -26,4 +26,4 @@ def adapters_apart(plan: Plan, inventory: Inventory) -> frozenset[str]:
     """The parameters of adapters, where they are not of the model's dtype."""
     if adapters_dtype(plan) is plan.model.dtype:
         return frozenset()
-    return frozenset(fqn for fqn, module, _ in inventory.parameters() if is_of_adapter(module.fqn))
+    return frozenset(fqn for fqn, _, _ in inventory.parameters() if adapted_layer(fqn) is not None)

@@ -11,12 +11,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from planc.inventory.adapters import adapted_layer
 from planc.modeling.draws import Normal, fill
 from planc.modeling.initialization import derived_seed
 from planc.runtime.torch.parallel.blocks import Slices
 from planc.runtime.torch.parallel.packing import Packing, packed_parameters
 from planc.runtime.torch.weights.weights import copy_block
-from planc.vocab import ancestors
 
 NOISE = Normal(0.0, 0.02)
 
@@ -31,9 +31,7 @@ def perturb(
     """
     packings = packed_parameters(model)
     for name, tensor in saved_tensors(model).items():
-        if within is not None and not {*ancestors(name)[1:2]}.intersection(within):
-            continue
-        if name in apart:
+        if name in apart or (within is not None and adapted_layer(name) not in within):
             continue
         perturb_tensor(name, tensor, seed=seed, packing=packings.get(tensor))
 

@@ -99,7 +99,7 @@ class Recipe:
     """The model class of the plan's own code, in the place of transformers'."""
     first_position: int = 0
     adapted: tuple[str, ...] = ()
-    """The linear layers with adapters."""
+    """The linear layers and modules of experts with adapters."""
     adapter: Lora | None = None
     quantized: tuple[str, ...] = ()
     """The frozen linear layers that are stored in 4 bits, with a scale for each `block` of inputs."""

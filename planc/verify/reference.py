@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as functional
 import transformers
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -33,6 +32,7 @@ from planc.runtime.torch.weights.adapters import fill_adapters
 from planc.runtime.torch.weights.factory import config_in, own_class
 from planc.runtime.torch.weights.nf4 import VALUES
 from planc.runtime.torch.weights.weights import initialize
+from planc.verify.adapted import adapt_layer
 from planc.verify.capacity import limit_tokens
 from planc.verify.classes import loss_of_classes
 from planc.verify.distillation import Taught, made_up
@@ -149,16 +149,8 @@ def _adapt(model: nn.Module, recipe: Recipe) -> None:
         assert recipe.capacity is not None, "capped experts have a capacity"
         limit_tokens(model.get_submodule(name), capacity=recipe.capacity, length=recipe.data.sequence_length)
     for name in recipe.adapted:
-        layer: Any = model.get_submodule(name)
         assert recipe.adapter is not None, "layers with adapters have them of a kind"
-        rank, scale = recipe.adapter.rank, recipe.adapter.alpha
-        scale /= math.sqrt(rank) if recipe.adapter.rslora else rank
-        layer.lora_A = nn.Linear(layer.in_features, rank, bias=False, dtype=layer.weight.dtype)
-        layer.lora_B = nn.Linear(rank, layer.out_features, bias=False, dtype=layer.weight.dtype)
-        if recipe.adapter.dora:
-            layer.lora_magnitude_vector = nn.Module()
-            layer.lora_magnitude_vector.weight = nn.Parameter(torch.empty_like(layer.weight[:, 0]))
-        layer.forward = partial(_adapted, layer, scale)
+        adapt_layer(model.get_submodule(name), recipe.adapter)
 
 
 def _fill(model: nn.Module, recipe: Recipe) -> None:
@@ -178,14 +170,6 @@ def _round(layer: Any, *, block: int) -> None:
     values = torch.tensor(VALUES)
     nearest = (blocks / largest).unsqueeze(3).sub(values).abs().argmin(3)
     layer.weight.copy_((values[nearest] * largest).flatten(1))
-
-
-def _adapted(layer: Any, scale: float, x: Tensor) -> Tensor:
-    whole = layer.weight + scale * layer.lora_B.weight @ layer.lora_A.weight
-    if hasattr(layer, "lora_magnitude_vector"):
-        lengths = whole.detach().square().sum(1).sqrt()
-        whole = (layer.lora_magnitude_vector.weight / lengths).unsqueeze(1) * whole
-    return functional.linear(x, whole, layer.bias)
 
 
 def _built(recipe: Recipe, attention: Literal["eager", "sdpa"]) -> Any:

@@ -245,8 +245,8 @@ def _small_ep(op: ops.ShardExperts, sizes: Mapping[MeshDim, int]) -> int:
 def _renamed(op: Any, renamed: Renaming) -> Any:
     """The op on the small model, in full precision; None if nothing is left to do."""
     match op:
-        case ops.AttachAdapters():
-            return replace(op, modules=renamed.of(op.modules), dropout=0.0, dtype=None)
+        case ops.AttachAdapters(modules=own, stacked=stacks):
+            return replace(op, modules=renamed.of(own), stacked=renamed.of(stacks), dropout=0.0, dtype=None)
         case (
             ops.InitAdapters()
             | ops.ShardTensorParallel()

@@ -83,7 +83,8 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
     )
     renamed = Renaming(frozenset(layers), dict(zip(kept, _renumbered(kept), strict=True)), names_of(short))
     if graph.adapters is not None:
-        attach(short, replace(graph.adapters, modules=renamed.of(graph.adapters.modules)))
+        own, stacked = map(renamed.of, (graph.adapters.modules, graph.adapters.stacked))
+        attach(short, replace(graph.adapters, modules=own, stacked=stacked))
         renamed = replace(renamed, names=names_of(short))
     require_twin(model, short, renamed.kept, _config_of(model), small)
     recipe = recipe_of(bound, renamed, folder=folder, dtype=dtype)

@@ -205,3 +205,48 @@ def test_what_is_trained_beside_adapters_in_a_unit_has_their_dtype() -> None:
     assert codes(apart) == []
     trained = 'freeze {\n  "model.layers.0.mlp.up_proj" -> trained\n}\n'
     assert "P736" in codes(apart + trained)
+
+
+EXPERTS = f"""\
+model {{
+  hf = "models/tiny-qwen3-moe"
+}}
+
+adapter {{
+  kind = lora(rank = 4, alpha = 4)
+  "model.layers.*.mlp.experts" -> adapted
+}}
+
+{PLAN[PLAN.index("data {") :]}"""
+COMPILED = 'compile {\n  "model.layers.*" -> region\n}\n'
+
+
+def faults(text: str) -> list[str]:
+    found = check_source(SourceFile("experts.plan", text), base=PLANS).diagnostics
+    return [f"{one.code.code} {one.primary.text}" for one in found if one.code.code in ("P770", "P771")]
+
+
+def test_experts_have_adapters_with_limits_of_their_own() -> None:
+    name = "`model.layers.*.mlp.experts`"
+    narrow = "\n  dtype = bfloat16\n}\n\nadapter"
+    for text, expected in (
+        (EXPERTS, []),
+        (
+            EXPERTS.replace("alpha = 4", "alpha = 4, dropout = 0.1"),
+            [f"P771 rows of {name} have no place in a"],
+        ),
+        (EXPERTS.replace("alpha = 4", "alpha = 4, dora = true"), [f"P771 {name} has no trained lengths"]),
+        (EXPERTS.replace("\n}\n\nadapter", narrow), ["P771 grouped products"]),
+        (EXPERTS.replace("\n}\n\nadapter", narrow).replace("rank = 4", "rank = 8"), []),
+        (EXPERTS + COMPILED, ["P771 `model.layers.*` is compiled, with adapted experts inside"]),
+        (EXPERTS.replace("mlp.experts", "mlp"), ["P770 `model.layers.*.mlp` is a Qwen3MoeSparseMoeBlock"]),
+    ):
+        found = faults(text)
+        assert len(found) == len(expected), (text, found)
+        assert all(one.startswith(start) for one, start in zip(found, expected, strict=True)), found
+
+
+def test_a_help_names_experts_inside_of_a_block() -> None:
+    text = EXPERTS.replace("mlp.experts", "mlp")
+    [found] = check_source(SourceFile("experts.plan", text), base=PLANS).diagnostics
+    assert found.help is not None and "model.layers.*.mlp.experts" in found.help

@@ -124,6 +124,7 @@ MESHES: Mapping[str, tuple[str, ...]] = {
     "ep 4, over cp and tp": ("mesh.cp=2", "mesh.tp=2", "expert_parallel.size=4"),
     "ep 2, compiled": ("mesh.dp_shard=2", "expert_parallel.size=2"),
     "one": (),
+    "one, tp": ("mesh.tp=2",),
 }
 _CP = (
     ("  attention = eager\n", ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import pytest
 
@@ -21,7 +22,9 @@ from tests.estimate.against_rehearsal import (
     Variant,
     compare,
     compare_plan,
+    compare_text,
 )
+from tests.plans import PLANS
 from tests.slow import slow_except
 
 HELD = 0.001
@@ -168,3 +171,27 @@ def test_a_pipeline_holds_what_is_estimated_and_reserves_gaps_in_addition(varian
     schedule = variant.schedule.partition("(")[0]
     assert abs(found.held_error) <= HELD_BY_SCHEDULE[schedule]
     assert -GAPS_BY_SCHEDULE[schedule] <= found.error <= 0.01
+
+
+ADAPTED_EXPERTS = """
+adapter {
+  kind = lora(rank = 16, alpha = 32)
+  "model.layers.*.mlp.experts" -> adapted
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "recomputes"),
+    [("qwen3-30b-a3b", True), ("qwen3-30b-a3b", False), ("qwen3-30b-a3b-experts", True)],
+)
+def test_adapted_experts_hold_what_is_estimated(name: str, recomputes: bool) -> None:
+    """Under FSDP alone, and on ranks of their own."""
+    text = (PLANS / f"{name}.plan").read_text(encoding="utf-8")
+    for block in ("expect", *["activation_checkpoint"] * (not recomputes)):
+        text = re.sub(rf"^{block} \{{.*?^\}}\n", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = text.replace("  dtype = float32\n", "  dtype = bfloat16\n", 1)
+    found = compare_text(name, f"{text}{ADAPTED_EXPERTS}")
+    assert found.measured_states == found.state_blocks
+    assert abs(found.held_error) < FSDP_ALONE

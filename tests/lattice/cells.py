@@ -110,6 +110,8 @@ SHARDINGS: Mapping[str, tuple[str, ...]] = {
 }
 """What is sharded between uses: lines of the `fsdp` block. By default all is, but gradients once a step."""
 _ADAPTED = '  "model.layers.*.{self_attn,mlp}.*_proj" -> adapted\n}'
+_IN_ATTENTION = '  "model.layers.*.self_attn.*_proj" -> adapted\n}'
+_IN_EXPERTS = {"LoRA": f'  "model.layers.*.mlp.experts" -> adapted\n{_IN_ATTENTION}'}
 TRAINED: Mapping[str, str] = {
     "freeze": 'freeze {\n  ["model.embed_tokens", "model.layers.0", "**.*norm*"] -> frozen\n}',
     "LoRA": f"adapter {{\n  kind = lora(rank = 4, alpha = 8)\n{_ADAPTED}",
@@ -469,9 +471,9 @@ def plan_text(cell: Cell) -> str:
             '  ["input_ids", "labels", "position_ids"] -> Shard(1)\n}'
         )
     if cell.trained:
-        # Experts of the model that has them are frozen next to adapters.
-        adapted = "self_attn" if cell.ep > 1 else "{self_attn,mlp}"
-        blocks.append(TRAINED[cell.trained].replace("{self_attn,mlp}", adapted))
+        # The model of these cells has experts in the place of other layers.
+        rules = _ADAPTED if cell.ep == 1 else _IN_EXPERTS.get(cell.trained, _IN_ATTENTION)
+        blocks.append(TRAINED[cell.trained].replace(_ADAPTED, rules))
     return "\n".join(blocks) + "\n"
 
 

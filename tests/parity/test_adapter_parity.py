@@ -219,7 +219,7 @@ def fill_adapters(state: State, op: Op, position: Position) -> None:
     for name, parameter in model.named_parameters():
         if name.endswith(".lora_magnitude_vector.weight"):
             require_lengths(state[Run], name, parameter)
-        if ".lora_" in name:
+        if "lora_" in name:
             fill = partial(_fill, values(name, tuple(parameter.shape)))
             copy_block(parameter, fill, packing=packings.get(parameter))
 

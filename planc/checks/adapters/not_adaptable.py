@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
-from planc.inventory.adapters import is_adaptable, is_of_adapter
+from planc.inventory.adapters import can_have_adapter, is_of_adapter
 from planc.inventory.schema import Inventory, Kind, Module
 from planc.layouts.families import as_patterns, families, family, quoted
 
@@ -17,11 +17,11 @@ def check(subject: Subject) -> Findings:
     inventory, seen = subject.inventory, set()
     for fqn, span in subject.bound.adapted.items():
         module = inventory.get(fqn)
-        if module is None or is_adaptable(inventory, fqn) or span in seen:
+        if module is None or can_have_adapter(inventory, fqn) or span in seen:
             continue
         seen.add(span)
         inside = [name for name in inventory.names() if name.startswith(f"{fqn}.")]
-        layers = [name for name in inside if is_adaptable(inventory, name) and not is_of_adapter(name)]
+        layers = [name for name in inside if can_have_adapter(inventory, name) and not is_of_adapter(name)]
         names = f" inside: {quoted(as_patterns(families(inventory, layers)))}" if layers else " of the model"
         yield CODE.at(
             span,

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
-from planc.hub.peft_adapter import UnreadableAdapterError, differences, read_adapter
-from planc.inventory.adapters import saved_apart
+from planc.hub.peft_adapter import (
+    Sizes,
+    UnreadableAdapterError,
+    differences,
+    names_of_stacks,
+    read_adapter,
+)
+from planc.inventory.adapters import adapted_stacks, is_adaptable, saved_apart, stacks_of
 
 CODE = Code("P773", "adapter-start-differs", "the adapters to start from are not those of the plan")
 
@@ -30,7 +38,7 @@ def check(subject: Subject) -> Findings:
         alpha=spec.kind.alpha,
         rslora=spec.kind.rslora,
         dora=spec.kind.dora,
-        layers={fqn: _sizes(subject, fqn) for fqn in subject.bound.adapted},
+        layers=dict(_sizes(subject)),
         apart=_apart(subject),
     )
     for key, text in problems:
@@ -56,8 +64,14 @@ def _apart(subject: Subject) -> dict[str, tuple[int, ...] | None]:
     return {name: shapes[name] for name in saved_apart(inventory, frozen)}
 
 
-def _sizes(subject: Subject, fqn: str) -> tuple[int, int]:
-    """The inputs and outputs of a layer."""
-    module = subject.inventory.get(fqn)
-    assert module is not None, "a plan adapts layers of its model"
-    return module.in_features, module.out_features
+def _sizes(subject: Subject) -> Iterator[tuple[str, Sizes]]:
+    """(peft's name of a layer or of a stack, its sizes)."""
+    inventory = subject.inventory
+    names = names_of_stacks(adapted_stacks(subject.bound.inventory))
+    for fqn in subject.bound.adapted:
+        module = inventory.get(fqn)
+        assert module is not None, "a plan adapts layers of its model"
+        if is_adaptable(inventory, fqn):
+            yield fqn, (module.in_features, module.out_features, 1)
+        for stack in stacks_of(inventory, fqn):
+            yield names[f"{fqn}.{stack.name}"], (stack.num_inputs, stack.num_outputs, stack.num_experts)

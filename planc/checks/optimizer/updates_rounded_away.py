@@ -7,10 +7,10 @@ from math import floor, log2
 from planc.checks.fsdp.fsdp_groups import cast_to, stored_in_float32
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label, Severity
-from planc.inventory.adapters import adapted_layers, is_of_adapter
+from planc.inventory.adapters import adapted_layer
 from planc.plan.optimizer import Adam, optimizers_of
 from planc.plan.tensor_dtypes import adapters_dtype
-from planc.vocab import DType
+from planc.vocab import DOWN, DType
 
 CODE = Code("P714", "updates-rounded-away", "updates are too small for this dtype", Severity.WARNING)
 
@@ -56,14 +56,11 @@ def _start_of_adapters(subject: Subject) -> float | None:
 
     A starts within 1 / sqrt(inputs); the lengths of rows that DoRA trains are near 1.
     """
-    inventory, adapter = subject.inventory, subject.plan.adapter
-    layers = adapted_layers(inventory)
-    trained = (
-        fqn.rpartition(".")[0] for fqn, *_ in inventory.parameters() if fqn not in subject.bound.frozen
-    )
-    if adapter is None or not layers or not all(map(is_of_adapter, trained)):
+    adapter, frozen = subject.plan.adapter, subject.bound.frozen
+    shapes = {fqn: weight.shape for fqn, _, weight in subject.inventory.parameters() if fqn not in frozen}
+    if adapter is None or not shapes or not all(map(adapted_layer, shapes)):
         return None
-    widths = [module.in_features for fqn in layers if (module := inventory.get(fqn)) is not None]
+    widths = [shape[-1] for fqn, shape in shapes.items() if DOWN in fqn]
     return 1.0 if adapter.kind.dora else min(widths) ** -0.5
 
 

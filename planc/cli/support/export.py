@@ -13,13 +13,14 @@ from planc.graph.graph import Graph
 from planc.graph.ops import BuildModel, BuildOptimizer, BuildOwnModel, LoadBase, LoadWeights, OpenData
 from planc.graph.sources import class_names
 from planc.hub.names import model_folder
+from planc.inventory.adapters import adapted_layer
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.manifest import Manifest
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.tokenizer_folder import Files
 from planc.runtime.errors import RunError
-from planc.vocab import DOWN, DType
+from planc.vocab import DType
 
 
 def export(
@@ -124,9 +125,8 @@ def _usage_errors() -> Iterator[None]:
 
 def _adapted_layer(checkpoint: Path) -> str | None:
     """A layer that has an adapter, by the names of the checkpoint's tensors."""
-    ends = f".{DOWN}.weight"
-    names = (name for name in _manifest(checkpoint).tensors if name.endswith(ends))
-    return next((name.removeprefix("model.").removesuffix(ends) for name in names), None)
+    layers = (adapted_layer(name.removeprefix("model.")) for name in _manifest(checkpoint).tensors)
+    return next((layer for layer in layers if layer is not None), None)
 
 
 def named_model(model: str) -> Path:

@@ -10,7 +10,7 @@ from planc.extend.reference import Extension
 from planc.graph.consequence import DERIVED, identity, layout, numerics, output, start
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
-from planc.vocab import DOWN, MAGNITUDE, UP, DropoutDim, DType, MeshDim, Placement, Task
+from planc.vocab import DOWN, MAGNITUDE, UP, DropoutDim, DType, MeshDim, Placement, Task, parent_of
 
 
 @record(kw_only=True)
@@ -88,7 +88,7 @@ class AttachAdapters(Op):
     op: Literal["adapters.attach"] = "adapters.attach"
     stage: ClassVar[Stage] = Stage.BUILD
     summary: ClassVar[str] = (
-        "Adds to each layer's output what two small linear layers make of its input: its adapter."
+        "Adds to each layer's output, or each expert's, what two small linear layers make of its input."
     )
     touches: ClassVar[Effects] = Effects(reads=(Resource.MODEL,), writes=(Resource.MODEL,))
     modules: Annotated[tuple[str, ...], identity("adapter")]
@@ -99,6 +99,8 @@ class AttachAdapters(Op):
     dora: Annotated[bool, identity("adapter.kind.dora", "adapter dora")] = False
     dtype: Annotated[DType | None, numerics("adapter.dtype")] = None
     """The dtype of the adapters' weights; None is that of their layers."""
+    stacked: Annotated[tuple[str, ...], DERIVED] = ()
+    """The stacks of experts in `modules`: each expert has an adapter for its part of each."""
     apart: Annotated[tuple[str, ...], DERIVED] = ()
     """The parameters that are trained next to the adapters', which peft saves with their modules."""
 
@@ -108,10 +110,21 @@ class AttachAdapters(Op):
         return self.alpha / (sqrt(self.rank) if self.rslora else self.rank)
 
     @property
+    def experts(self) -> tuple[str, ...]:
+        """The modules of experts."""
+        return tuple(dict.fromkeys(map(parent_of, self.stacked)))
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The linear layers."""
+        return tuple(fqn for fqn in self.modules if fqn not in self.experts)
+
+    @property
     def parameters(self) -> tuple[str, ...]:
         """The names of all adapters' weights."""
         parts = (DOWN, UP, MAGNITUDE) if self.dora else (DOWN, UP)
-        return tuple(f"{fqn}.{part}.weight" for fqn in self.modules for part in parts)
+        of_layers = (f"{fqn}.{part}.weight" for fqn in self.layers for part in parts)
+        return *of_layers, *(f"{name}_{part}" for name in self.stacked for part in (DOWN, UP))
 
 
 @record(kw_only=True)

@@ -201,9 +201,11 @@ def _fewer(op: Accumulate, times: int) -> Accumulate:
 def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
     """The op without dropped names; None if nothing is left to do."""
     match op:
+        case AttachAdapters():
+            modules, stacked = (_names(names, dropped) for names in (op.modules, op.stacked))
+            return replace(op, modules=modules, stacked=stacked) if modules else None
         case (
-            AttachAdapters()
-            | InitAdapters()
+            InitAdapters()
             | LoadAdapters()
             | QuantizeBase()
             | AttachDropout()

@@ -20,6 +20,7 @@ from transformers.pytorch_utils import Conv1D
 
 from planc.modeling.head_counts import Parts, own_rows, with_rows
 from planc.runtime.torch.parallel.transfers import ranks_of
+from planc.vocab import is_of_experts_adapter
 
 Placements = Mapping[str, Placement]
 """The placements of a module's own parameters, by local name."""
@@ -95,7 +96,12 @@ class _Share:
             return None
         # A plain one would be summed, or have its gradient summed, as if it were on one rank.
         assert isinstance(parameter, DTensor), f"{name} is distributed, whatever it is tied to"
-        gradient = self.gradient if parameter.placements == (Replicate(),) else None
+        gradient: tuple[Placement, ...] | None = None
+        if parameter.placements == (Replicate(),):
+            gradient = self.gradient
+        if is_of_experts_adapter(name):
+            # Each rank computes with other inner features: what it has whole of an adapter lacks their sum.
+            gradient = tuple(Partial() if held == Replicate() else held for held in parameter.placements)
         # Not an nn.Parameter, which would be a leaf: gradients flow to the distributed one.
         local: Tensor = parameter.to_local(grad_placements=gradient)
         if self.own_features is not None:

@@ -7,7 +7,8 @@ With DoRA, the length of each row of the weight is trained as well: the layer co
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from planc.graph.ops import AttachAdapters, InitAdapters, LoadAdapters
 from planc.hub.peft_adapter import (
     WEIGHTS,
     PeftAdapter,
+    Sizes,
     UnreadableAdapterError,
     differences,
     key_of,
+    names_of_stacks,
     read_adapter,
 )
 from planc.modeling.draws import Uniform, fill
@@ -37,10 +40,12 @@ from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.parallel.sharded_modules import local_parameter
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import Weights
+from planc.runtime.torch.weights.expert_adapters import attach_to_experts
 from planc.runtime.torch.weights.files import file_views
 from planc.runtime.torch.weights.nf4 import computed_weight
+from planc.runtime.torch.weights.peft_format import of_experts
 from planc.runtime.torch.weights.weights import copy_block
-from planc.vocab import DOWN, DROP, MAGNITUDE, UP
+from planc.vocab import DOWN, DROP, MAGNITUDE, UP, parent_of
 
 _PIECE = 2**22
 """Elements whose squares exist at a time."""
@@ -53,7 +58,10 @@ def attach_adapters(run: Run, op: AttachAdapters, model: nn.Module) -> None:
 
 def attach(model: nn.Module, op: AttachAdapters) -> None:
     """Give layers the op's adapters, in the op's dtype or the layer's. No other weight is renamed."""
-    for fqn in op.modules:
+    for fqn in op.experts:
+        stacks = (name.rpartition(".")[2] for name in op.stacked if parent_of(name) == fqn)
+        attach_to_experts(model.get_submodule(fqn), stacks, op=op)
+    for fqn in op.layers:
         layer: Any = model.get_submodule(fqn)
         num_outputs, num_inputs = layer.weight.shape
         # On meta: a pipeline or a shard decides later what of it this rank holds.
@@ -132,11 +140,21 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def merged(
-    weight: Tensor, *, down: Tensor, up: Tensor, magnitude: Tensor | None = None, scale: float
+    weight: Tensor,
+    *,
+    down: Tensor,
+    up: Tensor,
+    magnitude: Tensor | None = None,
+    scale: float,
+    is_transposed: bool = False,
 ) -> Tensor:
-    """A layer's weight, or whole rows of it, as it is with its adapter: in float32 at least."""
+    """A layer's weight, or whole rows of it, as it is with its adapter: in float32 at least.
+
+    Of stacked experts, all of theirs.
+    """
     wide = torch.promote_types(weight.dtype, torch.float32)
-    changed = weight.to(wide) + scale * up.to(wide) @ down.to(wide)
+    change = scale * up.to(wide) @ down.to(wide)
+    changed = weight.to(wide) + (change.mT if is_transposed else change)
     if magnitude is not None:
         changed *= (magnitude.to(wide) / torch.linalg.vector_norm(changed, dim=1)).unsqueeze(1)
     return changed
@@ -157,16 +175,17 @@ def load_adapters(run: Run, op: LoadAdapters, weights: Weights, pipeline: Pipeli
     RunError that lists how the directory's adapters differ from the graph's.
     """
     folder = run.paths.base / op.path
-    adapter = _read(run, folder, weights.model, held(pipeline, op.modules))
+    own = [*_matrices(weights.model, held(pipeline, op.modules))]
+    adapter, names = _read(run, folder, weights.model, own)
     path = folder / WEIGHTS
     run.reads.add_content("file", WEIGHTS, path.read_bytes())
     views = file_views(path)
     packings = packed_parameters(weights.model)
-    for fqn in held(pipeline, op.modules):
-        layer: Any = weights.model.get_submodule(fqn)
-        for part in (DOWN, UP, *([MAGNITUDE] if MAGNITUDE in layer._modules else [])):
-            weight = getattr(layer, part).weight
-            view = views[key_of(f"{fqn}.{part}.weight")]
+    for matrices in own:
+        for part, weight in matrices.weights():
+            view = views[key_of(f"{names[matrices.name]}.{part}.weight")]
+            if matrices.is_stacked:
+                view = of_experts(view, part, num_experts=len(weight))
             copy_block(weight, view.fill, packing=packings.get(weight))
     for name, parameter in weights.model.named_parameters():
         if name in adapter.apart:
@@ -176,14 +195,62 @@ def load_adapters(run: Run, op: LoadAdapters, weights: Weights, pipeline: Pipeli
     return weights
 
 
-def _read(run: Run, folder: Path, model: nn.Module, held: Collection[str]) -> PeftAdapter:
-    """The adapters of the directory. RunError if they are not the graph's."""
+@dataclass(frozen=True, slots=True)
+class _Matrices:
+    """One adapter: of a linear layer, or of a stack of experts, which has one for each."""
+
+    name: str
+    """The name of the layer, or of the stack."""
+    down: nn.Parameter
+    up: nn.Parameter
+    magnitude: nn.Parameter | None = None
+
+    @property
+    def is_stacked(self) -> bool:
+        return self.down.ndim == 3
+
+    @property
+    def down_name(self) -> str:
+        return f"{self.name}_{DOWN}" if self.is_stacked else f"{self.name}.{DOWN}.weight"
+
+    def weights(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """(part, its weights)."""
+        yield from ((DOWN, self.down), (UP, self.up))
+        if self.magnitude is not None:
+            yield MAGNITUDE, self.magnitude
+
+    @property
+    def sizes(self) -> Sizes:
+        """The inputs and outputs, and the experts."""
+        return self.down.shape[-1], self.up.shape[-2], len(self.down) if self.is_stacked else 1
+
+
+def _matrices(model: nn.Module, modules: Iterable[str]) -> Iterator[_Matrices]:
+    """The adapters of linear layers and of modules of experts."""
+    for fqn in modules:
+        layer: Any = model.get_submodule(fqn)
+        if DOWN in layer._modules:
+            magnitude = layer._modules.get(MAGNITUDE)
+            parts = layer.lora_A.weight, layer.lora_B.weight, magnitude and magnitude.weight
+            yield _Matrices(fqn, *parts)
+        for name, down in layer.named_parameters(recurse=False):
+            stack, is_down, _ = name.partition(f"_{DOWN}")
+            if is_down:
+                yield _Matrices(f"{fqn}.{stack}", down, getattr(layer, f"{stack}_{UP}"))
+
+
+def _read(
+    run: Run, folder: Path, model: nn.Module, own: Iterable[_Matrices]
+) -> tuple[PeftAdapter, Mapping[str, str]]:
+    """The adapters of the directory, and peft's names of layers and stacks.
+
+    RunError if they are not the graph's.
+    """
     op = run.graph.adapters
     assert op is not None, "the graph attaches adapters before it fills them"
-    sizes: dict[str, tuple[int, int] | None] = dict.fromkeys(op.modules)
-    for fqn in held:
-        layer: Any = model.get_submodule(fqn)
-        sizes[fqn] = (getattr(layer, DOWN).weight.shape[1], getattr(layer, UP).weight.shape[0])
+    names = {**{fqn: fqn for fqn in op.layers}, **names_of_stacks(op.stacked)}
+    sizes: dict[str, Sizes | None] = dict.fromkeys(names.values())
+    sizes |= {names[matrices.name]: matrices.sizes for matrices in own}
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     try:
         adapter = read_adapter(folder)
@@ -205,7 +272,7 @@ def _read(run: Run, folder: Path, model: nn.Module, held: Collection[str]) -> Pe
             f"the adapters in {folder} are not those of the plan: {'; '.join(texts)}",
             help="correct `start` in `adapter`, or what differs",
         )
-    return adapter
+    return adapter, names
 
 
 def fill_adapters(model: nn.Module, modules: Iterable[str], *, seed: int) -> None:
@@ -214,17 +281,15 @@ def fill_adapters(model: nn.Module, modules: Iterable[str], *, seed: int) -> Non
     The lengths of a weight's rows are trained from what they are. RunError if one is zero.
     """
     packings = packed_parameters(model)
-    for fqn in modules:
-        layer: Any = model.get_submodule(fqn)
-        down, up = getattr(layer, DOWN).weight, getattr(layer, UP).weight
-        bound = 1 / math.sqrt(down.shape[1])
-        key = derived_seed(seed, "init", f"{fqn}.{DOWN}.weight", 0)
-        draw = partial(fill, shape=tuple(down.shape), key=key, of=Uniform(-bound, bound))
-        copy_block(down, draw, packing=packings.get(down))
+    for matrices in _matrices(model, modules):
+        bound = 1 / math.sqrt(matrices.down.shape[-1])
+        key = derived_seed(seed, "init", matrices.down_name, 0)
+        draw = partial(fill, shape=tuple(matrices.down.shape), key=key, of=Uniform(-bound, bound))
+        copy_block(matrices.down, draw, packing=packings.get(matrices.down))
         with torch.no_grad():
-            up.zero_()
-            if MAGNITUDE in layer._modules:
-                _fill_lengths(fqn, layer)
+            matrices.up.zero_()
+            if matrices.magnitude is not None:
+                _fill_lengths(matrices.name, model.get_submodule(matrices.name))
 
 
 def _fill_lengths(fqn: str, layer: Any) -> None:

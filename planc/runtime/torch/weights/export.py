@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 import planc
-from planc.graph.ops import ExportHf
+from planc.graph.ops import AttachAdapters, ExportHf
 from planc.graph.sources import class_names
 from planc.hub.names import model_folder
 from planc.modeling.initialization import fresh_copy
@@ -38,11 +38,12 @@ from planc.runtime.torch.state import Data, Weights
 from planc.runtime.torch.weights import export_format
 from planc.runtime.torch.weights.adapters import merged
 from planc.runtime.torch.weights.conversion import to_checkpoint
+from planc.runtime.torch.weights.expert_adapters import are_transposed
 from planc.runtime.torch.weights.export_files import Turn, Writer, deal, turns
 from planc.runtime.torch.weights.export_format import common_dtype, refuse_overflow
 from planc.runtime.torch.weights.nf4 import Nf4, nf4_formats
 from planc.runtime.torch.weights.views import View, leaf
-from planc.vocab import DOWN, MAGNITUDE, UP
+from planc.vocab import DOWN, MAGNITUDE, UP, parent_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +151,16 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """An adapter: `scale * up @ down` is what it adds to its layer's weight, whose rows then have lengths."""
+    """An adapter: `scale * up @ down` is what it adds to its layer's weight, whose rows then have lengths.
+
+    Of stacked experts, it is a stack, transposed if the weights are.
+    """
 
     down: Exported
     up: Exported
-    magnitude: Exported | None
     scale: float
+    magnitude: Exported | None = None
+    is_transposed: bool = False
 
 
 def _exported(
@@ -174,14 +179,25 @@ def _exported(
     exported = exported_tensors(model, names, pipeline, dtypes=dtypes)
     for name, nf4 in nf4_formats(run.graph).items():
         exported[name] = replace(exported[name], nf4=nf4, dtype=dtypes.get(name, nf4.dtype))
-    adapters = run.graph.adapters
-    for fqn in adapters.modules if adapters else ():
-        down, up, magnitude = (f"{fqn}.{part}.weight" for part in (DOWN, UP, MAGNITUDE))
-        parts = exported_tensors(model, (down, up, magnitude), pipeline)
-        assert adapters is not None, "it has the modules"
-        merge = Merge(parts[down], parts[up], parts.get(magnitude), adapters.scale)
-        exported[f"{fqn}.weight"] = replace(exported[f"{fqn}.weight"], merges=merge)
+    if run.graph.adapters is not None:
+        for name, merge in _merges(run.graph.adapters, model, pristine, pipeline):
+            exported[name] = replace(exported[name], merges=merge)
     return exported
+
+
+def _merges(
+    adapters: AttachAdapters, model: nn.Module, pristine: PreTrainedModel, pipeline: Pipeline | None
+) -> Iterator[tuple[str, Merge]]:
+    """(weight or stack, the adapter that is added to it)."""
+    parts = exported_tensors(model, adapters.parameters, pipeline)
+    for fqn in adapters.layers:
+        down, up, magnitude = (parts.get(f"{fqn}.{part}.weight") for part in (DOWN, UP, MAGNITUDE))
+        assert down is not None and up is not None, "every adapter has both"
+        yield f"{fqn}.weight", Merge(down, up, adapters.scale, magnitude)
+    for name in adapters.stacked:
+        down, up = (parts[f"{name}_{part}"] for part in (DOWN, UP))
+        is_transposed = are_transposed(pristine.get_submodule(parent_of(name)))
+        yield name, Merge(down, up, adapters.scale, is_transposed=is_transposed)
 
 
 def exported_tensors(
@@ -268,7 +284,14 @@ class Gathering:
         weight = self._of_one(name, replace(exported, dtype=own))
         down, up = (self._of_one(name, part) for part in (merges.down, merges.up))
         magnitude = self._of_one(name, merges.magnitude) if merges.magnitude else None
-        whole = merged(weight, down=down, up=up, magnitude=magnitude, scale=merges.scale).to(exported.dtype)
+        whole = merged(
+            weight,
+            down=down,
+            up=up,
+            magnitude=magnitude,
+            scale=merges.scale,
+            is_transposed=merges.is_transposed,
+        ).to(exported.dtype)
         refuse_overflow(name, whole)
         return whole
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
-
-import torch
 
 import planc
 from planc.graph.ops import AttachAdapters, ExportAdapter
 from planc.hub.names import is_hub, parse_hub
-from planc.hub.peft_adapter import key_of
-from planc.runtime.checkpoint_format.shards import Entry
 from planc.runtime.interpreter import Position
 from planc.runtime.run_directory import export_folder
 from planc.runtime.torch.agreement.texts import rank
@@ -22,7 +17,7 @@ from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import Weights
 from planc.runtime.torch.weights.export import Export, Gathering, exported_tensors, without_gather_warnings
 from planc.runtime.torch.weights.export_format import as_bytes, entries_of
-from planc.runtime.torch.weights.views import View
+from planc.runtime.torch.weights.peft_format import peft_views
 from planc.vocab import parent_of
 
 
@@ -34,10 +29,11 @@ def export_adapter(
     assert adapters is not None, "a check refuses an export of adapters that a plan doesn't have"
     names = (*adapters.parameters, *adapters.apart)
     gathering = Gathering(run, exported_tensors(weights.model, names, pipeline), pipeline)
-    entries = adapter_entries(gathering.views, dtype_of=gathering.dtype)
+    views = peft_views(adapters, gathering.views)
+    entries = entries_of(views, dtype_of=gathering.dtype)
     content = []
     with without_gather_warnings():
-        for view in gathering.views.values():
+        for view in views.values():
             gathering.gather(view)
             if rank() == 0:
                 content.append(bytes(as_bytes(gathering.values(view))))
@@ -59,12 +55,6 @@ def export_adapter(
     return Export(folder)
 
 
-def adapter_entries(views: Mapping[str, View], *, dtype_of: Callable[[str], torch.dtype]) -> list[Entry]:
-    """The tensors of the file, by peft's names."""
-    entries = entries_of(views, dtype_of=dtype_of)
-    return [Entry(key_of(entry.key), entry.dtype, entry.shape) for entry in entries]
-
-
 _TASKS = {
     "ForCausalLM": "CAUSAL_LM",
     "ForSequenceClassification": "SEQ_CLS",
@@ -82,7 +72,8 @@ def adapter_config(op: AttachAdapters, *, base: str, architecture: str) -> dict[
         "modules_to_save": list(dict.fromkeys(map(parent_of, op.apart))) or None,
         "base_model_name_or_path": hub.repository if hub else base,
         "revision": hub.revision if hub else None,
-        "target_modules": list(op.modules),
+        "target_modules": list(op.layers),
+        "target_parameters": list(op.stacked) or None,
         "r": op.rank,
         "lora_alpha": int(op.alpha) if op.alpha == int(op.alpha) else op.alpha,
         "lora_dropout": op.dropout,

@@ -6,7 +6,7 @@ Tensors are copied one by one; the whole model is never in memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -37,7 +37,8 @@ from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.parallel.blocks import Slices
 from planc.runtime.torch.weights.adapters import merged
 from planc.runtime.torch.weights.conversion import to_checkpoint
-from planc.runtime.torch.weights.export_adapter import adapter_config, adapter_entries
+from planc.runtime.torch.weights.expert_adapters import are_transposed
+from planc.runtime.torch.weights.export_adapter import adapter_config
 from planc.runtime.torch.weights.export_format import (
     MAX_SHARD_BYTES,
     as_bytes,
@@ -51,8 +52,9 @@ from planc.runtime.torch.weights.factory import config_in, on_meta, own_class
 from planc.runtime.torch.weights.files import stored_views
 from planc.runtime.torch.weights.fit import converted
 from planc.runtime.torch.weights.nf4 import Nf4
+from planc.runtime.torch.weights.peft_format import peft_views
 from planc.runtime.torch.weights.views import View, leaf
-from planc.vocab import DOWN, MAGNITUDE, UP, DType
+from planc.vocab import DOWN, MAGNITUDE, UP, DType, parent_of
 
 _MODEL_PREFIX = "model."
 
@@ -162,9 +164,10 @@ def export_adapters(
         dtypes = {
             name: TORCH_DTYPES[dtype] if dtype else getattr(torch, stored[name].dtype) for name in views
         }
-        entries = adapter_entries(views, dtype_of=dtypes.__getitem__)
+        views, dtype_of = peft_views(adapters, views), dtypes.__getitem__
+        entries = entries_of(views, dtype_of=dtype_of)
         temporary = export_folder.begin(folder)
-        data = (as_bytes(_filled(view, dtypes[name])) for name, view in views.items())
+        data = (as_bytes(_filled(view, common_dtype(view, dtype_of=dtype_of))) for view in views.values())
         export_folder.write_file(temporary / export_folder.ADAPTER_WEIGHTS, entries, data=data)
         return export_folder.finish_adapter(
             temporary,
@@ -214,7 +217,12 @@ class _Source:
     ) -> None:
         self._formats = formats
         self._adapters = adapters
-        self._adapted = {f"{fqn}.weight": fqn for fqn in adapters.modules} if adapters else {}
+        self._adapted: dict[str, Callable[[Slices], Tensor]] = {}
+        for fqn in adapters.layers if adapters else ():
+            self._adapted[f"{fqn}.weight"] = partial(self._merged, fqn)
+        for name in adapters.stacked if adapters else ():
+            is_transposed = are_transposed(model.get_submodule(parent_of(name)))
+            self._adapted[name] = partial(self._merged_stack, name, is_transposed=is_transposed)
         apart = adapters.parameters if adapters else ()
         self._entries = _entries(manifest, model, apart=apart, formats=formats)
         parameters = dict(model.named_parameters())
@@ -230,9 +238,7 @@ class _Source:
 
     def views(self) -> dict[str, View]:
         return {
-            name: leaf(name, shape=entry.shape, read=partial(self._merged, self._adapted[name]))
-            if name in self._adapted
-            else leaf(name, shape=entry.shape, read=partial(self._read, name))
+            name: leaf(name, shape=entry.shape, read=self._adapted.get(name, partial(self._read, name)))
             for name, entry in self._entries.items()
         }
 
@@ -262,6 +268,17 @@ class _Source:
         )
         start = columns.start - whole.start
         return changed[:, start : start + columns.stop - columns.start]
+
+    def _merged_stack(self, name: str, block: Slices, *, is_transposed: bool) -> Tensor:
+        """A block of stacked experts' weights as they are with their adapters, in float32 at least."""
+        assert self._adapters is not None, "it has the stack"
+        experts, *sizes = block
+        rows, columns = reversed(sizes) if is_transposed else sizes
+        every = slice(0, self._adapters.rank)
+        down = self._read(f"{name}_{DOWN}", (experts, every, columns))
+        up = self._read(f"{name}_{UP}", (experts, rows, every))
+        weight, scale = self._read(name, block), self._adapters.scale
+        return merged(weight, down=down, up=up, scale=scale, is_transposed=is_transposed)
 
     def _read(self, name: str, block: Slices) -> Tensor:
         """A block of a tensor, from the checkpoint, or from its base in the dtype of the run."""
