@@ -7,11 +7,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from planc.import_configs import facts
 from planc.import_configs.commands import command_leaves
 from planc.import_configs.detect import BY_NAME, Undetected, detect
-from planc.import_configs.draft import Imported, Part, draft_of
+from planc.import_configs.draft import Draft, Imported, Part, draft_of
 from planc.import_configs.facts import Fact
-from planc.import_configs.job import job_of
 from planc.import_configs.kind import Kind, Note, NoteKind
 from planc.import_configs.leaves import MAX_BYTES, Leaf, SourceError, json_leaves, toml_leaves, yaml_leaves
 from planc.import_configs.lowering import Target, plan_text
@@ -86,7 +86,7 @@ def import_config(
     missing = () if isinstance(made, str) else made
     refused = _refused(notes, accepted)
     text = made if isinstance(made, str) and not refused else None
-    return Result(draft.kind, job_of(draft), text, missing, refused, tuple(imported), tuple(notes))
+    return Result(draft.kind, _job_of(draft), text, missing, refused, tuple(imported), tuple(notes))
 
 
 def _ordered(parts: Sequence[Part]) -> list[Part]:
@@ -149,3 +149,25 @@ def _shown(name: str) -> str:
     """A file's name for a comment: on one line."""
     last = name.replace("\\", "/").rpartition("/")[2]
     return "".join(character if character.isprintable() else "?" for character in last)[:100]
+
+
+def _job_of(draft: Draft) -> str:
+    """The training in one phrase: what is changed, from which weights, on what."""
+    is_chat, is_pretrained = _is(draft, facts.CHAT), _is(draft, facts.PRETRAINED)
+    prefers = _is(draft, facts.PAIRS)
+    data = "pairs of answers" if prefers else "conversations" if is_chat else "documents"
+    if _is(draft, facts.ADAPTER):
+        return f"trains adapters on {data}"
+    if prefers:
+        return f"fine-tunes on {data}"
+    if is_chat:
+        what = "fine-tunes" if is_pretrained else "trains random weights"
+    else:
+        what = "trains published weights further" if is_pretrained else "pretrains random weights"
+    is_partial = _is(draft, facts.LAST_LAYERS) or _is(draft, facts.FROZEN)
+    return f"{what}, some of them, on {data}" if is_partial else f"{what} on {data}"
+
+
+def _is(draft: Draft, fact: Fact) -> bool:
+    given = draft.peek(fact)
+    return given is not None and bool(given.value)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from planc.extend.reference import Extension
-from planc.inventory.files import InventoryError
+from planc.hub.names import model_folder
+from planc.hub.weights import UnreadableWeights, require_readable
+from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json, read_config
 from planc.inventory.load import OnProbe, inventory_of
 from planc.inventory.own import ProbeOwn, inventory_of_own
-from planc.inventory.plain_weights import refuse_unreadable_weights
 from planc.inventory.schema import Inventory
 from planc.vocab import CLASSIFIERS, Classes, Task
 
@@ -48,7 +49,7 @@ class KnownModels:
         if key not in self.found:
             self.found[key] = self._read(hf, own, classes)
         if with_weights:
-            refuse_unreadable_weights(self.place(hf), base=self.base)
+            _refuse_unreadable_weights(self.place(hf), base=self.base)
         if task is not None:
             _require_task(self.found[key], task)
         return self.found[key]
@@ -102,3 +103,16 @@ def _require_task(inventory: Inventory, task: Task) -> None:
             f"{inventory.architecture} is {_KINDS[inventory.task]}, and the plan trains {_KINDS[task]}",
             help=f"write `task = {own}` in `model`",
         )
+
+
+def _refuse_unreadable_weights(path: str, *, base: Path) -> None:
+    """InventoryError if transformers makes more of a plan's model directory than its plain weights. A
+    directory with an inventory only does not show that."""
+    folder = model_folder(path, base=base)
+    if not (folder / CONFIG_NAME).exists():
+        return
+    config = parse_json(read_config(folder), name=str(folder / CONFIG_NAME))
+    try:
+        require_readable(folder, config if isinstance(config, dict) else {})
+    except UnreadableWeights as error:
+        raise InventoryError(error.message, help=error.help) from error

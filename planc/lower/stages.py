@@ -15,7 +15,8 @@ from planc.graph.ops import (
     SplitPipeline,
     SumTies,
 )
-from planc.lower.sequences import sequence_layouts
+from planc.layouts.entry import handed_on
+from planc.layouts.flow import layout_flow
 from planc.pipelining.orders import Order
 from planc.pipelining.simulate import equal_step
 from planc.plan import spec
@@ -23,9 +24,12 @@ from planc.plan.bind import BoundPlan
 from planc.plan.facts import gradient_accumulation
 from planc.plan.loss_chunks import num_chunks
 from planc.plan.pipeline_schedule import ZeroBubble
-from planc.plan.stages import layers, num_stages, orders, stages, ties_of_ends
+from planc.plan.spec import PipelineSpec
+from planc.plan.stages import layers, num_stages, orders, sending_layers, stages, ties_of_ends
 from planc.plan.unit_dtypes import compute_dtypes, parameters_by_unit
 from planc.plan.units import UnitGroup
+from planc.record import record
+from planc.styles.edges import SEQUENCE
 from planc.vocab import DType, MeshDim
 
 Run = TypeVar("Run", Forward, Backward)
@@ -37,7 +41,7 @@ def split_pipeline(bound: BoundPlan) -> Iterator[SplitPipeline]:
     modules = stages(bound, pipeline) if pipeline is not None else ()
     if pipeline is None or inventory.head is None or not modules:
         return  # A draft of a plan that checks refuse may have no stages.
-    sequences = sequence_layouts(bound, pipeline)
+    sequences = _sequence_layouts(bound, pipeline)
     yield SplitPipeline(
         stages=modules,
         blocks=inventory.blocks[0],
@@ -149,3 +153,31 @@ def units_of_stages(bound: BoundPlan, root: UnitGroup) -> Iterator[UnitGroup]:
 
 def _is_within(name: str, modules: Iterable[str]) -> bool:
     return any(f"{name}.".startswith(f"{module}.") for module in modules)
+
+
+@record
+class _SequenceLayouts:
+    """`on_shards` is the field of `pipeline.split`."""
+
+    sent_length: int
+    """Positions of a sequence that a rank holds between two stages."""
+    on_shards: tuple[str, ...] = ()
+
+
+def _sequence_layouts(bound: BoundPlan, pipeline: PipelineSpec) -> _SequenceLayouts:
+    """The layouts of a plan whose stages all send one, which a rule demands."""
+    mesh = bound.plan.mesh
+    length = bound.plan.data.sequence_length // mesh.cp
+    if mesh.tp == 1:
+        return _SequenceLayouts(length)
+    flow, members, found = layout_flow(bound), layers(bound.inventory), stages(bound, pipeline)
+
+    def is_sharded(name: str) -> bool:
+        return handed_on(bound, flow, name) == SEQUENCE
+
+    outer = (name for name in (*found[0], *found[-1]) if name not in members)
+    on_shards = tuple(filter(is_sharded, outer))
+    if is_sharded(members[-1]):
+        on_shards = (*on_shards, bound.inventory.blocks[0])
+    sends_shards = any(map(is_sharded, sending_layers(bound, pipeline)))
+    return _SequenceLayouts(length // mesh.tp if sends_shards else length, on_shards)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import date
 from enum import StrEnum
 from typing import Any
 
-from planc.plan.dates import Date
+from planc.plan import codes
 from planc.plan.keys import key, keyed
 from planc.plan.scalars import Bool, Choice, Path, Text
 from planc.plan.scope import Scope
@@ -13,6 +14,32 @@ from planc.plan.splits import Split
 from planc.plan.types import List, Optional, OrAuto, Rest
 from planc.record import record
 from planc.syntax import ast
+
+
+@record
+class Date:
+    def convert(self, value: ast.Value, scope: Scope) -> str | None:
+        text = Text().convert(value, scope)
+        if text is None:
+            return None
+        try:
+            day = date.fromisoformat(text)
+        except ValueError:
+            scope.report(
+                codes.OUT_OF_RANGE,
+                value.span,
+                f"`{text}` is not a date",
+                help='write it as in `"2026-01-31"`',
+            )
+            return None
+        return day.isoformat()
+
+    def describe(self, *, mark: str = "") -> str:
+        return "a date in quotes"
+
+    def render(self, value: str) -> str:
+        return f'"{value}"'
+
 
 DATASETS = (
     "globs of files, datasets' directories, or one dataset of the Hub as `hf://datasets/org/name@commit`"

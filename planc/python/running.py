@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import sys
@@ -10,14 +11,14 @@ import weakref
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 
 from planc.cli.running.run_errors import error_text, record, run_directory, tell_torchrun
 from planc.cli.running.session import Session
 from planc.cli.running.starting import Options
 from planc.cli.running.watching import listen, silent
+from planc.outgoing import guard
 from planc.python.checking import texts
-from planc.python.outlet import outlet
 from planc.python.results import CompiledPlan, RunResult, State
 from planc.runtime.callbacks import Callback, Metric, require_callbacks, require_metrics
 from planc.runtime.cpus import unsupported_system
@@ -157,7 +158,7 @@ class Run:
         own = listen if is_under_torchrun(os.environ) and is_main else silent
         listener = own(launch, directory)
         listener.notice.may_end_early = True
-        stream = outlet(None if self._is_quiet else sys.stdout)
+        stream = _outlet(None if self._is_quiet else sys.stdout)
         given = (self._compiled, next(_RUNS), *self._readers)
         return Session(self._options, listener, stream, launch, directory, *given)
 
@@ -197,3 +198,37 @@ def _record(error: RunError, session: Session) -> None:
     session.code = error.code
     record(error, session.launch, session.directory)
     tell_torchrun(error_text(error))
+
+
+class _Outlet(io.TextIOBase):
+    """Another stream's text, without closing or changing that stream."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return (self._stream and self._stream.encoding) or "utf-8"
+
+    def isatty(self) -> bool:
+        return self._stream is not None and self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno() if self._stream is not None else super().fileno()
+
+    def write(self, text: str) -> int:
+        return self._stream.write(text) if self._stream is not None else len(text)
+
+    def flush(self) -> None:
+        if self._stream is not None:
+            self._stream.flush()
+
+
+def _outlet(stream: TextIO | None) -> TextIO:
+    """A stream that writes harmless text to `stream`, with `***` for every secret of the environment.
+
+    The caller's own stream stays as it is, for its own text. None discards what is written.
+    """
+    guarded = _Outlet(stream)
+    guard(guarded, environment=os.environ)  # type: ignore[arg-type]
+    return guarded  # type: ignore[return-value]

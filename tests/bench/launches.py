@@ -47,8 +47,8 @@ from planc.runtime.interpreter import Position, run
 from planc.runtime.observer import Silent, Together
 from planc.runtime.process import Launch
 from planc.runtime.rehearsal.backend import MEASURED_STEP, RehearsalBackend
+from planc.runtime.rehearsal.measure import fake_world
 from planc.runtime.rehearsal.stack import shortened
-from planc.runtime.rehearsal.world import fake_world
 from planc.runtime.torch import private
 from planc.runtime.torch.run import Paths, Run
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs

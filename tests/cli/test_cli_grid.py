@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from planc.cli.commands.sweep import points
 from planc.cli.support.exits import UsageError
-from planc.cli.support.grid import points
 
 
 def test_the_points_are_every_combination_the_last_axis_fastest() -> None:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from planc.plan import codes, data
 from planc.plan.blocks import BLOCKS
 from planc.plan.checkpoint import OrPath, Seconds, StepsOrTime
-from planc.plan.conversations import NameOrPath
-from planc.plan.dates import Date
+from planc.plan.conversations import Date, NameOrPath
 from planc.plan.keys import keys, type_of
 from planc.plan.optimizer import AdamW, Cosine, Implementation
 from planc.plan.quantities import BYTES, SECONDS, STEPS

@@ -16,11 +16,10 @@ from planc.graph.ops import OPS, Accumulate, AllReduceGradients, BuildModel, Sha
 from planc.inventory.load import load_inventory, save_inventory
 from planc.runtime.rehearsal.backend import RehearsalBackend
 from planc.runtime.rehearsal.findings import Measured
-from planc.runtime.rehearsal.measure import measure
+from planc.runtime.rehearsal.measure import fake_world, measure
 from planc.runtime.rehearsal.played import PASSED_OVER
 from planc.runtime.rehearsal.rehearse import rehearse
 from planc.runtime.rehearsal.stack import Stack, rehearsed_stack
-from planc.runtime.rehearsal.world import fake_world
 from planc.runtime.torch.weights.build import meta_model
 from planc.source import SourceFile
 from planc.styles import BY_NAME

@@ -15,7 +15,7 @@ from planc.graph.graph import AnyOp, Graph
 from planc.graph.ops import Accumulate, FullyShard, ShardTensorParallel
 from planc.inventory.load import load_inventory
 from planc.runtime.rehearsal import measure
-from planc.runtime.rehearsal.micro_steps import micro_steps
+from planc.runtime.rehearsal.measure import micro_steps
 from planc.runtime.rehearsal.rehearse import rehearse
 from planc.source import SourceFile
 from planc.styles import BY_NAME

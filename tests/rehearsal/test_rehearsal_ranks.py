@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.graph.graph import Graph
 from planc.runtime.ranks.groups import groups_of
-from planc.runtime.rehearsal.ranks import rehearsed_ranks
+from planc.runtime.rehearsal.rehearse import rehearsed_ranks
 from planc.vocab import MeshDim
 
 

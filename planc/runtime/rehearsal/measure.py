@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 import torch
+import torch.distributed as dist
 
 from planc.graph.graph import Graph
-from planc.graph.ops import Accumulate
+from planc.graph.ops import Accumulate, FullyShard
+from planc.graph.pipeline import Pipeline, pipeline_of
+from planc.pipelining.orders import Order
 from planc.runtime.interpreter import run
 from planc.runtime.observer import Silent, Together
 from planc.runtime.process import Launch
@@ -21,9 +25,8 @@ from planc.runtime.rehearsal.backend import MEASURED_STEP, RehearsalBackend
 from planc.runtime.rehearsal.findings import Measured, SegmentPeak, Sent
 from planc.runtime.rehearsal.lives import repeated
 from planc.runtime.rehearsal.memory import BEFORE
-from planc.runtime.rehearsal.micro_steps import micro_steps
+from planc.runtime.rehearsal.private import FakeStore, clear_redistribute_cache, clear_sharding_cache
 from planc.runtime.rehearsal.stack import Stack, shortened
-from planc.runtime.rehearsal.world import fake_world
 from planc.runtime.torch.run import Paths, Run
 from planc.vocab import GroupDim
 
@@ -153,3 +156,61 @@ def _segment(whole: Figures, name: str) -> SegmentPeak:
 
     reserved = sum(size for _, size in of("stream"))
     return SegmentPeak(name, whole.peaks[name, "total", ""], of("part"), reserved)
+
+
+@contextmanager
+def fake_world(rank: int, *, world_size: int) -> Iterator[None]:
+    """Makes this process rank `rank` of `world_size`: collectives send nothing and return at once.
+
+    ValueError inside a real process group, which the rehearsal would replace.
+    """
+    if dist.is_initialized():
+        raise ValueError("a rehearsal needs a process of its own: a process group exists already")
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    try:
+        yield
+    finally:
+        clear_sharding_cache()
+        clear_redistribute_cache()
+        dist.destroy_process_group()
+
+
+def micro_steps(graph: Graph, rank: int) -> tuple[int, ...]:
+    """Return how many micro-steps of a step each one that is run represents.
+
+    Without a pipeline there are two: the last, in which gradients are reduced, and one for all before it; and
+    the first, if no other gathers parameters.
+    """
+    pipeline = pipeline_of(graph)
+    if pipeline is None:
+        (times,) = (op.times for op in graph.step if isinstance(op, Accumulate))
+        gathers_once = any(isinstance(op, FullyShard) and not op.reshard_after_backward for op in graph.setup)
+        first = (1,) if gathers_once and times > 1 else ()
+        rest = times - len(first)
+        return (*first, rest - 1, 1) if rest > 1 else (*first, 1)
+    return _of_pipeline(pipeline, pipeline.orders[rank * pipeline.num_ranks // graph.world_size])
+
+
+def _of_pipeline(pipeline: Pipeline, order: Order) -> tuple[int, ...]:
+    """Micro-steps in flight at first, then a round in which forwards and backwards alternate, then the
+    last ones. The round is like all those that are left out."""
+    number, in_a_round = pipeline.num_micro_batches, pipeline.num_ranks
+    in_flight = _in_flight(order)
+    left_out = max(0, number - 2 * in_flight - 2 * in_a_round) // in_a_round
+    found = [1] * (number - left_out * in_a_round)
+    for micro_step in range(in_flight, in_flight + in_a_round) if left_out else ():
+        found[micro_step] += left_out
+    return tuple(found)
+
+
+def _in_flight(order: Order) -> int:
+    """The most micro-batches between their first action and their last."""
+    last = {one.micro_batch: place for place, one in enumerate(order)}
+    now: set[int] = set()
+    most = 0
+    for place, action in enumerate(order):
+        now.add(action.micro_batch)
+        most = max(most, len(now))
+        if last.get(action.micro_batch) == place:
+            now.remove(action.micro_batch)
+    return most

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from planc.graph import ops
 from planc.graph.op import Op
+from planc.graph.ops import ShardExperts
 from planc.graph.sources import mixture_labels
 from planc.runtime.data.loader import BatchLoader, BatchSource
 from planc.runtime.data.order import SampleIds, SampleOrder
 from planc.runtime.data.packing import PackedDataset
-from planc.runtime.rehearsal.balanced_experts import shard_experts
 from planc.runtime.torch.checkpoint.planning import holdings_of
 from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors, training_state
 from planc.runtime.torch.dispatch import Handler
 from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.extensions.loss import OwnLoss
+from planc.runtime.torch.parallel import experts
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.packing import gathered, packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline
@@ -33,6 +34,24 @@ from planc.runtime.torch.training.step_loss import StepLoss
 from planc.runtime.torch.training.step_read import summed
 from planc.runtime.torch.training.stored_teacher import IDS, LOG_PROBABILITIES
 from planc.runtime.torch.weights.export import without_gather_warnings
+from planc.vocab import local_length
+
+
+@dataclass(frozen=True, slots=True)
+class _BalancedDispatch(experts.Dispatch):
+    """A dispatch to experts of equal load."""
+
+    def num_rows(self, sent: Tensor, received: Tensor, *, of_all: int) -> tuple[Sequence[int], Sequence[int]]:
+        """Equal numbers of rows for each rank, and from it."""
+        equal = [local_length(of_all, parts=self.num_ranks, index=index) for index in range(self.num_ranks)]
+        return equal, equal
+
+
+def _shard_experts(
+    run: Run, op: ShardExperts, mesh: Mesh, model: nn.Module, pipeline: Pipeline | None
+) -> None:
+    """Give this rank its experts, as a run does, and let forwards send equal numbers of tokens."""
+    experts.dispatch_with(_BalancedDispatch, run, op, mesh, model, pipeline)
 
 
 def open_data(run: Run, op: ops.OpenData) -> Data:
@@ -117,7 +136,7 @@ PASSED_OVER = (
 Neither reports nor the comparison of weights are part of a rehearsal, and there is nothing to resume from.
 Adapters are small: filling and exporting them takes no memory that a step does not."""
 PLAYED: Mapping[type[Op], Handler] = {
-    ops.ShardExperts: shard_experts,
+    ops.ShardExperts: _shard_experts,
     ops.OpenData: open_data,
     ops.OpenMaskedData: open_data,
     ops.OpenLabeledData: open_data,

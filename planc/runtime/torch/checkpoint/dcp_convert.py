@@ -7,15 +7,20 @@ are an object, `planc`, and the plan that saved it is another, `planc_plan`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint import state_dict_saver as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import MetadataIndex
@@ -40,8 +45,8 @@ from planc.runtime.checkpoint_format.manifest import Manifest
 from planc.runtime.checkpoint_format.part import chunks_of
 from planc.runtime.checkpoint_format.part_files import write_part
 from planc.runtime.checkpoint_format.verify import read_manifest, read_plan_text, verify
+from planc.runtime.torch.checkpoint.agreement import combined
 from planc.runtime.torch.checkpoint.chunks import ChunkReader, is_bitwise_equal
-from planc.runtime.torch.checkpoint.dcp_errors import dcp_errors
 from planc.runtime.torch.checkpoint.dcp_files import DcpReader
 from planc.runtime.torch.checkpoint.foreign import ModelNames, refuse_misfit, without_ties
 from planc.runtime.torch.checkpoint.loading import refuse_damage
@@ -149,7 +154,7 @@ def _save_plainly(state: dict[str, Any], *, folder: Path, planner: DefaultSavePl
     # One file by one thread: if a disk is full, a second thread's error is lost.
     writer = FileSystemWriter(folder, single_file_per_rank=True, thread_count=1)
     try:
-        with storage_errors(f"cannot write {folder}"), dcp_errors():
+        with storage_errors(f"cannot write {folder}"), _dcp_errors():
             dcp.save(state, storage_writer=writer, planner=planner, no_dist=True)
             _fsync(folder)
     # Raised by torch's archive writer if the system refuses.
@@ -273,3 +278,27 @@ def _fsync(folder: Path) -> None:
         with path.open("rb+") as stream:
             os.fsync(stream.fileno())
     commit.fsync_directory(folder)
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    # Only here: it changes the filters of every thread, and saves may run during training.
+    with warnings.catch_warnings():
+        # Here one process without a process group is intended.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+@contextmanager
+def _dcp_errors() -> Iterator[None]:
+    """Raise one CheckpointError if ranks failed with CheckpointErrors, else a RuntimeError."""
+    try:
+        with contextlib.nullcontext() if dist.is_initialized() else _unwarned():
+            yield
+    except CheckpointException as failure:
+        errors = {rank: wrapped[0] for rank, wrapped in failure.failures.items()}
+        failures = {rank: error for rank, error in errors.items() if isinstance(error, CheckpointError)}
+        if len(failures) < len(errors):
+            # DCP's own error is a BaseException, which no error handler would catch.
+            raise RuntimeError(str(failure)) from failure
+        raise combined(failures) from failure
