@@ -138,3 +138,12 @@ def match_golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
         assert text == path.read_text(encoding="utf-8"), f"{path.name} differs; see --update-goldens"
 
     return match
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the models and the text of `tests.parity`, for the tests of one module."""
+    # Lazy: most tests need none of it.
+    from tests.parity.cases import make_workspace
+
+    return make_workspace(tmp_path_factory.mktemp("workspace") / "models")

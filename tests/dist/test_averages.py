@@ -20,7 +20,7 @@ from planc.runtime.torch.checkpoint.chunks import ChunkReader
 from planc.runtime.torch.state import Update, Verdict, Weights
 from planc.runtime.torch.training.averages import build_averages, take_averages, update_averages
 from tests.dist.saving import train_saving
-from tests.parity.cases import NUM_STEPS, PP2_DP2, SAVE_STEP, TP2_DP2, Case, make_workspace
+from tests.parity.cases import NUM_STEPS, PP2_DP2, SAVE_STEP, TP2_DP2, Case
 
 DECAY = 0.9
 KEEPS = (f"train.ema_decay={DECAY}", "checkpoint.save_every=1 steps", "checkpoint.export.hf.weights=ema")
@@ -62,11 +62,6 @@ def test_averages_are_torchs_own_and_leave_frozen_weights_and_skipped_steps(dtyp
     take_averages(averages, weights)
     assert all(torch.equal(weight, average.to(dtype)) for weight, average in averages.by_parameter.items())
     assert torch.equal(model[1].bias, kept)
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("averages") / "workspace")
 
 
 def saved(folder: Path, *, step: int) -> Mapping[str, Tensor]:

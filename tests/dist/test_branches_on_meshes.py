@@ -13,16 +13,11 @@ from planc.runtime.checkpoint_format.layout import step_directory
 from planc.runtime.checkpoint_format.verify import read_manifest
 from tests.dist.saving import train_saving
 from tests.faults.power import file_digests
-from tests.parity.cases import NUM_STEPS, PP2_DP2, SAVE_STEP, TP2_DP2, Case, make_workspace
+from tests.parity.cases import NUM_STEPS, PP2_DP2, SAVE_STEP, TP2_DP2, Case
 
 ONE = Case("1")
 TP = Case("TP2·DP2", mesh=TP2_DP2)
 PP = Case("PP2·DP2", mesh=PP2_DP2, micro_batch=1)
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("branching") / "workspace")
 
 
 @pytest.mark.slow

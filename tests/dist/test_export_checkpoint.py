@@ -24,7 +24,7 @@ from planc.runtime.files.run_files import KEPT_PLANS
 from tests.dist.pool import run_ranks
 from tests.dist.saving import train_saving
 from tests.hub.model_repository import REPOSITORY, REVISION, put_into_cache
-from tests.parity.cases import NUM_STEPS, SAVE_STEP, TP2_DP2, Case, compile_case, make_workspace
+from tests.parity.cases import NUM_STEPS, SAVE_STEP, TP2_DP2, Case, compile_case
 from tests.parity.ranks import Record, Task, train_rank
 from tests.parity.reference import write_weights
 from tests.parity.test_adapter_parity import fill_adapters
@@ -33,11 +33,6 @@ from tests.patience import WAIT_SECONDS
 TIED = Case("TP2·DP2", "tied", TP2_DP2, model="llama-tied")
 EXPERTS = Case("TP2·DP2", "experts", TP2_DP2, model="qwen3-moe", tensor_parallel="auto")
 UNEVEN = Case("DP4", "257 rows", {"dp_shard": 4}, model="llama-uneven")
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("export") / "workspace")
 
 
 @pytest.fixture(scope="module")

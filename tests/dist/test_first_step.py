@@ -19,7 +19,6 @@ from tests.parity.cases import (
     TP2_REPLICATE2,
     Case,
     compile_case,
-    make_workspace,
     plan_text,
 )
 from tests.slow import slow_except
@@ -65,11 +64,6 @@ COMPILED = (
     Case("TP2", "mlp alone, selective", TP2, recomputes=True, recomputation="selective"),
     Case("TP2", "self_attn alone, recompute", TP2, recomputes=True),
 )
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("first-step") / "workspace")
 
 
 def compiled(case: Case, *, workspace: Path) -> Graph:

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.torch.training.fused_loss import FusedLoss
-from tests.parity.cases import TP2_DP2, Case, make_workspace
+from tests.parity.cases import TP2_DP2, Case
 from tests.parity.compare import parity
 from tests.parity.reference import Training, train_reference
 from tests.slow import slow_except
@@ -28,11 +28,6 @@ CASES = (
     Case("TP2·DP2", "in chunks", TP2_DP2, micro_batch=2, settings=(*COMPILED, "train.loss_chunks=4")),
     Case("CP2·DP2", "", {"dp_shard": 2, "cp": 2}, settings=COMPILED),
 )
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("fused") / "workspace")
 
 
 @pytest.fixture(scope="module")

@@ -9,16 +9,11 @@ import pytest
 
 from planc.runtime.errors import ExitCode
 from tests.dist.faulty_steps import WEIGHT, Fault, Told, run_faulty
-from tests.parity.cases import NUM_STEPS, Case, make_workspace
+from tests.parity.cases import NUM_STEPS, Case
 
 DP2 = Case("DP2", "accumulate 2", {"dp_shard": 2}, micro_batch=2)
 TP2 = Case("TP2", "", {"tp": 2})
 REPLICAS = Case("DP2", "replicas", {"dp_replicate": 2})
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("guard") / "workspace")
 
 
 @pytest.fixture(scope="module")

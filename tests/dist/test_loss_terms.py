@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from planc.graph.ops import BuildLoss
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.torch.training.loss_terms import LossWithTerms, build_loss
-from tests.parity.cases import ALL_8, PP2_DP2, TP2_DP2, Case, make_workspace
+from tests.parity.cases import ALL_8, PP2_DP2, TP2_DP2, Case
 from tests.parity.compare import parity
 from tests.parity.reference import Training, train_reference
 
@@ -59,11 +59,6 @@ def test_values_and_gradients_are_the_definitions(dtype: torch.dtype) -> None:
     limit = 1e-2 if dtype == torch.bfloat16 else limit
     assert torch.allclose(own.grad.double(), exact.grad.double(), rtol=limit, atol=limit * 0.1)
     assert not own.grad[~is_label].any()
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("terms") / "workspace")
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,10 @@ import torch
 from torch import Tensor
 
 from tests.dist.pool import run_ranks
-from tests.parity.cases import Case, compile_case, make_workspace
+from tests.parity.cases import Case, compile_case
 from tests.parity.ranks import Task, train_rank
 
 SMALL = ("optimizer.kind=adamw(lr = 1e-5)", "optimizer.schedule=constant")
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("master") / "workspace")
 
 
 def trained_norm(workspace: Path, folder: Path, *settings: str) -> Tensor:

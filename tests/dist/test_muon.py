@@ -14,18 +14,12 @@ from planc.runtime.torch.weights.weights import initialize
 from tests.dist.given_gradients import MESHES, NUM_STEPS, given_gradient, trained
 from tests.dist.pool import run_ranks
 from tests.parity import cases
-from tests.parity.cases import make_workspace
 
 LR, REST_LR = 2e-2, 1e-3
 MUON = (
     f"muon(lr = {LR}, lr_scale = {{}}, rest = adamw(lr = {REST_LR}, betas = [0.9, 0.95], weight_decay = 0.1))"
 )
 QUICK = ("1", "dp_shard x tp")
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("muon") / "workspace")
 
 
 def torchs(rank: int, world_size: int, workspace: Path, scale: str) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.reporting.stage_shares import shares_of_ranks
 from tests.dist.faulty_steps import Fault, Listening, run_faulty
 from tests.dist.pool import run_ranks
-from tests.parity.cases import Case, compile_case, make_workspace
+from tests.parity.cases import Case, compile_case
 from tests.parity.ranks import Task, open_run
 
 PP4 = Case("PP4", "", {"pp": 4}, model="llama-deep", micro_batch=1)
@@ -45,11 +45,6 @@ PLACES: Mapping[str, tuple[Case, int, str, int]] = {
     ),
 }
 """The rank and the layer that make NaN, and their stage, by what is particular."""
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("numerics") / "workspace")
 
 
 @pytest.mark.sampled(every=6)

@@ -13,15 +13,10 @@ from planc.runtime.observer import Silent
 from planc.runtime.torch import private
 from planc.runtime.torch.backend import TorchBackend
 from tests.dist.pool import run_ranks
-from tests.parity.cases import Case, compile_case, make_workspace
+from tests.parity.cases import Case, compile_case
 from tests.parity.ranks import Task, open_run
 
 NUM_LAYERS = 4
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("prefetch") / "workspace")
 
 
 def is_gathered(layer: nn.Module) -> bool:

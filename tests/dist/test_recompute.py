@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from planc.runtime.torch.training.recompute import recompute
 from tests.dist.pool import run_ranks
-from tests.parity.cases import Case, compile_case, make_workspace
+from tests.parity.cases import Case, compile_case
 from tests.parity.ranks import Record, Task, train_rank
 from tests.rehearsal.allocations import peak_growth
 
@@ -66,11 +66,6 @@ def test_backward_repeats_every_second_matmul_and_no_attention() -> None:
     assert full[MM] - plain[MM] == 2 * 4
     assert selective[MM] - plain[MM] == 2 * 2
     assert (full[ATTENTION], selective[ATTENTION]) == (2, 0)
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("recompute") / "workspace")
 
 
 def cases(shape: str, mesh: dict[str, int]) -> tuple[Case, ...]:

@@ -28,7 +28,7 @@ from planc.source import SourceFile
 from planc.vocab import MeshDim
 from tests.dist.first_steps import run_compared
 from tests.dist.pool import run_ranks
-from tests.parity.cases import TP2_REPLICATE2, Case, make_workspace, plan_text
+from tests.parity.cases import TP2_REPLICATE2, Case, plan_text
 from tests.parity.compare import worst_gradient, worst_relative
 from tests.parity.ranks import Task, train_rank
 from tests.parity.reference import train_reference
@@ -185,11 +185,6 @@ def added_to_after_the_sum(rank: int, world_size: int) -> str:
 def test_a_gradient_that_changes_after_its_sum_has_started_ends_the_run() -> None:
     text = "backward adds to the gradient of layers.0.weight after its sum over replicas has started"
     assert run_ranks(added_to_after_the_sum, 2) == [text, text]
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("replicas") / "workspace")
 
 
 def graph_of(case: Case, *, workspace: Path, more: str = "") -> Graph:

@@ -28,17 +28,12 @@ from planc.runtime.torch.run import Run
 from planc.runtime.torch.weights.weights import initialize
 from tests.dist.pool import run_ranks
 from tests.parity import cases
-from tests.parity.cases import TP2_DP2, Case, compile_case, make_workspace
+from tests.parity.cases import TP2_DP2, Case, compile_case
 from tests.parity.ranks import Task, local_digests, open_run, train_rank
 from tests.parity.reference import open_samples, train_reference
 
 TIED = Case("TP2·DP2", "tied", TP2_DP2, model="llama-tied")
 TP2 = Case("TP2", "", {"tp": 2})
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("training") / "workspace")
 
 
 class TieWatcher(TorchBackend):

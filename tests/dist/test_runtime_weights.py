@@ -30,18 +30,12 @@ from tests.parity.cases import (
     TP2_REPLICATE2,
     Case,
     compile_case,
-    make_workspace,
 )
 from tests.parity.ranks import Record, Task, digest, open_run, train_rank
 from tests.parity.reference import open_samples
 
 PRETRAINED = ("model.weights=pretrained",)
 SHARE = Case("TP2·DP2", "", TP2_DP2, model="llama", settings=PRETRAINED)
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("weights") / "workspace")
 
 
 @pytest.fixture

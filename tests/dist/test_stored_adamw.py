@@ -14,17 +14,11 @@ from planc.runtime.torch.weights.weights import initialize
 from tests.dist.given_gradients import MESHES, NUM_STEPS, given_gradient, trained
 from tests.dist.pool import run_ranks
 from tests.parity import cases
-from tests.parity.cases import make_workspace
 
 LR, DECAY, BETAS, EPS, BLOCK = 1e-2, 0.1, (0.9, 0.95), 1e-8, 8
 OPTIONS = f"lr = {LR}, betas = [{BETAS[0]}, {BETAS[1]}], weight_decay = {DECAY}"
 EIGHT, BF16 = f"adamw_8bit({OPTIONS}, block = {BLOCK})", f"adamw_bf16({OPTIONS})"
 QUICK = ("1", "dp_shard x tp")
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("stored") / "workspace")
 
 
 def dynamic_map(*, is_signed: bool) -> Tensor:

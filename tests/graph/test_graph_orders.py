@@ -8,15 +8,10 @@ import pytest
 
 from planc.graph.verify import verify
 from tests.graph.orders import PLANS, Plan, orders, tally
-from tests.parity.cases import Case, make_workspace
+from tests.parity.cases import Case
 
 UNORDERED = ("schedule.step", "log", "replicas.compare", "evaluate", "profile.start", "profile.stop")
 """The ops of a step that only observe it or prepare the next one. Each other op has one place."""
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("orders") / "workspace")
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.processes import LAUNCHER_VARIABLES, ROOT, free_port, start, torchrun
-from tests.parity.cases import Case, make_workspace, plan_text
+from tests.parity.cases import Case, plan_text
 from tests.patience import WAIT_SECONDS, wait_until
 
 BIN = Path(sys.executable).parent
@@ -24,11 +24,6 @@ NUM_STEPS = 120
 ELASTIC = "\nelastic on dp_replicate {\n  sizes = [1]\n}\n"
 _LAST_CALL = "--rdzv-conf last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3"
 """So that a node which is lost is not waited for as long as on a real cluster."""
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("elastic") / "workspace")
 
 
 def elastic_plan(workspace: Path, *, replicas: int, tp: int, num_steps: int) -> Path:

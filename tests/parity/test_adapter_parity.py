@@ -40,7 +40,6 @@ from tests.parity.cases import (
     TP2_REPLICATE2,
     Case,
     compile_case,
-    make_workspace,
 )
 from tests.parity.compare import TOLERANCE
 from tests.parity.ranks import Record, Task, train_rank
@@ -141,11 +140,6 @@ APART = (
     Case("PP2·DP2", "float64", PP2_DP2, "llama-deep", micro_batch=1, adapter=ALL, settings=_APART),
     Case("TP2·DP2", "float64, selective", TP2_DP2, recomputes=True, adapter=ALL, settings=_APART),
 )
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("adapters") / "workspace")
 
 
 def values(name: str, shape: tuple[int, ...]) -> Tensor:

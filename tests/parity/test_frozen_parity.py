@@ -26,7 +26,6 @@ from tests.parity.cases import (
     TP2_REPLICATE2,
     Case,
     compile_case,
-    make_workspace,
 )
 from tests.parity.compare import measure
 from tests.parity.ranks import Record, Task, train_rank
@@ -115,11 +114,6 @@ SLOW = (
         frozen=LOWEST,
     ),
 )
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("frozen") / "workspace")
 
 
 def assert_trains_as_one_process(case: Case, *, workspace: Path) -> None:

@@ -15,7 +15,6 @@ from tests.parity.cases import (
     TP2_DP2,
     TP2_REPLICATE2,
     Case,
-    make_workspace,
 )
 from tests.parity.compare import Row, parity
 from tests.parity.reference import Training, train_reference
@@ -34,11 +33,6 @@ QUICK = (
 TP2 = Case("TP2", "", {"tp": 2})
 CP2 = Case("CP2", "", {"cp": 2})
 DP2 = Case("DP2", "", {"dp_shard": 2})
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("parity") / "workspace")
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from planc.verify.outcome import Item
 from planc.verify.verify import verify
 from tests.dist.pool import run_ranks
 from tests.models.tiny import tiny_config
-from tests.parity.cases import MODELS, Case, compile_case, make_workspace
+from tests.parity.cases import MODELS, Case, compile_case
 from tests.parity.ranks import Task, train_rank
 from tests.parity.reference import train_reference
 from tests.parity.resume import resume_rows
@@ -186,11 +186,6 @@ def test_a_model_under_its_styles_sends_what_is_estimated(one: Styled, tmp_path:
     assert rehearsal.measured is not None
     predicted = predicted_collectives(estimate(graph, bound.inventory))
     assert counted_collectives(rehearsal.measured) == predicted
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("styles") / "workspace")
 
 
 def experts_on(shape: str, mesh: Mapping[str, int], *settings: str) -> Case:
