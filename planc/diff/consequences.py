@@ -7,14 +7,7 @@ from collections.abc import Iterator, Sequence
 from planc.diff.difference import Action, Change, Group
 from planc.diff.sample_order import SOURCES, data_state, has_same_sources
 from planc.diff.side import Side
-from planc.graph.ops import (
-    BuildOptimizer,
-    FullyShard,
-    LoadWeights,
-    NameBase,
-    ShardExperts,
-    ShardTensorParallel,
-)
+from planc.graph import ops
 from planc.optimizers import OptimizerKind
 from planc.tables import plural
 
@@ -44,16 +37,16 @@ def misfit(old: Side, new: Side) -> str:
     types, others = (one.model.other_dtypes for one in (old, new))
     if num_other := sum(types.get(fqn) != others.get(fqn) for fqn in before):
         return f"{plural(num_other, 'parameter')} with another dtype"
-    if (base := old.op(NameBase)) and old.op(LoadWeights) and not new.op(LoadWeights):
+    if (base := old.op(ops.NameBase)) and old.op(ops.LoadWeights) and not new.op(ops.LoadWeights):
         return f"frozen parameters are in {base.path}, and the plan starts from random weights"
-    kept, wanted = (one.op(BuildOptimizer) for one in (old, new))
+    kept, wanted = (one.op(ops.BuildOptimizer) for one in (old, new))
     if kept and wanted and (apart := _kept_apart(kept, wanted)):
         return f"one optimizer keeps {_listed(apart[0])}, the other {_listed(apart[1])}"
     return ""
 
 
 def _kept_apart(
-    kept: BuildOptimizer, wanted: BuildOptimizer
+    kept: ops.BuildOptimizer, wanted: ops.BuildOptimizer
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """The tensors of two optimizers for the first parameter of which they keep different ones."""
     others = wanted.settings_by_parameter()
@@ -76,15 +69,15 @@ def _parameters(side: Side) -> dict[str, tuple[int, ...] | None]:
     found = side.layouts()
     if found is not None:
         return {fqn: parameter.shape for fqn, parameter in found.items()}
-    trained = (fqn for op in side.ops(BuildOptimizer) for group in op.groups for fqn in group.parameters)
+    trained = (fqn for op in side.ops(ops.BuildOptimizer) for group in op.groups for fqn in group.parameters)
     return dict.fromkeys((*trained, *side.graph.frozen))
 
 
 def _placement(side: Side) -> object:
     """The values that decide which rank holds which shard of a tensor."""
-    divided = {(fqn, op.parameters) for op in side.ops(ShardTensorParallel) for fqn in op.modules}
-    experts = [(op.modules, op.size, op.over) for op in side.ops(ShardExperts)]
-    return side.graph.mesh, divided, experts, {op.shard_over for op in side.ops(FullyShard)}
+    divided = {(fqn, op.parameters) for op in side.ops(ops.ShardTensorParallel) for fqn in op.modules}
+    experts = [(op.modules, op.size, op.over) for op in side.ops(ops.ShardExperts)]
+    return side.graph.mesh, divided, experts, {op.shard_over for op in side.ops(ops.FullyShard)}
 
 
 def _data_loader(old: Side, new: Side, *, facts: Sequence[Change]) -> Change:

@@ -10,16 +10,7 @@ from planc.diff.difference import Action, Change, Group
 from planc.diff.side import Side
 from planc.estimate.layout import ParameterLayout
 from planc.figures.plan import num_sharded_modules
-from planc.graph.ops import (
-    BuildOptimizer,
-    CheckpointActivations,
-    CompileModules,
-    FullyShard,
-    MatrixGroup,
-    ParameterGroup,
-    Rows,
-    ShardTensorParallel,
-)
+from planc.graph import ops
 from planc.graph.text import summarise
 from planc.optimizers.muon import Muon
 from planc.record import record
@@ -38,7 +29,7 @@ class _Divided:
     use: StyleUse
     edges: tuple[Edge, ...]
     parameters: tuple[tuple[str, Placement], ...]
-    rows: Rows | None
+    rows: ops.Rows | None
     span: Span | None
 
     @property
@@ -68,7 +59,7 @@ def compare_styles(old: Side, new: Side) -> Iterator[Change]:
 def _divided(side: Side) -> dict[str, _Divided]:
     return {
         fqn: _Divided(op.use, op.edges, op.parameters, op.rows, op.span)
-        for op in side.ops(ShardTensorParallel)
+        for op in side.ops(ops.ShardTensorParallel)
         for fqn in op.modules
     }
 
@@ -180,7 +171,7 @@ def compare_units(old: Side, new: Side) -> Iterator[Change]:
 def _units(side: Side) -> dict[tuple[str, ...], str]:
     """Each unit by its modules, with its action after forward; the root is a unit too."""
     units: dict[tuple[str, ...], str] = {}
-    for op in side.ops(FullyShard):
+    for op in side.ops(ops.FullyShard):
         option = f"reshard_after_forward {str(op.reshard_after_forward).lower()}"
         units |= {tuple(fqn or "<root>" for fqn in group): option for group in op.groups}
     return units
@@ -189,7 +180,8 @@ def _units(side: Side) -> dict[tuple[str, ...], str]:
 def compare_recomputation(old: Side, new: Side) -> Iterator[Change]:
     """Modules that start or stop recomputing their activations, or recompute different ones."""
     before, after = (
-        {fqn: op.mode for op in side.ops(CheckpointActivations) for fqn in op.modules} for side in (old, new)
+        {fqn: op.mode for op in side.ops(ops.CheckpointActivations) for fqn in op.modules}
+        for side in (old, new)
     )
     yield from _treated(old, new, block="activation_checkpoint", before=before, after=after)
 
@@ -197,7 +189,8 @@ def compare_recomputation(old: Side, new: Side) -> Iterator[Change]:
 def compare_compilation(old: Side, new: Side) -> Iterator[Change]:
     """Modules that start or stop being compiled, or are compiled differently."""
     before, after = (
-        {fqn: _compiled(op) for op in side.ops(CompileModules) for fqn in op.modules} for side in (old, new)
+        {fqn: _compiled(op) for op in side.ops(ops.CompileModules) for fqn in op.modules}
+        for side in (old, new)
     )
     yield from _treated(old, new, block="compile", before=before, after=after)
 
@@ -217,7 +210,7 @@ def compare_frozen(old: Side, new: Side) -> Iterator[Change]:
 
 def _trainings(side: Side) -> dict[str, str]:
     """`frozen` or `trained`, by parameter."""
-    trained = (fqn for op in side.ops(BuildOptimizer) for group in op.groups for fqn in group.parameters)
+    trained = (fqn for op in side.ops(ops.BuildOptimizer) for group in op.groups for fqn in group.parameters)
     return dict.fromkeys(trained, "trained") | dict.fromkeys(side.graph.frozen, "frozen")
 
 
@@ -248,7 +241,7 @@ def _treated(
             yield Change(Group.LAYOUT, Action.of(was, now), f"{block} {folded}", was, now, place=place)
 
 
-def _compiled(op: CompileModules) -> str:
+def _compiled(op: ops.CompileModules) -> str:
     """`inductor(default)`, and options that differ from their defaults."""
     options = ("" if op.fullgraph else ", in parts") + (", for all shapes" if op.dynamic else "")
     return f"{op.backend}({op.mode}){options}" if op.mode else f"{op.backend}{options}"
@@ -261,17 +254,17 @@ def compare_groups(old: Side, new: Side) -> Iterator[Change]:
     """
     yield from _compare_option(old, new, name="weight_decay", read=lambda op, group: str(group.weight_decay))
     yield from _compare_option(old, new, name="lr", read=_own_rate)
-    if all(isinstance(op.settings, Muon) for side in (old, new) for op in side.ops(BuildOptimizer)):
+    if all(isinstance(op.settings, Muon) for side in (old, new) for op in side.ops(ops.BuildOptimizer)):
         yield from _compare_option(old, new, name="rest", read=_is_of_rest)
 
 
 def _compare_option(
-    old: Side, new: Side, *, name: str, read: Callable[[BuildOptimizer, ParameterGroup], str]
+    old: Side, new: Side, *, name: str, read: Callable[[ops.BuildOptimizer, ops.ParameterGroup], str]
 ) -> Iterator[Change]:
     before, after = (
         {
             fqn: read(op, group)
-            for op in side.ops(BuildOptimizer)
+            for op in side.ops(ops.BuildOptimizer)
             for group in op.groups
             for fqn in group.parameters
         }
@@ -302,9 +295,9 @@ def _group_place(new: Side, name: str, fqns: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(filter(None, places)))
 
 
-def _is_of_rest(op: BuildOptimizer, group: ParameterGroup) -> str:
-    return str(not isinstance(group, MatrixGroup)).lower()
+def _is_of_rest(op: ops.BuildOptimizer, group: ops.ParameterGroup) -> str:
+    return str(not isinstance(group, ops.MatrixGroup)).lower()
 
 
-def _own_rate(op: BuildOptimizer, group: ParameterGroup) -> str:
+def _own_rate(op: ops.BuildOptimizer, group: ops.ParameterGroup) -> str:
     return "the optimizer's" if group.lr == op.lr else str(group.lr)

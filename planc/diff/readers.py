@@ -7,30 +7,7 @@ from typing import Any
 
 from planc.diff.side import Side
 from planc.figures.plan import tokens_per_step
-from planc.graph.ops import (
-    AttachAttention,
-    AttachDropout,
-    BuildModel,
-    BuildSchedule,
-    CapExperts,
-    ComputeLoss,
-    Evaluate,
-    ExportAdapter,
-    ExportHf,
-    FullyShard,
-    InitWeights,
-    JudgeEvaluations,
-    LoadWeights,
-    NameBase,
-    OpenData,
-    OpenEvaluation,
-    OpenSource,
-    PushExport,
-    SaveCheckpoint,
-    ShardContext,
-    ShardExperts,
-    StartProfile,
-)
+from planc.graph import ops
 from planc.graph.text import summarise
 from planc.tables import every_step, interval, plural
 
@@ -50,29 +27,29 @@ def _other_dtypes(side: Side) -> str | None:
 
 
 def _rope(side: Side) -> tuple[str, ...] | None:
-    texts = [" = ".join(map(str, pair)) for op in side.ops(BuildModel) for pair in op.rope]
+    texts = [" = ".join(map(str, pair)) for op in side.ops(ops.BuildModel) for pair in op.rope]
     return tuple(texts) or None
 
 
 def _weights(side: Side) -> str:
-    load = side.op(LoadWeights)
+    load = side.op(ops.LoadWeights)
     return f"pretrained, from {load.path}" if load else "random"
 
 
 def _seed(side: Side) -> int | None:
-    op = side.op(InitWeights) or side.op(LoadWeights)
+    op = side.op(ops.InitWeights) or side.op(ops.LoadWeights)
     return op.seed if op else None
 
 
 def _context_parallel(side: Side) -> str | None:
-    attention = side.op(AttachAttention)
+    attention = side.op(ops.AttachAttention)
     if attention is None or not attention.over:
         return None if attention is None or attention.kind == "plain" else f"none, {attention.kind} attention"
     return f"{attention.kind} over {', '.join(attention.over)}, load balancer {attention.balance}"
 
 
 def _sequence_tensors(side: Side) -> str | None:
-    context = side.op(ShardContext)
+    context = side.op(ops.ShardContext)
     if context is None or not context.buffers:
         return None
     tensors = ", ".join(f"{name} Shard({tensor_dim})" for name, tensor_dim in context.buffers)
@@ -81,7 +58,7 @@ def _sequence_tensors(side: Side) -> str | None:
 
 def _positions(side: Side) -> str | None:
     """None for a model that counts its positions from 0."""
-    context = side.op(ShardContext)
+    context = side.op(ops.ShardContext)
     if context is None or context.first_position is None is context.uncounted_token:
         return None
     uncounted = "" if context.uncounted_token is None else f" without tokens of id {context.uncounted_token}"
@@ -91,7 +68,7 @@ def _positions(side: Side) -> str | None:
 def _dropout(side: Side) -> tuple[str, ...] | None:
     """Probabilities and modules; how ranks hold the tensors changes no mask."""
     found: dict[float, list[str]] = {}
-    for op in side.ops(AttachDropout):
+    for op in side.ops(ops.AttachDropout):
         for draw in op.draws:
             found.setdefault(draw.probability, []).extend(op.modules)
     texts = (f"{one} in {', '.join(summarise(tuple(dict.fromkeys(names))))}" for one, names in found.items())
@@ -99,20 +76,20 @@ def _dropout(side: Side) -> tuple[str, ...] | None:
 
 
 def _expert_parallel(side: Side) -> str | None:
-    op = side.op(ShardExperts)
+    op = side.op(ops.ShardExperts)
     return f"{', '.join(summarise(op.modules))} on {op.size} ranks of {', '.join(op.over)}" if op else None
 
 
 def _capacity(side: Side) -> str | None:
-    op = side.op(CapExperts)
+    op = side.op(ops.CapExperts)
     return f"{op.capacity} of an equal share, in {', '.join(summarise(op.modules))}" if op else None
 
 
 def _fsdp(side: Side) -> str | None:
-    return " and ".join(dict.fromkeys(map(_unit_dims, side.ops(FullyShard)))) or None
+    return " and ".join(dict.fromkeys(map(_unit_dims, side.ops(ops.FullyShard)))) or None
 
 
-def _unit_dims(op: FullyShard) -> str:
+def _unit_dims(op: ops.FullyShard) -> str:
     copies = f", replicas over {', '.join(op.replicate_over)}" if op.replicate_over else ""
     return f"over {', '.join(op.shard_over)}{copies}"
 
@@ -121,7 +98,7 @@ def _unless(default: object, name: str) -> Reader:
     """A field of the units' ops; None with the default, so a plan without units is equal to one with it."""
 
     def read(side: Side) -> Any:
-        values = (getattr(op, name) for op in side.ops(FullyShard))
+        values = (getattr(op, name) for op in side.ops(ops.FullyShard))
         return next((value for value in values if value != default), None)
 
     return read
@@ -129,7 +106,7 @@ def _unless(default: object, name: str) -> Reader:
 
 def _loss_chunks(side: Side) -> str | None:
     """None for a loss of all tokens at once."""
-    found = side.op(ComputeLoss)
+    found = side.op(ops.ComputeLoss)
     if found is None or (found.chunks == 1 and found.head is None and not found.logits):
         return None
     steps = "".join(f", {step}" for step in found.logits)
@@ -138,61 +115,61 @@ def _loss_chunks(side: Side) -> str | None:
 
 def _schedule_length(side: Side) -> int | None:
     """A constant schedule has no end to move."""
-    schedule = side.op(BuildSchedule)
+    schedule = side.op(ops.BuildSchedule)
     return None if schedule is None or schedule.kind == "constant" else schedule.num_steps
 
 
 def _tokens_per_step(side: Side) -> int | None:
-    return tokens_per_step(side.graph).count if side.op(OpenData) else None
+    return tokens_per_step(side.graph).count if side.op(ops.OpenData) else None
 
 
 def _source(side: Side) -> str | None:
-    mixed = (f"{op.label}: {op.source}" for op in side.ops(OpenSource))
-    data = side.op(OpenData)
+    mixed = (f"{op.label}: {op.source}" for op in side.ops(ops.OpenSource))
+    data = side.op(ops.OpenData)
     return "; ".join(mixed) or (str(data.source) if data else None)
 
 
 def _source_weights(side: Side) -> str | None:
     """The shares of a mixture's sources."""
-    mixed = tuple(side.ops(OpenSource))
+    mixed = tuple(side.ops(ops.OpenSource))
     return ", ".join(f"{op.label} {op.weight or 'by size'}" for op in mixed) or None
 
 
 def _evaluations(side: Side) -> str | None:
     """Each evaluation's source, size, and interval."""
-    every = {op.label: op.every_steps for op in side.ops(Evaluate)}
+    every = {op.label: op.every_steps for op in side.ops(ops.Evaluate)}
     shares = [
         f"{op.label}: {f'{op.share} of ' if op.share else ''}{op.source}, "
         f"{plural(op.sequences, 'sequence') if op.sequences else 'all sequences'}, "
         f"{every_step(every.pop(op.label)) if op.label in every else 'never'}"
-        for op in side.ops(OpenEvaluation)
+        for op in side.ops(ops.OpenEvaluation)
     ]
-    judged = (f"{op.evaluation} {op.policy}" for op in side.ops(JudgeEvaluations))
+    judged = (f"{op.evaluation} {op.policy}" for op in side.ops(ops.JudgeEvaluations))
     rest = (f"{label}: {every_step(steps)}" for label, steps in every.items())
     return "; ".join((*shares, *rest, *judged)) or None
 
 
 def _base(side: Side) -> str | None:
-    op = side.op(NameBase)
+    op = side.op(ops.NameBase)
     return f"frozen parameters left to the files in {op.path}" if op else None
 
 
 def _export(side: Side) -> str | None:
-    export = side.op(ExportHf)
+    export = side.op(ops.ExportHf)
     return f"at the {export.when}, {export.dtype}" if export else None
 
 
 def _adapter_export(side: Side) -> str | None:
-    export = side.op(ExportAdapter)
+    export = side.op(ops.ExportAdapter)
     return f"at the {export.when}" if export else None
 
 
 def _push(side: Side) -> str | None:
-    return "; ".join(f"{op.export} to {op.target}" for op in side.ops(PushExport)) or None
+    return "; ".join(f"{op.export} to {op.target}" for op in side.ops(ops.PushExport)) or None
 
 
 def _save_every(side: Side) -> str | None:
-    save = side.op(SaveCheckpoint)
+    save = side.op(ops.SaveCheckpoint)
     if save is None:
         return None
     intervals = (interval(steps=save.every_steps), interval(seconds=save.every_seconds))
@@ -200,14 +177,14 @@ def _save_every(side: Side) -> str | None:
 
 
 def _save_mode(side: Side) -> str | None:
-    save = side.op(SaveCheckpoint)
+    save = side.op(ops.SaveCheckpoint)
     if save is None or save.when_busy is None:
         return save.mode if save else None
     return f"{save.mode}, {save.when_busy} when busy"
 
 
 def _profile(side: Side) -> str | None:
-    profile = side.op(StartProfile)
+    profile = side.op(ops.StartProfile)
     if profile is None:
         return None
     memory = ", with memory" if profile.memory else ""

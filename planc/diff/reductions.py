@@ -11,12 +11,7 @@ from planc.diff.fact import Fact
 from planc.diff.lines import Line, lines
 from planc.diff.readers import Reader
 from planc.diff.side import Side, finding_of
-from planc.graph.ops import (
-    AttachAttention,
-    CompileModules,
-    FullyShard,
-    ShardTensorParallel,
-)
+from planc.graph import ops
 
 
 def compare_reduction_order(old: Side, new: Side) -> Iterator[Change]:
@@ -59,24 +54,24 @@ def _facts(line: Line) -> tuple[Fact, ...]:
 
 def _divided_modules(side: Side) -> object:
     """The part of a layer that each rank of tp computes, and how the parts are combined."""
-    divided = {(fqn, op.use, op.parameters) for op in side.ops(ShardTensorParallel) for fqn in op.modules}
+    divided = {(fqn, op.use, op.parameters) for op in side.ops(ops.ShardTensorParallel) for fqn in op.modules}
     return divided or None
 
 
 def _units(side: Side) -> object:
     """An element's place in the reduced buffer decides the order in which ranks add it."""
-    return {group for op in side.ops(FullyShard) for group in op.groups} or None
+    return {group for op in side.ops(ops.FullyShard) for group in op.groups} or None
 
 
 def _attention(side: Side) -> object:
     """Return how softmax sums are merged over the shards of a sequence."""
-    found = side.op(AttachAttention)
+    found = side.op(ops.AttachAttention)
     return (found.kind, found.balance) if found and found.over else None
 
 
 def _compiled(side: Side) -> object:
     """Kernels fused by inductor sum in another order than torch's own, which the other backends run."""
-    modules = {(fqn, op.mode) for op in side.ops(CompileModules) if op.mode for fqn in op.modules}
+    modules = {(fqn, op.mode) for op in side.ops(ops.CompileModules) if op.mode for fqn in op.modules}
     return modules or None
 
 

@@ -6,17 +6,9 @@ from dataclasses import dataclass
 
 from planc.doctor.pushes import pushes_of
 from planc.estimate.checkpoint import saved
+from planc.graph import ops
 from planc.graph.graph import Graph
 from planc.graph.op import Op
-from planc.graph.ops import (
-    BuildModel,
-    CompileModules,
-    ExportHf,
-    FullyShard,
-    InitMesh,
-    OpenLog,
-    PushExport,
-)
 from planc.inventory.schema import Inventory
 from planc.source import Span
 from planc.vocab import DType
@@ -65,13 +57,13 @@ class Needs:
     device: MeantFor | None = None
     trackers: tuple[str, ...] = ()
     """Trackers that rank 0 logs to."""
-    pushes: tuple[PushExport, ...] = ()
+    pushes: tuple[ops.PushExport, ...] = ()
     """Pushes of rank 0 to the Hub."""
 
 
 def trackers_of(graph: Graph) -> tuple[str, ...]:
     """The names of the trackers that a run logs to."""
-    return tuple(tracker.kind for op in graph.setup if isinstance(op, OpenLog) for tracker in op.trackers)
+    return tuple(tracker.kind for op in graph.setup if isinstance(op, ops.OpenLog) for tracker in op.trackers)
 
 
 def needs_of(
@@ -82,10 +74,10 @@ def needs_of(
     device: MeantFor | None = None,
 ) -> Needs:
     """The needs of a graph compiled here, which has spans; the inventory must be of its model."""
-    init = next(op for op in graph.setup if isinstance(op, InitMesh))
-    build = next(op for op in graph.setup if isinstance(op, BuildModel))
-    units = [op for op in graph.setup if isinstance(op, FullyShard)]
-    compiled = (op for op in graph.setup if isinstance(op, CompileModules))
+    init = next(op for op in graph.setup if isinstance(op, ops.InitMesh))
+    build = next(op for op in graph.setup if isinstance(op, ops.BuildModel))
+    units = [op for op in graph.setup if isinstance(op, ops.FullyShard)]
+    compiled = (op for op in graph.setup if isinstance(op, ops.CompileModules))
     dtypes = {build.dtype: None}
     for op in units:
         dtypes |= dict.fromkeys(one for one in (op.param_dtype, op.reduce_dtype) if one is not None)
@@ -109,7 +101,7 @@ def _saves(graph: Graph, inventory: Inventory) -> Saves | None:
     if not graph.save:
         return None
     checkpoints = saved(graph, inventory)
-    exported = sum(op.dtype.size_bytes for op in graph.save if isinstance(op, ExportHf))
+    exported = sum(op.dtype.size_bytes for op in graph.save if isinstance(op, ops.ExportHf))
     return Saves(
         num_bytes=checkpoints.num_bytes,
         at_once=checkpoints.at_once,

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from planc.figures.figure import Figure, Unit
+from planc.graph import ops
 from planc.graph.graph import Graph
-from planc.graph.ops import (
-    Accumulate,
-    CheckpointActivations,
-    CompileModules,
-    FullyShard,
-    OpenData,
-    ShardTensorParallel,
-)
 from planc.graph.pipeline import Pipeline
 from planc.vocab import is_sharded
 
@@ -27,18 +20,18 @@ def num_ranks(number: int) -> Figure:
 
 def sharded_modules(graph: Graph) -> Figure:
     """Modules that a rank holds a shard of; a norm under sequence parallelism stays replicated."""
-    found = (op for op in graph.setup if isinstance(op, ShardTensorParallel))
+    found = (op for op in graph.setup if isinstance(op, ops.ShardTensorParallel))
     return num_sharded_modules(sum(len(op.modules) for op in found if has_shards(op)))
 
 
 def recomputed_modules(graph: Graph) -> Figure:
     """Modules whose activations backward recomputes, entirely or partly."""
-    found = (op for op in graph.setup if isinstance(op, CheckpointActivations))
+    found = (op for op in graph.setup if isinstance(op, ops.CheckpointActivations))
     return Figure("recomputed_modules", sum(len(op.modules) for op in found), Unit.MODULES)
 
 
 def compiled_modules(graph: Graph) -> Figure:
-    found = (op for op in graph.setup if isinstance(op, CompileModules))
+    found = (op for op in graph.setup if isinstance(op, ops.CompileModules))
     return Figure("compiled_modules", sum(len(op.modules) for op in found), Unit.MODULES)
 
 
@@ -47,7 +40,7 @@ def num_sharded_modules(number: int) -> Figure:
     return Figure("modules_over_tp", number, Unit.MODULES)
 
 
-def has_shards(op: ShardTensorParallel) -> bool:
+def has_shards(op: ops.ShardTensorParallel) -> bool:
     """Whether a rank holds less than all of an op's modules."""
     return any(is_sharded(placement) for _, placement in op.parameters)
 
@@ -55,7 +48,7 @@ def has_shards(op: ShardTensorParallel) -> bool:
 def fsdp_units(graph: Graph) -> Figure:
     """Groups of modules that FSDP gathers together, including the root."""
     return Figure(
-        "fsdp_units", sum(len(op.groups) for op in graph.setup if isinstance(op, FullyShard)), Unit.UNITS
+        "fsdp_units", sum(len(op.groups) for op in graph.setup if isinstance(op, ops.FullyShard)), Unit.UNITS
     )
 
 
@@ -66,7 +59,7 @@ def modules_text(graph: Graph) -> str:
 
 def tokens_per_step(graph: Graph) -> Figure:
     """Positions of all sequences of a step, including padding and masked ones."""
-    data = next((op for op in graph.ops() if isinstance(op, OpenData)), None)
+    data = next((op for op in graph.ops() if isinstance(op, ops.OpenData)), None)
     return num_tokens(data.global_batch * data.sequence_length if data is not None else 0)
 
 
@@ -77,7 +70,7 @@ def num_tokens(number: int) -> Figure:
 
 def gradient_accumulation(graph: Graph) -> Figure:
     """Micro steps of a step."""
-    times = next((op.times for op in graph.ops() if isinstance(op, Accumulate)), 1)
+    times = next((op.times for op in graph.ops() if isinstance(op, ops.Accumulate)), 1)
     return Figure("gradient_accumulation", times, Unit.MICRO_STEPS)
 
 

@@ -6,50 +6,9 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from planc.data_sources.kinds import PairsSource
+from planc.graph import ops
 from planc.graph.graph import Graph
 from planc.graph.op import CHANGING, CONSUMED, GIVEN, Op, Resource, Stage
-from planc.graph.ops import (
-    Accumulate,
-    AllReduceGradients,
-    AttachAttention,
-    Backward,
-    BuildAverages,
-    BuildClassifier,
-    BuildDistillationLoss,
-    BuildModel,
-    BuildOptimizer,
-    BuildOwnModel,
-    BuildPreferenceLoss,
-    BuildSchedule,
-    ClipGradients,
-    ComputeLoss,
-    ComputePairLoss,
-    ComputeReference,
-    Forward,
-    FullyShard,
-    InitMesh,
-    InitWeights,
-    LoadBase,
-    LoadWeights,
-    MaterialiseWeights,
-    Mixture,
-    NameBase,
-    NextBatch,
-    OpenData,
-    OpenEvaluation,
-    OpenLabeledData,
-    OpenMaskedData,
-    OpenTeacher,
-    PrefetchUnits,
-    ReduceMetrics,
-    SaveCheckpoint,
-    SettleSave,
-    ShardContext,
-    StepOptimizer,
-    StepSchedule,
-    SyncGradients,
-    UpdateAverages,
-)
 from planc.graph.sources import mixture_labels
 from planc.graph.verify_pipeline import pipeline_violations
 from planc.graph.violation import Violation
@@ -75,24 +34,24 @@ _EACH_STEP = (
 """Resources that every step must write again."""
 
 _ONCE: tuple[tuple[type[Op], ...], ...] = (
-    (BuildModel, BuildOwnModel, BuildClassifier),
-    (AttachAttention,),
-    (MaterialiseWeights,),
-    (InitWeights, LoadWeights, LoadBase),
-    (BuildOptimizer,),
-    (BuildSchedule,),
-    (OpenData,),
-    (NextBatch,),
-    (Accumulate,),
-    (ShardContext,),
-    (Forward,),
-    (ComputeLoss,),
-    (Backward,),
-    (SyncGradients,),
-    (ClipGradients,),
-    (StepOptimizer,),
-    (StepSchedule,),
-    (ReduceMetrics,),
+    (ops.BuildModel, ops.BuildOwnModel, ops.BuildClassifier),
+    (ops.AttachAttention,),
+    (ops.MaterialiseWeights,),
+    (ops.InitWeights, ops.LoadWeights, ops.LoadBase),
+    (ops.BuildOptimizer,),
+    (ops.BuildSchedule,),
+    (ops.OpenData,),
+    (ops.NextBatch,),
+    (ops.Accumulate,),
+    (ops.ShardContext,),
+    (ops.Forward,),
+    (ops.ComputeLoss,),
+    (ops.Backward,),
+    (ops.SyncGradients,),
+    (ops.ClipGradients,),
+    (ops.StepOptimizer,),
+    (ops.StepSchedule,),
+    (ops.ReduceMetrics,),
 )
 """Ops of which a graph has exactly one, counting alternatives together."""
 
@@ -123,14 +82,14 @@ def _once(graph: Graph) -> Iterator[Violation]:
 
 def _averages(graph: Graph) -> Iterator[Violation]:
     """Averages that no step updates are the weights from before training."""
-    kinds = BuildAverages, UpdateAverages
+    kinds = ops.BuildAverages, ops.UpdateAverages
     built, updated = (sum(isinstance(op, kind) for op in graph.ops()) for kind in kinds)
     if built != updated or built > 1:
         yield Violation("graph", f"has ema.build {built} times, and ema.update {updated} times")
 
 
 def _mesh(graph: Graph) -> Iterator[Violation]:
-    inits = [op for op in graph.setup if isinstance(op, InitMesh)]
+    inits = [op for op in graph.setup if isinstance(op, ops.InitMesh)]
     if len(inits) != 1 or graph.setup[0] is not inits[0]:
         yield Violation("graph", "mesh.init must be first, and only once")
     elif inits[0].sizes != graph.mesh:
@@ -167,7 +126,7 @@ def _units(graph: Graph) -> Iterator[Violation]:
     """`fully_shard` shards all parameters outside of inner units, so a unit must not follow one around it."""
     seen: set[str] = set()
     for op in graph.setup:
-        if not isinstance(op, FullyShard):
+        if not isinstance(op, ops.FullyShard):
             continue
         for name in (name for group in op.groups for name in group):
             outer = [name[:end] for end, character in enumerate(name) if character == "."]
@@ -175,7 +134,7 @@ def _units(graph: Graph) -> Iterator[Violation]:
                 yield Violation(op.name, f"`{name}` follows a unit that contains it")
         seen.update(name for group in op.groups for name in group)
     for op in graph.setup:
-        if isinstance(op, PrefetchUnits) and (unknown := sorted({*op.units} - seen)):
+        if isinstance(op, ops.PrefetchUnits) and (unknown := sorted({*op.units} - seen)):
             yield Violation(op.name, f"`{unknown[0]}` is not in a unit")
 
 
@@ -188,12 +147,12 @@ def _effects(graph: Graph) -> Iterator[Violation]:
     yield from _in_order(graph.save, written)
 
 
-def _in_order(ops: Sequence[Op], written: set[Resource]) -> Iterator[Violation]:
+def _in_order(sequence: Sequence[Op], written: set[Resource]) -> Iterator[Violation]:
     """Violations of one sequence, which adds what it writes to `written`."""
     read: dict[Resource, str] = {}
-    for op in ops:
+    for op in sequence:
         effects = op.effects()
-        if isinstance(op, Accumulate):
+        if isinstance(op, ops.Accumulate):
             yield from _in_order(op.body, written - {*effects.writes} | {*effects.reads} & written)
         for resource in effects.reads:
             if resource not in written:
@@ -209,9 +168,9 @@ def _in_order(ops: Sequence[Op], written: set[Resource]) -> Iterator[Violation]:
 def _sums(graph: Graph) -> Iterator[Violation]:
     """Ranks with different tokens sum all their gradients once, before the norm is computed:
     otherwise each would train its own model."""
-    units = [op for op in graph.setup if isinstance(op, FullyShard)]
+    units = [op for op in graph.setup if isinstance(op, ops.FullyShard)]
     has_root = any("" in group for op in units for group in op.groups)
-    sums = [op for op in graph.step if isinstance(op, AllReduceGradients)]
+    sums = [op for op in graph.step if isinstance(op, ops.AllReduceGradients)]
     for dim in (dim for dim, size in graph.mesh if size > 1 and dim in TOKEN_DIMS):
         by_units = has_root and all(dim in _summed_over(graph, op) for op in units)
         if by_units + sum(dim in op.over for op in sums) != 1:
@@ -220,7 +179,7 @@ def _sums(graph: Graph) -> Iterator[Violation]:
         yield Violation("graph", f"has grads.all_reduce {len(sums)} times")
 
 
-def _summed_over(graph: Graph, op: FullyShard) -> tuple[GroupDim, ...]:
+def _summed_over(graph: Graph, op: ops.FullyShard) -> tuple[GroupDim, ...]:
     """Return the dims that sum a unit's gradients: for experts `ep` too, whose ranks send them tokens."""
     of_experts = graph.experts.over if graph.experts and ExpertDim.EFSDP in op.shard_over else ()
     return (*op.replicate_over, *op.shard_over, *of_experts)
@@ -230,12 +189,14 @@ def _experts(graph: Graph) -> Iterator[Violation]:
     """Experts of one rank are units of their own, over the ranks that hold the same ones."""
     held = set(graph.experts.modules) if graph.experts else set()
     for op in graph.setup:
-        if isinstance(op, FullyShard):
+        if isinstance(op, ops.FullyShard):
             is_of_experts = ExpertDim.EFSDP in op.shard_over
             for group in op.groups:
                 if is_of_experts != held.issuperset(group) or (len(group) > 1 and not held.isdisjoint(group)):
                     yield Violation(op.name, f"`{group[0]}` is sharded over {', '.join(op.shard_over)}")
-    units = {fqn for op in graph.setup if isinstance(op, FullyShard) for group in op.groups for fqn in group}
+    units = {
+        fqn for op in graph.setup if isinstance(op, ops.FullyShard) for group in op.groups for fqn in group
+    }
     if held - units:
         yield Violation("experts.shard", f"`{min(held - units)}` is not a unit of its own")
     if graph.experts and prod(map(graph.size, graph.experts.over)) % graph.experts.size:
@@ -244,20 +205,20 @@ def _experts(graph: Graph) -> Iterator[Violation]:
 
 def _mixture(graph: Graph) -> Iterator[Violation]:
     """Sources are opened in the mixture's order, on which the order of samples depends."""
-    data = next((op for op in graph.setup if isinstance(op, OpenData)), None)
-    wanted = data.source.labels if data is not None and isinstance(data.source, Mixture) else ()
+    data = next((op for op in graph.setup if isinstance(op, ops.OpenData)), None)
+    wanted = data.source.labels if data is not None and isinstance(data.source, ops.Mixture) else ()
     if mixture_labels(graph) != wanted:
         yield Violation("data.open", f"joins {', '.join(wanted) or 'no sources'}, in another order")
 
 
 def _preferences(graph: Graph) -> Iterator[Violation]:
     """A loss of pairs needs them in training and in evaluations, and a reference of each."""
-    built = sum(isinstance(op, BuildPreferenceLoss) for op in graph.setup)
-    sources = [op for op in graph.setup if isinstance(op, OpenData | OpenEvaluation)]
+    built = sum(isinstance(op, ops.BuildPreferenceLoss) for op in graph.setup)
+    sources = [op for op in graph.setup if isinstance(op, ops.OpenData | ops.OpenEvaluation)]
     pairs = [op for op in sources if isinstance(op.source, PairsSource)]
-    wanted = ["" if isinstance(op, OpenData) else op.label for op in sources if built]
-    computed = [op.label for op in graph.setup if isinstance(op, ComputeReference)]
-    losses = {isinstance(op, ComputePairLoss) for op in graph.ops() if isinstance(op, ComputeLoss)}
+    wanted = ["" if isinstance(op, ops.OpenData) else op.label for op in sources if built]
+    computed = [op.label for op in graph.setup if isinstance(op, ops.ComputeReference)]
+    losses = {isinstance(op, ops.ComputePairLoss) for op in graph.ops() if isinstance(op, ops.ComputeLoss)}
     if len(pairs) != len(wanted) or computed != wanted or built > 1 or losses != {bool(built)}:
         numbers = f"{built} loss.dpo, {len(computed)} references and {len(pairs)} sources of pairs"
         yield Violation("graph", f"has {numbers}, of {len(sources)} sources")
@@ -266,7 +227,8 @@ def _preferences(graph: Graph) -> Iterator[Violation]:
 def _teachers(graph: Graph) -> Iterator[Violation]:
     """A loss that reads a teacher's probabilities needs one teacher, and no other loss has one."""
     losses, teachers = (
-        sum(isinstance(op, kind) for op in graph.setup) for kind in (BuildDistillationLoss, OpenTeacher)
+        sum(isinstance(op, kind) for op in graph.setup)
+        for kind in (ops.BuildDistillationLoss, ops.OpenTeacher)
     )
     if losses != teachers or losses > 1:
         yield Violation("graph", f"has {losses} loss.distillation and {teachers} data.open_teacher")
@@ -277,15 +239,15 @@ def _visibility(graph: Graph) -> Iterator[Violation]:
 
     A class is not among the inputs of its sequence.
     """
-    labeled = [op for op in graph.setup if isinstance(op, OpenLabeledData)]
+    labeled = [op for op in graph.setup if isinstance(op, ops.OpenLabeledData)]
     by_sequence = any(not op.by_word for op in labeled)
     for op in graph.ops():
-        if isinstance(op, ComputeLoss) and op.by_sequence is not by_sequence:
+        if isinstance(op, ops.ComputeLoss) and op.by_sequence is not by_sequence:
             yield Violation(op.name, "has labels of sequences, and the data of tokens, or the reverse")
     if labeled:
         return
-    is_masked = any(isinstance(op, OpenMaskedData) for op in graph.setup)
-    for op in (op for op in graph.setup if isinstance(op, AttachAttention)):
+    is_masked = any(isinstance(op, ops.OpenMaskedData) for op in graph.setup)
+    for op in (op for op in graph.setup if isinstance(op, ops.AttachAttention)):
         if op.kind != "eager" and (op.kind == "bidirectional") is not is_masked:
             yield Violation(op.name, f"{op.kind} attention, with data that {_HIDES[is_masked]}")
 
@@ -295,24 +257,24 @@ _HIDES = {True: "hides tokens", False: "hides none"}
 
 def _saves(graph: Graph) -> Iterator[Violation]:
     """Every asynchronous save is checked once per step for its end."""
-    wanted = sum(isinstance(op, SaveCheckpoint) and op.mode == "async" for op in graph.save)
-    found = sum(isinstance(op, SettleSave) for op in graph.step)
+    wanted = sum(isinstance(op, ops.SaveCheckpoint) and op.mode == "async" for op in graph.save)
+    found = sum(isinstance(op, ops.SettleSave) for op in graph.step)
     if found != wanted:
         yield Violation("graph", f"has checkpoint.settle {found} times for {wanted} asynchronous saves")
-    loads = any(isinstance(op, LoadWeights) for op in graph.setup)
+    loads = any(isinstance(op, ops.LoadWeights) for op in graph.setup)
     frozen = frozenset(graph.frozen if loads else ())
-    for base in (op for op in graph.setup if isinstance(op, NameBase)):
+    for base in (op for op in graph.setup if isinstance(op, ops.NameBase)):
         if trained := [name for name in base.parameters if name not in frozen]:
             yield Violation(base.name, f"checkpoints would leave out `{trained[0]}`, which no file holds")
     for op in graph.save:
-        if isinstance(op, SaveCheckpoint) and (op.mode == "async") != (op.when_busy is not None):
+        if isinstance(op, ops.SaveCheckpoint) and (op.mode == "async") != (op.when_busy is not None):
             yield Violation(op.name, "when_busy is only for an asynchronous save")
 
 
 def _agreement(graph: Graph) -> Iterator[Violation]:
     """All ranks see a stop signal in the same step: otherwise some would save and others keep training."""
     for op in graph.step:
-        if isinstance(op, ReduceMetrics):
+        if isinstance(op, ops.ReduceMetrics):
             asked = {*op.over, *op.agree_over}
             for dim, size in graph.mesh:
                 if size > 1 and dim not in asked:
@@ -321,8 +283,8 @@ def _agreement(graph: Graph) -> Iterator[Violation]:
 
 def _batch(graph: Graph) -> Iterator[Violation]:
     """The batch arithmetic holds: micro batch x data-parallel ranks x accumulation = global batch."""
-    data = next((op for op in graph.setup if isinstance(op, OpenData)), None)
-    loop = next((op for op in graph.step if isinstance(op, Accumulate)), None)
+    data = next((op for op in graph.setup if isinstance(op, ops.OpenData)), None)
+    loop = next((op for op in graph.step if isinstance(op, ops.Accumulate)), None)
     if data is None or loop is None:
         return
     product = data.micro_batch * graph.dp_size * loop.times

@@ -5,24 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from planc.graph import ops
 from planc.graph.graph import Graph
 from planc.graph.op import Op
-from planc.graph.ops import (
-    Accumulate,
-    Backward,
-    BuildOptimizer,
-    CompareReplicas,
-    ComputeLoss,
-    ComputeWeightGradients,
-    Evaluate,
-    Forward,
-    FreezeParameters,
-    FullyShard,
-    ReceiveHidden,
-    SendHidden,
-    SplitPipeline,
-    SumTies,
-)
 from planc.graph.violation import Violation
 from planc.pipelining.orders import has_weights
 from planc.pipelining.simulate import ScheduleError, equal_step
@@ -31,47 +16,47 @@ from planc.vocab import ExpertDim, MeshDim
 
 def pipeline_violations(graph: Graph) -> Iterator[Violation]:
     """All violations of the pipeline. A graph without pp has none of its ops."""
-    splits = [op for op in graph.setup if isinstance(op, SplitPipeline)]
+    splits = [op for op in graph.setup if isinstance(op, ops.SplitPipeline)]
     wanted = int(graph.size(MeshDim.PP) > 1)
     if len(splits) != wanted:
         yield Violation("graph", f"needs pipeline.split {wanted} times and has it {len(splits)} times")
     yield from _ties(graph, [owner for op in splits for owner, *_ in op.ties])
     for op in graph.step:
-        if isinstance(op, Accumulate | Evaluate):
+        if isinstance(op, ops.Accumulate | ops.Evaluate):
             yield from _messages(op, is_split=bool(wanted))
-        if isinstance(op, Accumulate) and not wanted:
+        if isinstance(op, ops.Accumulate) and not wanted:
             if op.orders:
                 yield Violation(op.name, "has orders, but the mesh has one rank of pp")
-            if any(isinstance(one, ComputeWeightGradients) for one in op.body):
+            if any(isinstance(one, ops.ComputeWeightGradients) for one in op.body):
                 yield Violation(op.name, "has backward.weights, but the mesh has one rank of pp")
-        if isinstance(op, Accumulate) and wanted and len(splits) == 1:
+        if isinstance(op, ops.Accumulate) and wanted and len(splits) == 1:
             stages = tuple(_stages(graph, splits[0]))
             yield from stages or _orders(graph, splits[0], op)
 
 
-def _messages(op: Accumulate | Evaluate, *, is_split: bool) -> Iterator[Violation]:
+def _messages(op: ops.Accumulate | ops.Evaluate, *, is_split: bool) -> Iterator[Violation]:
     """A stage receives right before it runs and sends right after: otherwise it would send another's."""
     body: Sequence[Op] = op.body
     wanted = {
-        (ReceiveHidden, Forward): "activations",
-        (Forward, SendHidden): "activations",
-        (ReceiveHidden, Backward): "gradients",
-        (Backward, SendHidden): "gradients",
+        (ops.ReceiveHidden, ops.Forward): "activations",
+        (ops.Forward, ops.SendHidden): "activations",
+        (ops.ReceiveHidden, ops.Backward): "gradients",
+        (ops.Backward, ops.SendHidden): "gradients",
     }
     num_present = 0
     for before, after in pairwise(body):
         what = wanted.get((type(before), type(after)))
-        message = before if isinstance(before, ReceiveHidden) else after
-        if what is not None and isinstance(message, ReceiveHidden | SendHidden):
+        message = before if isinstance(before, ops.ReceiveHidden) else after
+        if what is not None and isinstance(message, ops.ReceiveHidden | ops.SendHidden):
             num_present += message.what == what and message.over == (MeshDim.PP,)
-    num_messages = sum(isinstance(one, ReceiveHidden | SendHidden) for one in body)
-    runs = sum(isinstance(one, Forward | Backward) for one in body)
+    num_messages = sum(isinstance(one, ops.ReceiveHidden | ops.SendHidden) for one in body)
+    runs = sum(isinstance(one, ops.Forward | ops.Backward) for one in body)
     if num_present != num_messages or num_present != (2 * runs if is_split else 0):
         text = "needs a receive right before each forward and backward of a pipeline, and a send right after"
         yield Violation(op.name, text)
 
 
-def _stages(graph: Graph, op: SplitPipeline) -> Iterator[Violation]:
+def _stages(graph: Graph, op: ops.SplitPipeline) -> Iterator[Violation]:
     """Every parameter is in one stage, stages follow the layers, and ranks have equally many."""
     ranks = graph.size(MeshDim.PP)
     if not op.stages or len(op.stages) % ranks:
@@ -104,9 +89,9 @@ def _stages(graph: Graph, op: SplitPipeline) -> Iterator[Violation]:
 
 def _parameters(graph: Graph) -> Iterator[str]:
     for op in graph.setup:
-        if isinstance(op, FreezeParameters):
+        if isinstance(op, ops.FreezeParameters):
             yield from op.parameters
-        if isinstance(op, BuildOptimizer):
+        if isinstance(op, ops.BuildOptimizer):
             yield from (name for group in op.groups for name in group.parameters)
 
 
@@ -117,7 +102,7 @@ def _unit_violations(
 
     The root's parameters would be gathered for the backward of the last stage only.
     """
-    units = [op for op in graph.setup if isinstance(op, FullyShard)]
+    units = [op for op in graph.setup if isinstance(op, ops.FullyShard)]
     for op in units:
         for group in op.groups:
             if len({stage for name in group for stage in _holders(stages_of, name)}) > 1:
@@ -134,18 +119,18 @@ def _unit_violations(
 def _ties(graph: Graph, owners: Sequence[str]) -> Iterator[Violation]:
     """Both copies of a weight get the same gradient, complete and before it is measured: otherwise they
     would drift apart."""
-    sums = [op for op in graph.step if isinstance(op, SumTies)]
+    sums = [op for op in graph.step if isinstance(op, ops.SumTies)]
     is_trained = not set(owners).issubset(graph.frozen)
     if len(sums) != is_trained:
         yield Violation("graph", f"needs grads.sum_ties {int(is_trained)} times and has it {len(sums)} times")
     if any(op.over != (MeshDim.PP,) for op in sums):
         yield Violation("grads.sum_ties", "sums over pp")
     for op in graph.step:
-        if isinstance(op, CompareReplicas) and owners and MeshDim.PP not in op.over:
+        if isinstance(op, ops.CompareReplicas) and owners and MeshDim.PP not in op.over:
             yield Violation(op.name, "does not compare the weights that two stages have")
 
 
-def _tied_apart(stages_of: Mapping[str, Sequence[int]], op: SplitPipeline) -> Iterator[Violation]:
+def _tied_apart(stages_of: Mapping[str, Sequence[int]], op: ops.SplitPipeline) -> Iterator[Violation]:
     """A tied weight is in the first stage by its first name, and in the last by all others."""
     last = len(op.stages) - 1
     for owner, *others in op.ties:
@@ -161,7 +146,7 @@ def _holders(stages_of: Mapping[str, Sequence[int]], name: str) -> list[int]:
     return [stage for prefix in prefixes for stage in stages_of.get(prefix, ())]
 
 
-def _orders(graph: Graph, split: SplitPipeline, op: Accumulate) -> Iterator[Violation]:
+def _orders(graph: Graph, split: ops.SplitPipeline, op: ops.Accumulate) -> Iterator[Violation]:
     """Each rank runs every action of its stages once, in an order that ends."""
     if len(op.orders) != graph.size(MeshDim.PP):
         yield Violation(op.name, f"has {len(op.orders)} orders for {graph.size(MeshDim.PP)} ranks of pp")
@@ -181,13 +166,13 @@ def _orders(graph: Graph, split: SplitPipeline, op: Accumulate) -> Iterator[Viol
         yield from _weights(split, op, are_apart=has_weights(op.orders))
 
 
-def _weights(split: SplitPipeline, op: Accumulate, *, are_apart: bool) -> Iterator[Violation]:
+def _weights(split: ops.SplitPipeline, op: ops.Accumulate, *, are_apart: bool) -> Iterator[Violation]:
     """Gradients that a backward defers are computed after it: otherwise they would be missing."""
-    places = [place for place, one in enumerate(op.body) if isinstance(one, ComputeWeightGradients)]
+    places = [place for place, one in enumerate(op.body) if isinstance(one, ops.ComputeWeightGradients)]
     if places != [len(op.body) - 1] * are_apart:
         yield Violation(op.name, f"needs backward.weights {int(are_apart)} times, at the end of its body")
     if split.deferred and not are_apart:
         yield Violation(split.name, "defers gradients of weights that no order has")
-    losses = (one for one in op.body if isinstance(one, ComputeLoss) and one.chunks > 1)
+    losses = (one for one in op.body if isinstance(one, ops.ComputeLoss) and one.chunks > 1)
     if any(loss.head in split.deferred for loss in losses):
         yield Violation(split.name, f"`{split.head}` has its gradients in forward, and can't defer them")

@@ -6,15 +6,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, cast
 
+from planc.graph import ops
 from planc.graph.graph import UNKNOWN_STEPS
-from planc.graph.ops import (
-    OWN_SCHEDULE,
-    BuildOptimizer,
-    BuildSchedule,
-    LoadSchedule,
-    MatrixGroup,
-    ParameterGroup,
-)
 from planc.inventory.matrices import matrices
 from planc.optimizers.optimizer import Implementation
 from planc.plan.bind import BoundPlan
@@ -24,10 +17,10 @@ from planc.plan.settle import in_steps
 from planc.plan.spec import Plan
 
 
-def build_optimizer(bound: BoundPlan) -> BuildOptimizer:
+def build_optimizer(bound: BoundPlan) -> ops.BuildOptimizer:
     kind, span = bound.plan.optimizer.kind, bound.plan.span("optimizer.kind")
     rest = kind.rest if isinstance(kind, Muon) else kind
-    return BuildOptimizer(
+    return ops.BuildOptimizer(
         settings=_settings(kind),
         implementation=_implementation(rest),
         lr=kind.lr,
@@ -54,7 +47,7 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, StrEnum) else value
 
 
-def _groups(bound: BoundPlan) -> tuple[ParameterGroup, ...]:
+def _groups(bound: BoundPlan) -> tuple[ops.ParameterGroup, ...]:
     """Trained parameters in the model's order, by the optimizer, weight decay and learning rate; matrices
     last."""
     kind = bound.plan.optimizer.kind
@@ -76,11 +69,11 @@ def _groups(bound: BoundPlan) -> tuple[ParameterGroup, ...]:
 
 def _group(
     names: tuple[str, ...], *, lr: float, weight_decay: float, widths: Mapping[str, tuple[int, ...]] | None
-) -> ParameterGroup:
+) -> ops.ParameterGroup:
     if widths is None:
-        return ParameterGroup(lr=lr, weight_decay=weight_decay, parameters=names)
+        return ops.ParameterGroup(lr=lr, weight_decay=weight_decay, parameters=names)
     fused = tuple((fqn, widths[fqn]) for fqn in names if widths[fqn])
-    return MatrixGroup(lr=lr, weight_decay=weight_decay, parameters=names, widths=fused)
+    return ops.MatrixGroup(lr=lr, weight_decay=weight_decay, parameters=names, widths=fused)
 
 
 def of_matrices(bound: BoundPlan) -> Mapping[str, tuple[int, ...]]:
@@ -96,10 +89,10 @@ def of_matrices(bound: BoundPlan) -> Mapping[str, tuple[int, ...]]:
     }
 
 
-def build_schedule(plan: Plan) -> BuildSchedule:
+def build_schedule(plan: Plan) -> ops.BuildSchedule:
     schedule, steps = plan.optimizer.schedule, plan.train.steps
-    return BuildSchedule(
-        kind=next((name for name, case in SCHEDULES.items() if isinstance(schedule, case)), OWN_SCHEDULE),
+    return ops.BuildSchedule(
+        kind=next((name for name, case in SCHEDULES.items() if isinstance(schedule, case)), ops.OWN_SCHEDULE),
         warmup_steps=in_steps(schedule.warmup, steps),
         decay_steps=in_steps(schedule.decay, steps) if isinstance(schedule, WarmupStableDecay) else None,
         min_factor=getattr(schedule, "min_factor", 1.0),
@@ -108,5 +101,5 @@ def build_schedule(plan: Plan) -> BuildSchedule:
     )
 
 
-def load_schedule(plan: Plan, schedule: OwnSchedule) -> LoadSchedule:
-    return LoadSchedule(extension=schedule.extension, span=plan.span("optimizer.schedule"))
+def load_schedule(plan: Plan, schedule: OwnSchedule) -> ops.LoadSchedule:
+    return ops.LoadSchedule(extension=schedule.extension, span=plan.span("optimizer.schedule"))

@@ -6,15 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-from planc.graph.ops import (
-    Backward,
-    ComputeWeightGradients,
-    Forward,
-    ReceiveHidden,
-    SendHidden,
-    SplitPipeline,
-    SumTies,
-)
+from planc.graph import ops
 from planc.layouts.entry import handed_on
 from planc.layouts.flow import layout_flow
 from planc.pipelining.orders import Order
@@ -32,17 +24,17 @@ from planc.record import record
 from planc.styles.edges import SEQUENCE
 from planc.vocab import DType, MeshDim
 
-Run = TypeVar("Run", Forward, Backward)
+Run = TypeVar("Run", ops.Forward, ops.Backward)
 
 
-def split_pipeline(bound: BoundPlan) -> Iterator[SplitPipeline]:
+def split_pipeline(bound: BoundPlan) -> Iterator[ops.SplitPipeline]:
     """The modules of each stage, if there are several."""
     plan, inventory, pipeline = bound.plan, bound.inventory, _pipeline(bound)
     modules = stages(bound, pipeline) if pipeline is not None else ()
     if pipeline is None or inventory.head is None or not modules:
         return  # A draft of a plan that checks refuse may have no stages.
     sequences = _sequence_layouts(bound, pipeline)
-    yield SplitPipeline(
+    yield ops.SplitPipeline(
         stages=modules,
         blocks=inventory.blocks[0],
         head=_with_head(inventory.head.fqn, modules[-1]),
@@ -62,10 +54,10 @@ def _with_head(head: str, last: Iterable[str]) -> str:
     return next((name for name in last if _is_within(head, (name,))), head)
 
 
-def sum_ties(bound: BoundPlan) -> Iterator[SumTies]:
+def sum_ties(bound: BoundPlan) -> Iterator[ops.SumTies]:
     """One op, if two stages train the same weight."""
     if any(owner not in bound.frozen for owner, *_ in ties_of_ends(bound)):
-        yield SumTies(over=(MeshDim.PP,), span=bound.plan.span("pipeline"))
+        yield ops.SumTies(over=(MeshDim.PP,), span=bound.plan.span("pipeline"))
 
 
 def micro_orders(bound: BoundPlan) -> tuple[Order, ...]:
@@ -87,22 +79,22 @@ def _orders(bound: BoundPlan, pipeline: spec.PipelineSpec) -> tuple[Order, ...]:
 
 def passed(
     bound: BoundPlan, op: Run, what: Literal["activations", "gradients"]
-) -> Iterator[ReceiveHidden | Run | SendHidden]:
+) -> Iterator[ops.ReceiveHidden | Run | ops.SendHidden]:
     """A forward or backward, between what its stage receives and what it sends."""
     pipeline = _pipeline(bound)
     if pipeline is None:
         yield op
         return
-    yield ReceiveHidden(what=what, over=pipeline.on, span=pipeline.span)
+    yield ops.ReceiveHidden(what=what, over=pipeline.on, span=pipeline.span)
     yield op
-    yield SendHidden(what=what, over=pipeline.on, span=pipeline.span)
+    yield ops.SendHidden(what=what, over=pipeline.on, span=pipeline.span)
 
 
-def weight_gradients(bound: BoundPlan, over: tuple[MeshDim, ...]) -> Iterator[ComputeWeightGradients]:
+def weight_gradients(bound: BoundPlan, over: tuple[MeshDim, ...]) -> Iterator[ops.ComputeWeightGradients]:
     """One op, if the schedule has the gradients of weights apart."""
     pipeline = _pipeline(bound)
     if pipeline is not None and isinstance(pipeline.schedule, ZeroBubble):
-        yield ComputeWeightGradients(over=over, span=pipeline.span)
+        yield ops.ComputeWeightGradients(over=over, span=pipeline.span)
 
 
 def _deferred(bound: BoundPlan) -> tuple[str, ...]:

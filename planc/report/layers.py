@@ -11,14 +11,7 @@ from planc.diff.side import Side
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.result import Estimate
 from planc.figures.figure import num_bytes
-from planc.graph.ops import (
-    AttachAttention,
-    CheckpointActivations,
-    CompileModules,
-    FullyShard,
-    ShardExperts,
-    ShardTensorParallel,
-)
+from planc.graph import ops
 from planc.graph.text import summarise
 from planc.record import record
 from planc.report.html import Html, details, element, figure, markup, paragraph, table
@@ -117,7 +110,7 @@ class ModuleLayout:
     """A module by its name in its layer: the op that shards it over tp, and its parameters."""
 
     name: str
-    op: ShardTensorParallel | None
+    op: ops.ShardTensorParallel | None
     parameters: tuple[ParameterLayout, ...]
 
 
@@ -163,10 +156,10 @@ def _modules(side: Side) -> Iterator[ModuleLayout]:
     parameters: dict[str, list[ParameterLayout]] = {}
     for parameter in layouts.values():
         parameters.setdefault(parameter.module, []).append(parameter)
-    ops = {fqn: op for op in side.ops(ShardTensorParallel) for fqn in op.modules}
+    sharded = {fqn: op for op in side.ops(ops.ShardTensorParallel) for fqn in op.modules}
     for module in side.inventory.modules:
-        if module.fqn in parameters or module.fqn in ops:
-            yield ModuleLayout(module.fqn, ops.get(module.fqn), tuple(parameters.get(module.fqn, ())))
+        if module.fqn in parameters or module.fqn in sharded:
+            yield ModuleLayout(module.fqn, sharded.get(module.fqn), tuple(parameters.get(module.fqn, ())))
 
 
 def _meaning(module: ModuleLayout) -> tuple[str, object, object]:
@@ -255,7 +248,7 @@ def parameter_layout(parameter: ParameterLayout, *, tp: int, label: str = "") ->
 def _treatments(kind: LayerKind, side: Side, estimated: Estimate) -> Iterator[str]:
     """Yield the graph's other work on these layers: FSDP, context parallelism, recomputation, compilation."""
     layers = set(kind.fqns) or {""}
-    for op in side.ops(FullyShard):
+    for op in side.ops(ops.FullyShard):
         names = summarise(
             [fqn or "<root>" for group in op.groups for fqn in group if _layer_of(fqn) in layers]
         )
@@ -263,21 +256,21 @@ def _treatments(kind: LayerKind, side: Side, estimated: Estimate) -> Iterator[st
             again = str(op.reshard_after_forward).lower()
             units = f"FSDP unit {', '.join(names)}, reshard_after_forward {again}"
             yield f"{units}: {_sent(estimated, cause=op.op)}"
-    for experts in side.ops(ShardExperts):
+    for experts in side.ops(ops.ShardExperts):
         if names := summarise([fqn for fqn in experts.modules if _layer_of(fqn) in layers]):
             yield f"experts {', '.join(names)}, on {experts.size} ranks: {_sent(estimated, cause=experts.op)}"
-    for attention in side.ops(AttachAttention):
+    for attention in side.ops(ops.AttachAttention):
         if kind.fqns and attention.over:
             yield f"attention {attention.kind}: {_sent(estimated, cause='attention')}"
     for how, modules in (
-        *((_recomputed(op), op.modules) for op in side.ops(CheckpointActivations)),
-        *((f"compiled by {op.backend}", op.modules) for op in side.ops(CompileModules)),
+        *((_recomputed(op), op.modules) for op in side.ops(ops.CheckpointActivations)),
+        *((f"compiled by {op.backend}", op.modules) for op in side.ops(ops.CompileModules)),
     ):
         if names := summarise([fqn for fqn in modules if _layer_of(fqn) in layers]):
             yield f"{how}: {', '.join(names)}"
 
 
-def _recomputed(op: CheckpointActivations) -> str:
+def _recomputed(op: ops.CheckpointActivations) -> str:
     how = "from inputs in host memory" if op.mode == "offload" else f"({op.mode})"
     return f"recomputed in backward {how}"
 

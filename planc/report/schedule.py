@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from planc.diff.side import Side
 from planc.figures import plan as of_plan
+from planc.graph import ops
 from planc.graph.graph import UNKNOWN_STEPS
-from planc.graph.ops import (
-    OWN_SCHEDULE,
-    BuildOptimizer,
-    BuildSchedule,
-    Evaluate,
-    ExportAdapter,
-    ExportHf,
-    JudgeEvaluations,
-    LoadReaders,
-    LoadSchedule,
-    PushExport,
-    SaveCheckpoint,
-)
 from planc.report.charts import Curve, chart
 from planc.report.html import Html, markup, table
 from planc.runtime.schedule import learning_rate_factor
@@ -30,13 +18,13 @@ _MAX_MARKS = 40
 
 def schedule_section(side: Side) -> Html:
     """The learning rate of each parameter group, and when a run saves and evaluates."""
-    schedule, optimizer = side.op(BuildSchedule), side.op(BuildOptimizer)
+    schedule, optimizer = side.op(ops.BuildSchedule), side.op(ops.BuildOptimizer)
     assert schedule is not None and optimizer is not None, "every graph trains"
     if side.graph.num_steps == UNKNOWN_STEPS:
         rows: list[tuple[str, ...]] = [("train", "steps known after `planc data prepare`")]
         return markup(table(rows, caption="Schedule"))
-    saves, evaluations = side.op(SaveCheckpoint), side.ops(Evaluate)
-    if schedule.kind == OWN_SCHEDULE:
+    saves, evaluations = side.op(ops.SaveCheckpoint), side.ops(ops.Evaluate)
+    if schedule.kind == ops.OWN_SCHEDULE:
         # Its rates are known only to code that a report doesn't run.
         return markup(table([*_rows(side, schedule, saves, evaluations)], caption="Schedule"))
     rates = tuple(dict.fromkeys(group.lr for group in optimizer.groups))
@@ -64,11 +52,14 @@ def schedule_section(side: Side) -> Html:
 
 
 def _rows(
-    side: Side, schedule: BuildSchedule, saves: SaveCheckpoint | None, evaluations: tuple[Evaluate, ...]
+    side: Side,
+    schedule: ops.BuildSchedule,
+    saves: ops.SaveCheckpoint | None,
+    evaluations: tuple[ops.Evaluate, ...],
 ) -> list[tuple[str, ...]]:
     steps, tokens = of_plan.num_steps(side.graph), of_plan.total_tokens(side.graph)
     decay = f", decay over the last {schedule.decay_steps:_} steps" if schedule.decay_steps else ""
-    own = side.op(LoadSchedule)
+    own = side.op(ops.LoadSchedule)
     shape = str(own.extension) if own else f"{schedule.kind}, warmup {schedule.warmup_steps:_} steps{decay}"
     rows = [
         ("train", f"{steps.text}, {tokens.text}"),
@@ -81,13 +72,13 @@ def _rows(
         when = [*([every] if every else []), *(["after the last step"] if saves.at_end else [])]
         rows.append(("save", f"{' and '.join(when) or 'never'}, keeping the last {saves.keep_last}"))
     rows += [(f"evaluate {op.label}", f"{every_step(op.every_steps)}, and the last") for op in evaluations]
-    rows += [(f"by {op.evaluation}", op.policy) for op in side.ops(JudgeEvaluations)]
-    readers = side.ops(LoadReaders)
+    rows += [(f"by {op.evaluation}", op.policy) for op in side.ops(ops.JudgeEvaluations)]
+    readers = side.ops(ops.LoadReaders)
     rows += [("metric", str(own)) for op in readers for own in op.metrics]
     rows += [("callback", str(own)) for op in readers for own in op.callbacks]
-    rows += [("export", f"at the {op.when}, in {op.dtype}") for op in side.ops(ExportHf)]
-    rows += [("export of adapters", f"at the {op.when}") for op in side.ops(ExportAdapter)]
-    rows += [("push", f"{op.export} to {op.target}") for op in side.ops(PushExport)]
+    rows += [("export", f"at the {op.when}, in {op.dtype}") for op in side.ops(ops.ExportHf)]
+    rows += [("export of adapters", f"at the {op.when}") for op in side.ops(ops.ExportAdapter)]
+    rows += [("push", f"{op.export} to {op.target}") for op in side.ops(ops.PushExport)]
     return [*rows]
 
 
@@ -96,7 +87,7 @@ def _due(every: int | None, num_steps: int, *, at_end: bool) -> list[int]:
     return sorted({*due, num_steps}) if at_end else due
 
 
-def _spread(schedule: BuildSchedule) -> set[int]:
+def _spread(schedule: ops.BuildSchedule) -> set[int]:
     """Steps at even distances, and those where the curve bends."""
     last = schedule.num_steps
     spread = {1 + index * (last - 1) // (_NUM_POINTS - 1) for index in range(_NUM_POINTS)}

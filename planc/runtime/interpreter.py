@@ -6,21 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from planc.graph import ops
 from planc.graph.graph import Graph
 from planc.graph.op import Op, Stage
-from planc.graph.ops import (
-    Accumulate,
-    ApplyAverages,
-    ComputeLoss,
-    ComputeWeightGradients,
-    Evaluate,
-    ExportAdapter,
-    ExportHf,
-    JudgeEvaluations,
-    PushExport,
-    SaveCheckpoint,
-    SettleSave,
-)
 from planc.pipelining.orders import Action, Direction
 from planc.runtime.errors import STOPS, ExitCode, OpFailure, RunError
 from planc.runtime.failures import exit_code, memory_help, summary
@@ -47,7 +35,7 @@ class Backend(Protocol):
     def execute(self, op: Op, position: Position) -> None:
         """Execute one op. `accumulate` never comes here: the interpreter unrolls it."""
 
-    def order_of(self, op: Accumulate) -> Sequence[Action]:
+    def order_of(self, op: ops.Accumulate) -> Sequence[Action]:
         """Return this rank's actions in a step of a pipeline, in order; empty without a pipeline."""
 
     def finish_order(self) -> None:
@@ -78,7 +66,7 @@ class Backend(Protocol):
     def abandon_step(self, *, step: int) -> None:
         """Undo what `step` has done so far; no weight has changed yet."""
 
-    def pending_evaluations(self) -> Sequence[Evaluate | JudgeEvaluations]:
+    def pending_evaluations(self) -> Sequence[ops.Evaluate | ops.JudgeEvaluations]:
         """The evaluations after the last completed step that a stop request postponed."""
 
     def describe_rank(self) -> str:
@@ -113,7 +101,7 @@ def steps(graph: Graph, backend: Backend, *, stop_after: int | None = None) -> I
     is_over = completed >= last or bool(backend.early_stop())
     if is_over:
         for op in graph.save:
-            if not isinstance(op, SaveCheckpoint):
+            if not isinstance(op, ops.SaveCheckpoint):
                 execute(backend, op, Position(completed))
     yield completed
     if is_over or backend.ends_after(step=completed):
@@ -136,7 +124,7 @@ def _end_early(graph: Graph, backend: Backend, step: int) -> None:
     """Save what a run saves at its end, after a step that was not known to be the last."""
     position = Position(step, is_last_step=True)
     for op in graph.step:
-        if isinstance(op, SettleSave):
+        if isinstance(op, ops.SettleSave):
             execute(backend, op, position)
     for op in graph.save:
         if _is_due(backend, op, step, last_step=step):
@@ -154,11 +142,11 @@ def _save(graph: Graph, backend: Backend, step: int, *, last_step: int) -> bool:
     waited_for, has_saved = False, False
     for op in graph.save:
         if _is_due(backend, op, step, last_step=last_step) or (
-            is_stopping and isinstance(op, SaveCheckpoint)
+            is_stopping and isinstance(op, ops.SaveCheckpoint)
         ):
             execute(backend, op, Position(step, is_last_step=is_stopping or step == last_step))
             has_saved = True
-            waited_for |= isinstance(op, SaveCheckpoint) and op.mode == "sync"
+            waited_for |= isinstance(op, ops.SaveCheckpoint) and op.mode == "sync"
     if has_saved and not is_stopping and step < last_step and backend.ends_after(step=step):
         # A save can take long. One more step, and the save of that one, would take as long again.
         _save_what_is_new(graph, backend, step, is_saved=waited_for)
@@ -170,17 +158,17 @@ def _save_what_is_new(graph: Graph, backend: Backend, step: int, *, is_saved: bo
     """Wait for the save under way, then save the finished step unless it is saved already."""
     position = Position(step, is_last_step=True)
     for op in graph.step:
-        if isinstance(op, SettleSave):
+        if isinstance(op, ops.SettleSave):
             execute(backend, op, position)
     for op in graph.save:
-        if isinstance(op, SaveCheckpoint) and not is_saved:
+        if isinstance(op, ops.SaveCheckpoint) and not is_saved:
             execute(backend, op, position)
 
 
 def _execute_step_op(backend: Backend, op: Op, step: int, *, is_last_step: bool) -> bool:
     """Execute one op of a step; False if the step is abandoned between two of its micro-batches."""
     # Not `isinstance`, which is slow for an abstract class.
-    if type(op) is not Accumulate:
+    if type(op) is not ops.Accumulate:
         execute(backend, op, Position(step, is_last_step=is_last_step))
         return True
     if order := backend.order_of(op):
@@ -196,11 +184,11 @@ def _execute_step_op(backend: Backend, op: Op, step: int, *, is_last_step: bool)
 
 
 def _execute_order(
-    backend: Backend, op: Accumulate, order: Sequence[Action], *, step: int, is_last_step: bool
+    backend: Backend, op: ops.Accumulate, order: Sequence[Action], *, step: int, is_last_step: bool
 ) -> None:
     """Execute the actions of this rank's stages in a step."""
-    loss = next(index for index, inner in enumerate(op.body) if isinstance(inner, ComputeLoss))
-    weights = tuple(inner for inner in op.body if isinstance(inner, ComputeWeightGradients))
+    loss = next(index for index, inner in enumerate(op.body) if isinstance(inner, ops.ComputeLoss))
+    weights = tuple(inner for inner in op.body if isinstance(inner, ops.ComputeWeightGradients))
     parts = {
         Direction.FORWARD: op.body[: loss + 1],
         Direction.BACKWARD: op.body[loss + 1 : len(op.body) - len(weights)],
@@ -248,10 +236,10 @@ def _recorded(op: Op, position: Position, *, lost: str | None) -> Mapping[str, A
 
 def _is_due(backend: Backend, op: Op, step: int, *, last_step: int) -> bool:
     match op:
-        case SaveCheckpoint(every_steps=every_steps, at_end=at_end):
+        case ops.SaveCheckpoint(every_steps=every_steps, at_end=at_end):
             is_every = step % every_steps == 0 if every_steps is not None else backend.save_is_due()
             return is_every or (at_end and step == last_step)
-        case ExportHf() | ExportAdapter() | ApplyAverages() | PushExport():
+        case ops.ExportHf() | ops.ExportAdapter() | ops.ApplyAverages() | ops.PushExport():
             return op.when == "end" and step == last_step
         case _:
             raise AssertionError(f"{op.name} does not save")

@@ -25,15 +25,8 @@ from planc.cli.support.exits import UsageError, require_libraries
 from planc.cli.support.terminal import write_view
 from planc.data_sources import Source
 from planc.diagnostics.human import HumanRenderer
+from planc.graph import ops
 from planc.graph.graph import Graph, plan_hash
-from planc.graph.ops import (
-    BuildLoss,
-    BuildPreferenceLoss,
-    LoadLoss,
-    OpenData,
-    OpenLabeledData,
-    OpenMaskedData,
-)
 from planc.graph.sources import training_data
 from planc.lower.data import source_of
 from planc.lower.evaluating import evaluated_on
@@ -130,7 +123,7 @@ def _weights(name: str) -> Weights:
 _CLASSES = "write `labeled(...)` for a classifier, and another source for a language model"
 
 
-def _source(text: str, training: OpenData) -> tuple[Source, Span]:
+def _source(text: str, training: ops.OpenData) -> tuple[Source, Span]:
     """The source of `--data`, whose paths start at the current directory, and its place.
 
     RunError if it is none, or if only one of it and the training data has classes.
@@ -139,10 +132,10 @@ def _source(text: str, training: OpenData) -> tuple[Source, Span]:
     if given is None:
         raise RunError(HumanRenderer({file.name: file}).render(problems).rstrip())
     task: AnyTask = CausalLm()
-    if isinstance(training, OpenLabeledData):
+    if isinstance(training, ops.OpenLabeledData):
         kind = TokenClassification if training.by_word else SequenceClassification
         task = kind(training.num_labels, training.names)
-    if isinstance(untransformed(given), Labeled) is not isinstance(training, OpenLabeledData):
+    if isinstance(untransformed(given), Labeled) is not isinstance(training, ops.OpenLabeledData):
         raise RunError("--data has classes and the model has none, or the reverse", help=_CLASSES)
     source: Any = source_of(given, task)
     if source.reads_local_files:
@@ -155,7 +148,7 @@ def _source(text: str, training: OpenData) -> tuple[Source, Span]:
 def _print(results: tuple[Evaluation, ...], weights: Weights, graph: Graph, arguments: Namespace) -> None:
     step = weights.manifest.step if weights.manifest is not None else None
     # Of hidden tokens alone, or of classes, it would not be that of a text.
-    others = LoadLoss | BuildLoss | BuildPreferenceLoss | OpenMaskedData | OpenLabeledData
+    others = ops.LoadLoss | ops.BuildLoss | ops.BuildPreferenceLoss | ops.OpenMaskedData | ops.OpenLabeledData
     is_entropy = not any(isinstance(op, others) for op in graph.setup)
     perplexities = [_perplexity(result.loss) if is_entropy else None for result in results]
     if arguments.output_format == "json":

@@ -5,20 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+from planc.graph import ops
 from planc.graph.graph import AnyOp, Graph
-from planc.graph.ops import (
-    Accumulate,
-    AllReduceGradients,
-    AttachAttention,
-    ComputeReference,
-    Evaluate,
-    FullyShard,
-    PrefetchUnits,
-    ShardContext,
-    ShardExperts,
-    ShardTensorParallel,
-    ShareHeads,
-)
 from planc.vocab import ExpertDim
 
 _DIM_FIELDS = ("over", "count_over", "vocab_over")
@@ -38,15 +26,15 @@ def drop_trivial_dims(graph: Graph) -> Graph:
 
 
 def _trim(op: AnyOp, graph: Graph) -> AnyOp | None:
-    if isinstance(op, Accumulate | Evaluate | ComputeReference):
+    if isinstance(op, ops.Accumulate | ops.Evaluate | ops.ComputeReference):
         body = tuple(_trim_dims(inner, graph) for inner in op.body)
         return replace(_trim_dims(op, graph), body=body)  # type: ignore[no-any-return]
-    if isinstance(op, FullyShard):
+    if isinstance(op, ops.FullyShard):
         return _trim_shard(_on_all_ranks(op, graph), graph)
-    if isinstance(op, PrefetchUnits) and not _gathers(graph):
+    if isinstance(op, ops.PrefetchUnits) and not _gathers(graph):
         return None
     trimmed: AnyOp = _trim_dims(op, graph)
-    of_ranks = ShardTensorParallel | ShareHeads | ShardExperts | AllReduceGradients
+    of_ranks = ops.ShardTensorParallel | ops.ShareHeads | ops.ShardExperts | ops.AllReduceGradients
     if isinstance(trimmed, of_ranks) and not trimmed.over:
         return None
     return trimmed
@@ -54,11 +42,11 @@ def _trim(op: AnyOp, graph: Graph) -> AnyOp | None:
 
 def _gathers(graph: Graph) -> bool:
     """Whether units are on more than one rank."""
-    units = (op for op in graph.setup if isinstance(op, FullyShard))
+    units = (op for op in graph.setup if isinstance(op, ops.FullyShard))
     return any(graph.size(dim) > 1 for op in units for dim in op.shard_over)
 
 
-def _on_all_ranks(op: FullyShard, graph: Graph) -> FullyShard:
+def _on_all_ranks(op: ops.FullyShard, graph: Graph) -> ops.FullyShard:
     """The op, over the mesh dims of experts that have one rank, and so no factors."""
     experts = graph.experts
     if (
@@ -70,7 +58,7 @@ def _on_all_ranks(op: FullyShard, graph: Graph) -> FullyShard:
     return replace(op, shard_over=tuple(part for dim in op.shard_over for part in graph.mesh_dims(dim)))
 
 
-def _trim_shard(op: FullyShard, graph: Graph) -> FullyShard | None:
+def _trim_shard(op: ops.FullyShard, graph: Graph) -> ops.FullyShard | None:
     """Sharding over one rank is kept only for its options; it then keeps one dim, since it needs a mesh."""
     replicate = tuple(dim for dim in op.replicate_over if graph.size(dim) > 1)
     if ExpertDim.EFSDP in op.shard_over:
@@ -91,9 +79,9 @@ def _trim_dims(op: Any, graph: Graph) -> Any:
         if op_field.name in _DIM_FIELDS
     }
     trimmed = replace(op, **changes) if changes else op
-    if isinstance(trimmed, AttachAttention) and not trimmed.over:
+    if isinstance(trimmed, ops.AttachAttention) and not trimmed.over:
         kind = trimmed.kind if trimmed.kind in ("eager", "bidirectional") else "plain"
         return replace(trimmed, kind=kind, balance="none")
-    if isinstance(trimmed, ShardContext) and not trimmed.over:
+    if isinstance(trimmed, ops.ShardContext) and not trimmed.over:
         return replace(trimmed, balance="none", buffers=())
     return trimmed

@@ -10,16 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from planc.graph import ops
 from planc.graph.op import Op, Stage
-from planc.graph.ops import (
-    Accumulate,
-    Forward,
-    LoadSchedule,
-    OpenData,
-    OpenLog,
-    OpenSource,
-    ShardContext,
-)
 from planc.graph.sources import training_data
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.loader import MicroBatch, micro_batch_of
@@ -82,8 +74,8 @@ def store_teacher(
 
 
 def _is_needed(op: Op) -> bool:
-    is_data = isinstance(op, OpenData | OpenSource)
-    return is_data or (op.stage < Stage.OPTIMIZER and not isinstance(op, OpenLog | LoadSchedule))
+    is_data = isinstance(op, ops.OpenData | ops.OpenSource)
+    return is_data or (op.stage < Stage.OPTIMIZER and not isinstance(op, ops.OpenLog | ops.LoadSchedule))
 
 
 @agreed
@@ -130,9 +122,9 @@ def _likeliest(backend: TorchBackend, batch: MicroBatch, top_k: int) -> tuple[Te
     for record in (Batch([batch]), TokenCount(count), StepLoss.begin(run)):
         state.put(record)
     state[Weights].model.eval()
-    body = next(op.body for op in run.graph.step if isinstance(op, Accumulate))
+    body = next(op.body for op in run.graph.step if isinstance(op, ops.Accumulate))
     for op in body:
-        if isinstance(op, ShardContext | Forward):
+        if isinstance(op, ops.ShardContext | ops.Forward):
             execute(backend, op, Position())
     logits = state[Logits].values
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -12,15 +12,8 @@ from typing import Any
 import torch
 
 from planc.extend.reference import OwnCallback, OwnMetric
+from planc.graph import ops
 from planc.graph.graph import Graph
-from planc.graph.ops import (
-    AgreeToStop,
-    Evaluate,
-    LoadReaders,
-    ReadEvaluations,
-    ReadGradients,
-    ReadStep,
-)
 from planc.runtime.callbacks import Callback, Metric
 from planc.runtime.checkpoint_format.manifest import StopRequest
 from planc.runtime.errors import RunError
@@ -53,7 +46,7 @@ MAX_REASON = 300
 """Characters of a reason that checkpoints and status.json hold."""
 
 
-def load_readers(run: Run, op: LoadReaders, weights: Weights, pipeline: Pipeline | None) -> Readers:
+def load_readers(run: Run, op: ops.LoadReaders, weights: Weights, pipeline: Pipeline | None) -> Readers:
     # Stages exchange their outlines; a rehearsal has only some of the layers of one.
     if run.is_rehearsal:
         tensors = None
@@ -73,7 +66,7 @@ def load_readers(run: Run, op: LoadReaders, weights: Weights, pipeline: Pipeline
 
 
 @agreed
-def _tried(run: Run, op: LoadReaders, setting: Setting) -> Readers:
+def _tried(run: Run, op: ops.LoadReaders, setting: Setting) -> Readers:
     """The readers of this rank, each of which has passed its trial."""
     tried = [trial() for trial in trials(op, setting, base=run.paths.base, is_allowed=run.runs_extensions)]
     for result in tried:
@@ -108,12 +101,12 @@ def setting_of(graph: Graph, outline: Outline, *, device: torch.device, rank: in
         mesh=tuple((mesh_dim.value, size) for mesh_dim, size in graph.mesh),
         world_size=graph.world_size,
         rank=rank,
-        labels=tuple(op.label for op in graph.step if isinstance(op, Evaluate)),
+        labels=tuple(op.label for op in graph.step if isinstance(op, ops.Evaluate)),
     )
 
 
 def trials(
-    op: LoadReaders, setting: Setting, *, base: Path, is_allowed: bool
+    op: ops.LoadReaders, setting: Setting, *, base: Path, is_allowed: bool
 ) -> Iterator[Callable[[], Tried]]:
     """A trial for each metric, and for each callback that this rank calls. RunError if one fails."""
     load = partial(load_extension, base=base, is_allowed=is_allowed)
@@ -155,7 +148,7 @@ def metric_maker(own: OwnMetric, target: Callable[..., Any]) -> Callable[[], Met
 
 def read_gradients(
     run: Run,
-    op: ReadGradients,
+    op: ops.ReadGradients,
     at: Position,
     weights: Weights,
     gradients: ClippedGradients,
@@ -169,14 +162,14 @@ def read_gradients(
 
 
 def read_step(
-    run: Run, op: ReadStep, update: Update, verdict: Verdict, schedule: Schedule, readers: Readers
+    run: Run, op: ops.ReadStep, update: Update, verdict: Verdict, schedule: Schedule, readers: Readers
 ) -> None:
     readers.after_update(figures_of(run, verdict, schedule, step=update.step))
 
 
 def read_evaluations(
     run: Run,
-    op: ReadEvaluations,
+    op: ops.ReadEvaluations,
     update: Update,
     evaluations: Evaluations,
     verdict: Verdict,
@@ -188,7 +181,7 @@ def read_evaluations(
         readers.after_evaluations(figures, evaluations.done)
 
 
-def agree_to_stop(run: Run, op: AgreeToStop, mesh: Mesh, readers: Readers, history: History) -> History:
+def agree_to_stop(run: Run, op: ops.AgreeToStop, mesh: Mesh, readers: Readers, history: History) -> History:
     """Note the request of the lowest rank that has one: the run ends after this step."""
     own = list(readers.request or ())
     asked = torch.tensor(float(bool(own)), device=run.device)

@@ -11,14 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 
-from planc.graph.ops import (
-    Accumulate,
-    Backward,
-    ComputeLoss,
-    ComputePairLoss,
-    ComputeWeightGradients,
-    Forward,
-)
+from planc.graph import ops
 from planc.modeling.initialization import derived_seed
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.interpreter import Position
@@ -47,7 +40,7 @@ _WIDE = (torch.float32, torch.float64)
 
 def forward(
     run: Run,
-    op: Forward,
+    op: ops.Forward,
     at: Position,
     mesh: Mesh,
     weights: Weights,
@@ -84,7 +77,7 @@ def forward(
             )
 
         if isinstance(own_loss, PreferenceLoss):
-            assert isinstance(loss_op, ComputePairLoss)
+            assert isinstance(loss_op, ops.ComputePairLoss)
             labels, loss_of = loss_of_parts(run, loss_op, at, mesh, batch, step_loss, own_loss)
         else:
             labels, loss_of = labels_of(batch, own_loss), lambda sum_of_parts: sum_of_parts(part_loss)
@@ -111,7 +104,7 @@ def _seed(seed: int, *, device: torch.device) -> None:
 
 def compute_loss(
     run: Run,
-    op: ComputeLoss,
+    op: ops.ComputeLoss,
     at: Position,
     mesh: Mesh,
     logits: Logits,
@@ -151,7 +144,7 @@ def compute_loss(
 
 def _mean_loss(
     run: Run,
-    op: ComputeLoss,
+    op: ops.ComputeLoss,
     mesh: Mesh,
     logits: Tensor,
     labels: Tensor,
@@ -178,14 +171,14 @@ def _mean_loss(
     return values.sum() / tokens.labels.clamp(min=1)
 
 
-def _whole(run: Run, op: ComputeLoss, mesh: Mesh, logits: Tensor) -> Tensor:
+def _whole(run: Run, op: ops.ComputeLoss, mesh: Mesh, logits: Tensor) -> Tensor:
     """Logits of the whole vocabulary, gathered as the head made them, in float32 at least."""
     if op.vocab_over:
         logits = _over_vocabulary(run, op, mesh, logits).redistribute(placements=(Replicate(),)).to_local()
     return logits if logits.dtype in _WIDE else logits.float()
 
 
-def _over_vocabulary(run: Run, op: ComputeLoss, mesh: Mesh, logits: Tensor) -> DTensor:
+def _over_vocabulary(run: Run, op: ops.ComputeLoss, mesh: Mesh, logits: Tensor) -> DTensor:
     """The logits [T, vocabulary] of which this rank has a part."""
     (mesh_dim,) = op.vocab_over
     shape = torch.Size((len(logits), run.num_logits))
@@ -195,7 +188,7 @@ def _over_vocabulary(run: Run, op: ComputeLoss, mesh: Mesh, logits: Tensor) -> D
 
 
 def _eager_loss(
-    run: Run, op: ComputeLoss, mesh: Mesh, logits: Tensor, labels: Tensor, *, reduction: str
+    run: Run, op: ops.ComputeLoss, mesh: Mesh, logits: Tensor, labels: Tensor, *, reduction: str
 ) -> Tensor:
     logits = logits if logits.dtype in _WIDE else logits.float()
     if op.vocab_over:
@@ -205,7 +198,7 @@ def _eager_loss(
 
 def backward(
     run: Run,
-    op: Backward,
+    op: ops.Backward,
     at: Position,
     mesh: Mesh,
     weights: Weights,
@@ -247,7 +240,7 @@ def _backward_of_stage(run: Run, hidden: Hidden) -> None:
 
 def compute_weight_gradients(
     run: Run,
-    op: ComputeWeightGradients,
+    op: ops.ComputeWeightGradients,
     at: Position,
     pipeline: Pipeline,
     gradients: Gradients,
@@ -260,11 +253,11 @@ def compute_weight_gradients(
     reduce_deferred(gradients.weights.model, units, pipeline, at)
 
 
-def _loss_op(run: Run) -> ComputeLoss:
-    micro_step = next(op for op in run.graph.step if isinstance(op, Accumulate)).body
-    return next(op for op in micro_step if isinstance(op, ComputeLoss))
+def _loss_op(run: Run) -> ops.ComputeLoss:
+    micro_step = next(op for op in run.graph.step if isinstance(op, ops.Accumulate)).body
+    return next(op for op in micro_step if isinstance(op, ops.ComputeLoss))
 
 
-def _loss_context(op: ComputeLoss) -> contextlib.AbstractContextManager[object]:
+def _loss_context(op: ops.ComputeLoss) -> contextlib.AbstractContextManager[object]:
     # loss_parallel replaces the cross entropy of DTensors, forward and backward, while it is entered.
     return loss_parallel() if op.vocab_over else contextlib.nullcontext()

@@ -20,18 +20,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from planc import __version__
+from planc.graph import ops
 from planc.graph.graph import plain
-from planc.graph.ops import (
-    AttachAdapters,
-    BuildModel,
-    BuildOwnModel,
-    FullyShard,
-    InitAdapters,
-    InitWeights,
-    LoadAdapters,
-    LoadWeights,
-    QuantizeBase,
-)
 from planc.hub.names import model_folder
 from planc.hub.peft_adapter import WEIGHTS
 from planc.runtime.checkpoint_format.base import hash_files
@@ -45,26 +35,28 @@ from planc.strict_json import loads
 
 _ANSWERS, _HEADER = "answers", "reference"
 _HEADER_BYTES = 2**20
-_OF_WEIGHTS = InitWeights | LoadWeights | InitAdapters | LoadAdapters
-_OF_MODEL = BuildModel | AttachAdapters | QuantizeBase
+_OF_WEIGHTS = ops.InitWeights | ops.LoadWeights | ops.InitAdapters | ops.LoadAdapters
+_OF_MODEL = ops.BuildModel | ops.AttachAdapters | ops.QuantizeBase
 
 
-def origin_of(run: Run, fingerprint: str, *, other: LoadWeights | None) -> Mapping[str, str] | None:
+def origin_of(run: Run, fingerprint: str, *, other: ops.LoadWeights | None) -> Mapping[str, str] | None:
     """The digests of what log-probabilities follow from, but for rounding, by part; the same on every rank.
 
     `other` loads weights that training does not start from. None if the model is of the plan's own code,
     which may be in other files too. Every rank must call it.
     """
     setup = run.graph.setup
-    if any(isinstance(op, BuildOwnModel) for op in setup):
+    if any(isinstance(op, ops.BuildOwnModel) for op in setup):
         return None
     started = [op for op in setup if isinstance(op, _OF_WEIGHTS)] if other is None else [other]
-    loaded = [hashed_weights(run, op.path) for op in started if isinstance(op, LoadWeights)]
-    starts = [model_folder(op.path, base=run.paths.base) for op in started if isinstance(op, LoadAdapters)]
+    loaded = [hashed_weights(run, op.path) for op in started if isinstance(op, ops.LoadWeights)]
+    starts = [
+        model_folder(op.path, base=run.paths.base) for op in started if isinstance(op, ops.LoadAdapters)
+    ]
     with run_errors():
         loaded += [hash_files(folder, [WEIGHTS]) for folder in starts]
     files = [f"{name} {entry.sha256}" for entries in loaded for name, entry in sorted(entries.items())]
-    dtypes = sorted({str(op.param_dtype) for op in setup if isinstance(op, FullyShard)} - {"None"})
+    dtypes = sorted({str(op.param_dtype) for op in setup if isinstance(op, ops.FullyShard)} - {"None"})
     return {
         "data": fingerprint,
         "weights": _digest([*files, *map(_meaning, started)]),
