@@ -7,23 +7,9 @@ from dataclasses import replace
 import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
+from planc.graph import ops
 from planc.graph.graph import Graph
 from planc.graph.op import Op
-from planc.graph.ops import (
-    OPS,
-    Accumulate,
-    Backward,
-    BuildModel,
-    ComputeLoss,
-    ExportHf,
-    Forward,
-    InitMesh,
-    Log,
-    NextBatch,
-    SaveCheckpoint,
-    ShardContext,
-    StepOptimizer,
-)
 from planc.runtime.errors import ExitCode, OpFailure, RunError
 from planc.runtime.interpreter import Position, run
 from planc.runtime.torch.handlers import HANDLERS
@@ -33,8 +19,8 @@ from tests.null_backend import HANDLED, NullBackend
 
 PLACE = Span("a.plan", 7, 3, 7, 9)
 SETUP = (
-    InitMesh(sizes=(), backend="gloo", timeout_seconds=60),
-    BuildModel(
+    ops.InitMesh(sizes=(), backend="gloo", timeout_seconds=60),
+    ops.BuildModel(
         path="m",
         config_digest="d",
         architecture="A",
@@ -46,10 +32,10 @@ SETUP = (
     ),
 )
 BODY = (
-    ShardContext(balance="none", buffers=(), over=()),
-    Forward(over=()),
-    ComputeLoss(vocab_over=()),
-    Backward(over=()),
+    ops.ShardContext(balance="none", buffers=(), over=()),
+    ops.Forward(over=()),
+    ops.ComputeLoss(vocab_over=()),
+    ops.Backward(over=()),
 )
 
 
@@ -57,12 +43,12 @@ def graph(
     *, num_steps: int = 2, times: int = 1, save_every: int | None = None, saves_at_end: bool = True
 ) -> Graph:
     step = (
-        NextBatch(count_over=()),
-        Accumulate(times=times, body=BODY),
-        StepOptimizer(span=PLACE),
-        Log(every_steps=1, over=()),
+        ops.NextBatch(count_over=()),
+        ops.Accumulate(times=times, body=BODY),
+        ops.StepOptimizer(span=PLACE),
+        ops.Log(every_steps=1, over=()),
     )
-    save = (SaveCheckpoint(every_steps=save_every, at_end=saves_at_end, keep_last=1),)
+    save = (ops.SaveCheckpoint(every_steps=save_every, at_end=saves_at_end, keep_last=1),)
     return Graph("g", (), num_steps, SETUP, step, save)
 
 
@@ -87,7 +73,7 @@ class Failing(NullBackend):
         self.error = error
 
     def execute(self, op: Op, position: Position) -> None:
-        if isinstance(op, StepOptimizer):
+        if isinstance(op, ops.StepOptimizer):
             raise self.error
         super().execute(op, position)
 
@@ -171,7 +157,7 @@ def told(of: Graph, *, at: int, resumed_steps: int = 0) -> tuple[int, list[tuple
 
 
 def test_a_run_that_is_told_to_end_saves_the_step_and_exports_nothing() -> None:
-    export = ExportHf(when="end", dtype=DType.FLOAT32, path="m", over=())
+    export = ops.ExportHf(when="end", dtype=DType.FLOAT32, path="m", over=())
     of = graph(num_steps=9, save_every=5, saves_at_end=False)
     assert told(replace(of, save=(*of.save, export)), at=3) == (3, [(3, "checkpoint.save")])
 
@@ -196,7 +182,7 @@ def test_a_run_that_is_told_to_end_at_its_last_step_ends_as_ever() -> None:
 def test_an_export_is_of_the_last_step_however_the_run_came_there(
     resumed_steps: int, stop_after: int | None, expected: list[int]
 ) -> None:
-    export = ExportHf(when="end", dtype=DType.FLOAT32, path="m", over=())
+    export = ops.ExportHf(when="end", dtype=DType.FLOAT32, path="m", over=())
     of = graph(num_steps=5, save_every=1)
     of = replace(of, save=(*of.save, export))
     done = executed(of, resumed_steps=resumed_steps, stop_after=stop_after)
@@ -204,7 +190,7 @@ def test_an_export_is_of_the_last_step_however_the_run_came_there(
 
 
 def test_a_checkpoint_is_saved_before_an_export() -> None:
-    export = ExportHf(when="end", dtype=DType.FLOAT32, path="m", over=())
+    export = ops.ExportHf(when="end", dtype=DType.FLOAT32, path="m", over=())
     of = graph(num_steps=1)
     names = [name for _, name in executed(replace(of, save=(*of.save, export)))]
     assert names[-2:] == ["checkpoint.save", "export.hf"]
@@ -273,18 +259,18 @@ def test_an_interrupt_is_no_failure_of_an_op() -> None:
 
 @pytest.mark.parametrize("handled", [set(HANDLERS), set(HANDLED)], ids=["torch", "null"])
 def test_every_backend_handles_every_op_but_accumulate(handled: set[type[Op]]) -> None:
-    assert handled == set(OPS) - {Accumulate}
+    assert handled == set(ops.OPS) - {ops.Accumulate}
 
 
 def test_a_step_that_is_left_is_undone_and_the_step_before_is_saved() -> None:
     backend = NullBackend(left_at=3)
     assert run(graph(num_steps=9, times=4), backend) == 2
     assert backend.num_left == 1
-    saves = [position.step for position, op in backend.executed if isinstance(op, SaveCheckpoint)]
+    saves = [position.step for position, op in backend.executed if isinstance(op, ops.SaveCheckpoint)]
     assert saves == [2]
 
 
 def test_a_step_that_is_left_right_after_a_resume_saves_nothing_new() -> None:
     backend = NullBackend(resumed_steps=2, left_at=3)
     assert run(graph(num_steps=9, times=4), backend) == 2
-    assert not any(isinstance(op, SaveCheckpoint) for _, op in backend.executed)
+    assert not any(isinstance(op, ops.SaveCheckpoint) for _, op in backend.executed)
