@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
 from planc.diagnostics import Applicability, Fix, Label
 from planc.diagnostics.suggest import closest
@@ -18,9 +18,6 @@ from planc.plan.spellings import bool_word, dtype_word, is_number, policy_bool
 from planc.record import record
 from planc.syntax import ast
 from planc.syntax.write import number
-
-if TYPE_CHECKING:
-    pass
 
 MAX_INTEGER = 2**63 - 1
 
