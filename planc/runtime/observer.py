@@ -1,11 +1,11 @@
-"""The events of a run, for its observers. Displays and files implement this; the interpreter calls it."""
+"""The events of a run, for its observers: displays and files. The interpreter calls them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,9 @@ class SaveTimes:
         return sum(self.waits.values())
 
 
-class Observer(Protocol):
+class Observer:
+    """The events of a run as methods, which do nothing here: displays and files override what they show."""
+
     def preparing(self, what: str) -> None:
         """Setup begins its next part, described in a line."""
 
@@ -160,7 +162,7 @@ class Observer(Protocol):
         """A message of one line."""
 
 
-class Together:
+class Together(Observer):
     """Several observers, called one after the other."""
 
     def __init__(self, *observers: Observer) -> None:
@@ -200,21 +202,3 @@ class Together:
     def noted(self, text: str) -> None:
         for observer in self.observers:
             observer.noted(text)
-
-
-class Silent:
-    """An observer that does nothing: for ranks other than 0, and for tests."""
-
-    def preparing(self, what: str) -> None: ...
-
-    def branched(self, origin: Mapping[str, Any]) -> None: ...
-
-    def started(self, *, first_step: int, num_steps: int) -> None: ...
-
-    def stepped(self, metrics: StepMetrics) -> None: ...
-
-    def evaluated(self, evaluation: Evaluation, *, step: int) -> None: ...
-
-    def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None: ...
-
-    def noted(self, text: str) -> None: ...

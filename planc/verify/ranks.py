@@ -34,7 +34,7 @@ from planc.inventory.adapters import with_adapters
 from planc.inventory.files import INVENTORY_NAME
 from planc.inventory.load import load_inventory
 from planc.runtime.interpreter import Position, run
-from planc.runtime.observer import Observer, Silent, StepMetrics, Together
+from planc.runtime.observer import Observer, StepMetrics, Together
 from planc.runtime.process import read_launch
 from planc.runtime.ranks.reads import Entry
 from planc.runtime.ranks.statements import Statements
@@ -147,7 +147,7 @@ class Recorder(TorchBackend):
         self.instruments.own_time = OwnTime(has_device_queue=self.run.has_queue)
 
 
-class Metrics(Silent):
+class Metrics(Observer):
     """Collects a run's metrics in a list."""
 
     def __init__(self) -> None:

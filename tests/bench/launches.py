@@ -44,7 +44,7 @@ from planc.graph.graph import Graph
 from planc.graph.op import Op, Stage
 from planc.graph.ops import CompileModules, StepOptimizer
 from planc.runtime.interpreter import Position, run
-from planc.runtime.observer import Silent, Together
+from planc.runtime.observer import Observer, Together
 from planc.runtime.process import Launch
 from planc.runtime.rehearsal.backend import MEASURED_STEP, RehearsalBackend
 from planc.runtime.rehearsal.measure import fake_world
@@ -316,7 +316,7 @@ def of_planc(case: Case, folder: Path) -> Counts:
 
 def _rank_0(graph: Graph, folder: Path) -> Run:
     launch, paths = Launch(rank=0, world_size=graph.world_size), Paths(folder, folder)
-    return Run(graph, "", launch, paths, Together(Silent()), torch.device("cpu"), is_rehearsal=True)
+    return Run(graph, "", launch, paths, Together(Observer()), torch.device("cpu"), is_rehearsal=True)
 
 
 def by_hand(case: Case) -> Counts:

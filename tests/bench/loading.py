@@ -27,7 +27,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from examples import by_hand
 from planc.inventory.load import save_inventory
 from planc.runtime.interpreter import Position
-from planc.runtime.observer import Silent
+from planc.runtime.observer import Observer
 from planc.runtime.torch.backend import TorchBackend
 from planc.verify.pool import run_ranks
 from planc.verify.ranks import Task, open_run
@@ -96,7 +96,7 @@ def sampled() -> Iterator[Sampler]:
 def load(rank: int, world_size: int, workspace: Path, shape: Shape, loader: str) -> Held:
     """What this rank held as `loader`, planc or by_hand, set its training up."""
     graph = compile_shape(shape, num_steps=100, workspace=workspace)
-    backend = TorchBackend(open_run(Task(graph, workspace, workspace / "run"), Silent()))
+    backend = TorchBackend(open_run(Task(graph, workspace, workspace / "run"), Observer()))
     if loader == "planc":
         backend.execute(graph.setup[0], Position())
     sizes: dict[str, Any] = {"model": workspace / MODEL, "text": workspace / TEXT, "steps": 100}

@@ -25,7 +25,7 @@ from planc.graph.op import Op
 from planc.graph.ops import LoadWeights
 from planc.inventory.load import save_inventory
 from planc.runtime.interpreter import Position, run
-from planc.runtime.observer import Silent
+from planc.runtime.observer import Observer
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.source import SourceFile
@@ -111,7 +111,7 @@ class Measuring(TorchBackend):
 
 
 def load_rank(rank: int, world_size: int, task: Task) -> Taken:
-    backend = Measuring(open_run(task, Silent()))
+    backend = Measuring(open_run(task, Observer()))
     run(task.graph, backend, stop_after=0)
     shard = sum(local_of(parameter).nbytes for parameter in backend.state[nn.Module].parameters())
     dist.destroy_process_group()

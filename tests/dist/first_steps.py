@@ -19,7 +19,7 @@ from planc.inventory.load import load_inventory
 from planc.runtime.collectives import Predictions
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position, run
-from planc.runtime.observer import Silent
+from planc.runtime.observer import Observer
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.mesh import Mesh
@@ -82,7 +82,7 @@ class Faulty(TorchBackend):
 def compared_rank(
     rank: int, world_size: int, task: Task, predicted: Sequence[Predictions], fault: Fault | None, since: int
 ) -> Compared:
-    own_run = open_run(task, Silent())
+    own_run = open_run(task, Observer())
     # Ranks can be started with different options.
     is_skipped = fault == "skipped on rank 1" and rank == 1
     own = {**predicted[rank], "log": {}} if fault == "a log" else predicted[rank]

@@ -22,7 +22,7 @@ from planc.graph.ops import ExportHf
 from planc.runtime.checkpoint_format.shards import Entry
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position, run
-from planc.runtime.observer import Silent
+from planc.runtime.observer import Observer
 from planc.runtime.run_directory import export_folder
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.local_parts import local_of
@@ -131,7 +131,7 @@ class Grown(TorchBackend):
 
 def overflow_rank(rank: int, world_size: int, task: Task) -> tuple[ExitCode, str]:
     try:
-        run(task.graph, Grown(open_run(task, Silent())), stop_after=1)
+        run(task.graph, Grown(open_run(task, Observer())), stop_after=1)
     except RunError as error:
         return error.code, error.message
     raise AssertionError("the run did not fail")

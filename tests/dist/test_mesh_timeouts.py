@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from planc.api import check_source
-from planc.runtime.observer import Silent
+from planc.runtime.observer import Observer
 from planc.runtime.torch.parallel.mesh import fsdp_mesh, init_mesh
 from planc.source import SourceFile
 from planc.vocab import MeshDim
@@ -28,7 +28,7 @@ WAITING = {0: (MeshDim.TP,), 7: (MeshDim.DP_SHARD, MeshDim.CP)}
 
 def seconds_until_given_up(rank: int, world_size: int, task: Task) -> float:
     """How long a rank of `WAITING` waits; 0 on all others."""
-    own = open_run(task, Silent())
+    own = open_run(task, Observer())
     mesh = init_mesh(own, task.graph.init_mesh)
     # All ranks make every group, in one order.
     groups = {

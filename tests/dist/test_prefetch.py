@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from planc.runtime.interpreter import run
-from planc.runtime.observer import Silent
+from planc.runtime.observer import Observer
 from planc.runtime.torch import private
 from planc.runtime.torch.backend import TorchBackend
 from tests.dist.pool import run_ranks
@@ -28,7 +28,7 @@ def is_gathered(layer: nn.Module) -> bool:
 
 def gathered_by_layer(rank: int, world_size: int, task: Task) -> tuple[list[int], list[int]]:
     """How many layers are gathered while each layer computes, in forward and in backward."""
-    backend = TorchBackend(open_run(task, Silent()))
+    backend = TorchBackend(open_run(task, Observer()))
     found: tuple[list[int], list[int]] = ([], [])
     layers: list[nn.Module] = []
     plain = backend.execute

@@ -20,7 +20,7 @@ from planc.graph.op import Op
 from planc.graph.ops import ClipGradients
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position, run
-from planc.runtime.observer import Silent
+from planc.runtime.observer import Observer
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.gradients import clip_factor, norm_of, scale, squared_norm
 from planc.runtime.torch.parallel.local_parts import local_of
@@ -60,7 +60,7 @@ class TieWatcher(TorchBackend):
 
 def watch_ties_rank(rank: int, world_size: int, task: Task) -> tuple[list[bool], dict[str, str]]:
     """Whether the tie held at the start and after every step, and digests of the last weights."""
-    backend = TieWatcher(open_run(task, Silent()))
+    backend = TieWatcher(open_run(task, Observer()))
     run(task.graph, backend, stop_after=task.stop_after)
     last = local_digests(dict(backend.state[nn.Module].named_parameters(remove_duplicate=False)), prefix="")
     dist.destroy_process_group()
@@ -152,7 +152,7 @@ class Poisoned(TorchBackend):
 
 def poison_rank(rank: int, world_size: int, task: Task, value: float) -> tuple[ExitCode, str, bool]:
     """(exit code, message, whether all weights are as before the step) of a run that must stop."""
-    backend = Poisoned(open_run(task, Silent()), value=value)
+    backend = Poisoned(open_run(task, Observer()), value=value)
     try:
         run(task.graph, backend)
     except RunError as error:

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from planc.runtime.interpreter import run
-from planc.runtime.observer import Silent
+from planc.runtime.observer import Observer
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.weights import files as weights_files
@@ -218,7 +218,7 @@ def count_bytes_rank(rank: int, world_size: int, task: Task) -> tuple[int, int]:
     vars(weights_files)["safe_open"] = lambda path, framework: CountingFile(
         real(path, framework=framework), taken
     )
-    backend = TorchBackend(open_run(task, Silent()))
+    backend = TorchBackend(open_run(task, Observer()))
     run(task.graph, backend, stop_after=0)
     held = sum(local_of(parameter).nbytes for parameter in backend.state[nn.Module].parameters())
     dist.destroy_process_group()

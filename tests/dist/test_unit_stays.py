@@ -12,7 +12,7 @@ from planc.graph.ops import Backward, Forward
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.pipelining.orders import Action, Direction
 from planc.runtime.interpreter import Position, run
-from planc.runtime.observer import Silent
+from planc.runtime.observer import Observer
 from planc.runtime.torch import private
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel import pipeline as pipelines
@@ -34,7 +34,7 @@ def gathered_after_actions(rank: int, world_size: int, task: Task) -> Gathered:
     """What this rank's first step gathers."""
     pipeline = pipeline_of(task.graph)
     assert pipeline is not None
-    backend = TorchBackend(open_run(task, Silent()))
+    backend = TorchBackend(open_run(task, Observer()))
     found: Gathered = {}
     plain = backend.execute
 

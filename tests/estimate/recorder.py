@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from planc.graph.op import Op
 from planc.graph.ops import Backward, Forward, StepOptimizer
 from planc.runtime.interpreter import Position, run
-from planc.runtime.observer import Silent
+from planc.runtime.observer import Observer
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.parallel.collectives import Call, CollectiveRecorder
 from planc.runtime.torch.parallel.local_parts import local_of
@@ -108,7 +108,7 @@ def _unreduced_bytes(model: nn.Module) -> int:
 
 def record_rank(rank: int, world_size: int, task: Task) -> Recorded:
     """What this rank sends in the second step, and what it holds then."""
-    backend = Recording(open_run(task, Silent()))
+    backend = Recording(open_run(task, Observer()))
     run(task.graph, backend, stop_after=2)
     states = backend.state[Optimizer].state.values()
     recorded = Recorded(

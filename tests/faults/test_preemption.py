@@ -9,7 +9,7 @@ import torch
 
 from planc.graph.graph import Graph
 from planc.runtime.checkpoint_format.layout import committed_steps
-from planc.runtime.observer import Silent, Together
+from planc.runtime.observer import Observer, Together
 from planc.runtime.process import Launch
 from planc.runtime.torch.agreement.stopping import Stopping
 from planc.runtime.torch.run import Paths, Run
@@ -115,7 +115,7 @@ def test_every_signal_in_every_phase_is_survived(told_stage: Stage, tmp_path: Pa
     assert list(signals.told_row(tmp_path, stage=told_stage).problems()) == []
 
 
-class Notes(Silent):
+class Notes(Observer):
     """Keeps what is noted."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from torch.profiler import ProfilerActivity, profile
 from planc.graph.op import Op
 from planc.graph.ops import Backward, Forward
 from planc.runtime.interpreter import Position, run
-from planc.runtime.observer import Silent
+from planc.runtime.observer import Observer
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.run import Run
 from tests.parity.ranks import Task, open_run
@@ -32,7 +32,7 @@ class Allocating(TorchBackend):
 
 def peak_growth(rank: int, world_size: int, task: Task) -> int:
     """The most bytes that the second step's forward to backward held beyond what was there before it."""
-    backend = Allocating(open_run(task, Silent()))
+    backend = Allocating(open_run(task, Observer()))
     run(task.graph, backend, stop_after=2)
     dist.destroy_process_group()
     events = backend.profile.profiler.kineto_results.events()

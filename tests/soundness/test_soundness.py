@@ -77,7 +77,7 @@ def test_styles_on_any_module_that_are_accepted_train_as_one_process(
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class Observer:
     """A right plan with its text changed: nothing fails when it runs, and the numbers are wrong."""
 
     of: str
@@ -88,13 +88,13 @@ class Silent:
 
 VALUES = '"model.layers.*.self_attn.{q,k,v}_proj" -> colwise'
 SILENT = {
-    "a norm on a part of the tokens": Silent(
+    "a norm on a part of the tokens": Observer(
         "llama sequence", (('  "model.norm" -> sequence_parallel\n', ""),), "P408"
     ),
-    "norms on a part of the heads": Silent(
+    "norms on a part of the heads": Observer(
         "qwen3 plain", (("replicated_with_grad_allreduce", "replicate"),), "P414"
     ),
-    "values of a part of the tokens": Silent(
+    "values of a part of the tokens": Observer(
         "qwen3 plain",
         (
             (
@@ -106,12 +106,12 @@ SILENT = {
         # The kernel reads memory after the values, which may be NaN and end the run.
         ("differs", "crash"),
     ),
-    "weightless norms on a part of the features": Silent(
+    "weightless norms on a part of the features": Observer(
         "nanochat sequence",
         (("Shard(1)", "Shard(-1)"), ("embedding_rowwise", "embedding_colwise")),
         "P482",
     ),
-    "an attention's own parameters among its heads": Silent(
+    "an attention's own parameters among its heads": Observer(
         "diffllama", (("mlp.{gate,up}_proj", "self_attn.{q,k,v}_proj"), ("mlp.down", "self_attn.o")), "P480"
     ),
 }
@@ -119,7 +119,7 @@ SILENT = {
 
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("silent", SILENT.values(), ids=SILENT.keys())
-def test_a_fault_that_no_run_reports_is_rejected(silent: Silent, workshop: Workshop) -> None:
+def test_a_fault_that_no_run_reports_is_rejected(silent: Observer, workshop: Workshop) -> None:
     plan = RIGHT_PLANS[silent.of]
     path = workshop.write("silent", Edited(plan.draft, plan.config, "by hand"))
     text = path.read_text()

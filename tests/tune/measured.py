@@ -35,7 +35,7 @@ from planc.hub.user_dirs import cache_dir
 from planc.inventory.known import KnownModels
 from planc.inventory.load import save_inventory
 from planc.runtime.interpreter import Position, run
-from planc.runtime.observer import Silent
+from planc.runtime.observer import Observer
 from planc.runtime.torch.backend import TorchBackend
 from planc.source import SourceFile
 from planc.tune.base import base_of
@@ -206,7 +206,7 @@ class Timed(TorchBackend):
 
 def timed_rank(rank: int, world_size: int, task: Task) -> list[float]:
     """The seconds of each step but the last."""
-    backend = Timed(open_run(task, Silent()))
+    backend = Timed(open_run(task, Observer()))
     backend.starts = []
     run(task.graph, backend, stop_after=task.stop_after)
     return [after - before for before, after in zip(backend.starts, backend.starts[1:], strict=False)]

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from planc.cli.running.live import LiveView, clock, source_lines, step_parts
-from planc.runtime.observer import Evaluation, SaveTimes, StepMetrics, WaitCause
+from planc.runtime.observer import Evaluation, Observer, SaveTimes, StepMetrics, WaitCause
 from planc.runtime.run_directory.directory import RunDirectory
 from planc.tables import plural
 
@@ -19,7 +19,7 @@ _STATUS_SECONDS = 1.0
 """The shortest time between updates of status.json."""
 
 
-class RunDisplay:
+class RunDisplay(Observer):
     """Writes a run's metrics to its directory and to the terminal."""
 
     def __init__(

@@ -13,10 +13,10 @@ from typing import Any
 from planc.outgoing import redactor
 from planc.runtime.files.best_effort import BestEffort, Lines
 from planc.runtime.files.run_files import LOGS
-from planc.runtime.observer import Evaluation, SaveTimes, StepMetrics
+from planc.runtime.observer import Evaluation, Observer, SaveTimes, StepMetrics
 
 
-class RankLog:
+class RankLog(Observer):
     """Writes a run's events to `logs/rank-3.jsonl`; a resumed run appends to the same file."""
 
     def __init__(

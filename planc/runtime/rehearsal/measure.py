@@ -17,7 +17,7 @@ from planc.graph.ops import Accumulate, FullyShard
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.pipelining.orders import Order
 from planc.runtime.interpreter import run
-from planc.runtime.observer import Silent, Together
+from planc.runtime.observer import Observer, Together
 from planc.runtime.process import Launch
 from planc.runtime.ranks.groups import groups_of
 from planc.runtime.rehearsal.allocator import reserved_bytes
@@ -109,7 +109,7 @@ def _figures(graph: Graph, backend: RehearsalBackend) -> Figures:
 def _run(short: Graph, rank: int, *, base: Path, dropped: frozenset[str]) -> RehearsalBackend:
     launch = Launch(rank=rank, world_size=short.world_size)
     # A rehearsal writes nothing, so the run directory is never used.
-    paths, observer = Paths(base, base), Together(Silent())
+    paths, observer = Paths(base, base), Together(Observer())
     own = Run(
         short, "", launch, paths, observer, torch.device("cpu"), is_rehearsal=True, runs_extensions=True
     )

@@ -6,10 +6,8 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from planc.runtime.observer import Evaluation, SaveTimes, StepMetrics
+from planc.runtime.observer import Evaluation, Observer, StepMetrics
 from planc.runtime.trackers.tracker import Open, Opening, Tracker, values_of, values_of_evaluation
 from planc.tables import plural
 
@@ -107,7 +105,7 @@ class Follower:
             self._first_failure = self._redact(f"{type(error).__name__}: {error}".partition("\n")[0])
 
 
-class Following:
+class Following(Observer):
     """Forwards a run's events to trackers. `say` prints a line for the user."""
 
     def __init__(
@@ -120,10 +118,6 @@ class Following:
     ) -> None:
         self._openers, self._opening, self._say, self._redact = openers, opening, say, redact
         self.followers: tuple[Follower, ...] = ()
-
-    def preparing(self, what: str) -> None: ...
-
-    def branched(self, origin: Mapping[str, Any]) -> None: ...
 
     def started(self, *, first_step: int, num_steps: int) -> None:
         opening = self._opening(first_step)
@@ -141,10 +135,6 @@ class Following:
         for follower in self.followers:
             follower.log(values_of_evaluation(evaluation), step=step)
             self._report(follower.warning())
-
-    def saved(self, directory: Path, *, behind: SaveTimes | None = None) -> None: ...
-
-    def noted(self, text: str) -> None: ...
 
     def close(self, *, is_done: bool) -> None:
         for follower in self.followers:

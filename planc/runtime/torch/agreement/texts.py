@@ -38,11 +38,7 @@ def gather(text: str, *, group: dist.ProcessGroup | None = None) -> list[str]:
     """Every rank's text, by rank in the group, on every rank."""
     if world_size() == 1:
         return [text]
-    data = _encode(text, device=_device(group))
-    lengths = _gather_equal(torch.tensor([data.numel()], device=data.device), group=group)
-    # All tensors of a collective must have one length.
-    padded = torch.zeros(int(max(lengths)), dtype=torch.uint8, device=data.device)
-    padded[: data.numel()] = data
+    padded, lengths = _padded(text, group=group)
     rows = _gather_equal(padded, group=group)
     return [_decode(row[: int(length)]) for row, length in zip(rows, lengths, strict=True)]
 
@@ -51,13 +47,20 @@ def gather_on_first(text: str, *, group: dist.ProcessGroup | None = None) -> lis
     """Every rank's text, by rank, on rank 0; an empty list on the others."""
     if world_size() == 1:
         return [text]
+    padded, lengths = _padded(text, group=group)
+    rows = [torch.empty_like(padded) for _ in lengths] if rank() == 0 else None
+    dist.gather(padded, rows, dst=0, group=group)
+    return [_decode(row[: int(length)]) for row, length in zip(rows or (), lengths, strict=False)]
+
+
+def _padded(text: str, *, group: dist.ProcessGroup | None) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A text in as many bytes as the longest rank's, since a collective's tensors have one length, and all
+    lengths."""
     data = _encode(text, device=_device(group))
     lengths = _gather_equal(torch.tensor([data.numel()], device=data.device), group=group)
     padded = torch.zeros(int(max(lengths)), dtype=torch.uint8, device=data.device)
     padded[: data.numel()] = data
-    rows = [torch.empty_like(padded) for _ in lengths] if rank() == 0 else None
-    dist.gather(padded, rows, dst=0, group=group)
-    return [_decode(row[: int(length)]) for row, length in zip(rows or (), lengths, strict=False)]
+    return padded, lengths
 
 
 def _gather_equal(tensor: torch.Tensor, *, group: dist.ProcessGroup | None = None) -> list[torch.Tensor]:

@@ -6,14 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from planc.graph.ops import Log
 from planc.runtime.callbacks import Callback, End, Metric, Start, StepView, defines
-from planc.runtime.observer import Evaluation, SaveTimes, Step, StepMetrics
+from planc.runtime.observer import Evaluation, Observer, SaveTimes, Step, StepMetrics
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.reporting.given_tensors import WholeTensors
 from planc.runtime.torch.reporting.reading import call_callback, call_metric
@@ -22,7 +21,7 @@ from planc.runtime.torch.state import Weights
 
 
 @dataclass(slots=True)
-class Readers:
+class Readers(Observer):
     """Calls what reads a run, on this rank. It is an observer too, for the points that observers have."""
 
     run: Run
@@ -61,8 +60,6 @@ class Readers:
         self._step = figures.step
         self._call_all("on_evaluation", self._view(figures, evaluations))
 
-    def branched(self, origin: Mapping[str, Any]) -> None: ...
-
     def started(self, *, first_step: int, num_steps: int) -> None:
         graph, launch = self.run.graph, self.run.launch
         start = Start(
@@ -87,12 +84,6 @@ class Readers:
     def ended(self, *, step: int) -> None:
         """The run has ended well."""
         self._call_all("on_end", End(step, self.run.graph.num_steps, self.run.paths.run))
-
-    def preparing(self, what: str) -> None: ...
-
-    def evaluated(self, evaluation: Evaluation, *, step: int) -> None: ...
-
-    def noted(self, text: str) -> None: ...
 
     def _view(self, figures: Step, evaluations: Sequence[Evaluation] = ()) -> StepView:
         assert self.tensors is not None, "a step has weights"
