@@ -14,31 +14,8 @@ from itertools import product
 
 from torch import nn
 
+from planc.graph import ops
 from planc.graph.graph import AnyOp, Graph
-from planc.graph.ops import (
-    Accumulate,
-    AllReduceGradients,
-    AttachAdapters,
-    AttachDropout,
-    BalanceExperts,
-    BuildOptimizer,
-    CapExperts,
-    CheckpointActivations,
-    CompileModules,
-    FreezeParameters,
-    FullyShard,
-    InitAdapters,
-    LoadAdapters,
-    NameBase,
-    OpenData,
-    PrefetchUnits,
-    QuantizeBase,
-    SaveCheckpoint,
-    ShardExperts,
-    ShardTensorParallel,
-    ShareHeads,
-    SplitPipeline,
-)
 from planc.modeling.layers import EqualLayers, equal_layers, layer_lists
 from planc.runtime.torch.checkpoint.tensors import outline_of_all_stages
 
@@ -91,14 +68,14 @@ def rehearsed_stack(model: nn.Module, graph: Graph) -> Stack:
     """The kinds of which a few layers need to run: not those with layers that share a message over replicas,
     whose length is not linear in the number of layers, nor layers whose parameters are gathered further ahead
     than by the layer before."""
-    if any(isinstance(op, PrefetchUnits) for op in graph.setup):
+    if any(isinstance(op, ops.PrefetchUnits) for op in graph.setup):
         return Stack(())
     stack = stack_of(model, graph)
     every = [layer for kind in stack.kinds for layer in kind.layers]
     frozen = frozenset(graph.frozen)
     trained = (pair for pair in model.named_parameters() if pair[0] not in frozen)
     sizes = [(name, parameter.dtype, parameter.nbytes) for name, parameter in trained]
-    sums = (op for op in graph.step if isinstance(op, AllReduceGradients))
+    sums = (op for op in graph.step if isinstance(op, ops.AllReduceGradients))
     together: set[str] = set()
     for names in (names for op in sums for names in op.messages(sizes)):
         layers = [layer for layer in every if any(name.startswith(f"{layer}.") for name in names)]
@@ -106,7 +83,7 @@ def rehearsed_stack(model: nn.Module, graph: Graph) -> Stack:
     return Stack(tuple(kind for kind in stack.kinds if together.isdisjoint(kind.layers)))
 
 
-def by_stage(stack: Stack, split: SplitPipeline) -> Stack:
+def by_stage(stack: Stack, split: ops.SplitPipeline) -> Stack:
     """The kinds of each stage of a pipeline."""
     pairs = product(split.stages, stack.kinds)
     found = (tuple(layer for layer in kind.layers if layer in stage) for stage, kind in pairs)
@@ -116,7 +93,7 @@ def by_stage(stack: Stack, split: SplitPipeline) -> Stack:
 def _is_held_with_others(layer: str, graph: Graph) -> bool:
     """Whether a unit of FSDP holds a layer of the same list with anything else: then all must run."""
     inside = f"{layer.rpartition('.')[0]}."
-    groups = (group for op in graph.setup if isinstance(op, FullyShard) for group in op.groups)
+    groups = (group for op in graph.setup if isinstance(op, ops.FullyShard) for group in op.groups)
     return any(len(group) > 1 and any(name.startswith(inside) for name in group) for group in groups)
 
 
@@ -125,30 +102,30 @@ def _treatment(graph: Graph) -> dict[str, list[object]]:
     treatment: dict[str, list[object]] = defaultdict(list)
     for index, op in enumerate(graph.setup):
         match op:
-            case ShardTensorParallel():
+            case ops.ShardTensorParallel():
                 # Two ops that do the same to different modules are equal; the modules themselves differ
                 # enough.
                 for fqn in op.modules:
                     treatment[fqn].append((op.name, op.use, op.parameters))
-            case AttachDropout():
+            case ops.AttachDropout():
                 for fqn in op.modules:
                     treatment[fqn].append((op.name, op.draws))
-            case ShareHeads():
+            case ops.ShareHeads():
                 for fqn in op.modules:
                     treatment[fqn].append((op.name, op.counts, op.arguments))
-            case ShardExperts() | CapExperts() | AttachAdapters() | QuantizeBase():
+            case ops.ShardExperts() | ops.CapExperts() | ops.AttachAdapters() | ops.QuantizeBase():
                 for fqn in op.modules:
                     treatment[fqn].append((op.name,))
-            case CheckpointActivations(mode=mode) | CompileModules(mode=mode):
+            case ops.CheckpointActivations(mode=mode) | ops.CompileModules(mode=mode):
                 for fqn in op.modules:
                     treatment[fqn].append((op.name, mode))
-            case FullyShard(groups=groups):
+            case ops.FullyShard(groups=groups):
                 for (fqn,) in (group for group in groups if len(group) == 1):
                     treatment[fqn].append((op.name, index))
-            case FreezeParameters(parameters=parameters):
+            case ops.FreezeParameters(parameters=parameters):
                 for fqn in parameters:
                     treatment[fqn].append((op.name,))
-            case BuildOptimizer(groups=groups):
+            case ops.BuildOptimizer(groups=groups):
                 for group in groups:
                     for fqn in group.parameters:
                         treatment[fqn].append((op.name, group.weight_decay, group.lr))
@@ -180,19 +157,19 @@ def drop_layers(model: nn.Module, dropped: frozenset[str]) -> None:
 def shortened(graph: Graph, dropped: frozenset[str], *, num_steps: int, num_micro_steps: int) -> Graph:
     """The graph without the dropped layers, for a few steps of few micro steps and a save at their end."""
     kept = [_without(op, dropped) for op in graph.setup]
-    times = next(op.times for op in graph.step if isinstance(op, Accumulate))
+    times = next(op.times for op in graph.step if isinstance(op, ops.Accumulate))
     cap = min(times, num_micro_steps)
     setup = (
-        replace(op, global_batch=op.global_batch // times * cap) if isinstance(op, OpenData) else op
+        replace(op, global_batch=op.global_batch // times * cap) if isinstance(op, ops.OpenData) else op
         for op in kept
         if op is not None
     )
-    step = (_fewer(op, cap) if isinstance(op, Accumulate) else op for op in graph.step)
-    save = (replace(op, at_end=True) if isinstance(op, SaveCheckpoint) else op for op in graph.save)
+    step = (_fewer(op, cap) if isinstance(op, ops.Accumulate) else op for op in graph.step)
+    save = (replace(op, at_end=True) if isinstance(op, ops.SaveCheckpoint) else op for op in graph.save)
     return replace(graph, num_steps=num_steps, setup=tuple(setup), step=tuple(step), save=tuple(save))
 
 
-def _fewer(op: Accumulate, times: int) -> Accumulate:
+def _fewer(op: ops.Accumulate, times: int) -> ops.Accumulate:
     """The op for the first micro-batches."""
     left = (tuple(action for action in order if action.micro_batch < times) for order in op.orders)
     return replace(op, times=times, orders=tuple(left))
@@ -201,38 +178,38 @@ def _fewer(op: Accumulate, times: int) -> Accumulate:
 def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
     """The op without dropped names; None if nothing is left to do."""
     match op:
-        case AttachAdapters():
+        case ops.AttachAdapters():
             modules, stacked = (_names(names, dropped) for names in (op.modules, op.stacked))
             return replace(op, modules=modules, stacked=stacked) if modules else None
         case (
-            InitAdapters()
-            | LoadAdapters()
-            | QuantizeBase()
-            | AttachDropout()
-            | ShardTensorParallel()
-            | ShareHeads()
-            | ShardExperts()
-            | CapExperts()
-            | CheckpointActivations()
-            | CompileModules()
+            ops.InitAdapters()
+            | ops.LoadAdapters()
+            | ops.QuantizeBase()
+            | ops.AttachDropout()
+            | ops.ShardTensorParallel()
+            | ops.ShareHeads()
+            | ops.ShardExperts()
+            | ops.CapExperts()
+            | ops.CheckpointActivations()
+            | ops.CompileModules()
         ):
             modules = _names(op.modules, dropped)
             return replace(op, modules=modules) if modules else None
-        case FullyShard():
+        case ops.FullyShard():
             groups = tuple(group for group in op.groups if _names(group, dropped))
             return replace(op, groups=groups) if groups else None
-        case BalanceExperts():
+        case ops.BalanceExperts():
             layers = tuple(layer for layer in op.layers if _names(layer[:2], dropped))
             return replace(op, layers=layers) if layers else None
-        case FreezeParameters() | NameBase():
+        case ops.FreezeParameters() | ops.NameBase():
             parameters = _names(op.parameters, dropped)
             return replace(op, parameters=parameters) if parameters else None
-        case PrefetchUnits():
+        case ops.PrefetchUnits():
             return replace(op, units=_names(op.units, dropped))
-        case SplitPipeline():
+        case ops.SplitPipeline():
             stages = tuple(_names(stage, dropped) for stage in op.stages)
             return replace(op, stages=stages, deferred=_names(op.deferred, dropped))
-        case BuildOptimizer():
+        case ops.BuildOptimizer():
             left = (replace(one, parameters=_names(one.parameters, dropped)) for one in op.groups)
             return replace(op, groups=tuple(group for group in left if group.parameters))
         case _:
