@@ -89,7 +89,8 @@ def fullest_moment(work: RankWork, units: tuple[Unit, ...], *, kept: int, again:
     reduce dtype as the last one copies, it makes no difference which.
     """
     walk = _Walk(work, units, kept, again)
-    return max(walk.moments(), key=lambda moment: moment.num_bytes)
+    without_backward = Moment(kept, 0, 0, 0, 0)
+    return max(walk.moments(), key=lambda moment: moment.num_bytes, default=without_backward)
 
 
 def fullest_product(work: RankWork, units: tuple[Unit, ...], *, kept: int) -> Moment | None:

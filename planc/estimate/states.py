@@ -98,7 +98,8 @@ def _trained(work: RankWork) -> list[ParameterLayout]:
 def _kinds(work: RankWork) -> Mapping[str, OptimizerKind]:
     """The optimizer of each parameter, and of the copies that another stage of a pipeline has."""
     kinds = work.optimizer.settings_by_parameter()
-    return {**kinds, **{copy: kinds[first] for first, *copies in work.ties for copy in copies}}
+    trained = (tie for tie in work.ties if tie[0] in kinds)
+    return {**kinds, **{copy: kinds[first] for first, *copies in trained for copy in copies}}
 
 
 def _state_bytes(kind: OptimizerKind, layout: ParameterLayout) -> int:

@@ -20,6 +20,7 @@ from planc.graph.ops import (
     InitMesh,
     QuantizeBase,
     ShardExperts,
+    SplitPipeline,
 )
 from planc.pipelining.order_text import order_text
 from planc.pipelining.orders import Action
@@ -126,9 +127,11 @@ class Graph:
 
     @property
     def frozen(self) -> tuple[str, ...]:
-        """The names of the parameters that no step changes."""
+        """The names of the parameters that no step changes, also of their copies in other stages."""
         freezes = (op for op in self.setup if isinstance(op, FreezeParameters))
-        return tuple(name for op in freezes for name in op.parameters)
+        names = tuple(name for op in freezes for name in op.parameters)
+        ties = (tie for op in self.setup if isinstance(op, SplitPipeline) for tie in op.ties)
+        return (*names, *(copy for first, *copies in ties if first in names for copy in copies))
 
     def ops(self) -> Iterator[Op]:
         """Every op in order, with bodies after the ops that contain them."""

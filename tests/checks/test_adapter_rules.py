@@ -250,3 +250,13 @@ def test_a_help_names_experts_inside_of_a_block() -> None:
     text = EXPERTS.replace("mlp.experts", "mlp")
     [found] = check_source(SourceFile("experts.plan", text), base=PLANS).diagnostics
     assert found.help is not None and "model.layers.*.mlp.experts" in found.help
+
+
+def test_a_weight_that_both_ends_of_a_pipeline_have_may_be_frozen() -> None:
+    """Its copy in the last stage is frozen too, and no optimizer has a state of it."""
+    text = SMALL.replace("tiny-llama", "tiny-llama-tied") + "mesh {\n  pp = 2\n}\npipeline on pp {}\n"
+    found = checked(text)
+    assert found.ok and found.draft is not None, found.diagnostics
+    last = found.draft.graph.frozen
+    assert {"model.embed_tokens.weight", "lm_head.weight"} <= set(last)
+    assert found.draft.estimate.memory.peak.num_bytes > 0

@@ -46,6 +46,7 @@ _LLAMA: Mapping[str, Any] = {
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "llama": _LLAMA,
     "llama-deep": {**_LLAMA, "num_hidden_layers": 4},
+    "llama-deep-tied": {**_LLAMA, "num_hidden_layers": 4, "tie_word_embeddings": True},
     "llama-wide": {**_LLAMA, "intermediate_size": 256},
     "llama-tied": {**_LLAMA, "tie_word_embeddings": True},
     "llama-uneven": {**_LLAMA, "vocab_size": 257},

@@ -116,6 +116,7 @@ SLOW = (
     Case("CP2·DP2", "allgather", CP2_DP2, rotate="allgather", adapter=ALL),
     Case("TP2·DP2", "compiled", TP2_DP2, adapter=COMPILED),
     Case("PP2·DP2", "", PP2_DP2, "llama-deep", micro_batch=1, adapter=ALL),
+    Case("PP2·DP2", "tied", PP2_DP2, "llama-deep-tied", micro_batch=1, adapter=QV),
     Case("PP2·TP2", "upper", {"pp": 2, "tp": 2}, "llama-deep", micro_batch=2, adapter=EVERY),
     Case(
         "PP2·DP2",

@@ -94,6 +94,14 @@ SLOW = (
         tensor_parallel="auto",
         frozen=("model.layers.1.mlp.gate",),
     ),
+    Case(
+        "PP2·DP2",
+        "tied, frozen",
+        PP2_DP2,
+        model="llama-deep-tied",
+        micro_batch=1,
+        frozen=("model.embed_tokens",),
+    ),
     Case("PP4", "among", {"pp": 4}, model="llama-deep", micro_batch=1, frozen=AMONG),
     Case(
         "PP2·DP2",

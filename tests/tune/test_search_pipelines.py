@@ -96,6 +96,14 @@ def test_the_score_of_a_pipeline_is_that_of_its_plan(choice: Choice) -> None:
     assert score.seconds == pytest.approx(exact, rel=0.01)
 
 
+def test_a_stage_that_trains_nothing_has_a_score_and_no_backward() -> None:
+    """The checks refuse it (P330), after the search has scored it."""
+    frozen = 'freeze {\n  "model.embed_tokens" -> frozen\n  "model.layers.{0..1}" -> frozen\n}\n'
+    search = search_of("launch-fsdp4.plan", gpus=2, more=frozen)
+    choice = Choice(Mesh(1, 1, 1, 1, Rules.NONE, pp=2), 1, Recompute.NONE, reshard=False, rotate="")
+    assert search.score(choice).peak_bytes > 0
+
+
 def test_a_model_that_checks_refuse_in_stages_has_no_pipeline() -> None:
     other = 'model {\n  override hf = "models/tiny-codegen"\n}\n'
     search = search_of("launch-one-process.plan", gpus=4, more=other)
