@@ -59,6 +59,9 @@ def _block(kind: str, shape: Shape, record: Any, bound: BoundPlan) -> Iterator[s
     if kind == "train" and record.epochs is not None:
         yield f"  # steps: {'known after `planc data prepare`' if record.steps is None else record.steps}"
         record = replace(record, steps=None)
+    if kind == "compile":
+        # Unsaid, it is only of a loss that can be compiled.
+        record = replace(record, loss=bound.plan.compiles_loss)
     yield from (f"  {setting}" for setting in _settings(record))
     if kind == "data" and record.packing == "none":
         yield "  # padding: the token that ends a document"
