@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from planc.estimate.attention_calls import compiled_kernel_bytes, compiled_pair_bytes
-from planc.estimate.distillation import distillation_bytes
+from planc.estimate.distillation import distillation_bytes, read_again_bytes
 from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
 from planc.estimate.rank_work import Core, RankWork
@@ -320,8 +320,8 @@ class Loss:
     `tensors` are of the loss's dtype, `wide` one of them: log-probabilities, their gradient, the logits'
     gradient; vocabulary-parallel loss holds a fourth (torch/distributed/tensor/parallel/loss.py). `narrow`
     are the logits as the head made them, freed by then, 0 where they are as wide. A compiled loss has two
-    tensors, the logits and their gradient, of the dtype of logits. The loss of a teacher's rows is in
-    distillation.py; it keeps the logits as the head made them.
+    tensors, the logits and their gradient, of the dtype of logits. A loss with terms, of pairs or of a
+    teacher's rows (distillation.py) keeps the logits as the head made them.
 
     With several chunks T are the tokens of one. `gradients` are those that the head's forward keeps: of its
     input, and of its parameters, summed in float32 at least. Each chunk ends with its own gradients of both
@@ -331,6 +331,11 @@ class Loss:
     tensors: int
     wide: int
     narrow: int
+    kept: int
+    """Bytes from the loss's forward to its backward: log-probabilities, or what the loss of one function
+    reads again, which are the logits as the head made them. With several chunks, `gradients`."""
+    copies: int
+    """Freed copies of a teacher's rows."""
     gradients: int = 0
 
 
@@ -351,8 +356,9 @@ def loss(work: RankWork) -> Loss:
     if work.fuses_loss:
         wide = narrow = wide if _casts_logits(work) else narrow
     num_wide = 2 if work.fuses_loss or work.has_loss_terms else 4 if work.vocab_over else 3
-    distilled = distillation_bytes(work, num_tokens, wide=wide, narrow=narrow)
+    distilled, copies = distillation_bytes(work, num_tokens, wide=wide, narrow=narrow)
     tensors = (distilled or num_wide * wide) + _capped_bytes(work, num_tokens * width)
+    kept = narrow + read_again_bytes(work, num_tokens) if work.has_loss_terms else wide
     gradients = 0
     if work.loss_chunks > 1 and head is not None:
         element = work.compute_dtype.size_bytes
@@ -360,9 +366,9 @@ def loss(work: RankWork) -> Loss:
         parameters *= work.trains(head)
         hidden = work.num_tokens * work.inventory.hidden_size * element
         tensors = max(tensors, narrow + parameters * element + hidden // work.loss_chunks)
-        gradients = parameters * work.loss_bytes + hidden
-    is_freed = narrow < wide and not distilled
-    return Loss(tensors, wide, narrow if is_freed else 0, gradients)
+        kept = gradients = parameters * work.loss_bytes + hidden
+    is_freed = narrow < wide and not work.has_loss_terms
+    return Loss(tensors, wide, narrow if is_freed else 0, kept, copies, gradients)
 
 
 def _casts_logits(work: RankWork) -> bool:

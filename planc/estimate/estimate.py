@@ -19,7 +19,7 @@ from planc.estimate.at_intervals import at_intervals
 from planc.estimate.backward import fullest_moment, fullest_product
 from planc.estimate.checkpoint import saved, staging
 from planc.estimate.collectives import collectives, replicated_message
-from planc.estimate.distillation import teacher_bytes
+from planc.estimate.distillation import stored_sequence_bytes, teacher_bytes
 from planc.estimate.flops import Flops, flops
 from planc.estimate.gaps import gaps, last_units
 from planc.estimate.kernels import attention_uses, window_mask_bytes
@@ -54,7 +54,12 @@ def estimate(graph: Graph, inventory: Inventory, *, expert_load: int = 1) -> Est
     """
     saves = any(isinstance(op, SaveCheckpoint) for op in graph.save)
     found = _estimate(graph, inventory, expert_load)
-    return replace(found, checkpoint=saved(graph, inventory) if saves else None, expert_load=expert_load)
+    return replace(
+        found,
+        checkpoint=saved(graph, inventory) if saves else None,
+        stored_sequence_bytes=stored_sequence_bytes(graph),
+        expert_load=expert_load,
+    )
 
 
 def _estimate(graph: Graph, inventory: Inventory, expert_load: int) -> Estimate:

@@ -9,6 +9,7 @@ the logits, stays a gap while the loss takes the largest tensors of all. These a
     the head's input             gathered along the sequence over tp, before it is laid out by samples
     the head's parameters        where it is a unit that is freed after forward
     the logits                   in the head's dtype, freed once the loss has converted them
+    copies of a teacher's rows   freed under those that backward reads (distillation.py)
 
 The head's forward computes a loss in chunks: its own parameters are still gathered then. A gap as large as a
 tensor of the loss holds that tensor, and counts for nothing. The rehearsal runs the allocator itself
@@ -43,7 +44,10 @@ def gaps(work: RankWork, units: tuple[Unit, ...], loss: Loss) -> tuple[Gap, ...]
     """The gaps that no tensor of the loss fills."""
     narrow = Gap("narrow logits", loss.narrow)
     found = (*_freed_parameters(work, units), _squares(work), _gathered_input(work), narrow)
-    return tuple(gap for gap in found if 0 < gap.num_bytes < loss.wide)
+    freed = tuple(gap for gap in found if 0 < gap.num_bytes < loss.wide)
+    # They are small enough for the other gaps, and go into these first.
+    beyond = Gap("copies of a teacher's rows", loss.copies - sum(gap.num_bytes for gap in freed))
+    return (*freed, beyond) if 0 < beyond.num_bytes < loss.wide else freed
 
 
 def _freed_parameters(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Gap]:

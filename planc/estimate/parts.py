@@ -97,7 +97,7 @@ def _part(
 ) -> Part:
     last = pipeline.num_stages - 1
     own = tuple(stage for stage in range(last + 1) if rank_of(stage, num_ranks=pipeline.num_ranks) == rank)
-    of_loss = {stage: _loss_bytes(works[stage]) for stage in own}
+    of_loss = {stage: loss(works[stage]).kept for stage in own}
     kept = {
         stage: activations(works[stage]).kept
         + of_loss[stage]
@@ -130,12 +130,6 @@ def _part(
 def _alternates(order: Order) -> bool:
     directions = [action.direction for action in order]
     return Direction.FORWARD in directions[directions.index(Direction.BACKWARD) :]
-
-
-def _loss_bytes(work: RankWork) -> int:
-    """Return the bytes that a loss keeps for its backward: log-probabilities, or its chunks' gradients."""
-    found = loss(work)
-    return found.gradients if work.loss_chunks > 1 else found.wide
 
 
 def _received_bytes(pipeline: Pipeline, work: RankWork, stage: int) -> int:

@@ -192,6 +192,8 @@ class Estimate:
     """The estimates of all pp ranks, in a pipeline's own."""
     checkpoint: Saved | None = None
     """None for a plan that saves none."""
+    stored_sequence_bytes: int = 0
+    """Bytes on disk of a teacher's log-probabilities for each sequence of the data; 0 without a teacher."""
     expert_load: int = 1
     """The rows of a rank's experts, as a multiple of an equal share."""
 

@@ -70,6 +70,11 @@ def left_out_bytes(saved: Saved) -> Figure:
     return num_bytes("left_out_bytes", saved.left_out_bytes)
 
 
+def stored_teacher(estimated: Estimate, *, num_sequences: int = 1) -> Figure:
+    """The bytes on disk of a teacher's log-probabilities for as many sequences of the data."""
+    return num_bytes("stored_teacher_bytes", num_sequences * estimated.stored_sequence_bytes)
+
+
 def sent_bytes(estimated: Estimate) -> Figure:
     """The bytes that a rank sends in a step."""
     return num_bytes("sent_bytes_per_step", estimated.sent_bytes())

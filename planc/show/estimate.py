@@ -98,6 +98,9 @@ def memory_text(estimated: Estimate, *, device: Device | None = None) -> str:
     if (saved := estimated.checkpoint) is not None and saved.num_best:
         best = plural(saved.num_best, "best one")
         text += f"  up to {needs.checkpoints_on_disk(saved).text} of checkpoints on disk, with {best}\n"
+    if estimated.stored_sequence_bytes:
+        stored = needs.stored_teacher(estimated).text
+        text += f"  the teacher's log-probabilities have {stored} on disk for each sequence of the data\n"
     text += "".join(f"  {line}\n" for line in caveats(estimated))
     return text if device is None else f"{text}  on {device.name}: {verdict(estimated, device)}\n"
 
@@ -262,6 +265,8 @@ def estimate_data(
         document["ranks"] = [_rank_data(rank) for rank in estimated.ranks]
     if (saved := estimated.checkpoint) is not None and (saved.left_out_bytes or saved.num_best):
         document["checkpoint"] = asdict(saved)
+    if estimated.stored_sequence_bytes:
+        document["stored_sequence_bytes"] = estimated.stored_sequence_bytes
     if device is not None:
         document["device"] = asdict(device)
     if times is not None:

@@ -20,6 +20,7 @@ from planc.plan.settle import in_steps
 from planc.plan.shares import decimal
 from planc.plan.spec import Plan, Weights
 from planc.plan.task import CausalLm
+from planc.plan.train import Distillation
 from planc.show.attention import attention_line
 from planc.tables import Row, format_number, interval, plural
 from planc.vocab import ExpertDim
@@ -57,6 +58,8 @@ def essence(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Row
     )
     if bound.plan.train.epochs is not None:
         yield "length", _length(bound.plan, graph)
+    if isinstance(bound.plan.train.loss, Distillation):
+        yield "teacher", _teacher(bound.plan, bound.plan.train.loss, estimated)
     memory, hardware = estimated.memory, bound.plan.hardware
     peak, phase = needs.peak_memory(estimated), needs.peak_phase(estimated)
     share = (
@@ -73,6 +76,16 @@ def essence(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Row
     used = (f"{own.kind.replace('_', ' ')} {own.entry} of {own.file}" for _, own in extensions_of(graph))
     if extensions := list(dict.fromkeys(used)):
         yield "extensions", ", ".join(extensions)
+
+
+def _teacher(plan: Plan, loss: Distillation, estimated: Estimate) -> str:
+    """`top 64 of models/teacher, 4.00 MiB on disk for each sequence`."""
+    from planc.figures import needs  # as above
+
+    each = f"{needs.stored_teacher(estimated).text} on disk for each sequence"
+    number = plan.num_sequences
+    whole = "" if number is None else f", {needs.stored_teacher(estimated, num_sequences=number).text} in all"
+    return f"top {loss.top_k} of {loss.teacher}, {each}{whole}"
 
 
 def _elastic(plan: Plan, elastic: ElasticSpec) -> str:

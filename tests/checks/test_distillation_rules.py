@@ -9,6 +9,9 @@ from variants import Check
 
 from planc.api import Checked
 from planc.diagnostics import Diagnostic, Severity
+from planc.estimate.estimate import estimate
+from planc.show.estimate import memory_text
+from planc.show.overview import essence
 
 PLAN = """\
 model { hf = "models/tiny-llama"; MODEL }
@@ -123,3 +126,13 @@ def test_a_masked_language_model_has_no_teacher(check: Check) -> None:
     text = written({"MODEL": "task = masked_lm"}).replace("tiny-llama", "tiny-bert")
     (error,) = errors_of(check(text.replace("tiny-mistral", "tiny-bert")))
     assert (error.code.code, "labels are hidden tokens" in error.primary.text) == ("P762", True)
+
+
+def test_estimates_show_what_is_stored_of_a_sequence(check: Check) -> None:
+    """32 positions of 8 tokens, of 8 bytes each."""
+    checked = check(written({}))
+    assert checked.bound is not None and checked.graph is not None and checked.inventory is not None
+    estimated = estimate(checked.graph, checked.inventory)
+    assert "have 2.00 KiB on disk for each sequence" in memory_text(estimated)
+    shown = dict(essence(checked.bound, checked.graph, estimated))
+    assert shown["teacher"] == "top 8 of models/tiny-mistral, 2.00 KiB on disk for each sequence"

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.models.llama import modeling_llama
 
+from planc.estimate.distillation import stored_sequence_bytes
 from planc.graph.sources import training_data
 from planc.runtime.data.open import open_data
 from planc.runtime.data.ops import data_spec
@@ -307,6 +308,8 @@ def test_the_command_stores_what_transformers_computes(num_ranks: int, workspace
     for _ in range(2):
         subprocess.run([sys.executable, *command, "student.plan", *settings], cwd=workspace, check=True)
     tensors = load_file(workspace / f"on-{num_ranks}-isolate" / kept.name)
+    rows = sum(tensors[name].nbytes for name in ("teacher_ids", "teacher_log_probabilities"))
+    assert rows == len(ids) * stored_sequence_bytes(compile_case(taught.settled, workspace=workspace))
     is_read = values != _MADE_UP
     assert torch.equal(tensors["teacher_ids"][is_read], ids[is_read])
     torch.testing.assert_close(tensors["teacher_log_probabilities"][is_read], values[is_read])

@@ -136,6 +136,8 @@ class Variant:
 
 
 PAIRS: Mapping[str, Any] = {"in_pairs": True, "sequence": 4096, "micro_batch": 2}
+MANY_ROWS = "top_k = 1024, temperature = 2.0"
+"""The arguments of a teacher whose rows are some of what is held."""
 _SELECTIVE: Mapping[str, Any] = {"recomputation": "selective"}
 
 QUICK = (
@@ -173,6 +175,7 @@ SLOW = (
     Variant("FSDP 8, CP 4 ulysses", dp_shard=8, cp=4, sequence=32768, rotate="ulysses"),
     Variant("FSDP 8, CP 2 allgather, TP 4", dp_shard=8, cp=2, tp=4, sequence=32768),
     Variant("FSDP 64, selective", dp_shard=64, **_SELECTIVE),
+    Variant("FSDP 8, pairs", dp_shard=8, **PAIRS),
     Variant("FSDP 64, 2 micro steps, selective", dp_shard=64, steps=2, **_SELECTIVE),
     Variant("FSDP 8, float32, selective", dp_shard=8, is_narrow=False, **_SELECTIVE),
     Variant("FSDP 8, CP 4 allgather, selective", dp_shard=8, cp=4, sequence=32768, **_SELECTIVE),
@@ -261,9 +264,12 @@ PIPELINES = (
             "FSDP 2, TP 4": {"dp_shard": 2, "tp": 4, "sequence": 8192, "steps": 8},
             "FSDP 8, ZeRO-1": {**_KEPT, **_MICRO_BATCHES},
             "FSDP 8, float32": _WIDE,
+            "FSDP 8, teacher": {"dp_shard": 8, "distillation": MANY_ROWS, **_MICRO_BATCHES},
         }.items()
         for stage in (0, _LAST)
     ),
+    Variant("gpipe, pairs, stage 3", 1, 8, steps=8, schedule="gpipe", stage=_LAST, **PAIRS),
+    Variant("one_f_one_b, pairs, stage 3", 1, 8, steps=8, schedule="one_f_one_b", stage=_LAST, **PAIRS),
 )
 """Both ends of pipelines: several micro-batches are in flight at the first, and the loss is at the last."""
 PLAN_NAMES = ("llama-3.1-8b", "qwen3-8b", "llama-3.1-405b")

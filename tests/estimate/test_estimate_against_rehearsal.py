@@ -11,6 +11,7 @@ from planc.estimate.layout import layouts
 from tests.estimate.against_rehearsal import (
     ADAPTED,
     COMPILED,
+    MANY_ROWS,
     OFFLOADED,
     PAIRS,
     PIPELINES,
@@ -100,12 +101,12 @@ def test_few_tokens_are_less_than_the_gradients_that_an_embedding_and_its_head_a
     assert abs(compare(variant).held_error) <= HELD
 
 
-MANY_ROWS = "top_k = 1024, temperature = 2.0"
 DISTILLED = (
     Variant("FSDP 8", dp_shard=8, distillation="top_k = 64"),
     Variant("FSDP 8, two temperatures", dp_shard=8, distillation=MANY_ROWS),
     Variant("FSDP 8, two temperatures, float32", dp_shard=8, is_narrow=False, distillation=MANY_ROWS),
     Variant("FSDP 8, TP 4, two temperatures", dp_shard=8, tp=4, distillation=MANY_ROWS),
+    Variant("FSDP 8, TP 4, 4096 rows", dp_shard=8, tp=4, distillation="top_k = 4096, temperature = 2.0"),
 )
 
 

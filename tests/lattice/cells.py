@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import cache
 from itertools import product
@@ -16,6 +16,7 @@ from planc.api import check_source
 from planc.graph.graph import Graph
 from planc.plan.spec import Plan
 from planc.source import SourceFile
+from planc.verify.distillation import STORED, store_teacher
 from planc.verify.preferences import pairs_of
 from tests.inventories import save_inventory
 from tests.lattice.covering import covering
@@ -125,6 +126,20 @@ OPTIMIZERS: Mapping[str, str] = {
     "8 bits": f"adamw_8bit(lr = {LEARNING_RATE}, eps = {EPS:.6f}, block = 4)",
 }
 """The optimizers of cells that do not train by AdamW."""
+_DPO = "  loss = dpo(beta = 0.3, label_smoothing = 0.1)\n"
+_TEACHER = (
+    f'  loss = distillation(teacher = "float64", logits = "{STORED}", top_k = 5, temperature = 2.0, '
+    "weight = 0.7)\n"
+)
+_IN_CHUNKS = "  loss_chunks = 4\n"
+LOSSES: Mapping[str, str] = {
+    "chunks": _IN_CHUNKS,
+    "DPO": _DPO,
+    "DPO in chunks": _DPO + _IN_CHUNKS,
+    "teacher": _TEACHER,
+    "teacher in chunks": _TEACHER + _IN_CHUNKS,
+}
+"""The lines of cells that have another loss than cross entropy of whole logits."""
 SCHEDULES = ("gpipe", "one_f_one_b", "interleaved(stages_per_rank = 2)", "zero_bubble")
 
 
@@ -191,8 +206,8 @@ class Cell:
     optimizer: str = ""
     """The name of an optimizer; AdamW without one."""
     has_averages: bool = False
-    in_pairs: bool = False
-    """Whether the loss is of pairs of answers (DPO), which are two sequences each."""
+    loss: str = ""
+    """The name of a loss; cross entropy of whole logits without one."""
 
     @property
     def name(self) -> str:
@@ -213,7 +228,7 @@ class Cell:
             self.trained,
             self.optimizer,
             "averages" * self.has_averages,
-            "DPO" * self.in_pairs,
+            self.loss,
             self.dtype,
         )
         return ", ".join(part for part in parts if part)
@@ -226,6 +241,11 @@ class Cell:
     def global_batch(self) -> int:
         sequences = self.dp_size * self.num_micro_steps * (1 + self.in_pairs)
         return sequences if self.schedule else max(MIN_GLOBAL_BATCH, sequences)
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether the loss is of pairs of answers, which are two sequences each."""
+        return "dpo" in LOSSES.get(self.loss, "")
 
     @property
     def model(self) -> str:
@@ -416,21 +436,38 @@ def trained_cells() -> tuple[Cell, ...]:
     with_experts = [Mesh(1, 2, 1, 1), Mesh(1, 4, 1, 1), Mesh(1, 2, 2, 1), Mesh(1, 2, 1, 2), staged]
     every += [cell for cell in _dispatched(with_experts, {"dp_shard", "cp"}) if cell.units == "layers"]
     every += [cell for cell in _dispatched([Mesh(1, 2, 1, 2)], {"dp_shard", "tp"}) if cell.sequence_parallel]
-    ways = product(("", *TRAINED), ("", *OPTIMIZERS), (False, True), (False, True))
-    added = [dict(zip(WAYS, way, strict=True)) for way in ways if any(way)]
-    found = (replace(cell, **one) for cell in every for one in added)
+    ways = product(("", *TRAINED), ("", *OPTIMIZERS), (False, True), ("", "DPO"))
+    return _trained_in(every, [dict(zip(WAYS, way, strict=True)) for way in ways if any(way)])
+
+
+@cache
+def loss_cells() -> tuple[Cell, ...]:
+    """Losses of pairs and with a teacher, and all losses in chunks, next to what is trained: on meshes of up
+    to 4 ranks and pipelines, enough that every two values meet."""
+    flat = [mesh for world_size in (1, 2, 4) for mesh in meshes(world_size)]
+    every = [cell for mesh in flat for cell in full_product(mesh)]
+    for staged in (Mesh(1, 2, 1, 1, pp=2), Mesh(1, 1, 1, 2, pp=2), Mesh(1, 1, 2, 1, pp=2)):
+        every += [cell for cell in pipelines(staged, is_tied=False) if cell.units == "layers"]
+    ways = product(("", "LoRA"), LOSSES)
+    return _trained_in(every, [{"trained": trained, "loss": loss} for trained, loss in ways])
+
+
+def _trained_in(every: Iterable[Cell], ways: Sequence[Mapping[str, Any]]) -> tuple[Cell, ...]:
+    found = (replace(cell, **way) for cell in every for way in ways)
     run = tuple(cell for cell in found if is_supported(cell))
     return tuple(sorted(_covering(run), key=lambda cell: (cell.mesh.world_size, astuple(cell))))
 
 
-WAYS = ("trained", "optimizer", "has_averages", "in_pairs")
+WAYS = ("trained", "optimizer", "has_averages", "loss")
 """The axes of what is trained, and how."""
 
 
 def is_supported(cell: Cell) -> bool:
-    """Muon is refused with adapters and with experts on different ranks. Of weights in 4 bits ranks must have
-    whole blocks of 64 inputs, and the model that has them as many layers as there are stages, and no stacked
-    experts."""
+    """Logits that all ranks of tp have are in one chunk. Muon is refused with adapters and with experts on
+    different ranks. Of weights in 4 bits ranks must have whole blocks of 64 inputs, and the model that has
+    them as many layers as there are stages, and no stacked experts."""
+    if _IN_CHUNKS in LOSSES.get(cell.loss, "") and cell.mesh.tp > 1 and not cell.loss_parallel:
+        return False
     if cell.trained == "QLoRA" and (cell.mesh.tp > 2 or "interleaved" in cell.schedule or cell.ep > 1):
         return False
     return cell.optimizer != "Muon" or (cell.trained in ("", "freeze") and cell.ep == 1)
@@ -441,7 +478,7 @@ def plan_text(cell: Cell) -> str:
     mesh = "\n".join(f"  {mesh_dim} = {size}" for mesh_dim, size in cell.mesh.sizes.items())
     micro_batch = cell.global_batch // cell.dp_size // cell.num_micro_steps
     source = f'pairs("{PAIRS}", template = none)' if cell.in_pairs else f'text("{CORPUS}")'
-    kept = "  loss = dpo(beta = 0.3, label_smoothing = 0.1)\n" if cell.in_pairs else ""
+    kept = LOSSES.get(cell.loss, "")
     kept += "  ema_decay = 0.8\n" if cell.has_averages else ""
     tokens = cell.global_batch * SEQUENCE_LENGTH
     blocks = [
@@ -520,7 +557,7 @@ def _tensor_parallel_rules(cell: Cell) -> str:
 
 
 def make_workspace(folder: Path) -> Path:
-    """`folder`, filled with every model's config and inventory, and with the text that all cells read."""
+    """`folder`, filled with every model's config and inventory, and with the data that all cells read."""
     for name, config in MODELS.items():
         (folder / name).mkdir(parents=True)
         (folder / name / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -531,6 +568,7 @@ def make_workspace(folder: Path) -> Path:
     answers = (" ".join(words[n % 11] for n in range(i, i + 1 + i % 4)) for i in range(3 * NUM_PAIRS))
     pairs = (f"{json.dumps(pair)}\n" for pair in pairs_of(answer[:14] for answer in answers))
     (folder / PAIRS).write_text("".join(pairs), encoding="utf-8")
+    store_teacher(compile_cell(Cell(Mesh(1, 1, 1, 1), loss="teacher"), workspace=folder)[1], base=folder)
     return folder
 
 

@@ -16,7 +16,7 @@ from planc.data_sources.kinds import PairsSource, TextSource
 from planc.graph.ops import CapExperts
 from planc.plan.adapter import Lora
 from planc.plan.spec import OptimizerSpec
-from planc.plan.train import Preference
+from planc.plan.train import Distillation, Preference
 from planc.runtime.data.spec import DataSpec
 from planc.verify.compare import disagreements, relative_distance, worst_gradient, worst_relative
 from planc.verify.ranks import BeforeOp
@@ -120,7 +120,7 @@ def reference_of(cell: Cell, *, workspace: Path) -> Training:
         quantized=graph.quantized.modules if graph.quantized else (),
         ema_decay=plan.train.ema_decay,
         capacity=graph.capacity,
-        loss=plan.train.loss if isinstance(plan.train.loss, Preference) else None,
+        loss=plan.train.loss if isinstance(plan.train.loss, Preference | Distillation) else None,
         matrices=matrices_of(graph),
     )
     batch = cell.global_batch
@@ -137,7 +137,7 @@ class _Trained:
     quantized: tuple[str, ...]
     ema_decay: float | None
     capacity: CapExperts | None
-    loss: Preference | None
+    loss: Preference | Distillation | None
     matrices: tuple[tuple[str, tuple[int, ...]], ...]
     """The parameters that Muon updates, and the parts of each."""
 
@@ -181,7 +181,7 @@ def _training(
 ) -> Training:
     """The training in one process that every cell of a model and a global batch must repeat."""
     data = DataSpec(TextSource((cells.CORPUS,)), "bytes", cells.SEQUENCE_LENGTH, cells.SHUFFLE_SEED)
-    if trained.loss is not None:
+    if isinstance(trained.loss, Preference):
         pairs = PairsSource((cells.PAIRS,), template="none")
         data = replace(data, source=pairs, packing="none", too_long="skip")
     recipe = Recipe(

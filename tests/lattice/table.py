@@ -26,6 +26,7 @@ from tests.lattice.cells import (
     expert_cells,
     full_product,
     is_supported,
+    loss_cells,
     make_workspace,
     narrow_cells,
     pipeline_cells,
@@ -64,6 +65,9 @@ but the embedding, a layer and the norms, or adapters of a frozen base in the mo
 NF4 (QLoRA)), also next to experts on different ranks, the optimizer (AdamW, Muon, AdamW with moments of 8
 bits), whether moving averages are kept, and whether the loss is of pairs of answers (DPO). What is
 frozen is compared bit for bit.
+
+One part has the losses: cross entropy in 4 chunks, and DPO and distillation from stored probabilities of a
+teacher whole and in 4 chunks, of all weights and of adapters.
 """
 _COLUMNS = ("mesh", "cells", "of", "loss", "grad norm", "gradient", "update", "")
 
@@ -78,6 +82,7 @@ def parts() -> Mapping[str, tuple[Cell, ...]]:
     sharded |= {
         "float64, parts frozen, adapters, averages, pairs of answers, and optimizers": trained_cells()
     }
+    sharded |= {"float64, pairs of answers, a teacher, and losses in chunks": loss_cells()}
     every = {_title(world_size): cells(world_size) for world_size in WORLD_SIZES}
     return every | pipelined | sharded | narrow
 

@@ -93,13 +93,16 @@ QUICK = (
         ep=4,
         experts_on="dp_shard, tp",
     ),
-    Cell(Mesh(2, 2, 1, 1), ep=2, in_pairs=True),
+    Cell(Mesh(2, 2, 1, 1), ep=2, loss="DPO"),
     Cell(Mesh(1, 1, 1, 2), sequence_parallel=True, ep=2, experts_on="tp", trained="LoRA"),
     Cell(PP2_DP2, num_micro_steps=2, schedule="gpipe", recomputation="full", ep=2, trained="LoRA"),
     # Frozen experts are passed by backward; their layers' units end after theirs.
     Cell(Mesh(1, 2, 1, 1), units="ends and layers", ep=2, trained="LoRA"),
     Cell(Mesh(1, 2, 1, 2), sequence_parallel=True, num_micro_steps=4, trained="QLoRA"),
-    Cell(Mesh(1, 2, 1, 2), loss_parallel=True, num_micro_steps=4, trained="LoRA", in_pairs=True),
+    Cell(Mesh(1, 2, 1, 2), loss_parallel=True, num_micro_steps=4, trained="LoRA", loss="DPO"),
+    Cell(Mesh(1, 2, 1, 2), loss_parallel=True, num_micro_steps=4, loss="teacher in chunks"),
+    Cell(PP2_CP2, context="ring headtail", num_micro_steps=3, schedule="one_f_one_b", loss="teacher"),
+    Cell(PP2_CP2, context="ring none", num_micro_steps=2, schedule="gpipe", loss="DPO in chunks"),
     Cell(PP2_CP2, context="ulysses none", num_micro_steps=2, schedule="gpipe", units="ends"),
     # Experts are all that FSDP shards.
     Cell(

@@ -67,6 +67,7 @@ MUTATIONS: Mapping[str, MutationType] = {
     "capacity": MutationType(expert_mutations.capacity, ("dp_shard",)),
     "balance": MutationType(expert_mutations.balance),
     "training": MutationType(training_mutations.training, weight=2),
+    "losses": MutationType(training_mutations.losses),
     "heads": MutationType(model_mutations.heads, ("cp", "tp")),
     "widths": MutationType(model_mutations.widths),
     "ties": MutationType(model_mutations.ties),

@@ -1,4 +1,4 @@
-"""Mutations of what is trained and how: frozen parts, adapters, averages, optimizers, pairs of answers."""
+"""Mutations of what is trained and how: frozen parts, adapters, averages, optimizers, losses."""
 
 from __future__ import annotations
 
@@ -95,6 +95,43 @@ def _pairs(edited: Edited, random: Random) -> Edited:
     return replace(edited, draft=draft, note=f"pairs, label_smoothing = {smoothing}")
 
 
+def _teacher(edited: Edited, random: Random) -> Edited:
+    temperature, weight = random.choice(("1.0", "2.0")), random.choice(("0.3", "1.0"))
+    settings = f"top_k = {random.choice((1, 5))}, temperature = {temperature}, weight = {weight}"
+    loss = f'distillation(teacher = "models/teacher", logits = "stored", {settings})'
+    draft = edited.draft.setting("train", "loss", loss)
+    draft = draft.setting("data", "micro_batch", random.choice((1, 2, 2, 4)))
+    draft = closed_batch(draft, times=random.choice((1, 2)))
+    return replace(edited, draft=draft, note=f"a teacher, {settings}")
+
+
+def _chunks(edited: Edited, random: Random) -> Edited:
+    chunks = random.choice((2, 4, 8))
+    draft = edited.draft.setting("train", "loss_chunks", chunks)
+    return replace(edited, draft=draft, note=f"loss_chunks = {chunks}")
+
+
+def losses(draft: Draft, config: Config, random: Random) -> Edited | None:
+    """Pairs of answers or a teacher, for the most part in chunks."""
+    edited = random.choice((_pairs, _teacher))(Edited(draft, config, ""), random)
+    if random.random() < 0.75:
+        in_chunks = _chunks(edited, random)
+        edited = replace(in_chunks, note=f"{edited.note}; {in_chunks.note}")
+        draft = (
+            edited.draft.edit("tensor_parallel", _with_parallel_loss)
+            if random.random() < 0.5
+            else edited.draft
+        )
+        edited = replace(edited, draft=draft)
+    return replace(edited, draft=edited.draft.edit("expect", lambda block: replace(block, comparisons=())))
+
+
+def _with_parallel_loss(block: Block) -> Block:
+    """The head's logits as shards, which chunks need."""
+    head = Rule(("lm_head",), "colwise", (("output", "Shard(-1)"),), override=True)
+    return replace(block, rules=(*(rule for rule in block.rules if rule.patterns != ("lm_head",)), head))
+
+
 def _with(edited: Edited, block: Block) -> Edited:
     draft = Draft((*edited.draft.without(block.kind).blocks, block))
     settings = (f"{name} = {value}" for name, value in block.settings)
@@ -109,4 +146,6 @@ _CHANGES: tuple[Callable[[Edited, Random], Edited], ...] = (
     _optimizer,
     _averages,
     _pairs,
+    _teacher,
+    _chunks,
 )

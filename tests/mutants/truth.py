@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from planc.graph.graph import Graph
+from planc.graph.ops import OpenTeacher
+from planc.verify.distillation import store_teacher
 from tests.dist.pool import RankError, run_ranks
 from tests.mutants.reference import NUM_STEPS, Recipe, train
 from tests.parity.compare import disagreements, worst_relative
@@ -48,7 +50,7 @@ def ground_truth(graph: Graph, recipe: Recipe, *, rounds: bool) -> Truth:
         return Truth("crash", f"one process fails too: {type(error).__name__}: {_last_line(error)}")
     with TemporaryDirectory(prefix="planc-mutant-") as folder:
         task = Task(
-            replace(graph, save=()),
+            replace(_taught(graph, recipe.base, Path(folder) / "teacher"), save=()),
             recipe.base,
             Path(folder),
             stop_after=NUM_STEPS,
@@ -66,6 +68,15 @@ def ground_truth(graph: Graph, recipe: Recipe, *, rounds: bool) -> Truth:
             return Truth("hang" if is_hang else "crash", _cause(error))
     found = _differences(records, recipe, reference, rounds=rounds)
     return Truth("differs", "; ".join(found[:3])) if found else Truth("equal")
+
+
+def _taught(graph: Graph, base: Path, folder: Path) -> Graph:
+    """The graph with its teacher's probabilities in a folder, if it has a teacher: made up, as the reference
+    makes them up."""
+    setup = tuple(replace(op, path=str(folder)) if isinstance(op, OpenTeacher) else op for op in graph.setup)
+    graph = replace(graph, setup=setup)
+    store_teacher(graph, base=base)
+    return graph
 
 
 @cache

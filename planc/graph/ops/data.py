@@ -121,6 +121,8 @@ class OpenTeacher(Op):
     top_k: Annotated[int, numerics("train.loss", "top_k")]
     """The number of tokens that are stored at each position."""
     path: Annotated[str, output("train.loss", "stored logits")]
+    row_bytes: ClassVar[int] = 8
+    """A token's id in 4 bytes, and its log-probability in 4."""
 
 
 @record(kw_only=True)

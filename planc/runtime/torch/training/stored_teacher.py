@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from planc.graph.ops import OpenTeacher
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.files import plain_files
 from planc.strict_json import loads
@@ -42,8 +43,8 @@ class Layout:
 
     @property
     def sequence_bytes(self) -> int:
-        """Bytes of a sequence: an id of 4 bytes and a float32 for each token."""
-        return 8 * self.sequence_length * self.top_k
+        """Bytes of a sequence's ids and log-probabilities."""
+        return OpenTeacher.row_bytes * self.sequence_length * self.top_k
 
     @property
     def num_bytes(self) -> int:
