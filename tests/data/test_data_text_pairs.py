@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from planc.data_sources.kinds import LabeledSource
+from planc.data_view.shown import shown_documents
+from planc.runtime.data.documents import spec_documents
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.open import OpenData, open_data, open_prepared
+from planc.runtime.data.packing import encode
 from planc.runtime.data.prepared.prepare import prepare
 from planc.runtime.data.prepared.wanted import want
 from planc.runtime.data.spec import DataSpec
@@ -52,8 +56,12 @@ def saved(folder: Path, name: str) -> Path:
     return folder
 
 
-def spec(length: int, *, tokenizer: str = "bytes", skip_bad: int = 0, **changes: Any) -> DataSpec:
-    source = LabeledSource(("rows.jsonl",), 3, field="premise", pair="hypothesis")
+PAIRS = LabeledSource(("rows.jsonl",), 3, field="premise", pair="hypothesis")
+
+
+def spec(
+    length: int, *, tokenizer: str = "bytes", skip_bad: int = 0, source: LabeledSource = PAIRS, **changes: Any
+) -> DataSpec:
     settings: dict[str, Any] = {"packing": "none", "padding_id": PADDING, "token_types": TYPES}
     settings["begin_of_document"] = None if tokenizer == "bytes" else "auto"
     return DataSpec(source, tokenizer, length, 0, skip_bad=skip_bad, **settings | changes)
@@ -180,9 +188,32 @@ def test_changed_seconds_are_other_data(tmp_path: Path) -> None:
     first = opened(written(tmp_path)).fingerprint
     changed = [*ROWS[:-1], ROWS[-1] | {"hypothesis": "other"}]
     assert opened(written(tmp_path, changed)).fingerprint != first
-    assert want(spec(12), base=tmp_path).key != want(alone(12), base=tmp_path).key
+    alone = LabeledSource(("rows.jsonl",), 3, field="premise")
+    assert want(spec(12), base=tmp_path).key != want(spec(12, source=alone), base=tmp_path).key
 
 
-def alone(length: int) -> DataSpec:
-    """The same rows without their second texts."""
-    return DataSpec(LabeledSource(("rows.jsonl",), 3, field="premise"), "bytes", length, 0, packing="none")
+def test_a_row_is_shown_as_a_sequence_has_it(tmp_path: Path) -> None:
+    saved(tmp_path / "tokenizer", "bert")
+    wanted = want(spec(7, tokenizer="tokenizer"), base=written(tmp_path))
+    with contextlib.closing(wanted.tokenizer.load(num_processes=1)) as tokenizer:
+        documents = list(encode(spec_documents(wanted.spec, base=tmp_path), tokenizer=tokenizer))
+        rows = shown_documents(documents, spec=wanted.spec, tokenizer=tokenizer)
+    dataset = opened(tmp_path, 7, tokenizer="tokenizer").dataset
+    for number, row in enumerate(rows):
+        assert row.ids == dataset[number][0].tolist()[: len(row.ids)]
+    assert rows[-1].notes == (
+        "pair: texts of 8 and 9 tokens",
+        "truncated: 20 tokens, and a sequence holds 7",
+        "types: 0 of 4 tokens, 1 of 3 tokens",
+        f"class {ROWS[-1]['label']}",
+    )
+
+
+def test_a_truncated_text_is_shown_with_its_end(tmp_path: Path) -> None:
+    saved(tmp_path / "tokenizer", "bert")
+    alone = LabeledSource(("rows.jsonl",), 3, field="premise")
+    wanted = want(spec(7, tokenizer="tokenizer", source=alone), base=written(tmp_path))
+    with contextlib.closing(wanted.tokenizer.load(num_processes=1)) as tokenizer:
+        documents = list(encode(spec_documents(wanted.spec, base=tmp_path), tokenizer=tokenizer))
+        (*_, last) = shown_documents(documents, spec=wanted.spec, tokenizer=tokenizer)
+    assert last.tokens[0] == "<|im_start|>" and last.tokens[-1] == "</s>"
