@@ -48,7 +48,7 @@ from planc.vocab import DType, MeshDim
 def estimate(graph: Graph, inventory: Inventory, *, expert_load: int = 1) -> Estimate:
     """Memory and communication of the graph's rank 0, and the work of all ranks.
 
-    Of a pipeline each figure is that of the pp rank with the most of it, and `ranks` has them all. The
+    In a pipeline each figure is that of the pp rank with the most of it, and `ranks` has them all. The
     inventory must be of the graph's model. With an `expert_load` the rank's experts get that many times the
     rows of an equal share.
     """

@@ -6,7 +6,7 @@ holds and sends the most. The pp ranks of a pipeline differ by more, and each ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 
 from planc.devices.attention_kernels import AttentionUse
@@ -14,13 +14,13 @@ from planc.estimate.flops import Flops
 from planc.record import record
 from planc.vocab import GroupDim
 
-CONVENTION = (
-    "Closed-form estimate, uncalibrated. Figures are for rank 0, which holds and sends the most.",
+_WHOSE = "Figures are for rank 0, which holds and sends the most."
+_WHOSE_OF_PIPELINE = "Each figure is for the pp rank with the most of it."
+_CONVENTION = (
     "Memory is what CUDA's caching allocator reserves, without context and communicators;",
     "CPU ranks have no caching allocator; their processes also hold Python and PyTorch.",
     "Bytes are what a rank sends, by ring algorithms.",
 )
-"""The caveats of every number in an estimate."""
 
 
 @record
@@ -196,6 +196,21 @@ class Estimate:
     """Bytes on disk of a teacher's log-probabilities for each sequence of the data; 0 without a teacher."""
     expert_load: int = 1
     """The rows of a rank's experts, as a multiple of an equal share."""
+
+    @property
+    def convention(self) -> tuple[str, ...]:
+        """The caveats of every number."""
+        whose = _WHOSE_OF_PIPELINE if self.ranks else _WHOSE
+        return f"Closed-form estimate, uncalibrated. {whose}", *_CONVENTION
+
+    @property
+    def whose(self) -> str:
+        """` of pp rank 1`, the place that reaches `memory`; empty without a pipeline."""
+        return "" if self.place is None else f" of pp rank {self.place.pp_rank}"
+
+    def of_most(self, size: Callable[[Estimate], int]) -> Estimate:
+        """Return the estimate of the pp rank with the most of a figure; without a pipeline, this one."""
+        return max(self.ranks, key=size, default=self)
 
     def sent_bytes(self, collectives: Iterable[Collective] | None = None) -> int:
         """Bytes sent in a step: by all collectives, or by the given ones."""

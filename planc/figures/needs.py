@@ -16,7 +16,7 @@ from planc.vocab import GroupDim
 
 
 def parameters_per_rank(estimated: Estimate) -> Figure:
-    """Elements of the shards of rank 0, which holds the most."""
+    """Elements of the shards of the rank that holds the most: rank 0, or one of the fullest pp rank."""
     return of_plan.parameters_per_rank(estimated.num_local_parameters)
 
 
@@ -46,8 +46,8 @@ def own_most(estimated: Estimate, name: str) -> Figure:
 
 
 def pair_bytes(use: AttentionUse) -> Figure:
-    """The most that attentions of one kind hold at a time for pairs of tokens."""
-    return num_bytes("pair_bytes", use.pair_bytes)
+    """The most that attentions of a kind, named by the first module, hold at a time for pairs of tokens."""
+    return num_bytes(f"pair_bytes.{use.modules[0]}", use.pair_bytes)
 
 
 def host_memory(estimated: Estimate) -> Figure:

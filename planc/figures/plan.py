@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planc.figures.figure import Figure, Unit
 from planc.graph import ops
 from planc.graph.graph import Graph
 from planc.graph.pipeline import Pipeline
-from planc.vocab import is_sharded
+from planc.vocab import ExpertDim, is_sharded
 
 
 def world_size(graph: Graph) -> Figure:
@@ -94,5 +96,20 @@ def parameters(number: int) -> Figure:
 
 
 def parameters_per_rank(number: int) -> Figure:
-    """Elements of the shards of rank 0, which holds the most."""
+    """Elements of the shards of the rank that holds the most: rank 0, or one of the fullest pp rank."""
     return Figure("parameters_per_rank", number, Unit.PARAMETERS)
+
+
+def of_pp_rank(pp_rank: int, figure: Figure) -> Figure:
+    """The same figure of one pp rank, by a name of its own: the plan's is that of the one with the most."""
+    return replace(figure, name=f"pp_rank_{pp_rank}.{figure.name}")
+
+
+def expert_ranks(experts: ops.ShardExperts) -> Figure:
+    """The ranks that a layer's experts are spread over."""
+    return Figure("expert_ranks", experts.size, Unit.RANKS)
+
+
+def ranks_per_expert(graph: Graph) -> Figure:
+    """The ranks over which FSDP shards one expert."""
+    return Figure("ranks_per_expert", graph.size(ExpertDim.EFSDP), Unit.RANKS)

@@ -36,7 +36,7 @@ FLAGS = ("fits",)
 
 ESTIMATED: Mapping[str, str] = {
     "peak_memory": "peak memory that a rank reserves in a step; see `planc estimate`",
-    "parameters_per_rank": "elements of the parameter shards of rank 0, which has the most",
+    "parameters_per_rank": "elements of the parameter shards of the rank that holds the most",
     "tp_bytes_per_step": "bytes that a rank sends over tp in a step",
     "fsdp_bytes_per_step": "bytes that a rank sends in a step to gather parameters and reduce gradients",
     "cp_bytes_per_step": "bytes that a rank sends over cp in a step, for attention",
@@ -44,7 +44,7 @@ ESTIMATED: Mapping[str, str] = {
     "flops_per_token": "6 x matmul weights + 6 x heads x (d_qk + d_v) x sequence, forward and backward",
     "fits": "whether peak_memory is at most 90 % of the memory of `hardware.gpu`",
 }
-"""The facts that need an estimate; `planc.estimate` computes them."""
+"""The facts that need an estimate, each of the rank with the most of it; `planc.estimate` computes them."""
 
 SIZES = tuple(name for name in ESTIMATED if name not in (*COUNTS, *FLAGS))
 """The facts that are bytes, and so need a unit."""

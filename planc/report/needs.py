@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from planc.deep_check.check import Deep
 from planc.deep_check.summary import rehearsed_rows
 from planc.devices.hardware import Device
-from planc.estimate.result import CONVENTION, Estimate
+from planc.estimate.result import Estimate
 from planc.figures import needs
 from planc.figures.figure import num_bytes
 from planc.graph.graph import Graph
@@ -36,7 +36,7 @@ def memory_section(estimated: Estimate, *, device: Device | None) -> Html:
     words = [f"on {device.name}: {verdict(estimated, device)}"] if device else []
     rows = [*peak_rows(estimated), *elsewhere_rows(estimated)]
     header = ("part", "bytes", "", "formula")
-    caption = f"Memory per rank at the peak, in {needs.peak_phase(estimated).text}"
+    caption = f"Memory per rank at the peak, in {needs.peak_phase(estimated).text}{estimated.whose}"
     if device:
         caption += f"; the line is {device.name}'s memory"
     return markup(
@@ -47,7 +47,7 @@ def memory_section(estimated: Estimate, *, device: Device | None) -> Html:
             "How each part is computed, and parts outside of the peak",
             table(rows, header=header, caption="Memory"),
         ),
-        paragraph(" ".join(CONVENTION), kind="note"),
+        paragraph(" ".join(estimated.convention), kind="note"),
     )
 
 
@@ -90,9 +90,10 @@ def communication_section(estimated: Estimate) -> Html:
     drawn.append(Bar("total", sent.text, (sent.count,), is_total=True))
     rows = [*map(traffic_row, traffic(estimated))]
     header = ("over", "collective", "number", "group", "sent", "cause")
+    whose = estimated.of_most(Estimate.sent_bytes).whose
     rarely = [f"And {at_interval_text(interval)}." for interval in estimated.at_intervals]
     return markup(
-        element("figure", bars(drawn, caption=f"Sent per rank and step, in {number.text}")),
+        element("figure", bars(drawn, caption=f"Sent per rank and step, in {number.text}{whose}")),
         *map(paragraph, rarely),
         details("As a table", table(rows, header=header, caption="Communication per step, per rank")),
         details("Attention", table([*attention_rows(estimated)], caption="Attention")),

@@ -8,8 +8,9 @@ from typing import Any
 
 from planc.devices.hardware import FITS, RISKY, Device
 from planc.estimate.estimate import estimated_facts
-from planc.estimate.result import CONVENTION, Amount, AtInterval, Collective, Estimate
+from planc.estimate.result import Amount, AtInterval, Collective, Estimate
 from planc.figures import needs
+from planc.figures import plan as of_plan
 from planc.figures.figure import Figure
 from planc.plan.scalars import listed
 from planc.record import record
@@ -40,7 +41,11 @@ def estimate_text(
     imbalance: Imbalance | None = None,
 ) -> str:
     """The convention, memory by part, communication by mesh dim, work, and time if a device is known."""
-    sections = [convention_text(), memory_text(estimated, device=device), collectives_text(estimated)]
+    sections = [
+        convention_text(estimated),
+        memory_text(estimated, device=device),
+        collectives_text(estimated),
+    ]
     if estimated.ranks:
         sections.insert(1, ranks_text(estimated))
     if attention := attention_text(estimated):
@@ -53,35 +58,31 @@ def estimate_text(
     return "\n".join(sections)
 
 
-def convention_text() -> str:
+def convention_text(estimated: Estimate) -> str:
     """The caveats of every number."""
-    return "".join(f"{line}\n" for line in CONVENTION)
+    return "".join(f"{line}\n" for line in estimated.convention)
 
 
 def ranks_text(estimated: Estimate) -> str:
-    """A row for each pp rank. The other sections have, of each figure, that of the rank with the most."""
+    """A row for each pp rank."""
     header = ("pp rank", "stages", "in flight", "parameters", "peak", "sent")
     rows = [_rank_row(rank) for rank in estimated.ranks]
     table = render_table(rows, header=header, right=(0, 2, 3, 4, 5), indent="  ")
-    return f"PIPELINE\n{table}  below, each figure is that of the pp rank with the most of it\n"
+    return f"PIPELINE\n{table}"
 
 
 def _rank_row(estimated: Estimate) -> tuple[str, ...]:
-    assert estimated.place is not None, "it is of a pipeline"
-    return (
-        str(estimated.place.pp_rank),
-        ", ".join(map(str, estimated.place.stages)),
-        str(estimated.place.in_flight),
-        needs.parameters_per_rank(estimated).number,
-        needs.peak_memory(estimated).text,
-        needs.sent_bytes(estimated).text,
-    )
+    place = estimated.place
+    assert place is not None, "it is of a pipeline"
+    figures = needs.parameters_per_rank(estimated), needs.peak_memory(estimated), needs.sent_bytes(estimated)
+    stages = ", ".join(map(str, place.stages))
+    numbers = (of_plan.of_pp_rank(place.pp_rank, figure).number for figure in figures)
+    return str(place.pp_rank), stages, str(place.in_flight), *numbers
 
 
 def memory_text(estimated: Estimate, *, device: Device | None = None) -> str:
     """Memory by part, the peak, its phase and, for a device, whether it fits."""
-    whose = "PER RANK" if estimated.place is None else f"OF PP RANK {estimated.place.pp_rank}"
-    text = f"MEMORY {whose}, at the peak, in {needs.peak_phase(estimated).text}\n"
+    text = f"MEMORY {_whose(estimated)}, at the peak, in {needs.peak_phase(estimated).text}\n"
     text += render_table([*peak_rows(estimated)], right=(1,), indent="  ")
     if elsewhere := [*elsewhere_rows(estimated)]:
         text += "  not in the peak (other phases, or host memory), each at its own maximum:\n"
@@ -103,6 +104,10 @@ def memory_text(estimated: Estimate, *, device: Device | None = None) -> str:
         text += f"  the teacher's log-probabilities have {stored} on disk for each sequence of the data\n"
     text += "".join(f"  {line}\n" for line in caveats(estimated))
     return text if device is None else f"{text}  on {device.name}: {verdict(estimated, device)}\n"
+
+
+def _whose(estimated: Estimate) -> str:
+    return estimated.whose.strip().upper() or "PER RANK"
 
 
 def caveats(estimated: Estimate) -> Iterator[str]:
@@ -142,7 +147,7 @@ def verdict(estimated: Estimate, device: Device) -> str:
 
 def collectives_text(estimated: Estimate) -> str:
     """The bytes that a rank sends in a step, by mesh dim, kind and cause."""
-    text = "COMMUNICATION PER STEP, PER RANK\n"
+    text = f"COMMUNICATION PER STEP, {_whose(estimated.of_most(Estimate.sent_bytes))}\n"
     rarely = "".join(f"  and {at_interval_text(interval)}\n" for interval in estimated.at_intervals)
     if not estimated.collectives:
         return f"{text}  none\n{rarely}"
@@ -241,7 +246,7 @@ def estimate_data(
 ) -> dict[str, Any]:
     """Everything, with sums only in the facts; `device` and `time` only if a device is known."""
     document: dict[str, Any] = {
-        "convention": " ".join(CONVENTION),
+        "convention": " ".join(estimated.convention),
         "not_modeled": list(estimated.not_modeled),
         "facts": dict(estimated_facts(estimated, device=device)),
         "memory": memory_data(estimated),

@@ -23,7 +23,6 @@ from planc.plan.task import CausalLm
 from planc.plan.train import Distillation
 from planc.show.attention import attention_line
 from planc.tables import Row, format_number, interval, plural
-from planc.vocab import ExpertDim
 
 if TYPE_CHECKING:
     from planc.estimate.result import Estimate
@@ -40,7 +39,8 @@ def essence(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Row
 
     parameters = of_plan.parameters(bound.inventory.num_parameters)
     own = needs.parameters_per_rank(estimated)
-    holder = "a rank holds at most" if estimated.ranks else "rank 0 holds"
+    fullest = estimated.of_most(lambda rank: rank.num_local_parameters)
+    holder = f"a rank{fullest.whose} holds the most," if estimated.ranks else "rank 0 holds"
     yield "parameters", f"{parameters.number}, of which {holder} {own.number}"
     if bound.frozen:
         every = bound.inventory.parameters()
@@ -61,7 +61,7 @@ def essence(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Row
     if isinstance(bound.plan.train.loss, Distillation):
         yield "teacher", _teacher(bound.plan, bound.plan.train.loss, estimated)
     memory, hardware = estimated.memory, bound.plan.hardware
-    peak, phase = needs.peak_memory(estimated), needs.peak_phase(estimated)
+    peak, where = needs.peak_memory(estimated), f"{needs.peak_phase(estimated).text}{estimated.whose}"
     share = (
         f", {100 * memory.peak.num_bytes / hardware.gpu.memory_bytes:.0f} % of {hardware.gpu.name}"
         if hardware
@@ -69,9 +69,10 @@ def essence(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Row
     )
     missing = "".join(f"; {name} is not modeled" for name in estimated.not_modeled)
     host = f", {needs.host_memory(estimated).text} in host memory" if memory.host_bytes else ""
-    yield "memory", f"about {peak.text} reserved per rank at the peak{share}, in {phase.text}{host}{missing}"
+    yield "memory", f"about {peak.text} reserved per rank at the peak{share}, in {where}{host}{missing}"
     sent, number = needs.sent_bytes(estimated), needs.num_collectives(estimated)
-    yield "communication", f"{sent.text} sent per rank and step, in {number.text}"
+    whose = estimated.of_most(lambda rank: rank.sent_bytes()).whose
+    yield "communication", f"{sent.text} sent per rank and step, in {number.text}{whose}"
     yield from (("push", f"{op.export} to {op.target}") for op in graph.save if isinstance(op, PushExport))
     used = (f"{own.kind.replace('_', ' ')} {own.entry} of {own.file}" for _, own in extensions_of(graph))
     if extensions := list(dict.fromkeys(used)):
@@ -109,9 +110,9 @@ def overview(bound: BoundPlan, graph: Graph, estimated: Estimate) -> Iterator[Ro
     if styles:
         yield "styles", ", ".join(f"{name} {number}" for name, number in styles.items())
     if (experts := graph.experts) is not None:
-        rest = graph.size(ExpertDim.EFSDP)
-        shared = f"each shared by {plural(rest, 'rank')}" if rest > 1 else "each whole"
-        yield "experts", f"on {experts.size} ranks of {', '.join(experts.over)}, {shared}"
+        rest = of_plan.ranks_per_expert(graph)
+        shared = f"each shared by {rest.text}" if rest.count > 1 else "each whole"
+        yield "experts", f"on {of_plan.expert_ranks(experts).text} of {', '.join(experts.over)}, {shared}"
     if plan.fsdp:
         copies = f", replicas over {plan.fsdp.replicate_on}" if plan.fsdp.replicate_on else ""
         place = ", offloaded to the CPU" if plan.fsdp.cpu_offload else ""

@@ -275,7 +275,8 @@ def test_the_command_prints_every_rank(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["estimate", path, "--gpu", "h100"]) == 0
     text = capsys.readouterr().out
     assert "MEMORY OF PP RANK 0, at the peak" in text
-    assert "  below, each figure is that of the pp rank with the most of it\n" in text
+    assert "Each figure is for the pp rank with the most of it.\n" in text
+    assert "COMMUNICATION PER STEP, OF PP RANK 1\n" in text
     assert "the busiest pp rank waits for others" in text
     assert main(["estimate", path, "--output-format", "json"]) == 0
     ranks = json.loads(capsys.readouterr().out)["ranks"]

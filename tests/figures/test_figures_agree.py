@@ -14,14 +14,19 @@ from planc.figures import plan as of_plan
 from planc.figures.figure import Figure
 from planc.graph.graph import Graph
 from planc.plan.facts import facts
+from planc.vocab import MeshDim
 from tests.figures.views import Known, Recorder, View
 from tests.plans import PLANS, TINY, canonical_plans, write_plan
 
-QUICK = ("quickstart", "launch-one-process", "launch-cp2-tp2", "launch-dp4", "llama-3.1-8b-64-gpus")
+QUICK = (
+    *("quickstart", "launch-one-process", "launch-cp2-tp2", "launch-dp4", "launch-pp2-dp2"),
+    *("gemma-3-1b", "llama-3.1-8b-64-gpus", "mixtral-8x7b-experts"),
+)
 CASES = [
     pytest.param(path, marks=() if path.stem in QUICK else pytest.mark.slow, id=path.stem)
     for path in canonical_plans()
 ]
+PIPELINES = [case for case in CASES if "\npipeline on pp" in case.values[0].read_text(encoding="utf-8")]
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +186,17 @@ def test_an_expectation_holds_a_plan_to_the_figures_that_are_shown(path: Path, r
     found, _ = recorder.known(path, of_graph=graph_of)
     derived = facts(checked.plan, checked.inventory)
     names = ("world_size", "tokens_per_step", "gradient_accumulation", "total_tokens", "parameters")
-    assert {name: found.values[name][0] for name in names} == {name: derived[name] for name in names}
+    shown = {name: found.values[name][0] for name in names if name in found.values}
+    assert shown == {name: derived[name] for name in names if name in derived}
+
+
+@pytest.mark.parametrize("path", PIPELINES)
+def test_a_figure_of_a_pipeline_is_that_of_the_pp_rank_with_the_most(path: Path, recorder: Recorder) -> None:
+    found, _ = recorder.known(path, of_graph=graph_of)
+    for name in ("parameters_per_rank", "peak_memory", "sent_bytes_per_step"):
+        ranks = range(graph_of(path).size(MeshDim.PP))
+        own = [int(str(found.expected(f"pp_rank_{rank}.{name}"))) for rank in ranks]
+        assert found.expected(name) == max(own) > min(own), name
 
 
 def test_an_unregistered_number_would_be_found() -> None:

@@ -138,8 +138,13 @@ class Known:
 
 
 def _named(document: Any) -> Iterator[tuple[str, object]]:
-    """(key, number) for every number of a document; the peak's bytes under the figure's name."""
+    """(key, number) for every number of a document; figures that have names of their own under these."""
     match document:
+        case {"pp_rank": int(pp_rank), "num_parameters": int(parameters), **rest}:
+            yield f"pp_rank_{pp_rank}.parameters_per_rank", parameters
+            yield from ((f"pp_rank_{pp_rank}.{name}", value) for name, value in _named(rest))
+        case {"pair_bytes": int(pairs), "modules": [str(first), *_]}:
+            yield f"pair_bytes.{first}", pairs
         case dict():
             if isinstance(peak := document.get("peak"), dict):
                 yield "peak_memory", peak["num_bytes"]

@@ -126,9 +126,9 @@ def _text(view: str | None, draft: Draft) -> str:
             return layout_text(layouts(graph, bound.inventory)) + other_dtypes_text(_build(graph))
         case "memory":
             device = bound.plan.hardware.gpu if bound.plan.hardware else None
-            return f"{convention_text()}\n{memory_text(draft.estimate, device=device)}"
+            return f"{convention_text(draft.estimate)}\n{memory_text(draft.estimate, device=device)}"
         case "collectives":
-            return f"{convention_text()}\n{collectives_text(draft.estimate)}"
+            return f"{convention_text(draft.estimate)}\n{collectives_text(draft.estimate)}"
         case "mesh":
             return mesh_text([size for _, size in graph.mesh])
         case "pipeline":

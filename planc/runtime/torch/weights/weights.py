@@ -9,7 +9,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from planc.figures.plan import parameters_per_rank
+from planc.figures.plan import of_pp_rank, parameters_per_rank
 from planc.graph.ops import InitWeights, LoadBase, LoadWeights, MaterialiseWeights
 from planc.hub.names import model_folder
 from planc.hub.weights import SINGLE
@@ -51,7 +51,10 @@ def materialize_weights(
         hold_copies(model, pipeline)
     sizes = ((local_of(parameter).shape, formats.get(name)) for name, parameter in model.named_parameters())
     own = parameters_per_rank(sum(prod(nf4.shape(shape) if nf4 else shape) for shape, nf4 in sizes))
-    run.observer.noted(f"rank 0 holds {own.text}")
+    if pipeline is None:
+        run.observer.noted(f"rank 0 holds {own.text}")
+    else:
+        run.observer.noted(f"rank 0, of pp rank 0, holds {of_pp_rank(0, own).text}")
 
 
 def move_buffers(model: nn.Module, *, device: torch.device) -> None:
