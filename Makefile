@@ -7,6 +7,8 @@ VENV_OLDEST ?= .venv-oldest
 GPU_PACKAGES ?= .gpu-packages
 GPU_WHEELS ?=
 RUN_DIR ?= runs/quickstart
+SLOW ?= $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard tests/*/__init__.py tests/*/test_*.py)))))
+SLOW_MINUTES ?= 240
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: help install quickstart test test-newest test-oldest test-slow test-docs pages parity lattice catalogue bench gpu bad-inputs estimate-accuracy mutants soundness runs fuzz models faults soak verify-all lint goldens reference docs clean
@@ -16,7 +18,7 @@ help:
 	@echo "make test        lint, types and tests"
 	@echo "make test-newest quickstart, parity and tests with the newest releases of all libraries"
 	@echo "make test-oldest quickstart, parity and tests with the oldest PyTorch that planc supports"
-	@echo "make test-slow   the long suites"
+	@echo "make test-slow   the long suites, folder by folder: hours; SLOW=\"figures estimate\" for some of them"
 	@echo "make test-docs   every page of the documentation, with every command on it: about 15 minutes"
 	@echo "make pages       the tests of HTML pages, in Chromium"
 	@echo "make parity      every launch shape against one process, as a table"
@@ -90,8 +92,14 @@ $(VENV_OLDEST)/.installed: pyproject.toml constraints.txt
 		"$$(sed -n 's/.*"torch>=\(.*\)",/torch==\1.*/p' pyproject.toml)"
 	touch $@
 
+# A folder that fails, or that runs out of its time, keeps no other from its turn; one without slow tests exits with 5.
 test-slow: install
-	$(BIN)/python -m pytest -m slow
+	@for folder in $(SLOW); do \
+		echo "tests/$$folder"; \
+		timeout $(SLOW_MINUTES)m $(BIN)/python -m pytest -m slow -rf tests/$$folder; \
+		case $$? in 0|5) ;; 124) failed="$$failed $$folder (out of time)" ;; *) failed="$$failed $$folder" ;; esac; \
+	done; \
+	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 test-docs: install
 	$(BIN)/python -m pytest -m "slow or not slow" -n 2 --dist loadfile tests/docs
