@@ -15,15 +15,22 @@ from planc.first_plan.practice import (
     tokens_for,
     tokens_on,
 )
+from planc.inventory.adapters import is_adaptable
 from planc.inventory.schema import Inventory
-from planc.syntax.write import block, number
+from planc.layouts.families import as_patterns, families
+from planc.syntax.write import block, number, rule
 
 _WEIGHTS = {
     Purpose.PRETRAIN: ("New weights from a seed: the same on every mesh.", "random"),
     Purpose.CONTINUE: ("From the model's safetensors; every rank reads its own slices.", "pretrained"),
-    Purpose.CHATS: ("From the model's safetensors; every rank reads its own slices.", "pretrained"),
+    **dict.fromkeys(
+        (Purpose.CHATS, Purpose.ADAPTERS),
+        ("From the model's safetensors; every rank reads its own slices.", "pretrained"),
+    ),
 }
 WHOLE = ("# Conversations share sequences, apart from each other, and stay whole.", "packing = whole")
+_MOST_DROPPED = 20 * 10**9
+"""Parameters of a model whose adapters drop a tenth, as those of 7B and 13B did."""
 _SAVES = 10
 """Checkpoints of a run, at least."""
 
@@ -56,6 +63,7 @@ def blocks(
     """
     lines_by_kind = {
         "model": [*_model(brief), *attention],
+        "adapter": [*_adapter(brief, inventory)],
         "data": [*_data(brief, inventory), *packing, "shuffle_seed = 42"],
         "optimizer": [*_optimizer(brief, inventory)],
         "checkpoint": [*_checkpoint(brief, inventory)],
@@ -70,9 +78,38 @@ def _model(brief: Brief) -> Iterator[str]:
     yield f"hf = {brief.model}"
     yield f"# {why}"
     yield f"weights = {weights}"
+    yield from dtype_lines(brief)
+
+
+def dtype_lines(brief: Brief) -> Iterator[str]:
+    """The dtype of the model's weights, with the reason: bfloat16 where they are frozen."""
+    if brief.purpose is Purpose.ADAPTERS and brief.device is not None:
+        yield "# Frozen weights need no more. FSDP computes in bfloat16; adapters stay float32, as in peft."
+        yield "dtype = bfloat16"
+        return
     if brief.device is not None:
         yield "# FSDP computes in bfloat16, weights and optimizer stay float32, as torchtitan's defaults."
     yield "dtype = float32"
+
+
+def adapter_block(brief: Brief, inventory: Inventory) -> str:
+    """The block `adapter`; empty for a plan that trains the model's own weights."""
+    lines = [*_adapter(brief, inventory)]
+    return block("adapter", lines) if lines else ""
+
+
+def _adapter(brief: Brief, inventory: Inventory) -> Iterator[str]:
+    if brief.purpose is not Purpose.ADAPTERS:
+        return
+    layers = tuple(f"{layer}." for layer in inventory.layers())
+    names = [one.fqn for one in inventory.modules if one.fqn.startswith(layers)]
+    linear = [fqn for fqn in names if is_adaptable(inventory, fqn)]
+    is_large = inventory.num_parameters > _MOST_DROPPED
+    yield "# Rank, alpha, dropout and layers as QLoRA."
+    yield f"kind = lora(rank = 64, alpha = 16, dropout = {'0.05' if is_large else '0.1'})"
+    if brief.device is not None:
+        yield "dtype = float32"
+    yield from (rule([pattern], "adapted") for pattern in as_patterns(families(inventory, linear)))
 
 
 def _data(brief: Brief, inventory: Inventory) -> Iterator[str]:
@@ -103,6 +140,11 @@ def _checkpoint(brief: Brief, inventory: Inventory) -> Iterator[str]:
     yield "keep_last = 2"
     yield "# The same command resumes after a stop, on any mesh."
     yield "resume = latest"
+    if brief.purpose is Purpose.ADAPTERS:
+        yield "# At the end, directories that peft and transformers load: adapters alone, and merged."
+        yield 'export "adapter" {}'
+        yield 'export "hf" { merged = true, dtype = bfloat16 }'
+        return
     yield "# A folder that transformers loads, at the end."
     yield 'export "hf" { dtype = bfloat16 }'
 

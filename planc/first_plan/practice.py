@@ -20,6 +20,12 @@ class Purpose(StrEnum):
     PRETRAIN = "pretrain"
     CONTINUE = "continue"
     CHATS = "chats"
+    ADAPTERS = "adapters"
+
+    @property
+    def is_of_chats(self) -> bool:
+        """Whether the data are conversations."""
+        return self in (Purpose.CHATS, Purpose.ADAPTERS)
 
 
 @record
@@ -47,6 +53,10 @@ _CHAT_RATES = (
     Value(100 * _BILLION, 1e-5, "Tulu 2 70B"),
     Value(_ANY, 2e-6, "Tulu 3 405B"),
 )
+_ADAPTER_RATES = (
+    Value(20 * _BILLION, 2e-4, "QLoRA 7B and 13B"),
+    Value(_ANY, 1e-4, "QLoRA 33B and 65B"),
+)
 _TOKENS = (
     Value(50 * _MILLION, 16_384, "nanoGPT's smallest models"),
     Value(1 * _BILLION, 524_288, "GPT-3 up to 760M"),
@@ -56,13 +66,14 @@ _TOKENS = (
 )
 """The tokens of a step of pretraining."""
 _CHAT_TOKENS = Value(_ANY, 64 * 4_096, "Llama 2 Chat: 64 sequences of 4,096 tokens")
+_ADAPTER_TOKENS = Value(_ANY, 16 * 4_096, "QLoRA 7B: 16 sequences")
 SEQUENCE_LENGTH = 4_096
 """Llama 2's; less for a model with fewer positions."""
 _PER_PARAMETER = 20
 """Training tokens of a compute-optimal run, by Chinchilla."""
 BYTES_PER_TOKEN = 4
 """About, of English text with a tokenizer of tens of thousands of tokens."""
-_PASSES = {Purpose.CONTINUE: 1, Purpose.CHATS: 3}
+_PASSES = {Purpose.CONTINUE: 1, Purpose.CHATS: 3, Purpose.ADAPTERS: 3}
 """Over the data: Alpaca's three for chats."""
 UNKNOWN_STEPS = 1_000
 
@@ -95,11 +106,14 @@ def tokens_for(purpose: Purpose, *, wanted: int, data_bytes: int, least: int) ->
 
 def practice_of(purpose: Purpose, num_parameters: int) -> Practice:
     """The settings for a model of this size."""
-    rate = _for(_CHAT_RATES if purpose is Purpose.CHATS else _RATES, num_parameters)
-    tokens = _CHAT_TOKENS if purpose is Purpose.CHATS else _for(_TOKENS, num_parameters)
+    rates = {Purpose.CHATS: _CHAT_RATES, Purpose.ADAPTERS: _ADAPTER_RATES}
+    fixed = {Purpose.CHATS: _CHAT_TOKENS, Purpose.ADAPTERS: _ADAPTER_TOKENS}
+    rate = _for(rates.get(purpose, _RATES), num_parameters)
+    tokens = fixed.get(purpose) or _for(_TOKENS, num_parameters)
     tokens_reason = f"As {tokens.source}."
-    if purpose is Purpose.CHATS:
-        reasons = f"The peak of {rate.source}.", "No weight decay, as Alpaca and Tulu 2."
+    if purpose.is_of_chats:
+        whose = "QLoRA" if purpose is Purpose.ADAPTERS else "Alpaca and Tulu 2"
+        reasons = f"The peak of {rate.source}.", f"No weight decay, as {whose}."
         return Practice(
             rate.number, reasons[0], "[0.9, 0.999]", 0.0, reasons[1], 0.0, int(tokens.number), tokens_reason
         )
@@ -132,7 +146,7 @@ def steps_of(
     number, reason = _steps(purpose, num_parameters, tokens_per_step, data_bytes)
     if given is not None:
         number, reason = given, "As given to planc new."
-    if purpose is Purpose.CHATS:
+    if purpose.is_of_chats:
         return Steps(number, reason, max(1, number * 3 // 100), "a warm-up of 3 % of the steps, as Alpaca")
     most = 2_000 if purpose is Purpose.PRETRAIN else 500
     source = "Llama 2" if purpose is Purpose.PRETRAIN else "Llemma"

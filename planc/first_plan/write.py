@@ -8,9 +8,15 @@ from dataclasses import replace
 from planc.api import Checked, check_source
 from planc.devices.hardware import Device
 from planc.diagnostics import Severity
-from planc.first_plan.blocks import WHOLE, blocks, sequence_length_of, tokens_per_step_of
+from planc.first_plan.blocks import (
+    WHOLE,
+    adapter_block,
+    blocks,
+    dtype_lines,
+    sequence_length_of,
+    tokens_per_step_of,
+)
 from planc.first_plan.brief import Brief
-from planc.first_plan.practice import Purpose
 from planc.fmt.format import format_source
 from planc.inventory.known import KnownModels
 from planc.inventory.schema import Inventory
@@ -118,13 +124,14 @@ def _started(brief: Brief, inventory: Inventory, models: KnownModels) -> _Starte
     plain = model_plan(brief.model, inventory, sequence_length=length, tokenizer=brief.tokenizer)
 
     def check(settings: _Started) -> _Started:
-        text = plain
-        for kind, lines in (("model", settings.attention), ("data", settings.packing)):
+        text = plain + adapter_block(brief, inventory)
+        in_model = (*dtype_lines(brief), *settings.attention)
+        for kind, lines in (("model", in_model), ("data", settings.packing)):
             text = text.replace(f"{kind} {{\n", "\n".join((f"{kind} {{", *lines, "")), 1)
         source = SourceFile(brief.name, text)
         return replace(settings, checked=check_source(source, base=brief.folder, models=models))
 
-    whole = WHOLE if brief.purpose is Purpose.CHATS else ()
+    whole = WHOLE if brief.purpose.is_of_chats else ()
     first = check(_Started(Checked({}, ()), packing=whole))
     if first.checked.ok:
         return first

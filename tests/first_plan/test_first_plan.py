@@ -76,7 +76,7 @@ def test_every_purpose_has_a_plan_on_devices_and_on_cpus(purpose: Purpose) -> No
         written = plan_for(PLANS / "models" / "tiny-llama", purpose, gpus=4, gpu=gpu)
         assert written.ok
         compiles = 'compile {\n  "model.layers.*" -> region\n}\n' in written.text
-        assert compiles == (gpu == "h100" and purpose is not Purpose.CHATS)
+        assert compiles == (gpu == "h100" and not purpose.is_of_chats)
 
 
 def test_a_model_that_only_its_own_attention_computes_says_so_in_its_plan() -> None:

@@ -239,7 +239,7 @@ def test_questions_are_asked_again_after_answers_that_make_no_sense(folder: Path
     assert code == 0, shown
     assert "`many` is not a positive number" in shown
     assert "did you mean `h100`?" in shown
-    assert "`play` is none of pretrain, continue, chats" in shown
+    assert "`play` is none of pretrain, continue, chats, adapters" in shown
     assert (folder / "mine.plan").exists()
 
 

@@ -196,7 +196,7 @@ def _require_flags(arguments: Namespace, folder: Path) -> None:
     if arguments.gpus is not None and (arguments.gpu is not None or arguments.nodes is not None):
         _node(arguments, _device(arguments.gpu or _CPU))
     if arguments.data is not None and arguments.purpose is not None:
-        data_files(arguments.data, folder=folder, is_chat=arguments.purpose == Purpose.CHATS)
+        data_files(arguments.data, folder=folder, is_chat=Purpose(arguments.purpose).is_of_chats)
     missing = _not_given(arguments)
     if missing and not arguments.yes and not can_ask():
         options = ", ".join(_REQUIRED[name] for name in missing)
@@ -232,7 +232,7 @@ _QUESTIONS = {
 
 def _default(arguments: Namespace, name: str, folder: Path) -> str:
     if name == "data":
-        return default_data(folder, is_chat=arguments.purpose == Purpose.CHATS)
+        return default_data(folder, is_chat=Purpose(arguments.purpose).is_of_chats)
     return _DEFAULTS[name]
 
 
@@ -250,7 +250,7 @@ def _take(arguments: Namespace, name: str, answer: str) -> None:
     elif name == "purpose":
         value = purpose_of(answer).value
     elif name == "data":
-        data_files(answer, folder=Path(), is_chat=arguments.purpose == Purpose.CHATS)
+        data_files(answer, folder=Path(), is_chat=Purpose(arguments.purpose).is_of_chats)
     setattr(arguments, name, value)
 
 
@@ -266,7 +266,7 @@ def _device(name: str) -> Device | None:
 def _brief(arguments: Namespace, model: NamedModel, output: Path) -> tuple[Brief, Path | None, DataFiles]:
     """Return the plan to write, the tokenizer's file, and the data. UsageError unless devices fill nodes."""
     purpose, folder = Purpose(arguments.purpose), output.parent
-    is_chat = purpose is Purpose.CHATS
+    is_chat = purpose.is_of_chats
     data = data_files(arguments.data, folder=folder, is_chat=is_chat)
     device = _device(arguments.gpu)
     call, file = model.tokenizer(folder, is_chat=is_chat)

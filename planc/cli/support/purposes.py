@@ -12,6 +12,7 @@ SHORT = {
     Purpose.PRETRAIN: "new weights",
     Purpose.CONTINUE: "pretrain on",
     Purpose.CHATS: "fine-tune",
+    Purpose.ADAPTERS: "fine-tune with LoRA",
 }
 LISTED = ", ".join(f"{one} ({short})" for one, short in SHORT.items())
 _PAGES = {
@@ -23,6 +24,10 @@ published pretraining runs of that size, and 20 tokens for each parameter.
 Trains the model's own weights further on text (continued pretraining): `weights = pretrained`, a third of the
 learning rate of pretraining, and one pass over the data.
 """,
+    Purpose.ADAPTERS: """\
+Trains adapters (LoRA) on conversations: as `chats`, with the model's own weights frozen and small matrices in
+float32 next to each linear layer of its layers, by QLoRA's rank, alpha, dropout and learning rate.
+""",
     Purpose.CHATS: """\
 Fine-tunes the model's own weights on conversations (SFT, instruction tuning): `weights = pretrained`,
 `source = chat(...)`, `packing = whole`, a loss on the assistant's messages, and three passes over the data.
@@ -33,6 +38,7 @@ _WORDS = {
     Purpose.CONTINUE: "continued continue_pretraining continual_pretraining cpt midtrain midtraining",
     Purpose.CHATS: "finetune finetuning fine_tune fine_tuning chat instruct instruction instructions "
     "conversation conversations",
+    Purpose.ADAPTERS: "adapter lora qlora dora peft low_rank",
 }
 """Beyond those that `planc explain` knows, which name the purpose of a plan for them."""
 _NAMED = re.compile(r"--for (\w+)")
@@ -52,7 +58,7 @@ def purpose_page(topic: str) -> str | None:
     """Return the page of `planc explain` for a purpose; None for another topic."""
     if topic not in tuple(Purpose):
         return None
-    example = "chats.jsonl" if topic == Purpose.CHATS else "'corpus/*.jsonl'"
+    example = "chats.jsonl" if Purpose(topic).is_of_chats else "'corpus/*.jsonl'"
     return (
         f"{topic}: a purpose of `planc new`\n\n{_PAGES[Purpose(topic)]}\n"
         f"  planc new MODEL --gpus 8 --gpu h100 --for {topic} --data {example}\n"
