@@ -31,6 +31,7 @@ from planc.graph.ops import (
 )
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.graph.sources import mixture_labels, reads_classes, reads_pairs
+from planc.inventory.adapters import is_of_adapter
 from planc.inventory.schema import Attention
 from planc.vocab import DType, GroupDim, MeshDim
 
@@ -200,8 +201,18 @@ def _context(work: RankWork) -> Iterator[Collective]:
         with_gradients = attention.calls * num_with_gradients(work, attention.fqn)
         num_calls = attention.calls * len(work.module(attention.fqn).calls)
         num_forwards = num_calls + is_again * with_gradients
-        num_backwards = with_gradients * work.is_passed(attention.fqn)
+        num_backwards = with_gradients * _passes_attention(work, attention.fqn)
         yield from _attention(work, attention, num_forwards=num_forwards, num_backwards=num_backwards)
+
+
+def _passes_attention(work: RankWork, fqn: str) -> bool:
+    """Whether backward passes an attention itself, and not only the projection of its result."""
+    inside = [one for one in work.inventory.modules if one.fqn.startswith(f"{fqn}.")]
+    names = {one.fqn for one in inside if not is_of_adapter(one.fqn)}
+    read = {name for one in inside for name in one.sources}
+    last = [one.fqn for one in inside if one.fqn in names - read and not names.isdisjoint(one.sources)]
+    own = any(work.trains(work.module(fqn), one.name) for one in work.module(fqn).parameters)
+    return work.is_passed(fqn) and (own or not last or not work.flow.inputs.isdisjoint(last))
 
 
 def _answers(work: RankWork) -> Iterator[Collective]:

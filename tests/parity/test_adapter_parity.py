@@ -62,17 +62,22 @@ DORA_OF_ATTENTION = (
     ALL.replace("rslora", "dora").replace("{self_attn,mlp}", "self_attn").partition("  over")[0]
 )
 COMPILED_DORA, EXPORTED_DORA = (text.replace(QV, DORA) for text in (COMPILED, EXPORTED))
+RESULTS = QV.replace("{q,v}_proj", "o_proj")
 SCALES = {
     **dict.fromkeys((DORA, DORA_OF_ATTENTION, COMPILED_DORA), 5 / 3),
     WIDE: 6 / 4,
     COMPILED: 8 / 4,
     EVERY: 3 / 2,
     QV: 8 / 4,
+    RESULTS: 8 / 4,
     ALL: 5 / 3**0.5,
     UPPER: 8 / 4,
 }
 
-QUICK = (Case("TP2", "lengths of rows", {"tp": 2}, adapter=DORA),)
+QUICK = (
+    Case("TP2", "lengths of rows", {"tp": 2}, adapter=DORA),
+    Case("CP2", "results alone", {"cp": 2}, rotate="ulysses", balance="none", adapter=RESULTS),
+)
 SLOW = (
     Case("DP2", "whole replicas", {"dp_replicate": 2}, micro_batch=1, adapter=QV, replicas="whole"),
     Case("DP2·CP2·TP2", "DoRA", ALL_8, adapter=DORA),
@@ -114,6 +119,11 @@ SLOW = (
     Case("TP2·DP2", "biases", TP2_DP2, "starcoder", tensor_parallel="auto", adapter=QV),
     Case("CP2·TP2", "ulysses", CP2_TP2, rotate="ulysses", balance="none", adapter=ALL),
     Case("CP2·DP2", "allgather", CP2_DP2, rotate="allgather", adapter=ALL),
+    Case("CP2·DP2", "ulysses, frozen keys", CP2_DP2, rotate="ulysses", balance="none", adapter=QV),
+    Case("CP2·DP2", "ring, results alone", CP2_DP2, adapter=RESULTS),
+    Case("CP2·DP2", "allgather, results alone", CP2_DP2, rotate="allgather", adapter=RESULTS),
+    Case("CP2·DP2", "ring, frozen keys", CP2_DP2, adapter=QV),
+    Case("CP2·DP2", "ulysses, compiled", CP2_DP2, rotate="ulysses", balance="none", adapter=COMPILED),
     Case("TP2·DP2", "compiled", TP2_DP2, adapter=COMPILED),
     Case("PP2·DP2", "", PP2_DP2, "llama-deep", micro_batch=1, adapter=ALL),
     Case("PP2·DP2", "tied", PP2_DP2, "llama-deep-tied", micro_batch=1, adapter=QV),

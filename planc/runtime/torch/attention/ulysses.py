@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -39,6 +41,8 @@ def ulysses_attention(
     repeats = kv_repeats(query.shape[1], num_kv_heads=key.shape[1], cp=size)
     if repeats > 1:
         key, value = (tensor.repeat_interleave(repeats, 1) for tensor in (key, value))
+    if len({tensor.requires_grad for tensor in (query, key, value)}) > 1:
+        query, key, value = Together.apply(query, key, value)  # type: ignore[no-untyped-call]
     query, key, value = (to_heads(tensor, group=group, balance=balance) for tensor in (query, key, value))
     if sinks is not None:
         sinks = sinks.chunk(size)[dist.get_rank(group)]
@@ -54,6 +58,22 @@ def ulysses_attention(
         softcap=softcap,
     )
     return to_sequence(out, group=group, balance=balance)
+
+
+class Together(torch.autograd.Function):
+    """The same tensors, of which all have gradients if one does.
+
+    In a first layer some projections are frozen and read what has no gradient. What backward sends does not
+    depend on which: it is the same for every attention that it passes.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return gradients
 
 
 def kv_repeats(num_heads: int, *, num_kv_heads: int, cp: int) -> int:
