@@ -207,11 +207,14 @@ def _context(work: RankWork) -> Iterator[Collective]:
 
 def _passes_attention(work: RankWork, fqn: str) -> bool:
     """Whether backward passes an attention itself, and not only the projection of its result."""
-    inside = [one for one in work.inventory.modules if one.fqn.startswith(f"{fqn}.")]
-    names = {one.fqn for one in inside if not is_of_adapter(one.fqn)}
-    read = {name for one in inside for name in one.sources}
-    last = [one.fqn for one in inside if one.fqn in names - read and not names.isdisjoint(one.sources)]
-    own = any(work.trains(work.module(fqn), one.name) for one in work.module(fqn).parameters)
+    inside = [module for module in work.inventory.modules if module.fqn.startswith(f"{fqn}.")]
+    names = {module.fqn for module in inside if not is_of_adapter(module.fqn)}
+    read = {name for module in inside for name in module.sources}
+    last = [
+        module.fqn for module in inside if module.fqn in names - read and not names.isdisjoint(module.sources)
+    ]
+    attention = work.module(fqn)
+    own = any(work.trains(attention, parameter.name) for parameter in attention.parameters)
     return work.is_passed(fqn) and (own or not last or not work.flow.inputs.isdisjoint(last))
 
 
