@@ -17,6 +17,7 @@ import os
 import pickle
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -50,6 +51,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+_ONE_AT_A_TIME = threading.Lock()
 GRACE_SECONDS = 1.0
 """The time after one rank's failure in which the others may still report theirs."""
 
@@ -155,16 +157,18 @@ def _context() -> ForkServerContext:
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
     """This process's environment with `values`, for the server to inherit: imports read some of them."""
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name in values:
-            if name in before:
-                os.environ[name] = before[name]
-            else:
-                del os.environ[name]
+    # Of two threads, the second would take the first one's values for what was there before.
+    with _ONE_AT_A_TIME:
+        before = dict(os.environ)
+        os.environ.update(values)
+        try:
+            yield
+        finally:
+            for name in values:
+                if name in before:
+                    os.environ[name] = before[name]
+                else:
+                    del os.environ[name]
 
 
 @contextmanager

@@ -294,6 +294,7 @@ def test_a_part_holds_all_that_documents_have(tmp_path: Path) -> None:
     """Every field of tokens and of faults, those that are added later too."""
     tokens = {"ids": np.array([5, 70_000]), "is_target": np.array([True, False]), "num_text_bytes": 7}
     tokens["classes"] = np.array([3, -100], dtype=np.int32)
+    tokens["types"] = np.array([0, 1], dtype=np.int32)
     unknown = {one.name: 3 for one in fields(Tokens) if one.name not in tokens}
     found = [
         Tokens(**{**tokens, **unknown}),  # type: ignore[arg-type]

@@ -39,7 +39,14 @@ def export(tmp_path: Path) -> Path:
 def variables(url: str, **others: str) -> dict[str, str]:
     """The environment of a process that pushes. Files are sent by HTTP: the server does not speak Xet."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    return {**kept, "HF_ENDPOINT": url, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1", **others}
+    return {
+        **kept,
+        "HF_HUB_OFFLINE": "0",
+        "HF_ENDPOINT": url,
+        "HF_TOKEN": TOKEN,
+        "HF_HUB_DISABLE_XET": "1",
+        **others,
+    }
 
 
 def push(export: Path, url: str, *options: str, **others: str) -> subprocess.CompletedProcess[str]:

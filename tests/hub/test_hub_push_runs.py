@@ -44,7 +44,7 @@ def run(plan: Path, url: str, *command: str, **others: str) -> Outcome:
 
 
 def _env(url: str, **others: str) -> dict[str, str]:
-    names = ("HF_ENDPOINT", "HF_TOKEN", "HF_HUB_DISABLE_XET")
+    names = ("HF_ENDPOINT", "HF_TOKEN", "HF_HUB_DISABLE_XET", "HF_HUB_OFFLINE")
     return {**{name: variables(url)[name] for name in names}, **others}
 
 
