@@ -21,7 +21,6 @@ from planc.checks import (
 )
 from planc.checks.support.rule import Findings, Rule, Subject
 from planc.diagnostics import Severity
-from planc.inventory.adapters import without_adapters
 from planc.inventory.schema import Inventory
 from planc.plan.spec import Plan
 from planc.source import Span
@@ -49,7 +48,7 @@ def run_checks(subject: Subject) -> Findings:
     reported: set[tuple[str, str]] = set()
     has_error = False
     # An adapter computes inside of its layer's edges, so rules on layouts don't concern it.
-    own = without_adapters(subject.inventory)
+    own = subject.bound.model
     of_layouts = subject if own is subject.inventory else _of(subject, own)
     for rule in RULES:
         is_idle = rule.over is not None and subject.plan.mesh.size(rule.over) == 1

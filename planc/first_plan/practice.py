@@ -24,7 +24,7 @@ class Purpose(StrEnum):
 
     @property
     def is_of_chats(self) -> bool:
-        """Whether the data are conversations."""
+        """Whether it trains on conversations."""
         return self in (Purpose.CHATS, Purpose.ADAPTERS)
 
 

@@ -195,21 +195,3 @@ def _adapted(module: Module, adapter: Adapter) -> Iterator[Module]:
         yield Module(fqn, "Linear", Kind.LINEAR, (weight,), sources=sources, activation=NOTHING, ends=ends)
     for fqn in magnitude:
         yield Module(fqn, "Magnitude", Kind.OTHER, (Parameter("weight", (module.out_features,)),), (up,))
-
-
-def without_adapters(inventory: Inventory) -> Inventory:
-    """The inventory of the model itself."""
-    layers = adapted_layers(inventory)
-    if not layers:
-        return inventory
-    own = {f"{fqn}.{part}" for fqn in layers for part in (UP, MAGNITUDE)}
-    modules = (
-        replace(
-            module,
-            parameters=tuple(own for own in module.parameters if not is_of_experts_adapter(own.name)),
-            returns=tuple(fqn for fqn in module.returns if fqn not in own),
-        )
-        for module in inventory.modules
-        if not is_of_adapter(module.fqn)
-    )
-    return replace(inventory, modules=tuple(modules))

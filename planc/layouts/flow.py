@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from planc.inventory.adapters import without_adapters
 from planc.inventory.schema import Kind, Module
 from planc.layouts.data_order import data_order, module_of
 from planc.layouts.families import family
@@ -77,7 +76,7 @@ class Flow:
 
 def layout_flow(bound: BoundPlan) -> Flow:
     """The flow of a plan's activations through its model. Adapters are inside of their layers' edges."""
-    bound = replace(bound, inventory=without_adapters(bound.inventory))
+    bound = replace(bound, inventory=bound.model)
     order, has_loops = data_order(bound.inventory)
     known = signatures(bound)
     setting = _Setting(bound, places(bound.inventory), _gates(bound, known), known)

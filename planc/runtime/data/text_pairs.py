@@ -15,7 +15,7 @@ def places_of_pair(spans: Sequence[int], *, num_tokens: int, length: int) -> npt
 
     The longer text loses its end; if both are longer than half of the room, each gets a half, and the longer
     one, or else the second, the token more: the tokenizers library has this as "longest_first".
-    DataError if there is no room for a token of each.
+    DataError if `length` can't hold a token of each.
     """
     start, end, other_start, other_end = spans
     first, second = end - start, other_end - other_start
