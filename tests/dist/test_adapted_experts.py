@@ -18,7 +18,7 @@ from planc.verify.ranks import Record
 from tests.dist.adapters_by_hand import ALPHA, MERGED, RANK, WEIGHTS, adapt, blocks
 from tests.dist.test_adapter_start import PREFIX, write_peft
 from tests.dist.test_adapters_beside_experts import LAYERS as BESIDE
-from tests.dist.test_adapters_beside_experts import assert_as_by_hand
+from tests.dist.test_adapters_beside_experts import assert_as_by_hand, assert_resumes
 from tests.dist.test_expert_parallel import (
     EXACT,
     RECOMPUTED,
@@ -165,15 +165,8 @@ def test_a_checkpoint_of_adapted_experts_resumes_on_another_mesh(
     before: str, after: str, root: Path, tmp_path: Path
 ) -> None:
     folder = adapted_folder(root, "qwen3_moe")
-    first = trained(adapted_graph(folder, before, edits=SAVING), folder, tmp_path, stop_after=2)[0]
-    # Weights, two moments and a counter of steps.
-    assert sum("lora_" in name for name in first.states[2]) == 4 * len(first.gradients)
-    graph = adapted_graph(folder, after, edits=SAVING)
-    resumed = trained(graph, folder, tmp_path)
-    assert resumed[0].first_step == 3 and resumed[0].states[2] == first.states[2]
-    first.metrics += resumed[0].metrics
-    for name, weight in by_hand(graph, folder, [first]).final.items():
-        torch.testing.assert_close(resumed[0].final[name], weight, rtol=1e-8, atol=1e-10)
+    graphs = [adapted_graph(folder, mesh, edits=SAVING) for mesh in (before, after)]
+    assert_resumes(*graphs, folder=folder, run_folder=tmp_path, by_hand=by_hand)
 
 
 @pytest.mark.slow

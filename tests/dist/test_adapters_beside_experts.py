@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,25 @@ def assert_as_by_hand(records: list[Record], expected: Trained, *, exact: float 
         assert torch.equal(records[0].final[name], expected.final[name]), name
 
 
+def assert_resumes(
+    before: Graph,
+    after: Graph,
+    *,
+    folder: Path,
+    run_folder: Path,
+    by_hand: Callable[[Graph, Path, list[Record]], Trained],
+) -> None:
+    """A run of one mesh goes on with another as a loop by hand does, with the state of adapters alone."""
+    first = trained(before, folder, run_folder, stop_after=2)[0]
+    # Weights, two moments and a counter of steps.
+    assert sum("lora_" in name for name in first.states[2]) == 4 * len(first.gradients)
+    resumed = trained(after, folder, run_folder)
+    assert resumed[0].first_step == 3 and resumed[0].states[2] == first.states[2]
+    first.metrics += resumed[0].metrics
+    for name, weight in by_hand(after, folder, [first]).final.items():
+        torch.testing.assert_close(resumed[0].final[name], weight, rtol=1e-8, atol=1e-10)
+
+
 @pytest.mark.parametrize("mesh", slow_except(MESHES, "ep 2"))
 def test_adapters_train_as_a_loop_by_hand(mesh: str, root: Path, tmp_path: Path) -> None:
     folder = adapted_folder(root, "qwen3_moe")
@@ -134,15 +154,8 @@ def test_a_checkpoint_of_adapters_alone_resumes_on_another_mesh(
 ) -> None:
     """With the moments of what is trained, with experts on other ranks or on one."""
     folder = adapted_folder(root, "qwen3_moe")
-    first = trained(adapted_graph(folder, before, edits=SAVING), folder, tmp_path, stop_after=2)[0]
-    # Weights, two moments and a counter of steps.
-    assert sum(".lora_" in name for name in first.states[2]) == 4 * len(first.gradients)
-    graph = adapted_graph(folder, after, edits=SAVING)
-    resumed = trained(graph, folder, tmp_path)
-    assert resumed[0].first_step == 3 and resumed[0].states[2] == first.states[2]
-    first.metrics += resumed[0].metrics
-    for name, weight in by_hand(graph, folder, [first]).final.items():
-        torch.testing.assert_close(resumed[0].final[name], weight, rtol=1e-8, atol=1e-10)
+    graphs = [adapted_graph(folder, mesh, edits=SAVING) for mesh in (before, after)]
+    assert_resumes(*graphs, folder=folder, run_folder=tmp_path, by_hand=by_hand)
 
 
 @pytest.mark.slow
