@@ -212,17 +212,35 @@ class Task(StrEnum):
     """A sequence has one label, its class. Its model is of either kind."""
     TOKEN_CLASSIFICATION = "token_classification"
     """The first token of each word has one label, the word's class. Its model is of either kind."""
+    EMBEDDING = "embedding"
+    """A sequence is a vector, whose label is another sequence's. Its model has no head, and is of either
+    kind."""
+
+
+class Pooling(StrEnum):
+    """The way from the hidden states of a sequence's tokens to its vector."""
+
+    MEAN = "mean"
+    CLS = "cls"
+    """The first token's, which encoders put before a text for that."""
+    LAST = "last"
+    """The last token's, which alone sees all others in a decoder."""
 
 
 @record
 class Classes:
-    """The number of a classifier's classes, which a text or each word has, as `task` has it."""
+    """The number of a classifier's classes, which a text or each word has, as `task` has it; 0 of a model
+    without a head."""
 
     task: Task
     labels: int
 
     def __str__(self) -> str:
-        return f"{self.task}(labels = {self.labels})"
+        return f"{self.task}(labels = {self.labels})" if self.labels else str(self.task)
+
+
+NO_HEAD = Classes(Task.EMBEDDING, 0)
+"""An embedding model has this in the place of a head."""
 
 
 CLASSIFIERS: Mapping[Task, str] = {

@@ -188,6 +188,27 @@ class LabeledSource(SourceKind):
 
 
 @record
+class MatchedSource(SourceKind):
+    """Records of two texts that belong together. Each is two documents in a row, the query
+    and its positive.
+
+    `patterns`, `split` and `subset` are those of a HfDatasetSource.
+    """
+
+    patterns: tuple[str, ...]
+    query: str = "query"
+    positive: str = "positive"
+    split: str = "train"
+    subset: str | None = None
+    kind: Literal["matched"] = field_of(default="matched", kw_only=True)
+    libraries: ClassVar[tuple[str, ...]] = ("datasets", "pyarrow")
+
+    @property
+    def hub(self) -> HubDataset | None:
+        return HubDataset.of(self.patterns)
+
+
+@record
 class HfHubSource(SourceKind):
     """A dataset on the Hub at one commit. `revision` is the commit's 40 hexadecimal digits."""
 
@@ -255,6 +276,7 @@ Source = (
     | HfDatasetSource
     | HfHubSource
     | LabeledSource
+    | MatchedSource
     | PythonStdlibSource
     | ExtensionSource
     | TransformedSource

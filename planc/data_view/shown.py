@@ -97,8 +97,13 @@ def shown_documents(documents: Sequence[Encoded], *, spec: DataSpec, tokenizer: 
     return list(_with_texts(parts, tokenizer))
 
 
+_PLACES = {0: "a query", IGNORED_LABEL: "the positive of the query before it"}
+
+
 def _class(label: int, spec: DataSpec) -> str:
-    """`class 1`, with the class's name if the plan has one."""
+    """`class 1`, with the class's name if the plan has one; the place in a pair of texts that match."""
+    if spec.in_pairs:
+        return _PLACES[label]
     source = untransformed(spec.source)
     names = source.names if isinstance(source, LabeledSource) else ()
     return f"class {label}, {names[label]}" if names else f"class {label}"

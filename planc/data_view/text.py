@@ -72,7 +72,9 @@ def statistics(look: Look) -> Iterator[Row]:
     if not tally.num_documents:
         return
     yield "lengths", ", ".join(f"{name} {tally.quantile(share):_}" for name, share in QUANTILES.items())
-    if tally.classes:
+    if tally.classes and spec.in_pairs:
+        yield "pairs", f"{tally.num_targets:_}"
+    elif tally.classes:
         yield "classes", ", ".join(f"{label}: {number:_}" for label, number in sorted(tally.classes.items()))
     elif look.dataset is None or not look.sampling.is_whole:
         yield "labels", f"{100 * tally.num_targets / max(1, tally.num_tokens):.1f} % of tokens"
@@ -108,7 +110,9 @@ def summary_row(look: Look) -> Row:
     labels = f"{100 * tally.num_targets / max(1, tally.num_tokens):.1f} % labels"
     if (masking := look.part.wanted.spec.masking) is not None:
         labels = f"{100 * masking.probability:g} % of tokens hidden"
-    if tally.classes:
+    if tally.classes and look.part.wanted.spec.in_pairs:
+        labels = plural(tally.num_targets, "pair")
+    elif tally.classes:
         labels = plural(len(tally.classes), "class", "classes")
     figures = [plural(tally.num_documents, "document"), plural(tally.num_tokens, "token"), labels]
     sequences = look.sequences_per_epoch

@@ -27,6 +27,8 @@ SYMPTOMS = {
     "text classification": "classification, classifier, classify text, sentiment analysis, "
     "fine tune classifier, new head, csv, token classification, ner, named entities, "
     "named entity recognition, part of speech",
+    "embeddings": "embedding model, sentence embeddings, sentence transformers, contrastive learning, "
+    "infonce, retrieval, retriever, dense retrieval, hard negatives, in batch negatives, similarity search",
     "callback": "hook, metric, custom metric, own metric, own loop, custom loop, own trainer, custom trainer",
 }
 """The name of each page, and other phrases for it, none of which hides a key or a word of another tool."""

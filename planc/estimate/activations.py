@@ -28,10 +28,8 @@ tables. Tests hold the rules against what autograd saves, exactly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import prod
 
 from planc.estimate.attention_calls import compiled_kernel_bytes, compiled_pair_bytes
-from planc.estimate.distillation import distillation_bytes, read_again_bytes
 from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
 from planc.estimate.rank_work import Core, RankWork
@@ -41,7 +39,7 @@ from planc.inventory.footprint import ONE_OPERATION
 from planc.inventory.schema import Attention, Kind, Module
 from planc.record import record
 from planc.styles.edges import SEQUENCE
-from planc.vocab import DOWN, DType, LogitsFunction, Replicate, Task, ancestors, parent_of
+from planc.vocab import DOWN, DType, Replicate, ancestors, parent_of
 
 InputKey = tuple[str, tuple[str, ...]]
 
@@ -129,10 +127,8 @@ def norm_bytes(work: RankWork, module: Module) -> int:
     """A norm after a single linear layer normalizes that layer's heads, each with the same weight."""
     tokens = norm_tokens(work, module)
     feeding = [source for source in map(work.module, module.sources) if source.is_linear]
-    if len(module.sources) == 1 and feeding:
-        width = _local_width(work, feeding[0], 0)
-    else:
-        width = weight_width(module)
+    is_fed = len(module.sources) == 1 and bool(feeding)
+    width = local_width(work, feeding[0], 0) if is_fed else weight_width(module)
     # One reciprocal root, in float32, for each normalized vector.
     num_vectors = width // max(1, weight_width(module))
     kept = 0 if module.fqn in work.read_before else work.by_size(work.footprint(module).kept)
@@ -158,7 +154,7 @@ def weight_width(module: Module) -> int:
     return sum(parameter.num_elements for parameter in module.parameters if parameter.name == "weight")
 
 
-def _local_width(work: RankWork, module: Module, tensor_dim: int) -> int:
+def local_width(work: RankWork, module: Module, tensor_dim: int) -> int:
     shape = work.tp_shape(module)
     return shape[tensor_dim] if shape else 0
 
@@ -198,7 +194,7 @@ def input_key(work: RankWork, module: Module) -> InputKey:
 
 
 def input_bytes(work: RankWork, module: Module) -> int:
-    return work.num_tokens * _local_width(work, module, 1) * work.compute_dtype.size_bytes
+    return work.num_tokens * local_width(work, module, 1) * work.compute_dtype.size_bytes
 
 
 def between_bytes(work: RankWork, module: Module) -> int:
@@ -217,15 +213,15 @@ def between_bytes(work: RankWork, module: Module) -> int:
 
 
 def _between_bytes(work: RankWork, module: Module, *, is_fused: bool) -> int:
-    feeding, columns = _feeding(work, module), _local_width(work, module, 1)
+    feeding, columns = _feeding(work, module), local_width(work, module, 1)
     element = work.compute_dtype.size_bytes
     if is_fused:
-        return work.num_tokens * element * sum(_local_width(work, source, 0) for source in feeding)
+        return work.num_tokens * element * sum(local_width(work, source, 0) for source in feeding)
     num_bytes = _between_width(work, module, feeding) * element
     for source in feeding:
         if source.activation != ONE_OPERATION:
             more = work.by_size(source.activation.kept) - element
-            num_bytes += more * min(columns, _local_width(work, source, 0))
+            num_bytes += more * min(columns, local_width(work, source, 0))
     return work.num_tokens * num_bytes
 
 
@@ -239,7 +235,7 @@ def between_passing_bytes(work: RankWork, module: Module) -> int:
     feeding, element = _feeding(work, module), work.compute_dtype.size_bytes
     if not feeding:
         return 0
-    width = _local_width(work, module, 1)
+    width = local_width(work, module, 1)
     within = max(work.by_size(work.activation(source).passing) for source in feeding)
     if _is_gated(module, feeding):
         within -= element
@@ -254,8 +250,8 @@ def _feeding(work: RankWork, module: Module) -> tuple[Module, ...]:
 
 def _between_width(work: RankWork, module: Module, feeding: tuple[Module, ...]) -> int:
     """The width of what is saved where an activation function keeps its input."""
-    width = sum(_local_width(work, source, 0) for source in feeding)
-    return width + (_local_width(work, module, 1) if _is_gated(module, feeding) else 0)
+    width = sum(local_width(work, source, 0) for source in feeding)
+    return width + (local_width(work, module, 1) if _is_gated(module, feeding) else 0)
 
 
 def _is_gated(module: Module, feeding: tuple[Module, ...]) -> bool:
@@ -311,78 +307,6 @@ def _kernel_bytes(work: RankWork, attention: Attention) -> int:
         # Softmax computes in float32, and its result is cast.
         log_sum_exp = num_heads * work.sequence_length * (4 + work.compute_dtype.size_bytes)
     return work.num_tokens * (features * work.compute_dtype.size_bytes + log_sum_exp)
-
-
-@record
-class Loss:
-    """Bytes of logits and cross entropy at their peak, in its backward: [T, vocabulary or this rank's part].
-
-    `tensors` are of the loss's dtype, `wide` one of them: log-probabilities, their gradient, the logits'
-    gradient; vocabulary-parallel loss holds a fourth (torch/distributed/tensor/parallel/loss.py). `narrow`
-    are the logits as the head made them, freed by then, 0 where they are as wide. A compiled loss has two
-    tensors, the logits and their gradient, of the dtype of logits. A loss with terms, of pairs or of a
-    teacher's rows (distillation.py) keeps the logits as the head made them.
-
-    With several chunks T are the tokens of one. `gradients` are those that the head's forward keeps: of its
-    input, and of its parameters, summed in float32 at least. Each chunk ends with its own gradients of both
-    and of the logits, which are more than `tensors` where chunks are small.
-    """
-
-    tensors: int
-    wide: int
-    narrow: int
-    kept: int
-    """Bytes from the loss's forward to its backward: log-probabilities, or what the loss of one function
-    reads again, which are the logits as the head made them. With several chunks, `gradients`."""
-    copies: int
-    """Freed copies of a teacher's rows."""
-    gradients: int = 0
-
-
-def logits_shape(work: RankWork) -> tuple[int, int]:
-    """The tokens of one micro step, or its sequences if these have labels, and the logits of each."""
-    inventory = work.inventory
-    if inventory.task is Task.SEQUENCE_CLASSIFICATION:
-        return work.num_samples, inventory.num_labels or 0
-    return work.num_tokens, inventory.num_labels or inventory.vocab_size
-
-
-def loss(work: RankWork) -> Loss:
-    """The tensors that cross entropy holds, and the ones that are freed by then."""
-    head = work.inventory.head
-    width = _local_width(work, head, 0) if head and work.vocab_over else logits_shape(work)[1]
-    num_tokens = logits_shape(work)[0] // work.loss_chunks
-    wide, narrow = (num_tokens * width * size for size in (work.loss_bytes, work.compute_dtype.size_bytes))
-    if work.fuses_loss:
-        wide = narrow = wide if _casts_logits(work) else narrow
-    num_wide = 2 if work.fuses_loss or work.has_loss_terms else 4 if work.vocab_over else 3
-    distilled, copies = distillation_bytes(work, num_tokens, wide=wide, narrow=narrow)
-    tensors = (distilled or num_wide * wide) + _capped_bytes(work, num_tokens * width)
-    kept = narrow + read_again_bytes(work, num_tokens) if work.has_loss_terms else wide
-    gradients = 0
-    if work.loss_chunks > 1 and head is not None:
-        element = work.compute_dtype.size_bytes
-        parameters = width * sum(prod(parameter.shape[1:]) for parameter in head.parameters)
-        parameters *= work.trains(head)
-        hidden = work.num_tokens * work.inventory.hidden_size * element
-        tensors = max(tensors, narrow + parameters * element + hidden // work.loss_chunks)
-        kept = gradients = parameters * work.loss_bytes + hidden
-    is_freed = narrow < wide and not work.has_loss_terms
-    return Loss(tensors, wide, narrow if is_freed else 0, kept, copies, gradients)
-
-
-def _casts_logits(work: RankWork) -> bool:
-    """Whether the model's code makes logits of float32."""
-    return any(step.function is LogitsFunction.FLOAT32 for step in work.inventory.logits or ())
-
-
-def _capped_bytes(work: RankWork, num_logits: int) -> int:
-    """Return the bytes that backward reads of a function that caps logits, after a cast or before it."""
-    steps = [step.function for step in work.inventory.logits or ()]
-    if LogitsFunction.TANH not in steps:
-        return 0
-    is_cast = LogitsFunction.FLOAT32 in steps[: steps.index(LogitsFunction.TANH)]
-    return num_logits * (work.loss_bytes if is_cast else work.compute_dtype.size_bytes)
 
 
 def context_bytes(work: RankWork) -> int:

@@ -12,7 +12,6 @@ from planc.estimate.activations import (
     activations,
     context_bytes,
     last_input_bytes,
-    loss,
     offloaded_bytes,
 )
 from planc.estimate.at_intervals import at_intervals
@@ -23,6 +22,7 @@ from planc.estimate.distillation import stored_sequence_bytes, teacher_bytes
 from planc.estimate.flops import Flops, flops
 from planc.estimate.gaps import gaps, last_units
 from planc.estimate.kernels import attention_uses, window_mask_bytes
+from planc.estimate.loss import loss
 from planc.estimate.parts import Part, parts
 from planc.estimate.peak import (
     GAPS,

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.estimate.activations import Loss, norm_tokens
+from planc.estimate.activations import norm_tokens
+from planc.estimate.loss import Loss
 from planc.estimate.rank_work import RankWork
 from planc.estimate.units import Unit
 from planc.inventory.schema import Kind

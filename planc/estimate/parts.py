@@ -13,11 +13,11 @@ from math import prod
 from planc.estimate.activations import (
     activations,
     last_input_bytes,
-    loss,
     offloaded_bytes,
 )
 from planc.estimate.deferred import deferred_bytes
 from planc.estimate.kernels import window_mask_bytes
+from planc.estimate.loss import loss
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Collective, Kind
 from planc.graph.graph import Graph

@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from planc.estimate.activations import logits_shape
 from planc.estimate.flops import computes_logits_twice
+from planc.estimate.loss import logits_shape
 from planc.estimate.rank_work import RankWork
 from planc.estimate.units import Unit, units
 from planc.inventory.schema import Kind, Module

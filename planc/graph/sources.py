@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 from planc.data_sources.kinds import PairsSource
 from planc.graph.graph import Graph
-from planc.graph.ops import Mixture, OpenData, OpenEvaluation, OpenLabeledData, OpenSource
+from planc.graph.ops import (
+    Mixture,
+    OpenData,
+    OpenEvaluation,
+    OpenLabeledData,
+    OpenMatchedData,
+    OpenSource,
+)
 
 AnySource = OpenSource | OpenData | OpenEvaluation
 """An op that reads a source."""
@@ -23,8 +30,9 @@ def reads_pairs(graph: Graph) -> bool:
 
 
 def reads_classes(graph: Graph) -> bool:
-    """Whether the labels of the training data are classes, of sequences or of words."""
-    return isinstance(training_data(graph), OpenLabeledData)
+    """Whether the labels of the training data are classes, of sequences or of words, or the positives of a
+    group: then there is an accuracy."""
+    return isinstance(training_data(graph), OpenLabeledData | OpenMatchedData)
 
 
 def class_names(graph: Graph) -> tuple[str, ...]:

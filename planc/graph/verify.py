@@ -34,7 +34,7 @@ _EACH_STEP = (
 """Resources that every step must write again."""
 
 _ONCE: tuple[tuple[type[Op], ...], ...] = (
-    (ops.BuildModel, ops.BuildOwnModel, ops.BuildClassifier),
+    (ops.BuildModel, ops.BuildOwnModel, ops.BuildClassifier, ops.BuildEmbedder),
     (ops.AttachAttention,),
     (ops.MaterialiseWeights,),
     (ops.InitWeights, ops.LoadWeights, ops.LoadBase),
@@ -244,7 +244,7 @@ def _visibility(graph: Graph) -> Iterator[Violation]:
     for op in graph.ops():
         if isinstance(op, ops.ComputeLoss) and op.by_sequence is not by_sequence:
             yield Violation(op.name, "has labels of sequences, and the data of tokens, or the reverse")
-    if labeled:
+    if labeled or any(isinstance(op, ops.OpenMatchedData) for op in graph.setup):
         return
     is_masked = any(isinstance(op, ops.OpenMaskedData) for op in graph.setup)
     for op in (op for op in graph.setup if isinstance(op, ops.AttachAttention)):

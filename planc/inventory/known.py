@@ -87,12 +87,13 @@ _KINDS = {
     Task.MASKED_LM: "a masked language model",
     Task.SEQUENCE_CLASSIFICATION: "a classifier of sequences",
     Task.TOKEN_CLASSIFICATION: "a classifier of tokens",
+    Task.EMBEDDING: "a model without a head",
 }
 
 
 def _require_task(inventory: Inventory, task: Task) -> None:
     """InventoryError if the model's class is of another task than the plan has."""
-    if task in CLASSIFIERS and inventory.task is not task:
+    if (task in CLASSIFIERS or task is Task.EMBEDDING) and inventory.task is not task:
         raise InventoryError(
             f"{inventory.architecture} is {_KINDS[inventory.task]}, saved without a config.json",
             help="put the model's config.json next to its inventory.json",

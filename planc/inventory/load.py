@@ -105,19 +105,20 @@ def load_inventory(
     is false. A probe takes seconds: `on_probe` gets the directory, and is entered while that lasts. A cache
     that can't be written only costs time.
     """
-    new = None if classes is None or _is_classifier(model_dir, classes.task) else classes
+    new = None if classes is None or _has_head(model_dir, classes.task) else classes
     found = _loaded(model_dir, cache_dir=cache_dir, may_probe=may_probe, on_probe=on_probe, classes=new)
     return replace(found, inventory=_with_config(found.inventory, model_dir))
 
 
-def _is_classifier(model_dir: Path, task: Task) -> bool:
+def _has_head(model_dir: Path, task: Task) -> bool:
     """Whether config.json names a classifier of this task, which has a head; also without a config.json, as
-    then nothing else can be read."""
+    then nothing else can be read. An embedding is of another class than config.json may name."""
     if digest_if_present(model_dir) is None:
         return True
     raw = parse_json(read_config(model_dir), name=str(model_dir / CONFIG_NAME))
     named = raw.get("architectures") if isinstance(raw, dict) else None
-    return isinstance(named, list) and any(str(name).endswith(CLASSIFIERS[task]) for name in named)
+    ends = CLASSIFIERS.get(task)
+    return isinstance(named, list) and ends is not None and any(str(name).endswith(ends) for name in named)
 
 
 def _loaded(
@@ -233,7 +234,8 @@ def _load_cached(cache_dir: Path, *, digest: str, classes: Classes | None = None
     for path in paths:
         with contextlib.suppress(InventoryError):
             inventory = loads(read_regular_file(path, limit_bytes=MAX_INVENTORY_BYTES))
-            new = inventory.classes if inventory.new_head else None
+            has_other = bool(inventory.new_head) or inventory.task is Task.EMBEDDING
+            new = inventory.classes if has_other else None
             if inventory.config_digest == digest and new == classes:
                 return LoadedInventory(inventory, "cached", path)
     return None

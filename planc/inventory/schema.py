@@ -13,7 +13,7 @@ from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint, OwnCod
 from planc.inventory.rope import Rope as Rope
 from planc.inventory.value_types import Digest, Named, Probability, Size
 from planc.record import record
-from planc.vocab import Classes, DropoutDim, DType, LogitsStep, Task, parent_of
+from planc.vocab import NO_HEAD, Classes, DropoutDim, DType, LogitsStep, Task, parent_of
 
 
 class Kind(StrEnum):
@@ -298,8 +298,7 @@ class Inventory:
     """Fields of config.json, other than 0, by which training draws random numbers."""
     random_weights: tuple[str, ...] = ()  # those that drop attention weights
     random_others: tuple[str, ...] = ()  # those that draw by other means: layer drop and jitter
-    added_losses: tuple[str, ...] = ()
-    """Fields of config.json that add terms to the model's own cross-entropy loss."""
+    added_losses: tuple[str, ...] = ()  # fields of config.json that add terms to the model's own loss
     router_loss: float | None = None  # the weight of the loss that they add for routers
     logits: tuple[LogitsStep, ...] | None = ()
     """The steps from the head's output to the logits; None if they are not a known function of each logit."""
@@ -348,8 +347,9 @@ class Inventory:
 
     @property
     def classes(self) -> Classes | None:
-        """A classifier's classes."""
-        return None if self.num_labels is None else Classes(self.task, self.num_labels)
+        """A classifier's classes, or what a model without a head has in their place."""
+        known = None if self.num_labels is None else Classes(self.task, self.num_labels)
+        return NO_HEAD if self.task is Task.EMBEDDING else known
 
     @property
     def known_heads(self) -> tuple[Attention | OwnHeads, ...]:
@@ -391,7 +391,7 @@ class Inventory:
     @property
     def head(self) -> Module | None:
         """The linear layer that computes tokens' logits: the last with a row per token of the vocabulary."""
-        modules = reversed(self.modules) if self.num_labels is None else ()
+        modules = reversed(self.modules) if self.classes is None else ()
         tensors = ((module, p) for module in modules if module.kind is Kind.LINEAR for p in module.parameters)
         return next((m for m, p in tensors if p.name == "weight" and p.shape[0] == self.vocab_size), None)
 

@@ -17,6 +17,7 @@ from planc.graph.ops import (
     OpenEvaluation,
     OpenLabeledData,
     OpenMaskedData,
+    OpenMatchedData,
     OpenSource,
 )
 from planc.plan import data
@@ -27,6 +28,7 @@ from planc.plan.task import (
     AnyTask,
     CausalLm,
     Classification,
+    Embedding,
     MaskedLm,
     SequenceClassification,
 )
@@ -75,6 +77,8 @@ def open_data(
         case Classification() as task:
             values |= {"padding_id": padding_id, "token_types": token_types}
             return OpenLabeledData(**values, **_of_classes(task))
+        case Embedding():
+            return OpenMatchedData(**values, padding_id=padding_id)
         case _:
             return opened
 

@@ -9,6 +9,7 @@ from planc.graph.ops import (
     BuildDistillationLoss,
     BuildLoss,
     BuildPreferenceLoss,
+    ComputeContrastiveLoss,
     ComputeLoss,
     ComputePairLoss,
     ComputeReference,
@@ -21,7 +22,8 @@ from planc.lower.stated import stated
 from planc.plan.bind import BoundPlan
 from planc.plan.loss_chunks import num_chunks, vocab_over
 from planc.plan.spec import Plan
-from planc.plan.train import Distillation, Preference
+from planc.plan.task import Embedding
+from planc.plan.train import Contrastive, CrossEntropy, Distillation, Preference
 from planc.vocab import TOKEN_DIMS, MeshDim, Task
 
 
@@ -36,21 +38,25 @@ def build_loss(
         yield BuildPreferenceLoss(beta=loss.beta, label_smoothing=loss.label_smoothing, span=span)
     elif isinstance(loss, Distillation):
         yield BuildDistillationLoss(temperature=loss.temperature, weight=loss.weight, span=span)
-    elif loss.has_terms:
+    elif isinstance(loss, CrossEntropy) and loss.has_terms:
         yield BuildLoss(label_smoothing=loss.label_smoothing, z_loss=loss.z_loss, span=span)
 
 
 def compute_loss(bound: BoundPlan) -> ComputeLoss:
     """The op of a micro-batch's loss, of whole logits or of parts of them."""
-    plan, chunks = bound.plan, num_chunks(bound)
+    plan, loss, chunks = bound.plan, bound.plan.train.loss, num_chunks(bound)
     head, logits = bound.inventory.head, bound.inventory.logits
     fields = {"vocab_over": vocab_over(bound), "span": plan.span("model"), **stated(ComputeLoss, plan)}
     fields["by_sequence"] = bound.inventory.task is Task.SEQUENCE_CLASSIFICATION
     if chunks > 1 and head is not None and logits is not None:
         span = plan.span("train.loss_chunks")
         fields |= {"chunks": chunks, "head": head.fqn, "logits": logits, "span": span}
-    if isinstance(plan.train.loss, Preference):
+    if isinstance(loss, Preference):
         return ComputePairLoss(over=plan.context_parallel.on if plan.context_parallel else (), **fields)
+    if isinstance(loss, Contrastive) and isinstance(plan.model.task, Embedding):
+        return ComputeContrastiveLoss(
+            pooling=plan.model.task.pooling, temperature=loss.temperature, group=loss.group, **fields
+        )
     return ComputeLoss(**fields)
 
 

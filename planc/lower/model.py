@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from planc.graph.ops import BuildClassifier, BuildModel, BuildOwnModel, LoadBase, LoadWeights
+from planc.graph.ops import (
+    BuildClassifier,
+    BuildEmbedder,
+    BuildModel,
+    BuildOwnModel,
+    LoadBase,
+    LoadWeights,
+)
 from planc.plan.bind import BoundPlan
 from planc.plan.positions import grows, rope_parameters
+from planc.vocab import Task
 
 
 def build_model(bound: BoundPlan) -> BuildModel:
@@ -28,6 +36,8 @@ def build_model(bound: BoundPlan) -> BuildModel:
     values = {field.name: getattr(build, field.name) for field in fields(build) if field.name != "op"}
     if own is not None:
         return BuildOwnModel(**values, own=own)
+    if inventory.task is Task.EMBEDDING:
+        return BuildEmbedder(**values)
     return build if classes is None else BuildClassifier(**values, task=classes.task, labels=classes.labels)
 
 

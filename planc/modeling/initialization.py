@@ -24,6 +24,7 @@ from planc.modeling.placed_draws import (
     whole_values,
 )
 from planc.modeling.private import tree_leaves
+from planc.modeling.tasks import head_options
 from planc.modeling.tensor_dtypes import default_dtype, floating_tensors, set_dtypes
 
 _Mode = TypeVar("_Mode", bound=Draws)
@@ -36,7 +37,7 @@ def fresh_copy(model: nn.Module) -> PreTrainedModel:
     # A cast of the whole would round tensors that the model's code builds in float32, as rotary frequencies.
     assert isinstance(model, PreTrainedModel), "a plan's model is one of transformers"
     with torch.device("meta"), default_dtype(model.config.dtype):
-        copy: PreTrainedModel = type(model)(model.config)
+        copy: PreTrainedModel = type(model)(model.config, **head_options(type(model)))
     set_dtypes(copy, {name: tensor.dtype for name, tensor in floating_tensors(model).items()})
     return copy
 

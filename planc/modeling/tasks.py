@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import partial
 from inspect import signature
+from typing import Any
 
 import torch
 import transformers
@@ -22,6 +23,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+    MODEL_MAPPING_NAMES,
 )
 
 from planc.vocab import CLASSIFIERS, Task
@@ -31,6 +33,7 @@ CLASSES: Mapping[Task, Mapping[str, str | tuple[str, ...]]] = {
     Task.MASKED_LM: MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     Task.SEQUENCE_CLASSIFICATION: MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     Task.TOKEN_CLASSIFICATION: MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+    Task.EMBEDDING: MODEL_MAPPING_NAMES,
 }
 """Their names by model_type. A class of several tasks has the first."""
 
@@ -68,6 +71,18 @@ def as_classifier(config: PreTrainedConfig, *, architecture: str, labels: int) -
     # transformers rejects it for one class, of which a check tells more.
     if architecture.endswith(CLASSIFIERS[Task.SEQUENCE_CLASSIFICATION]) and labels > 1:
         config.problem_type = ONE_CLASS
+
+
+def head_options(kind: type[PreTrainedModel]) -> Mapping[str, bool]:
+    """The arguments with which a class makes no pooler: an embedding is of the hidden states before it."""
+    has_pooler = "add_pooling_layer" in signature(kind.__init__).parameters
+    return {"add_pooling_layer": False} if has_pooler else {}
+
+
+def output_of(output: Any) -> torch.Tensor:
+    """The logits of a model, or the last hidden states of one without a head."""
+    logits: torch.Tensor | None = getattr(output, "logits", None)
+    return output.last_hidden_state if logits is None else logits
 
 
 def token_types(model: PreTrainedModel) -> int:
@@ -114,6 +129,9 @@ def _pretraining_classes(model: PreTrainedModel) -> Mapping[str | None, Callable
     if (base := MODEL_MAPPING.get(type(model.config), None)) is not None:
         prefix = f"{model.base_model_prefix}."
         classes[base.__name__] = classes[None] = partial(_names_in, base, model, prefix)
+        if isinstance(model, base):
+            # A file of the base class has its pooler without a prefix.
+            classes[None] = partial(_names_in, base, model)
     return classes
 
 

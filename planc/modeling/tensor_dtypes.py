@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.core_model_loading import build_glob_alternation
 
+from planc.modeling.tasks import head_options
+
 
 @contextlib.contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
@@ -48,7 +50,10 @@ def built_in(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     """The model as `from_config` builds it in this dtype, on meta."""
     with torch.device("meta"):
         other: PreTrainedModel = type(model)._from_config(
-            deepcopy(model.config), dtype=dtype, attn_implementation="eager"
+            deepcopy(model.config),
+            dtype=dtype,
+            attn_implementation="eager",
+            **head_options(type(model)),
         )
     return other
 

@@ -81,6 +81,19 @@ class Labeled:
     subset: str | None = key(Optional(Text()), unsaid=None, doc=SUBSET)
 
 
+@keyed
+class Matched:
+    """Pairs of texts that belong together, for `task = embedding`: a query and its positive."""
+
+    patterns: tuple[str, ...] = key(Rest(Path()), doc=DATASETS, positional=True)
+    query: str = key(Text(), unsaid="query", doc="the key that holds a row's query")
+    positive: str = key(
+        Text(), unsaid="positive", doc="the key that holds the text that belongs to it, such as its answer"
+    )
+    split: str = key(Split(), unsaid="train", doc=SPLIT)
+    subset: str | None = key(Optional(Text()), unsaid=None, doc=SUBSET)
+
+
 @record
 class PythonStdlib:
     """The running interpreter's own standard library: real text on every machine."""
@@ -179,13 +192,14 @@ class Transformed:
     )
 
 
-FileSource = TextFiles | RowSource | Pairs | PythonStdlib
+FileSource = TextFiles | RowSource | Pairs | Matched | PythonStdlib
 AnySource = FileSource | Transformed | Extension
 
 SOURCES: Mapping[str, type[FileSource | Transformed]] = {
     "text": TextFiles,
     **_ROW_SOURCES,
     "pairs": Pairs,
+    "matched": Matched,
     "python_stdlib": PythonStdlib,
     "transformed": Transformed,
 }
@@ -202,7 +216,9 @@ def _packing(values: Mapping[str, Any]) -> Packing:
     mixed = (one.source for one in values.get("mixture", {}).values() if one is not None)
     sources = (untransformed(given) for given in (values.get("source"), *mixed) if given is not None)
     kinds = {type(one) for one in sources}
-    return Packing.NONE if {Pairs, Labeled} & kinds else Packing.WHOLE if Chat in kinds else Packing.ATTEND
+    if {Pairs, Labeled, Matched} & kinds:
+        return Packing.NONE
+    return Packing.WHOLE if Chat in kinds else Packing.ATTEND
 
 
 def _too_long(values: Mapping[str, Any]) -> TooLong | None:
@@ -291,7 +307,7 @@ class DataSpec:
         derived=_packing,
         doc="attend: documents share sequences and attend to each other; isolate: they do not; whole: they "
         "do not, and none is split between sequences; none: one document per sequence; for chat, the "
-        "default is whole, and for pairs and labeled none",
+        "default is whole, and for pairs, labeled and matched none",
     )
     too_long: TooLong | None = key(
         Optional(Choice(TooLong)),

@@ -74,7 +74,7 @@ class ModelSpec:
         Variant(TASKS, "task"),
         unsaid=CausalLm(),
         doc="what is a label: causal_lm, the next token; masked_lm, hidden tokens of models whose tokens see "
-        "all others",
+        "all others; sequence_classification and token_classification, classes; embedding, another text",
     )
     weights: Weights = key(Choice(Weights), unsaid=Weights.RANDOM, doc="random, or from safetensors")
     strip: str | None = key(

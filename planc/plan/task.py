@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from planc.plan.keys import key, keyed
-from planc.plan.scalars import Float, Int, Text
+from planc.plan.scalars import Choice, Float, Int, Text
 from planc.plan.types import List
 from planc.record import record
-from planc.vocab import Classes, Task
+from planc.vocab import NO_HEAD, Classes, Pooling, Task
 
 
 @record
@@ -82,8 +82,25 @@ class TokenClassification(Classification):
     by_word: ClassVar[bool] = True
 
 
-AnyTask = CausalLm | MaskedLm | SequenceClassification | TokenClassification
+@keyed
+class Embedding:
+    """Each text is a vector of length 1, by the hidden states of the model without a head.
+
+    Rows are of `matched(...)`, and the loss is `contrastive(...)`.
+    """
+
+    task: ClassVar[Task] = Task.EMBEDDING
+    classes: ClassVar[Classes] = NO_HEAD
+    pooling: Pooling = key(
+        Choice(Pooling),
+        unsaid=Pooling.MEAN,
+        doc="mean: of the hidden states of a text's tokens; cls: its first token's; last: its last token's",
+    )
+
+
+AnyTask = CausalLm | MaskedLm | SequenceClassification | TokenClassification | Embedding
 
 TASKS: Mapping[str, type[AnyTask]] = {
-    str(kind.task): kind for kind in (CausalLm, MaskedLm, SequenceClassification, TokenClassification)
+    str(kind.task): kind
+    for kind in (CausalLm, MaskedLm, SequenceClassification, TokenClassification, Embedding)
 }

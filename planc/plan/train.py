@@ -82,8 +82,23 @@ class Distillation:
     )
 
 
+@keyed
+class Contrastive:
+    """The cross entropy of each query's own positive among those of its group, by the cosine of the angles
+    between their vectors. `task = embedding` has it."""
+
+    temperature: float = key(Float(1e-4, 1e3), unsaid=0.05, doc="divides the cosines")
+    group: int = key(
+        Int(2, 2**19),
+        doc="neighboring pairs whose positives are each other's negatives; `micro_batch` is a multiple of "
+        "twice as many",
+        example="8",
+    )
+
+
 LOSSES: Mapping[str, type[Any]] = {
     "cross_entropy": CrossEntropy,
+    "contrastive": Contrastive,
     "dpo": Preference,
     "distillation": Distillation,
 }
@@ -111,11 +126,11 @@ class TrainSpec:
         example="8192",
     )
     log_every: int = key(Quantity(STEPS, low=1), unsaid=1, doc="steps between log lines")
-    loss: CrossEntropy | Preference | Distillation | Extension = key(
+    loss: CrossEntropy | Contrastive | Preference | Distillation | Extension = key(
         OrExtension(LOSS, Variant(LOSSES, "loss")),
         unsaid=CrossEntropy(label_smoothing=0.0, z_loss=0.0),
         doc="the value of each token; a step's loss is its mean over the tokens that have a label. dpo is of "
-        "each pair of answers, and its mean over pairs",
+        "each pair of answers, contrastive of each query, and their means are over pairs",
     )
     loss_chunks: int | Literal["auto"] = key(
         OrAuto(Int(1)),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from planc.data_sources.kinds import JsonLinesSource, LabeledSource, PairsSource
+from planc.data_sources.kinds import JsonLinesSource, LabeledSource, MatchedSource, PairsSource
 from planc.extend.reference import Extension
 from planc.inventory.routers import routers
 from planc.plan.adapter import Lora
@@ -16,13 +16,14 @@ from planc.plan.data import Labeled, TooLong
 from planc.plan.facts import gradient_accumulation
 from planc.plan.optimizer import Muon, Optimizer, OwnSchedule, Schedule, WarmupStableDecay
 from planc.plan.settle import in_steps
-from planc.plan.task import AnyTask, MaskedLm
-from planc.plan.train import CrossEntropy, Distillation, Preference
+from planc.plan.task import AnyTask, Embedding, MaskedLm
+from planc.plan.train import Contrastive, CrossEntropy, Distillation, Preference
 from planc.runtime.data.spec import DataSpec, Masking
+from planc.verify.contrastive import LOWEST_TEMPERATURE, SMALL_GROUP
 from planc.verify.distillation import MAX_TOP_K
 from planc.verify.preferences import PAIRS
 from planc.verify.twin import Renaming
-from planc.vocab import Classes, DType, Task
+from planc.vocab import NO_HEAD, Classes, DType, Pooling, Task
 
 NUM_STEPS = 3
 SCHEDULE_STEPS, MAX_WARMUP_STEPS = 10, 2
@@ -43,7 +44,7 @@ SMALL_BLOCK = 4
 MODEL, CORPUS = "model", "corpus.jsonl"
 
 
-AnyLoss = Extension | CrossEntropy | Preference | Distillation
+AnyLoss = Extension | CrossEntropy | Contrastive | Preference | Distillation
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ class Recipe:
     """The modules of experts with a capacity."""
     loss: AnyLoss | None = None
     """None for plain cross entropy."""
+    pooling: Pooling | None = None
+    """An embedding model's."""
     own: Extension | None = None
     """The model class of the plan's own code, in the place of transformers'."""
     first_position: int = 0
@@ -110,7 +113,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
     """The recipe from the plan, not from its graph, with small batches and a short schedule."""
     plan = bound.plan
     dp_size = min(plan.mesh.dp_replicate, MAX_RANKS) * min(plan.mesh.dp_shard, MAX_RANKS)
-    micro_batch = min(plan.data.micro_batch, MAX_MICRO_BATCH)
+    micro_batch = small_micro_batch(plan.data.micro_batch, plan.train.loss)
     micro_steps = min(gradient_accumulation(plan), MAX_MICRO_STEPS)
     optimizer = plan.optimizer
     peak = optimizer.kind.lr
@@ -149,6 +152,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
         capacity=plan.expert_parallel.capacity if plan.expert_parallel else None,
         capped=renamed.of(tuple(bound.capped)),
         loss=_small_loss(plan.train.loss),
+        pooling=plan.model.task.pooling if isinstance(plan.model.task, Embedding) else None,
         own=plan.model.architecture,
         first_position=bound.inventory.positions.first,
         adapted=renamed.of(tuple(bound.adapted)),
@@ -159,11 +163,13 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
 
 def small_source(
     *, in_pairs: bool, by_pair: bool, classes: Classes | None
-) -> JsonLinesSource | PairsSource | LabeledSource:
-    """The data of the small model: texts, answers in pairs, or texts with classes or those of their words.
+) -> JsonLinesSource | PairsSource | LabeledSource | MatchedSource:
+    """The data of the small model: texts, pairs, or texts with classes or those of their words.
 
     Two texts have one class if it is `by_pair`.
     """
+    if classes == NO_HEAD:
+        return MatchedSource((CORPUS,), query="text", positive="pair")
     if classes is not None:
         if classes.task is Task.TOKEN_CLASSIFICATION:
             return LabeledSource((CORPUS,), classes.labels, field="words", label="labels", by_word=True)
@@ -171,7 +177,14 @@ def small_source(
     return PairsSource((PAIRS,), template="none") if in_pairs else JsonLinesSource((CORPUS,))
 
 
+def small_micro_batch(micro_batch: int, loss: AnyLoss | None) -> int:
+    """Few sequences, or one group of pairs."""
+    return 2 * SMALL_GROUP if isinstance(loss, Contrastive) else min(micro_batch, MAX_MICRO_BATCH)
+
+
 def _small_loss(loss: AnyLoss) -> AnyLoss:
+    if isinstance(loss, Contrastive):
+        return replace(loss, group=SMALL_GROUP, temperature=max(loss.temperature, LOWEST_TEMPERATURE))
     return replace(loss, top_k=min(loss.top_k, MAX_TOP_K)) if isinstance(loss, Distillation) else loss
 
 

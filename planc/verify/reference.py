@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from planc.extend.reference import Extension
 from planc.plan import optimizer as spec
 from planc.plan.optimizer import kind_of
-from planc.plan.train import CrossEntropy, Distillation, Preference
+from planc.plan.train import Contrastive, CrossEntropy, Distillation, Preference
 from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.extensions import arguments_of, load_extension
 from planc.runtime.torch.weights.adapters import fill_adapters
@@ -35,6 +35,7 @@ from planc.runtime.torch.weights.weights import initialize
 from planc.verify.adapted import adapt_layer
 from planc.verify.capacity import limit_tokens
 from planc.verify.classes import loss_of_classes
+from planc.verify.contrastive import contrastive_loss
 from planc.verify.distillation import Taught, made_up
 from planc.verify.masked import UNLABELED, masked_batch
 from planc.verify.muon import Muon
@@ -180,11 +181,15 @@ def _built(recipe: Recipe, attention: Literal["eager", "sdpa"]) -> Any:
         return own._from_config(config_in(recipe.base / recipe.model, own), dtype=dtype)
     folder, data = recipe.base / recipe.model, recipe.data
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    head = "CausalLM" if data.masking is None else "MaskedLM"
-    if data.has_classes:
-        head = "TokenClassification" if data.by_word else "SequenceClassification"
-    kind = getattr(transformers, f"AutoModelFor{head}")
+    head = "ForCausalLM" if data.masking is None else "ForMaskedLM"
+    if recipe.pooling is not None:
+        head = ""
+    elif data.has_classes:
+        head = "ForTokenClassification" if data.by_word else "ForSequenceClassification"
+    kind = getattr(transformers, f"AutoModel{head}")
     model = kind.from_config(config, dtype=dtype, attn_implementation=attention, trust_remote_code=False)
+    if recipe.pooling is not None and hasattr(model, "pooler"):
+        model.pooler = None
     if dtype is torch.float64:
         # PyTorch's grouped products, which transformers takes by default, have no float64.
         model.set_experts_implementation("eager")
@@ -234,6 +239,9 @@ def _loss_of(
     if isinstance(recipe.loss, Preference):
         pairs = Preferences(model, data.dataset, recipe.loss)
         return lambda ids, place: pairs.loss(ids)
+    if isinstance(recipe.loss, Contrastive) and (pooling := recipe.pooling) is not None:
+        contrast = recipe.loss
+        return lambda ids, place: contrastive_loss(model, data.dataset, ids, contrast, pooling)
     values_of, masking = _values_of(recipe), recipe.data.masking
     if recipe.data.has_classes:
         return lambda ids, place: loss_of_classes(model, data.dataset, ids, values_of)

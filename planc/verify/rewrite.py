@@ -24,6 +24,7 @@ from planc.optimizers.muon import Muon
 from planc.pipelining.simulate import equal_step
 from planc.plan.spec import PipelineSpec
 from planc.plan.stages import orders
+from planc.verify.contrastive import LOWEST_TEMPERATURE, SMALL_GROUP
 from planc.verify.recipe import (
     DECAY_STEPS,
     HIGHEST_EMA_DECAY,
@@ -36,6 +37,7 @@ from planc.verify.recipe import (
     Recipe,
     raised_rate,
     robust,
+    small_micro_batch,
     small_source,
 )
 from planc.verify.twin import Renaming
@@ -303,9 +305,9 @@ def _robust(settings: Any, *, dtype: DType) -> Any:
 
 def _short_data(op: OpenData, recipe: Recipe, times: int, vocab_size: int, padding: int | None) -> OpenData:
     """The op with `times` micro-batches per step."""
-    micro_batch, classes = min(op.micro_batch, MAX_MICRO_BATCH), getattr(op, "classes", None)
+    micro_batch, classes = small_micro_batch(op.micro_batch, recipe.loss), getattr(op, "classes", None)
     in_pairs = isinstance(op.source, PairsSource)
-    op = replace(op, padding_id=padding) if isinstance(op, ops.OpenLabeledData) else op
+    op = replace(op, padding_id=padding) if isinstance(op, ops.OpenLabeledData | ops.OpenMatchedData) else op
     return replace(
         op,
         source=small_source(in_pairs=in_pairs, by_pair=recipe.data.by_pair, classes=classes),
@@ -346,7 +348,9 @@ def _short_step(op: AnyOp, *, num_tokens: int) -> AnyOp:
 
 
 def _short_loss(op: Any, *, num_tokens: int) -> Any:
-    """The op with several chunks where it has several."""
+    """The op with several chunks where it has several, and with small groups."""
+    if isinstance(op, ops.ComputeContrastiveLoss):
+        return replace(op, group=SMALL_GROUP, temperature=max(op.temperature, LOWEST_TEMPERATURE))
     if not isinstance(op, ops.ComputeLoss) or op.chunks == 1:
         return op
     return replace(op, chunks=gcd(op.chunks, num_tokens) if gcd(op.chunks, num_tokens) > 1 else num_tokens)

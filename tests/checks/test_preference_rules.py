@@ -47,8 +47,8 @@ ACCEPTED = {
     "a reference on other machines": {"LOSS": 'reference = "runs/first/export/hf"'},
 }
 REFUSED = {
-    "packing": ({"DATA": "packing = whole"}, "P758", "each sequence holds one answer"),
-    "bad rows": ({"DATA": "skip_bad = 1"}, "P758", "may leave out one answer"),
+    "packing": ({"DATA": "packing = whole"}, "P758", "each sequence holds one text of a pair"),
+    "bad rows": ({"DATA": "skip_bad = 1"}, "P758", "may leave out one text of a pair"),
     "half a pair": (
         {"DATA": 'eval "held" { share = 10 %; every = 2 steps; sequences = 3 }'},
         "P758",

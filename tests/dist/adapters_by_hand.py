@@ -20,7 +20,7 @@ def adapt(model: nn.Module, layers: tuple[str, ...], *, apart: tuple[str, ...]) 
     Nothing else is trained but the modules of `apart`.
     """
     linear = (name for name, module in model.named_modules() if isinstance(module, nn.Linear))
-    names = tuple(name for name in linear if name.endswith(layers) and ".layer" in name)
+    names = tuple(name for name in linear if name.endswith(layers) and "layer" in name)
     WithLora(names, RANK, ALPHA / RANK)(model)
     for name, parameter in model.named_parameters():
         if name.startswith(apart):

@@ -97,6 +97,7 @@ def plan(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 class ByHand:
     num_labels: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
     accuracies: list[float] = field(default_factory=list)
     gradients: dict[str, Tensor] = field(default_factory=dict)
     final: dict[str, Tensor] = field(default_factory=dict)

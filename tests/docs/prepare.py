@@ -64,6 +64,16 @@ def text_pairs(path: Path) -> None:
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
+def matched(path: Path) -> None:
+    """Rows of a question and its answer."""
+    path.parent.mkdir(exist_ok=True)
+    rows = (
+        {"question": f"How many ranks has mesh {number}?", "answer": f"It has {2 * number}."}
+        for number in range(16)
+    )
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
 def words(path: Path) -> None:
     """Rows of words and their classes."""
     path.parent.mkdir(exist_ok=True)
@@ -89,6 +99,7 @@ PREPARED: dict[str, Callable[[Path], None]] = {
     "text": text,
     "labeled": labeled,
     "words": words,
+    "matched": matched,
     "text_pairs": text_pairs,
     "nan-weights": nan_weights,
 }

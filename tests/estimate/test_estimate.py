@@ -10,10 +10,10 @@ import pytest
 
 from planc.api import Checked, check_plan, check_source
 from planc.devices.hardware import DEVICES
-from planc.estimate.activations import loss
 from planc.estimate.estimate import estimate, estimated_facts
 from planc.estimate.gaps import gaps
 from planc.estimate.layout import layouts
+from planc.estimate.loss import loss
 from planc.estimate.rank_work import rank_work
 from planc.estimate.result import Collective, Estimate, Kind
 from planc.estimate.units import units

@@ -13,10 +13,11 @@ import pytest
 from planc.api import Checked
 from planc.cli.main import main
 from planc.devices.hardware import DEVICES
-from planc.estimate.activations import activations, loss
+from planc.estimate.activations import activations
 from planc.estimate.bound import step_bound
 from planc.estimate.estimate import estimate, estimated_facts
 from planc.estimate.expectation import step_expectation
+from planc.estimate.loss import loss
 from planc.estimate.parts import Part, parts, stage_works
 from planc.estimate.rank_work import rank_work
 from planc.estimate.result import Estimate, Kind

@@ -13,13 +13,14 @@ from planc.diagnostics import Code, Severity
 from planc.diagnostics.suggest import closest
 from planc.hub.names import is_hub
 from planc.plan.conversations import Chat, Pairs
-from planc.plan.data import AnySource, FileTokenizer, HfDataset, JsonLines, TextFiles
+from planc.plan.data import AnySource, FileTokenizer, HfDataset, JsonLines, Labeled, Matched, TextFiles
 from planc.plan.spec import Plan
 from planc.plan.train import Distillation, Preference
 
 CODE = Code("P738", "files-absent", "no such file on this machine", Severity.NOTE)
 
-_OF_FILES = (TextFiles, JsonLines, Chat, Pairs, HfDataset)
+_OF_DATASETS = (Chat, Pairs, Labeled, Matched, HfDataset)
+_OF_FILES = (TextFiles, JsonLines, *_OF_DATASETS)
 _ELSEWHERE = "unless the file is on the run's machines"
 
 
@@ -66,7 +67,7 @@ def absent_files(source: AnySource, *, base: Path) -> Sequence[NoFile]:
     patterns = source.patterns if isinstance(source, _OF_FILES) else ()
     if HubDataset.of(patterns) is not None:
         return ()
-    if isinstance(source, (Chat, Pairs, HfDataset)):
+    if isinstance(source, _OF_DATASETS):
         patterns = tuple(pattern for pattern in patterns if not (base / pattern).is_dir())
     found = (without_file(pattern, base=base) for pattern in patterns)
     return tuple(one for one in found if one is not None)

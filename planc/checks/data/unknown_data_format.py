@@ -9,7 +9,7 @@ from planc.data_sources.globs import DATASET_SUFFIXES, HubDataset, without_compr
 from planc.diagnostics import Code
 from planc.layouts.families import quoted
 from planc.plan.conversations import Chat, Pairs
-from planc.plan.data import HfDataset, JsonLines, Labeled
+from planc.plan.data import HfDataset, JsonLines, Labeled, Matched
 
 CODE = Code("P733", "unknown-data-format", "unknown dataset file format")
 
@@ -29,7 +29,7 @@ def check(subject: Subject) -> Findings:
 
 def _fault(source: object) -> tuple[str, str] | None:
     """The first fault, with its help. A file of JSON lines may have any name but that of a table."""
-    if not isinstance(source, HfDataset | JsonLines | Labeled | Chat | Pairs):
+    if not isinstance(source, HfDataset | JsonLines | Labeled | Matched | Chat | Pairs):
         return None
     for pattern in source.patterns:
         suffix = PurePosixPath(without_compression(pattern)).suffix

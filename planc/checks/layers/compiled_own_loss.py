@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
-from planc.plan.train import CrossEntropy, Distillation, Preference
+from planc.plan.train import Contrastive, CrossEntropy, Distillation, Preference
 
 CODE = Code("P816", "compiled-own-loss", "only cross entropy is compiled")
 
@@ -17,7 +17,7 @@ def check(subject: Subject) -> Findings:
     if plan.compile is None or not plan.compile.loss or not is_written:
         return
     loss = plan.train.loss
-    is_known = isinstance(loss, CrossEntropy | Preference | Distillation)
+    is_known = isinstance(loss, CrossEntropy | Contrastive | Preference | Distillation)
     own = "another loss of planc's" if is_known else "a loss of the plan's own code"
     if not isinstance(loss, CrossEntropy) or loss.has_terms:
         yield CODE.at(

@@ -9,6 +9,7 @@ from planc.diagnostics import Code, Severity
 from planc.inventory.routers import Router, has_other_rows, routers, unrouted
 from planc.layouts.families import quoted
 from planc.plan.balance import balance_loss, bias_update
+from planc.plan.task import Classification, Embedding
 
 CODE = Code("P725", "experts-unbalanced", "nothing balances the load of experts", Severity.WARNING)
 
@@ -27,7 +28,10 @@ def check(subject: Subject) -> Findings:
     if not trained:
         return
     inventory = subject.inventory
-    is_balanceable = not unrouted(inventory) and not any(has_other_rows(inventory, one) for one in trained)
+    of_tokens = not isinstance(subject.plan.model.task, Classification | Embedding)
+    is_balanceable = (
+        of_tokens and not unrouted(inventory) and not any(has_other_rows(inventory, one) for one in trained)
+    )
     named = subject.patterns([router.fqn for router in trained])
     listed = ", ".join(f'"{pattern}"' for pattern in named)
     yield CODE.at(

@@ -8,7 +8,7 @@ from planc.layouts.draws import placed_draws
 from planc.layouts.families import quoted
 from planc.plan.attention_calls import sees_later_tokens
 from planc.plan.spec import AttentionKernel
-from planc.plan.task import Classification
+from planc.plan.task import Classification, Embedding
 
 CODE = Code("P724", "random-training", "the model draws random numbers in training")
 
@@ -43,7 +43,8 @@ def _weights(subject: Subject) -> Findings:
     plan, fields = subject.plan, subject.inventory.random_weights
     if not fields or plan.model.attention is AttentionKernel.EAGER:
         return
-    has_padding = isinstance(plan.model.task, Classification) and sees_later_tokens(subject.inventory)
+    of_texts = isinstance(plan.model.task, Classification | Embedding)
+    has_padding = of_texts and sees_later_tokens(subject.inventory)
     needs_fused = plan.mesh.cp > 1 or plan.data.packing.isolates or has_padding
     instead = f"set {quoted(fields)} to 0 in config.json" if needs_fused else "write `attention = eager`"
     yield CODE.at(

@@ -11,20 +11,29 @@ from planc.checks.support.sharded_sizes import divides_sequence
 from planc.diagnostics import Code
 from planc.hub.model_config import model_config
 from planc.plan.attention_calls import sees_later_tokens
+from planc.plan.balance import is_balanced
 from planc.plan.data import (
     FileTokenizer,
     HfDataset,
     HfHub,
     JsonLines,
     Labeled,
+    Matched,
     Packing,
     PythonStdlib,
     TextFiles,
 )
 from planc.plan.spec import AttentionKernel
-from planc.plan.task import CausalLm, Classification, MaskedLm, TokenClassification
-from planc.plan.train import CrossEntropy
-from planc.vocab import MeshDim
+from planc.plan.task import (
+    CausalLm,
+    Classification,
+    Embedding,
+    MaskedLm,
+    SequenceClassification,
+    TokenClassification,
+)
+from planc.plan.train import Contrastive, CrossEntropy
+from planc.vocab import MeshDim, Pooling
 
 CODE = Code("P775", "task-unsupported", "not supported for this task")
 
@@ -40,9 +49,17 @@ def check(subject: Subject) -> Findings:
     settings: Iterable[tuple[str, str, str]]
     match subject.plan.model.task:
         case CausalLm():
-            settings = _of_rows(subject)
+            settings = (*_of_rows(subject), *_of_vectors(subject))
         case MaskedLm() as task:
-            settings = (*_of_shares(task), *_of_model(subject), *_of_masked_data(subject))
+            settings = (
+                *(*_of_shares(task), *_of_model(subject), *_of_masked_data(subject)),
+                *_of_vectors(subject),
+            )
+        case Embedding() as task:
+            settings = (
+                *(*_of_pooling(subject, task), *_of_model(subject), *_of_padding(subject)),
+                *(*_of_contrast(subject), *_of_matched_data(subject)),
+            )
         case Classification() as task:
             settings = (
                 *(*_of_labels(subject, task), *_of_model(subject), *_of_padding(subject)),
@@ -64,6 +81,45 @@ def _of_rows(subject: Subject) -> _Found:
     for path, source in subject.plan.data.sources():
         if isinstance(source, Labeled):
             yield path, "a language model has no classes to learn", help
+        if isinstance(source, Matched):
+            yield path, "a language model has no pairs to match", "write `task = embedding()` in `model`"
+
+
+def _of_vectors(subject: Subject) -> _Found:
+    if isinstance(subject.plan.train.loss, Contrastive):
+        yield "train.loss", "it compares vectors of texts", "write `task = embedding()` in `model`"
+
+
+def _of_pooling(subject: Subject, task: Embedding) -> _Found:
+    if task.pooling is Pooling.CLS and not sees_later_tokens(subject.inventory):
+        text = "the first token of a decoder sees no other one"
+        yield "model.task", text, "write `embedding(pooling = last)`"
+
+
+def _of_contrast(subject: Subject) -> _Found:
+    plan = subject.plan
+    if not isinstance(plan.train.loss, Contrastive):
+        place = "train.loss" if "train.loss" in plan.spans else "model.task"
+        help = "write `loss = contrastive(group = 8)` in `train`"
+        yield place, "vectors of texts are compared with each other", help
+    if is_balanced(plan, subject.inventory):
+        # config.json may enable one, with `output_router_logits`.
+        place = "model.hf" if plan.balance is None else "balance"
+        help = "write `balance { loss = none }`" if plan.balance is None else "remove the block"
+        yield place, "a balance loss is a mean over tokens, and this one over pairs", help
+    if plan.compile is not None:
+        reason = "no compiled model has been compared with one process for this task"
+        yield "compile", reason, "remove the block"
+
+
+def _of_matched_data(subject: Subject) -> _Found:
+    for path, source in subject.plan.data.sources():
+        if not isinstance(source, Matched):
+            help = 'write `matched("pairs.jsonl")`, of rows with a `query` and its `positive`'
+            yield path, "its rows have no two texts that belong together", help
+        elif path.startswith("data.source."):
+            help = "write `source = matched(...)` in `data`, with several files if need be"
+            yield path, "pairs are read from the one `source` of `data` alone", help
 
 
 def _of_shares(task: MaskedLm) -> _Found:
@@ -123,17 +179,14 @@ def _of_padding(subject: Subject) -> _Found:
     if any(divides_sequence(assignment.use) for assignment in subject.bound.styles.values()):
         help = "keep the sequence whole: leave out `sequence_parallel` and `Shard(1)`"
         of_text = "the class follows from one token, which one rank of tp would have"
-        of_words = "no run with it has been compared with one process for this task"
-        yield (
-            "tensor_parallel",
-            of_words if isinstance(plan.model.task, TokenClassification) else of_text,
-            help,
-        )
+        others = "no run with it has been compared with one process for this task"
+        is_of_text = isinstance(plan.model.task, SequenceClassification)
+        yield "tensor_parallel", of_text if is_of_text else others, help
     if not sees_later_tokens(inventory):
         return
     if plan.model.attention is AttentionKernel.EAGER:
         yield "model.attention", "tokens of an encoder would see padding", "remove it"
-    if plan.compile is not None:
+    if plan.compile is not None and not isinstance(plan.model.task, Embedding):
         reason = "a compiled encoder has not been compared with one process on texts of several lengths"
         yield "compile", reason, "remove the block"
 

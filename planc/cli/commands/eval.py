@@ -30,7 +30,7 @@ from planc.graph.graph import Graph, plan_hash
 from planc.graph.sources import training_data
 from planc.lower.data import source_of
 from planc.lower.evaluating import evaluated_on
-from planc.plan.data import Labeled, untransformed
+from planc.plan.data import Labeled, Matched, untransformed
 from planc.plan.given_source import given_source
 from planc.plan.task import AnyTask, CausalLm, SequenceClassification, TokenClassification
 from planc.runtime.checkpoint_format.errors import CheckpointError
@@ -120,13 +120,16 @@ def _weights(name: str) -> Weights:
         raise RunError(error.message, help=error.help) from error
 
 
-_CLASSES = "write `labeled(...)` for a classifier, and another source for a language model"
+_KINDS = (
+    "write `labeled(...)` for a classifier, `matched(...)` for an embedding model, and another source for a "
+    "language model"
+)
 
 
 def _source(text: str, training: ops.OpenData) -> tuple[Source, Span]:
     """The source of `--data`, whose paths start at the current directory, and its place.
 
-    RunError if it is none, or if only one of it and the training data has classes.
+    RunError if it is none, or if only one of it and the training data has classes, or pairs to match.
     """
     given, problems, file = given_source(text, name="--data")
     if given is None:
@@ -136,7 +139,9 @@ def _source(text: str, training: ops.OpenData) -> tuple[Source, Span]:
         kind = TokenClassification if training.by_word else SequenceClassification
         task = kind(training.num_labels, training.names)
     if isinstance(untransformed(given), Labeled) is not isinstance(training, ops.OpenLabeledData):
-        raise RunError("--data has classes and the model has none, or the reverse", help=_CLASSES)
+        raise RunError("--data has classes and the model has none, or the reverse", help=_KINDS)
+    if isinstance(given, Matched) is not isinstance(training, ops.OpenMatchedData):
+        raise RunError("--data has pairs to match and the model has no vectors, or the reverse", help=_KINDS)
     source: Any = source_of(given, task)
     if source.reads_local_files:
         source = replace(source, patterns=tuple(map(os.path.abspath, source.patterns)))
@@ -148,7 +153,8 @@ def _source(text: str, training: ops.OpenData) -> tuple[Source, Span]:
 def _print(results: tuple[Evaluation, ...], weights: Weights, graph: Graph, arguments: Namespace) -> None:
     step = weights.manifest.step if weights.manifest is not None else None
     # Of hidden tokens alone, or of classes, it would not be that of a text.
-    others = ops.LoadLoss | ops.BuildLoss | ops.BuildPreferenceLoss | ops.OpenMaskedData | ops.OpenLabeledData
+    of_others = ops.OpenMaskedData | ops.OpenLabeledData | ops.OpenMatchedData
+    others = ops.LoadLoss | ops.BuildLoss | ops.BuildPreferenceLoss | of_others
     is_entropy = not any(isinstance(op, others) for op in graph.setup)
     perplexities = [_perplexity(result.loss) if is_entropy else None for result in results]
     if arguments.output_format == "json":

@@ -9,7 +9,7 @@ from planc.data_sources import Source
 from planc.graph.consequence import DERIVED, layout, numerics, output, samples
 from planc.graph.op import Effects, Op, Phase, Resource, Stage
 from planc.record import record
-from planc.vocab import Classes, MeshDim, Task
+from planc.vocab import NO_HEAD, Classes, MeshDim, Task
 
 
 @record
@@ -105,6 +105,18 @@ class OpenLabeledData(OpenData):
         """The classes with the task that they are of."""
         task = Task.TOKEN_CLASSIFICATION if self.by_word else Task.SEQUENCE_CLASSIFICATION
         return Classes(task, self.num_labels)
+
+
+@record(kw_only=True)
+class OpenMatchedData(OpenData):
+    op: Literal["data.open_matched"] = "data.open_matched"  # type: ignore[assignment]
+    summary: ClassVar[str] = (
+        "Opens pairs of texts that belong together as `data.open`, one text a sequence, a query before its "
+        "positive."
+    )
+    padding_id: Annotated[int | None, samples("model.hf", "padding")]
+    """The token after a text; None for the end of a document."""
+    classes: ClassVar[Classes] = NO_HEAD
 
 
 @record(kw_only=True)

@@ -12,7 +12,7 @@ from planc.graph.ops.data import ShardContext
 from planc.graph.ops.pipeline import ReceiveHidden, SendHidden
 from planc.pipelining.order_text import OrderAsText
 from planc.record import record
-from planc.vocab import GroupDim, LogitsStep, MeshDim
+from planc.vocab import GroupDim, LogitsStep, MeshDim, Pooling
 
 
 @record(kw_only=True)
@@ -149,6 +149,23 @@ class ComputePairLoss(ComputeLoss):
 
 
 @record(kw_only=True)
+class ComputeContrastiveLoss(ComputeLoss):
+    op: Literal["loss.contrastive"] = "loss.contrastive"  # type: ignore[assignment]  # a loss of its own kind
+    summary: ClassVar[str] = (
+        "Pools each sequence's hidden states to a vector of length 1, and sums the cross entropies of each "
+        "query's positive among those of its group; divides by the step's global number of pairs."
+    )
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.LOGITS, Resource.LOCAL_BATCH, Resource.TOKENS, Resource.STEP_LOSS),
+        writes=(Resource.LOSS, Resource.STEP_LOSS),
+    )
+    pooling: Annotated[Pooling, numerics("model.task", "pooling")]
+    temperature: Annotated[float, numerics("train.loss", "temperature")]
+    group: Annotated[int, numerics("train.loss", "pairs of a group")]
+    """The pairs whose positives a query is compared with: its negatives are never of another micro-batch."""
+
+
+@record(kw_only=True)
 class Backward(Op):
     op: Literal["backward"] = "backward"
     stage: ClassVar[Stage] = Stage.STEP
@@ -189,6 +206,7 @@ MicroOp = (
     | SendHidden
     | SumRoutes
     | ComputePairLoss
+    | ComputeContrastiveLoss
     | ComputeLoss
     | Backward
     | ComputeWeightGradients
@@ -228,7 +246,15 @@ class Accumulate(Op):
         )
 
 
-EvaluationOp = ShardContext | ReceiveHidden | Forward | SendHidden | ComputePairLoss | ComputeLoss
+EvaluationOp = (
+    ShardContext
+    | ReceiveHidden
+    | Forward
+    | SendHidden
+    | ComputePairLoss
+    | ComputeContrastiveLoss
+    | ComputeLoss
+)
 
 
 def _evaluation_dims(op: ComputeReference | Evaluate) -> tuple[GroupDim, ...]:

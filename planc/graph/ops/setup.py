@@ -84,6 +84,14 @@ class BuildClassifier(BuildModel):
 
 
 @record(kw_only=True)
+class BuildEmbedder(BuildModel):
+    op: Literal["model.build_embedder"] = "model.build_embedder"  # type: ignore[assignment]
+    summary: ClassVar[str] = (
+        "Builds a model without a head, whichever config.json names, on the meta device, as `model.build`."
+    )
+
+
+@record(kw_only=True)
 class AttachAdapters(Op):
     op: Literal["adapters.attach"] = "adapters.attach"
     stage: ClassVar[Stage] = Stage.BUILD

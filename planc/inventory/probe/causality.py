@@ -18,7 +18,7 @@ from planc.inventory.probe.attention_calls import attention_to_self
 from planc.inventory.probe.attentions import Observed, attentions_of
 from planc.inventory.probe.small_attention import MAX_LAYERS, small_config, small_model, token_ids
 from planc.inventory.schema import Attention
-from planc.modeling.tasks import task_of
+from planc.modeling.tasks import output_of, task_of
 from planc.vocab import SEES_LATER_TOKENS, Task
 
 _LENGTH, _NUM_CHANGED = 16, 4
@@ -55,7 +55,7 @@ def visible_attentions_of(observed: Observed, *, task: Task) -> tuple[Attention,
                     f"{name} is not an encoder: {where} later tokens, and a masked language model needs them",
                     help="if config.json has a switch for it, such as `is_decoder`, set it to false",
                 )
-        case Task.SEQUENCE_CLASSIFICATION | Task.TOKEN_CLASSIFICATION:
+        case Task.SEQUENCE_CLASSIFICATION | Task.TOKEN_CLASSIFICATION | Task.EMBEDDING:
             _refuse_read_padding(observed, attentions)
         case _:
             assert_never(task)
@@ -68,7 +68,7 @@ def _refuse_read_padding(observed: Observed, attentions: Sequence[Attention]) ->
     A model with attention to later tokens is tried with attention to each token itself: planc hides padding
     from it. Any other keeps its own. One that can't be made small shows nothing, and is refused.
     """
-    name, help = type(observed.model).__name__, "use a classifier of one token of each sequence"
+    name, help = type(observed.model).__name__, "use another model for this task"
     kinds = {not SEES_LATER_TOKENS.isdisjoint(attention.extras) for attention in attentions}
     if len(kinds) > 1:
         raise InventoryError(f"{name} has attention to later tokens in some layers only", help=help)
@@ -94,8 +94,8 @@ def _change_by_padding(model: PreTrainedModel, *, is_hidden: bool) -> float:
     with attention_to_self() as implementation, torch.no_grad():
         if is_hidden:
             model.config._attn_implementation = implementation
-        alone, with_padding = (model(input_ids=tokens)["logits"] for tokens in (ids, padded))
-    if task_of(model) is Task.TOKEN_CLASSIFICATION:
+        alone, with_padding = (output_of(model(input_ids=tokens)) for tokens in (ids, padded))
+    if task_of(model) is not Task.SEQUENCE_CLASSIFICATION:
         with_padding = with_padding[:, :_LENGTH]
     return float((alone - with_padding).abs().max() / alone.abs().max())
 

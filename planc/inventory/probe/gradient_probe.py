@@ -23,6 +23,7 @@ from planc.inventory.probe.forwards import NUM_TOKENS, run_again
 from planc.inventory.probe.kinds import kind_of
 from planc.inventory.schema import Attention, Kind
 from planc.modeling.private import tree_leaves
+from planc.modeling.tasks import output_of
 from planc.record import record
 from planc.vocab import ancestors
 
@@ -142,7 +143,7 @@ def _parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 def _unreached(model: PreTrainedModel, instead: Mapping[str, str]) -> frozenset[str]:
     """The parameters that are not in the graph of the logits."""
     logits: list[Tensor] = []
-    hook = model.register_forward_hook(lambda _, args, output: logits.append(output.logits))
+    hook = model.register_forward_hook(lambda _, args, output: logits.append(output_of(output)))
     try:
         run_again(model, with_gradients=True)
     finally:

@@ -50,6 +50,8 @@ class ModelClass:
         }
 
     def _fields_of_task(self, model: PreTrainedModel) -> dict[str, Any]:
+        if self.task is Task.EMBEDDING:
+            return {"task": self.task, "padding_token": getattr(self.config, "pad_token_id", None)}
         if self.task not in CLASSIFIERS:
             return {"task": self.task}
         new = new_parameters(model, self.base) if self.has_new_head else ()
@@ -73,7 +75,7 @@ def read_model_class(
     classes: Classes | None = None,
 ) -> ModelClass:
     """The class of a config.json with this content, which is the plan's `own` if it has one. With
-    `classes` it is the classifier of that model, with a new head.
+    `classes` it is the classifier of that model, with a new head, or the model without one.
 
     InventoryError if transformers has no such class.
     """
@@ -86,9 +88,11 @@ def read_model_class(
     refuse_remote_code(content, path=path)
     model_type, architectures = raw.get("model_type"), raw.get("architectures")
     tasks = tasks_of(model_type)
+    if classes is None:
+        tasks = {name: task for name, task in tasks.items() if task is not Task.EMBEDDING}
     named = architectures
     if classes is not None:
-        architectures = [_classifier(model_type, classes.task, path=path)]
+        architectures = [_class_for(model_type, classes.task, path=path)]
     if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in tuple(tasks):
         raise InventoryError(
             f"{path}: transformers has no language model or classifier with model_type {model_type!r} "
@@ -112,9 +116,11 @@ def read_model_class(
             help="use a causal language model, or an encoder with a masked language model's head",
         )
     model_class, task = getattr(transformers, architectures[0]), tasks[architectures[0]]
-    if classes is not None:
+    if task is Task.EMBEDDING:
+        config.architectures = architectures
+    elif classes is not None:
         as_classifier(config, architecture=architectures[0], labels=classes.labels)
-    if task in CLASSIFIERS:
+    if task in CLASSIFIERS or task is Task.EMBEDDING:
         _refuse_classifier(config, task, path=path)
     if task is Task.TOKEN_CLASSIFICATION:
         _state_dropout(config)
@@ -122,8 +128,8 @@ def read_model_class(
     return ModelClass(config, model_class, task, base, has_new_head=classes is not None)
 
 
-def _classifier(model_type: object, task: Task, *, path: Path) -> str:
-    """The classifier of a model type. InventoryError if transformers has none of this task."""
+def _class_for(model_type: object, task: Task, *, path: Path) -> str:
+    """The class of a model type. InventoryError if transformers has none of this task."""
     names = CLASSES[task]
     name = names.get(model_type) if isinstance(model_type, str) else None
     if not isinstance(name, str):
@@ -161,7 +167,7 @@ def _refuse_classifier(config: PreTrainedConfig, task: Task, *, path: Path) -> N
     if config.model_type in _SEES_PADDING:
         raise InventoryError(
             f"{path}: {config.model_type} attends to blocks of tokens, and texts see their padding",
-            help="use another model as a classifier",
+            help="use another model for this task",
         )
 
 

@@ -67,6 +67,7 @@ from planc.modeling.first_positions import FirstPositions
 from planc.modeling.initialization import unset_tensors
 from planc.modeling.layers import layer_lists
 from planc.modeling.steady_rope import steady_rope
+from planc.modeling.tasks import head_options
 from planc.modeling.unasked_tokens import leave_tokens_unasked
 from planc.vocab import Classes, Task, ancestors, parent_of
 
@@ -154,7 +155,7 @@ def _build(
     # grouped_mm, the kernel of experts, takes bfloat16 only; shapes do not depend on the dtype.
     with _refusals_of(model_class), torch.device("meta"):
         model: PreTrainedModel = model_class._from_config(
-            config, dtype=torch.bfloat16, attn_implementation=implementation
+            config, dtype=torch.bfloat16, attn_implementation=implementation, **head_options(model_class)
         )
     steady_rope(model)
     leave_tokens_unasked(model)

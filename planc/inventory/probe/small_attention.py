@@ -16,6 +16,7 @@ from planc.inventory.probe.trial_shares import named_arguments
 from planc.inventory.schema import SharedKv
 from planc.inventory.small_config import Demands, shrink_config
 from planc.modeling.head_counts import Heads
+from planc.modeling.tasks import head_options
 
 _BATCH, _LENGTH, _MAX_LENGTH = 2, 7, 32
 """Sequences and their tokens: a length that no head count or width has shows code that mistakes one for
@@ -183,7 +184,9 @@ def small_model(
     """A model with the model's own attention and drawn weights, on the CPU."""
     # A new model draws from torch's own generator, which belongs to the caller.
     with torch.random.fork_rng(devices=()):
-        model: PreTrainedModel = model_class._from_config(config, dtype=dtype, attn_implementation="eager")
+        model: PreTrainedModel = model_class._from_config(
+            config, dtype=dtype, attn_implementation="eager", **head_options(model_class)
+        )
     model.train(False)
     _draw(model)
     return model

@@ -17,6 +17,7 @@ from planc.data_sources.kinds import (
     HfHubSource,
     JsonLinesSource,
     LabeledSource,
+    MatchedSource,
     PairsSource,
     PythonStdlibSource,
     RowSource,
@@ -36,6 +37,7 @@ from planc.runtime.data.sources import (
     documents,
     labeled_document,
     labeled_words,
+    matched_documents,
     text_documents,
 )
 from planc.runtime.data.spec import DataSpec, HeldOut
@@ -62,6 +64,9 @@ def source_documents(
             return _noted(
                 pairs(source, base=base, reads=reads, bad=bad, sample=sample), source.hub, reads=reads
             )
+        case MatchedSource():
+            records = split_records(source, base=base, reads=reads, bad=bad, sample=sample)
+            return _noted(_matched(source, records, bad=bad), source.hub, reads=reads)
         case TextSource() | PythonStdlibSource():
             return documents(source, base=base, reads=reads, bad=bad, sample=sample)
         case _:
@@ -106,6 +111,12 @@ def _labeled(source: LabeledSource, records: Iterator[Record], *, bad: BadDocume
         yield from bad.usable(made, values, source=source, origin=origin)
 
 
+def _matched(source: MatchedSource, records: Iterator[Record], *, bad: BadDocuments) -> Iterator[Document]:
+    for origin, values in records:
+        for pair in bad.usable(matched_documents, values, source=source, origin=origin):
+            yield from pair
+
+
 def spec_documents(
     spec: DataSpec,
     *,
@@ -123,7 +134,7 @@ def _apart(documents: Iterator[AnyDocument], held_out: HeldOut) -> Iterator[AnyD
     """A document's side depends on its own content alone, so files that are added move no other."""
     limit = int(Fraction(held_out.share) * 2**64)
     for document in documents:
-        whole = document.whole if isinstance(document, Conversation) else b""
+        whole = document.whole if isinstance(document, Conversation | Document) else b""
         content = hashlib.sha256(whole or _content(document)).digest()
         if (int.from_bytes(content[:8], "big") < limit) == held_out.is_kept:
             yield document

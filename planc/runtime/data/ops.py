@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from planc.graph.ops import Mixture, OpenData, OpenEvaluation, OpenLabeledData, OpenMaskedData
+from planc.graph.ops import (
+    Mixture,
+    OpenData,
+    OpenEvaluation,
+    OpenLabeledData,
+    OpenMaskedData,
+    OpenMatchedData,
+)
 from planc.graph.sources import AnySource
 from planc.runtime.data.spec import DataSpec, HeldOut, Masking
 
@@ -32,7 +39,7 @@ def data_spec(op: AnySource, *, training: OpenData) -> DataSpec:
         too_long=too_long,
         held_out=held_out,
         masking=masking_of(training),
-        padding_id=labeled.padding_id if labeled else None,
+        padding_id=training.padding_id if isinstance(training, OpenLabeledData | OpenMatchedData) else None,
         token_types=labeled.token_types if labeled else 0,
     )
 

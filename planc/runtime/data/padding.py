@@ -154,7 +154,8 @@ class PaddedDataset:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class LabeledDataset(PaddedDataset):
-    """Sequences of one text each, with its class as the only label, at the first position."""
+    """Sequences of one text each, with its class as the only label, at the first position. Of pairs that
+    belong together each query has class 0, and its positive no label."""
 
     classes: Stored
     """[num_sequences]"""
@@ -196,7 +197,10 @@ class LabeledDataset(PaddedDataset):
 
     def summary(self) -> str:
         """One line for the log, with the classes."""
-        return f"{PaddedDataset.summary(self)}; classes up to {int(self.classes.max())}"
+        text = PaddedDataset.summary(self)
+        if IGNORED_LABEL in self.classes[:2]:
+            return f"{text}; {plural(self.num_sequences // 2, 'pair')}"
+        return f"{text}; classes up to {int(self.classes.max())}"
 
     def digested(self) -> Iterator[tuple[str, Stored]]:
         """The arrays that determine inputs and classes, by name."""
@@ -310,7 +314,8 @@ class _Shortening:
         for pair in zip(remaining, remaining, strict=True):
             kept = [*self.kept(pair, dtype=dtype)]
             if len(kept) == 2:
-                is_equal = np.array_equal(kept[0].tokens, kept[1].tokens)
+                first, second = kept
+                is_equal = first.label is None and np.array_equal(first.tokens, second.tokens)
                 self.totals = replace(self.totals, num_equal_pairs=self.totals.num_equal_pairs + is_equal)
                 yield from kept
             elif kept:

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from planc.data_sources.globs import HubDataset
-from planc.data_sources.kinds import ChatSource, HfDatasetSource, LabeledSource, PairsSource
+from planc.data_sources.kinds import (
+    ChatSource,
+    HfDatasetSource,
+    LabeledSource,
+    MatchedSource,
+    PairsSource,
+)
 from planc.runtime.data.arrow_rows import arrow_rows, library, num_rows, reason
 from planc.runtime.data.bad_documents import BadDocuments, Faults
 from planc.runtime.data.content import open_content
@@ -76,7 +82,7 @@ def is_table(name: str, table: str) -> DataError:
 
 
 def split_records(
-    source: ChatSource | PairsSource | HfDatasetSource | LabeledSource,
+    source: ChatSource | PairsSource | HfDatasetSource | LabeledSource | MatchedSource,
     *,
     base: Path,
     reads: Reads | None = None,

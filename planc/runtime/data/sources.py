@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import assert_never
 
-from planc.data_sources.kinds import JsonLinesSource, LabeledSource, PythonStdlibSource, TextSource
+from planc.data_sources.kinds import (
+    JsonLinesSource,
+    LabeledSource,
+    MatchedSource,
+    PythonStdlibSource,
+    TextSource,
+)
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.content import open_content
 from planc.runtime.data.errors import DataError
@@ -39,7 +45,9 @@ class Document:
     num_bytes: int
     """Length of the text in UTF-8."""
     label: int | None = None
-    """The number of its class, if it has one."""
+    """The number of its class, if it has one; 0 of a query, and IGNORED_LABEL of its positive."""
+    whole: bytes = b""
+    """Both texts of a pair, which are held out together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +179,20 @@ def labeled_document(
         return replace(document, label=number)
     second = text_document(record, field=source.pair, origin=origin)
     return TextPair(origin, (document.text, second.text), number, document.num_bytes + second.num_bytes)
+
+
+def matched_documents(
+    record: Mapping[str, object], *, source: MatchedSource, origin: str
+) -> tuple[Document, Document]:
+    """The query of a record and its positive. Raises DataError without one of them."""
+    query, positive = (
+        text_document(record, field=field, origin=origin) for field in (source.query, source.positive)
+    )
+    whole = json.dumps([query.text, positive.text]).encode()
+    return (
+        replace(query, origin=f"{origin} ({source.query})", label=0, whole=whole),
+        replace(positive, origin=f"{origin} ({source.positive})", label=IGNORED_LABEL, whole=whole),
+    )
 
 
 def labeled_words(record: Mapping[str, object], *, source: LabeledSource, origin: str) -> Words:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from planc.data_sources import Source
-from planc.data_sources.kinds import LabeledSource, PairsSource, untransformed
+from planc.data_sources.kinds import LabeledSource, MatchedSource, PairsSource, untransformed
 
 Packing = Literal["attend", "isolate", "whole", "none"]
 """attend: documents share a sequence and see each other. isolate: they share it and do not. whole: as
@@ -68,8 +68,8 @@ class DataSpec:
 
     @property
     def has_classes(self) -> bool:
-        """True if each document has a class, or each of its words."""
-        return isinstance(untransformed(self.source), LabeledSource)
+        """True if documents, or their words, have labels other than their tokens."""
+        return isinstance(untransformed(self.source), LabeledSource | MatchedSource)
 
     @property
     def by_word(self) -> bool:
@@ -91,4 +91,4 @@ class DataSpec:
     @property
     def in_pairs(self) -> bool:
         """True if each two documents in a row are kept, held out and trained on together."""
-        return isinstance(self.source, PairsSource)
+        return isinstance(self.source, PairsSource | MatchedSource)

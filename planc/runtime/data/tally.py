@@ -47,7 +47,7 @@ class Tally:
         is_target = document.is_target
         if document.label is not None:
             self.classes[document.label] += 1
-            is_target = np.array([True])
+            is_target = np.array([document.label != IGNORED_LABEL])
         if document.classes is not None:
             is_target = document.classes != IGNORED_LABEL
             self.classes.update(document.classes[is_target].tolist())

@@ -140,6 +140,7 @@ PLAYED: Mapping[type[Op], Handler] = {
     ops.OpenData: open_data,
     ops.OpenMaskedData: open_data,
     ops.OpenLabeledData: open_data,
+    ops.OpenMatchedData: open_data,
     ops.OpenTeacher: open_teacher,
     ops.ComputeReference: compute_reference,
     ops.ReduceMetrics: reduce_metrics,

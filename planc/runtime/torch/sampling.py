@@ -76,12 +76,17 @@ def sample(folder: Path, tokenizer: TokenizerFiles, prompt: str, how: Sampling) 
 
 
 def _require_writer(config: PreTrainedConfig) -> None:
-    """RunError for a model that fills in hidden tokens."""
+    """RunError for a model that fills in hidden tokens, or has no head."""
     tasks = tasks_of(config.model_type)
     masked = [name for name in config.architectures or () if tasks.get(name) is Task.MASKED_LM]
     if masked:
         raise RunError(
             f"{masked[0]} is a masked language model: it fills in hidden tokens, and writes no text",
+            help="`planc eval` computes its loss",
+        )
+    if any(tasks.get(name) is Task.EMBEDDING for name in config.architectures or ()):
+        raise RunError(
+            f"{config.architectures[0]} has no head: it makes vectors of texts, and writes none",
             help="`planc eval` computes its loss",
         )
 

@@ -138,6 +138,8 @@ class LocalBatch:
     """[micro_batch]: the number of each sequence, of data in pairs."""
     token_types: Tensor | None = None
     """The types of tokens, of two texts each."""
+    lengths: Tensor | None = None
+    """[micro_batch]: the tokens of each sequence before its padding, of data in matched pairs."""
     teacher_ids: Tensor | None = None
     """[..., k], int32: the likeliest tokens of a teacher."""
     teacher_log_probabilities: Tensor | None = None

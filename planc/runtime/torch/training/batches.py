@@ -9,7 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from planc.graph.ops import ExportHf, Mixture, NextBatch, OpenData, OpenSource, ShardContext
+from planc.graph.ops import (
+    ExportHf,
+    Mixture,
+    NextBatch,
+    OpenData,
+    OpenMatchedData,
+    OpenSource,
+    ShardContext,
+)
 from planc.graph.sources import name_of, reads_pairs, training_data
 from planc.hub.names import model_folder
 from planc.runtime.data.dataset import Dataset
@@ -199,6 +207,10 @@ def shard_context(
         tensors["sources"] = torch.from_numpy(own.sources)
     if reads_pairs(run.graph):
         tensors["sample_ids"] = torch.from_numpy(own.sample_ids)
+    if isinstance(training_data(run.graph), OpenMatchedData):
+        # Positions begin again where padding does.
+        is_own = own.position_ids == np.arange(own.position_ids.shape[1])
+        tensors["lengths"] = torch.from_numpy(is_own.sum(1))
     if documents is not None:
         # Every rank of a sequence keeps all starts: its queries may see keys on another rank.
         documents.begin(own.position_ids, on_device=run.to_device(tensors["position_ids"]))

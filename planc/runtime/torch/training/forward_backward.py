@@ -13,6 +13,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from planc.graph import ops
 from planc.modeling.initialization import derived_seed
+from planc.modeling.tasks import output_of
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.attention.documents import Documents
@@ -56,7 +57,8 @@ def forward(
     balance: Balance | None,
     own_loss: OwnLoss | None,
 ) -> Logits:
-    """Logits [micro_batch, local sequence, vocabulary or this rank's part of it]; the loss if it has chunks.
+    """Logits [micro_batch, local sequence, vocabulary or this rank's part of it]; the loss if it has chunks,
+    and hidden states if the model has no head.
 
     The random state depends only on seed, step and data-parallel rank: equal over tp, different over dp,
     and the same after a resume.
@@ -88,7 +90,7 @@ def forward(
     types = {} if batch.token_types is None else {"token_type_ids": batch.token_types}
     with chunks, counts, balanced:
         output = model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **types)
-    return Logits(output.logits)
+    return Logits(output_of(output))
 
 
 def _seed(seed: int, *, device: torch.device) -> None:

@@ -9,9 +9,9 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from planc.extend.reference import Extension
-from planc.graph.ops import BuildClassifier, BuildModel
+from planc.graph.ops import BuildClassifier, BuildEmbedder, BuildModel
 from planc.modeling.own_class import config_of, model_class_of
-from planc.modeling.tasks import as_classifier, class_of
+from planc.modeling.tasks import as_classifier, class_of, head_options
 from planc.runtime.errors import RunError
 from planc.runtime.extensions import arguments_of, load_extension
 from planc.runtime.model_files import read_config, refuse_remote_code
@@ -43,6 +43,8 @@ def config_in(
     )
     if isinstance(build, BuildClassifier):
         as_classifier(config, architecture=build.architecture, labels=build.labels)
+    if isinstance(build, BuildEmbedder):
+        config.architectures = [build.architecture]
     return config
 
 
@@ -54,6 +56,7 @@ def on_meta(
     Some classes choose their attention's code once, when they are built; all of them have eager.
     """
     options: Any = {"attn_implementation": "eager", **({} if dtype is None else {"dtype": dtype})}
+    kind = own or class_of(config)
     with torch.device("meta"):
-        model: PreTrainedModel = (own or class_of(config))._from_config(config, **options)
+        model: PreTrainedModel = kind._from_config(config, **options, **head_options(kind))
     return model
