@@ -198,6 +198,7 @@ class MatchedSource(SourceKind):
     patterns: tuple[str, ...]
     query: str = "query"
     positive: str = "positive"
+    ignore: tuple[str, ...] = ()
     split: str = "train"
     subset: str | None = None
     kind: Literal["matched"] = field_of(default="matched", kw_only=True)

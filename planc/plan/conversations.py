@@ -47,7 +47,7 @@ DATASETS = (
 SPLIT = "a split, or a part of one such as `train[:10%]`"
 SUBSET = "the configuration, if there are several"
 _DATE = "the day that templates take for today's, if they ask for it"
-_IGNORED = "keys of rows and messages to train without"
+IGNORED = "keys of rows and messages to train without"
 
 
 @record
@@ -114,7 +114,7 @@ class Chat:
         "with tools if the tokenizer has one; none is for rows without messages",
     )
     date: str | None = key(Optional(Date()), unsaid=None, doc=_DATE)
-    ignore: tuple[str, ...] = key(List(Text()), unsaid=(), doc=_IGNORED, example='["id"]')
+    ignore: tuple[str, ...] = key(List(Text()), unsaid=(), doc=IGNORED, example='["id"]')
     split: str = key(Split(), unsaid="train", doc=SPLIT)
     subset: str | None = key(Optional(Text()), unsaid=None, doc=SUBSET)
 
@@ -131,6 +131,6 @@ class Pairs:
         OrAuto(Optional(NameOrPath())), unsaid="auto", doc="as of `chat`; none is for rows of texts"
     )
     date: str | None = key(Optional(Date()), unsaid=None, doc=_DATE)
-    ignore: tuple[str, ...] = key(List(Text()), unsaid=(), doc=_IGNORED, example='["id"]')
+    ignore: tuple[str, ...] = key(List(Text()), unsaid=(), doc=IGNORED, example='["id"]')
     split: str = key(Split(), unsaid="train", doc=SPLIT)
     subset: str | None = key(Optional(Text()), unsaid=None, doc=SUBSET)

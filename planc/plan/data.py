@@ -12,7 +12,7 @@ from planc.data_sources.globs import without_compression
 from planc.extend.data_source import DATA_SOURCE
 from planc.extend.reference import Extension
 from planc.extend.row_transform import ROW_TRANSFORM
-from planc.plan.conversations import DATASETS, SPLIT, SUBSET, Chat, Pairs
+from planc.plan.conversations import DATASETS, IGNORED, SPLIT, SUBSET, Chat, Pairs
 from planc.plan.extensions import OnlyExtension, OrExtension
 from planc.plan.keys import key, keyed
 from planc.plan.nested import nested
@@ -20,7 +20,7 @@ from planc.plan.quantities import STEPS
 from planc.plan.scalars import Choice, Float, Int, Path, Quantity, Text
 from planc.plan.shares import Share, Weight
 from planc.plan.splits import Split
-from planc.plan.types import Optional, OrAuto, Rest, Variant
+from planc.plan.types import List, Optional, OrAuto, Rest, Variant
 from planc.record import record
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class Matched:
     positive: str = key(
         Text(), unsaid="positive", doc="the key that holds the text that belongs to it, such as its answer"
     )
+    ignore: tuple[str, ...] = key(List(Text()), unsaid=(), doc=IGNORED, example='["id"]')
     split: str = key(Split(), unsaid="train", doc=SPLIT)
     subset: str | None = key(Optional(Text()), unsaid=None, doc=SUBSET)
 

@@ -169,7 +169,8 @@ def small_source(
     Two texts have one class if it is `by_pair`.
     """
     if classes == NO_HEAD:
-        return MatchedSource((CORPUS,), query="text", positive="pair")
+        others = ("label", "words", "labels")
+        return MatchedSource((CORPUS,), query="text", positive="pair", ignore=others)
     if classes is not None:
         if classes.task is Task.TOKEN_CLASSIFICATION:
             return LabeledSource((CORPUS,), classes.labels, field="words", label="labels", by_word=True)

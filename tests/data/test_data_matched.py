@@ -20,17 +20,21 @@ LENGTH, PADDING = 8, 5
 ROWS: list[dict[str, Any]] = [
     {"ask": "abc", "tell": "a text that is cut"},
     {"ask": "12345678", "tell": "9"},
-    *({"ask": f"q{number}", "tell": f"a{number}"} for number in range(30)),
+    *({"ask": f"q{number}", "tell": f"a{number}", "id": number} for number in range(30)),
 ]
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"ask": "a"}, 'rows.jsonl:2 has no field "tell"'),
+    (
+        {"ask": "a", "tell": "b", "negative": "c", "id": 1},
+        'rows.jsonl:2 has keys that planc does not read in matched pairs: "negative"',
+    ),
     ({"ask": "a", "tell": 1}, 'field "tell" of rows.jsonl:2 is not a string'),
     ({"ask": "a", "tell": ""}, "rows.jsonl:2 (tell) has no tokens"),
 ]
 
 
 def spec(held_out: HeldOut | None = None) -> DataSpec:
-    source = MatchedSource(("rows.jsonl",), query="ask", positive="tell")
+    source = MatchedSource(("rows.jsonl",), query="ask", positive="tell", ignore=("id",))
     settings: Any = {"packing": "none", "padding_id": PADDING, "held_out": held_out}
     return DataSpec(source, "bytes", LENGTH, shuffle_seed=3, **settings)
 

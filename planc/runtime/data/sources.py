@@ -184,7 +184,15 @@ def labeled_document(
 def matched_documents(
     record: Mapping[str, object], *, source: MatchedSource, origin: str
 ) -> tuple[Document, Document]:
-    """The query of a record and its positive. Raises DataError without one of them."""
+    """The query of a record and its positive. Raises DataError without one of them, and for any other key,
+    such as a negative, that the plan does not ignore."""
+    unread = [name for name in record if name not in (source.query, source.positive, *source.ignore)]
+    if unread:
+        names = ", ".join(f'"{name}"' for name in unread)
+        raise DataError(
+            f"{origin} has keys that planc does not read in matched pairs: {names}",
+            help=f"write `ignore = [{names}]` in `matched(...)` to train without them",
+        )
     query, positive = (
         text_document(record, field=field, origin=origin) for field in (source.query, source.positive)
     )
