@@ -110,6 +110,7 @@ DISTILLED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant", named(DISTILLED, "FSDP 8, TP 4, two temperatures"), ids=lambda variant: variant.name
 )
