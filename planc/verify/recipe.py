@@ -8,6 +8,8 @@ from typing import Any
 
 from planc.data_sources.kinds import JsonLinesSource, LabeledSource, MatchedSource, PairsSource
 from planc.extend.reference import Extension
+from planc.graph.graph import Graph
+from planc.graph.ops import CompileModules
 from planc.inventory.routers import routers
 from planc.plan.adapter import Lora
 from planc.plan.balance import Layers, Over, balance_loss, bias_update, is_balanced
@@ -243,3 +245,9 @@ def _shortened(schedule: Schedule, *, steps: int | None) -> Schedule:
     if isinstance(short, WarmupStableDecay):
         return replace(short, decay=DECAY_STEPS)
     return short
+
+
+def patience(graph: Graph) -> int:
+    """Seconds for which a rank waits for another, longer where each compiles for itself."""
+    compiles = any(isinstance(op, CompileModules) for op in graph.setup)
+    return 360 if compiles else 60

@@ -35,6 +35,7 @@ from planc.verify.recipe import (
     SCHEDULE_STEPS,
     SEQUENCE_LENGTH,
     Recipe,
+    patience,
     raised_rate,
     robust,
     small_micro_batch,
@@ -197,7 +198,7 @@ def shrunk_graph(
     for op in filter(_is_run, graph.setup):
         match op:
             case ops.InitMesh():
-                setup.append(replace(op, sizes=small.mesh, backend="gloo", timeout_seconds=60))
+                setup.append(replace(op, sizes=small.mesh, backend="gloo", timeout_seconds=patience(graph)))
             case ops.BuildModel():
                 setup.append(build)
             case ops.LoadWeights():

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from planc.graph.extensions import extensions_of
 from planc.graph.graph import Graph, plan_hash
-from planc.graph.ops import ClipGradients, CompileModules
+from planc.graph.ops import ClipGradients, InitMesh
 from planc.plan.bind import BoundPlan
 from planc.runtime.data.errors import DataError
 from planc.runtime.errors import STOPS, RunError
@@ -49,10 +49,8 @@ _SMALL_GRADIENT = 1e-3
 zero except for rounding."""
 _NO_GRADIENT = 1e-6
 """Fraction of the gradient's norm below which a parameter's gradient is rounding, and so its update."""
-_TIMEOUT_SECONDS = 120.0
-_COLLECTIVE_TIMEOUT_SECONDS = 30
-_COMPILE_SECONDS = 300.0
-"""Extra time for compilation: every rank compiles for itself, and waits for the others."""
+_BEYOND_SECONDS = 60.0
+"""Time for a run beyond that for which its ranks wait for each other, so that it is they who say why."""
 
 
 def verify(
@@ -168,20 +166,19 @@ def run_plan(
     graph: Graph, *, folder: Path, backend: str = "gloo", before_op: BeforeOp | None = None
 ) -> list[Record]:
     """Every rank's record of the compared steps. RankError or TimeoutError if they fail."""
-    extra = _COMPILE_SECONDS if any(isinstance(op, CompileModules) for op in graph.setup) else 0.0
+    (patience,) = (op.timeout_seconds for op in graph.setup if isinstance(op, InitMesh))
     task = Task(
         graph,
         folder,
         folder / "run",
         before_op,
         stop_after=NUM_STEPS,
-        collective_timeout_seconds=_COLLECTIVE_TIMEOUT_SECONDS + int(extra),
+        collective_timeout_seconds=patience,
         backend=backend,
         perturbs=True,
     )
-    return run_ranks(
-        train_rank, graph.world_size, task, timeout_seconds=_TIMEOUT_SECONDS + extra, init=False, quiet=True
-    )
+    seconds = patience + _BEYOND_SECONDS
+    return run_ranks(train_rank, graph.world_size, task, timeout_seconds=seconds, init=False, quiet=True)
 
 
 def compared(

@@ -12,14 +12,16 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 
 from planc.api import check_source
 from planc.graph.op import Op
-from planc.graph.ops import StepOptimizer
+from planc.graph.ops import InitMesh, StepOptimizer
 from planc.runtime.compilers import find_compiler
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.dispatch import State
 from planc.runtime.torch.weights.weights import move_buffers
 from planc.source import SourceFile
 from planc.styles.sequence_parallel import RULES
+from planc.verify.shrink import shrink
 from planc.verify.verify import compared, prepare, run_plan, verify
+from planc.vocab import DType
 from tests.plans import PLANS
 from tests.slow import slow_except
 
@@ -169,6 +171,19 @@ def test_what_stands_around_a_ring_is_compiled_in_parts(tmp_path: Path) -> None:
     shrunk, training = prepare(found.bound, found.graph, base=PLANS, folder=tmp_path)
     records = run_plan(shrunk.graph, folder=tmp_path, before_op=is_compiled_in_parts)
     assert [verdict for verdict in compared(records, training) if not verdict.ok] == []
+
+
+def test_ranks_that_compile_are_waited_for_longer(tmp_path: Path) -> None:
+    """The first stage may compile for minutes while the second waits for what it sends."""
+    seconds = []
+    for number, compilation in enumerate(("", COMPILE)):
+        found = check_source(SourceFile("x.plan", plan_text(compilation=compilation)), base=PLANS)
+        assert found.bound is not None and found.graph is not None, found.diagnostics
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        shrunk = shrink(found.bound, found.graph, base=PLANS, folder=folder, dtype=DType.FLOAT32)
+        seconds += [op.timeout_seconds for op in shrunk.graph.setup if isinstance(op, InitMesh)]
+    assert seconds[1] > 5 * seconds[0]
 
 
 @pytest.mark.sampled(every=2)
