@@ -18,8 +18,9 @@ from planc.runtime.torch.run import Run
 from planc.source import SourceFile
 from planc.verify.outcome import Item
 from planc.verify.rewrite import resumed_elsewhere
+from planc.verify.shrink import shrink
 from planc.verify.verify import prepare, verify
-from planc.vocab import MeshDim
+from planc.vocab import DType, MeshDim
 from tests.plans import PLANS
 from tests.verify.items import ITEMS
 
@@ -122,6 +123,18 @@ def test_a_weight_of_two_stages_is_verified(is_wrong: bool) -> None:
     assert bool(wrong) == is_wrong
     if is_wrong:
         assert wrong[Item.GRADIENTS].startswith("model.embed_tokens.weight")
+
+
+def test_each_end_has_a_frozen_weight_of_both(tmp_path: Path) -> None:
+    """A copy each, which are two parameters of the plan and one of the model."""
+    adapter = (
+        'adapter {\n  kind = lora(rank = 2, alpha = 4)\n  "model.layers.*.self_attn.q_proj" -> adapted\n}\n'
+    )
+    text = PLAN.replace("tiny-llama", "tiny-llama-tied") + adapter
+    found = check_source(SourceFile("x.plan", text), base=PLANS)
+    assert found.bound is not None and found.graph is not None, found.diagnostics
+    shrunk = shrink(found.bound, found.graph, base=PLANS, folder=tmp_path, dtype=DType.FLOAT32)
+    assert {"model.embed_tokens.weight", "lm_head.weight"} <= {*shrunk.graph.frozen}
 
 
 @pytest.mark.slow
