@@ -161,9 +161,9 @@ bad-inputs: install
 soundness: install
 	$(BIN)/python -m tests.soundness.run
 	$(BIN)/python -m tests.soundness.rules_fuzz --seed $${SEED:-0}
-	$(BIN)/python -m tests.soundness.features --seed $${SEED:-0}
 
 runs: install
+	$(BIN)/python -m tests.runs.checked --seed $${SEED:-0}
 	$(BIN)/python -m tests.runs --seed $${SEED:-0}
 
 fuzz: install

@@ -167,8 +167,6 @@ def _even_stages(op: SplitPipeline, layers: tuple[str, ...], *, number: int) -> 
 
 SAVE_STEP = 2
 """The step of the save, of the three that are run: the step after it runs again on another mesh."""
-
-
 _READERS = (ops.ReadGradients, ops.ReadStep, ops.ReadEvaluations, ops.AgreeToStop)
 _LEFT_OUT = (
     *(ops.ResumeCheckpoint, ops.OpenEvaluation, ops.OpenLog, ops.AttachDropout, ops.CountExperts),

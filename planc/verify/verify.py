@@ -50,7 +50,7 @@ zero except for rounding."""
 _NO_GRADIENT = 1e-6
 """Fraction of the gradient's norm below which a parameter's gradient is rounding, and so its update."""
 _BEYOND_SECONDS = 60.0
-"""Time for a run beyond that for which its ranks wait for each other, so that it is they who say why."""
+"""Time for a run beyond that for which its ranks wait for each other: they know why it does not end."""
 
 
 def verify(

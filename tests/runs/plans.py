@@ -11,44 +11,57 @@ from math import prod
 Row = Mapping[str, str]
 """The name of a value of each axis."""
 Pair = tuple[tuple[str, str], tuple[str, str]]
-_CANDIDATES, _TRIES = 40, 12
-"""Rows among which the next one is chosen, and refused rows after which a pair is given up."""
+_CANDIDATES, _TRIES = 40, 4
+"""Rows among which the next one is chosen, and refused rows after which a pair is tried with plain others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The patterns of a model's modules."""
+    """The patterns of a model's modules, within a layer but for the last."""
 
-    layers: str
-    linears: str
-    part: str
+    layers: str = "model.layers.*"
+    linears: str = "self_attn.{q,v}_proj"
+    part: str = "mlp"
     """A part of each layer, which is compiled alone."""
+    norms: str = "{input_layernorm,post_attention_layernorm}"
     experts: str = "no.experts"
+    embedding: str = "model.embed_tokens"
 
 
+_OF_BERT = ("bert.encoder.layer.*", "attention.self.{query,value}", "intermediate", "output.LayerNorm")
 MODELS = {
-    "tiny-llama": Model("model.layers.*", "model.layers.*.self_attn.{q,v}_proj", "model.layers.*.mlp"),
-    "tiny-gpt2": Model("transformer.h.*", "transformer.h.*.mlp.c_fc", "transformer.h.*.mlp"),
-    "tiny-qwen3-moe": Model(
-        *("model.layers.*", "model.layers.*.self_attn.{q,o}_proj", "model.layers.*.self_attn"),
-        experts="model.layers.*.mlp.experts",
-    ),
-    "tiny-deepseek-v3": Model(
-        *("model.layers.*", "model.layers.*.self_attn.o_proj", "model.layers.0.mlp"),
-        experts="model.layers.1.mlp.experts",
-    ),
+    "tiny-llama": Model(),
+    "tiny-llama-tied": Model(),
+    "tiny-gpt2": Model("transformer.h.*", "mlp.c_fc", "mlp", "{ln_1,ln_2}", embedding="transformer.wte"),
+    "tiny-gemma2": Model(),
+    "tiny-phi3": Model(linears="self_attn.o_proj"),
+    "tiny-qwen3-moe": Model(linears="self_attn.{q,o}_proj", part="self_attn", experts="mlp.experts"),
+    "tiny-deepseek-v3": Model(linears="self_attn.o_proj", part="self_attn", experts="mlp.experts"),
+    "tiny-bert": Model(*_OF_BERT, embedding="bert.embeddings.word_embeddings"),
 }
 SEQUENCES, LENGTH, NUM_STEPS, SAVED_STEP = 8, 64, 4, 2
-CORPUS, PAIRS = "corpus.jsonl", "pairs.jsonl"
+CORPUS, PAIRS, TEXTS, WORDS = "corpus.jsonl", "pairs.jsonl", "texts.jsonl", "words.jsonl"
 _TP = "tensor_parallel on tp: auto(solve)"
 _SEQUENCES = "tensor_parallel on tp: auto(solve, sequence_parallel = true)"
 _FSDP = "fsdp on dp_shard, cp: "
+_UNITS = (f"{_FSDP}replicate_on = dp_replicate", f'{_FSDP}"LAYERS" -> unit')
 _PP = "pipeline on pp: schedule = "
+_BERT = 'model: hf = "tiny-bert"'
+_LORA = "adapter: kind = lora(rank = 4, alpha = 8)"
 _ADAPTED = 'adapter: "LINEARS" -> adapted'
 _TEXT = f'data: source = jsonl("{CORPUS}")'
 AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "model": {
-        **{name: (f'model: hf = "{name}"',) for name in MODELS},
+        **{name: (f'model: hf = "{name}"',) for name in MODELS if name != "tiny-bert"},
+        "masks of tiny-bert": (_BERT, "model: task = masked_lm()"),
+        "classes of tiny-bert": (
+            *(_BERT, "model: task = sequence_classification(labels = 3)"),
+            f'data: source = labeled("{TEXTS}")',
+        ),
+        "words of tiny-bert": (
+            *(_BERT, "model: task = token_classification(labels = 3)"),
+            f'data: source = labeled("{WORDS}", field = "words", label = "classes")',
+        ),
         "balanced tiny-qwen3-moe": (
             *('model: hf = "tiny-qwen3-moe"', "balance: z_loss = 1e-3"),
             "balance: loss = switch(coefficient = 0.01, over = sequence)",
@@ -61,6 +74,7 @@ AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "one": ("mesh: dp_shard = 1",),
         "dp_shard 2": ("mesh: dp_shard = 2",),
         "dp_replicate 2": ("mesh: dp_replicate = 2",),
+        "dp_replicate 2, dp_shard 2": ("mesh: dp_replicate = 2", "mesh: dp_shard = 2"),
         "tp 2": ("mesh: tp = 2", _TP),
         "tp 2 of sequences": ("mesh: tp = 2", _SEQUENCES),
         "cp 2 ring": ("mesh: cp = 2", "context_parallel on cp: rotate = ring"),
@@ -70,6 +84,7 @@ AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "pp 2": ("mesh: pp = 2", f"{_PP}one_f_one_b"),
         "pp 2 zero bubble": ("mesh: pp = 2", f"{_PP}zero_bubble"),
+        "pp 4": ("mesh: pp = 4", f"{_PP}one_f_one_b"),
         "pp 2 interleaved": ("mesh: pp = 2", f"{_PP}interleaved(stages_per_rank = 2)"),
         "ep 2": (
             *("mesh: dp_shard = 2", "expert_parallel on dp_shard: size = 2"),
@@ -93,15 +108,22 @@ AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "tp 2, pp 2": ("mesh: tp = 2", "mesh: pp = 2", _TP, f"{_PP}one_f_one_b"),
     },
     "fsdp": {
-        "layers": (f'{_FSDP}"LAYERS" -> unit',),
-        "kept": (f'{_FSDP}"LAYERS" -> unit(reshard_after_forward = false)',),
-        "each micro-batch": (f"{_FSDP}reduce_every = micro_batch", f'{_FSDP}"LAYERS" -> unit'),
-        "ahead": (f"{_FSDP}prefetch = 2", f'{_FSDP}"LAYERS" -> unit'),
-        "offloaded": (f"{_FSDP}cpu_offload = true", f'{_FSDP}"LAYERS" -> unit'),
+        "layers": _UNITS,
+        "kept": (*_UNITS[:1], f'{_FSDP}"LAYERS" -> unit(reshard_after_forward = false)'),
+        "each micro-batch": (*_UNITS, f"{_FSDP}reduce_every = micro_batch"),
+        "ahead": (*_UNITS, f"{_FSDP}prefetch = 2"),
+        "offloaded": (*_UNITS, f"{_FSDP}cpu_offload = true"),
+        "ZeRO-1": (*_UNITS, f"{_FSDP}reshard_after_backward = false"),
+        "ZeRO-2": (*_UNITS, f"{_FSDP}reshard_after_backward = false", f"{_FSDP}reduce_every = micro_batch"),
+        "no units": _UNITS[:1],
+        "none": (),
     },
     "dtype": {
         "float32": ("model: dtype = float32",),
         "bfloat16": ("model: dtype = bfloat16",),
+        "computed in bfloat16": (
+            *("model: dtype = float32", f"{_FSDP}param_dtype = bfloat16", f"{_FSDP}reduce_dtype = float32"),
+        ),
     },
     "compile": {
         "none": (),
@@ -128,9 +150,12 @@ AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "all": (),
         "averages": ("train: ema_decay = 0.9",),
         "not the first layer": ('freeze: "FIRST" -> frozen',),
+        "not the embedding": ('freeze: "EMBEDDING" -> frozen',),
         "lora": ("adapter: kind = lora(rank = 4, alpha = 8, dropout = 0.1)", _ADAPTED),
         "dora": ("adapter: kind = lora(rank = 4, alpha = 8, dora = true)", _ADAPTED),
-        "qlora": ("adapter: kind = lora(rank = 4, alpha = 8)", "adapter: base = nf4", _ADAPTED),
+        "lora in float32": (_LORA, "adapter: dtype = float32", _ADAPTED),
+        "lora and norms": (_LORA, _ADAPTED, 'freeze: "NORMS" -> trained'),
+        "qlora": (_LORA, "adapter: base = nf4", _ADAPTED),
     },
     "data": {
         "attend": (_TEXT, "data: packing = attend"),
@@ -141,6 +166,7 @@ AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "loss": {
         "plain": (),
         "chunks": ("train: loss_chunks = 2",),
+        "chunks by size": ("train: loss_chunks = auto",),
         "smoothed": ("train: loss = cross_entropy(label_smoothing = 0.1, z_loss = 1e-3)",),
     },
     "around": {
@@ -164,9 +190,23 @@ AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def world_size(row: Row) -> int:
-    parts = AXES["mesh"][row["mesh"]]
-    return prod(int(part.partition(" = ")[2]) for part in parts if part.startswith("mesh: "))
+def base_row() -> Row:
+    """The first value of each axis."""
+    return {axis: next(iter(values)) for axis, values in AXES.items()}
+
+
+def random_row(draw: random.Random, *, plain: float = 0.0) -> Row:
+    """A value of each axis, drawn evenly, but the first one of a share of the axes."""
+    return {
+        axis: next(iter(values)) if draw.random() < plain else draw.choice([*values])
+        for axis, values in AXES.items()
+    }
+
+
+def world_size(row: Row, *, dims: str = "") -> int:
+    """The ranks of the row's mesh, or of its dims that begin with `dims`."""
+    sizes = (part.removeprefix("mesh: ") for part in AXES["mesh"][row["mesh"]] if part.startswith("mesh: "))
+    return prod(int(size.partition(" = ")[2]) for size in sizes if size.startswith(dims))
 
 
 def on_one_rank(row: Row) -> Row:
@@ -177,25 +217,31 @@ def on_one_rank(row: Row) -> Row:
 def plan_text(row: Row) -> str:
     """The row's plan."""
     model = MODELS[row["model"].split()[-1]]
-    num_ways = 2 if row["mesh"].startswith(("dp", "ep")) else 1
+    num_batches = world_size(row, dims="dp_") * int(row["micro-batches"])
     blocks: dict[str, list[str]] = {
         "model": ["seed = 1"],
-        "data": [
-            f"sequence_length = {LENGTH}",
-            f"micro_batch = {max(SEQUENCES // num_ways // int(row['micro-batches']), 1)}",
-        ],
+        "data": [f"sequence_length = {LENGTH}", f"micro_batch = {max(SEQUENCES // num_batches, 1)}"],
         "optimizer": ["clip_grad_norm = 1.0"],
-        "fsdp on dp_shard, cp": ["replicate_on = dp_replicate"],
         "train": [f"steps = {NUM_STEPS}", f"tokens_per_step = {SEQUENCES * LENGTH}"],
     }
     for axis, value in row.items():
         for part in AXES[axis][value]:
             block, _, line = part.partition(": ")
-            blocks.setdefault(block, []).append(line)
+            lines = blocks.setdefault(block, [])
+            # Some tasks have data of their own, and the first axis is the model.
+            if not (line.startswith("source = ") and any(other.startswith("source = ") for other in lines)):
+                lines.append(line)
     text = "".join(f"{block} {{\n  {chr(10).join(lines)}\n}}\n" for block, lines in blocks.items())
-    first = model.layers.replace("*", "0")
-    patterns = {"LAYERS": model.layers, "LINEARS": model.linears, "PART": model.part, "FIRST": first}
-    for word, pattern in {**patterns, "EXPERTS": model.experts}.items():
+    words = {
+        "LAYERS": model.layers,
+        "FIRST": model.layers.replace("*", "0"),
+        "EMBEDDING": model.embedding,
+        "LINEARS": f"{model.layers}.{model.linears}",
+        "PART": f"{model.layers}.{model.part}",
+        "NORMS": f"{model.layers}.{model.norms}",
+        "EXPERTS": f"{model.layers}.{model.experts}",
+    }
+    for word, pattern in words.items():
         text = text.replace(word, pattern)
     return text
 
@@ -210,10 +256,8 @@ def rows(is_accepted: Callable[[Row], bool], *, seed: int) -> Iterator[tuple[Row
     missing = {pair: 0 for one, other in combinations(axes, 2) for pair in product(one, other)}
     while missing:
         pair = draw.choice([*missing])
-        drawn = [
-            {axis: draw.choice([*values]) for axis, values in AXES.items()} | dict(pair)
-            for _ in range(_CANDIDATES)
-        ]
+        plain = missing[pair] / _TRIES
+        drawn = [{**random_row(draw, plain=plain), **dict(pair)} for _ in range(_CANDIDATES)]
         row = max(drawn, key=lambda row: sum(one in missing for one in _pairs(row)))
         new = [one for one in _pairs(row) if one in missing]
         if is_accepted(row):

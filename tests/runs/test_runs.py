@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.plans import AXES, on_one_rank, plan_text, rows, world_size
+from tests.runs.plans import AXES, base_row, on_one_rank, plan_text, rows, world_size
 from tests.runs.whole import Workspace
 
 
@@ -24,7 +24,7 @@ def test_all_pairs_meet_that_are_not_refused_together() -> None:
 
 
 def test_one_rank_trains_the_same_rows() -> None:
-    row = {axis: next(iter(values)) for axis, values in AXES.items()} | {"mesh": "dp_shard 2, tp 2"}
+    row = {**base_row(), "mesh": "dp_shard 2, tp 2"}
     alone = on_one_rank(row)
     assert (world_size(row), world_size(alone)) == (4, 1)
     assert "micro_batch = 4" in plan_text(row)

@@ -12,7 +12,18 @@ from planc.api import check_source
 from planc.source import SourceFile
 from tests.inventories import save_inventory
 from tests.launch.processes import Outcome, without_torchrun
-from tests.runs.plans import CORPUS, MODELS, PAIRS, SAVED_STEP, Row, on_one_rank, plan_text, world_size
+from tests.runs.plans import (
+    CORPUS,
+    MODELS,
+    PAIRS,
+    SAVED_STEP,
+    TEXTS,
+    WORDS,
+    Row,
+    on_one_rank,
+    plan_text,
+    world_size,
+)
 
 _CHANGES: Mapping[str, Mapping[str, object]] = {
     "tiny-llama": {"intermediate_size": 256},
@@ -33,11 +44,13 @@ class Workspace:
 
     def __post_init__(self) -> None:
         for name in MODELS:
-            config = json.loads((self.models / name / "config.json").read_text(encoding="utf-8"))
-            (self.folder / name).mkdir(parents=True)
-            text = json.dumps({**config, **_CHANGES.get(name, {})})
-            (self.folder / name / "config.json").write_text(text, encoding="utf-8")
-            save_inventory(self.folder / name)
+            folder = Path(shutil.copytree(self.models / name, self.folder / name))
+            if name in _CHANGES:
+                path = folder / "config.json"
+                config = json.loads(path.read_text(encoding="utf-8"))
+                path.write_text(json.dumps({**config, **_CHANGES[name]}), encoding="utf-8")
+                (folder / "inventory.json").unlink()
+                save_inventory(folder)
         texts = (" ".join(f"word{n * (n + i) % 977}" for n in range(i % 7 + 3)) for i in range(500))
         self._write(CORPUS, ({"text": text} for text in texts))
         rows = (
@@ -45,8 +58,12 @@ class Workspace:
             for n in range(40)
         )
         self._write(PAIRS, rows)
+        words = [[f"word{n * (n + i) % 97}" for n in range(i % 5 + 3)] for i in range(90)]
+        self._write(TEXTS, ({"text": " ".join(row), "label": len(row) % 3} for row in words))
+        classes = [[len(word) % 3 for word in row] for row in words]
+        self._write(WORDS, ({"words": row, "classes": of} for row, of in zip(words, classes, strict=True)))
 
-    def _write(self, name: str, rows: Iterable[Mapping[str, str]]) -> None:
+    def _write(self, name: str, rows: Iterable[Mapping[str, object]]) -> None:
         text = "".join(f"{json.dumps(row)}\n" for row in rows)
         (self.folder / name).write_text(text, encoding="utf-8")
 
