@@ -16,7 +16,8 @@ from planc.vocab import Pooling
 SMALL_GROUP = 2
 """The pairs of a group of the small run."""
 LOWEST_TEMPERATURE = 2.0
-"""Below it, AdamW would turn the rounding errors of cosines into updates."""
+LOWEST_EPS_OF_VECTORS = 1e-4
+"""Below them, AdamW would turn rounding errors into updates: vectors of a small model are nearly parallel."""
 
 
 def contrastive_loss(

@@ -21,7 +21,7 @@ from planc.plan.settle import in_steps
 from planc.plan.task import AnyTask, Embedding, MaskedLm
 from planc.plan.train import Contrastive, CrossEntropy, Distillation, Preference
 from planc.runtime.data.spec import DataSpec, Masking
-from planc.verify.contrastive import LOWEST_TEMPERATURE, SMALL_GROUP
+from planc.verify.contrastive import LOWEST_EPS_OF_VECTORS, LOWEST_TEMPERATURE, SMALL_GROUP
 from planc.verify.distillation import MAX_TOP_K
 from planc.verify.preferences import PAIRS
 from planc.verify.twin import Renaming
@@ -142,7 +142,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
             token_types=bound.inventory.token_types,
         ),
         global_batch=micro_batch * micro_steps * dp_size,
-        optimizer=_steadied(optimizer.kind, peak=peak),
+        optimizer=_steadied(optimizer.kind, peak=peak, loss=plan.train.loss),
         schedule=_shortened(optimizer.schedule, steps=plan.train.steps),
         total_steps=SCHEDULE_STEPS,
         num_steps=NUM_STEPS,
@@ -224,17 +224,18 @@ def raised_rate(lr: float, *, peak: float) -> float:
     return lr if peak >= LOWEST_RATE else LOWEST_RATE if lr == peak else lr * (LOWEST_RATE / (peak or 1.0))
 
 
-def _steadied(kind: Optimizer, *, peak: float) -> Any:
+def _steadied(kind: Optimizer, *, peak: float, loss: AnyLoss) -> Any:
     raised = replace(kind, lr=raised_rate(kind.lr, peak=peak))
     if isinstance(raised, Muon):
-        return replace(raised, rest=_steadied(raised.rest, peak=peak))
-    return robust(raised)
+        return replace(raised, rest=_steadied(raised.rest, peak=peak, loss=loss))
+    return robust(raised, loss)
 
 
-def robust(kind: Any) -> Any:
+def robust(kind: Any, loss: AnyLoss | None) -> Any:
     """An optimizer of a plan or a graph, with an eps above rounding errors and blocks of a small model."""
     eps = getattr(kind, "eps", None)
-    changed = {} if eps is None else {"eps": max(eps, LOWEST_EPS)}
+    lowest = LOWEST_EPS_OF_VECTORS if isinstance(loss, Contrastive) else LOWEST_EPS
+    changed = {} if eps is None else {"eps": max(eps, lowest)}
     return replace(kind, **changed, **({"block": SMALL_BLOCK} if hasattr(kind, "block") else {}))
 
 

@@ -202,7 +202,7 @@ def shrunk_graph(
             case ops.LoadWeights():
                 setup.append(ops.InitWeights(seed=op.seed, span=op.span))
             case ops.BuildOptimizer():
-                setup.append(_steadied(_renamed(op, renamed), dtype=build.dtype))
+                setup.append(_steadied(_renamed(op, renamed), recipe))
             case ops.BuildSchedule():
                 warmup = min(op.warmup_steps, MAX_WARMUP_STEPS)
                 decay = None if op.decay_steps is None else DECAY_STEPS
@@ -289,17 +289,17 @@ def _renamed_group(group: ops.ParameterGroup, renamed: Renaming) -> ops.Paramete
     return replace(small, widths=tuple(fused))
 
 
-def _steadied(op: ops.BuildOptimizer, *, dtype: DType) -> ops.BuildOptimizer:
+def _steadied(op: ops.BuildOptimizer, recipe: Recipe) -> ops.BuildOptimizer:
     """The op with rates, an eps and iterations that are robust to rounding."""
     lr = raised_rate(op.lr, peak=op.lr)
     groups = tuple(replace(group, lr=raised_rate(group.lr, peak=op.lr)) for group in op.groups)
-    return replace(op, lr=lr, settings=_robust(op.settings, dtype=dtype), groups=groups)
+    return replace(op, lr=lr, settings=_robust(op.settings, recipe), groups=groups)
 
 
-def _robust(settings: Any, *, dtype: DType) -> Any:
+def _robust(settings: Any, recipe: Recipe) -> Any:
     if isinstance(settings, Muon):
-        return replace(settings, rest=_robust(settings.rest, dtype=dtype), ns_dtype=cast(Any, dtype.value))
-    return robust(settings)
+        return replace(settings, rest=_robust(settings.rest, recipe), ns_dtype=cast(Any, recipe.dtype))
+    return robust(settings, recipe.loss)
 
 
 def _short_data(op: OpenData, recipe: Recipe, times: int, vocab_size: int, padding: int | None) -> OpenData:

@@ -106,3 +106,15 @@ def test_the_model_may_have_any_head(check: Check) -> None:
 def test_language_models_have_no_vectors(old: str, new: str, text: str, check: Check) -> None:
     problems = check(TINY.replace(old, new)).diagnostics
     assert [(one.code.code, one.primary.text) for one in problems] == [("P775", text)]
+
+
+@pytest.mark.parametrize(
+    "model, code, help",
+    [
+        ("tiny-qwen3-moe", "P725", "freeze the routers"),
+        ("tiny-qwen3-moe-balanced", "P775", "write `balance { loss = none }`"),
+    ],
+)
+def test_routers_are_not_balanced(model: str, code: str, help: str, check: Check) -> None:
+    (problem,) = check(LAST.replace("tiny-llama", model).replace("tp = 2", "tp = 1")).diagnostics
+    assert problem.code.code == code and problem.help is not None and problem.help.startswith(help)

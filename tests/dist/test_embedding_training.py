@@ -188,6 +188,15 @@ def test_every_mesh_trains_as_a_loop_by_hand(plan: Path, tmp_path: Path, setting
 
 
 @pytest.mark.slow
+def test_replicas_may_be_whole(plan: Path, tmp_path: Path) -> None:
+    text, other = plan.read_text(encoding="utf-8"), plan.with_name("whole.plan")
+    before, _, after = text.partition("fsdp on dp_shard {")
+    other.write_text(before + after.partition("}\n")[2], encoding="utf-8")
+    record = trained(other, "mesh.dp_replicate=2", run_folder=tmp_path)[0]
+    assert_as_by_hand(record, by_hand(plan), num_evaluated=len(OTHERS))
+
+
+@pytest.mark.slow
 def test_layers_may_be_recomputed(plan: Path, tmp_path: Path) -> None:
     text = plan.read_text(encoding="utf-8")
     layers = next(layers for _, _, layers, _ in MODELS.values() if f'"{layers}"' in text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,15 @@ def test_text_is_harmless_and_what_gives_no_sample_is_refused(
     ):
         assert main(["sample", *arguments]) == 2
         assert part in capsys.readouterr().err
+
+
+def test_a_model_without_a_head_writes_no_text(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export = tmp_path / "hf"
+    shutil.copytree(run_dir / "export" / "hf", export)
+    path = export / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8")) | {"architectures": ["LlamaModel"]}
+    path.write_text(json.dumps(config), encoding="utf-8")
+    assert main(["sample", str(export), "x", "--bytes"]) == 2
+    assert "LlamaModel has no head" in capsys.readouterr().err
