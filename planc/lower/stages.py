@@ -115,9 +115,13 @@ def _dtype(bound: BoundPlan) -> DType:
     """The dtype that the layers compute in."""
     if bound.plan.fsdp is None:
         return bound.plan.model.dtype
-    members = layers(bound.inventory)
-    wanted = [found for unit, found in compute_dtypes(bound).items() if unit[0] in members]
-    return next((dtype for dtype in wanted if dtype is not None), bound.plan.model.dtype)
+    members, held = layers(bound.inventory), parameters_by_unit(bound)
+    wanted = (
+        dtype
+        for unit, dtype in compute_dtypes(bound).items()
+        if dtype is not None and any(_is_within(parameter, members) for parameter in held.get(unit, ()))
+    )
+    return next(wanted, bound.plan.model.dtype)
 
 
 def units_of_stages(bound: BoundPlan, root: UnitGroup) -> Iterator[UnitGroup]:

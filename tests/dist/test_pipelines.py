@@ -19,6 +19,7 @@ from planc.runtime.checkpoint_format.layout import step_directory
 from planc.runtime.errors import ExitCode
 from planc.source import SourceFile
 from planc.verify.compare import worst_gradient
+from planc.vocab import DType
 from tests.dist.faulty_steps import Fault, run_faulty
 from tests.dist.first_steps import run_compared
 from tests.dist.held_messages import most_held
@@ -125,6 +126,24 @@ def trained(case: Case, feature: str, *, workspace: Path, run_folder: Path) -> R
     checked = check_source(SourceFile("x.plan", text + blocks), base=workspace)
     assert checked.graph is not None, checked.diagnostics
     return run_ranks(train_rank, case.world_size, Task(checked.graph, workspace, run_folder), init=False)[0]
+
+
+_IN_BFLOAT16 = "replicate_on = dp_replicate\n  param_dtype = bfloat16\n  reduce_dtype = float32"
+UNITS = {"layers": '"model.layers.*" -> unit', "parts of layers": '"model.layers.*.mlp" -> unit', "none": ""}
+
+
+@pytest.mark.parametrize("units", slow_except(UNITS, "none"))
+def test_a_stage_sends_what_its_layers_compute_in(units: str, workspace: Path, tmp_path: Path) -> None:
+    """Also where the stages' own units hold all of a layer, or what no other one does."""
+    text = plan_text(PP2_DP2).replace("replicate_on = dp_replicate", _IN_BFLOAT16)
+    checked = check_source(SourceFile("x.plan", text.replace(UNITS["layers"], UNITS[units])), base=workspace)
+    assert checked.graph is not None, checked.diagnostics
+    assert [op.dtype for op in checked.graph.setup if isinstance(op, SplitPipeline)] == [DType.BFLOAT16]
+    records = run_ranks(train_rank, 4, Task(checked.graph, workspace, tmp_path / "run"), init=False)
+    losses = [step.loss for step in records[0].metrics]
+    expected = train_reference(PP2_DP2.model, workspace=workspace).losses
+    assert losses == pytest.approx(expected, rel=0.02)
+    assert losses != pytest.approx(expected, rel=1e-6)
 
 
 SCHEDULED = [
