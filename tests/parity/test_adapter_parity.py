@@ -62,16 +62,13 @@ DORA_OF_ATTENTION = (
     ALL.replace("rslora", "dora").replace("{self_attn,mlp}", "self_attn").partition("  over")[0]
 )
 COMPILED_DORA, EXPORTED_DORA = (text.replace(QV, DORA) for text in (COMPILED, EXPORTED))
-RESULTS = QV.replace("{q,v}_proj", "o_proj")
+RESULTS, QUERIES = (QV.replace("{q,v}_proj", name) for name in ("o_proj", "q_proj"))
 SCALES = {
+    **dict.fromkeys((COMPILED, QV, RESULTS, QUERIES, UPPER), 8 / 4),
     **dict.fromkeys((DORA, DORA_OF_ATTENTION, COMPILED_DORA), 5 / 3),
     WIDE: 6 / 4,
-    COMPILED: 8 / 4,
     EVERY: 3 / 2,
-    QV: 8 / 4,
-    RESULTS: 8 / 4,
     ALL: 5 / 3**0.5,
-    UPPER: 8 / 4,
 }
 
 QUICK = (
@@ -122,6 +119,7 @@ SLOW = (
     Case("CP2·DP2", "ulysses, frozen keys", CP2_DP2, rotate="ulysses", balance="none", adapter=QV),
     Case("CP2·DP2", "ring, results alone", CP2_DP2, adapter=RESULTS),
     Case("CP2·DP2", "allgather, results alone", CP2_DP2, rotate="allgather", adapter=RESULTS),
+    Case("CP2·DP2", "allgather, queries alone", CP2_DP2, rotate="allgather", adapter=QUERIES),
     Case("CP2·DP2", "ring, frozen keys", CP2_DP2, adapter=QV),
     Case("CP2·DP2", "ulysses, compiled", CP2_DP2, rotate="ulysses", balance="none", adapter=COMPILED),
     Case("TP2·DP2", "compiled", TP2_DP2, adapter=COMPILED),

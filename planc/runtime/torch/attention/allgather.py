@@ -13,6 +13,7 @@ from torch.distributed import ProcessGroup
 from planc.runtime.torch import private
 from planc.runtime.torch.attention.blocks import lower_right_attention
 from planc.runtime.torch.attention.documents import Documents, apart
+from planc.runtime.torch.attention.gradients import all_with_gradients
 from planc.runtime.torch.attention.sharding import Balance, local_halves, unshard
 from planc.runtime.torch.attention.windows import Windows, window_attention
 
@@ -41,6 +42,7 @@ def allgather_attention(
     if key.shape != value.shape:
         raise ValueError(f"key {tuple(key.shape)} and value {tuple(value.shape)} must have one shape")
     size, rank = dist.get_world_size(group), dist.get_rank(group)
+    query, key, value = all_with_gradients(query, key, value)
     full_key, full_value = gather_sequence(torch.stack((key, value)), group=group, balance=balance).unbind(0)
     chunks = query_chunks(query, size=size, rank=rank, balance=balance)
     outs = [

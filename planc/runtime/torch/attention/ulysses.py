@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -11,6 +9,7 @@ from torch.distributed import ProcessGroup
 
 from planc.runtime.torch import private
 from planc.runtime.torch.attention.documents import Documents
+from planc.runtime.torch.attention.gradients import all_with_gradients
 from planc.runtime.torch.attention.plain import plain_attention
 from planc.runtime.torch.attention.sharding import Balance, shard, unshard
 from planc.runtime.torch.attention.windows import Windows
@@ -41,8 +40,7 @@ def ulysses_attention(
     repeats = kv_repeats(query.shape[1], num_kv_heads=key.shape[1], cp=size)
     if repeats > 1:
         key, value = (tensor.repeat_interleave(repeats, 1) for tensor in (key, value))
-    if len({tensor.requires_grad for tensor in (query, key, value)}) > 1:
-        query, key, value = Together.apply(query, key, value)  # type: ignore[no-untyped-call]
+    query, key, value = all_with_gradients(query, key, value)
     query, key, value = (to_heads(tensor, group=group, balance=balance) for tensor in (query, key, value))
     if sinks is not None:
         sinks = sinks.chunk(size)[dist.get_rank(group)]
@@ -58,22 +56,6 @@ def ulysses_attention(
         softcap=softcap,
     )
     return to_sequence(out, group=group, balance=balance)
-
-
-class Together(torch.autograd.Function):
-    """The same tensors, of which all have gradients if one does.
-
-    In a first layer some projections are frozen and read what has no gradient. What backward sends does not
-    depend on which: it is the same for every attention that it passes.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(tensor.view_as(tensor) for tensor in tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        return gradients
 
 
 def kv_repeats(num_heads: int, *, num_kv_heads: int, cp: int) -> int:
