@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,25 @@ def test_a_rename_whose_answer_was_lost_is_a_success(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Path, "rename", rename)
     save_sample(tmp_path, step=3)
     assert committed_steps(tmp_path) == (3,)
+
+
+@pytest.mark.parametrize("unanswered", range(3))
+def test_a_server_that_does_not_answer_once_hides_no_step_from_prune(
+    unanswered: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`os.path.lexists` says no where lstat is answered with ESTALE."""
+    for step in (1, 2):
+        save_sample(tmp_path, step=step)
+    ask, asked = os.path.lexists, list[Path]()
+
+    def lexists(path: Path) -> bool:
+        asked.append(path)
+        return len(asked) != unanswered + 1 and ask(path)
+
+    monkeypatch.setattr("os.path.lexists", lexists)
+    commit.prune(tmp_path, keep_last=1)
+    assert committed_steps(tmp_path) == (2,)
+    assert asked
 
 
 def test_prune_clears_what_dead_saves_and_deletions_left(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from planc.runtime.cpus import num_cpus
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.failures import THREADS_HELP
 from planc.runtime.fetch import has_token
+from planc.runtime.files.best_effort import retried
 from planc.runtime.process import Launch
 from planc.runtime.run_directory.obstacles import num_kept, obstacles
 from planc.source import Span
@@ -146,7 +147,7 @@ def require_storage(folder: Path, *, launch: Launch, graph: Graph, inventory: In
     if storage.refusal is not None:
         _require(unwritable(storage).problems, code=ExitCode.STORAGE, is_shared=False)
         return
-    if found := obstacles(folder, graph):
+    if found := retried(lambda: obstacles(folder, graph)):
         raise RunError(
             "\n".join(f"{BLOCKED.summary}: {one} [{BLOCKED.code}]" for one in found),
             code=ExitCode.STORAGE,

@@ -142,8 +142,12 @@ def _hide(directory: Path) -> Path:
     """Rename to a name under which a directory is deleted, and return that."""
     hidden = (deleted_directory(directory, number=number) for number in count())
     target = next(one for one in hidden if not os.path.lexists(one))
-    if os.path.lexists(directory):
+    try:
+        # Not asked for first: `lexists` is false, too, where a server does not answer.
         rename(directory, target)
+    except FileNotFoundError:
+        if os.path.lexists(directory):
+            raise
     return target
 
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from planc.runtime.checkpoint_format.errors import storage_errors
+from planc.runtime.files.best_effort import retried
 from planc.runtime.files.plain_files import kind_of
 from planc.runtime.files.run_files import CHECKPOINTS
 
@@ -69,7 +70,7 @@ def latest(root: Path) -> int | None:
 
 def newest_in(folder: Path) -> Path | None:
     """The checkpoint that a directory is, or the newest one of a run directory; None if it is neither."""
-    if not folder.is_dir():
+    if not retried(folder.is_dir):
         return None
     if step_of(folder.resolve()) is not None:
         return folder

@@ -12,6 +12,7 @@ from torch.distributed import DistError, Store  # type: ignore[attr-defined]
 
 from planc.runtime.checkpoint_format.commit import make_durable
 from planc.runtime.errors import ExitCode, RunError
+from planc.runtime.files.best_effort import retried
 from planc.runtime.process import Launch
 from planc.runtime.torch.agreement.rank_0 import part
 
@@ -47,7 +48,9 @@ def _offer(store: Store, launch: Launch, folder: Path) -> str:
     nonce = folder / f".shared-{uuid.uuid4().hex}"
     try:
         make_durable(folder)
-        nonce.touch(exist_ok=False)
+        # Nobody else has its name: the server may have made it already, and the answer been lost.
+        with contextlib.suppress(FileExistsError):
+            retried(lambda: nonce.touch(exist_ok=False))
     except OSError as error:
         store.set("folder/nonce", "")
         return f"cannot write the run directory {folder}: {error.strerror}"
