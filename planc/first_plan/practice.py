@@ -24,7 +24,7 @@ class Purpose(StrEnum):
 
     @property
     def is_of_chats(self) -> bool:
-        """Whether it trains on conversations."""
+        """True for a purpose whose rows are conversations."""
         return self in (Purpose.CHATS, Purpose.ADAPTERS)
 
 

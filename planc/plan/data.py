@@ -195,6 +195,8 @@ class Transformed:
 
 FileSource = TextFiles | RowSource | Pairs | Matched | PythonStdlib
 AnySource = FileSource | Transformed | Extension
+DatasetSource = Chat | Pairs | Labeled | Matched | HfDataset
+"""Sources of rows, whose patterns may name a dataset of the Hub or a directory of one."""
 
 SOURCES: Mapping[str, type[FileSource | Transformed]] = {
     "text": TextFiles,

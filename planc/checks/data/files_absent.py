@@ -13,14 +13,12 @@ from planc.diagnostics import Code, Severity
 from planc.diagnostics.suggest import closest
 from planc.hub.names import is_hub
 from planc.plan.conversations import Chat, Pairs
-from planc.plan.data import AnySource, FileTokenizer, HfDataset, JsonLines, Labeled, Matched, TextFiles
+from planc.plan.data import AnySource, DatasetSource, FileTokenizer, JsonLines, TextFiles
 from planc.plan.spec import Plan
 from planc.plan.train import Distillation, Preference
 
 CODE = Code("P738", "files-absent", "no such file on this machine", Severity.NOTE)
 
-_OF_DATASETS = (Chat, Pairs, Labeled, Matched, HfDataset)
-_OF_FILES = (TextFiles, JsonLines, *_OF_DATASETS)
 _ELSEWHERE = "unless the file is on the run's machines"
 
 
@@ -64,10 +62,10 @@ def _templates(plan: Plan, *, base: Path) -> Collection[str]:
 
 def absent_files(source: AnySource, *, base: Path) -> Sequence[NoFile]:
     """The patterns of a source that match no file."""
-    patterns = source.patterns if isinstance(source, _OF_FILES) else ()
+    patterns = source.patterns if isinstance(source, TextFiles | JsonLines | DatasetSource) else ()
     if HubDataset.of(patterns) is not None:
         return ()
-    if isinstance(source, _OF_DATASETS):
+    if isinstance(source, DatasetSource):
         patterns = tuple(pattern for pattern in patterns if not (base / pattern).is_dir())
     found = (without_file(pattern, base=base) for pattern in patterns)
     return tuple(one for one in found if one is not None)

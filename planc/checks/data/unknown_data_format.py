@@ -8,8 +8,7 @@ from planc.checks.support.rule import Findings, Subject, reports
 from planc.data_sources.globs import DATASET_SUFFIXES, HubDataset, without_compression
 from planc.diagnostics import Code
 from planc.layouts.families import quoted
-from planc.plan.conversations import Chat, Pairs
-from planc.plan.data import HfDataset, JsonLines, Labeled, Matched
+from planc.plan.data import DatasetSource, HfDataset, JsonLines
 
 CODE = Code("P733", "unknown-data-format", "unknown dataset file format")
 
@@ -29,7 +28,7 @@ def check(subject: Subject) -> Findings:
 
 def _fault(source: object) -> tuple[str, str] | None:
     """The first fault, with its help. A file of JSON lines may have any name but that of a table."""
-    if not isinstance(source, HfDataset | JsonLines | Labeled | Matched | Chat | Pairs):
+    if not isinstance(source, DatasetSource | JsonLines):
         return None
     for pattern in source.patterns:
         suffix = PurePosixPath(without_compression(pattern)).suffix

@@ -7,12 +7,10 @@ import re
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.data_sources.globs import HubDataset
 from planc.diagnostics import Code
-from planc.plan.conversations import Chat, Pairs
-from planc.plan.data import HfDataset, HfHub, Labeled, Matched
+from planc.plan.data import DatasetSource, HfHub
 
 CODE = Code("P732", "unpinned-revision", "the dataset is not pinned to a commit")
 
-_OF_DATASETS = (Chat, Pairs, Labeled, Matched, HfDataset)
 _COMMIT = re.compile("[0-9a-f]{40}")
 
 
@@ -20,7 +18,7 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 def check(subject: Subject) -> Findings:
     """One finding for each Hub repository whose revision is not a commit."""
     for path, source in subject.plan.data.sources():
-        hub = HubDataset.of(source.patterns) if isinstance(source, _OF_DATASETS) else None
+        hub = HubDataset.of(source.patterns) if isinstance(source, DatasetSource) else None
         revision = source.revision if isinstance(source, HfHub) else hub.revision if hub else None
         if revision is not None and not _COMMIT.fullmatch(revision):
             is_moving = f"`{revision}` is a branch or a tag, which can move"

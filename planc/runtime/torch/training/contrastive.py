@@ -32,7 +32,7 @@ def compute_contrastive_loss(
     vectors = F.normalize(pooled(logits.values, batch.lengths, op.pooling), dim=-1)
     queries, positives = vectors.view(-1, op.group, 2, vectors.shape[-1]).unbind(2)
     cosines = (queries @ positives.mT).flatten(0, 1)
-    # A query's only label is at its first position; past the end of an evaluation there are no pairs.
+    # A query has one label, at its first position; a sequence beyond the end of an evaluation has none.
     is_pair = (batch.labels[::2, 0] != IGNORED_LABEL).view(-1, op.group)
     is_other = is_pair.logical_not().repeat_interleave(op.group, dim=0)
     scores = (cosines / op.temperature).masked_fill(is_other, torch.finfo(cosines.dtype).min)
