@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
+SMALL_BYTES = 2**20
+"""Blocks up to this size have a segment of their own, which no larger block goes into."""
+
 
 class Segment:
     """Addresses from 0 to `end`; everything in bytes."""

@@ -8,6 +8,7 @@ from math import prod
 
 from planc.devices.attention_kernels import AttentionUse
 from planc.devices.hardware import FITS, Device
+from planc.devices.segment import SMALL_BYTES
 from planc.estimate.activations import (
     activations,
     context_bytes,
@@ -170,6 +171,7 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
         gradients=here * gradients.num_bytes,
         unreduced=work.reduce_dtype.size_bytes
         * sum(prod(layout.tp_shape) for layout in work.with_gradients.values()),
+        small_gradients=_small_gradients(work),
         activations=kept_bytes,
         recomputed=kept.recomputed,
         loss=entropy.tensors + entropy.gradients,
@@ -192,6 +194,12 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
         update=here * update_bytes(work),
         message=replicated_message(work),
     )
+
+
+def _small_gradients(work: RankWork) -> int:
+    """Bytes of whole gradients that the allocator's segment for small blocks holds."""
+    sizes = (work.reduce_dtype.size_bytes * prod(layout.tp_shape) for layout in work.with_gradients.values())
+    return sum(size for size in sizes if size <= SMALL_BYTES)
 
 
 def _added(work: RankWork, units: tuple[Unit, ...]) -> int:

@@ -6,7 +6,8 @@ the logits, stays a gap while the loss takes the largest tensors of all. These a
 
     the last layer's parameters  freed under the head's
     the last norm's squares      [tokens, hidden] in float32, freed under its output
-    the head's input             gathered along the sequence over tp, before it is laid out by samples
+    the head's input             gathered along the sequence over tp, before it is laid out by samples; as the
+                                 head reads it, where the head is frozen and so keeps none for its gradient
     the head's parameters        where it is a unit that is freed after forward
     the logits                   in the head's dtype, freed once the loss has converted them
     copies of a teacher's rows   freed under those that backward reads (distillation.py)
@@ -44,7 +45,7 @@ class Gap:
 def gaps(work: RankWork, units: tuple[Unit, ...], loss: Loss) -> tuple[Gap, ...]:
     """The gaps that no tensor of the loss fills."""
     narrow = Gap("narrow logits", loss.narrow)
-    found = (*_freed_parameters(work, units), _squares(work), _gathered_input(work), narrow)
+    found = (*_freed_parameters(work, units), _squares(work), _head_input(work), narrow)
     freed = tuple(gap for gap in found if 0 < gap.num_bytes < loss.wide)
     # They are small enough for the other gaps, and go into these first.
     beyond = Gap("copies of a teacher's rows", loss.copies - sum(gap.num_bytes for gap in freed))
@@ -76,13 +77,15 @@ def _squares(work: RankWork) -> Gap:
     return Gap(SQUARES, tokens * work.inventory.hidden_size * _FLOAT32_BYTES)
 
 
-def _gathered_input(work: RankWork) -> Gap:
-    """Gathering puts ranks first, and samples must be first: only one sample needs no copy.
+def _head_input(work: RankWork) -> Gap:
+    """What the head reads, and what that is copied from.
 
-    torch/distributed/_functional_collectives.py, all_gather_tensor.
+    Gathering puts ranks first, and samples must be first: only one sample needs no copy
+    (torch/distributed/_functional_collectives.py, all_gather_tensor).
     """
     head = work.inventory.head
     use = work.styles.get(head.fqn) if head is not None else None
     is_copied = use is not None and use.input == SEQUENCE and work.num_samples > 1
+    is_freed = head is not None and not work.trains(head)
     whole = work.num_tokens * work.inventory.hidden_size * work.compute_dtype.size_bytes
-    return Gap("head's gathered input", whole if is_copied else 0)
+    return Gap("head's input", whole * (is_copied + is_freed))

@@ -19,6 +19,10 @@ GAPS = "gaps"
 """Memory that is reserved and not in use."""
 
 
+_BETWEEN, _OF_WEIGHTS, _WHOLE = "gradients between micro steps", "gradients of weights", "whole gradients"
+_OWN_GRADIENTS = (_BETWEEN, _OF_WEIGHTS, _WHOLE)
+
+
 @record
 class Pieces:
     """The parts of the peak, in bytes.
@@ -33,6 +37,8 @@ class Pieces:
     gradients: int
     unreduced: int
     """All gradients of a rank after backward."""
+    small_gradients: int
+    """Those of them that are blocks of the segment for small ones."""
     activations: int
     recomputed: int
     loss: int
@@ -129,6 +135,15 @@ def _gathered(pieces: Pieces) -> tuple[tuple[int, int], ...]:
     return tuple((shard * unit.num_local, pieces.element * unit.num_gathered) for unit in pieces.units)
 
 
+def small_gap(pieces: Pieces, phase: Phase) -> int:
+    """The memory of the segment of small blocks that its gradients fill at another time than in this phase.
+
+    What FSDP reduces is in the reducing pool instead.
+    """
+    in_phase = sum(num_bytes for name, num_bytes in phase.parts if name in _OWN_GRADIENTS)
+    return 0 if pieces.units else max(0, pieces.small_gradients - in_phase)
+
+
 def reducing_pool(pieces: Pieces) -> int:
     """Sharded gradients, what replicas summed, and for a time the largest unit's shard in another dtype.
 
@@ -155,12 +170,12 @@ def phases(pieces: Pieces) -> tuple[Phase, ...]:
     """The parts of a step, with the contents of the compute stream without the states."""
     own_gradients = 0 if pieces.units else pieces.unreduced
     held = max(0, pieces.whole_gradients + own_gradients - pieces.spared) if pieces.accumulates else 0
-    before = ("gradients between micro steps", held)
+    before = (_BETWEEN, held)
     backward = pieces.backward
     # The first backward is the fullest while it holds no gradients, unless a later one holds more.
     is_later = pieces.gathered_later + held >= pieces.gathered_at_loss
     at_loss = pieces.gathered_later if is_later else pieces.gathered_at_loss
-    replicas = Phase("sum over replicas", (("whole gradients", own_gradients), ("message", pieces.message)))
+    replicas = Phase("sum over replicas", ((_WHOLE, own_gradients), ("message", pieces.message)))
     return (
         Phase(
             "forward and loss",
@@ -177,7 +192,7 @@ def phases(pieces: Pieces) -> tuple[Phase, ...]:
             (
                 ("activations", backward.activations),
                 ("gradients of activations", backward.passing),
-                ("gradients of weights", backward.weights),
+                (_OF_WEIGHTS, backward.weights),
                 ("gradients under reduction", backward.reducing),
                 ("gathered parameters", backward.gathered),
                 (GAPS, backward.gaps),
@@ -186,16 +201,16 @@ def phases(pieces: Pieces) -> tuple[Phase, ...]:
         ),
         *((_weights(pieces.weights, before),) if pieces.weights else ()),
         *((replicas,) if pieces.message else ()),
-        Phase("optimizer", (("whole gradients", own_gradients), ("update", pieces.update))),
+        Phase("optimizer", ((_WHOLE, own_gradients), ("update", pieces.update))),
     )
 
 
 def _weights(moment: Moment, before: tuple[str, int]) -> Phase:
     return Phase(
-        "gradients of weights",
+        _OF_WEIGHTS,
         (
             ("activations", moment.activations),
-            ("gradients of weights", moment.weights),
+            (_OF_WEIGHTS, moment.weights),
             ("gathered parameters", moment.gathered),
             before,
         ),
@@ -206,7 +221,7 @@ def peak_parts(pieces: Pieces) -> tuple[tuple[str, int], ...]:
     """Reserved memory at the peak, the largest part first: states, pools, and the largest phase's parts."""
     largest = max(phases(pieces), key=lambda phase: phase.num_bytes)
     found = dict([*_everywhere(pieces), *largest.parts])
-    found[GAPS] = found.get(GAPS, 0) + gathering_gap(pieces)
+    found[GAPS] = found.get(GAPS, 0) + gathering_gap(pieces) + small_gap(pieces, largest)
     parts = ((name, num_bytes) for name, num_bytes in found.items() if num_bytes)
     return tuple(sorted(parts, key=lambda part: -part[1]))
 

@@ -6,11 +6,8 @@ and one for large ones.
 
 from __future__ import annotations
 
-from planc.devices.segment import Segment
+from planc.devices.segment import SMALL_BYTES, Segment
 from planc.runtime.rehearsal.lives import Lives
-
-SMALL_BYTES = 2**20
-"""Blocks up to this size have a segment of their own."""
 
 
 def reserved_bytes(lives: Lives) -> int:
