@@ -197,7 +197,12 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
 
 
 def _small_gradients(work: RankWork) -> int:
-    """Bytes of whole gradients that the allocator's segment for small blocks holds."""
+    """Bytes of whole gradients for which the allocator's segment of small blocks has no other use.
+
+    Activations that are small blocks leave room for them there.
+    """
+    if work.num_tokens * work.inventory.hidden_size * work.compute_dtype.size_bytes <= SMALL_BYTES:
+        return 0
     sizes = (work.reduce_dtype.size_bytes * prod(layout.tp_shape) for layout in work.with_gradients.values())
     return sum(size for size in sizes if size <= SMALL_BYTES)
 

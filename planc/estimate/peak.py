@@ -38,7 +38,7 @@ class Pieces:
     unreduced: int
     """All gradients of a rank after backward."""
     small_gradients: int
-    """Those of them that are blocks of the segment for small ones."""
+    """The part of them that alone uses the segment for small blocks."""
     activations: int
     recomputed: int
     loss: int
