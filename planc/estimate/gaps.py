@@ -78,7 +78,7 @@ def _squares(work: RankWork) -> Gap:
 
 
 def _head_input(work: RankWork) -> Gap:
-    """What the head reads, and what that is copied from.
+    """The head's input, and the tensor it is copied from.
 
     Gathering puts ranks first, and samples must be first: only one sample needs no copy
     (torch/distributed/_functional_collectives.py, all_gather_tensor).
