@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.graph.graph import Graph
 from planc.runtime.ranks.groups import groups_of
-from planc.runtime.rehearsal.rehearse import rehearsed_ranks
+from planc.runtime.rehearsal.rehearse import measured_rank, rehearsed_ranks
 from planc.vocab import MeshDim
 
 
@@ -34,6 +34,13 @@ def test_uneven_places_are_ranks_of_the_whole_mesh() -> None:
 
 def test_every_rank_of_a_pipeline_has_layers_of_its_own() -> None:
     assert rehearsed_ranks(mesh(pp=4, tp=2), {MeshDim.TP: (64,)}) == (0, 2, 4, 6, 7)
+
+
+def test_over_cp_the_last_rank_is_measured_of_each_stage() -> None:
+    """It has the most keys before its queries."""
+    both = mesh(pp=2, dp_shard=2, cp=4, tp=2)
+    assert [measured_rank(both, stage=stage) for stage in (0, 1)] == [6, 22]
+    assert {6, 22} <= {*rehearsed_ranks(both, {})}
 
 
 def test_groups_of_rank_0_are_known_by_their_ranks() -> None:

@@ -25,9 +25,9 @@ def rehearse(
 ) -> Rehearsal:
     """Return the failures, and what one rank sends and holds. Relative paths are resolved against `base`.
 
-    That is the first rank of all, and in a pipeline the first of the pp rank `measured_stage`. Runs in a
-    process without a process group, and reports progress to `report`. Failures of the graph's ops are
-    returned; RunError only if the model itself cannot be built.
+    In a pipeline that is one of the pp rank `measured_stage`. Runs in a process without a process group, and
+    reports progress to `report`. Failures of the graph's ops are returned; RunError only if the model itself
+    cannot be built.
     """
     (build,) = (op for op in graph.setup if isinstance(op, BuildModel))
     report("building the model")
@@ -40,7 +40,7 @@ def rehearse(
         stack = by_stage(stack, pipeline.split)
         # All layers of the measured rank run: they are few, and those of two stages don't add the same.
         whole = frozenset(chain(*pipeline.split.stages[measured_stage :: pipeline.num_ranks]))
-    measured_rank = measured_stage * graph.world_size // graph.size(MeshDim.PP)
+    to_measure = measured_rank(graph, stage=measured_stage)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     ranks = rehearsed_ranks(graph, _divided(graph, shapes))
     # Of compiled modules, shapes, layouts and collectives are those of the module.
@@ -53,7 +53,7 @@ def rehearse(
         for place, rank in enumerate(ranks, start=1):
             report(f"rank {rank}, {place} of {len(ranks)}")
             try:
-                if rank == measured_rank:
+                if rank == to_measure:
                     run = stack if pipeline is None else Stack(())
                     measured = _measure(graph, plain, run, base=base, rank=rank, report=report)
                 else:
@@ -115,11 +115,22 @@ def rehearsed_ranks(graph: Graph, divided: Mapping[MeshDim, tuple[int, ...]]) ->
     sizes = dict(graph.mesh)
     first = dict.fromkeys(sizes, 0)
     places = [first, {mesh_dim: size - 1 for mesh_dim, size in sizes.items()}]
-    places.extend({**first, MeshDim.PP: stage} for stage in range(sizes[MeshDim.PP]))
+    places.extend(_measured_place(sizes, stage) for stage in range(sizes[MeshDim.PP]))
     for mesh_dim, lengths in divided.items():
         uneven = (place for length in lengths for place in _uneven_places(length, size=sizes[mesh_dim]))
         places.extend({**first, mesh_dim: place} for place in uneven)
     return tuple(sorted({_rank(sizes, place) for place in places}))
+
+
+def measured_rank(graph: Graph, *, stage: int) -> int:
+    """The rank of a pp rank that holds the most: over cp the last has the most blocks of keys before its
+    queries, and elsewhere the first has no smaller chunk than others."""
+    sizes = dict(graph.mesh)
+    return _rank(sizes, _measured_place(sizes, stage))
+
+
+def _measured_place(sizes: dict[MeshDim, int], stage: int) -> dict[MeshDim, int]:
+    return {**dict.fromkeys(sizes, 0), MeshDim.PP: stage, MeshDim.CP: sizes[MeshDim.CP] - 1}
 
 
 def _uneven_places(length: int, *, size: int) -> Iterator[int]:
