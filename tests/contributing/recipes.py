@@ -257,13 +257,14 @@ Source = (
         ),
         "planc/plan/data.py": (
             (
-                "class TrainOn(StrEnum):",
+                "@keyed\nclass JsonLines:",
                 """@keyed
 class Lines:
     patterns: tuple[str, ...] = key(Rest(Path()), doc="globs of text files", positional=True)
 
 
-class TrainOn(StrEnum):""",
+@keyed
+class JsonLines:""",
             ),
             ('    "text": TextFiles,\n', '    "text": TextFiles,\n    "lines": Lines,\n'),
         ),
@@ -279,7 +280,7 @@ class TrainOn(StrEnum):""",
             )
         case ChatSource():""",
             ),
-            ("    JsonLinesSource,\n    Python", "    JsonLinesSource,\n    LinesSource,\n    Python"),
+            ("    JsonLinesSource,\n    Labeled", "    JsonLinesSource,\n    LinesSource,\n    Labeled"),
             (
                 "from planc.runtime.data.records",
                 "from planc.runtime.data.files import matched_files\nfrom planc.runtime.data.records",
@@ -377,9 +378,9 @@ INVENTORY_FACT = Recipe(
         ),
         "planc/inventory/probe/probe.py": (
             (
-                "        positions=positions,\n    )\n",
+                "        positions=positions,\n",
                 "        positions=positions,\n"
-                "        layer_types=tuple(config.to_dict().get('layer_types') or ()),\n    )\n",
+                "        layer_types=tuple(config.to_dict().get('layer_types') or ()),\n",
             ),
         ),
         "planc/inventory/codec.py": (
