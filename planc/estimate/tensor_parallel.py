@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterator
+from itertools import islice
 from math import prod
 
 from planc.estimate.flops import computes_logits_twice
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import Collective, Kind
-from planc.estimate.selective import keeps_scattered
+from planc.estimate.selective import keeps_scattered, results_read
 from planc.graph.graph import Graph
 from planc.graph.ops import BuildDistillationLoss, CompileModules
 from planc.graph.pipeline import pipeline_of
@@ -20,7 +21,7 @@ from planc.inventory.schema import Kind as ModuleKind
 from planc.inventory.schema import Module
 from planc.styles import BY_NAME
 from planc.styles.edges import FEATURES, At, Edge, Transfer
-from planc.vocab import DType, MeshDim, Replicate, ancestors, is_of_experts_adapter
+from planc.vocab import DType, MeshDim, Replicate, ancestors, is_of_experts_adapter, outwards
 
 _OVER = (MeshDim.TP,)
 
@@ -30,14 +31,20 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
 
     Inside recomputed modules, the forward collectives happen twice, except after the last
     tensor that backward needs: torch stops recomputing there (torch/utils/checkpoint.py, early stop), at the
-    end of a module that is compiled as one.
+    end of a module that is compiled as one. What is compiled with its recomputation inside leaves out all
+    that backward does not read.
     """
     compiled = {fqn for op in work.graph.setup if isinstance(op, CompileModules) for fqn in op.modules}
     drawn = {source for fqn in work.draws for source in _drawn(work, fqn)}
+    read = results_read(work)
     for fqn, edges in work.edges.items():
-        module = work.module(fqn)
-        is_repeated = work.checkpoint_around(fqn) is not None
-        is_followed = fqn in drawn or _is_followed(work, module) or _is_recomputed_as_one(work, fqn, compiled)
+        module, region = work.module(fqn), work.checkpoint_around(fqn)
+        is_repeated = region is not None
+        if _is_recomputed_in_compiled_code(work, fqn, compiled):
+            is_needed = any((name, region) in read for name in _ended(module))
+        else:
+            is_needed = _is_followed(work, module) or _is_recomputed_as_one(work, fqn, compiled)
+        is_followed = fqn in drawn or is_needed
         is_sent_again = is_repeated and is_followed and not keeps_scattered(work, fqn)
         for edge in edges:
             again = is_repeated if edge.at is At.INPUT else is_sent_again
@@ -66,6 +73,12 @@ def _is_followed(work: RankWork, module: Module) -> bool:
     return region is not None and module.ends < module.fqn.count(".") - region.count(".")
 
 
+def _ended(module: Module) -> Iterator[str]:
+    """Yield the module, and those around it that return its output."""
+    yield module.fqn
+    yield from islice(ancestors(module.fqn), module.ends)
+
+
 def _drawn(work: RankWork, fqn: str) -> Iterator[str]:
     """Yield the modules whose outputs a module's dropouts take, if what is recomputed has both."""
     region = work.region(fqn)
@@ -75,13 +88,16 @@ def _drawn(work: RankWork, fqn: str) -> Iterator[str]:
 
 
 def _is_recomputed_as_one(work: RankWork, fqn: str, compiled: Container[str]) -> bool:
-    """Whether a module is in compiled code that backward repeats as a whole: it can't stop inside.
-
-    What is compiled with its recomputation inside leaves out what backward does not read.
-    """
+    """Whether a module is in compiled code that backward repeats as a whole: it can't stop inside."""
     outer = next((name for name in ancestors(fqn) if name in compiled), None)
     around = work.region(outer) if outer is not None else None
     return around is not None and (around != outer or around in work.offloaded)
+
+
+def _is_recomputed_in_compiled_code(work: RankWork, fqn: str, compiled: Container[str]) -> bool:
+    region = work.checkpoint_around(fqn)
+    is_inside = region is not None and any(name in compiled for name in outwards(region))
+    return is_inside and region not in work.offloaded
 
 
 def _sent(

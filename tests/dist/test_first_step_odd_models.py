@@ -49,6 +49,7 @@ LAYERS = {
 }
 EAGER = ("deepseek_v32", "falcon", "llama4_text", "prophetnet")
 DROPOUT = {"resid_pdrop": 0.1, "attn_pdrop": 0.0, "hidden_dropout": 0.1, "attention_dropout": 0.0}
+_SEQUENCES = "auto(solve, sequence_parallel = true)"
 _PLAN = """\
 model {{
   hf = "{name}"
@@ -106,6 +107,25 @@ def assert_as_predicted(graph: Graph, name: str, folder: Path) -> None:
 @pytest.mark.parametrize("name", slow_except(tuple(ARCHITECTURES), "gpt_neox"))
 def test_layers_send_what_is_predicted(name: str, mode: str, tmp_path: Path) -> None:
     assert_as_predicted(graph_of(name, mode, folder=tmp_path, rules="auto(solve)"), name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        *(
+            (name, "auto(solve)")
+            for name in ("bamba", "cohere", "deepseek_v3", "diffllama", "gpt2", "gpt_neox")
+        ),
+        *((name, "auto(solve)") for name in ("hrm_text", "zamba", "zaya")),
+        *((name, _SEQUENCES) for name in ("bamba", "deepseek_v3", "diffllama", "gpt2")),
+    ],
+)
+def test_compiled_layers_send_again_what_backward_reads(name: str, rules: str, tmp_path: Path) -> None:
+    """Outputs that are only added are not read: compiled code leaves out their second all-reduce."""
+    compiled = f'compile {{\n  backend = aot_eager\n  "{LAYERS.get(name, "model.layers")}.*" -> region'
+    graph = graph_of(name, "full", folder=tmp_path, rules=f"{rules}\n}}\n{compiled}")
+    assert_as_predicted(graph, name, tmp_path)
 
 
 @pytest.mark.slow
