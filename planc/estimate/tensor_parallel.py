@@ -32,7 +32,7 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
     Inside recomputed modules, the forward collectives happen twice, except after the last
     tensor that backward needs: torch stops recomputing there (torch/utils/checkpoint.py, early stop), at the
     end of a module that is compiled as one. What is compiled with its recomputation inside leaves out all
-    that backward does not read.
+    that backward does not read: of a dropout, it reads the mask.
     """
     compiled = {fqn for op in work.graph.setup if isinstance(op, CompileModules) for fqn in op.modules}
     drawn = {source for fqn in work.draws for source in _drawn(work, fqn)}
@@ -40,12 +40,10 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
     for fqn, edges in work.edges.items():
         module, region = work.module(fqn), work.checkpoint_around(fqn)
         is_repeated = region is not None
-        if _is_recomputed_in_compiled_code(work, fqn, compiled):
-            is_needed = any((name, region) in read for name in _ended(module))
-        else:
-            is_needed = _is_followed(work, module) or _is_recomputed_as_one(work, fqn, compiled)
-        is_followed = fqn in drawn or is_needed
-        is_sent_again = is_repeated and is_followed and not keeps_scattered(work, fqn)
+        is_read = any((name, region) in read for name in _ended(module))
+        is_followed = fqn in drawn or _is_followed(work, module) or _is_recomputed_as_one(work, fqn, compiled)
+        is_needed = is_read if _is_recomputed_in_compiled_code(work, fqn, compiled) else is_followed
+        is_sent_again = is_repeated and is_needed and not keeps_scattered(work, fqn)
         for edge in edges:
             again = is_repeated if edge.at is At.INPUT else is_sent_again
             is_output = edge.at in (At.OUTPUT, At.ROTARY_OUTPUT)
