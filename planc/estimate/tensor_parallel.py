@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Container, Iterator
-from itertools import islice
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator
 from math import prod
 
 from planc.estimate.flops import computes_logits_twice
@@ -29,20 +28,20 @@ _OVER = (MeshDim.TP,)
 def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
     """The collectives over tp of a step.
 
-    Inside recomputed modules, the forward collectives happen twice, except after the last
-    tensor that backward needs: torch stops recomputing there (torch/utils/checkpoint.py, early stop), at the
-    end of a module that is compiled as one. What is compiled with its recomputation inside leaves out all
-    that backward does not read: of a dropout, it reads the mask.
+    Inside recomputed modules, the forward collectives happen twice, except after the last tensor that
+    backward needs: torch stops recomputing there (torch/utils/checkpoint.py, early stop), at the end of a
+    module that is compiled as one. What is compiled with its recomputation inside leaves out all that
+    backward does not read: of a dropout, it reads the mask.
     """
     compiled = {fqn for op in work.graph.setup if isinstance(op, CompileModules) for fqn in op.modules}
     drawn = {source for fqn in work.draws for source in _drawn(work, fqn)}
-    read = results_read(work)
+    read, merged = {*_with_returned(work, results_read(work))}, {*_merged(work, compiled)}
     for fqn, edges in work.edges.items():
         module, region = work.module(fqn), work.checkpoint_around(fqn)
         is_repeated = region is not None
-        is_read = any((name, region) in read for name in _ended(module))
         is_followed = fqn in drawn or _is_followed(work, module) or _is_recomputed_as_one(work, fqn, compiled)
-        is_needed = is_read if _is_recomputed_in_compiled_code(work, fqn, compiled) else is_followed
+        is_inside = _is_recomputed_in_compiled_code(work, fqn, compiled)
+        is_needed = (fqn, region) in read if is_inside else is_followed
         is_sent_again = is_repeated and is_needed and not keeps_scattered(work, fqn)
         for edge in edges:
             again = is_repeated if edge.at is At.INPUT else is_sent_again
@@ -50,8 +49,10 @@ def tensor_parallel_collectives(work: RankWork) -> Iterator[Collective]:
             passed = work.flow.outputs if is_output else work.flow.inputs
             for call, number in Counter(module.calls).items():
                 forwards = number * (1 + (again and _is_in_backward(work, fqn, call)))
-                yield from _sent(work, module, edge, edge.forward, call, times=forwards)
-                is_passed = fqn in passed and not call.without_gradients
+                is_merged = (fqn, edge.at) in merged
+                if is_output or not is_merged:
+                    yield from _sent(work, module, edge, edge.forward, call, times=forwards)
+                is_passed = fqn in passed and not call.without_gradients and not (is_output and is_merged)
                 if is_passed and (is_output or not call.is_constant):
                     yield from _sent(work, module, edge, edge.backward, call, times=number)
     yield from _parameter_gradients(work)
@@ -71,12 +72,6 @@ def _is_followed(work: RankWork, module: Module) -> bool:
     return region is not None and module.ends < module.fqn.count(".") - region.count(".")
 
 
-def _ended(module: Module) -> Iterator[str]:
-    """Yield the module, and those around it that return its output."""
-    yield module.fqn
-    yield from islice(ancestors(module.fqn), module.ends)
-
-
 def _drawn(work: RankWork, fqn: str) -> Iterator[str]:
     """Yield the modules whose outputs a module's dropouts take, if what is recomputed has both."""
     region = work.region(fqn)
@@ -87,7 +82,7 @@ def _drawn(work: RankWork, fqn: str) -> Iterator[str]:
 
 def _is_recomputed_as_one(work: RankWork, fqn: str, compiled: Container[str]) -> bool:
     """Whether a module is in compiled code that backward repeats as a whole: it can't stop inside."""
-    outer = next((name for name in ancestors(fqn) if name in compiled), None)
+    outer = _compiled_around(fqn, compiled)
     around = work.region(outer) if outer is not None else None
     return around is not None and (around != outer or around in work.offloaded)
 
@@ -96,6 +91,48 @@ def _is_recomputed_in_compiled_code(work: RankWork, fqn: str, compiled: Containe
     region = work.checkpoint_around(fqn)
     is_inside = region is not None and any(name in compiled for name in outwards(region))
     return is_inside and region not in work.offloaded
+
+
+def _merged(work: RankWork, compiled: Container[str]) -> Iterator[tuple[str, At]]:
+    """Yield the edges whose gather compiled code has already (common subexpressions in torch/_functorch).
+
+    In forward it is of what another module reads too, in backward of the gradient of a sum of outputs.
+    """
+    around = {module.fqn: _compiled_around(module.fqn, compiled) for module in work.inventory.modules}
+    readers = ((source, around[one.fqn]) for one in work.inventory.modules for source in one.sources)
+    read = {*_with_returned(work, readers)}
+    seen: set[tuple[str | None, tuple[str, ...]]] = set()
+    for fqn, edges in work.edges.items():
+        outer, reader = around[fqn], _first_reader(work, work.module(fqn))
+        for edge in edges if outer is not None else ():
+            match edge.at:
+                case At.INPUT if edge.forward is Transfer.ALL_GATHER and reader is not None:
+                    gathered = (outer, reader.sources)
+                case At.OUTPUT if edge.backward is Transfer.ALL_GATHER and (fqn, outer) not in read:
+                    gathered = (outer, ())
+                case _:
+                    continue
+            if gathered in seen:
+                yield fqn, edge.at
+            seen.add(gathered)
+
+
+def _compiled_around(fqn: str, compiled: Container[str]) -> str | None:
+    return next((name for name in ancestors(fqn) if name in compiled), None)
+
+
+def _with_returned(
+    work: RankWork, read: Iterable[tuple[str, str | None]]
+) -> Iterator[tuple[str, str | None]]:
+    """Yield (module, region) of modules whose outputs are read, and of those around them and inside that
+    return the same."""
+    returning: defaultdict[str, list[str]] = defaultdict(list)
+    for module in work.inventory.modules:
+        for name in ancestors(module.fqn)[: module.ends]:
+            returning[name].append(module.fqn)
+    for source, region in read:
+        around = ancestors(source)[: work.module(source).ends]
+        yield from ((name, region) for name in (source, *around, *returning[source]))
 
 
 def _sent(
@@ -161,14 +198,22 @@ def _width(work: RankWork, module: Module, at: At) -> int:
 
 
 def _input_width(work: RankWork, module: Module) -> int:
-    """The width that the first layer inside takes from outside: Zamba's attention takes two hidden states."""
+    """The width that a module takes from outside: Zamba's attention takes two hidden states."""
+    reader = _first_reader(work, module)
+    return work.inventory.hidden_size if reader is None else reader.in_features
+
+
+def _first_reader(work: RankWork, module: Module) -> Module | None:
+    """The linear layer that takes what the module takes: itself, or the first inside."""
+    if module.is_linear:
+        return module
 
     def is_inside(fqn: str) -> bool:
         return fqn.startswith(f"{module.fqn}.")
 
     layers = (work.module(fqn) for fqn in work.inventory.names() if is_inside(fqn))
     readers = (layer for layer in layers if layer.is_linear and not any(map(is_inside, layer.sources)))
-    return next((reader.in_features for reader in readers), work.inventory.hidden_size)
+    return next(readers, None)
 
 
 def _rotary_width(work: RankWork, module: Module) -> int:

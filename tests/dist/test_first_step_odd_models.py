@@ -118,7 +118,7 @@ def test_layers_send_what_is_predicted(name: str, mode: str, tmp_path: Path) -> 
             for name in ("bamba", "cohere", "deepseek_v3", "diffllama", "gpt2", "gpt_neox")
         ),
         *((name, "auto(solve)") for name in ("hrm_text", "zamba", "zaya")),
-        *((name, _SEQUENCES) for name in ("bamba", "deepseek_v3", "diffllama", "gpt2")),
+        *((name, _SEQUENCES) for name in ("bamba", "cohere", "deepseek_v3", "diffllama", "gpt2", "gpt_neox")),
     ],
 )
 def test_compiled_layers_send_again_what_backward_reads(name: str, rules: str, tmp_path: Path) -> None:
@@ -127,6 +127,15 @@ def test_compiled_layers_send_again_what_backward_reads(name: str, rules: str, t
     rules = f"{rules}\n}}\n{compiled}"
     graph = graph_of(name, "full", folder=tmp_path, rules=rules, dropout=name == "gpt2")
     assert_as_predicted(graph, name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cohere", "gpt_neox"])
+def test_compiled_layers_gather_what_two_modules_read_once(name: str, tmp_path: Path) -> None:
+    """So do they the gradient of two outputs that are added."""
+    compiled = f'compile {{\n  backend = aot_eager\n  "{LAYERS.get(name, "model.layers")}.*" -> region\n}}'
+    blocks = f"mesh {{\n  tp = 2\n}}\ntensor_parallel on tp {{\n  {_SEQUENCES}\n}}\n{compiled}"
+    assert_as_predicted(graph_with(blocks, name, folder=tmp_path), name, tmp_path)
 
 
 @pytest.mark.slow
