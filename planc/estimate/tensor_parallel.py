@@ -99,7 +99,8 @@ def _merged(work: RankWork, compiled: Container[str]) -> Iterator[tuple[str, At]
     In forward it is of what another module reads too, in backward of the gradient of a sum of outputs.
     """
     around = {module.fqn: _compiled_around(module.fqn, compiled) for module in work.inventory.modules}
-    readers = ((source, around[one.fqn]) for one in work.inventory.modules for source in one.sources)
+    modules = work.inventory.modules
+    readers = ((source, around[reader.fqn]) for reader in modules for source in reader.sources)
     read = {*_with_returned(work, readers)}
     seen: set[tuple[str | None, tuple[str, ...]]] = set()
     for fqn, edges in work.edges.items():
