@@ -139,13 +139,15 @@ def _with_returned(
 def _sent(
     work: RankWork, module: Module, edge: Edge, transfer: Transfer, call: Call, *, times: int
 ) -> Iterator[Collective]:
-    """Yield a transfer's collective: gathers and exchanges take a rank's shard, reductions all."""
+    """Yield a transfer's collective: gathers and exchanges take a rank's shard, reductions all of them."""
     # Without a known routing, experts take no weights of tokens.
     if not transfer.sends or (edge.at is At.ROUTING_WEIGHTS and module.routing is None):
         return
     num_bytes = _value_bytes(work, module, edge, call)
     if transfer in (Transfer.ALL_GATHER, Transfer.ALL_TO_ALL):
         num_bytes = _shard_bytes(work, module, edge, call)
+    elif transfer is Transfer.REDUCE_SCATTER and FEATURES in (edge.arriving.value, edge.leaving.value):
+        num_bytes = work.tp * _shard_bytes(work, module, edge, call)
     yield Collective(_OVER, work.tp, Kind(transfer.value), "tp.shard", times * work.times, num_bytes)
 
 

@@ -130,6 +130,15 @@ def test_compiled_layers_send_again_what_backward_reads(name: str, rules: str, t
 
 
 @pytest.mark.slow
+def test_logits_of_a_vocabulary_that_does_not_divide_are_scattered_as_predicted(tmp_path: Path) -> None:
+    """The last rank's rows are padded."""
+    rules = '"lm_head" -> rowwise_split_input(output = Shard(-1))'
+    blocks = f"mesh {{\n  tp = 2\n}}\ntensor_parallel on tp {{\n  {rules}\n}}"
+    graph = graph_with(blocks, "gpt_neox", folder=tmp_path, changes={"vocab_size": 261})
+    assert_as_predicted(graph, "gpt_neox", tmp_path)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cohere", "gpt_neox"])
 def test_compiled_layers_gather_what_two_modules_read_once(name: str, tmp_path: Path) -> None:
     """So do they the gradient of two outputs that are added."""

@@ -19,10 +19,14 @@ def check(subject: Subject) -> Findings:
     Only a head with a row for every token can be sharded by vocabulary.
     """
     head, inventory = subject.inventory.head, subject.inventory
+    styles = subject.bound.styles
     read = {fqn for module in inventory.modules for fqn in (*module.sources, *module.returns)}
+    # Logits may leave a module around the head, which may give them another layout.
+    laid_out_again = {fqn for module in inventory.modules if module.fqn in styles for fqn in module.returns}
     for module in inventory.modules:
-        assignment = subject.bound.styles.get(module.fqn)
-        if assignment is None or not module.sources or module.fqn in read:
+        assignment = styles.get(module.fqn)
+        is_read = module.fqn in (laid_out_again if module == head else read)
+        if assignment is None or not module.sources or is_read:
             continue
         allowed = (WHOLE, FEATURES) if module == head else (WHOLE,)
         if module.parameters and assignment.use.output not in allowed:
