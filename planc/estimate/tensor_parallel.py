@@ -98,17 +98,19 @@ def _merged(work: RankWork, compiled: Container[str]) -> Iterator[tuple[str, At]
 
     In forward it is of what another module reads too, in backward of the gradient of a sum of outputs.
     """
-    around = {module.fqn: _compiled_around(module.fqn, compiled) for module in work.inventory.modules}
     modules = work.inventory.modules
+    around = {module.fqn: _compiled_around(module.fqn, compiled) for module in modules}
     readers = ((source, around[reader.fqn]) for reader in modules for source in reader.sources)
     read = {*_with_returned(work, readers)}
-    seen: set[tuple[str | None, tuple[str, ...]]] = set()
+    seen: set[tuple[str, tuple[str, ...]]] = set()
     for fqn, edges in work.edges.items():
-        outer, reader = around[fqn], _first_reader(work, work.module(fqn))
-        for edge in edges if outer is not None else ():
+        if (outer := around[fqn]) is None:
+            continue
+        for edge in edges:
             match edge.at:
-                case At.INPUT if edge.forward is Transfer.ALL_GATHER and reader is not None:
-                    gathered = (outer, reader.sources)
+                case At.INPUT if edge.forward is Transfer.ALL_GATHER:
+                    reader = _first_reader(work, work.module(fqn))
+                    gathered = (outer, (fqn,) if reader is None else reader.sources)
                 case At.OUTPUT if edge.backward is Transfer.ALL_GATHER and (fqn, outer) not in read:
                     gathered = (outer, ())
                 case _:
@@ -139,7 +141,7 @@ def _with_returned(
 def _sent(
     work: RankWork, module: Module, edge: Edge, transfer: Transfer, call: Call, *, times: int
 ) -> Iterator[Collective]:
-    """Yield a transfer's collective: gathers and exchanges take a rank's shard, reductions all of them."""
+    """Yield a transfer's collective: gathers and exchanges take a rank's shard, reductions all shards."""
     # Without a known routing, experts take no weights of tokens.
     if not transfer.sends or (edge.at is At.ROUTING_WEIGHTS and module.routing is None):
         return

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -113,12 +114,10 @@ def test_layers_send_what_is_predicted(name: str, mode: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "rules"),
     [
-        *(
-            (name, "auto(solve)")
-            for name in ("bamba", "cohere", "deepseek_v3", "diffllama", "gpt2", "gpt_neox")
+        *product(
+            ("bamba", "cohere", "deepseek_v3", "diffllama", "gpt2", "gpt_neox"), ("auto(solve)", _SEQUENCES)
         ),
-        *((name, "auto(solve)") for name in ("hrm_text", "zamba", "zaya")),
-        *((name, _SEQUENCES) for name in ("bamba", "cohere", "deepseek_v3", "diffllama", "gpt2", "gpt_neox")),
+        *product(("hrm_text", "zamba", "zaya"), ("auto(solve)",)),
     ],
 )
 def test_compiled_layers_send_again_what_backward_reads(name: str, rules: str, tmp_path: Path) -> None:

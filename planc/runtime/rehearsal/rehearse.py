@@ -25,9 +25,9 @@ def rehearse(
 ) -> Rehearsal:
     """Return the failures, and what one rank sends and holds. Relative paths are resolved against `base`.
 
-    In a pipeline that is one of the pp rank `measured_stage`. Runs in a process without a process group, and
-    reports progress to `report`. Failures of the graph's ops are returned; RunError only if the model itself
-    cannot be built.
+    That is `measured_rank`, in a pipeline of the pp rank `measured_stage`. Runs in a process without a
+    process group, and reports progress to `report`. Failures of the graph's ops are returned; RunError only
+    if the model itself cannot be built.
     """
     (build,) = (op for op in graph.setup if isinstance(op, BuildModel))
     report("building the model")
