@@ -69,10 +69,12 @@ def kept_results(work: RankWork) -> frozenset[str]:
 
 
 def results_read(work: RankWork) -> frozenset[tuple[str, str | None]]:
-    """(module, region): the modules whose results others read in the same recomputed module, or outside of
-    all."""
+    """(module, region): the modules whose results others, or code, read in the same recomputed module, or
+    outside of all."""
     modules = work.inventory.modules
-    return frozenset((source, work.region(module.fqn)) for module in modules for source in module.sources)
+    by_code = ((module.fqn, work.checkpoint_around(module.fqn)) for module in modules if module.read_by_code)
+    by_modules = ((source, work.region(module.fqn)) for module in modules for source in module.sources)
+    return frozenset((*by_code, *by_modules))
 
 
 def keeps_scattered(work: RankWork, fqn: str) -> bool:

@@ -127,15 +127,16 @@ def _compiled_around(fqn: str, compiled: Container[str]) -> str | None:
 def _with_returned(
     work: RankWork, read: Iterable[tuple[str, str | None]]
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield (module, region) of modules whose outputs are read, and of those around them and inside that
-    return the same."""
+    """Yield (module, region) of modules whose outputs are read, of those around them that return the same,
+    and of those inside that reach what they return."""
     returning: defaultdict[str, list[str]] = defaultdict(list)
     for module in work.inventory.modules:
         for name in ancestors(module.fqn)[: module.ends]:
             returning[name].append(module.fqn)
     for source, region in read:
-        around = ancestors(source)[: work.module(source).ends]
-        yield from ((name, region) for name in (source, *around, *returning[source]))
+        module = work.module(source)
+        around = ancestors(source)[: module.ends]
+        yield from ((name, region) for name in (source, *around, *module.returns, *returning[source]))
 
 
 def _sent(

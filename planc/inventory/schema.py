@@ -79,9 +79,8 @@ class Module:
     """One module of the model.
 
     `sources` are the modules whose outputs reach this module's input, through any tensor operations but
-    no other listed module; `returns` are those that reach its output, as far as the model uses it. Both were
-    recorded from one forward on the meta device, for modules that own parameters and for the members of
-    repeated blocks.
+    no other listed module; `returns` are those that reach its output, as far as the model uses it. One
+    forward recorded both, for modules that own parameters and for the members of repeated blocks.
     """
 
     fqn: str
@@ -99,6 +98,8 @@ class Module:
     calls: tuple[Call, ...] = ONCE
     ends: int = 0
     """The modules around it, up to its layer, that keep nothing more for backward after it has returned."""
+    read_by_code: bool = False
+    """Backward of its layer reads what code made of its output, and no other module of the layer takes it."""
     widened: tuple[str, ...] = ()
     """Own parameters and buffers of `own_dtypes` that are float64 in a float64 model."""
     kept_in_half: tuple[str, ...] = ()
@@ -308,8 +309,7 @@ class Inventory:
     task: Task = Task.CAUSAL_LM
     num_labels: Size | None = None
     padding_token: int | None = None
-    token_types: int = 0
-    """The number of `token_type_ids` that a classifier of texts tells apart; 0 for none, and for one."""
+    token_types: int = 0  # `token_type_ids` that a classifier of texts tells apart; 0 for none, and for one
     new_head: tuple[str, ...] = ()  # a classifier's parameters that the class in config.json lacks
     rope: Rope | None = None  # the scaling of rotary embeddings in config.json
     _by_fqn: dict[str, Module] = field(init=False, repr=False, compare=False)

@@ -115,7 +115,8 @@ def test_layers_send_what_is_predicted(name: str, mode: str, tmp_path: Path) -> 
     ("name", "rules"),
     [
         *product(
-            ("bamba", "cohere", "deepseek_v3", "diffllama", "gpt2", "gpt_neox"), ("auto(solve)", _SEQUENCES)
+            ("bamba", "cohere", "deepseek_v3", "diffllama", "gpt2", "gpt_neox", "qwen2_moe"),
+            ("auto(solve)", _SEQUENCES),
         ),
         *product(("hrm_text", "zamba", "zaya"), ("auto(solve)",)),
     ],

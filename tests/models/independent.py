@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -184,12 +186,17 @@ def _trained(
     return tuple(losses), tuple(norms), gradients
 
 
-def compiled_alone(rank: int, world_size: int, folder: Path, corpus: Path, sequence_length: int) -> None:
-    """One step of the folder's model with each of its layers compiled; raises what torch.compile raises."""
+def compiled_alone(
+    rank: int, world_size: int, folder: Path, corpus: Path, sequence_length: int, recomputed: bool
+) -> None:
+    """One step of the folder's model with each of its layers compiled, and recomputed; raises what
+    torch.compile raises."""
     model = loaded(folder, dtype="float32")
     lists = [one for one in model.modules() if isinstance(one, nn.ModuleList)]
     inner = {id(one) for outer in lists for one in outer.modules() if one is not outer}
     for layer in (layer for one in lists if id(one) not in inner for layer in one):
+        if recomputed:
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
         layer.compile(backend="aot_eager", fullgraph=True, dynamic=False)
     (batch,) = batches_of(corpus, model, sequence_length=sequence_length, num_steps=1)
     loss_of(model, batch).backward()  # type: ignore[no-untyped-call]

@@ -180,8 +180,8 @@ def _cells(
             again = trained(f"{column} float64")
             is_rounding = again.status is Status.EQUAL
             cell = replace(again, variant=f"{again.variant} float64".lstrip()) if is_rounding else cell
-        if cell.status is Status.FAILED and column == "compile":
-            cell = _compiled_alone(model_type, folder=folder) or cell
+        if cell.status is Status.FAILED and column in ("compile", "compile-full"):
+            cell = _compiled_alone(model_type, folder=folder, recomputed=column == "compile-full") or cell
         yield column, cell
 
 
@@ -249,9 +249,9 @@ def reference_of(model_type: str, dtype: str, *, folder: Path) -> Measured | Cel
     return training
 
 
-def _compiled_alone(model_type: str, *, folder: Path) -> Cell | None:
+def _compiled_alone(model_type: str, *, folder: Path, recomputed: bool) -> Cell | None:
     """Why torch alone, in one process, does not compile the model; None if it does."""
-    arguments = (folder / model_type, folder / CORPUS, SEQUENCE_LENGTH)
+    arguments = (folder / model_type, folder / CORPUS, SEQUENCE_LENGTH, recomputed)
     try:
         _alone(compiled_alone, *arguments)
     except (RankError, TimeoutError) as error:

@@ -64,6 +64,7 @@ COLUMNS: Mapping[str, str] = {
     "compile": "TP 2, compiled",
     "full": "TP 2, recomputed",
     "sp-full": "TP 2, sequence parallel, recomputed",
+    "compile-full": "TP 2, compiled and recomputed",
     "tp4": "TP 4",
     "tp-fsdp": "TP 2 and FSDP2 over 2",
     "fsdp-chunks": "FSDP2 over 2, loss in chunks",
@@ -130,6 +131,8 @@ def plan_text(column: str, inventory: Inventory, *, model: str, variant: Variant
             mesh, blocks = "  tp = 2", _SOLVED + _compile(inventory)
         case "full":
             mesh, blocks = "  tp = 2", _SOLVED + _recompute(inventory)
+        case "compile-full":
+            mesh, blocks = "  tp = 2", _SOLVED + _compile(inventory) + _recompute(inventory)
         case "sp-full":
             mesh, blocks = "  tp = 2", _ON_SEQUENCES + _recompute(inventory)
         case "pp":

@@ -32,6 +32,8 @@ class AttentionCall:
     value_dim: int | None
     extras: tuple[str, ...]
     inputs: tuple[Tensor, ...]
+    others: tuple[Tensor, ...]
+    """The mask, the tokens to attend to, sinks and biases."""
     number: int
     """1 for the first that a module made, and so on."""
 
@@ -49,6 +51,7 @@ def attention_calls() -> Iterator[dict[nn.Module, AttentionCall]]:
         head_dim, value_dim = query.shape[-1], value.shape[-1]
         masked = () if attention_mask is None else ("attention_mask",)
         compressed = () if query.shape[2] == key.shape[2] else ("compressed_keys",)
+        others = tuple(one for one in (attention_mask, *options.values()) if isinstance(one, Tensor))
         calls[module] = AttentionCall(
             num_heads,
             num_kv_heads,
@@ -57,6 +60,7 @@ def attention_calls() -> Iterator[dict[nn.Module, AttentionCall]]:
             None if value_dim == head_dim else value_dim,
             (*attention_extras(module, options), *masked, *compressed),
             (query, key, value),
+            others,
             number=1 + (calls[module].number if module in calls else 0),
         )
         groups = num_heads // num_kv_heads
@@ -64,8 +68,8 @@ def attention_calls() -> Iterator[dict[nn.Module, AttentionCall]]:
         weights = nn.functional.dropout(scores.softmax(dim=-1), p=options.get("dropout", 0.0))
         output = weights @ value.repeat_interleave(groups, dim=1)
         # Sinks and biases get gradients too, whatever an attention makes of them.
-        for one in (attention_mask, *options.values()):
-            if isinstance(one, Tensor) and one.requires_grad:
+        for one in others:
+            if one.requires_grad:
                 output = output + one.sum()
         return output.transpose(1, 2).contiguous(), None
 

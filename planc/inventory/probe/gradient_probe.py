@@ -18,14 +18,19 @@ from transformers import PreTrainedModel
 
 from planc.inventory.calls import ONCE, Call
 from planc.inventory.probe.attention_calls import AttentionCall
-from planc.inventory.probe.equal_layers import in_equal_layers, with_equal_layers
+from planc.inventory.probe.equal_layers import (
+    also_in_equal_layers,
+    in_equal_layers,
+    with_equal_layers,
+)
 from planc.inventory.probe.forwards import NUM_TOKENS, run_again
-from planc.inventory.probe.kinds import kind_of
+from planc.inventory.probe.kinds import kind_of, owns_parameters
+from planc.inventory.probe.source_tracker import SourceTracker
 from planc.inventory.schema import Attention, Kind
 from planc.modeling.private import tree_leaves
 from planc.modeling.tasks import output_of
 from planc.record import record
-from planc.vocab import ancestors
+from planc.vocab import ancestors, parent_of
 
 
 @record
@@ -42,10 +47,13 @@ class Backward:
     """The calls of the modules that are not called once, with a row for each token."""
     attention_calls: Mapping[str, int]
     """The calls of the interface in one of an attention's, if there are several."""
+    read: frozenset[str]
+    """The modules whose outputs, or what follows from them, backward of their layer reads."""
 
     def facts(self, fqn: str) -> dict[str, Any]:
         """The fields of a module that follow from its calls."""
-        return {"calls": self.calls.get(fqn, ONCE), "ends": self.ends.get(fqn, 0)}
+        read = fqn in self.read
+        return {"calls": self.calls.get(fqn, ONCE), "ends": self.ends.get(fqn, 0), "read_by_code": read}
 
     def counted(self, attentions: Iterable[Attention]) -> tuple[Attention, ...]:
         """The attentions with their numbers of calls."""
@@ -65,9 +73,10 @@ def backward_of(
     ends: dict[str, int] = {}
     calls: dict[str, tuple[Call, ...]] = {}
     attention_calls: dict[str, int] = {}
+    read: frozenset[str] = frozenset()
     attending.clear()
     # A model's own code may raise anything in a forward with gradients: then all count.
-    with contextlib.suppress(Exception), _watched(model) as seen:
+    with contextlib.suppress(Exception), _watched(model, attending) as seen:
         unreached = _unreached(model, instead) - frozen
         ends = {fqn: number for fqn in seen.kept if (number := _num_ended(fqn, seen.kept, blocks))}
         ends = with_equal_layers(ends, instead)
@@ -79,7 +88,8 @@ def backward_of(
             if module in attending and fqn in seen.calls
         }
         attention_calls = with_equal_layers(attention_calls, instead)
-    return Backward(frozen, unreached, ends, calls, attention_calls)
+        read = also_in_equal_layers(frozenset(_read(seen, blocks)), instead)
+    return Backward(frozen, unreached, ends, calls, attention_calls, read)
 
 
 @dataclass(slots=True)
@@ -88,27 +98,36 @@ class _Seen:
 
     calls: defaultdict[str, list[Call]] = field(default_factory=partial(defaultdict, list))
     kept: dict[str, int] = field(default_factory=dict)
+    storages: list[int] = field(default_factory=list)
+    """Those of the tensors that were kept, in order."""
+    tracker: SourceTracker = field(default_factory=SourceTracker)
+    masking: set[str] = field(default_factory=set)
+    """The modules whose outputs reach an attention other than in its queries, keys and values."""
 
 
 @contextlib.contextmanager
-def _watched(model: PreTrainedModel) -> Iterator[_Seen]:
+def _watched(model: PreTrainedModel, attending: Mapping[nn.Module, AttentionCall]) -> Iterator[_Seen]:
     """Yield what is seen as the model runs."""
-    seen, num_kept = _Seen(), 0
+    seen = _Seen()
 
     def leave(fqn: str, module: nn.Module, args: Any, kwargs: Any, output: object) -> None:
-        seen.kept[fqn] = num_kept
+        seen.kept[fqn] = len(seen.storages)
+        if module in attending:
+            seen.masking |= seen.tracker.sources(attending[module].others)
+        if owns_parameters(module):
+            seen.tracker.mark(output, sources=frozenset((fqn,)))
         if not any(True for _ in module.parameters()):
             return
         states = args[0] if args else kwargs.get("hidden_states", kwargs.get("input"))
         seen.calls[fqn].append(_call(module, states, output, hidden_size=model.config.hidden_size))
 
     def keep(tensor: Tensor) -> Tensor:
-        nonlocal num_kept
-        num_kept += 1
+        seen.storages.append(tensor.untyped_storage()._cdata)
         return tensor
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(saved_tensors_hooks(keep, lambda tensor: tensor))
+        stack.enter_context(seen.tracker)
         for fqn, module in model.named_modules():
             stack.callback(module.register_forward_hook(partial(leave, fqn), with_kwargs=True).remove)
         yield seen
@@ -134,6 +153,23 @@ def _num_ended(fqn: str, kept: Mapping[str, int], blocks: Collection[str]) -> in
     # Lists are not called.
     called = (level for level, around in enumerate(inside, start=1) if around in kept)
     return max(takewhile(lambda level: kept[inside[level - 1]] == kept[fqn], called), default=0)
+
+
+def _read(seen: _Seen, blocks: Collection[str]) -> Iterator[str]:
+    """Yield the modules whose outputs reach an attention's mask, which its backward reads, or what is kept
+    between their return and that of their layer."""
+    yield from seen.masking
+    reached = seen.tracker.by_storage()
+    for fqn, start in seen.kept.items():
+        layer = layer_around(fqn, blocks)
+        later = seen.storages[start : seen.kept[layer]] if layer is not None else ()
+        if any(fqn in reached.get(storage, ()) for storage in later):
+            yield fqn
+
+
+def layer_around(fqn: str, blocks: Collection[str]) -> str | None:
+    """The layer that a module is inside."""
+    return next((name for name in ancestors(fqn) if parent_of(name) in blocks), None)
 
 
 def _parameters(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -39,7 +39,7 @@ from planc.inventory.probe.footprint_probe import (
     watch_activations,
 )
 from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run
-from planc.inventory.probe.gradient_probe import Backward, backward_of
+from planc.inventory.probe.gradient_probe import Backward, backward_of, layer_around
 from planc.inventory.probe.kinds import (
     Linear,
     is_featurewise,
@@ -99,6 +99,7 @@ def probe(
                 backward = backward_of(model, instead, blocks=blocks, attending=calls)
                 lending = also_in_equal_layers(read_by_layers(model, blocks), instead)
                 needing = needing_all_tokens(model, blocks)
+    backward = replace(backward, read=backward.read - flow.taken_in_layers(blocks))
     flow.leave_out(_owners(model) - also_in_equal_layers(training.visits, instead))
     with _refusals_of(model_class):
         unset, dtypes = frozenset(unset_tensors(model)), tensor_dtypes(model)
@@ -288,6 +289,12 @@ class _Flow:
     """Modules that own no parameters and pass another argument on."""
     activations: dict[str, nn.Module] = field(default_factory=dict)
     """The activation function that reads a linear layer's output."""
+
+    def taken_in_layers(self, blocks: tuple[str, ...]) -> frozenset[str]:
+        """The modules whose outputs another of their layer takes."""
+        layers = {fqn: layer_around(fqn, blocks) for fqn in self.order}
+        taken = ((source, fqn) for fqn, sources in self.inputs.items() for source in sources)
+        return frozenset(source for source, fqn in taken if layers[source] == layers[fqn])
 
     def leave_out(self, fqns: Iterable[str]) -> None:
         """Forget modules that training does not call, whatever evaluation does."""

@@ -59,6 +59,10 @@ class SourceTracker(TorchFunctionMode):
         known = (self._sources.get(id(base)) for base in _bases(value))
         return frozenset().union(*(entry[1] for entry in known if entry is not None))
 
+    def by_storage(self) -> Mapping[int, frozenset[str]]:
+        """The sources of all tensors, by storage: autograd keeps an alias of a tensor."""
+        return {base.untyped_storage()._cdata: sources for base, sources in self._sources.values()}
+
     def watch(self, value: Any, use: Callable[[frozenset[str]], None]) -> None:
         """Call `use` with a tensor's sources of now, once any function takes it."""
         for base in _bases(value):
