@@ -51,7 +51,7 @@ def attention_calls() -> Iterator[dict[nn.Module, AttentionCall]]:
         head_dim, value_dim = query.shape[-1], value.shape[-1]
         masked = () if attention_mask is None else ("attention_mask",)
         compressed = () if query.shape[2] == key.shape[2] else ("compressed_keys",)
-        others = tuple(one for one in (attention_mask, *options.values()) if isinstance(one, Tensor))
+        others = tuple(x for x in (attention_mask, *options.values()) if isinstance(x, Tensor))
         calls[module] = AttentionCall(
             num_heads,
             num_kv_heads,

@@ -99,7 +99,7 @@ class _Seen:
     calls: defaultdict[str, list[Call]] = field(default_factory=partial(defaultdict, list))
     kept: dict[str, int] = field(default_factory=dict)
     storages: list[int] = field(default_factory=list)
-    """Those of the tensors that were kept, in order."""
+    """The storages of the tensors that were kept, in order."""
     tracker: SourceTracker = field(default_factory=SourceTracker)
     masking: set[str] = field(default_factory=set)
     """The modules whose outputs reach an attention other than in its queries, keys and values."""
