@@ -89,6 +89,7 @@ def test_transformers_own_experts_compute_what_the_plan_computes(
     assert planc == pytest.approx(rival, rel=1e-5)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("mesh_dim", ["dp_shard", "dp_replicate"])
 def test_straightforward_starts_from_the_plans_loss(mesh_dim: str, workspace: Path, tmp_path: Path) -> None:
     race = make_race(Shape({mesh_dim: 2}), "straightforward", workspace)

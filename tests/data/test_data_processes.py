@@ -176,6 +176,7 @@ def test_a_process_that_dies_costs_no_document_of_any(tmp_path: Path) -> None:
     assert all(np.array_equal(*pair) for pair in zip(found, expected, strict=True))
 
 
+@pytest.mark.slow
 def test_little_is_read_ahead(tmp_path: Path) -> None:
     """Memory is bounded: of a source without an end, two batches for each process are held."""
     saved(tmp_path)

@@ -78,7 +78,7 @@ def test_eight_bits_are_the_definition_on_every_mesh(mesh: str, workspace: Path,
     assert [name for name, weight in expected.items() if not torch.equal(found[name], weight)] == []
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("kind", [EIGHT, BF16], ids=["8 bits", "bfloat16"])
 @pytest.mark.parametrize("mesh", MESH)
 def test_every_mesh_stores_the_same_bits(mesh: str, kind: str, workspace: Path, tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def is_small(name: str, command: str) -> bool:
     )
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize(("name", "command"), examples(), ids=lambda text: text)
 def test_an_example_of_help_runs(
     name: str, command: str, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch

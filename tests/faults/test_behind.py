@@ -52,6 +52,7 @@ def test_each_save_behind_training_says_how_long_training_waited(waiting: Path) 
     assert last[2] is None, "nothing is trained behind the last"
 
 
+@pytest.mark.slow
 def test_a_save_is_skipped_on_all_ranks_while_one_is_under_way(
     stage_behind: Stage, stage: Stage, tmp_path: Path
 ) -> None:

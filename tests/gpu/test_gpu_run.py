@@ -91,6 +91,7 @@ def test_a_damaged_result_is_an_error_with_its_path(tmp_path: Path) -> None:
         read_results(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_deadline_ends_the_whole_group(tmp_path: Path) -> None:
     grandchild = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
     code = (

@@ -100,6 +100,7 @@ def test_a_busy_server_is_asked_again(export: Path) -> None:
     assert {name: server.branches["main"][name] for name in FILES} == FILES
 
 
+@pytest.mark.slow
 def test_a_slow_server_is_waited_for(export: Path) -> None:
     with serving(PushServer(delay_seconds=0.7)) as server:
         done = push(export, server.url)

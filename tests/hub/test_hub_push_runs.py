@@ -75,6 +75,7 @@ def test_one_of_two_ranks_pushes_every_byte_and_the_token_is_nowhere(plan: Path)
     assert TOKEN not in outcome.stdout + outcome.stderr
 
 
+@pytest.mark.slow
 def test_a_push_that_fails_ends_no_run_and_the_printed_command_pushes_later(plan: Path) -> None:
     with serving(PushServer(token="hf_other")) as server:
         outcome = run(plan, server.url, *RUN)

@@ -129,7 +129,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_workspace(tmp_path_factory.mktemp("lattice") / "workspace")
 
 
-@pytest.mark.sampled(every=14)
+@pytest.mark.sampled(every=28)
 @pytest.mark.parametrize("cell", QUICK, ids=lambda cell: cell.name)
 def test_a_cell_trains_as_one_process(cell: Cell, workspace: Path) -> None:
     (row,) = measure((cell,), workspace=workspace)

@@ -57,6 +57,7 @@ def test_a_wrong_number_of_ranks_is_one_error_without_a_traceback_of_planc(works
     assert is_within(outcome.seconds, 10)
 
 
+@pytest.mark.slow
 def test_torchruns_summary_ends_with_the_reason(workspace: Path) -> None:
     outcome = torchrun(2, str(workspace / "four.json"))
     root_cause = outcome.stderr.partition("Root Cause")[2]

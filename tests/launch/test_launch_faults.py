@@ -24,6 +24,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_rank_without_memory_ends_with_a_code_of_its_own_and_names_the_allocation(
     plan: Path, tmp_path: Path
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_stopped_rank_is_named_with_its_op_and_its_line(plan: Path, tmp_path: 
     assert json.loads((tmp_path / "status.json").read_text())["exit_code"] == 6
 
 
+@pytest.mark.slow
 def test_a_rank_that_ends_without_a_word_is_named(plan: Path, tmp_path: Path) -> None:
     with launched(plan, tmp_path, fault="exit 1 2 optimizer.step", launcher="torchrun") as torchrun:
         text, seconds = report(torchrun)

@@ -121,6 +121,7 @@ def test_one_rank_prepares_and_the_next_start_finds_it(folder: Path, tmp_path: P
     assert manifest["progress"]["data_fingerprint"] == expected.fingerprint
 
 
+@pytest.mark.slow
 def test_every_rank_ends_with_the_error_of_the_one_that_prepares(folder: Path, tmp_path: Path) -> None:
     (folder / "data" / "999.txt").write_bytes(b"text\xff")
     own = {"PLANC_DATA": str(tmp_path / "prepared"), "LOCAL_WORLD_SIZE": "2"}

@@ -33,7 +33,8 @@ def run(plan: Path, folder: Path, *, fault: str) -> tuple[Outcome, list[int]]:
     return outcome, [one["step"] for one in metrics if one.get("stragglers") == [1]]
 
 
-@pytest.mark.parametrize("op", [pytest.param("batch.next", marks=pytest.mark.slow), "backward"])
+@pytest.mark.slow
+@pytest.mark.parametrize("op", ["batch.next", "backward"])
 def test_a_rank_that_takes_200_ms_longer_is_named_within_20_steps(
     plan: Path, tmp_path: Path, op: str
 ) -> None:

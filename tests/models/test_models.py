@@ -149,8 +149,8 @@ ROPES: Mapping[str, Mapping[str, object]] = {
 }
 
 
-@pytest.mark.sampled(every=2)
-@pytest.mark.parametrize("kind", slow_except(ROPES, "longrope"))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ROPES)
 def test_scaled_frequencies_are_those_of_transformers(kind: str) -> None:
     rope = {"rope_type": kind, "rope_theta": 10_000.0, **ROPES[kind]}
     changes = {"head_dim": 16, "max_position_embeddings": 256, "rope_parameters": rope}

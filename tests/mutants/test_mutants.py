@@ -114,6 +114,7 @@ def test_a_gradient_that_is_not_summed_shows(workshop: Workshop, tp2: Base) -> N
     assert "model.norm.weight" in result.detail
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_shows_with_its_op(workshop: Workshop, tp2: Base) -> None:
     result = result_of(workshop, tp2, without_rule(tp2.draft, "model.layers.*.self_attn.o_proj"))
     assert result.status == "crash"

@@ -39,8 +39,15 @@ MODELS = {
     "tiny-deepseek-v3": Model(linears="self_attn.o_proj", part="self_attn", experts="mlp.experts"),
     "tiny-bert": Model(*_OF_BERT, embedding="bert.embeddings.word_embeddings"),
 }
+_WITHOUT_HEAD = {
+    "embeddings of tiny-llama": Model("layers.*", embedding="embed_tokens"),
+    "embeddings of tiny-bert": Model(
+        *("encoder.layer.*", *_OF_BERT[1:]), embedding="embeddings.word_embeddings"
+    ),
+}
 SEQUENCES, LENGTH, NUM_STEPS, SAVED_STEP = 8, 64, 4, 2
 CORPUS, PAIRS, TEXTS, WORDS = "corpus.jsonl", "pairs.jsonl", "texts.jsonl", "words.jsonl"
+QUESTIONS, TEACHER, STORED = "questions.jsonl", "teacher", "stored"
 _TP = "tensor_parallel on tp: auto(solve)"
 _SEQUENCES = "tensor_parallel on tp: auto(solve, sequence_parallel = true)"
 _FSDP = "fsdp on dp_shard, cp: "
@@ -50,6 +57,9 @@ _BERT = 'model: hf = "tiny-bert"'
 _LORA = "adapter: kind = lora(rank = 4, alpha = 8)"
 _ADAPTED = 'adapter: "LINEARS" -> adapted'
 _TEXT = f'data: source = jsonl("{CORPUS}")'
+_MATCHED = f'data: source = matched("{QUESTIONS}")'
+_CONTRASTIVE = "train: loss = contrastive(temperature = 0.1, group = 2)"
+_STORED = f'train: loss = distillation(teacher = "{TEACHER}", logits = "{STORED}", top_k = 8, weight = 0.7)'
 AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "model": {
         **{name: (f'model: hf = "{name}"',) for name in MODELS if name != "tiny-bert"},
@@ -61,6 +71,10 @@ AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "words of tiny-bert": (
             *(_BERT, "model: task = token_classification(labels = 3)"),
             f'data: source = labeled("{WORDS}", field = "words", label = "classes")',
+        ),
+        "embeddings of tiny-bert": (_BERT, "model: task = embedding(pooling = mean)", _MATCHED, _CONTRASTIVE),
+        "embeddings of tiny-llama": (
+            *('model: hf = "tiny-llama"', "model: task = embedding(pooling = last)", _MATCHED, _CONTRASTIVE),
         ),
         "balanced tiny-qwen3-moe": (
             *('model: hf = "tiny-qwen3-moe"', "balance: z_loss = 1e-3"),
@@ -168,6 +182,7 @@ AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "chunks": ("train: loss_chunks = 2",),
         "chunks by size": ("train: loss_chunks = auto",),
         "smoothed": ("train: loss = cross_entropy(label_smoothing = 0.1, z_loss = 1e-3)",),
+        "distilled": (_STORED,),
     },
     "around": {
         "nothing": (),
@@ -216,7 +231,7 @@ def on_one_rank(row: Row) -> Row:
 
 def plan_text(row: Row) -> str:
     """The row's plan."""
-    model = MODELS[row["model"].split()[-1]]
+    model = _WITHOUT_HEAD.get(row["model"]) or MODELS[row["model"].split()[-1]]
     num_batches = world_size(row, dims="dp_") * int(row["micro-batches"])
     blocks: dict[str, list[str]] = {
         "model": ["seed = 1"],
@@ -224,13 +239,11 @@ def plan_text(row: Row) -> str:
         "optimizer": ["clip_grad_norm = 1.0"],
         "train": [f"steps = {NUM_STEPS}", f"tokens_per_step = {SEQUENCES * LENGTH}"],
     }
+    has_own_data = any(part.startswith("data: ") for part in AXES["model"][row["model"]])
     for axis, value in row.items():
-        for part in AXES[axis][value]:
+        for part in () if axis == "data" and has_own_data else AXES[axis][value]:
             block, _, line = part.partition(": ")
-            lines = blocks.setdefault(block, [])
-            # Some tasks have data of their own, and the first axis is the model.
-            if not (line.startswith("source = ") and any(other.startswith("source = ") for other in lines)):
-                lines.append(line)
+            blocks.setdefault(block, []).append(line)
     text = "".join(f"{block} {{\n  {chr(10).join(lines)}\n}}\n" for block, lines in blocks.items())
     words = {
         "LAYERS": model.layers,

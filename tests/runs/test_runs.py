@@ -31,6 +31,12 @@ def test_one_rank_trains_the_same_rows() -> None:
     assert "micro_batch = 8" in plan_text(alone)
 
 
+def test_every_kind_of_model_and_loss_can_be_run(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "workspace", Path("plans/models"))
+    rows = [{**base_row(), axis: value} for axis in ("model", "loss") for value in AXES[axis]]
+    assert [row for row in rows if not workspace.accepts(row)] == []
+
+
 @pytest.mark.slow
 def test_whole_runs_train_as_one_process(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "workspace", Path("plans/models"))

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
 from planc.api import check_source
 from planc.source import SourceFile
 from tests.inventories import save_inventory
-from tests.launch.processes import Outcome, without_torchrun
+from tests.launch.processes import Outcome, start, without_torchrun
 from tests.runs.plans import (
     CORPUS,
     MODELS,
     PAIRS,
+    QUESTIONS,
     SAVED_STEP,
+    STORED,
+    TEACHER,
     TEXTS,
     WORDS,
     Row,
@@ -58,6 +65,11 @@ class Workspace:
             for n in range(40)
         )
         self._write(PAIRS, rows)
+        questions = ({"query": f"{n} + {n}?", "positive": f"It is {2 * n}."} for n in range(64))
+        self._write(QUESTIONS, questions)
+        torch.manual_seed(0)
+        config = AutoConfig.from_pretrained(self.folder / "tiny-llama")
+        AutoModelForCausalLM.from_config(config).save_pretrained(self.folder / TEACHER)
         words = [[f"word{n * (n + i) % 97}" for n in range(i % 5 + 3)] for i in range(90)]
         self._write(TEXTS, ({"text": " ".join(row), "label": len(row) % 3} for row in words))
         classes = [[len(word) % 3 for word in row] for row in words]
@@ -101,6 +113,11 @@ class Workspace:
         shutil.rmtree(self.folder / "run", ignore_errors=True)
         path = self.folder / "whole.plan"
         path.write_text(plan_text(row), encoding="utf-8")
+        if row["loss"] == "distilled":
+            shutil.rmtree(self.folder / STORED, ignore_errors=True)
+            stored = start(sys.executable, "-m", "planc", "teacher", str(path))
+            if stored.code:
+                return [stored]
         arguments = (str(path), "--run-dir", str(self.folder / "run"))
         ranks = world_size(row)
         if row["saves"].startswith("resumed"):

@@ -155,7 +155,7 @@ def held_in_ranks_order(state: State, op: Op, position: Position) -> None:
 @pytest.mark.parametrize(
     ("fault", "model"),
     [
-        (shards_alone, "tiny-phi3"),
+        pytest.param(shards_alone, "tiny-phi3", marks=pytest.mark.slow),
         pytest.param(fused_whole, "tiny-phi3", marks=pytest.mark.slow),
         # Its experts' two projections are sharded each.
         pytest.param(held_in_ranks_order, "tiny-qwen3-moe", marks=pytest.mark.slow),
