@@ -42,6 +42,12 @@ def test_what_was_not_shown_is_refused(kind: str, check: Check) -> None:
     assert any(text in one.primary.text for one in found)
 
 
+def test_an_evaluation_on_the_rows_that_are_trained_on_is_warned_of(check: Check) -> None:
+    held = 'eval "held" {\n    every = 5 steps\n    source = labeled("data/a.txt")\n  }\n  sequence_length'
+    found = check(PLAN.replace("sequence_length", held, 1)).diagnostics
+    assert "P734" in [one.code.code for one in found]
+
+
 def test_a_sequence_stays_whole(check: Check) -> None:
     rules = '  "bert.encoder.layer.*.output.dense" -> rowwise(output = Shard(1))\n'
     found = check(PLAN.replace("  auto(solve)\n", rules)).diagnostics

@@ -66,13 +66,21 @@ def test_text_is_harmless_and_what_gives_no_sample_is_refused(
         assert part in capsys.readouterr().err
 
 
-def test_a_model_without_a_head_writes_no_text(
-    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("LlamaModel", "has no head"),
+        ("LlamaForSequenceClassification", "tells the class of a text"),
+        ("LlamaForTokenClassification", "tells the class of each token"),
+    ],
+)
+def test_a_model_of_another_task_writes_no_text(
+    name: str, reason: str, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     export = tmp_path / "hf"
     shutil.copytree(run_dir / "export" / "hf", export)
     path = export / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8")) | {"architectures": ["LlamaModel"]}
+    config = json.loads(path.read_text(encoding="utf-8")) | {"architectures": [name]}
     path.write_text(json.dumps(config), encoding="utf-8")
     assert main(["sample", str(export), "x", "--bytes"]) == 2
-    assert "LlamaModel has no head" in capsys.readouterr().err
+    assert f"{name} {reason}" in capsys.readouterr().err

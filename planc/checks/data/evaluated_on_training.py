@@ -8,12 +8,11 @@ from fnmatch import fnmatchcase
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label, Severity
-from planc.plan.conversations import Chat
-from planc.plan.data import AnySource, HfDataset, JsonLines, TextFiles
+from planc.plan.data import AnySource, DatasetSource, JsonLines, TextFiles, untransformed
 
 CODE = Code("P734", "evaluated-on-training", "an evaluation reads training data", Severity.WARNING)
 
-_OF_FILES = (TextFiles, JsonLines, Chat, HfDataset)
+_OF_FILES = TextFiles | JsonLines | DatasetSource
 
 
 @reports(CODE)
@@ -42,6 +41,7 @@ def check(subject: Subject) -> Findings:
 
 def _shared(evaluated: AnySource, trained: AnySource) -> Iterator[str]:
     """The patterns of an evaluation whose files those of the training match."""
+    evaluated, trained = untransformed(evaluated), untransformed(trained)
     if isinstance(evaluated, _OF_FILES) and isinstance(trained, _OF_FILES):
         for pattern in evaluated.patterns:
             if any(_covers(_parts(other), _parts(pattern)) for other in trained.patterns):

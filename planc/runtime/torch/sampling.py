@@ -75,20 +75,20 @@ def sample(folder: Path, tokenizer: TokenizerFiles, prompt: str, how: Sampling) 
         loaded.close()
 
 
+_NOT_WRITERS = {
+    Task.MASKED_LM: "is a masked language model: it fills in hidden tokens, and writes no text",
+    Task.EMBEDDING: "has no head: it makes vectors of texts, and writes none",
+    Task.SEQUENCE_CLASSIFICATION: "tells the class of a text, and writes none",
+    Task.TOKEN_CLASSIFICATION: "tells the class of each token, and writes no text",
+}
+
+
 def _require_writer(config: PreTrainedConfig) -> None:
-    """RunError for a model that fills in hidden tokens, or has no head."""
+    """RunError for a model of a task other than to continue texts."""
     tasks = tasks_of(config.model_type)
-    masked = [name for name in config.architectures or () if tasks.get(name) is Task.MASKED_LM]
-    if masked:
-        raise RunError(
-            f"{masked[0]} is a masked language model: it fills in hidden tokens, and writes no text",
-            help="`planc eval` computes its loss",
-        )
-    if any(tasks.get(name) is Task.EMBEDDING for name in config.architectures or ()):
-        raise RunError(
-            f"{config.architectures[0]} has no head: it makes vectors of texts, and writes none",
-            help="`planc eval` computes its loss",
-        )
+    for name in config.architectures or ():
+        if (reason := _NOT_WRITERS.get(tasks.get(name, Task.CAUSAL_LM))) is not None:
+            raise RunError(f"{name} {reason}", help="`planc eval` computes its loss")
 
 
 def _ends(model: AutoModelForCausalLM, end_of_document: int) -> list[int]:
