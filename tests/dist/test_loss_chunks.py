@@ -80,7 +80,7 @@ def test_a_mesh_trains_as_one_process_without_chunks(
     assert parity(case, workspace=workspace, reference=reference(case.model)).problems == ()
 
 
-@pytest.mark.parametrize("model", slow_except(OTHERS, "gemma2", "llama-long"))
+@pytest.mark.parametrize("model", slow_except(OTHERS, "gemma2"))
 def test_what_a_model_makes_of_its_heads_output_is_in_every_chunk(
     model: str, workspace: Path, reference: Callable[[str], Training]
 ) -> None:

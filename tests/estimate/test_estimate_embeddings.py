@@ -48,6 +48,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("case", CASES)
 def test_the_estimate_is_near_the_rehearsal(case: str) -> None:
     compared = compare_text(case, PLAN.format(**CASES[case]))
