@@ -146,6 +146,27 @@ def test_what_is_called_before_another_is_not_the_last(models: Path) -> None:
     assert (ends["experts"], ends["shared_experts"], ends["shared_experts.down_proj"]) == (0, 2, 3)
 
 
+@pytest.mark.parametrize(
+    ("name", "architecture", "read"),
+    [
+        ("llama", "LlamaForCausalLM", []),
+        ("qwen2_moe", "Qwen2MoeForCausalLM", below("mlp", "shared_expert.down_proj", "shared_expert_gate")),
+        (
+            *("deepseek_v32", "DeepseekV32ForCausalLM"),
+            below("self_attn.indexer", "wq_b", "k_norm", "weights_proj"),
+        ),
+    ],
+)
+def test_outputs_that_code_reads_and_no_module_takes_are_known(
+    name: str, architecture: str, read: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A gate's product keeps what shared experts return; an attention's mask follows from its indexer."""
+    (tmp_path / "config.json").write_text(json.dumps(tiny_config(name, architecture)), encoding="utf-8")
+    layer = "model.layers.1."
+    modules = [module for module in probe(tmp_path).modules if module.fqn.startswith(layer)]
+    assert [module.fqn.removeprefix(layer) for module in modules if module.read_by_code] == [*read]
+
+
 def test_q_and_k_norms_stand_between_projection_and_attention(qwen3: Inventory) -> None:
     attention = "model.layers.7.self_attn"
     assert sources(qwen3, f"{attention}.q_norm") == (f"{attention}.q_proj",)
