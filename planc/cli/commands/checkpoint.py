@@ -94,7 +94,7 @@ _EXAMPLES = {
     "  planc checkpoint verify runs/llama/checkpoints/step-500",
     "diff": "  planc checkpoint diff runs/a runs/b --values               (compares the newest of each)",
     "export": "  planc checkpoint export runs/llama --hf models/llama-tuned --dtype bfloat16\n"
-    "  planc checkpoint export runs/llama --hf models/llama-best --best    (the lowest evaluation loss)",
+    "  planc checkpoint export runs/llama --hf models/llama-best --best",
     "push": "  planc checkpoint push runs/llama                           (as the plan states)\n"
     "  planc checkpoint push models/llama-tuned --to org/llama-tuned --public",
     "convert": "  planc checkpoint convert runs/llama --dcp exports/llama-dcp\n"
