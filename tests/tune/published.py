@@ -163,7 +163,9 @@ def chosen() -> tuple[Row, ...]:
 
 def search_of(row: Row) -> Search:
     """The search for a configuration's model, devices and batch."""
-    unset = dict.fromkeys(("pp", "dp_replicate", "cp", "tp", "local_batch", "accumulation"), "1")
+    unset = dict.fromkeys(
+        ("pp", "stages_per_rank", "dp_replicate", "cp", "tp", "local_batch", "accumulation"), "1"
+    )
     plain = {
         **row,
         **unset,
