@@ -67,7 +67,6 @@ def watch_ties_rank(rank: int, world_size: int, task: Task) -> tuple[list[bool],
     return backend.shared, last
 
 
-@pytest.mark.slow
 def test_tied_embeddings_stay_tied_through_training_and_resume(workspace: Path, tmp_path: Path) -> None:
     graph = compile_case(TIED, workspace=workspace, saves=True)
     whole = Task(graph, workspace, tmp_path / "whole", stop_after=5)
