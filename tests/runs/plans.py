@@ -59,7 +59,9 @@ _ADAPTED = 'adapter: "LINEARS" -> adapted'
 _TEXT = f'data: source = jsonl("{CORPUS}")'
 _MATCHED = f'data: source = matched("{QUESTIONS}")'
 _CONTRASTIVE = "train: loss = contrastive(temperature = 0.1, group = 2)"
-_STORED = f'train: loss = distillation(teacher = "{TEACHER}", logits = "{STORED}", top_k = 8, weight = 0.7)'
+_DISTILLED = (
+    f'train: loss = distillation(teacher = "{TEACHER}", logits = "{STORED}", top_k = 8, weight = 0.7)'
+)
 AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "model": {
         **{name: (f'model: hf = "{name}"',) for name in MODELS if name != "tiny-bert"},
@@ -182,7 +184,7 @@ AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "chunks": ("train: loss_chunks = 2",),
         "chunks by size": ("train: loss_chunks = auto",),
         "smoothed": ("train: loss = cross_entropy(label_smoothing = 0.1, z_loss = 1e-3)",),
-        "distilled": (_STORED,),
+        "distilled": (_DISTILLED,),
     },
     "around": {
         "nothing": (),

@@ -18,11 +18,7 @@ from transformers import PreTrainedModel
 
 from planc.inventory.calls import ONCE, Call
 from planc.inventory.probe.attention_calls import AttentionCall
-from planc.inventory.probe.equal_layers import (
-    also_in_equal_layers,
-    in_equal_layers,
-    with_equal_layers,
-)
+from planc.inventory.probe.equal_layers import also_in_equal_layers, in_equal_layers, with_equal_layers
 from planc.inventory.probe.forwards import NUM_TOKENS, run_again
 from planc.inventory.probe.kinds import kind_of, owns_parameters
 from planc.inventory.probe.source_tracker import SourceTracker
@@ -52,8 +48,8 @@ class Backward:
 
     def facts(self, fqn: str) -> dict[str, Any]:
         """The fields of a module that follow from its calls."""
-        read = fqn in self.read
-        return {"calls": self.calls.get(fqn, ONCE), "ends": self.ends.get(fqn, 0), "read_by_code": read}
+        calls, ends = self.calls.get(fqn, ONCE), self.ends.get(fqn, 0)
+        return {"calls": calls, "ends": ends, "read_by_code": fqn in self.read}
 
     def counted(self, attentions: Iterable[Attention]) -> tuple[Attention, ...]:
         """The attentions with their numbers of calls."""
