@@ -59,7 +59,8 @@ quickstart: install
 
 # These are of deadlines and of memory, which tests beside them would spend: they stay in one line, of one worker:
 # a test that ends it fails alone.
-ALONE := $(addprefix tests/,faults launch)
+ALONE := $(addprefix tests/faults/test_,$(addsuffix .py,behind leaving preemption status)) \
+	$(addprefix tests/launch/test_launch_,$(addsuffix .py,lost_ranks meeting))
 WITH_TORCH := $(addprefix tests/,checkpoints dist dropout gpu inventory launch pipelining positions rehearsal runtime verify)
 
 test: install lint

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from typing import Literal, assert_never
 
 from planc.record import record
@@ -176,7 +177,10 @@ class DType(StrEnum):
 
     @property
     def size_bytes(self) -> int:
-        return {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}[self.value]
+        return _SIZE_BYTES[self]
+
+
+_SIZE_BYTES = {DType.FLOAT64: 8, DType.FLOAT32: 4, DType.BFLOAT16: 2, DType.FLOAT16: 2}
 
 
 class LogitsFunction(StrEnum):
@@ -271,6 +275,7 @@ def parent_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
+@lru_cache(maxsize=2**16)  # an estimate asks for each name hundreds of times
 def outwards(name: str) -> tuple[str, ...]:
     """The name of a module, then those of the modules around it, innermost first, without the root's."""
     names = []

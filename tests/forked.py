@@ -6,6 +6,7 @@ without this: by `tests.launch.processes.torchrun`, and by commands with another
 
 from __future__ import annotations
 
+import gc
 import os
 import runpy
 import signal
@@ -63,6 +64,7 @@ def _run(
 ) -> None:
     for number, stream in enumerate(streams, start=1):
         os.dup2(os.open(stream, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    gc.freeze()
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

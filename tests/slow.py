@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 LONG = frozenset(
     (
-        *("contributing", "data", "dist", "docs", "gpu", "lattice", "models", "own_code", "parity"),
-        *("rehearsal", "soundness", "tune"),
+        *("contributing", "data", "dist", "docs", "faults", "gpu", "lattice", "launch", "models", "own_code"),
+        *("parity", "rehearsal", "soundness", "tune"),
     )
 )
 """Folders whose tests take seconds each, most of them on several ranks."""

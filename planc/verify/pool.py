@@ -12,6 +12,7 @@ as a launch on CPUs.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import multiprocessing
 import os
 import pickle
@@ -200,6 +201,8 @@ def _run_rank(launch: Launch, reports: Connection) -> None:
     """The body of a rank's process: reports exactly one pickled outcome."""
     # Stays open until the process ends.
     faulthandler.enable(launch.crash.open("w", encoding="utf-8"))
+    # A collection would go through all that the server has imported, and copy its pages.
+    gc.freeze()
     os.environ.update(launch.environment)
     torch.set_num_threads(1)
     if launch.quiet:

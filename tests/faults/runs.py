@@ -64,7 +64,7 @@ class Stage:
 
 def prepare(folder: Path, *, mode: str = "sync", edits: Sequence[tuple[str, str]] = ()) -> Stage:
     """The stage, set in a folder; `mode` is the plans' `checkpoint.mode`, `edits` are of their text."""
-    workspace = make_workspace(folder / "workspace")
+    workspace = make_workspace(folder / "workspace", ("llama",))
     plans, undisturbed, seconds = {}, {}, 0.0
     for size in (1, WORLD_SIZE):
         text = plan_text(Case("DP", mesh={"dp_shard": size} if size > 1 else {}), saves=True)

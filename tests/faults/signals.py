@@ -50,7 +50,7 @@ class Stage:
 
 def prepare(folder: Path) -> Stage:
     """The stage, set in a folder."""
-    workspace = make_workspace(folder / "workspace")
+    workspace = make_workspace(folder / "workspace", ("llama",))
     evaluation = '\n  eval "held_out" { source = text("corpus.txt")\n every = 1 steps\n sequences = 2 }'
     meshes = {"one": {}, "dp": {"dp_shard": 2}, "tp": {"tp": 2}}
     texts = {}

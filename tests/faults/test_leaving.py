@@ -68,7 +68,7 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     folder = tmp_path_factory.mktemp("leaving")
-    workspace = make_workspace(folder / "workspace")
+    workspace = make_workspace(folder / "workspace", ("llama",))
     evaluation = '\n  eval "held_out" { source = text("corpus.txt")\n every = 3 steps\n sequences = 60 }'
     plans = {}
     for name, mesh in {"one": {}, "dp": {"dp_shard": 2}, "replicas": {"dp_replicate": 2}}.items():

@@ -31,7 +31,7 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_workspace(tmp_path_factory.mktemp("status") / "workspace")
+    folder = make_workspace(tmp_path_factory.mktemp("status") / "workspace", ("llama",))
     for name, mesh in {"one": {}, "two": {"dp_shard": 2}}.items():
         text = plan_text(Case(name, mesh=mesh), saves=True)
         text = text.replace("mesh {", "mesh {\n  timeout = 20 s\n", 1)
@@ -93,7 +93,7 @@ def test_a_run_on_a_full_disk_says_how_it_ended(op: str, workspace: Path, small_
     environment = {"FAULT": f"fill 0 {step} {op}", "FILLED": str(small_disk), "RANK": "0"}
     environment |= {"WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     folder = small_disk / "run"
-    command = (PYTHON, FAULTY, str(workspace / "one.plan"), "--run-dir", str(folder))
+    command = (PYTHON, *FAULTY, str(workspace / "one.plan"), "--run-dir", str(folder))
     outcome = start(*command, environment=environment)
     assert outcome.code == ExitCode.STORAGE, outcome.stderr
     assert "No space left on device" in outcome.stderr
@@ -251,7 +251,7 @@ def test_what_ends_a_run_comes_without_stacks_and_wishes_of_libraries(
 def test_a_thread_that_is_refused_later_ends_the_run_in_a_sentence(workspace: Path, tmp_path: Path) -> None:
     environment = {"FAULT": "crowd 0 1 batch.next", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     settings = ("--set", "data.prefetch=2", "--run-dir", str(tmp_path / "run"))
-    outcome = start(PYTHON, FAULTY, str(workspace / "one.plan"), *settings, environment=environment)
+    outcome = start(PYTHON, *FAULTY, str(workspace / "one.plan"), *settings, environment=environment)
     assert outcome.code != 0
     assert "Traceback" not in outcome.stderr, outcome.stderr
     assert status(tmp_path / "run")["state"] == "failed"

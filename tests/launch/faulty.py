@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.launch.processes import Outcome, free_port, start
 
 PYTHON = sys.executable
-FAULTY = str(Path(__file__).parent / "faulty_run.py")
+FAULTY = ("-m", "tests.launch.faulty_run")
 
 
 def run_faulty(plan: Path, folder: Path, *, fault: str, more: Sequence[str] = ()) -> list[Outcome]:
@@ -20,7 +20,7 @@ def run_faulty(plan: Path, folder: Path, *, fault: str, more: Sequence[str] = ()
 
     def start_rank(rank: int) -> Outcome:
         environment = {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        command = (PYTHON, FAULTY, str(plan), "--run-dir", str(folder), *more)
+        command = (PYTHON, *FAULTY, str(plan), "--run-dir", str(folder), *more)
         return start(*command, environment=environment)
 
     with ThreadPoolExecutor(2) as threads:

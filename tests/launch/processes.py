@@ -31,6 +31,9 @@ LAUNCHER_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
 )
 
+_FORKED = ("planc.run", "tests.launch.faulty_run")
+_READ_LATE = (*LAUNCHER_VARIABLES, "FAULT", "FILLED")
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -48,15 +51,15 @@ def start(
     """A command run to its end, without what this process inherited from a launcher.
 
     A run of planc is forked from a process that has imported torch, unless the environment has more than a
-    launcher's variables, which libraries may read when they are imported.
+    launcher's variables and faults, which libraries may read when they are imported.
     """
     inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
     path = os.pathsep.join(str(folder) for folder in (first_on_path, ROOT) if folder)
     settings = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **(environment or {})}
     began = time.monotonic()
-    reads_nothing_early = first_on_path is None and set(environment or ()) <= set(LAUNCHER_VARIABLES)
-    if command[:3] == (sys.executable, "-m", "planc.run") and reads_nothing_early:
-        forked = run_forked("planc.run", command[3:], environment=inherited | settings)
+    reads_nothing_early = first_on_path is None and set(environment or ()) <= set(_READ_LATE)
+    if command[:2] == (sys.executable, "-m") and command[2] in _FORKED and reads_nothing_early:
+        forked = run_forked(command[2], command[3:], environment=inherited | settings)
         return Outcome(forked.code, forked.stdout, forked.stderr, time.monotonic() - began)
     done = subprocess.run(
         command, env=inherited | settings, capture_output=True, text=True, timeout=WAIT_SECONDS

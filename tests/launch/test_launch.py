@@ -28,7 +28,7 @@ TWO_RANKS = Case("DP2", "", {"dp_shard": 2}, weights="pretrained")
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_workspace(tmp_path_factory.mktemp("launch") / "workspace")
+    folder = make_workspace(tmp_path_factory.mktemp("launch") / "workspace", ("llama",))
     write_weights(folder / "llama")
     (folder / "four.plan").write_text(plan_text(FOUR_RANKS), encoding="utf-8")
     (folder / "two.plan").write_text(plan_text(TWO_RANKS, saves=True), encoding="utf-8")

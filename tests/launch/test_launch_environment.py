@@ -22,7 +22,7 @@ ONE_RANK = Case("1")
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_workspace(tmp_path_factory.mktemp("environment") / "workspace")
+    folder = make_workspace(tmp_path_factory.mktemp("environment") / "workspace", ("llama",))
     (folder / "two.plan").write_text(plan_text(TWO_RANKS, saves=True), encoding="utf-8")
     (folder / "one.plan").write_text(plan_text(ONE_RANK, saves=True), encoding="utf-8")
     return folder

@@ -17,7 +17,7 @@ TIMEOUT_SECONDS = unhurried(4)
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_workspace(tmp_path_factory.mktemp("faults") / "workspace")
+    folder = make_workspace(tmp_path_factory.mktemp("faults") / "workspace", ("llama",))
     path = folder / "two.plan"
     text = plan_text(Case("DP2", "", {"dp_shard": 2}), saves=False)
     path.write_text(text.replace("mesh {", f"mesh {{\n  timeout = {TIMEOUT_SECONDS} s", 1), encoding="utf-8")

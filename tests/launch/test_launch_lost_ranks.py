@@ -27,7 +27,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_workspace(tmp_path_factory.mktemp("lost") / "workspace")
+    folder = make_workspace(tmp_path_factory.mktemp("lost") / "workspace", ("llama",))
     text = plan_text(Case("DP2", "", {"dp_shard": 2}), saves=True)
     path = folder / "two.plan"
     path.write_text(text.replace("mesh {", f"mesh {{\n  timeout = {TIMEOUT_SECONDS} s", 1), encoding="utf-8")

@@ -63,7 +63,7 @@ def ranks_started(
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_workspace(tmp_path_factory.mktemp("meeting") / "workspace")
+    folder = make_workspace(tmp_path_factory.mktemp("meeting") / "workspace", ("llama",))
     path = folder / "two.plan"
     path.write_text(plan_text(Case("DP2", "", {"dp_shard": 2})), encoding="utf-8")
     return path

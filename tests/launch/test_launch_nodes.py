@@ -28,7 +28,7 @@ needs_accelerate = pytest.mark.skipif(find_spec("accelerate") is None, reason="a
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_workspace(tmp_path_factory.mktemp("nodes") / "workspace")
+    folder = make_workspace(tmp_path_factory.mktemp("nodes") / "workspace", ("llama",))
     write_weights(folder / "llama")
     (folder / "two.plan").write_text(plan_text(TWO_RANKS), encoding="utf-8")
     (folder / "four.plan").write_text(

@@ -18,7 +18,7 @@ STEPS = 16
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_workspace(tmp_path_factory.mktemp("stragglers") / "workspace")
+    folder = make_workspace(tmp_path_factory.mktemp("stragglers") / "workspace", ("llama",))
     path = folder / "two.plan"
     path.write_text(plan_text(Case("DP2", "", {"dp_shard": 2}), saves=False), encoding="utf-8")
     return path

@@ -160,7 +160,7 @@ def test_ranks_have_the_time_to_end_that_is_asked_for(launch: Callable[..., str]
 def test_nodes_of_an_elastic_plan_can_meet_on_a_machine_that_is_none_of_them(
     launch: Callable[..., str], refusal: Callable[..., str], tmp_path: Path
 ) -> None:
-    plan = make_workspace(tmp_path / "workspace") / "elastic.plan"
+    plan = make_workspace(tmp_path / "workspace", ("llama",)) / "elastic.plan"
     text = plan_text(Case("x", "", {"dp_replicate": 2, "tp": 2}, micro_batch=1), saves=True)
     text = text.replace("mesh {", "mesh {\n  devices_per_node = 2\n", 1)
     plan.write_text(text + "\nelastic on dp_replicate {\n  sizes = [1]\n}\n", encoding="utf-8")

@@ -39,7 +39,7 @@ def last_parts(run: Path) -> tuple[PartEntry | None, ...]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    folder = make_workspace(tmp_path_factory.mktemp("told") / "workspace")
+    folder = make_workspace(tmp_path_factory.mktemp("told") / "workspace", ("llama",))
     text = plan_text(Case("DP2", "", {"dp_shard": 2}), saves=True)
     text = text.replace("steps = 6\n", f"steps = {NUM_STEPS}\n")
     text = text.replace("save_every = 3 steps", "save_every = 40 steps")

@@ -11,13 +11,15 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Protocol, Self
 
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.process import Launch
 
-_POLL_SECONDS = 0.1
+_FIRST_POLL_SECONDS = 0.005
+_LONGEST_POLL_SECONDS = 0.1
 _KNOCK_SECONDS = 1.0
 _TWICE = "rank/twice"
 _HELP = "give every process its own RANK, from 0 to WORLD_SIZE - 1, as torchrun does"
@@ -111,6 +113,7 @@ def await_host(launch: Launch, claim: Claim | None, *, patience: timedelta) -> N
     assert launch.address is not None and launch.port is not None, "several ranks meet somewhere"
     deadline = time.monotonic() + patience.total_seconds()
     reason = ""
+    polls = _polls()
     while True:
         if claim is not None:
             claim.require_alone()
@@ -128,7 +131,7 @@ def await_host(launch: Launch, claim: Claim | None, *, patience: timedelta) -> N
                 help=f"check {who}'s output, MASTER_ADDR and MASTER_PORT, and that one process has RANK = 0",
                 is_shared=False,
             )
-        time.sleep(_POLL_SECONDS)
+        time.sleep(next(polls))
 
 
 def register(store: Store, launch: Launch) -> None:
@@ -151,14 +154,23 @@ def require_once(store: Store) -> None:
 def await_keys(store: Store, keys: list[str], *, patience: timedelta, claim: Claim | None = None) -> bool:
     """Whether all keys are set in time; RunError if a rank is registered twice."""
     deadline = time.monotonic() + patience.total_seconds()
+    polls = _polls()
     while not store.check(keys):
         require_once(store)
         if claim is not None:
             claim.require_alone()
         if time.monotonic() >= deadline:
             return False
-        time.sleep(_POLL_SECONDS)
+        time.sleep(next(polls))
     return True
+
+
+def _polls() -> Iterator[float]:
+    """The seconds to sleep between two looks: few at first, because most ranks start together."""
+    seconds = _FIRST_POLL_SECONDS
+    while True:
+        yield seconds
+        seconds = min(2 * seconds, _LONGEST_POLL_SECONDS)
 
 
 def _twice(text: str) -> RunError:
