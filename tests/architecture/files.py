@@ -13,3 +13,9 @@ FILES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "planc").rg
 @cache
 def tree(path: str) -> ast.Module:
     return ast.parse((ROOT / path).read_text(encoding="utf-8"))
+
+
+@cache
+def walk(module: ast.AST) -> tuple[ast.AST, ...]:
+    """Every node below and with this one, as `ast.walk` has them: a second walk costs nothing."""
+    return tuple(ast.walk(module))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.architecture.files import FILES, tree
+from tests.architecture.files import FILES, tree, walk
 
 PURE = (
     "planc/inventory/probe/",
@@ -33,7 +33,7 @@ def caught(handler: ast.ExceptHandler) -> str:
 
 def faults(module: ast.Module, *, path: str) -> Iterator[int]:
     """The lines of handlers that miss panics, or catch what ends a program."""
-    for node in ast.walk(module):
+    for node in walk(module):
         stops = False
         for handler in node.handlers if isinstance(node, ast.Try) else ():
             kind = caught(handler)

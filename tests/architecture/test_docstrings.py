@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.architecture.files import FILES, tree
+from tests.architecture.files import FILES, tree, walk
 
 _PREPOSITIONS = ("As", "By", "For", "From", "In", "Of", "To", "With")
 _PRONOUNS = ("That", "Those", "What", "Which")
@@ -17,7 +17,7 @@ HEADLESS = (*_PREPOSITIONS, *_PRONOUNS, "How", "Where", "Why")
 
 def first_words(module: ast.Module) -> Iterator[tuple[int, str]]:
     """The line and the first word of each docstring: those of fields and of constants follow them."""
-    for node in ast.walk(module):
+    for node in walk(module):
         body = getattr(node, "body", None)
         for statement in body if isinstance(body, list) else ():
             match statement:

@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from tests.architecture.files import FILES, ROOT, tree
+from tests.architecture.files import FILES, ROOT, tree, walk
 from tests.architecture.law import INSIDE, LAW, LIBRARIES, SHARED
 from tests.patience import WAIT_SECONDS
 
@@ -20,7 +20,7 @@ PACKAGE = ROOT / "planc"
 def imported(path: str) -> tuple[str, ...]:
     """Every module that a file imports, inside functions too."""
     found: list[str] = []
-    for node in ast.walk(tree(path)):
+    for node in walk(tree(path)):
         if isinstance(node, ast.Import):
             found.extend(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

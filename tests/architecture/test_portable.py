@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tests.architecture.files import FILES, tree
+from tests.architecture.files import FILES, tree, walk
 from tests.platforms.pretend import POSIX_MODULES, POSIX_NAMES
 
 _OF_RUNS = ("planc/runtime/", "planc/cli/running/watching.py", "planc/cli/run", "planc/verify/")
@@ -16,7 +16,7 @@ _EVERYWHERE = [path for path in FILES if not path.startswith(_OF_RUNS)]
 def calls(paths: list[str]) -> Iterator[tuple[str, str, ast.Call]]:
     """Every call in the files: where it is, the last part of what is called, and the call."""
     for path in paths:
-        for node in ast.walk(tree(path)):
+        for node in walk(tree(path)):
             if isinstance(node, ast.Call):
                 function = node.func
                 name = getattr(function, "attr", None) or getattr(function, "id", "")
@@ -80,7 +80,7 @@ def test_modules_of_posix_are_imported_where_they_are_used() -> None:
 def test_names_of_posix_are_left_to_runs() -> None:
     found = []
     for path in _EVERYWHERE:
-        for node in ast.walk(tree(path)):
+        for node in walk(tree(path)):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 is_of_posix = node.attr in POSIX_NAMES.get(node.value.id, ())
                 found.extend([f"{path}:{node.lineno}: {node.value.id}.{node.attr}"] if is_of_posix else [])

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.architecture.files import FILES, tree
+from tests.architecture.files import FILES, tree, walk
 
 MOST = {"found": 427, "one": 766}
 """How often each name may be given to a variable or parameter. Name a new one by what it holds."""
@@ -15,7 +15,7 @@ MOST = {"found": 427, "one": 766}
 
 def named(module: ast.Module) -> Counter[str]:
     """How often a module gives each of these names to something."""
-    return Counter(name for node in ast.walk(module) for name in (_bound(node),) if name in MOST)
+    return Counter(name for node in walk(module) for name in (_bound(node),) if name in MOST)
 
 
 def _bound(node: ast.AST) -> str:

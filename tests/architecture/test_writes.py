@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tests.architecture.files import FILES, tree
+from tests.architecture.files import FILES, tree, walk
 
 STATE = "training state, and what makes room for it"
 ATTEMPTS = "attempts: `BestEffort.attempt` is around them"
@@ -59,11 +59,11 @@ def changes(path: str) -> Iterator[int]:
     module = tree(path)
     imported = {
         name.asname or name.name
-        for node in ast.walk(module)
+        for node in walk(module)
         if isinstance(node, ast.ImportFrom) and node.module == _MODULE
         for name in node.names
     } & _PLAIN_FILES
-    for node in ast.walk(module):
+    for node in walk(module):
         if not isinstance(node, ast.Call):
             continue
         function = node.func

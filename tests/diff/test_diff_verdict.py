@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 
 from planc.cli.main import main
 from planc.diff.difference import State
-from tests.patience import WAIT_SECONDS
+from tests.forked import run_forked
 from tests.plans import TINY, write_plan
 
 ROOT = Path(__file__).parents[2]
@@ -85,9 +83,8 @@ def run_all(folder: Path, cases: dict[str, dict[str, Any]]) -> dict[str, dict[st
     listed = folder / "cases.json"
     listed.write_text(json.dumps(cases), encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.diff.resumed_runs", str(listed)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS)
-    assert done.returncode == 0, done.stderr
+    done = run_forked("tests.diff.resumed_runs", [str(listed)], environment=environment)
+    assert done.code == 0, done.stderr
     found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return found
 

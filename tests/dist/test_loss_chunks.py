@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from planc.api import check_source
 from planc.diagnostics import Severity
 from planc.graph.ops import Accumulate, ComputeLoss
-from planc.inventory.probe.probe import probe
+from planc.inventory.load import load_inventory
 from planc.runtime.torch.training.loss_chunks import losses_in_chunks
 from planc.source import SourceFile
 from planc.vocab import LogitsFunction, LogitsStep
@@ -89,7 +89,8 @@ def test_what_a_model_makes_of_its_heads_output_is_in_every_chunk(
 
 
 def test_functions_of_logits_are_found(workspace: Path) -> None:
-    found = {name: probe(workspace / name).logits for name in OTHERS if name != "llama-long"}
+    names = (name for name in OTHERS if name != "llama-long")
+    found = {name: load_inventory(workspace / name, cache_dir=workspace).inventory.logits for name in names}
     assert found == {
         "granite": (LogitsStep(LogitsFunction.DIVIDE, 8.0),),
         "cohere": (LogitsStep(LogitsFunction.MULTIPLY, 0.25),),

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.architecture.files import FILES, tree
+from tests.architecture.files import FILES, tree, walk
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "planc").rglob("*.py"))
@@ -38,7 +38,7 @@ WRITES_SIZES = {
 
 def format_specs(module: ast.Module) -> Iterator[str]:
     """What stands behind the colons of a file's f-strings."""
-    for node in ast.walk(module):
+    for node in walk(module):
         if isinstance(node, ast.FormattedValue) and isinstance(node.format_spec, ast.JoinedStr):
             yield from (str(part.value) for part in node.format_spec.values if isinstance(part, ast.Constant))
 
@@ -65,7 +65,7 @@ def test_fsdp_units_have_one_name() -> None:
     found = {
         path
         for path in FILES
-        for node in ast.walk(tree(path))
+        for node in walk(tree(path))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and "fsdp unit" in node.value
     }
     assert found == set()

@@ -57,7 +57,7 @@ def test_a_file_that_exists_is_kept_unless_forced(folder: Path, capsys: pytest.C
     assert main(["new", "mine", *GIVEN]) == 2
     assert "mine.plan exists: pass --force" in capsys.readouterr().err
     assert (folder / "mine.plan").read_text(encoding="utf-8") == "mine"
-    assert main(["new", "mine", *GIVEN, "--force"]) == 0
+    assert main(["new", "mine", *GIVEN, "--gpus", "1", "--force"]) == 0
     assert (folder / "mine.plan").read_text(encoding="utf-8") != "mine"
 
 
@@ -156,7 +156,7 @@ def test_a_word_of_the_field_for_a_purpose_is_answered_with_its_name(
 
 
 def test_the_name_of_a_device_is_taken_in_any_case(folder: Path) -> None:
-    assert main(["new", "mine", *GIVEN, "--gpu", "H100"]) == 0
+    assert main(["new", "mine", *GIVEN, "--gpus", "1", "--gpu", "H100"]) == 0
     assert "gpu = h100\n" in (folder / "mine.plan").read_text(encoding="utf-8")
 
 
@@ -227,7 +227,7 @@ def test_data_smaller_than_a_step_are_told(folder: Path, capsys: pytest.CaptureF
 
 def test_numbers_that_are_given_are_those_of_the_plan(folder: Path) -> None:
     given = ("--steps", "7", "--sequence-length", "128", "--tokens-per-step", "1024")
-    assert main(["new", "mine", *GIVEN, *given]) == 0
+    assert main(["new", "mine", *GIVEN, "--gpus", "1", *given]) == 0
     text = (folder / "mine.plan").read_text(encoding="utf-8")
     for line in ("steps = 7", "sequence_length = 128", "tokens_per_step = 1_024"):
         assert f"# As given to planc new.\n  {line}\n" in text
@@ -293,7 +293,7 @@ def chats(folder: Path, *rows: object) -> None:
     (folder / "chats.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 
-FOR_CHATS = ("mine", "--gpus", "4", "--gpu", "cpu", "--for", "chats", "--data", "chats.jsonl")
+FOR_CHATS = ("mine", "--gpus", "1", "--gpu", "cpu", "--for", "chats", "--data", "chats.jsonl")
 
 
 def test_data_is_read_before_a_plan_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

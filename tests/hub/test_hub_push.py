@@ -132,6 +132,7 @@ def test_a_refused_push_is_tried_once_and_reported(export: Path, server: PushSer
     assert sum("repos/create" in request for request in server.requests) == 1
 
 
+@pytest.mark.slow
 def test_a_server_that_is_gone_is_reported(export: Path) -> None:
     with serving(PushServer()) as server:
         pass

@@ -38,7 +38,7 @@ def is_read(split: str) -> bool:
     return True
 
 
-@settings(max_examples=2_000)
+@settings(max_examples=500)
 @given(SPLITS)
 @example("train[:10%](pct1_dropremainder)+test+train[90%:]")
 @example("train[:10%]+test[:5%](pct1_dropremainder)")

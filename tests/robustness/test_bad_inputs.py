@@ -6,10 +6,9 @@ What each takes is in the table of `make bad-inputs`.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,8 @@ from planc.cli.main import main
 from planc.plan.pattern import Pattern, parse_pattern
 from planc.source import Span
 from planc.syntax.ast import Text
-from tests.patience import PATIENCE_SECONDS, WAIT_SECONDS
+from tests.forked import run_forked
+from tests.patience import PATIENCE_SECONDS
 from tests.plans import PLANS, QUICKSTART
 from tests.robustness.bad_inputs import CASES, Case
 from tests.robustness.outcomes import Answer, answers, guarded, misconduct
@@ -115,9 +115,8 @@ def test_67_a_long_name_is_an_error_in_any_command(
 def test_67_a_long_name_is_an_error_of_a_run() -> None:
     """In a process of its own, since a run listens to its process's signals."""
     plan = QUICKSTART.with_name("launch-one-process.plan")
-    command = [sys.executable, "-m", "planc", "run", str(plan), "--run-dir", LONG]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS)
-    assert done.returncode == 2
+    done = run_forked("planc", ["run", str(plan), "--run-dir", LONG], environment=os.environ)
+    assert done.code == 2
     assert done.stderr.startswith("planc: error: ") and "too long" in done.stderr
 
 

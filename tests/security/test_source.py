@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.architecture.files import FILES, tree
+from tests.architecture.files import FILES, tree, walk
 
 UNPICKLERS = {"marshal", "pickle", "shelve", "dill", "cloudpickle", "yaml", "joblib"}
 MAY_UNPICKLE = {
@@ -24,7 +24,7 @@ OBJECT_COLLECTIVES = ("broadcast_object_list", "all_gather_object", "gather_obje
 
 
 def modules(module: ast.AST) -> Iterator[str]:
-    for node in ast.walk(module):
+    for node in walk(module):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -33,7 +33,7 @@ def modules(module: ast.AST) -> Iterator[str]:
 
 def calls(module: ast.AST) -> Iterator[tuple[str, dict[str, str]]]:
     """Every call as it is written, with its keywords."""
-    for node in ast.walk(module):
+    for node in walk(module):
         if isinstance(node, ast.Call):
             keywords = {one.arg: ast.unparse(one.value) for one in node.keywords if one.arg}
             yield ast.unparse(node.func), keywords

@@ -71,10 +71,10 @@ def test_of_plans_that_tie_the_mesh_with_the_fewest_dims_is_first() -> None:
 
 
 def test_a_written_plan_is_sound_and_means_what_was_proposed() -> None:
-    search = search_of(TINY, gpus=4)
+    search = search_of(TINY, gpus=2)
     one = search.proposals()[1]
     text = written_plan(one, search)
-    assert text.startswith("# Found by planc tune for 4 devices (h100): ")
+    assert text.startswith("# Found by planc tune for 2 devices (h100): ")
     again = check_source(SourceFile("tuned.plan", text), base=PLANS)
     assert again.ok and again.graph is not None and one.checked.graph is not None
     assert [type(op) for op in again.graph.ops()] == [type(op) for op in one.checked.graph.ops()]
