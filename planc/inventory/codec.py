@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from planc.inventory.files import parse_json
@@ -44,6 +44,7 @@ def dumps(inventory: Inventory) -> str:
     return "\n".join(["{", *lines, '"modules":', *_node_lines(root, indent=0), "}", ""])
 
 
+@lru_cache(maxsize=8)  # an editor checks the same plan at each key stroke
 def loads(text: str | bytes) -> Inventory:
     """The inventory that `dumps` wrote. InventoryError, naming the place, for anything else."""
     top = fields_of(

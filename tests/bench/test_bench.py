@@ -176,7 +176,7 @@ def footprint_of_all_reduce(rank: int, world_size: int, num_elements: int) -> Fo
     return meter.footprint
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_kernel_counts_the_bytes_of_an_all_reduce(world_size: int) -> None:
     num_bytes = 2**24
     found = run_ranks(footprint_of_all_reduce, world_size, num_bytes // 4)

@@ -88,7 +88,9 @@ def resume(case: Case, *, step: int, source: Path, workspace: Path, run_folder: 
     return train(case, workspace=workspace, run_folder=run_folder)
 
 
-@pytest.mark.parametrize("case", slow_except((ONE, PP2_TP2), PP2_TP2.name, name=lambda case: case.name))
+@pytest.mark.parametrize(
+    "case", slow_except((ONE, PP2_TP2), PP2_TP2.name, name=lambda case: case.name), ids=lambda case: case.name
+)
 def test_a_checkpoint_goes_from_mesh_to_mesh_bit_for_bit(case: Case, workspace: Path, tmp_path: Path) -> None:
     """pp 4 saves; another mesh resumes, and saves; pp 4 resumes what it saved."""
     first, there, back = (tmp_path / name for name in ("first", "there", "back"))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from math import ceil
 from pathlib import Path
 from statistics import mean, median
@@ -88,6 +89,7 @@ def rows() -> tuple[Row, ...]:
         return tuple(csv.DictReader(file))
 
 
+@cache
 def scores(*, change: Callable[[Row], Row] = dict, alter: Alter = lambda pieces: pieces) -> tuple[Score, ...]:
     """Every row with its adjusted estimate, in GiB. `change` and `alter` put in what the run was not."""
     return tuple(_scored(row, peak_bytes(alter(_pieces(change(row))))) for row in rows())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,9 @@ from tests.plan.canonical_table import purpose, readme
 from tests.plans import PLANS, canonical_plans
 
 
-def plans() -> Iterator[Plan]:
-    for path in canonical_plans():
-        plan = check_plan(path).plan
-        assert plan is not None
-        yield plan
+@cache
+def plans() -> tuple[Plan, ...]:
+    return tuple(check_plan(path).plan or pytest.fail(path.name) for path in canonical_plans())
 
 
 @pytest.mark.sampled(every=3)
