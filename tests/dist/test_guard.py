@@ -22,29 +22,23 @@ def undisturbed(workspace: Path) -> Told:
     return run_faulty(workspace, DP2, None, "guard.loss_spike=stop(window = 5 steps)")[0]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("value", [math.nan, pytest.param(math.inf, marks=pytest.mark.slow)])
 def test_a_loss_that_is_no_number_stops_all_ranks_with_the_state_before_and_names_its_sequences(
-    workspace: Path, value: float
+    workspace: Path, undisturbed: Told, value: float
 ) -> None:
     told = run_faulty(workspace, DP2, Fault("loss", (3,), "loss", value))
     for one in told:
         assert one.code is ExitCode.NUMERICS
         assert one.states[-1] == one.states[2] != one.states[1]
-    sequences = told[0].record["numerics"]["ranks"][0]["micro_batches"][0]["sequences"]
-    shown = ", ".join(map(str, sequences))
+    (batch,) = told[0].record["numerics"]["ranks"][0]["micro_batches"]
+    # Two micro steps, two ranks, two sequences: the last two of the global batch.
+    assert tuple(batch["sequences"]) == undisturbed.steps[2].sample_ids[-2:]
+    shown = ", ".join(map(str, batch["sequences"]))
     assert (
         f"at step 3, and no weight was changed: rank 1, micro-batch 1 (sequences {shown})" in told[0].message
     )
     assert told[0].record["numerics"]["step"] == 3
     assert [one["rank"] for one in told[0].record["numerics"]["ranks"]] == [1]
-
-
-def test_the_named_sequences_are_those_that_the_rank_had(workspace: Path, undisturbed: Told) -> None:
-    (told, _) = run_faulty(workspace, DP2, Fault("loss", (3,), "loss"))
-    ids = undisturbed.steps[2].sample_ids
-    (batch,) = told.record["numerics"]["ranks"][0]["micro_batches"]
-    # Two micro steps, two ranks, two sequences: the last two of the global batch.
-    assert tuple(batch["sequences"]) == ids[-2:]
 
 
 def test_a_weight_that_is_no_number_is_named_with_its_rank(workspace: Path) -> None:

@@ -162,7 +162,7 @@ def poison_rank(rank: int, world_size: int, task: Task, value: float) -> tuple[E
     raise AssertionError("the run continued")
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("value", [math.nan, pytest.param(math.inf, marks=pytest.mark.slow)])
 def test_a_gradient_that_is_no_number_on_one_rank_stops_all_before_any_weight_changes(
     value: float, workspace: Path
 ) -> None:

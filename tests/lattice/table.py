@@ -6,9 +6,10 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -72,19 +73,27 @@ teacher whole and in 4 chunks, of all weights and of adapters.
 _COLUMNS = ("mesh", "cells", "of", "loss", "grad norm", "gradient", "update", "")
 
 
-def parts() -> Mapping[str, tuple[Cell, ...]]:
+Part = Callable[[], tuple[Cell, ...]]
+"""Chooses the cells of a part, which takes a second."""
+
+
+def parts() -> Mapping[str, Part]:
     """Every cell that is run, by the part of the lattice that it belongs to."""
-    narrow = {f"{dtype}, a sample": narrow_cells(dtype) for dtype in ("float32", "bfloat16")}
-    pipelined = {f"float64, pipelines of {pp} ranks": pipeline_cells(pp) for pp in (2, 4)}
-    pipelined["float64, pipelines with other units"] = unit_cells()
-    sharded = {"float64, ZeRO-1, ZeRO-2, and gradients reduced each micro-batch": sharding_cells()}
-    sharded |= {"float64, experts on different ranks": expert_cells()}
-    sharded |= {
-        "float64, parts frozen, adapters, averages, pairs of answers, and optimizers": trained_cells()
+    narrow: dict[str, Part] = {
+        f"{dtype}, a sample": partial(narrow_cells, dtype) for dtype in ("float32", "bfloat16")
     }
-    sharded |= {"float64, pairs of answers, a teacher, and losses in chunks": loss_cells()}
-    every = {_title(world_size): cells(world_size) for world_size in WORLD_SIZES}
-    return every | pipelined | sharded | narrow
+    pipelined: dict[str, Part] = {
+        f"float64, pipelines of {pp} ranks": partial(pipeline_cells, pp) for pp in (2, 4)
+    }
+    others: dict[str, Part] = {
+        "float64, pipelines with other units": unit_cells,
+        "float64, ZeRO-1, ZeRO-2, and gradients reduced each micro-batch": sharding_cells,
+        "float64, experts on different ranks": expert_cells,
+        "float64, parts frozen, adapters, averages, pairs of answers, and optimizers": trained_cells,
+        "float64, pairs of answers, a teacher, and losses in chunks": loss_cells,
+    }
+    every: dict[str, Part] = {_title(world_size): partial(cells, world_size) for world_size in WORLD_SIZES}
+    return every | pipelined | others | narrow
 
 
 def _title(world_size: int) -> str:
@@ -98,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
         if not any(wanted in name for name in every):
             print(f"no part is called {wanted!r}; there are {'; '.join(every)}", file=sys.stderr)
             return 2
-    chosen = {name: every[name] for name in chosen_names(tuple(every), arguments)}
+    chosen = {name: every[name]() for name in chosen_names(tuple(every), arguments)}
     began = time.monotonic()
     start_server()
     for line in _title_lines(arguments):

@@ -139,7 +139,7 @@ def test_a_cell_trains_as_one_process(cell: Cell, workspace: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", parts())
 def test_every_cell_trains_as_one_process(part: str, workspace: Path) -> None:
-    rows = measure_all(parts()[part], workspace=workspace)
+    rows = measure_all(parts()[part](), workspace=workspace)
     assert [(row.cell.name, row.problems) for row in rows if row.problems] == []
 
 
