@@ -22,6 +22,7 @@ from tests.bench.race import PIPELINES, REPLICAS, Race, rival_trainer, run_race
 from tests.bench.result import Result, read_results, report, write_results
 from tests.bench.shapes import AUTO, EXPERTS, MODEL, SHAPES, Shape, compile_shape, make_workspace
 from tests.bench.throughput import Ratio, over_ranks, ratio
+from tests.slow import slow_except
 
 NUM_STEPS = 3
 WEIGHTS = "model.safetensors"
@@ -176,7 +177,7 @@ def footprint_of_all_reduce(rank: int, world_size: int, num_elements: int) -> Fo
     return meter.footprint
 
 
-@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("world_size", slow_except((2, 4), "2"))
 def test_the_kernel_counts_the_bytes_of_an_all_reduce(world_size: int) -> None:
     num_bytes = 2**24
     found = run_ranks(footprint_of_all_reduce, world_size, num_bytes // 4)

@@ -122,7 +122,7 @@ def test_one_collective_fewer_ends_the_run(workspace: Path, tmp_path: Path) -> N
     )
 
 
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("every", slow_except((1, 2), "2"))
 def test_a_log_that_no_prediction_has_ends_the_run_when_it_is_due(
     every: int, workspace: Path, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from planc.runtime.errors import ExitCode
 from tests.dist.faulty_steps import WEIGHT, Fault, Told, run_faulty
 from tests.parity.cases import NUM_STEPS, Case
+from tests.slow import slow_except
 
 DP2 = Case("DP2", "accumulate 2", {"dp_shard": 2}, micro_batch=2)
 TP2 = Case("TP2", "", {"tp": 2})
@@ -22,7 +23,7 @@ def undisturbed(workspace: Path) -> Told:
     return run_faulty(workspace, DP2, None, "guard.loss_spike=stop(window = 5 steps)")[0]
 
 
-@pytest.mark.parametrize("value", [math.nan, pytest.param(math.inf, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("value", slow_except((math.nan, math.inf), "nan"))
 def test_a_loss_that_is_no_number_stops_all_ranks_with_the_state_before_and_names_its_sequences(
     workspace: Path, undisturbed: Told, value: float
 ) -> None:

@@ -31,6 +31,7 @@ from tests.parity import cases
 from tests.parity.cases import TP2_DP2, Case, compile_case
 from tests.parity.ranks import Task, local_digests, open_run, train_rank
 from tests.parity.reference import open_samples, train_reference
+from tests.slow import slow_except
 
 TIED = Case("TP2·DP2", "tied", TP2_DP2, model="llama-tied")
 TP2 = Case("TP2", "", {"tp": 2})
@@ -162,7 +163,7 @@ def poison_rank(rank: int, world_size: int, task: Task, value: float) -> tuple[E
     raise AssertionError("the run continued")
 
 
-@pytest.mark.parametrize("value", [math.nan, pytest.param(math.inf, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("value", slow_except((math.nan, math.inf), "nan"))
 def test_a_gradient_that_is_no_number_on_one_rank_stops_all_before_any_weight_changes(
     value: float, workspace: Path
 ) -> None:
