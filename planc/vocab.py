@@ -216,6 +216,9 @@ class Task(StrEnum):
     """A sequence has one label, its class. Its model is of either kind."""
     TOKEN_CLASSIFICATION = "token_classification"
     """The first token of each word has one label, the word's class. Its model is of either kind."""
+    SEQ2SEQ_LM = "seq2seq_lm"
+    """Each token of a target is the label of the target's tokens before it and of the whole input. Its model
+    has an encoder for the input and a decoder for the target."""
     EMBEDDING = "embedding"
     """A sequence is a vector, whose label is another sequence's. Its model has no head, and is of either
     kind."""
@@ -266,6 +269,8 @@ class DropoutDim(StrEnum):
 SINKS = "s_aux"
 SOFTCAP = "softcap"
 """The name by which attentions get a learned score for each head, of a key without a value."""
+POSITION_BIAS = "position_bias"
+"""An attention's extra: learned numbers for each head and distance are added to the scores."""
 SEES_LATER_TOKENS = frozenset(("bidirectional", "is_causal"))
 """Features of attention to later tokens: of the module itself, and of `is_causal = False` in a call."""
 

@@ -210,6 +210,27 @@ class MatchedSource(SourceKind):
 
 
 @record
+class MappedSource(SourceKind):
+    """Records of an input and its target, both texts. Each is two documents in a row.
+
+    `patterns`, `split` and `subset` are those of a HfDatasetSource.
+    """
+
+    patterns: tuple[str, ...]
+    input: str = "input"
+    target: str = "target"
+    ignore: tuple[str, ...] = ()
+    split: str = "train"
+    subset: str | None = None
+    kind: Literal["mapped"] = field_of(default="mapped", kw_only=True)
+    libraries: ClassVar[tuple[str, ...]] = ("datasets", "pyarrow")
+
+    @property
+    def hub(self) -> HubDataset | None:
+        return HubDataset.of(self.patterns)
+
+
+@record
 class HfHubSource(SourceKind):
     """A dataset on the Hub at one commit. `revision` is the commit's 40 hexadecimal digits."""
 
@@ -278,6 +299,7 @@ Source = (
     | HfHubSource
     | LabeledSource
     | MatchedSource
+    | MappedSource
     | PythonStdlibSource
     | ExtensionSource
     | TransformedSource

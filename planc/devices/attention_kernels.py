@@ -93,7 +93,7 @@ class AttentionSetting:
     """The parts that the calls of all of a model's attentions share under a plan."""
 
     kind: str
-    """plain, bidirectional, ring, allgather, ulysses, or eager for the model's own code."""
+    """plain, bidirectional, encoder_decoder, ring, allgather, ulysses, or eager for the model's own code."""
     dtype: DType
     sequence_length: int
     isolates: bool

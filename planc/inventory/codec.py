@@ -21,8 +21,8 @@ that code alone reads."""
 _NOT_AS_FIELDS = ("modules", "attentions", "own_heads", "rope", "router_loss")
 """The first two are a tree, equal heads are together, and config.json has the others."""
 _LATER = (
-    *("logits", "rope_switch", "positions", "task", "num_labels", "padding_token", "token_types"),
-    "new_head",
+    *("logits", "rope_switch", "positions", "task", "num_labels", "padding_token", "start_token"),
+    *("token_types", "new_head"),
 )
 """Written after the heads."""
 

@@ -85,6 +85,7 @@ def key_of(hf: str, *, own: Extension | None = None, classes: Classes | None = N
 _KINDS = {
     Task.CAUSAL_LM: "a causal language model",
     Task.MASKED_LM: "a masked language model",
+    Task.SEQ2SEQ_LM: "an encoder-decoder",
     Task.SEQUENCE_CLASSIFICATION: "a classifier of sequences",
     Task.TOKEN_CLASSIFICATION: "a classifier of tokens",
     Task.EMBEDDING: "a model without a head",

@@ -215,7 +215,8 @@ class Attention:
     attributes, as paths from the attention module, by which its code works on a share once a rank divides
     them by the number of ranks. A rank then has its part of everything that `packed` projections hold, and of
     every `per_head` argument its own heads. `shared_kv` is how its code works with fewer key/value heads than
-    ranks; None if it does not. `calls` are those that one call of the module makes.
+    ranks; None if it does not. `calls` are those that one call of the module makes. `across` are the
+    projections of a decoder's attention that read the encoder's tokens.
     """
 
     fqn: str
@@ -231,6 +232,7 @@ class Attention:
     per_head: tuple[PerHead, ...] = ()
     shared_kv: SharedKv | None = None
     calls: Size = 1
+    across: tuple[str, ...] = ()
 
     def products(self, sequence_length: int) -> int:
         """Multiply-adds for one token: of queries, and of values, at every position that it attends to."""
@@ -309,6 +311,7 @@ class Inventory:
     task: Task = Task.CAUSAL_LM
     num_labels: Size | None = None
     padding_token: int | None = None
+    start_token: int | None = None  # the first that a decoder beside an encoder is given
     token_types: int = 0  # `token_type_ids` that a classifier of texts tells apart; 0 for none, and for one
     new_head: tuple[str, ...] = ()  # a classifier's parameters that the class in config.json lacks
     rope: Rope | None = None  # the scaling of rotary embeddings in config.json

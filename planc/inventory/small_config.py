@@ -25,7 +25,8 @@ _MIN_HIDDEN = 64
 _EVEN_ROWS, _HALF_EVEN_ROWS, _UNEVEN_ROWS = 264, 262, 261
 """Vocabularies for bytes and an end of document, with rows divisible by 8, by 2 only, or by no mesh dim."""
 PADDING_ID = 258
-"""A token that bytes never have."""
+START_ID = 259
+"""Tokens that bytes never have."""
 
 _WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_sequence_length")
@@ -73,6 +74,7 @@ def shrink_config(config: Config, demands: Demands, *, aliases: Mapping[str, str
     sizes = {**_widths(get, demands), **_experts(get), **_latent(get)}
     small = dict(config) | {own(name): value for name, value in sizes.items() if get(name) is not None}
     small |= {own("num_hidden_layers"): len(demands.kept)}
+    small |= _of_decoder(small, config, num_layers=len(demands.kept))
     small |= _layers(config, demands)
     small |= _lengths(config, demands)
     # Two runs with random draws can't be compared.
@@ -87,6 +89,21 @@ def shrink_config(config: Config, demands: Demands, *, aliases: Mapping[str, str
         name: _rope(value, demands, rotary=rotary) if name in _ROPE else value
         for name, value in small.items()
     }
+
+
+def _of_decoder(small: Config, config: Config, *, num_layers: int) -> dict[str, Any]:
+    """The sizes of a decoder that has fields of its own: those of its encoder, where these are equal."""
+    sizes = {
+        decoder: small[encoder]
+        for decoder, encoder in ((name, name.replace("decoder", "encoder", 1)) for name in config)
+        if decoder.startswith("decoder_") and encoder in config and config[decoder] == config[encoder]
+    }
+    if "num_decoder_layers" in config:
+        sizes["num_decoder_layers"] = num_layers
+    if config.get("decoder_start_token_id") is not None:
+        is_padding = config["decoder_start_token_id"] == config.get("pad_token_id")
+        sizes["decoder_start_token_id"] = PADDING_ID if is_padding else START_ID
+    return sizes
 
 
 def _head_dim(config: Config, own: Callable[[str], str]) -> int:

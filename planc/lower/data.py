@@ -16,6 +16,7 @@ from planc.graph.ops import (
     OpenData,
     OpenEvaluation,
     OpenLabeledData,
+    OpenMappedData,
     OpenMaskedData,
     OpenMatchedData,
     OpenSource,
@@ -30,13 +31,19 @@ from planc.plan.task import (
     Classification,
     Embedding,
     MaskedLm,
+    Seq2SeqLm,
     SequenceClassification,
 )
 from planc.vocab import SAMPLE_DIMS
 
 
 def open_data(
-    plan: Plan, *, vocab_size: int = 0, padding_id: int | None = None, token_types: int = 0
+    plan: Plan,
+    *,
+    vocab_size: int = 0,
+    padding_id: int | None = None,
+    start_id: int | None = None,
+    token_types: int = 0,
 ) -> OpenData:
     """The training data."""
     block = plan.data
@@ -79,6 +86,8 @@ def open_data(
             return OpenLabeledData(**values, **_of_classes(task))
         case Embedding():
             return OpenMatchedData(**values, padding_id=padding_id)
+        case Seq2SeqLm():
+            return OpenMappedData(**values, padding_id=padding_id or 0, start_id=start_id or 0)
         case _:
             return opened
 

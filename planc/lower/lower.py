@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from planc.graph.graph import UNKNOWN_STEPS, AnyOp, Graph
 from planc.graph.ops import (
@@ -10,6 +11,7 @@ from planc.graph.ops import (
     AllReduceGradients,
     AttachAdapters,
     AttachAttention,
+    AttachEncoderDecoder,
     Backward,
     CheckpointActivations,
     CheckpointMode,
@@ -67,7 +69,12 @@ from planc.lower.stages import (
 from planc.lower.stated import stated
 from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
-from planc.plan.attention_calls import attention_calls, attention_kind, isolates_documents
+from planc.plan.attention_calls import (
+    attention_calls,
+    attention_kind,
+    attentions_across,
+    isolates_documents,
+)
 from planc.plan.bind import BoundPlan
 from planc.plan.facts import gradient_accumulation
 from planc.plan.optimizer import OwnSchedule
@@ -138,6 +145,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         plan,
         vocab_size=inventory.vocab_size,
         padding_id=inventory.padding_token,
+        start_id=inventory.start_token,
         token_types=inventory.token_types,
     )
     yield from open_teacher(plan)
@@ -187,7 +195,10 @@ def _attention(bound: BoundPlan) -> AttachAttention:
     if cp is None:
         kind = attention_kind(plan, bound.inventory)
         span = plan.span("model.attention")
-        return AttachAttention(kind=kind, balance="none", over=(), isolates=isolates, calls=calls, span=span)
+        shared: dict[str, Any] = {"kind": kind, "isolates": isolates, "calls": calls, "span": span}
+        if across := attentions_across(plan, bound.inventory):
+            return AttachEncoderDecoder(balance="none", over=(), across=across, **shared)
+        return AttachAttention(balance="none", over=(), **shared)
     return AttachAttention(
         kind=cp.rotate, balance=cp.load_balancer, over=cp.on, isolates=isolates, calls=calls, span=cp.span
     )

@@ -6,7 +6,7 @@ from planc.devices.attention_kernels import AttentionCall, AttentionSetting
 from planc.inventory.schema import Inventory
 from planc.plan.data import Packing
 from planc.plan.spec import AttentionKernel, Plan
-from planc.vocab import SEES_LATER_TOKENS, SOFTCAP
+from planc.vocab import SEES_LATER_TOKENS, SOFTCAP, Task
 
 
 def sees_later_tokens(inventory: Inventory) -> bool:
@@ -20,14 +20,29 @@ def attention_kind(plan: Plan, inventory: Inventory) -> str:
         return plan.context_parallel.rotate.value
     if plan.model.attention is AttentionKernel.EAGER:
         return "eager"
+    if plan.model.task.task is Task.SEQ2SEQ_LM:
+        return "encoder_decoder"
     return "bidirectional" if sees_later_tokens(inventory) else "plain"
+
+
+def attentions_across(plan: Plan, inventory: Inventory) -> tuple[str, ...]:
+    """The attentions of a decoder to its encoder's tokens; none if attention is the model's own code."""
+    if plan.model.attention is AttentionKernel.EAGER:
+        return ()
+    return tuple(attention.fqn for attention in inventory.attentions if attention.across)
+
+
+def reads_encoder(inventory: Inventory, fqn: str) -> bool:
+    """Whether a module of a decoder's attention reads its encoder's tokens, beside the hidden states."""
+    parent, _, name = fqn.rpartition(".")
+    return any(attention.fqn == parent and name in attention.across for attention in inventory.attentions)
 
 
 def isolates_documents(plan: Plan, inventory: Inventory) -> bool:
     """Whether attention is inside of each document: without it, tokens that see later ones see padding."""
-    return plan.data.packing.isolates or (
-        plan.data.packing is Packing.NONE and attention_kind(plan, inventory) == "bidirectional"
-    )
+    is_padded = plan.data.packing is Packing.NONE
+    kind = attention_kind(plan, inventory)
+    return plan.data.packing.isolates or (is_padded and kind in ("bidirectional", "encoder_decoder"))
 
 
 def attention_calls(plan: Plan, inventory: Inventory) -> tuple[AttentionCall, ...]:

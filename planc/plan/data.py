@@ -95,6 +95,18 @@ class Matched:
     subset: str | None = key(Optional(Text()), unsaid=None, doc=SUBSET)
 
 
+@keyed
+class Mapped:
+    """Inputs and their targets, for `task = seq2seq_lm`: a text and its summary or its translation."""
+
+    patterns: tuple[str, ...] = key(Rest(Path()), doc=DATASETS, positional=True)
+    input: str = key(Text(), unsaid="input", doc="the key that holds a row's input, for the encoder")
+    target: str = key(Text(), unsaid="target", doc="the key that holds its target, which is learned")
+    ignore: tuple[str, ...] = key(List(Text()), unsaid=(), doc=IGNORED, example='["id"]')
+    split: str = key(Split(), unsaid="train", doc=SPLIT)
+    subset: str | None = key(Optional(Text()), unsaid=None, doc=SUBSET)
+
+
 @record
 class PythonStdlib:
     """The running interpreter's own standard library: real text on every machine."""
@@ -193,9 +205,9 @@ class Transformed:
     )
 
 
-FileSource = TextFiles | RowSource | Pairs | Matched | PythonStdlib
+FileSource = TextFiles | RowSource | Pairs | Matched | Mapped | PythonStdlib
 AnySource = FileSource | Transformed | Extension
-DatasetSource = Chat | Pairs | Labeled | Matched | HfDataset
+DatasetSource = Chat | Pairs | Labeled | Matched | Mapped | HfDataset
 """Sources of rows, whose patterns may name a dataset of the Hub or a directory of one."""
 
 SOURCES: Mapping[str, type[FileSource | Transformed]] = {
@@ -203,6 +215,7 @@ SOURCES: Mapping[str, type[FileSource | Transformed]] = {
     **_ROW_SOURCES,
     "pairs": Pairs,
     "matched": Matched,
+    "mapped": Mapped,
     "python_stdlib": PythonStdlib,
     "transformed": Transformed,
 }
@@ -219,7 +232,7 @@ def _packing(values: Mapping[str, Any]) -> Packing:
     mixed = (one.source for one in values.get("mixture", {}).values() if one is not None)
     sources = (untransformed(given) for given in (values.get("source"), *mixed) if given is not None)
     kinds = {type(one) for one in sources}
-    if {Pairs, Labeled, Matched} & kinds:
+    if {Pairs, Labeled, Matched, Mapped} & kinds:
         return Packing.NONE
     return Packing.WHOLE if Chat in kinds else Packing.ATTEND
 
@@ -310,7 +323,7 @@ class DataSpec:
         derived=_packing,
         doc="attend: documents share sequences and attend to each other; isolate: they do not; whole: they "
         "do not, and none is split between sequences; none: one document per sequence; for chat, the "
-        "default is whole, and for pairs, labeled and matched none",
+        "default is whole, and for pairs, labeled, matched and mapped none",
     )
     too_long: TooLong | None = key(
         Optional(Choice(TooLong)),

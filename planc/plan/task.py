@@ -82,6 +82,17 @@ class TokenClassification(Classification):
     by_word: ClassVar[bool] = True
 
 
+@record
+class Seq2SeqLm:
+    """An encoder reads the input, and each token of the target is the label of those before it.
+
+    Rows are of `mapped(...)`. An input and a target have up to `sequence_length` tokens each.
+    """
+
+    task: ClassVar[Task] = Task.SEQ2SEQ_LM
+    classes: ClassVar[None] = None
+
+
 @keyed
 class Embedding:
     """Each text is a vector of length 1, by the hidden states of the model without a head.
@@ -98,9 +109,9 @@ class Embedding:
     )
 
 
-AnyTask = CausalLm | MaskedLm | SequenceClassification | TokenClassification | Embedding
+AnyTask = CausalLm | MaskedLm | SequenceClassification | TokenClassification | Seq2SeqLm | Embedding
 
 TASKS: Mapping[str, type[AnyTask]] = {
     str(kind.task): kind
-    for kind in (CausalLm, MaskedLm, SequenceClassification, TokenClassification, Embedding)
+    for kind in (CausalLm, MaskedLm, SequenceClassification, TokenClassification, Seq2SeqLm, Embedding)
 }

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from planc.inventory.schema import Inventory, Kind, Module
 from planc.layouts.families import families, family, layer_of
+from planc.plan.attention_calls import reads_encoder
 from planc.plan.auto import Automatic
 from planc.plan.bind import bind
 from planc.plan.parameters import own_placements
@@ -97,7 +98,9 @@ def _container(inventory: Inventory, members: Mapping[str, Module], *, head: str
     readers = [
         one
         for one, module in members.items()
-        if module.sources and not any(family(inventory, source) in members for source in module.sources)
+        if module.sources
+        and not any(family(inventory, source) in members for source in module.sources)
+        and not reads_encoder(inventory, module.fqn)
     ]
     is_layer = around is not None and inventory.is_layer(around.fqn)
     takes_rule = around is not None and around.kind is Kind.CONTAINER and not (is_layer or name in members)

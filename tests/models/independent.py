@@ -24,6 +24,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PreTrainedConfig,
@@ -35,6 +36,8 @@ Batch = tuple[Tensor, Tensor]
 of tokens with PADDING after texts."""
 SHUFFLE_SEED, UNLABELED = 42, -100
 MASKED, MASK, NUM_BYTES = ("ForMaskedLM", "WithLMHeadModel"), 257, 256
+WITH_TARGETS, TARGET_SHARES = ("ForConditionalGeneration", "MTModel"), (0.4, 0.9, 1.0, 0.6)
+"""The names of encoder-decoders, and the lengths of their targets with the end, in sequences."""
 CLASSIFIER, OF_WORDS, PADDING, NUM_LABELS = "ForSequenceClassification", "ForTokenClassification", 1, 3
 SHARES, LABELS = (1.0, 0.7, 0.25, 0.9), (0, 2, 1, 2)
 """The lengths of the texts that have classes, in sequences, and these classes."""
@@ -90,7 +93,7 @@ class Initial:
 
 def write_corpus(path: Path, *, sequence_length: int) -> None:
     """A text of exactly the sequences of one step, so their order does not matter, and as many rows of a text
-    with a class, and with classes of its words."""
+    with a class, with classes of its words, and with a target."""
     words = ("the", "mesh", "of", "ranks", "holds", "every", "weight", "once", "and", "sums", "gradients")
     text = " ".join(words[(i * i + 3 * i) % len(words)] + str(i) for i in range(sequence_length))
     # The token after the last is the end of the document.
@@ -99,7 +102,8 @@ def write_corpus(path: Path, *, sequence_length: int) -> None:
         {"text": text[number * sequence_length :][: int(share * sequence_length)], "label": label}
         for number, (share, label) in enumerate(zip(SHARES, LABELS, strict=True))
     ]
-    for row in rows:
+    for row, share in zip(rows, TARGET_SHARES, strict=True):
+        row["target"] = row["text"][::-1].ljust(sequence_length, "~")[: int(share * sequence_length) - 1]
         row["words"] = row["text"].split()
         row["tags"] = [(len(word) + at) % NUM_LABELS for at, word in enumerate(row["words"])]
     path.with_suffix(".jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="ascii")
@@ -126,6 +130,8 @@ def _auto(config: PreTrainedConfig) -> Any:
         return AutoModelForTokenClassification
     if str(name).endswith(CLASSIFIER):
         return AutoModelForSequenceClassification
+    if str(name).endswith(WITH_TARGETS):
+        return AutoModelForSeq2SeqLM
     return AutoModelForMaskedLM if str(name).endswith(MASKED) else AutoModelForCausalLM
 
 
@@ -264,6 +270,8 @@ def batches_of(corpus: Path, model: nn.Module, *, sequence_length: int, num_step
         return [_classified(corpus.with_suffix(".jsonl"), sequence_length=sequence_length)] * num_steps
     if type(model).__name__.endswith(OF_WORDS):
         return [_of_words(corpus.with_suffix(".jsonl"), sequence_length=sequence_length)] * num_steps
+    if type(model).__name__.endswith(WITH_TARGETS):
+        return [_with_targets(corpus.with_suffix(".jsonl"), sequence_length=sequence_length)] * num_steps
     tokens = tokens_of(corpus, sequence_length=sequence_length)
     if not type(model).__name__.endswith(MASKED):
         return [(tokens[:, :-1], tokens[:, 1:])] * num_steps
@@ -277,6 +285,18 @@ def _classified(path: Path, *, sequence_length: int) -> Batch:
     for number, row in enumerate(rows):
         inputs[number, : len(row["text"])] = torch.tensor([*row["text"].encode()])
     return inputs, torch.tensor([row["label"] for row in rows])
+
+
+def _with_targets(path: Path, *, sequence_length: int) -> Batch:
+    """Texts with padding after them, and their targets, which end with the end of a document."""
+    rows = [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
+    inputs = torch.full((len(rows), sequence_length), PADDING)
+    labels = torch.full_like(inputs, UNLABELED)
+    for number, row in enumerate(rows):
+        target = [*row["target"].encode(), END_OF_DOCUMENT]
+        inputs[number, : len(row["text"])] = torch.tensor([*row["text"].encode()])
+        labels[number, : len(target)] = torch.tensor(target)
+    return inputs, labels
 
 
 def _of_words(path: Path, *, sequence_length: int) -> Batch:
@@ -336,6 +356,13 @@ def sum_of(model: nn.Module, batch: Batch) -> Tensor:
             for row, known in zip(inputs, labels, strict=True)
         ]
         return cross_entropy(torch.cat(logits).float(), labels[labels != UNLABELED], reduction="sum")
+    if type(model).__name__.endswith(WITH_TARGETS):
+        # Each input alone: from labels the model makes what its decoder is given.
+        means = [
+            model(input_ids=row[row != PADDING][None], labels=target[None]).loss * (target != UNLABELED).sum()
+            for row, target in zip(inputs, labels, strict=True)
+        ]
+        return torch.stack(means).sum()
     options = {} if type(model).__name__.endswith(MASKED) else {"use_cache": False}
     logits = model(input_ids=inputs, **options).logits
     return cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum")

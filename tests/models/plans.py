@@ -202,6 +202,8 @@ def _plan(
         task += f"(labels = {inventory.num_labels})"
         by_word = ', field = "words", label = "tags"' if inventory.task is Task.TOKEN_CLASSIFICATION else ""
         source = f'labeled("{ROWS}"{by_word})'
+    if inventory is not None and inventory.task is Task.SEQ2SEQ_LM:
+        source = f'mapped("{ROWS}", input = "text", ignore = ["label", "words", "tags"])'
     return _PLAN.format(
         model=model,
         task=task,

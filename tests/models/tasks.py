@@ -17,6 +17,7 @@ from typing import Any
 
 _HERE = Path(__file__).parent
 _PADDING: Mapping[str, Any] = {"pad_token_id": 1}
+_OF_DECODER: Mapping[str, Any] = {"decoder_start_token_id": 2, "is_encoder_decoder": True}
 _CLASSES: Mapping[str, Any] = {
     "id2label": {"0": "a", "1": "b", "2": "c"},
     "label2id": {"a": 0, "b": 1, "c": 2},
@@ -65,6 +66,12 @@ TABLES: Mapping[str, Table] = {
             **dict.fromkeys(("ibert", "longformer", "luke", "xmod"), _PADDING),
             "squeezebert": {"embedding_size": 64},
         },
+    ),
+    "seq2seq_lm": Table(
+        "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+        _HERE / "encoder_decoders.json",
+        ("random", "one", "fsdp", "solve", "full", "tp-fsdp", "fsdp-chunks"),
+        {**_PADDING, **_OF_DECODER},
     ),
     "sequence_classification": Table(
         "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",

@@ -18,6 +18,7 @@ from planc.plan.data import (
     HfHub,
     JsonLines,
     Labeled,
+    Mapped,
     Matched,
     Packing,
     PythonStdlib,
@@ -29,6 +30,7 @@ from planc.plan.task import (
     Classification,
     Embedding,
     MaskedLm,
+    Seq2SeqLm,
     SequenceClassification,
     TokenClassification,
 )
@@ -55,6 +57,8 @@ def check(subject: Subject) -> Findings:
                 *(*_of_shares(task), *_of_model(subject), *_of_masked_data(subject)),
                 *_of_vectors(subject),
             )
+        case Seq2SeqLm():
+            settings = (*_of_model(subject), *_of_whole_texts(subject), *_of_mapped_data(subject))
         case Embedding() as task:
             settings = (
                 *(*_of_pooling(subject, task), *_of_model(subject), *_of_padding(subject)),
@@ -83,6 +87,9 @@ def _of_rows(subject: Subject) -> _Found:
             yield path, "a language model has no classes to learn", help
         if isinstance(source, Matched):
             yield path, "a language model has no pairs to match", "write `task = embedding()` in `model`"
+        if isinstance(source, Mapped):
+            help = "write `task = seq2seq_lm` in `model`, or `chat(...)` here, of prompts and completions"
+            yield path, "a causal language model has no input apart from its target", help
 
 
 def _of_vectors(subject: Subject) -> _Found:
@@ -120,6 +127,32 @@ def _of_matched_data(subject: Subject) -> _Found:
         elif path.startswith("data.source."):
             help = "write `source = matched(...)` in `data`, with several files if need be"
             yield path, "pairs are read from the one `source` of `data` alone", help
+
+
+_HELP_OF_TARGETS = 'write `mapped("train.jsonl")`, of rows with an `input` and its `target`'
+
+
+def _of_whole_texts(subject: Subject) -> _Found:
+    """Settings that no encoder-decoder has been compared with one process under."""
+    plan = subject.plan
+    reason = "no encoder-decoder has been compared with one process with it"
+    if any(divides_sequence(assignment.use) for assignment in subject.bound.styles.values()):
+        help = "keep the sequence whole: leave out `sequence_parallel` and `Shard(1)`"
+        yield "tensor_parallel", reason, help
+    for place, block in (("compile", plan.compile), ("balance", plan.balance), ("adapter", plan.adapter)):
+        if block is not None:
+            yield place, reason, "remove the block"
+    if not isinstance(plan.train.loss, CrossEntropy):
+        yield "train.loss", reason, "remove it: the loss is the cross entropy of the target's tokens"
+
+
+def _of_mapped_data(subject: Subject) -> _Found:
+    data = subject.plan.data
+    if data.packing is not Packing.NONE:
+        yield "data.packing", "each sequence holds one input", "write `packing = none`, or leave it out"
+    for path, source in data.sources():
+        if not isinstance(source, Mapped):
+            yield path, "its rows have no targets", _HELP_OF_TARGETS
 
 
 def _of_shares(task: MaskedLm) -> _Found:

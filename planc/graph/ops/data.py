@@ -120,6 +120,19 @@ class OpenMatchedData(OpenData):
 
 
 @record(kw_only=True)
+class OpenMappedData(OpenData):
+    op: Literal["data.open_mapped"] = "data.open_mapped"  # type: ignore[assignment]
+    summary: ClassVar[str] = (
+        "Opens inputs with their targets as `data.open`, one of each a sequence: the labels are the target's "
+        "tokens."
+    )
+    padding_id: Annotated[int, samples("model.hf", "padding")]
+    """The token after an input, and after what the decoder is given of a target."""
+    start_id: Annotated[int, samples("model.hf", "first token of a decoder")]
+    """The token that a decoder is given before a target."""
+
+
+@record(kw_only=True)
 class OpenTeacher(Op):
     op: Literal["data.open_teacher"] = "data.open_teacher"
     stage: ClassVar[Stage] = Stage.DATA

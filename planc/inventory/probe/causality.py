@@ -11,6 +11,7 @@ from typing import assert_never
 
 import torch
 from torch import nn
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from planc.inventory.files import InventoryError
@@ -18,6 +19,7 @@ from planc.inventory.probe.attention_calls import attention_to_self
 from planc.inventory.probe.attentions import Observed, attentions_of
 from planc.inventory.probe.small_attention import MAX_LAYERS, small_config, small_model, token_ids
 from planc.inventory.schema import Attention
+from planc.modeling.decoder_inputs import IGNORED_LABEL, decoder_inputs
 from planc.modeling.tasks import output_of, task_of
 from planc.vocab import SEES_LATER_TOKENS, Task
 
@@ -55,6 +57,8 @@ def visible_attentions_of(observed: Observed, *, task: Task) -> tuple[Attention,
                     f"{name} is not an encoder: {where} later tokens, and a masked language model needs them",
                     help="if config.json has a switch for it, such as `is_decoder`, set it to false",
                 )
+        case Task.SEQ2SEQ_LM:
+            _refuse_unknown_decoding(observed)
         case Task.SEQUENCE_CLASSIFICATION | Task.TOKEN_CLASSIFICATION | Task.EMBEDDING:
             _refuse_read_padding(observed, attentions)
         case _:
@@ -81,6 +85,60 @@ def _refuse_read_padding(observed: Observed, attentions: Sequence[Attention]) ->
         raise InventoryError(f"{name} reads padding: logits follow from tokens after a text", help=help)
 
 
+_AFTER_PADDING = 4
+"""Ignored labels at the end of a target that is tried."""
+
+
+def _refuse_unknown_decoding(observed: Observed) -> None:
+    """InventoryError unless a small model of the kind trains as planc has it.
+
+    From labels the class makes the decoder's tokens that planc does. Logits follow neither from later ones
+    nor from padding after an input, and do follow from the input.
+    """
+    name, help = type(observed.model).__name__, "use another encoder-decoder, such as BART"
+    try:
+        small = small_of(observed)
+        wrong = "can't be made small" if small is None else _wrong_decoding(small)
+    except Exception as error:  # a class may raise anything for sizes that it does not expect
+        raise InventoryError(f"{name} has not been run with targets: {error}", help=help) from error
+    if wrong:
+        raise InventoryError(f"{name} {wrong}", help=help)
+
+
+def _wrong_decoding(model: PreTrainedModel) -> str:
+    """What differs from planc's decoding; empty for nothing."""
+    inputs, labels = token_ids(model, length=_LENGTH), token_ids(model, length=_LENGTH).flip(1)
+    labels[:, -_AFTER_PADDING:] = IGNORED_LABEL
+    start, padding = model.config.decoder_start_token_id, model.config.pad_token_id
+    given = decoder_inputs(labels, start=start, padding=padding)
+    seen = torch.ones_like(inputs)
+
+    def logits(ids: torch.Tensor, mask: torch.Tensor, **decoder: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            given = {"input_ids": ids, "attention_mask": mask, **decoder}
+            return output_of(model(**given, use_cache=False))
+
+    alone = logits(inputs, seen, decoder_input_ids=given)
+    largest = alone.abs().max()
+
+    def differ(other: torch.Tensor, places: slice) -> bool:
+        return bool((alone[:, places] - other[:, places]).abs().max() > _LIMIT * largest)
+
+    targets = slice(0, _LENGTH - _AFTER_PADDING)
+    later = given.clone()
+    later[:, targets.stop :] = inputs[:, :_AFTER_PADDING]
+    padded, hidden = pad(inputs, (0, _NUM_CHANGED), value=padding), pad(seen, (0, _NUM_CHANGED))
+    if differ(logits(inputs, seen, labels=labels), targets):
+        return "gives its decoder other tokens than the start token and the labels before each"
+    if differ(logits(inputs, seen, decoder_input_ids=later), targets):
+        return "is not causal: a target's logits depend on later tokens"
+    if differ(logits(padded, hidden, decoder_input_ids=given), targets):
+        return "reads padding: logits follow from tokens after an input"
+    if not differ(logits(inputs.flip(1), seen, decoder_input_ids=given), targets):
+        return "does not read its input"
+    return ""
+
+
 def _change_by_padding(model: PreTrainedModel, *, is_hidden: bool) -> float:
     """Measure the change of a text's logits by padding after it, relative to the largest logit.
 
@@ -90,7 +148,7 @@ def _change_by_padding(model: PreTrainedModel, *, is_hidden: bool) -> float:
     if not isinstance(padding, int) or not 0 <= padding < model.config.vocab_size:
         padding = model.config.pad_token_id = _PADDING
     ids = token_ids(model, length=_LENGTH)
-    padded = torch.nn.functional.pad(ids, (0, _NUM_CHANGED), value=padding)
+    padded = pad(ids, (0, _NUM_CHANGED), value=padding)
     with attention_to_self() as implementation, torch.no_grad():
         if is_hidden:
             model.config._attn_implementation = implementation

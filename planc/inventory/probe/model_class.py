@@ -52,6 +52,9 @@ class ModelClass:
     def _fields_of_task(self, model: PreTrainedModel) -> dict[str, Any]:
         if self.task is Task.EMBEDDING:
             return {"task": self.task, "padding_token": getattr(self.config, "pad_token_id", None)}
+        if self.task is Task.SEQ2SEQ_LM:
+            start = self.config.decoder_start_token_id
+            return {"task": self.task, "padding_token": self.config.pad_token_id, "start_token": start}
         if self.task not in CLASSIFIERS:
             return {"task": self.task}
         new = new_parameters(model, self.base) if self.has_new_head else ()
@@ -110,12 +113,14 @@ def read_model_class(
             f"{path} describes a multimodal or composite model",
             help="use the configuration of its language model only",
         )
-    if tasks[architectures[0]] is not Task.CAUSAL_LM and config.is_encoder_decoder:
+    model_class, task = getattr(transformers, architectures[0]), tasks[architectures[0]]
+    if task is Task.SEQ2SEQ_LM:
+        _require_tokens_of_decoder(config, path=path)
+    elif task is not Task.CAUSAL_LM and config.is_encoder_decoder:
         raise InventoryError(
             f"{path} describes an encoder-decoder, whose logits are its decoder's",
-            help="use a causal language model, or an encoder with a masked language model's head",
+            help="write `task = seq2seq_lm` in `model`, or use an encoder with a head for this task",
         )
-    model_class, task = getattr(transformers, architectures[0]), tasks[architectures[0]]
     if task is Task.EMBEDDING:
         config.architectures = architectures
     elif classes is not None:
@@ -138,6 +143,22 @@ def _class_for(model_type: object, task: Task, *, path: Path) -> str:
             help='use a model that it has one of, such as "bert" or "llama"',
         )
     return name
+
+
+def _require_tokens_of_decoder(config: PreTrainedConfig, *, path: Path) -> None:
+    """InventoryError without the token that a decoder begins with, or the one after a shorter text."""
+    for name, use in _TOKENS_OF_DECODER.items():
+        if type(getattr(config, name, None)) is not int:
+            raise InventoryError(
+                f"{path} has no `{name}`, {use}",
+                help=f'set "{name}" to the token that the model was pretrained with',
+            )
+
+
+_TOKENS_OF_DECODER = {
+    "decoder_start_token_id": "with which a decoder begins",
+    "pad_token_id": "with which an encoder-decoder fills up shorter texts",
+}
 
 
 _DROPOUT = 0.1

@@ -63,6 +63,7 @@ from planc.inventory.probe.tensor_dtypes import tensor_dtypes, with_dtypes
 from planc.inventory.probe.token_dims import watch_tokens
 from planc.inventory.schema import Draw, Inventory, Kind, Module, Parameter, Routing
 from planc.inventory.skipped_modules import refuse_skipped
+from planc.modeling.decoder_inputs import same_for_decoder
 from planc.modeling.first_positions import FirstPositions
 from planc.modeling.initialization import unset_tensors
 from planc.modeling.layers import layer_lists
@@ -86,7 +87,7 @@ def probe(
         model, blocks, flow = _observed(config, model_class=model_class, calls=calls)
         recorded = _recorded(model, blocks=blocks)
         with without_equal_layers(model) as instead:
-            observed = Observed(model, config, calls, blocks, flow.inputs, flow.cores, instead)
+            observed = Observed(model, config, calls, blocks, flow.inputs, flow.cores, flow.queries, instead)
             attentions = visible_attentions_of(observed, task=read.task)
             own_attending = own_attentions(model, calls=calls) if own is None else own_attentions_of(observed)
             own_heads = heads_of_own(observed, own_attending)
@@ -160,6 +161,7 @@ def _build(
         )
     steady_rope(model)
     leave_tokens_unasked(model)
+    same_for_decoder(model)
     model.train(False)
     return model
 
@@ -278,6 +280,7 @@ class _Flow:
     outputs: dict[str, frozenset[str]] = field(default_factory=dict)
     reading: set[str] = field(default_factory=set)  # modules whose own code asks for values of tensors
     cores: dict[str, frozenset[str]] = field(default_factory=dict)
+    queries: dict[str, frozenset[str]] = field(default_factory=dict)
     """The modules that reach the queries, keys and values of each attention."""
     written: frozenset[str] = frozenset()
     reduced: frozenset[str] = frozenset()
@@ -361,6 +364,7 @@ def _record(
     for fqn, module in named.items():
         if module in calls:
             flow.cores[fqn] = tracker.sources(calls[module].inputs)
+            flow.queries[fqn] = tracker.sources(calls[module].inputs[:1])
     return flow
 
 

@@ -15,6 +15,7 @@ from planc.inventory.probe.kv_trial import find_shared_kv, small_kv_heads
 from planc.inventory.probe.trial_shares import named_arguments
 from planc.inventory.schema import SharedKv
 from planc.inventory.small_config import Demands, shrink_config
+from planc.modeling.decoder_inputs import same_for_decoder
 from planc.modeling.head_counts import Heads
 from planc.modeling.tasks import head_options
 
@@ -187,6 +188,7 @@ def small_model(
         model: PreTrainedModel = model_class._from_config(
             config, dtype=dtype, attn_implementation="eager", **head_options(model_class)
         )
+    same_for_decoder(model)
     model.train(False)
     _draw(model)
     return model

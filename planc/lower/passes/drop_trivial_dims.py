@@ -80,7 +80,7 @@ def _trim_dims(op: Any, graph: Graph) -> Any:
     }
     trimmed = replace(op, **changes) if changes else op
     if isinstance(trimmed, ops.AttachAttention) and not trimmed.over:
-        kind = trimmed.kind if trimmed.kind in ("eager", "bidirectional") else "plain"
+        kind = trimmed.kind if trimmed.kind in ("eager", "bidirectional", "encoder_decoder") else "plain"
         return replace(trimmed, kind=kind, balance="none")
     if isinstance(trimmed, ops.ShardContext) and not trimmed.over:
         return replace(trimmed, balance="none", buffers=())

@@ -51,6 +51,7 @@ def packed(
     in_pairs: bool = False,
     padding_id: int | None = None,
     token_types: int = 0,
+    has_targets: bool = False,
     bad: BadDocuments | None = None,
 ) -> Dataset:
     """The documents as sequences. Raises DataError if there is not even one."""
@@ -73,6 +74,7 @@ def packed(
                 in_pairs=in_pairs,
                 padding_id=padding_id,
                 token_types=token_types,
+                has_targets=has_targets,
                 bad=bad,
             )
         case _:

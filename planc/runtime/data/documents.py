@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
 from planc.data_sources import Source
 from planc.data_sources.globs import HubDataset
@@ -17,6 +17,7 @@ from planc.data_sources.kinds import (
     HfHubSource,
     JsonLinesSource,
     LabeledSource,
+    MappedSource,
     MatchedSource,
     PairsSource,
     PythonStdlibSource,
@@ -37,6 +38,7 @@ from planc.runtime.data.sources import (
     documents,
     labeled_document,
     labeled_words,
+    mapped_documents,
     matched_documents,
     text_documents,
 )
@@ -64,9 +66,9 @@ def source_documents(
             return _noted(
                 pairs(source, base=base, reads=reads, bad=bad, sample=sample), source.hub, reads=reads
             )
-        case MatchedSource():
+        case MatchedSource() | MappedSource():
             records = split_records(source, base=base, reads=reads, bad=bad, sample=sample)
-            return _noted(_matched(source, records, bad=bad), source.hub, reads=reads)
+            return _noted(_two_by_two(source, records, bad=bad), source.hub, reads=reads)
         case TextSource() | PythonStdlibSource():
             return documents(source, base=base, reads=reads, bad=bad, sample=sample)
         case _:
@@ -111,9 +113,12 @@ def _labeled(source: LabeledSource, records: Iterator[Record], *, bad: BadDocume
         yield from bad.usable(made, values, source=source, origin=origin)
 
 
-def _matched(source: MatchedSource, records: Iterator[Record], *, bad: BadDocuments) -> Iterator[Document]:
+def _two_by_two(
+    source: MatchedSource | MappedSource, records: Iterator[Record], *, bad: BadDocuments
+) -> Iterator[Document]:
+    made: Callable[..., Any] = matched_documents if isinstance(source, MatchedSource) else mapped_documents
     for origin, values in records:
-        for pair in bad.usable(matched_documents, values, source=source, origin=origin):
+        for pair in bad.usable(made, values, source=source, origin=origin):
             yield from pair
 
 

@@ -68,6 +68,7 @@ def open_in_memory(wanted: Wanted, *, model_vocab_size: int, reads: Reads | None
             in_pairs=spec.in_pairs,
             padding_id=spec.padding_id,
             token_types=spec.token_types,
+            has_targets=spec.has_targets,
             bad=bad,
         )
         masks = _masks(spec, tokenizer, model_vocab_size=model_vocab_size)
@@ -160,6 +161,7 @@ def _stored(prepared: Prepared, spec: DataSpec) -> Dataset:
             sequence_length=length,
             padding_id=index.end_of_document if spec.padding_id is None else spec.padding_id,
             token_types=spec.token_types,
+            has_targets=spec.has_targets,
             document_starts=starts,
         )
     return joined(arrays, totals=index.totals, sequence_length=length, document_starts=starts)
@@ -195,6 +197,6 @@ def _opened(
     if reads is not None:
         reads.add("tokens", "data", fingerprint)
     order: Order = SampleOrder(dataset.num_sequences, spec.shuffle_seed)
-    if spec.in_pairs:
+    if spec.in_pairs and not spec.has_targets:
         order = PairOrder(SampleOrder(dataset.num_sequences // 2, spec.shuffle_seed))
     return OpenData(dataset, wanted.tokenizer, order, end_of_document, fingerprint, left_out, marks, masks)

@@ -9,11 +9,14 @@ from planc.graph.ops import (
     OpenData,
     OpenEvaluation,
     OpenLabeledData,
+    OpenMappedData,
     OpenMaskedData,
     OpenMatchedData,
 )
 from planc.graph.sources import AnySource
 from planc.runtime.data.spec import DataSpec, HeldOut, Masking
+
+_PADDED = OpenLabeledData | OpenMatchedData | OpenMappedData
 
 
 def data_spec(op: AnySource, *, training: OpenData) -> DataSpec:
@@ -39,7 +42,7 @@ def data_spec(op: AnySource, *, training: OpenData) -> DataSpec:
         too_long=too_long,
         held_out=held_out,
         masking=masking_of(training),
-        padding_id=training.padding_id if isinstance(training, OpenLabeledData | OpenMatchedData) else None,
+        padding_id=training.padding_id if isinstance(training, _PADDED) else None,
         token_types=labeled.token_types if labeled else 0,
     )
 

@@ -288,12 +288,12 @@ def encode(
     A conversation's template writes its own ends: an end that is there already is not repeated, and an end
     that planc adds is not a target. After a completion it is one, because nothing else ends that, and after
     an answer whose turn nothing ends, if the plan trains on ends of turn. A text with a class ends as the
-    tokenizer itself ends texts.
+    tokenizer itself ends texts, and a target then by the end of a document.
     """
     end, bad = tokenizer.end_of_document, bad or BadDocuments()
     ahead = _Ahead(documents, bad)
     for number, tokens in enumerate(_tokens(ahead, tokenizer)):
-        origin, label = ahead.origins.popleft()
+        origin, label, ends = ahead.origins.popleft()
         if isinstance(tokens, Fault):
             bad.add(DataError(f"{origin} {tokens.reason}", help=tokens.help), number=number)
             continue
@@ -303,6 +303,8 @@ def encode(
                 ids = np.append(ids, np.array(tokenizer.after, dtype=np.int64))
             if classes is not None:
                 classes = np.append(classes, np.full(len(tokenizer.after), IGNORED_LABEL))
+            if ends and (not len(ids) or ids[-1] != end):
+                ids = np.append(ids, end)
             if not len(ids):
                 bad.add(DataError(f"{origin} has no tokens", help="write a text"), number=number)
                 continue
@@ -348,8 +350,8 @@ class _Ahead:
 
     documents: Iterable[AnyDocument]
     bad: BadDocuments
-    origins: deque[tuple[str, int | None]] = field(default_factory=deque)
-    """Their places in the data, and their classes."""
+    origins: deque[tuple[str, int | None, bool]] = field(default_factory=deque)
+    """Their places in the data, their classes, and whether they end though they have one."""
     error: DataError | None = None
 
     def __iter__(self) -> Iterator[AnyDocument]:
@@ -357,7 +359,8 @@ class _Ahead:
             for document in self.documents:
                 self.bad.num_read += 1
                 label = document.label if isinstance(document, Document | TextPair) else None
-                self.origins.append((document.origin, label))
+                ends = isinstance(document, Document) and document.ends
+                self.origins.append((document.origin, label, ends))
                 yield document
         except DataError as error:
             self.error = error

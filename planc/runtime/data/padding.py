@@ -224,6 +224,47 @@ class WordsDataset(LabeledDataset):
         return self.classes[start:stop].astype(np.int64)
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MappedDataset(PaddedDataset):
+    """Sequences of one input each, whose labels are the tokens of its target.
+
+    `starts` are [2 * num_sequences + 1]: of each sequence the input, then the target.
+    """
+
+    @property
+    def num_sequences(self) -> int:
+        return (len(self.starts) - 1) // 2
+
+    @property
+    def num_padding_tokens(self) -> int:
+        return 2 * self.num_sequences * self.sequence_length - self.num_tokens
+
+    def __getitem__(self, index: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """(inputs [S], labels [S]) of sequence `index`."""
+        (start, stop), (first, last) = self._bounds(index), self._bounds_of_target(index)
+        inputs = np.full(self.sequence_length, self.padding_id, dtype=np.int64)
+        labels = np.full(self.sequence_length, IGNORED_LABEL, dtype=np.int64)
+        inputs[: stop - start] = self.tokens[start:stop]
+        labels[: last - first] = self.tokens[first:last]
+        return inputs, labels
+
+    def position_ids(self, index: int) -> Positions:
+        """[S]: padding of the input has positions of its own, as one more document."""
+        start, stop = self._bounds(index)
+        ends = [stop - start] if stop - start < self.sequence_length else []
+        return restarting(np.array([0, *ends], dtype=np.int64), length=self.sequence_length)
+
+    def _bounds(self, index: int) -> tuple[int, int]:
+        if not 0 <= index < self.num_sequences:
+            raise IndexError(f"sequence {index} of {self.num_sequences}")
+        start, stop = (int(place) for place in self.starts[2 * index : 2 * index + 2])
+        return start, stop
+
+    def _bounds_of_target(self, index: int) -> tuple[int, int]:
+        first, last = (int(place) for place in self.starts[2 * index + 1 : 2 * index + 3])
+        return first, last
+
+
 def pad(
     documents: Iterable[AnyDocument],
     *,
@@ -234,6 +275,7 @@ def pad(
     in_pairs: bool = False,
     padding_id: int | None = None,
     token_types: int = 0,
+    has_targets: bool = False,
     bad: BadDocuments | None = None,
 ) -> PaddedDataset:
     """Sequences of the documents that have a label, in memory; several share one if it `is_shared`.
@@ -259,6 +301,7 @@ def pad(
         sequence_length=sequence_length,
         padding_id=tokenizer.end_of_document if padding_id is None else padding_id,
         token_types=token_types,
+        has_targets=has_targets,
         document_starts=arrays["document_starts"] if is_shared else None,
     )
 
@@ -357,10 +400,14 @@ def padded(
     sequence_length: int,
     padding_id: int,
     token_types: int = 0,
+    has_targets: bool = False,
     document_starts: Positions | StoredStarts | None = None,
 ) -> PaddedDataset:
-    """The dataset of arrays that `fill` has written. DataError if it has no sequence, or another type of
-    token than the `token_types` of the model; none are given to a model that has none."""
+    """The dataset of arrays that `fill` has written, of inputs and targets if it `has_targets`.
+
+    DataError if it has no sequence, or another type of token than the `token_types` of the model; none are
+    given to a model that has none.
+    """
     if len(arrays["starts"]) == 1:
         has_documents = totals.num_documents > 0
         fault = "no document of the source has a label" if has_documents else "the source has no documents"
@@ -372,6 +419,8 @@ def padded(
         "padding_id": padding_id,
         "totals": totals,
     }
+    if has_targets:
+        return MappedDataset(**rows)
     if "token_classes" in arrays:
         return WordsDataset(**rows, classes=arrays["token_classes"])
     if "classes" in arrays:

@@ -13,6 +13,7 @@ from planc.data_sources.kinds import (
     ChatSource,
     HfDatasetSource,
     LabeledSource,
+    MappedSource,
     MatchedSource,
     PairsSource,
 )
@@ -82,7 +83,7 @@ def is_table(name: str, table: str) -> DataError:
 
 
 def split_records(
-    source: ChatSource | PairsSource | HfDatasetSource | LabeledSource | MatchedSource,
+    source: ChatSource | PairsSource | HfDatasetSource | LabeledSource | MatchedSource | MappedSource,
     *,
     base: Path,
     reads: Reads | None = None,

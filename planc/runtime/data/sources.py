@@ -13,6 +13,7 @@ from typing import assert_never
 from planc.data_sources.kinds import (
     JsonLinesSource,
     LabeledSource,
+    MappedSource,
     MatchedSource,
     PythonStdlibSource,
     TextSource,
@@ -48,6 +49,8 @@ class Document:
     """The number of its class, if it has one; 0 of a query, and IGNORED_LABEL of its positive."""
     whole: bytes = b""
     """Both texts of a pair, which are held out together."""
+    ends: bool = False
+    """Whether the end of a document follows its tokens, though it has a label: that of a target does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,20 +189,36 @@ def matched_documents(
 ) -> tuple[Document, Document]:
     """The query of a record and its positive. Raises DataError without one of them, and for any other key,
     such as a negative, that the plan does not ignore."""
-    unread = [name for name in record if name not in (source.query, source.positive, *source.ignore)]
+    return _two_documents(record, (source.query, source.positive), source=source, origin=origin)
+
+
+def mapped_documents(
+    record: Mapping[str, object], *, source: MappedSource, origin: str
+) -> tuple[Document, Document]:
+    """The input of a record and its target. Raises DataError as `matched_documents` does."""
+    first, target = _two_documents(record, (source.input, source.target), source=source, origin=origin)
+    return first, replace(target, ends=True)
+
+
+def _two_documents(
+    record: Mapping[str, object],
+    fields: tuple[str, str],
+    *,
+    source: MatchedSource | MappedSource,
+    origin: str,
+) -> tuple[Document, Document]:
+    unread = [name for name in record if name not in (*fields, *source.ignore)]
     if unread:
         names = ", ".join(f'"{name}"' for name in unread)
         raise DataError(
-            f"{origin} has keys that planc does not read in matched pairs: {names}",
-            help=f"write `ignore = [{names}]` in `matched(...)` to train without them",
+            f"{origin} has keys that planc does not read in {source.kind} pairs: {names}",
+            help=f"write `ignore = [{names}]` in `{source.kind}(...)` to train without them",
         )
-    query, positive = (
-        text_document(record, field=field, origin=origin) for field in (source.query, source.positive)
-    )
-    whole = json.dumps([query.text, positive.text]).encode()
+    first, second = (text_document(record, field=field, origin=origin) for field in fields)
+    whole = json.dumps([first.text, second.text]).encode()
     return (
-        replace(query, origin=f"{origin} ({source.query})", label=0, whole=whole),
-        replace(positive, origin=f"{origin} ({source.positive})", label=IGNORED_LABEL, whole=whole),
+        replace(first, origin=f"{origin} ({fields[0]})", label=0, whole=whole),
+        replace(second, origin=f"{origin} ({fields[1]})", label=IGNORED_LABEL, whole=whole),
     )
 
 

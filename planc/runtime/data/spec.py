@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from planc.data_sources import Source
-from planc.data_sources.kinds import LabeledSource, MatchedSource, PairsSource, untransformed
+from planc.data_sources.kinds import LabeledSource, MappedSource, MatchedSource, PairsSource, untransformed
 
 Packing = Literal["attend", "isolate", "whole", "none"]
 """attend: documents share a sequence and see each other. isolate: they share it and do not. whole: as
@@ -69,7 +69,12 @@ class DataSpec:
     @property
     def has_classes(self) -> bool:
         """True if documents, or their words, have labels other than their tokens."""
-        return isinstance(untransformed(self.source), LabeledSource | MatchedSource)
+        return self.has_targets or isinstance(untransformed(self.source), LabeledSource | MatchedSource)
+
+    @property
+    def has_targets(self) -> bool:
+        """True if each two documents are an input and its target, the labels of one sequence."""
+        return isinstance(self.source, MappedSource)
 
     @property
     def by_word(self) -> bool:
@@ -91,4 +96,4 @@ class DataSpec:
     @property
     def in_pairs(self) -> bool:
         """True if each two documents in a row are kept, held out and trained on together."""
-        return isinstance(self.source, PairsSource | MatchedSource)
+        return isinstance(self.source, PairsSource | MatchedSource | MappedSource)

@@ -65,6 +65,7 @@ _OUTSIDE = (
     *(ops.BuildModel, ops.BuildOwnModel, ops.BuildClassifier, ops.BuildEmbedder),
     *(ops.AttachAdapters, ops.QuantizeBase),
     ops.AttachAttention,
+    ops.AttachEncoderDecoder,
     ops.AttachDropout,
     ops.ShardTensorParallel,
     ops.ShareHeads,
@@ -77,7 +78,7 @@ _OUTSIDE = (
     ops.PrefetchUnits,
     ops.BuildSchedule,
     ops.StepSchedule,
-    *(ops.OpenData, ops.OpenMaskedData, ops.OpenLabeledData, ops.OpenMatchedData),
+    *(ops.OpenData, ops.OpenMaskedData, ops.OpenLabeledData, ops.OpenMatchedData, ops.OpenMappedData),
     ops.NextBatch,
     ops.SaveCheckpoint,
 )

@@ -141,6 +141,7 @@ PLAYED: Mapping[type[Op], Handler] = {
     ops.OpenMaskedData: open_data,
     ops.OpenLabeledData: open_data,
     ops.OpenMatchedData: open_data,
+    ops.OpenMappedData: open_data,
     ops.OpenTeacher: open_teacher,
     ops.ComputeReference: compute_reference,
     ops.ReduceMetrics: reduce_metrics,

@@ -140,6 +140,10 @@ class LocalBatch:
     """The types of tokens, of two texts each."""
     lengths: Tensor | None = None
     """[micro_batch]: the tokens of each sequence before its padding, of data in matched pairs."""
+    decoder_input_ids: Tensor | None = None
+    """The tokens that a decoder is given, of inputs with targets."""
+    is_input: Tensor | None = None
+    """Whether `input_ids` are those of an input and no padding, of inputs with targets."""
     teacher_ids: Tensor | None = None
     """[..., k], int32: the likeliest tokens of a teacher."""
     teacher_log_probabilities: Tensor | None = None

@@ -84,6 +84,39 @@ def bidirectional_attention(
     return whole_attention(query, key=key, value=value, scale=scale)
 
 
+def encoder_decoder_attention(
+    query: Tensor,
+    *,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    windows: Windows,
+    is_causal: bool,
+    window: int | None = None,
+    documents: Documents | None = None,
+    sinks: Tensor | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """Causal attention over a target, or attention of all queries over an input, as [B, H, Sq, D].
+
+    `documents` are the inputs: an input is the first of its sequence, and padding the other. ValueError as
+    for `bidirectional_attention`.
+    """
+    options: dict[str, Any] = {"scale": scale, "window": window, "sinks": sinks, "softcap": softcap}
+    if is_causal:
+        return plain_attention(query, key=key, value=value, windows=windows, **options)
+    if documents is None:
+        return bidirectional_attention(query, key=key, value=value, **options)
+    # Queries of padding see the input too: nothing reads what becomes of them.
+    samples = []
+    for sample, (first, *_) in enumerate(documents.spans()):
+        own, keys = slice(sample, sample + 1), slice(*first)
+        samples.append(
+            bidirectional_attention(query[own], key=key[own, :, keys], value=value[own, :, keys], **options)
+        )
+    return torch.cat(samples) if len(samples) > 1 else samples[0]
+
+
 def _unscored(
     query: Tensor,
     *,

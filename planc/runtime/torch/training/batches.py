@@ -14,12 +14,14 @@ from planc.graph.ops import (
     Mixture,
     NextBatch,
     OpenData,
+    OpenMappedData,
     OpenMatchedData,
     OpenSource,
     ShardContext,
 )
 from planc.graph.sources import name_of, reads_pairs, training_data
 from planc.hub.names import model_folder
+from planc.modeling.decoder_inputs import decoder_inputs
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.errors import DataError, DataStorageError
 from planc.runtime.data.exported_tokenizer import exported_tokenizer
@@ -207,10 +209,16 @@ def shard_context(
         tensors["sources"] = torch.from_numpy(own.sources)
     if reads_pairs(run.graph):
         tensors["sample_ids"] = torch.from_numpy(own.sample_ids)
-    if isinstance(training_data(run.graph), OpenMatchedData):
-        # Positions begin again where padding does.
-        is_own = own.position_ids == np.arange(own.position_ids.shape[1])
+    data = training_data(run.graph)
+    # Positions begin again where padding does.
+    is_own = own.position_ids == np.arange(own.position_ids.shape[1])
+    if isinstance(data, OpenMatchedData):
         tensors["lengths"] = torch.from_numpy(is_own.sum(1))
+    if isinstance(data, OpenMappedData):
+        tensors["is_input"] = torch.from_numpy(is_own)
+        tensors["decoder_input_ids"] = decoder_inputs(
+            tensors["labels"], start=data.start_id, padding=data.padding_id
+        )
     if documents is not None:
         # Every rank of a sequence keeps all starts: its queries may see keys on another rank.
         documents.begin(own.position_ids, on_device=run.to_device(tensors["position_ids"]))

@@ -87,10 +87,19 @@ def forward(
         chunks = losses_in_chunks(model, loss_op, labels=labels, loss_of=loss_of, context=context)
     counts = counting(experts, run, at) if experts is not None else contextlib.nullcontext()
     balanced = balancing(balance, at, batch, tokens) if balance is not None else contextlib.nullcontext()
-    types = {} if batch.token_types is None else {"token_type_ids": batch.token_types}
     with chunks, counts, balanced:
-        output = model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **types)
+        output = model(**_inputs(batch), use_cache=False)
     return Logits(output_of(output))
+
+
+def _inputs(batch: LocalBatch) -> dict[str, Tensor]:
+    """A model's arguments. An encoder-decoder numbers its tokens itself; no padding is in their midst."""
+    inputs = {"input_ids": batch.input_ids}
+    if batch.decoder_input_ids is not None and batch.is_input is not None:
+        return inputs | {"attention_mask": batch.is_input, "decoder_input_ids": batch.decoder_input_ids}
+    if batch.token_types is not None:
+        inputs["token_type_ids"] = batch.token_types
+    return inputs | {"position_ids": batch.position_ids}
 
 
 def _seed(seed: int, *, device: torch.device) -> None:
