@@ -166,16 +166,8 @@ def look(part: Part, *, num_rows: int = NUM_ROWS) -> Look:
 
 
 def _sequences(documents: Sequence[AnyDocument], part: Part, *, tokenizer: Tokenizer) -> Dataset | None:
-    spec = part.wanted.spec
     try:
-        return packed(
-            documents,
-            packing=spec.packing,
-            tokenizer=tokenizer,
-            sequence_length=spec.sequence_length,
-            too_long=spec.too_long,
-            bad=Faults(),
-        )
+        return packed(documents, part.wanted.spec, tokenizer=tokenizer, bad=Faults())
     except DataError:
         # Findings report why; a part of the data may fill no sequence though all of it does.
         return None

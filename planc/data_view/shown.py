@@ -92,16 +92,19 @@ def shown_documents(documents: Sequence[Encoded], *, spec: DataSpec, tokenizer: 
             notes.append(_types(document.types.tolist()))
         if document.label is not None:
             notes.append(_class(document.label, spec))
-            trained = [False] * length
+            trained = [spec.has_targets and document.label == IGNORED_LABEL] * length
         parts.append((document.origin, ids, trained, [*range(length)], [0], tuple(notes)))
     return list(_with_texts(parts, tokenizer))
 
 
 _PLACES = {0: "a query", IGNORED_LABEL: "the positive of the query before it"}
+_PLACES_OF_TARGETS = {0: "an input", IGNORED_LABEL: "the target of the input before it"}
 
 
 def _class(label: int, spec: DataSpec) -> str:
-    """`class 1`, with the class's name if the plan has one; the place in a pair of texts that match."""
+    """`class 1`, with the class's name if the plan has one; the place in a pair of texts."""
+    if spec.has_targets:
+        return _PLACES_OF_TARGETS[label]
     if spec.in_pairs:
         return _PLACES[label]
     source = untransformed(spec.source)
@@ -190,11 +193,14 @@ def shown_sequence(data: OpenData, number: int, *, before: int, part: Part, toke
     before it in a mixture.
     """
     batch = micro_batch_of(data.dataset, np.array([number - 1]))
+    name = f"sequence {before + number} of {part.label}, sample id {before + number - 1}"
+    if part.wanted.spec.has_targets:
+        return _with_target(batch.inputs[0].tolist(), batch.labels[0].tolist(), name, tokenizer=tokenizer)
     shown = _sequence(
         batch.inputs[0].tolist(),
         batch.labels[0].tolist(),
         batch.position_ids[0].tolist(),
-        f"sequence {before + number} of {part.label}, sample id {before + number - 1}",
+        name,
         part=part,
         end=data.end_of_document,
         tokenizer=tokenizer,
@@ -202,6 +208,16 @@ def shown_sequence(data: OpenData, number: int, *, before: int, part: Part, toke
     if batch.token_types is None:
         return shown
     return replace(shown, notes=(_types(batch.token_types[0].tolist()), *shown.notes))
+
+
+def _with_target(inputs: list[int], labels: list[int], name: str, *, tokenizer: Tokenizer) -> Shown:
+    """An input with its padding, and the tokens of its target, which alone are trained on."""
+    target = [label for label in labels if label != IGNORED_LABEL]
+    trained = [False] * len(inputs) + [True] * len(target)
+    positions = [*range(len(inputs)), *range(len(target))]
+    notes = (f"target: the last {plural(len(target), 'token')}",)
+    parts = [(name, [*inputs, *target], trained, positions, [0, len(inputs)], notes)]
+    return next(_with_texts(parts, tokenizer))
 
 
 def _sequence(

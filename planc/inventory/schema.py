@@ -10,10 +10,11 @@ from typing import Annotated
 
 from planc.inventory.calls import ONCE, Call
 from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint, OwnCode
+from planc.inventory.head_shares import KvProjection, Packed, PerHead, SharedKv
 from planc.inventory.rope import Rope as Rope
 from planc.inventory.value_types import Digest, Named, Probability, Size
 from planc.record import record
-from planc.vocab import NO_HEAD, Classes, DropoutDim, DType, LogitsStep, Task, parent_of
+from planc.vocab import NO_HEAD, Classes, DropoutDim, DType, LogitsStep, Task, ancestors, parent_of
 
 
 class Kind(StrEnum):
@@ -116,6 +117,8 @@ class Module:
     """Its own code passes on its hidden states, or a sum with them; for owners of weights see `returns`."""
     passes_others: bool = False
     """The same of another argument: BLOOM's attention adds the residual stream to its output."""
+    beside: int = 0
+    """The modules around it, from the nearest on, of whose arguments it reads others than hidden states."""
     own_dtypes: Annotated[tuple[tuple[str, DType], ...], Named] = ()
     """Own parameters and buffers, by local name, that the model's code builds in a fixed dtype."""
     draws: tuple[Draw, ...] = ()
@@ -128,6 +131,11 @@ class Module:
     """The code of a layer, a part of one or a stem, around a fused kernel; None if it was not measured."""
     eager_code: OwnCode | None = None
     """The same with the model's own attention function."""
+
+    @property
+    def containers_beside(self) -> tuple[str, ...]:
+        """The modules that `beside` counts."""
+        return ancestors(self.fqn)[: self.beside]
 
     @property
     def is_linear(self) -> bool:
@@ -151,61 +159,6 @@ class Module:
 
 
 @record
-class Packed:
-    """A projection of an attention that holds several in sequence: their widths, in its output's order.
-
-    `layer` is its path from the attention module.
-    """
-
-    layer: str
-    widths: tuple[Size, ...]
-
-
-@record
-class PerHead:
-    """An argument of an attention with a value for each head along `tensor_dim`.
-
-    With `is_per_sample` that dimension holds the heads of one sample after the other.
-    """
-
-    argument: str
-    tensor_dim: int
-    is_per_sample: bool = False
-
-
-@record
-class KvProjection:
-    """A layer of an attention that projects to keys, to values or to both.
-
-    `layer` is its path from the attention module, `kv_widths` are the features of keys and values in its
-    output's order. Before them it may hold the queries, with `query_width` features.
-    """
-
-    layer: str
-    kv_widths: tuple[Size, ...]
-    query_width: int = 0
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """The widths of all that the layer holds, in its output's order."""
-        return (self.query_width, *self.kv_widths) if self.query_width else self.kv_widths
-
-
-@record
-class SharedKv:
-    """The changes by which an attention works where several ranks compute the same key/value head.
-
-    Of its integer attributes, as paths from the attention module, a rank divides `counts` by the number of
-    ranks, `group_counts` by the number of ranks that share a head, and `kv_counts` by the number of heads.
-    """
-
-    projections: tuple[KvProjection, ...]
-    counts: tuple[str, ...] = ()
-    group_counts: tuple[str, ...] = ()
-    kv_counts: tuple[str, ...] = ()
-
-
-@record
 class Attention:
     """One attention module. `window` is its sliding window in tokens, None without a limit.
 
@@ -215,8 +168,7 @@ class Attention:
     attributes, as paths from the attention module, by which its code works on a share once a rank divides
     them by the number of ranks. A rank then has its part of everything that `packed` projections hold, and of
     every `per_head` argument its own heads. `shared_kv` is how its code works with fewer key/value heads than
-    ranks; None if it does not. `calls` are those that one call of the module makes. `across` are the
-    projections of a decoder's attention that read the encoder's tokens.
+    ranks; None if it does not. `calls` are those that one call of the module makes.
     """
 
     fqn: str
@@ -232,7 +184,6 @@ class Attention:
     per_head: tuple[PerHead, ...] = ()
     shared_kv: SharedKv | None = None
     calls: Size = 1
-    across: tuple[str, ...] = ()
 
     def products(self, sequence_length: int) -> int:
         """Multiply-adds for one token: of queries, and of values, at every position that it attends to."""

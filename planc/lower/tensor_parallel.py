@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from planc.graph.ops import HeadArgument, Rows, ShardTensorParallel, ShareHeads
 from planc.inventory.adapters import adapted_layers, is_magnitude
-from planc.inventory.schema import Attention, KvProjection, OwnHeads
-from planc.plan.attention_calls import reads_encoder
+from planc.inventory.head_shares import KvProjection
+from planc.inventory.schema import Attention, OwnHeads
 from planc.plan.bind import Assignment, BoundPlan
 from planc.plan.divided_heads import attentions_with_replicated_kv, divided_heads
 from planc.styles.edges import WHOLE, At, Edge, distribution, normal
@@ -127,8 +127,6 @@ def _heads_of_rank(attention: Attention | OwnHeads, bound: BoundPlan, *, is_repl
 
 def _is_prepared(bound: BoundPlan, fqn: str) -> bool:
     """Whether a module reads what the nearest container around it prepares for all that read it by parts."""
-    if reads_encoder(bound.inventory, fqn):
-        return False
     for container in ancestors(fqn):
         around = bound.styles.get(container)
         if around is None or not around.style.prepares:
@@ -138,7 +136,8 @@ def _is_prepared(bound: BoundPlan, fqn: str) -> bool:
             return False
         module = bound.inventory.get(fqn)
         assert module is not None, f"{fqn} was matched in this inventory"
-        return not any(source.startswith(f"{container}.") for source in module.sources)
+        is_inside = any(source.startswith(f"{container}.") for source in module.sources)
+        return not is_inside and container not in module.containers_beside
     return False
 
 

@@ -26,16 +26,12 @@ def attention_kind(plan: Plan, inventory: Inventory) -> str:
 
 
 def attentions_across(plan: Plan, inventory: Inventory) -> tuple[str, ...]:
-    """The attentions of a decoder to its encoder's tokens; none if attention is the model's own code."""
-    if plan.model.attention is AttentionKernel.EAGER:
+    """The attentions of a decoder to its encoder's tokens; none of other models, and if attention is the
+    model's own code."""
+    if attention_kind(plan, inventory) != "encoder_decoder":
         return ()
-    return tuple(attention.fqn for attention in inventory.attentions if attention.across)
-
-
-def reads_encoder(inventory: Inventory, fqn: str) -> bool:
-    """Whether a module of a decoder's attention reads its encoder's tokens, beside the hidden states."""
-    parent, _, name = fqn.rpartition(".")
-    return any(attention.fqn == parent and name in attention.across for attention in inventory.attentions)
+    beside = {container for module in inventory.modules for container in module.containers_beside}
+    return tuple(attention.fqn for attention in inventory.attentions if attention.fqn in beside)
 
 
 def isolates_documents(plan: Plan, inventory: Inventory) -> bool:

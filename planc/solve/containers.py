@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from planc.inventory.schema import Inventory, Kind, Module
 from planc.layouts.families import families, family, layer_of
-from planc.plan.attention_calls import reads_encoder
 from planc.plan.auto import Automatic
 from planc.plan.bind import bind
 from planc.plan.parameters import own_placements
@@ -100,7 +99,7 @@ def _container(inventory: Inventory, members: Mapping[str, Module], *, head: str
         for one, module in members.items()
         if module.sources
         and not any(family(inventory, source) in members for source in module.sources)
-        and not reads_encoder(inventory, module.fqn)
+        and not any(family(inventory, container) == name for container in module.containers_beside)
     ]
     is_layer = around is not None and inventory.is_layer(around.fqn)
     takes_rule = around is not None and around.kind is Kind.CONTAINER and not (is_layer or name in members)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from planc.runtime.data.dataset import Dataset
-from planc.runtime.data.padding import LabeledDataset, WordsDataset
+from planc.runtime.data.padded import LabeledDataset, WordsDataset
 
 
 def loss_of_classes(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from planc.plan.train import Contrastive
 from planc.runtime.data.dataset import Dataset
-from planc.runtime.data.padding import PaddedDataset
+from planc.runtime.data.padded import PaddedDataset
 from planc.vocab import Pooling
 
 SMALL_GROUP = 2

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from planc.plan.train import Preference
 from planc.runtime.data.dataset import Dataset
-from planc.runtime.data.padding import PaddedDataset
+from planc.runtime.data.padded import PaddedDataset
 
 PAIRS = "pairs.jsonl"
 """The pairs of the small model, in the folder of its corpus."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from planc.runtime.data.open import OpenData
 from planc.runtime.data.packing import PackedDataset
-from planc.runtime.data.padding import PaddedDataset
+from planc.runtime.data.padded import PaddedDataset
 from planc.runtime.data.spec import DataSpec
 
 

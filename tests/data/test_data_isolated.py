@@ -16,7 +16,8 @@ from planc.runtime.data.chat import Conversation
 from planc.runtime.data.dataset import packed
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.packing import IGNORED_LABEL, PackedDataset, pack
-from planc.runtime.data.padding import PaddedDataset, pad
+from planc.runtime.data.padded import PaddedDataset
+from planc.runtime.data.padding import pad
 from planc.runtime.data.sources import Document
 from planc.runtime.data.spec import Packing
 from planc.runtime.data.tokenizers import ByteTokenizer, Tokenizer

@@ -14,7 +14,7 @@ from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.loader import BatchLoader, BatchSource
 from planc.runtime.data.open import OpenData, open_prepared
 from planc.runtime.data.packing import PackedDataset
-from planc.runtime.data.padding import PaddedDataset
+from planc.runtime.data.padded import PaddedDataset
 from planc.runtime.data.prepared.folder import find, folders
 from planc.runtime.data.prepared.layout import BLOCK_BYTES, HEADER_BYTES, SHARD_BYTES
 from planc.runtime.data.prepared.leftovers import unfinished

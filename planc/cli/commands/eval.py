@@ -30,7 +30,7 @@ from planc.graph.graph import Graph, plan_hash
 from planc.graph.sources import training_data
 from planc.lower.data import source_of
 from planc.lower.evaluating import evaluated_on
-from planc.plan.data import Labeled, Matched, untransformed
+from planc.plan.data import Labeled, Mapped, Matched, untransformed
 from planc.plan.given_source import given_source
 from planc.plan.task import AnyTask, CausalLm, SequenceClassification, TokenClassification
 from planc.runtime.checkpoint_format.errors import CheckpointError
@@ -121,8 +121,8 @@ def _weights(name: str) -> Weights:
 
 
 _KINDS = (
-    "write `labeled(...)` for a classifier, `matched(...)` for an embedding model, and another source for a "
-    "language model"
+    "write `labeled(...)` for a classifier, `mapped(...)` for an encoder-decoder, `matched(...)` for an "
+    "embedding model, and another source for a language model"
 )
 
 
@@ -140,6 +140,8 @@ def _source(text: str, training: ops.OpenData) -> tuple[Source, Span]:
         task = kind(training.num_labels, training.names)
     if isinstance(untransformed(given), Labeled) is not isinstance(training, ops.OpenLabeledData):
         raise RunError("--data has classes and the model has none, or the reverse", help=_KINDS)
+    if isinstance(given, Mapped) is not isinstance(training, ops.OpenMappedData):
+        raise RunError("--data has targets and the model reads none, or the reverse", help=_KINDS)
     if isinstance(given, Matched) is not isinstance(training, ops.OpenMatchedData):
         raise RunError("--data has pairs to match and the model has no vectors, or the reverse", help=_KINDS)
     source: Any = source_of(given, task)

@@ -96,7 +96,7 @@ def run(arguments: Namespace) -> int:
         }
         print(json.dumps(document, indent=2))
     else:
-        print(f"{arguments.text}{written.text}")
+        print(written.text if written.is_answer else f"{arguments.text}{written.text}")
     return CLEAN
 
 

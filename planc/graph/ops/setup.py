@@ -200,8 +200,8 @@ class AttachAttention(Op):
 class AttachEncoderDecoder(AttachAttention):
     op: Literal["attention.attach_to_input"] = "attention.attach_to_input"  # type: ignore[assignment]
     summary: ClassVar[str] = (
-        "Gives an encoder-decoder's attention modules planc's exact attention: causal over a target, and over "
-        "the whole input in the encoder and from the decoder to it."
+        "Gives an encoder-decoder's attention modules planc's exact attention: causal over a target, and to "
+        "the whole input in the encoder and from the decoder."
     )
     across: Annotated[tuple[str, ...], DERIVED]
     """The attentions of the decoder to the encoder's tokens."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import AttentionMaskInterface
+from transformers import AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -101,13 +101,17 @@ def attention_to_self() -> Iterator[str]:
         ALL_ATTENTION_FUNCTIONS.pop(_TO_SELF)
 
 
-def own_attentions(model: nn.Module, *, calls: dict[nn.Module, AttentionCall]) -> tuple[str, ...]:
-    """The outermost attention modules that never called the interface."""
-    if calls:
+def own_attentions(model: PreTrainedModel, *, calls: dict[nn.Module, AttentionCall]) -> tuple[str, ...]:
+    """The outermost attention modules that never called the interface.
+
+    None if another did: what is beside it may be a recurrence. An encoder-decoder may have either kind.
+    """
+    if calls and not model.config.is_encoder_decoder:
         return ()
     found: list[str] = []
     for fqn, module in model.named_modules():
         is_inner = any(fqn.startswith(f"{outer}.") for outer in found)
-        if "Attention" in type(module).__name__ and not is_inner:
+        is_silent = calls.keys().isdisjoint(module.modules())
+        if "Attention" in type(module).__name__ and is_silent and not is_inner:
             found.append(fqn)
     return tuple(found)

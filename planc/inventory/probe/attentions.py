@@ -9,6 +9,7 @@ from math import gcd
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from planc.inventory.head_shares import KvProjection, Packed, PerHead, SharedKv
 from planc.inventory.probe.attention_calls import AttentionCall
 from planc.inventory.probe.equal_layers import also_in_equal_layers, in_equal_layers, with_equal_layers
 from planc.inventory.probe.factor_trial import Counts
@@ -24,7 +25,7 @@ from planc.inventory.probe.small_attention import (
     try_shares,
 )
 from planc.inventory.probe.trial_shares import BLOCK, widths_of
-from planc.inventory.schema import Attention, KvProjection, OwnHeads, Packed, PerHead, SharedKv
+from planc.inventory.schema import Attention, OwnHeads
 from planc.modeling.head_counts import Heads, value_at
 from planc.record import record
 from planc.vocab import POSITION_BIAS
@@ -35,8 +36,8 @@ class Observed:
     """A model that was run once on the meta device.
 
     `inputs` are the modules that reach each module, `cores` those that reach the queries, keys and values of
-    each attention, and `queries` those that reach its queries. Running the model again refills `calls`, but
-    for layers that do not run again: `instead` has, for each of those, an equal one that does.
+    each attention. Running the model again refills `calls`, but for layers that do not run again: `instead`
+    has, for each of those, an equal one that does.
     """
 
     model: PreTrainedModel
@@ -45,7 +46,6 @@ class Observed:
     blocks: tuple[str, ...]
     inputs: Mapping[str, frozenset[str]]
     cores: Mapping[str, frozenset[str]]
-    queries: Mapping[str, frozenset[str]]
     instead: Mapping[str, str]
 
 
@@ -79,24 +79,10 @@ def attentions_of(observed: Observed) -> tuple[Attention, ...]:
             (module in fixed or POSITION_BIAS in call.extras) and fqn not in tried,
             *sharing(module, tried.get(fqn), (call.num_heads, call.num_kv_heads)),
             shared_kv.get(fqn),
-            across=_across(observed, fqn),
         )
         for fqn, module in named.items()
         if (call := calls.get(module)) is not None
     )
-
-
-def _across(observed: Observed, fqn: str) -> tuple[str, ...]:
-    """The projections of a decoder's attention that read its encoder's tokens, as the queries' does not."""
-    if not getattr(observed.config, "is_encoder_decoder", False):
-        return ()
-    names = {module: name for name, module in observed.model.named_modules()}
-    projections = [names[one] for one in _projections(observed, {b: a for a, b in names.items()}, fqn)]
-    query = observed.queries[fqn]
-    behind = {source for name in query for source in observed.inputs[name]}
-    own = {observed.inputs[name] for name in projections if name in query | behind}
-    others = (name for name in projections if observed.inputs[name] not in own)
-    return tuple(name.removeprefix(f"{fqn}.") for name in others)
 
 
 def heads_of_own(observed: Observed, own: Sequence[str]) -> tuple[OwnHeads, ...]:

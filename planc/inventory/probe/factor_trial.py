@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from planc.inventory.head_shares import KvProjection, PerHead
 from planc.inventory.probe.kinds import Linear, in_features, out_features
 from planc.inventory.probe.trial_shares import (
     BLOCK,
@@ -29,7 +30,6 @@ from planc.inventory.probe.trial_shares import (
     per_head_arguments,
     widths_of,
 )
-from planc.inventory.schema import KvProjection, PerHead
 from planc.modeling.head_counts import (
     CONFIG,
     IN_CONFIG,

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
+from planc.inventory.head_shares import KvProjection, SharedKv
 from planc.inventory.probe.factor_trial import LIMITS, Call, Trial, integers, linear_order, smallest_sets
-from planc.inventory.schema import KvProjection, SharedKv
 from planc.modeling.head_counts import Heads, widths_by_heads
 
 

@@ -153,6 +153,11 @@ def _require_tokens_of_decoder(config: PreTrainedConfig, *, path: Path) -> None:
                 f"{path} has no `{name}`, {use}",
                 help=f'set "{name}" to the token that the model was pretrained with',
             )
+    if getattr(config, "attention_type", None) == "block_sparse":
+        raise InventoryError(
+            f"{path}: `attention_type` is block_sparse, and tokens see others by the length of their text",
+            help='set "attention_type" to "original_full"',
+        )
 
 
 _TOKENS_OF_DECODER = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from planc.inventory.probe.attentions import Observed, heads_of_own
 from planc.inventory.probe.causality import visible_attentions_of
 from planc.inventory.probe.dropout_probe import Training, training_of
 from planc.inventory.probe.equal_layers import also_in_equal_layers, without_equal_layers
+from planc.inventory.probe.flow import Flow
 from planc.inventory.probe.footprint_probe import (
     footprints,
     gate_footprints,
@@ -39,7 +40,7 @@ from planc.inventory.probe.footprint_probe import (
     watch_activations,
 )
 from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run
-from planc.inventory.probe.gradient_probe import Backward, backward_of, layer_around
+from planc.inventory.probe.gradient_probe import Backward, backward_of
 from planc.inventory.probe.kinds import (
     Linear,
     is_featurewise,
@@ -61,7 +62,7 @@ from planc.inventory.probe.running import watch_running
 from planc.inventory.probe.source_tracker import SourceTracker
 from planc.inventory.probe.tensor_dtypes import tensor_dtypes, with_dtypes
 from planc.inventory.probe.token_dims import watch_tokens
-from planc.inventory.schema import Draw, Inventory, Kind, Module, Parameter, Routing
+from planc.inventory.schema import Draw, Inventory, Kind, Module, Parameter
 from planc.inventory.skipped_modules import refuse_skipped
 from planc.modeling.decoder_inputs import same_for_decoder
 from planc.modeling.first_positions import FirstPositions
@@ -87,7 +88,7 @@ def probe(
         model, blocks, flow = _observed(config, model_class=model_class, calls=calls)
         recorded = _recorded(model, blocks=blocks)
         with without_equal_layers(model) as instead:
-            observed = Observed(model, config, calls, blocks, flow.inputs, flow.cores, flow.queries, instead)
+            observed = Observed(model, config, calls, blocks, flow.inputs, flow.cores, instead)
             attentions = visible_attentions_of(observed, task=read.task)
             own_attending = own_attentions(model, calls=calls) if own is None else own_attentions_of(observed)
             own_heads = heads_of_own(observed, own_attending)
@@ -136,7 +137,7 @@ def probe(
 
 def _observed(
     config: PreTrainedConfig, *, model_class: type[PreTrainedModel], calls: dict[nn.Module, AttentionCall]
-) -> tuple[PreTrainedModel, tuple[str, ...], _Flow]:
+) -> tuple[PreTrainedModel, tuple[str, ...], Flow]:
     """The model, its blocks and its flow, with the first attention that its code can be run with."""
     failures: list[InventoryError] = []
     for implementation in IMPLEMENTATIONS:
@@ -188,7 +189,7 @@ def _refusals_of(model_class: type[PreTrainedModel]) -> Iterator[None]:
         ) from error
 
 
-def _with_footprints(modules: Iterable[Module], model: nn.Module, *, flow: _Flow) -> tuple[Module, ...]:
+def _with_footprints(modules: Iterable[Module], model: nn.Module, *, flow: Flow) -> tuple[Module, ...]:
     """The modules, each with what it takes for backward."""
     named = dict(model.named_modules())
     activations = footprints(flow.activations)
@@ -208,7 +209,7 @@ def _module(
     fqn: str,
     module: nn.Module,
     *,
-    flow: _Flow,
+    flow: Flow,
     unset: frozenset[str],
     backward: Backward,
     draws: tuple[Draw, ...],
@@ -232,6 +233,7 @@ def _module(
         flattened=fqn in flow.flattened,
         passes_input=fqn in flow.passing,
         passes_others=fqn in flow.passing_others,
+        beside=flow.beside(fqn),
         unset=own((*module._parameters, *module._buffers), unset),
         frozen=own(module._parameters, backward.frozen),
         unreached=own(module._parameters, backward.unreached),
@@ -270,52 +272,12 @@ def _training_of(model: PreTrainedModel, task: Task) -> Training:
     return training
 
 
-@dataclass(slots=True)
-class _Flow:
-    """One forward's record, by module fqn; `order` is that of registration."""
-
-    order: Mapping[str, int]
-    inputs: dict[str, frozenset[str]] = field(default_factory=dict)
-    routings: dict[str, Routing] = field(default_factory=dict)
-    outputs: dict[str, frozenset[str]] = field(default_factory=dict)
-    reading: set[str] = field(default_factory=set)  # modules whose own code asks for values of tensors
-    cores: dict[str, frozenset[str]] = field(default_factory=dict)
-    queries: dict[str, frozenset[str]] = field(default_factory=dict)
-    """The modules that reach the queries, keys and values of each attention."""
-    written: frozenset[str] = frozenset()
-    reduced: frozenset[str] = frozenset()
-    renumbered: frozenset[str] = frozenset()
-    flattened: set[str] = field(default_factory=set)
-    passing: set[str] = field(default_factory=set)
-    """Modules that own no parameters and pass their hidden states on."""
-    passing_others: set[str] = field(default_factory=set)
-    """Modules that own no parameters and pass another argument on."""
-    activations: dict[str, nn.Module] = field(default_factory=dict)
-    """The activation function that reads a linear layer's output."""
-
-    def taken_in_layers(self, blocks: tuple[str, ...]) -> frozenset[str]:
-        """The modules whose outputs another of their layer takes."""
-        layers = {fqn: layer_around(fqn, blocks) for fqn in self.order}
-        taken = ((source, fqn) for fqn, sources in self.inputs.items() for source in sources)
-        return frozenset(source for source, fqn in taken if layers[source] == layers[fqn])
-
-    def leave_out(self, fqns: Iterable[str]) -> None:
-        """Forget modules that training does not call, whatever evaluation does."""
-        idle = frozenset(fqns)
-        for recorded in (self.inputs, self.outputs):
-            for fqn in recorded:
-                recorded[fqn] = frozenset() if fqn in idle else recorded[fqn] - idle
-
-    def in_order(self, fqns: frozenset[str]) -> tuple[str, ...]:
-        return tuple(sorted(fqns, key=self.order.__getitem__))
-
-
 def _record(
     model: PreTrainedModel, *, calls: Mapping[nn.Module, AttentionCall], blocks: tuple[str, ...]
-) -> _Flow:
+) -> Flow:
     """The data flow of one forward, for modules that own parameters and for members of `blocks`."""
     named = dict(model.named_modules())
-    flow = _Flow({fqn: index for index, fqn in enumerate(named)})
+    flow = Flow({fqn: index for index, fqn in enumerate(named)})
     tracker = SourceTracker()
     widths = {fqn: out_features(module) for fqn, module in named.items() if isinstance(module, Linear)}
     uses = OutputUses(tracker.sources, widths=widths)
@@ -364,24 +326,22 @@ def _record(
     for fqn, module in named.items():
         if module in calls:
             flow.cores[fqn] = tracker.sources(calls[module].inputs)
-            flow.queries[fqn] = tracker.sources(calls[module].inputs[:1])
     return flow
 
 
-def _follow_containers(containers: Mapping[str, nn.Module], tracker: SourceTracker, flow: _Flow) -> None:
+def _follow_containers(containers: Mapping[str, nn.Module], tracker: SourceTracker, flow: Flow) -> None:
     """Note what modules without parameters of their own pass on of what they take."""
-    hidden: dict[str, frozenset[str]] = {}
 
     def pass_on(fqn: str, sources: frozenset[str]) -> None:
         passed = {source for source in sources if not source.startswith(f"{fqn}.")}
-        if passed & hidden[fqn]:
+        if passed & flow.hidden[fqn]:
             flow.passing.add(fqn)
-        if passed - hidden[fqn]:
+        if passed - flow.hidden[fqn]:
             flow.passing_others.add(fqn)
 
     def enter(fqn: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         states = args[:1] or (kwargs.get("hidden_states", kwargs.get("input")),)
-        hidden[fqn] = tracker.sources(states)
+        flow.hidden[fqn] = flow.hidden.get(fqn, frozenset()) | tracker.sources(states)
 
     def leave(fqn: str, module: nn.Module, args: Any, output: Any) -> None:
         tracker.watch(output, partial(pass_on, fqn))

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from planc.inventory.head_shares import SharedKv
 from planc.inventory.probe.factor_trial import LIMITS, Call, Counts, find_counts
 from planc.inventory.probe.kv_trial import find_shared_kv, small_kv_heads
 from planc.inventory.probe.trial_shares import named_arguments
-from planc.inventory.schema import SharedKv
 from planc.inventory.small_config import Demands, shrink_config
 from planc.modeling.decoder_inputs import same_for_decoder
 from planc.modeling.head_counts import Heads

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from planc.inventory.schema import PerHead
+from planc.inventory.head_shares import PerHead
 from planc.modeling.head_counts import Heads, widths_by_heads
 from planc.record import record
 

@@ -13,7 +13,7 @@ from planc.runtime.data.chat import AnyDocument
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.packing import IGNORED_LABEL, Positions, Stored, pack
 from planc.runtime.data.padding import pad
-from planc.runtime.data.spec import Packing, TooLong
+from planc.runtime.data.spec import DataSpec
 from planc.runtime.data.tokenizers import Tokenizer
 
 
@@ -42,43 +42,33 @@ class Dataset(Protocol):
 
 
 def packed(
-    documents: Iterable[AnyDocument],
-    *,
-    packing: Packing,
-    tokenizer: Tokenizer,
-    sequence_length: int,
-    too_long: TooLong = "truncate",
-    in_pairs: bool = False,
-    padding_id: int | None = None,
-    token_types: int = 0,
-    has_targets: bool = False,
-    bad: BadDocuments | None = None,
+    documents: Iterable[AnyDocument], spec: DataSpec, *, tokenizer: Tokenizer, bad: BadDocuments
 ) -> Dataset:
     """The documents as sequences. Raises DataError if there is not even one."""
-    match packing:
+    match spec.packing:
         case "attend" | "isolate":
             return pack(
                 documents,
                 tokenizer=tokenizer,
-                sequence_length=sequence_length,
-                isolates=packing == "isolate",
+                sequence_length=spec.sequence_length,
+                isolates=spec.packing == "isolate",
                 bad=bad,
             )
         case "whole" | "none":
             return pad(
                 documents,
                 tokenizer=tokenizer,
-                sequence_length=sequence_length,
-                is_shared=packing == "whole",
-                too_long=too_long,
-                in_pairs=in_pairs,
-                padding_id=padding_id,
-                token_types=token_types,
-                has_targets=has_targets,
+                sequence_length=spec.sequence_length,
+                is_shared=spec.packing == "whole",
+                too_long=spec.too_long,
+                in_pairs=spec.in_pairs,
+                padding_id=spec.padding_id,
+                token_types=spec.token_types,
+                has_targets=spec.has_targets,
                 bad=bad,
             )
         case _:
-            assert_never(packing)
+            assert_never(spec.packing)
 
 
 def check_vocabulary(dataset: Dataset, *, model_vocab_size: int) -> None:

@@ -59,18 +59,8 @@ def open_in_memory(wanted: Wanted, *, model_vocab_size: int, reads: Reads | None
     """Open as `open_data` does, in memory."""
     spec, bad = wanted.spec, BadDocuments(wanted.spec.skip_bad)
     with contextlib.closing(wanted.tokenizer.load()) as tokenizer:
-        dataset = packed(
-            spec_documents(spec, base=wanted.base, reads=reads, bad=bad),
-            packing=spec.packing,
-            tokenizer=tokenizer,
-            sequence_length=spec.sequence_length,
-            too_long=spec.too_long,
-            in_pairs=spec.in_pairs,
-            padding_id=spec.padding_id,
-            token_types=spec.token_types,
-            has_targets=spec.has_targets,
-            bad=bad,
-        )
+        documents = spec_documents(spec, base=wanted.base, reads=reads, bad=bad)
+        dataset = packed(documents, spec, tokenizer=tokenizer, bad=bad)
         masks = _masks(spec, tokenizer, model_vocab_size=model_vocab_size)
     return _opened(
         dataset,

@@ -6,7 +6,7 @@ import numpy as np
 
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.packing import IGNORED_LABEL
-from planc.runtime.data.padding import LabeledDataset
+from planc.runtime.data.padded import LabeledDataset
 
 _MAX_READ = 256
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils import logging
 
 from planc.modeling.tasks import tasks_of
@@ -34,41 +41,47 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A continuation of a prompt. `is_ended` is true if the model ended its text itself."""
+    """A continuation of a prompt, or an encoder-decoder's answer to an input.
+
+    `is_ended` is true if the model ended its text itself.
+    """
 
     text: str
+    is_answer: bool
     num_prompt_tokens: int
     num_tokens: int
     is_ended: bool
 
 
 def sample(folder: Path, tokenizer: TokenizerFiles, prompt: str, how: Sampling) -> Sample:
-    """Return what the model in `folder` writes after a prompt, which begins as training documents do.
+    """Return what the model in `folder` writes after a prompt, or of an input, which begins as training
+    documents do.
 
     Only `how` decides: a generation_config.json changes nothing but the ends of texts. RunError for a prompt
     or a number of tokens that the model can't take.
     """
     refuse_remote_code(folder)
-    _require_writer(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
-    loaded = tokenizer.load(num_processes=1)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    is_answer = _task_of_writer(config) is Task.SEQ2SEQ_LM
+    loaded = replace(tokenizer, has_classes=is_answer).load(num_processes=1)
     try:
         (encoded,) = loaded.encode([Document("the text", prompt, len(prompt.encode()))])
         if not isinstance(encoded, Tokens):
             raise RunError(f"the text {encoded.reason}", help=encoded.help)
-        ids, end = encoded.ids.tolist(), loaded.end_of_document
+        ids, end = [*encoded.ids.tolist(), *(loaded.after if is_answer else ())], loaded.end_of_document
+        kind = AutoModelForSeq2SeqLM if is_answer else AutoModelForCausalLM
         with _quiet():
-            model = AutoModelForCausalLM.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False, dtype="auto"
-            )
+            model = kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False, dtype="auto")
         device = "cuda" if torch.cuda.is_available() else "cpu"
         model = model.to(device).eval()
         _require_room(model.config, ids, how)
         new = _generated(model, ids, how, ends=_ends(model, end), num_known=loaded.vocab_size)
         is_ended = bool(new) and new[-1] in _ends(model, end)
-        whole, before = loaded.decode([ids + new[: len(new) - is_ended], ids])
+        known = [] if is_answer else ids
+        whole, before = loaded.decode([known + new[: len(new) - is_ended], known])
         # A decoder may write the first of several tokens in another way than one that follows.
         text = whole.removeprefix(before) if whole.startswith(before) else loaded.decode([new])[0]
-        return Sample(text, len(ids), len(new), is_ended)
+        return Sample(text, is_answer, len(ids), len(new), is_ended)
     except DataError as error:
         raise RunError(error.message, help=error.help) from error
     finally:
@@ -83,15 +96,17 @@ _NOT_WRITERS = {
 }
 
 
-def _require_writer(config: PreTrainedConfig) -> None:
-    """RunError for a model of a task other than to continue texts."""
+def _task_of_writer(config: PreTrainedConfig) -> Task:
+    """The task of a model that writes texts. RunError for one that does not."""
     tasks = tasks_of(config.model_type)
-    for name in config.architectures or ():
-        if (reason := _NOT_WRITERS.get(tasks.get(name, Task.CAUSAL_LM))) is not None:
+    known = [(name, tasks.get(name, Task.CAUSAL_LM)) for name in config.architectures or ()]
+    for name, task in known:
+        if (reason := _NOT_WRITERS.get(task)) is not None:
             raise RunError(f"{name} {reason}", help="`planc eval` computes its loss")
+    return known[0][1] if known else Task.CAUSAL_LM
 
 
-def _ends(model: AutoModelForCausalLM, end_of_document: int) -> list[int]:
+def _ends(model: PreTrainedModel, end_of_document: int) -> list[int]:
     """The ids that end a text: a document's in training, and those of the model's generation settings."""
     own = model.generation_config.eos_token_id if model.generation_config is not None else None
     return sorted({end_of_document, *([own] if isinstance(own, int) else own or ())})
@@ -107,6 +122,10 @@ def _require_room(config: object, ids: list[int], how: Sampling) -> None:
             f"token {max(ids)} of the text is outside of the model's vocabulary of {size}",
             help="the tokenizer is another model's",
         )
+    if getattr(config, "is_encoder_decoder", False):
+        # Each side has all positions.
+        _require_positions(config, len(ids), how)
+        return
     if positions is not None and len(ids) + how.max_new_tokens > positions:
         raise RunError(
             f"{plural(len(ids), 'token')} and {how.max_new_tokens} new ones exceed the model's {positions} "
@@ -117,8 +136,19 @@ def _require_room(config: object, ids: list[int], how: Sampling) -> None:
         )
 
 
+def _require_positions(config: object, num_tokens: int, how: Sampling) -> None:
+    """RunError unless an encoder has positions for the input, and its decoder for the answer."""
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and max(num_tokens, how.max_new_tokens + 1) > positions:
+        raise RunError(
+            f"{plural(num_tokens, 'token')}, or {how.max_new_tokens} new ones after the first, exceed the "
+            f"model's {positions} positions",
+            help="shorten the text" if num_tokens > positions else f"set --max-new-tokens to {positions - 1}",
+        )
+
+
 def _generated(
-    model: AutoModelForCausalLM, ids: list[int], how: Sampling, *, ends: list[int], num_known: int
+    model: PreTrainedModel, ids: list[int], how: Sampling, *, ends: list[int], num_known: int
 ) -> list[int]:
     """The new tokens, with the one that ends the text if there is one."""
     unknown = list(range(num_known, model.config.vocab_size))
@@ -127,6 +157,7 @@ def _generated(
         do_sample=how.temperature > 0,
         eos_token_id=ends,
         pad_token_id=ends[0],
+        decoder_start_token_id=getattr(model.config, "decoder_start_token_id", None),
         suppress_tokens=unknown or None,
         **({"temperature": how.temperature, "top_p": how.top_p, "top_k": 0} if how.temperature > 0 else {}),
     )
@@ -134,7 +165,8 @@ def _generated(
     given = torch.tensor([ids], device=model.device)
     with torch.no_grad(), _quiet():
         whole = model.generate(given, attention_mask=torch.ones_like(given), generation_config=settings)
-    return [int(token) for token in whole[0, len(ids) :]]
+    num_given = 1 if model.config.is_encoder_decoder else len(ids)
+    return [int(token) for token in whole[0, num_given:]]
 
 
 @contextmanager

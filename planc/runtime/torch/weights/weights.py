@@ -137,7 +137,7 @@ def _read_weights(
     run: Run, op: LoadWeights, model: nn.Module, pipeline: Pipeline | None
 ) -> Mapping[str, View]:
     """Read this rank's blocks from safetensors. What is in no file is computed as in initialization: buffers,
-    and the op's new parameters.
+    the op's new parameters, and those that the class leaves out of its files.
 
     Values are cast to the plan's dtype. Returns the source of each tensor. RunError lists missing,
     unexpected and misshapen tensors.
@@ -149,10 +149,12 @@ def _read_weights(
     aliases = {alias: owner for owner, *rest in tied_parameters(pristine) for alias in rest}
     head = op.new if isinstance(op, LoadBase) else ()
     new = [name for name in head if name not in conversion.views]
+    # Such as sinusoids of positions, which `save_pretrained` leaves out of its files.
+    unsaved = [name for name in pristine._keys_to_ignore_on_save or () if name not in conversion.views]
     known = {**aliases, **dict.fromkeys(new, "")}
     refuse_misfit(folder, pristine, aliases=known, conversion=conversion, stored=stored, strip=op.strip)
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
-    drawn = {**buffers, **{name: parameters[name] for name in new if name in parameters}}
+    drawn = {**buffers, **{name: parameters[name] for name in (*new, *unsaved) if name in parameters}}
     packings, formats = packed_parameters(model), nf4_formats(run.graph)
 
     def keep(name: str, values: Values) -> None:
@@ -160,7 +162,7 @@ def _read_weights(
             require_set(name, values)
             copy_block(drawn[name], values.fill, packing=packings.get(drawn[name]))
 
-    owners = {id(pristine.get_submodule(parent_of(name))) for name in new}
+    owners = {id(pristine.get_submodule(parent_of(name))) for name in (*new, *unsaved)}
     draw(pristine, seed=op.seed, keep=keep, of=lambda part: bool(part._buffers) or id(part) in owners)
     filled: dict[str, str] = {}
     views: dict[str, View] = {}

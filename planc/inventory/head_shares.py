@@ -1,0 +1,61 @@
+"""What a rank's share of an attention's heads consists of: of its projections, its arguments, its counts."""
+
+from __future__ import annotations
+
+from planc.inventory.value_types import Size
+from planc.record import record
+
+
+@record
+class Packed:
+    """A projection of an attention that holds several in sequence: their widths, in its output's order.
+
+    `layer` is its path from the attention module.
+    """
+
+    layer: str
+    widths: tuple[Size, ...]
+
+
+@record
+class PerHead:
+    """An argument of an attention with a value for each head along `tensor_dim`.
+
+    With `is_per_sample` that dimension holds the heads of one sample after the other.
+    """
+
+    argument: str
+    tensor_dim: int
+    is_per_sample: bool = False
+
+
+@record
+class KvProjection:
+    """A layer of an attention that projects to keys, to values or to both.
+
+    `layer` is its path from the attention module, `kv_widths` are the features of keys and values in its
+    output's order. Before them it may hold the queries, with `query_width` features.
+    """
+
+    layer: str
+    kv_widths: tuple[Size, ...]
+    query_width: int = 0
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The widths of all that the layer holds, in its output's order."""
+        return (self.query_width, *self.kv_widths) if self.query_width else self.kv_widths
+
+
+@record
+class SharedKv:
+    """The changes by which an attention works where several ranks compute the same key/value head.
+
+    Of its integer attributes, as paths from the attention module, a rank divides `counts` by the number of
+    ranks, `group_counts` by the number of ranks that share a head, and `kv_counts` by the number of heads.
+    """
+
+    projections: tuple[KvProjection, ...]
+    counts: tuple[str, ...] = ()
+    group_counts: tuple[str, ...] = ()
+    kv_counts: tuple[str, ...] = ()
