@@ -87,13 +87,14 @@ def probe(
     with attention_calls() as calls:
         model, blocks, flow = _observed(config, model_class=model_class, calls=calls)
         recorded = _recorded(model, blocks=blocks)
+        silent = own_attentions(model, calls=calls)
         with without_equal_layers(model) as instead:
             observed = Observed(model, config, calls, blocks, flow.inputs, flow.cores, instead)
             attentions = visible_attentions_of(observed, task=read.task)
-            own_attending = own_attentions(model, calls=calls) if own is None else own_attentions_of(observed)
+            own_attending = silent if own is None else own_attentions_of(observed)
             own_heads = heads_of_own(observed, own_attending)
             with _refusals_of(model_class):
-                training = _training_of(model, read.task)
+                training = _training_of(model, read.task, instead)
                 build = partial(_build, model_class)
                 random = randomness_of(training, model, config=config, build=build, recorded=recorded)
                 positions = positions_of(model)
@@ -250,15 +251,16 @@ def _ties(model: PreTrainedModel) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(names) for names in names_of.values() if len(names) > 1)
 
 
-def _training_of(model: PreTrainedModel, task: Task) -> Training:
+def _training_of(model: PreTrainedModel, task: Task, instead: Mapping[str, str]) -> Training:
     """One forward in training.
 
     InventoryError for a model of another task than causal_lm of which it calls weights again, as ALBERT's
     does its one layer, or a layer's forward without its hooks, as SqueezeBERT's does.
     """
     training = training_of(model)
+    visited = also_in_equal_layers([fqn for fqn, number in training.visits.items() if number], instead)
     for fqn, module in model.named_modules() if task is not Task.CAUSAL_LM else ():
-        if not training.visits[fqn] and isinstance(model.get_submodule(parent_of(fqn)), nn.ModuleList):
+        if fqn not in visited and isinstance(model.get_submodule(parent_of(fqn)), nn.ModuleList):
             raise InventoryError(
                 f"{type(model).__name__} calls the forward of `{fqn}` without its hooks, which FSDP needs",
                 help="use a model that calls its layers as modules",
