@@ -29,6 +29,8 @@ SYMPTOMS = {
     "named entity recognition, part of speech",
     "embeddings": "embedding model, sentence embeddings, sentence transformers, contrastive learning, "
     "infonce, retrieval, retriever, dense retrieval, hard negatives, in batch negatives, similarity search",
+    "summaries and translations": "summarization, summarize, translation, translate, encoder decoder, "
+    "encoder decoders, seq2seq, sequence to sequence, text to text, t5, bart",
     "callback": "hook, metric, custom metric, own metric, own loop, custom loop, own trainer, custom trainer",
 }
 """The name of each page, and other phrases for it, none of which hides a key or a word of another tool."""

@@ -16,7 +16,7 @@ FORMAT_VERSION = 21
 """11: what activation functions and norms keep. 12: what layers' own code keeps. 13: what gates of experts
 keep, gated norms, and code around layers. 14: parameters without gradients. 16: biases of choices. 17: after
 which modules nothing is kept, and calls. 18: the rows of each call. 19: types of tokens. 20: outputs
-that code alone reads. 21: inputs beside the hidden states of the module around."""
+that code alone reads. 21: inputs other than the hidden states of the module around."""
 
 _NOT_AS_FIELDS = ("modules", "attentions", "own_heads", "rope", "router_loss")
 """The first two are a tree, equal heads are together, and config.json has the others."""

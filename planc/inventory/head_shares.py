@@ -1,4 +1,4 @@
-"""What a rank's share of an attention's heads consists of: of its projections, its arguments, its counts."""
+"""The parts of a rank's share of an attention's heads: of projections, of arguments, and of counts."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ from typing import Annotated
 
 from planc.inventory.calls import ONCE, Call
 from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint, OwnCode
-from planc.inventory.head_shares import KvProjection, Packed, PerHead, SharedKv
+from planc.inventory.head_shares import KvProjection as KvProjection
+from planc.inventory.head_shares import Packed, PerHead, SharedKv
 from planc.inventory.rope import Rope as Rope
 from planc.inventory.value_types import Digest, Named, Probability, Size
 from planc.record import record
@@ -262,7 +263,7 @@ class Inventory:
     task: Task = Task.CAUSAL_LM
     num_labels: Size | None = None
     padding_token: int | None = None
-    start_token: int | None = None  # the first that a decoder beside an encoder is given
+    start_token: int | None = None  # the first that a decoder with an encoder is given
     token_types: int = 0  # `token_type_ids` that a classifier of texts tells apart; 0 for none, and for one
     new_head: tuple[str, ...] = ()  # a classifier's parameters that the class in config.json lacks
     rope: Rope | None = None  # the scaling of rotary embeddings in config.json

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from planc.graph.ops import HeadArgument, Rows, ShardTensorParallel, ShareHeads
 from planc.inventory.adapters import adapted_layers, is_magnitude
-from planc.inventory.head_shares import KvProjection
-from planc.inventory.schema import Attention, OwnHeads
+from planc.inventory.schema import Attention, KvProjection, OwnHeads
 from planc.plan.bind import Assignment, BoundPlan
 from planc.plan.divided_heads import attentions_with_replicated_kv, divided_heads
 from planc.styles.edges import WHOLE, At, Edge, distribution, normal

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from planc.data_sources.kinds import ChatSource
+from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat import Conversation
 from planc.runtime.data.dataset import packed
 from planc.runtime.data.errors import DataError
@@ -19,7 +21,7 @@ from planc.runtime.data.packing import IGNORED_LABEL, PackedDataset, pack
 from planc.runtime.data.padded import PaddedDataset
 from planc.runtime.data.padding import pad
 from planc.runtime.data.sources import Document
-from planc.runtime.data.spec import Packing
+from planc.runtime.data.spec import DataSpec, Packing
 from planc.runtime.data.tokenizers import ByteTokenizer, Tokenizer
 from tests.data.conversing import conversation, save_tokenizer
 from tests.data.tokenizing import ids_of, load_tokenizer
@@ -128,13 +130,16 @@ def talk(question: str, answer: str | None) -> Conversation:
     return conversation(messages[: 1 if answer is None else 2])
 
 
+def spec_of(packing: Packing, length: int) -> DataSpec:
+    return DataSpec(ChatSource(("chats.jsonl",)), "tokenizer", length, shuffle_seed=0, packing=packing)
+
+
 @pytest.mark.parametrize("packing", ["attend", "isolate", "whole", "none"])
 def test_only_targets_are_labels(packing: Packing, talking: Tokenizer) -> None:
     (question,), (answer,) = ids_of(talking, "QUESTION?"), ids_of(talking, "ANSWER!")
     length = len(question) + len(answer)
-    dataset = packed(
-        [talk("QUESTION?", "ANSWER!")] * 2, packing=packing, tokenizer=talking, sequence_length=length
-    )
+    spec = spec_of(packing, length)
+    dataset = packed([talk("QUESTION?", "ANSWER!")] * 2, spec, tokenizer=talking, bad=BadDocuments())
     inputs, labels = dataset[0]
     assert inputs.tolist() == [*question, *answer]
     assert labels.tolist() == [*[IGNORED_LABEL] * (len(question) - 1), *answer, IGNORED_LABEL]
@@ -143,7 +148,7 @@ def test_only_targets_are_labels(packing: Packing, talking: Tokenizer) -> None:
 @pytest.mark.parametrize("packing", ["attend", "isolate"])
 def test_conversations_without_an_answer_are_refused(packing: Packing, talking: Tokenizer) -> None:
     with pytest.raises(DataError, match="the data has no tokens to train on"):
-        packed([talk("question", None)], packing=packing, tokenizer=talking, sequence_length=4)
+        packed([talk("question", None)], spec_of(packing, 4), tokenizer=talking, bad=BadDocuments())
 
 
 def test_an_end_that_a_template_wrote_is_not_repeated(talking: Tokenizer) -> None:

@@ -74,6 +74,16 @@ def matched(path: Path) -> None:
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
+def mapped(path: Path) -> None:
+    """Rows of an article and its summary."""
+    path.parent.mkdir(exist_ok=True)
+    rows = (
+        {"article": f"Mesh {number} has {number} ranks, and all of them train.", "summary": f"{number} ranks"}
+        for number in range(1, 17)
+    )
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
 def words(path: Path) -> None:
     """Rows of words and their classes."""
     path.parent.mkdir(exist_ok=True)
@@ -100,6 +110,7 @@ PREPARED: dict[str, Callable[[Path], None]] = {
     "labeled": labeled,
     "words": words,
     "matched": matched,
+    "mapped": mapped,
     "text_pairs": text_pairs,
     "nan-weights": nan_weights,
 }

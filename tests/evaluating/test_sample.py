@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from planc.cli.main import main
+from tests.dist.test_classifier_training import write_model
+from tests.plans import PLANS
 
 PROMPT = "1 words, "
 
@@ -46,6 +48,31 @@ def test_a_checkpoint_and_its_export_continue_a_text(
     # With next to no temperature, and with next to no share, the likeliest token is drawn.
     for option in ("--temperature=1e-6", "--temperature=1 --top-p=1e-9"):
         assert sampled(capsys, export, "--bytes", *option.split()) == expected
+
+
+def test_an_encoder_decoder_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The likeliest bytes after the start token, given the text to the encoder."""
+    config = json.loads((PLANS / "models/tiny-bart-encoder-decoder/config.json").read_text(encoding="utf-8"))
+    write_model(tmp_path / "hf", config | {"tie_word_embeddings": False})
+    model, ids = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf"), [config["decoder_start_token_id"]]
+    torch.manual_seed(0)
+    with torch.no_grad():
+        # In a new model hardly anything depends on the text.
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter) * (parameter.ndim == 2)
+    model.save_pretrained(tmp_path / "hf")
+    text = torch.tensor([[*PROMPT.encode()]])
+    for _ in range(12):
+        with torch.no_grad():
+            logits = model(input_ids=text, decoder_input_ids=torch.tensor([ids])).logits
+        ids.append(int(logits[0, -1, :257].argmax()))
+    assert 256 not in ids and len(set(ids[1:])) > 2 and config["decoder_start_token_id"] not in ids[1:]
+    expected = bytes(ids[1:]).decode(errors="replace")
+    assert sampled(capsys, tmp_path / "hf", "--bytes") == expected
+    assert main(["sample", str(tmp_path / "hf"), PROMPT, "--bytes", "--max-new-tokens=12"]) == 0
+    assert PROMPT not in capsys.readouterr().out
+    assert main(["sample", str(tmp_path / "hf"), PROMPT, "--bytes", "--max-new-tokens=512"]) == 2
+    assert "set --max-new-tokens to 511" in capsys.readouterr().err
 
 
 def test_text_is_harmless_and_what_gives_no_sample_is_refused(

@@ -139,8 +139,8 @@ def damaged(models: Path, *, old: str, new: str) -> str:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"format_version":20', '"format_version":15', "format_version: this planc reads version 20"),
-        ('"format_version":20', '"format_version":true', "format_version"),
+        ('"format_version":21', '"format_version":15', "format_version: this planc reads version 21"),
+        ('"format_version":21', '"format_version":true', "format_version"),
         ('"vocab_size":260,', "", 'inventory: the key "vocab_size" is missing'),
         ('"vocab_size":260', '"vocab_size":260.0', "vocab_size: not a whole number"),
         ('"vocab_size":260', '"vocab_size":true', "vocab_size: not a whole number"),

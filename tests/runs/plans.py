@@ -38,7 +38,13 @@ MODELS = {
     "tiny-qwen3-moe": Model(linears="self_attn.{q,o}_proj", part="self_attn", experts="mlp.experts"),
     "tiny-deepseek-v3": Model(linears="self_attn.o_proj", part="self_attn", experts="mlp.experts"),
     "tiny-bert": Model(*_OF_BERT, embedding="bert.embeddings.word_embeddings"),
+    "tiny-bart-encoder-decoder": Model(
+        "model.{encoder,decoder}.layers.*",
+        *("self_attn.{q,v}_proj", "self_attn", "{self_attn,final}_layer_norm"),
+        embedding="model.shared",
+    ),
 }
+_OF_OTHER_TASKS = ("tiny-bert", "tiny-bart-encoder-decoder")
 _WITHOUT_HEAD = {
     "embeddings of tiny-llama": Model("layers.*", embedding="embed_tokens"),
     "embeddings of tiny-bert": Model(
@@ -47,7 +53,7 @@ _WITHOUT_HEAD = {
 }
 SEQUENCES, LENGTH, NUM_STEPS, SAVED_STEP = 8, 64, 4, 2
 CORPUS, PAIRS, TEXTS, WORDS = "corpus.jsonl", "pairs.jsonl", "texts.jsonl", "words.jsonl"
-QUESTIONS, TEACHER, STORED = "questions.jsonl", "teacher", "stored"
+QUESTIONS, TARGETS, TEACHER, STORED = "questions.jsonl", "targets.jsonl", "teacher", "stored"
 _TP = "tensor_parallel on tp: auto(solve)"
 _SEQUENCES = "tensor_parallel on tp: auto(solve, sequence_parallel = true)"
 _FSDP = "fsdp on dp_shard, cp: "
@@ -64,7 +70,11 @@ _DISTILLED = (
 )
 AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "model": {
-        **{name: (f'model: hf = "{name}"',) for name in MODELS if name != "tiny-bert"},
+        **{name: (f'model: hf = "{name}"',) for name in MODELS if name not in _OF_OTHER_TASKS},
+        "targets of tiny-bart-encoder-decoder": (
+            *('model: hf = "tiny-bart-encoder-decoder"', "model: task = seq2seq_lm"),
+            f'data: source = mapped("{TARGETS}")',
+        ),
         "masks of tiny-bert": (_BERT, "model: task = masked_lm()"),
         "classes of tiny-bert": (
             *(_BERT, "model: task = sequence_classification(labels = 3)"),

@@ -23,6 +23,7 @@ from tests.runs.plans import (
     QUESTIONS,
     SAVED_STEP,
     STORED,
+    TARGETS,
     TEACHER,
     TEXTS,
     WORDS,
@@ -67,6 +68,7 @@ class Workspace:
         self._write(PAIRS, rows)
         questions = ({"query": f"{n} + {n}?", "positive": f"It is {2 * n}."} for n in range(64))
         self._write(QUESTIONS, questions)
+        self._write(TARGETS, ({"input": f"{n} + {n}?", "target": f"It is {2 * n}."} for n in range(64)))
         torch.manual_seed(0)
         config = AutoConfig.from_pretrained(self.folder / "tiny-llama")
         AutoModelForCausalLM.from_config(config).save_pretrained(self.folder / TEACHER)

@@ -12,8 +12,7 @@ from planc.checks.support.rule_groups import by_reason
 from planc.checks.tensor_parallel.heads_indivisible import CODE as HEADS_INDIVISIBLE
 from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_FAULTS
 from planc.diagnostics import Code
-from planc.inventory.head_shares import KvProjection
-from planc.inventory.schema import Attention, OwnHeads
+from planc.inventory.schema import Attention, KvProjection, OwnHeads
 from planc.plan.bind import Assignment
 from planc.styles.colwise import COLWISE
 from planc.styles.replicated_kv import REPLICATED_KV

@@ -104,7 +104,7 @@ def attention_to_self() -> Iterator[str]:
 def own_attentions(model: PreTrainedModel, *, calls: dict[nn.Module, AttentionCall]) -> tuple[str, ...]:
     """The outermost attention modules that never called the interface.
 
-    None if another did: what is beside it may be a recurrence. An encoder-decoder may have either kind.
+    None if another did: the rest may be recurrences. An encoder-decoder may have either kind.
     """
     if calls and not model.config.is_encoder_decoder:
         return ()

@@ -106,7 +106,7 @@ def _refuse_unknown_decoding(observed: Observed) -> None:
 
 
 def _wrong_decoding(model: PreTrainedModel) -> str:
-    """What differs from planc's decoding; empty for nothing."""
+    """The difference to planc's decoding; empty for none."""
     inputs, labels = token_ids(model, length=_LENGTH), token_ids(model, length=_LENGTH).flip(1)
     labels[:, -_AFTER_PADDING:] = IGNORED_LABEL
     start, padding = model.config.decoder_start_token_id, model.config.pad_token_id
@@ -115,8 +115,7 @@ def _wrong_decoding(model: PreTrainedModel) -> str:
 
     def logits(ids: torch.Tensor, mask: torch.Tensor, **decoder: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            given = {"input_ids": ids, "attention_mask": mask, **decoder}
-            return output_of(model(**given, use_cache=False))
+            return output_of(model(input_ids=ids, attention_mask=mask, use_cache=False, **decoder))
 
     alone = logits(inputs, seen, decoder_input_ids=given)
     largest = alone.abs().max()

@@ -45,8 +45,8 @@ class Flow:
             is_inside = any(source.startswith(f"{container}.") for source in inputs)
             return bool(inputs) and not is_inside and not inputs & self.hidden[container]
 
-        around = takewhile(lambda one: one in self.hidden and reads_others(one), ancestors(fqn))
-        return sum(1 for _ in around)
+        followed = takewhile(self.hidden.__contains__, ancestors(fqn))
+        return sum(1 for _ in takewhile(reads_others, followed))
 
     def taken_in_layers(self, blocks: tuple[str, ...]) -> frozenset[str]:
         """The modules whose outputs another of their layer takes."""

@@ -114,13 +114,8 @@ def read_model_class(
             help="use the configuration of its language model only",
         )
     model_class, task = getattr(transformers, architectures[0]), tasks[architectures[0]]
-    if task is Task.SEQ2SEQ_LM:
-        _require_tokens_of_decoder(config, path=path)
-    elif task is not Task.CAUSAL_LM and config.is_encoder_decoder:
-        raise InventoryError(
-            f"{path} describes an encoder-decoder, whose logits are its decoder's",
-            help="write `task = seq2seq_lm` in `model`, or use an encoder with a head for this task",
-        )
+    if task is Task.SEQ2SEQ_LM or config.is_encoder_decoder:
+        _refuse_encoder_decoder(config, task, path=path)
     if task is Task.EMBEDDING:
         config.architectures = architectures
     elif classes is not None:
@@ -145,8 +140,20 @@ def _class_for(model_type: object, task: Task, *, path: Path) -> str:
     return name
 
 
-def _require_tokens_of_decoder(config: PreTrainedConfig, *, path: Path) -> None:
-    """InventoryError without the token that a decoder begins with, or the one after a shorter text."""
+def _refuse_encoder_decoder(config: PreTrainedConfig, task: Task, *, path: Path) -> None:
+    """InventoryError for a task of one stack, and without the tokens that a decoder is given."""
+    if task is Task.CAUSAL_LM:
+        return
+    if task is not Task.SEQ2SEQ_LM:
+        raise InventoryError(
+            f"{path} describes an encoder-decoder, whose logits are its decoder's",
+            help="write `task = seq2seq_lm` in `model`, or use an encoder with a head for this task",
+        )
+    if not config.is_encoder_decoder:
+        raise InventoryError(
+            f"{path}: `is_encoder_decoder` is false, and the class is one",
+            help='set "is_encoder_decoder" to true',
+        )
     for name, use in _TOKENS_OF_DECODER.items():
         if type(getattr(config, name, None)) is not int:
             raise InventoryError(

@@ -1,0 +1,65 @@
+"""Encoder-decoders: rows, task and class belong together; what was not shown is refused."""
+
+from __future__ import annotations
+
+import pytest
+from variants import Check
+
+from planc.graph.ops import AttachEncoderDecoder, OpenMappedData
+from tests.plans import TINY, encoder_plan
+
+MODEL, SOURCE = "tiny-bart-encoder-decoder", 'mapped("data/*.txt")'
+PLAN = encoder_plan(MODEL, task="seq2seq_lm\n  dropout = false", source=SOURCE).replace(
+    '"bert.encoder.layer.*"', '"model.{encoder,decoder}.layers.*"'
+)
+UNSHOWN = {
+    "texts": (SOURCE, 'text("data/*.txt")', "P775", "its rows have no targets"),
+    "classes": (SOURCE, 'labeled("data/*.txt")', "P775", "its rows have no targets"),
+    "packed": (f"source = {SOURCE}", f"source = {SOURCE}\n  packing = whole", "P775", "holds one input"),
+    "compiled": (
+        "data {",
+        'compile {\n  "model.decoder.layers.*" -> region\n}\ndata {',
+        "P775",
+        "no encoder-decoder has been compared",
+    ),
+    "sequence parallel": (
+        "auto(solve)",
+        "auto(sequence_parallel = true)",
+        "P413",
+        "",
+    ),
+    "another loss": ("train {", "train {\n  loss = contrastive(group = 2)", "P775", "no encoder-decoder"),
+    "masked": ("seq2seq_lm", "masked_lm", "P216", "is an encoder-decoder, and the plan trains a masked"),
+    "causal": ("  task = seq2seq_lm\n", "", "P216", "is an encoder-decoder, and the plan trains a causal"),
+    "a decoder": (MODEL, "tiny-llama", "P216", "is a causal language model, and the plan trains an encoder"),
+}
+
+
+def test_what_was_shown_is_accepted(check: Check) -> None:
+    checked = check(PLAN)
+    assert checked.diagnostics == () and checked.graph is not None
+    (opened,) = (op for op in checked.graph.setup if isinstance(op, OpenMappedData))
+    assert (opened.packing, opened.padding_id, opened.start_id) == ("none", 1, 2)
+    (attention,) = (op for op in checked.graph.setup if isinstance(op, AttachEncoderDecoder))
+    assert (attention.kind, attention.isolates) == ("encoder_decoder", True)
+    assert attention.across == tuple(f"model.decoder.layers.{number}.encoder_attn" for number in range(3))
+
+
+@pytest.mark.parametrize("kind", UNSHOWN)
+def test_what_was_not_shown_is_refused(kind: str, check: Check) -> None:
+    old, new, code, text = UNSHOWN[kind]
+    assert old in PLAN
+    problems = check(PLAN.replace(old, new)).diagnostics
+    assert any(one.code.code == code and text in one.primary.text for one in problems), problems
+
+
+def test_a_causal_model_has_no_targets(check: Check) -> None:
+    (problem,) = check(TINY.replace('text("data/*.txt")', SOURCE)).diagnostics
+    assert problem.code.code == "P775" and problem.help is not None
+    assert problem.help.startswith("write `task = seq2seq_lm`")
+
+
+@pytest.mark.parametrize("mesh", ["cp = 2", "pp = 2"])
+def test_meshes_that_were_not_compared_are_refused(mesh: str, check: Check) -> None:
+    problems = check(PLAN.replace("  tp = 2", f"  {mesh}")).diagnostics
+    assert any(one.code.code == "P775" and "compared" in one.primary.text for one in problems), problems
