@@ -50,6 +50,16 @@ def test_a_checkpoint_and_its_export_continue_a_text(
         assert sampled(capsys, export, "--bytes", *option.split()) == expected
 
 
+def test_generation_settings_of_a_model_change_nothing(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export = tmp_path / "hf"
+    shutil.copytree(run_dir / "export" / "hf", export)
+    settings = {"repetition_penalty": 30.0, "min_new_tokens": 12, "num_beams": 3}
+    (export / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    assert sampled(capsys, export, "--bytes") == greedy(run_dir / "export" / "hf")
+
+
 def test_an_encoder_decoder_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The likeliest bytes after the start token, given the text to the encoder."""
     config = json.loads((PLANS / "models/tiny-bart-encoder-decoder/config.json").read_text(encoding="utf-8"))

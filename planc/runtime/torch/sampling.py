@@ -75,8 +75,9 @@ def sample(folder: Path, tokenizer: TokenizerFiles, prompt: str, how: Sampling) 
         device = "cuda" if torch.cuda.is_available() else "cpu"
         model = model.to(device).eval()
         _require_room(model.config, ids, how)
-        new = _generated(model, ids, how, ends=_ends(model, end), num_known=loaded.vocab_size)
-        is_ended = bool(new) and new[-1] in _ends(model, end)
+        ends = _ends(model, end)
+        new = _generated(model, ids, how, ends=ends, num_known=loaded.vocab_size)
+        is_ended = bool(new) and new[-1] in ends
         known = [] if is_answer else ids
         whole, before = loaded.decode([known + new[: len(new) - is_ended], known])
         # A decoder may write the first of several tokens in another way than one that follows.
@@ -162,6 +163,8 @@ def _generated(
         **({"temperature": how.temperature, "top_p": how.top_p, "top_k": 0} if how.temperature > 0 else {}),
     )
     torch.manual_seed(how.seed)
+    # Its own would fill in what is not said: beams, or an end after the last token.
+    model.generation_config = settings
     given = torch.tensor([ids], device=model.device)
     with torch.no_grad(), _quiet():
         whole = model.generate(given, attention_mask=torch.ones_like(given), generation_config=settings)
