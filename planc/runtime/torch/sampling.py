@@ -163,7 +163,7 @@ def _generated(
         **({"temperature": how.temperature, "top_p": how.top_p, "top_k": 0} if how.temperature > 0 else {}),
     )
     torch.manual_seed(how.seed)
-    # Its own would fill in what is not said: beams, or an end after the last token.
+    # Its own settings would fill in what these leave open: beams, or an end after the last token.
     model.generation_config = settings
     given = torch.tensor([ids], device=model.device)
     with torch.no_grad(), _quiet():

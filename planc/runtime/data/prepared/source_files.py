@@ -23,6 +23,7 @@ from planc.data_sources.kinds import (
     ExtensionSource,
     HfDatasetSource,
     LabeledSource,
+    MappedSource,
     MatchedSource,
     PairsSource,
     PythonStdlibSource,
@@ -66,7 +67,14 @@ def source_files(source: Source, *, base: Path) -> tuple[FileState, ...]:
             return _states(((code.file, base / code.file),))
         case TransformedSource(rows, code):
             return (*source_files(rows, base=base), *_states(((code.file, base / code.file),)))
-        case ChatSource() | PairsSource() | HfDatasetSource() | LabeledSource() | MatchedSource():
+        case (
+            ChatSource()
+            | PairsSource()
+            | HfDatasetSource()
+            | LabeledSource()
+            | MatchedSource()
+            | MappedSource()
+        ):
             return _states(split_files(source.patterns, split=source.split, subset=source.subset, base=base))
         case PythonStdlibSource():
             return _states(stdlib_files())
