@@ -10,13 +10,17 @@ from torch.distributed import FileStore
 
 from planc.runtime.errors import RunError
 from planc.runtime.process import Launch
+from planc.runtime.torch.agreement import shared_folder
 from planc.runtime.torch.agreement.shared_folder import require_shared_folder
 from tests.dist.pool import run_ranks
 
 
-def look(rank: int, world_size: int, store: str, folders: tuple[str, ...]) -> tuple[int, str]:
+def look(
+    rank: int, world_size: int, store: str, folders: tuple[str, ...], sight_seconds: float
+) -> tuple[int, str]:
     """The exit code and message of this rank's refusal; (0, "") where there is none."""
     launch = Launch(rank, world_size, rank, "127.0.0.1", 1)
+    shared_folder._SIGHT_SECONDS = sight_seconds
     try:
         require_shared_folder(FileStore(store, world_size), launch, Path(folders[rank]))
     except RunError as error:
@@ -24,8 +28,8 @@ def look(rank: int, world_size: int, store: str, folders: tuple[str, ...]) -> tu
     return 0, ""
 
 
-def looks(tmp_path: Path, *folders: Path) -> list[tuple[int, str]]:
-    arguments = (str(tmp_path / "store"), tuple(str(folder) for folder in folders))
+def looks(tmp_path: Path, *folders: Path, sight_seconds: float = 5.0) -> list[tuple[int, str]]:
+    arguments = (str(tmp_path / "store"), tuple(str(folder) for folder in folders), sight_seconds)
     return run_ranks(look, len(folders), *arguments, init=False)
 
 
@@ -50,7 +54,7 @@ def test_a_folder_that_appears_late_is_waited_for(tmp_path: Path) -> None:
 
 def test_all_ranks_hear_which_one_has_another_folder(tmp_path: Path) -> None:
     shared, own = tmp_path / "shared", tmp_path / "own"
-    outcomes = looks(tmp_path, shared, shared, own)
+    outcomes = looks(tmp_path, shared, shared, own, sight_seconds=1.0)
     assert len(set(outcomes)) == 1
     code, message = outcomes[0]
     assert code == 4
