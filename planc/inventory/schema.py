@@ -343,6 +343,14 @@ class Inventory:
             )
         )
 
+    def holds_tokens(self, embedding: Module) -> bool:
+        """Whether an embedding has a row for each token.
+
+        An encoder-decoder's may have as many for positions, which it looks up for one sequence of a batch.
+        """
+        rows = embedding.parameters[0].shape[0]
+        return rows == self.vocab_size if self.start_token is not None else rows >= self.vocab_size
+
     @property
     def head(self) -> Module | None:
         """The linear layer that computes tokens' logits: the last with a row per token of the vocabulary."""

@@ -21,6 +21,20 @@ def decoder_inputs(labels: Tensor, *, start: int, padding: int) -> Tensor:
     return torch.cat((first, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED_LABEL, padding)), dim=1)
 
 
+def return_logits_alone(model: PreTrainedModel) -> None:
+    """Let an encoder-decoder return nothing but its logits.
+
+    It returns its encoder's output too. FSDP takes the gradient of any output for the begin of backward, and
+    would gather the decoder's layers again when backward reaches the encoder.
+    """
+
+    def alone(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> Any:
+        return type(output)(logits=output.logits)
+
+    if task_of(model) is Task.SEQ2SEQ_LM:
+        model.register_forward_hook(alone)
+
+
 def same_for_decoder(model: PreTrainedModel) -> None:
     """Give an encoder-decoder's decoder the encoder's own tokens in forwards that name none, nor labels: for
     probes."""

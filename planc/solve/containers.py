@@ -139,7 +139,7 @@ def _is_open(inventory: Inventory, module: Module, *, placed: bool) -> bool:
             return placed
         case Kind.EMBEDDING:
             # Others are small, and looked up by what ranks may not share.
-            return not in_layer and module.parameters[0].shape[0] >= inventory.vocab_size
+            return not in_layer and inventory.holds_tokens(module)
         case _:
             return False
 

@@ -28,6 +28,12 @@ UNSHOWN = {
         "P413",
         "",
     ),
+    "parts of positions": (
+        "  auto(solve)\n",
+        '  "model.decoder.embed_positions" -> embedding_colwise\n',
+        "P775",
+        "`model.decoder.embed_positions` holds no tokens",
+    ),
     "another loss": ("train {", "train {\n  loss = contrastive(group = 2)", "P775", "no encoder-decoder"),
     "masked": ("seq2seq_lm", "masked_lm", "P216", "is an encoder-decoder, and the plan trains a masked"),
     "causal": ("  task = seq2seq_lm\n", "", "P216", "is an encoder-decoder, and the plan trains a causal"),

@@ -7,17 +7,21 @@ labels, gives it each row alone, without padding, and draws the order from numpy
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
 from planc.verify.ranks import Record
+from tests.dist.adapters_by_hand import MERGED, WEIGHTS, adapt, blocks
 from tests.dist.task_plan import LENGTH, MESHES, gradients_of, plan_text
+from tests.dist.test_adapter_start import PREFIX, write_peft
 from tests.dist.test_classifier_training import (
     PADDING,
     ByHand,
@@ -106,12 +110,13 @@ def loss_of(model: Any, rows: Sequence[Row]) -> tuple[Tensor, int]:
     return total / number, number
 
 
-def by_hand(plan: Path) -> ByHand:
+def by_hand(plan: Path, prepare: Callable[[Any], object] = id) -> ByHand:
     model: Any = AutoModelForSeq2SeqLM.from_pretrained(plan.parent / "model", dtype=torch.float64)
     for module in model.modules():
         module.p = 0.0  # of every nn.Dropout
         if isinstance(getattr(module, "dropout", None), float):
             module.dropout = 0.0  # of code that calls the function
+    prepare(model)
     model.train()
     found = ByHand(model=model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.1)
@@ -162,6 +167,35 @@ def test_every_mesh_trains_as_a_loop_by_hand(model: str, mesh: str, tmp_path: Pa
     assert_equal(dict(exported.named_parameters()), expected.final, limit=1e-9)
 
 
+ADAPTED = {"bart": ("q_proj", "v_proj", "fc2"), "marian": ("k_proj", "fc1"), "t5": ("q", "v", "wo")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES)
+def test_adapters_train_as_a_loop_by_hand(plan: Path, tmp_path: Path, mesh: str) -> None:
+    text, other = plan.read_text(encoding="utf-8"), plan.with_name("adapted.plan")
+    config = json.loads((plan.parent / "model/config.json").read_text(encoding="utf-8"))
+    layers = ADAPTED[config["model_type"]]
+    if config["model_type"] == "t5" and "tp" in mesh:
+        # Its projections of queries and values are gathered there, which no adapter's are.
+        layers = ("wi_1", "wo")
+    adapters: dict[str, Tensor] = {}
+    prepare = partial(adapt, layers=layers, apart=())
+    expected = by_hand(plan, prepare=lambda model: adapters.update(prepare(model)))
+    write_peft(plan.parent / "adapters", {f"{PREFIX}{name}": one for name, one in adapters.items()})
+    other.write_text(text.replace('export "hf" {', MERGED) + blocks(layers, apart=()), encoding="utf-8")
+    assert_as_by_hand(trained(other, *MESHES[mesh], run_folder=tmp_path)[0], expected)
+    saved = load_file(tmp_path / "export/adapter" / WEIGHTS)
+    names = {name.removeprefix(PREFIX): value for name, value in saved.items()}
+    assert_equal(names, {name: expected.final[name] for name in expected.gradients}, limit=1e-9)
+    settings = json.loads((tmp_path / "export/adapter/adapter_config.json").read_text(encoding="utf-8"))
+    assert settings["task_type"] == "SEQ_2_SEQ_LM"
+    merged: Any = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "export/hf", dtype=torch.float64)
+    with torch.no_grad():
+        loss, _ = loss_of(merged.eval(), OTHERS)
+    assert loss.item() == pytest.approx(expected.evaluated[0], rel=1e-9)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["full", "selective"])
 def test_layers_may_be_recomputed(plan: Path, tmp_path: Path, mode: str) -> None:
@@ -169,6 +203,13 @@ def test_layers_may_be_recomputed(plan: Path, tmp_path: Path, mode: str) -> None
     layers = next(layers for _, _, layers in MODELS.values() if f'"{layers}"' in text)
     other.write_text(f'{text}\nactivation_checkpoint {{\n  "{layers}" -> {mode}\n}}\n', encoding="utf-8")
     assert_as_by_hand(trained(other, "mesh.tp=2", run_folder=tmp_path)[0], by_hand(plan))
+
+
+@pytest.mark.slow
+def test_units_ahead_are_gathered_once(plan: Path, tmp_path: Path) -> None:
+    """A run ends if a step sends more than its graph predicts."""
+    record = trained(plan, "mesh.dp_shard=2", "fsdp.prefetch=2", run_folder=tmp_path)[0]
+    assert_as_by_hand(record, by_hand(plan))
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.diagnostics import Code
 from planc.hub.model_config import model_config
+from planc.inventory.schema import Kind
 from planc.plan.attention_calls import sees_later_tokens
 from planc.plan.balance import is_balanced
 from planc.plan.data import (
@@ -139,7 +140,13 @@ def _of_whole_texts(subject: Subject) -> _Found:
     if any(divides_sequence(assignment.use) for assignment in subject.bound.styles.values()):
         help = "keep the sequence whole: leave out `sequence_parallel` and `Shard(1)`"
         yield "tensor_parallel", reason, help
-    for place, block in (("compile", plan.compile), ("balance", plan.balance), ("adapter", plan.adapter)):
+    for fqn in subject.bound.styles:
+        module = subject.inventory.get(fqn)
+        is_embedding = module is not None and module.kind is Kind.EMBEDDING
+        if module is not None and is_embedding and not subject.inventory.holds_tokens(module):
+            text = f"`{fqn}` holds no tokens, and no encoder-decoder has been compared with parts of it"
+            yield "tensor_parallel", text, "leave out its rule, so that every rank has all of it"
+    for place, block in (("compile", plan.compile), ("balance", plan.balance)):
         if block is not None:
             yield place, reason, "remove the block"
     if not isinstance(plan.train.loss, CrossEntropy):

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from planc.figures.plan import parameters
 from planc.graph.ops import AttachAttention, AttachEncoderDecoder, BuildModel, BuildOwnModel, FullyShard
 from planc.hub.names import model_folder
+from planc.modeling.decoder_inputs import return_logits_alone
 from planc.modeling.scaled_rope import grow_rope, scale_rope
 from planc.modeling.steady_rope import steady_rope
 from planc.modeling.tensor_dtypes import floating_tensors, kept_in_float32, set_dtypes
@@ -84,6 +85,7 @@ def bare_model(op: BuildModel, *, base: Path, runs_extensions: bool = False) -> 
     model: Any = on_meta(config, own, dtype=TORCH_DTYPES[op.dtype])
     steady_rope(model)
     leave_tokens_unasked(model)
+    return_logits_alone(model)
     model.config.use_cache = False
     model.train()
     return model

@@ -57,6 +57,8 @@ def export_adapter(
 
 _TASKS = {
     "ForCausalLM": "CAUSAL_LM",
+    "ForConditionalGeneration": "SEQ_2_SEQ_LM",
+    "MTModel": "SEQ_2_SEQ_LM",
     "ForSequenceClassification": "SEQ_CLS",
     "ForTokenClassification": "TOKEN_CLS",
 }
