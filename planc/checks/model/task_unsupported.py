@@ -145,7 +145,7 @@ def _of_whole_texts(subject: Subject) -> _Found:
         is_embedding = module is not None and module.kind is Kind.EMBEDDING
         if module is not None and is_embedding and not subject.inventory.holds_tokens(module):
             text = f"`{fqn}` holds no tokens, and no encoder-decoder has been compared with parts of it"
-            yield "tensor_parallel", text, "leave out its rule, so that every rank has all of it"
+            yield "tensor_parallel", text, "leave out its rule: every rank has all of it then"
     for place, block in (("compile", plan.compile), ("balance", plan.balance)):
         if block is not None:
             yield place, reason, "remove the block"
