@@ -92,12 +92,9 @@ def shrink_config(config: Config, demands: Demands, *, aliases: Mapping[str, str
 
 
 def _of_decoder(small: Config, config: Config, *, num_layers: int) -> dict[str, Any]:
-    """The sizes of a decoder that has fields of its own: those of its encoder, where these are equal."""
-    sizes = {
-        decoder: small[encoder]
-        for decoder, encoder in ((name, name.replace("decoder", "encoder", 1)) for name in config)
-        if decoder.startswith("decoder_") and encoder in config and config[decoder] == config[encoder]
-    }
+    """The sizes of a decoder that has fields of its own: those of its encoder."""
+    names = ((name, name.replace("decoder", "encoder", 1)) for name in config if name.startswith("decoder_"))
+    sizes = {decoder: small[encoder] for decoder, encoder in names if encoder in config}
     if "num_decoder_layers" in config:
         sizes["num_decoder_layers"] = num_layers
     if config.get("decoder_start_token_id") is not None:

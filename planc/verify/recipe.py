@@ -6,7 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from planc.data_sources.kinds import JsonLinesSource, LabeledSource, MatchedSource, PairsSource
+from planc.data_sources.kinds import (
+    JsonLinesSource,
+    LabeledSource,
+    MappedSource,
+    MatchedSource,
+    PairsSource,
+)
 from planc.extend.reference import Extension
 from planc.graph.graph import Graph
 from planc.graph.ops import CompileModules
@@ -18,7 +24,7 @@ from planc.plan.data import Labeled, TooLong
 from planc.plan.facts import gradient_accumulation
 from planc.plan.optimizer import Muon, Optimizer, OwnSchedule, Schedule, WarmupStableDecay
 from planc.plan.settle import in_steps
-from planc.plan.task import AnyTask, Embedding, MaskedLm
+from planc.plan.task import AnyTask, Embedding, MaskedLm, Seq2SeqLm
 from planc.plan.train import Contrastive, CrossEntropy, Distillation, Preference
 from planc.runtime.data.spec import DataSpec, Masking
 from planc.verify.contrastive import LOWEST_EPS_OF_VECTORS, LOWEST_TEMPERATURE, SMALL_GROUP
@@ -132,6 +138,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
                 in_pairs=isinstance(plan.train.loss, Preference),
                 classes=bound.inventory.classes,
                 by_pair=any(isinstance(rows, Labeled) and rows.pair for _, rows in plan.data.training()),
+                has_targets=isinstance(plan.model.task, Seq2SeqLm),
             ),
             tokenizer="bytes",
             sequence_length=min(SEQUENCE_LENGTH, plan.data.sequence_length),
@@ -164,14 +171,16 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
 
 
 def small_source(
-    *, in_pairs: bool, by_pair: bool, classes: Classes | None
-) -> JsonLinesSource | PairsSource | LabeledSource | MatchedSource:
-    """The data of the small model: texts, pairs, or texts with classes or those of their words.
+    *, in_pairs: bool, by_pair: bool, classes: Classes | None, has_targets: bool
+) -> JsonLinesSource | PairsSource | LabeledSource | MatchedSource | MappedSource:
+    """The data of the small model: texts, pairs, or texts with targets, with classes or those of their words.
 
     Two texts have one class if it is `by_pair`.
     """
+    others = ("label", "words", "labels")
+    if has_targets:
+        return MappedSource((CORPUS,), input="text", target="pair", ignore=others)
     if classes == NO_HEAD:
-        others = ("label", "words", "labels")
         return MatchedSource((CORPUS,), query="text", positive="pair", ignore=others)
     if classes is not None:
         if classes.task is Task.TOKEN_CLASSIFICATION:

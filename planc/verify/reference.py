@@ -45,6 +45,7 @@ from planc.verify.preferences import Preferences
 from planc.verify.recipe import Recipe
 from planc.verify.routes import Routes
 from planc.verify.stored_adamw import StoredAdam
+from planc.verify.targets import loss_of_targets
 from planc.verify.texts import Text, texts_of
 
 
@@ -184,6 +185,8 @@ def _built(recipe: Recipe, attention: Literal["eager", "sdpa"]) -> Any:
     head = "ForCausalLM" if data.masking is None else "ForMaskedLM"
     if recipe.pooling is not None:
         head = ""
+    elif data.has_targets:
+        head = "ForSeq2SeqLM"
     elif data.has_classes:
         head = "ForTokenClassification" if data.by_word else "ForSequenceClassification"
     kind = getattr(transformers, f"AutoModel{head}")
@@ -243,6 +246,8 @@ def _loss_of(
         contrast = recipe.loss
         return lambda ids, place: contrastive_loss(model, data.dataset, ids, contrast, pooling)
     values_of, masking = _values_of(recipe), recipe.data.masking
+    if recipe.data.has_targets:
+        return lambda ids, place: loss_of_targets(model, data.dataset, ids, values_of)
     if recipe.data.has_classes:
         return lambda ids, place: loss_of_classes(model, data.dataset, ids, values_of)
     if masking is not None:

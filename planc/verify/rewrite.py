@@ -11,7 +11,6 @@ from typing import Any, cast
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from planc.data_sources.kinds import PairsSource
 from planc.graph import ops
 from planc.graph.graph import AnyOp, Graph
 from planc.graph.ops import Accumulate, OpenData, Rows, SplitPipeline
@@ -38,9 +37,8 @@ from planc.verify.recipe import (
     patience,
     raised_rate,
     robust,
-    small_micro_batch,
-    small_source,
 )
+from planc.verify.short_data import given_tokens, short_data
 from planc.verify.twin import Renaming
 from planc.vocab import DType, MeshDim, PackedShard, Placement
 
@@ -188,8 +186,9 @@ def shrunk_graph(
     *,
     vocab_size: int,
     padding: int | None = None,
+    start: int | None = None,
 ) -> Graph:
-    """The graph with small numbers and few names, and the padding of the small model."""
+    """The graph with small numbers and few names, and the padding and first token of the small model."""
     small = replace(graph, mesh=tuple(sizes.items()))
     times = min(MAX_MICRO_STEPS, *(op.times for op in graph.step if isinstance(op, ops.Accumulate)))
     setup: list[Any] = []
@@ -209,7 +208,8 @@ def shrunk_graph(
                 short = replace(op, warmup_steps=warmup, decay_steps=decay, num_steps=SCHEDULE_STEPS)
                 setup.append(short)
             case ops.OpenData():
-                setup.append(_short_data(op, recipe, times * small.dp_size, vocab_size, padding))
+                given = given_tokens(op, padding=padding, start=start)
+                setup.append(short_data(given, recipe, times * small.dp_size, vocab_size))
             case ops.BalanceExperts():
                 setup.append(
                     _short_balance(_renamed(op, renamed), whole=_data(graph.setup), small=_data(setup))
@@ -270,6 +270,8 @@ def _renamed(op: Any, renamed: Renaming) -> Any:
             found = [(renamed.of((*of[:2], *filter(None, of[3:]))), of[2]) for of in op.layers]
             layers: Any = tuple((*names[:2], n, "".join(names[2:])) for names, n in found if names)
             return replace(op, layers=layers)
+        case ops.AttachEncoderDecoder():
+            return replace(op, across=renamed.of(op.across))
         case ops.PrefetchUnits():
             return replace(op, units=renamed.of(op.units))
         case ops.SplitPipeline():
@@ -300,26 +302,6 @@ def _robust(settings: Any, recipe: Recipe) -> Any:
     if isinstance(settings, Muon):
         return replace(settings, rest=_robust(settings.rest, recipe), ns_dtype=cast(Any, recipe.dtype))
     return robust(settings, recipe.loss)
-
-
-def _short_data(op: OpenData, recipe: Recipe, times: int, vocab_size: int, padding: int | None) -> OpenData:
-    """The op with `times` micro-batches per step."""
-    micro_batch, classes = small_micro_batch(op.micro_batch, recipe.loss), getattr(op, "classes", None)
-    in_pairs = isinstance(op.source, PairsSource)
-    op = replace(op, padding_id=padding) if isinstance(op, ops.OpenLabeledData | ops.OpenMatchedData) else op
-    return replace(
-        op,
-        source=small_source(in_pairs=in_pairs, by_pair=recipe.data.by_pair, classes=classes),
-        tokenizer="bytes",
-        end_of_document=None,
-        held_out="",
-        epochs="",
-        begin_of_document=None,
-        sequence_length=min(SEQUENCE_LENGTH, op.sequence_length),
-        vocab_size=vocab_size,
-        micro_batch=micro_batch,
-        global_batch=micro_batch * times,
-    )
 
 
 def _data(setup: Iterable[Any]) -> OpenData:

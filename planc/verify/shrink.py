@@ -63,7 +63,7 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
     num_stages = num_small_stages(graph)
     layers, kept = _layers(bound, model, stack_of(model, graph), at_least=num_stages)
     numbers = tuple(int(name.rpartition(".")[2]) for name in kept)
-    demands = _demands(bound, numbers, num_layers=len(layers))
+    demands = _demands(bound, tuple(dict.fromkeys(numbers)), num_layers=len(layers))
     small = shrink_config(_config_of(model), demands, aliases=type(model.config).attribute_map)
     _write_config(folder / MODEL, small)
     _write_corpus(folder)
@@ -101,6 +101,7 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
         *(_without_directories(staged), built, renamed, sizes, recipe),
         vocab_size=short.config.vocab_size,
         padding=getattr(short.config, "pad_token_id", None),
+        start=getattr(short.config, "decoder_start_token_id", None),
     )
     shrunk = resized(shrunk, short)
     recipe = replace(recipe, matrices=matrices_of(shrunk))
@@ -146,27 +147,36 @@ def _demands(bound: BoundPlan, kept: tuple[int, ...], *, num_layers: int) -> Dem
 def _layers(
     bound: BoundPlan, model: nn.Module, stack: Stack, *, at_least: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """All layers, and the layers that stay, by name in the model's order. CannotShrink for several lists."""
+    """All layers, and the layers that stay, by name in the model's order.
+
+    An encoder and its decoder keep the layers of the same numbers. CannotShrink for other lists of layers.
+    """
     found = {layer: index for index, kind in enumerate(stack.kinds) for layer in kind.layers}
-    lists = {parent_of(layer) for layer in found} or set(bound.inventory.blocks[:1])
-    if len(lists) != 1:
-        raise CannotShrink(f"the model has {len(lists)} lists of layers: {', '.join(sorted(lists))}")
-    (fqn,) = lists
-    layers = tuple(f"{fqn}.{name}" for name, _ in model.get_submodule(fqn).named_children())
+    lists = sorted({parent_of(layer) for layer in found} or set(bound.inventory.blocks[:1]))
+    if len(lists) != (2 if bound.inventory.start_token is not None else 1):
+        raise CannotShrink(f"the model has {len(lists)} lists of layers: {', '.join(lists)}")
+    members = {fqn: [name for name, _ in model.get_submodule(fqn).named_children()] for fqn in lists}
+    layers = tuple(f"{fqn}.{name}" for fqn in reversed(lists) for name in members[fqn])
     # A unit of several layers has no kind of its own: then all stay.
-    kept = {kind.layers[0] for kind in stack.kinds} or set(layers)
-    for layer in layers:
+    kept = {kind.layers[0].rpartition(".")[2] for kind in stack.kinds} or {*members[lists[0]]}
+    for name in members[lists[0]]:
         if len(kept) < max(2, at_least):
-            kept.add(layer)
+            kept.add(name)
     if len(kept) > _MAX_LAYERS:
         raise CannotShrink(
-            f"the plan treats {len(kept)} layers of {fqn} in different ways, more than {_MAX_LAYERS}"
+            f"the plan treats {len(kept)} layers of {lists[0]} in different ways, more than {_MAX_LAYERS}"
         )
-    return layers, tuple(layer for layer in layers if layer in kept)
+    if any(not kept <= {*names} for names in members.values()):
+        raise CannotShrink(f"{' and '.join(lists)} have no {max(2, at_least)} layers of the same numbers")
+    return layers, tuple(layer for layer in layers if layer.rpartition(".")[2] in kept)
 
 
 def _renumbered(kept: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"{parent_of(name)}.{index}" for index, name in enumerate(kept))
+    """The names in lists that have these layers alone."""
+    lists: dict[str, list[str]] = {}
+    for name in kept:
+        lists.setdefault(parent_of(name), []).append(name)
+    return tuple(f"{fqn}.{index}" for fqn, names in lists.items() for index in range(len(names)))
 
 
 def _config_of(model: Any) -> Config:
