@@ -87,6 +87,17 @@ def test_a_row_without_both_texts_is_located(tmp_path: Path, row: dict[str, Any]
     assert caught.value.message == message
 
 
+def test_a_row_without_tokens_leaves_no_other_without_its_own(tmp_path: Path) -> None:
+    bad = [{"text": "", "summary": "lost"}]
+    whole, less = (opened(tmp_path, rows, skip_bad=1) for rows in (ROWS, [ROWS[0], *bad, *ROWS[1:]]))
+    assert less.left_out == ("rows.jsonl:2 (text) has no tokens",)
+    assert less.dataset.num_sequences == whole.dataset.num_sequences
+    for number in range(len(ROWS)):
+        for ours, theirs in zip(less.dataset[number], whole.dataset[number], strict=True):
+            assert np.array_equal(ours, theirs)
+    assert look(Part("training", want(spec(), base=tmp_path), vocab_size=1000, span=None)).faults
+
+
 def test_prepared_files_have_the_same_rows(tmp_path: Path) -> None:
     data = opened(tmp_path, ROWS)
     wanted = want(spec(), base=tmp_path)

@@ -50,6 +50,8 @@ class Encoded:
     """[tokens]: the types of its tokens, if it is two texts."""
     spans: Sequence[int] = ()
     """The start and the end of the first of two texts, and those of the second."""
+    number: int = 0
+    """Its place among the documents, those that can't be tokenized included."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -313,7 +315,7 @@ def encode(
         elif not len(ids) or ids[-1] != end:
             ids, is_target = np.append(ids, end), np.append(is_target, tokens.trains_end)
         of_text = tokens.num_text_bytes, origin, tokens.unread, tokens.stops
-        yield Encoded(ids, is_target, *of_text, label, classes, tokens.types, tokens.spans)
+        yield Encoded(ids, is_target, *of_text, label, classes, tokens.types, tokens.spans, number)
     if ahead.error is not None:
         raise ahead.error
 

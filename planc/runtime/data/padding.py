@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -116,9 +117,8 @@ class _Shortening:
         self.totals = Totals(0, 0)
 
     def kept_pairs(self, documents: Iterable[Encoded], *, dtype: np.dtype[np.generic]) -> Iterator[Encoded]:
-        """Both documents of each pair, if both are kept."""
-        remaining = iter(documents)
-        for pair in zip(remaining, remaining, strict=True):
+        """Both documents of each pair, if both can be tokenized and are kept."""
+        for _, pair in groupby(documents, key=lambda document: document.number // 2):
             kept = [*self.kept(pair, dtype=dtype)]
             if len(kept) == 2:
                 first, second = kept
