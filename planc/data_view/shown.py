@@ -195,7 +195,9 @@ def shown_sequence(data: OpenData, number: int, *, before: int, part: Part, toke
     batch = micro_batch_of(data.dataset, np.array([number - 1]))
     name = f"sequence {before + number} of {part.label}, sample id {before + number - 1}"
     if part.wanted.spec.has_targets:
-        return _with_target(batch.inputs[0].tolist(), batch.labels[0].tolist(), name, tokenizer=tokenizer)
+        length = int((batch.position_ids[0] == np.arange(batch.position_ids.shape[1])).sum())
+        inputs, labels = batch.inputs[0, :length].tolist(), batch.labels[0].tolist()
+        return _with_target(inputs, labels, name, tokenizer=tokenizer)
     shown = _sequence(
         batch.inputs[0].tolist(),
         batch.labels[0].tolist(),
@@ -211,7 +213,7 @@ def shown_sequence(data: OpenData, number: int, *, before: int, part: Part, toke
 
 
 def _with_target(inputs: list[int], labels: list[int], name: str, *, tokenizer: Tokenizer) -> Shown:
-    """An input with its padding, and the tokens of its target, which alone are trained on."""
+    """An input without its padding, and the tokens of its target, which alone are trained on."""
     target = [label for label in labels if label != IGNORED_LABEL]
     trained = [False] * len(inputs) + [True] * len(target)
     positions = [*range(len(inputs)), *range(len(target))]

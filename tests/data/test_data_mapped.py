@@ -12,6 +12,7 @@ import pytest
 from planc.data_sources.kinds import MappedSource
 from planc.data_view.look import look
 from planc.data_view.parts import Part
+from planc.data_view.shown import shown_sequence
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.loader import micro_batch_of
 from planc.runtime.data.open import OpenData, open_data, open_prepared
@@ -27,6 +28,7 @@ ROWS: list[dict[str, Any]] = [
 ]
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"text": "a"}, 'rows.jsonl:2 has no field "summary"'),
+    ({"text": "a", "sumary": "b"}, 'rows.jsonl:2 has no field "summary"'),
     (
         {"text": "a", "summary": "b", "prompt": "c", "id": 1},
         'rows.jsonl:2 has keys that planc does not read in mapped pairs: "prompt"',
@@ -85,6 +87,19 @@ def test_a_row_without_both_texts_is_located(tmp_path: Path, row: dict[str, Any]
     with pytest.raises(DataError) as caught:
         opened(tmp_path, [ROWS[0], row])
     assert caught.value.message == message
+
+
+def test_a_sequence_is_shown_without_its_padding(tmp_path: Path) -> None:
+    opened(tmp_path, ROWS)
+    # No byte, which bytes could not decode.
+    part = Part("training", want(spec(padding_id=258), base=tmp_path), vocab_size=1000, span=None)
+    data = open_data(spec(padding_id=258), base=tmp_path, model_vocab_size=1000)
+    shown = shown_sequence(data, 2, before=0, part=part, tokenizer=part.wanted.tokenizer.load())
+    assert bytes(shown.ids[:8]) == b"a text t" and shown.ids[8:] == [*b"9", END]
+    assert shown.trained == [False] * 8 + [True] * 2
+    assert shown_sequence(data, 1, before=0, part=part, tokenizer=part.wanted.tokenizer.load()).ids[:4] == [
+        *b"abca"
+    ]
 
 
 def test_a_row_without_tokens_leaves_no_other_without_its_own(tmp_path: Path) -> None:

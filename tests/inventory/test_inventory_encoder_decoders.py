@@ -22,6 +22,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "gives its decoder other tokens than the start token and the labels before each",
     ),
     "no start": ({"decoder_start_token_id": None}, "has no `decoder_start_token_id`"),
+    "a start beyond the vocabulary": (
+        {"decoder_start_token_id": 300},
+        "has 300 for `decoder_start_token_id`, and the vocabulary has 264 tokens",
+    ),
+    "a start below it": ({"decoder_start_token_id": -1}, "has -1 for `decoder_start_token_id`"),
+    "padding beyond it": ({"pad_token_id": 264}, "has 264 for `pad_token_id`"),
     "no padding": ({"pad_token_id": None}, "has no `pad_token_id`"),
     "one stack": ({"is_encoder_decoder": False}, "`is_encoder_decoder` is false"),
     "blocks": (

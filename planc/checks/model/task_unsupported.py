@@ -155,11 +155,12 @@ def _of_whole_texts(subject: Subject) -> _Found:
 
 def _of_mapped_data(subject: Subject) -> _Found:
     data = subject.plan.data
-    if data.packing is not Packing.NONE:
+    others = [path for path, source in data.sources() if not isinstance(source, Mapped)]
+    for path in others:
+        yield path, "its rows have no targets", _HELP_OF_TARGETS
+    # The packing follows from the source.
+    if data.packing is not Packing.NONE and not others:
         yield "data.packing", "each sequence holds one input", "write `packing = none`, or leave it out"
-    for path, source in data.sources():
-        if not isinstance(source, Mapped):
-            yield path, "its rows have no targets", _HELP_OF_TARGETS
 
 
 def _of_shares(task: MaskedLm) -> _Found:

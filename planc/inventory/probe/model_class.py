@@ -155,11 +155,14 @@ def _refuse_encoder_decoder(config: PreTrainedConfig, task: Task, *, path: Path)
             help='set "is_encoder_decoder" to true',
         )
     for name, use in _TOKENS_OF_DECODER.items():
-        if type(getattr(config, name, None)) is not int:
-            raise InventoryError(
-                f"{path} has no `{name}`, {use}",
-                help=f'set "{name}" to the token that the model was pretrained with',
-            )
+        token, fault = getattr(config, name, None), ""
+        if type(token) is not int:
+            fault = f"has no `{name}`, {use}"
+        elif not 0 <= token < config.vocab_size:
+            fault = f"has {token} for `{name}`, and the vocabulary has {config.vocab_size} tokens"
+        if fault:
+            help = f'set "{name}" to the token that the model was pretrained with'
+            raise InventoryError(f"{path} {fault}", help=help)
     if getattr(config, "attention_type", None) == "block_sparse":
         raise InventoryError(
             f"{path}: `attention_type` is block_sparse, and tokens see others by the length of their text",

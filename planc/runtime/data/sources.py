@@ -207,6 +207,7 @@ def _two_documents(
     source: MatchedSource | MappedSource,
     origin: str,
 ) -> tuple[Document, Document]:
+    first, second = (text_document(record, field=field, origin=origin) for field in fields)
     unread = [name for name in record if name not in (*fields, *source.ignore)]
     if unread:
         names = ", ".join(f'"{name}"' for name in unread)
@@ -214,7 +215,6 @@ def _two_documents(
             f"{origin} has keys that planc does not read in {source.kind} pairs: {names}",
             help=f"write `ignore = [{names}]` in `{source.kind}(...)` to train without them",
         )
-    first, second = (text_document(record, field=field, origin=origin) for field in fields)
     whole = json.dumps([first.text, second.text]).encode()
     return (
         replace(first, origin=f"{origin} ({fields[0]})", label=0, whole=whole),
