@@ -246,13 +246,15 @@ def _visibility(graph: Graph) -> Iterator[Violation]:
             yield Violation(op.name, "has labels of sequences, and the data of tokens, or the reverse")
     if labeled or any(isinstance(op, ops.OpenMatchedData) for op in graph.setup):
         return
-    is_masked = any(isinstance(op, ops.OpenMaskedData) for op in graph.setup)
+    wanted, data = None, "hides no token and has no target"
+    if any(isinstance(op, ops.OpenMaskedData) for op in graph.setup):
+        wanted, data = "bidirectional", "hides tokens"
+    if any(isinstance(op, ops.OpenMappedData) for op in graph.setup):
+        wanted, data = "encoder_decoder", "has targets"
     for op in (op for op in graph.setup if isinstance(op, ops.AttachAttention)):
-        if op.kind != "eager" and (op.kind == "bidirectional") is not is_masked:
-            yield Violation(op.name, f"{op.kind} attention, with data that {_HIDES[is_masked]}")
-
-
-_HIDES = {True: "hides tokens", False: "hides none"}
+        kind = op.kind if op.kind in ("bidirectional", "encoder_decoder") else None
+        if op.kind != "eager" and kind != wanted:
+            yield Violation(op.name, f"{op.kind} attention, with data that {data}")
 
 
 def _saves(graph: Graph) -> Iterator[Violation]:

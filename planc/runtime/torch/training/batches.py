@@ -6,6 +6,7 @@ import time
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -210,12 +211,10 @@ def shard_context(
     if reads_pairs(run.graph):
         tensors["sample_ids"] = torch.from_numpy(own.sample_ids)
     data = training_data(run.graph)
-    # Positions begin again where padding does.
-    is_own = own.position_ids == np.arange(own.position_ids.shape[1])
     if isinstance(data, OpenMatchedData):
-        tensors["lengths"] = torch.from_numpy(is_own.sum(1))
+        tensors["lengths"] = torch.from_numpy(_before_padding(own).sum(1))
     if isinstance(data, OpenMappedData):
-        tensors["is_input"] = torch.from_numpy(is_own)
+        tensors["is_input"] = torch.from_numpy(_before_padding(own))
         tensors["decoder_input_ids"] = decoder_inputs(
             tensors["labels"], start=data.start_id, padding=data.padding_id
         )
@@ -244,6 +243,11 @@ def shard_context(
                 balance=op.balance,  # type: ignore[arg-type]
             )
     return LocalBatch(**{name: run.to_device(tensor) for name, tensor in tensors.items()})
+
+
+def _before_padding(batch: MicroBatch) -> npt.NDArray[np.bool_]:
+    """[B, S]: the tokens of texts, each alone in its sequence. Positions begin again where padding does."""
+    return np.equal(batch.position_ids, np.arange(batch.position_ids.shape[1]))
 
 
 def model_positions(input_ids: Tensor, *, places: Tensor, first: int, uncounted_token: int | None) -> Tensor:
