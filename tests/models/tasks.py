@@ -44,6 +44,7 @@ class Table:
     of_types: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Those that some need."""
     left_out: Collection[str] = ()
+    """Types of the mapping that are in another table, or in none."""
 
     def known_types(self) -> Mapping[str, str]:
         """The class of every model type."""
@@ -76,6 +77,7 @@ TABLES: Mapping[str, Table] = {
             **dict.fromkeys(("ibert", "longformer", "luke", "xmod"), _PADDING),
             "squeezebert": {"embedding_size": 64},
         },
+        left_out=("bart", "mbart"),
     ),
     "seq2seq_lm": Table(
         "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
