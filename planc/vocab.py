@@ -271,6 +271,8 @@ SOFTCAP = "softcap"
 """The name by which attentions get a learned score for each head, of a key without a value."""
 POSITION_BIAS = "position_bias"
 """An attention's extra: learned numbers for each head and distance are added to the scores."""
+IGNORED_LABEL = -100
+"""The label of a position that the loss ignores, as in transformers."""
 SEES_LATER_TOKENS = frozenset(("bidirectional", "is_causal"))
 """Features of attention to later tokens: of the module itself, and of `is_causal = False` in a call."""
 

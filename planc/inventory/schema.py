@@ -118,8 +118,8 @@ class Module:
     """Its own code passes on its hidden states, or a sum with them; for owners of weights see `returns`."""
     passes_others: bool = False
     """The same of another argument: BLOOM's attention adds the residual stream to its output."""
-    beside: int = 0
-    """The modules around it, from the nearest on, of whose arguments it reads others than hidden states."""
+    bypassed: int = 0
+    """The modules around it, from the nearest on, of whose arguments it reads no hidden states."""
     own_dtypes: Annotated[tuple[tuple[str, DType], ...], Named] = ()
     """Own parameters and buffers, by local name, that the model's code builds in a fixed dtype."""
     draws: tuple[Draw, ...] = ()
@@ -134,9 +134,9 @@ class Module:
     """The same with the model's own attention function."""
 
     @property
-    def containers_beside(self) -> tuple[str, ...]:
-        """The modules that `beside` counts."""
-        return ancestors(self.fqn)[: self.beside]
+    def bypassed_containers(self) -> tuple[str, ...]:
+        """The modules that `bypassed` counts."""
+        return ancestors(self.fqn)[: self.bypassed]
 
     @property
     def is_linear(self) -> bool:
@@ -344,7 +344,7 @@ class Inventory:
         )
 
     def holds_tokens(self, embedding: Module) -> bool:
-        """Whether an embedding has a row for each token.
+        """True if an embedding has a row for each token.
 
         An encoder-decoder's may have as many for positions, which it looks up for one sequence of a batch.
         """

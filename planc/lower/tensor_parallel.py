@@ -136,7 +136,7 @@ def _is_prepared(bound: BoundPlan, fqn: str) -> bool:
         module = bound.inventory.get(fqn)
         assert module is not None, f"{fqn} was matched in this inventory"
         is_inside = any(source.startswith(f"{container}.") for source in module.sources)
-        return not is_inside and container not in module.containers_beside
+        return not is_inside and container not in module.bypassed_containers
     return False
 
 

@@ -9,10 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from planc.modeling.tasks import task_of
-from planc.vocab import Task
-
-IGNORED_LABEL = -100
-"""The label of a position that the loss ignores, as in transformers."""
+from planc.vocab import IGNORED_LABEL, Task
 
 
 def decoder_inputs(labels: Tensor, *, start: int, padding: int) -> Tensor:

@@ -30,8 +30,8 @@ def attentions_across(plan: Plan, inventory: Inventory) -> tuple[str, ...]:
     model's own code."""
     if attention_kind(plan, inventory) != "encoder_decoder":
         return ()
-    beside = {container for module in inventory.modules for container in module.containers_beside}
-    return tuple(attention.fqn for attention in inventory.attentions if attention.fqn in beside)
+    bypassed = {container for module in inventory.modules for container in module.bypassed_containers}
+    return tuple(attention.fqn for attention in inventory.attentions if attention.fqn in bypassed)
 
 
 def isolates_documents(plan: Plan, inventory: Inventory) -> bool:

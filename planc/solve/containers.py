@@ -99,7 +99,7 @@ def _container(inventory: Inventory, members: Mapping[str, Module], *, head: str
         for one, module in members.items()
         if module.sources
         and not any(family(inventory, source) in members for source in module.sources)
-        and not any(family(inventory, container) == name for container in module.containers_beside)
+        and not any(family(inventory, container) == name for container in module.bypassed_containers)
     ]
     is_layer = around is not None and inventory.is_layer(around.fqn)
     takes_rule = around is not None and around.kind is Kind.CONTAINER and not (is_layer or name in members)

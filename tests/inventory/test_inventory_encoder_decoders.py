@@ -46,13 +46,13 @@ def written(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_a_decoder_reads_its_encoder_beside_its_own_tokens(tmp_path: Path) -> None:
+def test_a_decoder_reads_its_encoder_next_to_its_own_tokens(tmp_path: Path) -> None:
     # So many layers that equal ones do not run again.
     inventory = probe(written(tmp_path, encoder_layers=6, decoder_layers=6))
     assert (inventory.task, inventory.padding_token, inventory.start_token) == (Task.SEQ2SEQ_LM, 1, 2)
-    beside = {module.fqn: module.containers_beside for module in inventory.modules if module.beside}
+    bypassed = {module.fqn: module.bypassed_containers for module in inventory.modules if module.bypassed}
     attentions = [f"model.decoder.layers.{number}.encoder_attn" for number in range(6)]
-    assert beside == {f"{one}.{name}_proj": (one,) for one in attentions for name in "kv"}
+    assert bypassed == {f"{one}.{name}_proj": (one,) for one in attentions for name in "kv"}
     extras = {attention.fqn: attention.extras for attention in inventory.attentions}
     assert len(extras) == 18 and inventory.own_attentions == ()
     assert {fqn for fqn, extra in extras.items() if not extra} == {

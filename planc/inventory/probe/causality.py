@@ -19,9 +19,9 @@ from planc.inventory.probe.attention_calls import attention_to_self
 from planc.inventory.probe.attentions import Observed, attentions_of
 from planc.inventory.probe.small_attention import MAX_LAYERS, small_config, small_model, token_ids
 from planc.inventory.schema import Attention
-from planc.modeling.decoder_inputs import IGNORED_LABEL, decoder_inputs
+from planc.modeling.decoder_inputs import decoder_inputs
 from planc.modeling.tasks import output_of, task_of
-from planc.vocab import SEES_LATER_TOKENS, Task
+from planc.vocab import IGNORED_LABEL, SEES_LATER_TOKENS, Task
 
 _LENGTH, _NUM_CHANGED = 16, 4
 """Tokens of a sequence, and those at its end that differ in the second forward."""

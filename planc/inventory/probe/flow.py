@@ -37,8 +37,8 @@ class Flow:
     activations: dict[str, nn.Module] = field(default_factory=dict)
     """The activation function that reads a linear layer's output."""
 
-    def beside(self, fqn: str) -> int:
-        """The number that `Module.beside` has."""
+    def bypassed(self, fqn: str) -> int:
+        """The number that `Module.bypassed` has."""
         inputs = self.inputs.get(fqn, frozenset())
 
         def reads_others(container: str) -> bool:

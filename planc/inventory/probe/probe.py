@@ -234,7 +234,7 @@ def _module(
         flattened=fqn in flow.flattened,
         passes_input=fqn in flow.passing,
         passes_others=fqn in flow.passing_others,
-        beside=flow.beside(fqn),
+        bypassed=flow.bypassed(fqn),
         unset=own((*module._parameters, *module._buffers), unset),
         frozen=own(module._parameters, backward.frozen),
         unreached=own(module._parameters, backward.unreached),

@@ -173,8 +173,7 @@ class LabeledDataset(PaddedDataset):
     def position_ids(self, index: int) -> Positions:
         """[S]: padding has positions of its own, as one more document: no token sees it."""
         start, stop = self._bounds(index)
-        ends = [stop - start] if stop - start < self.sequence_length else []
-        return restarting(np.array([0, *ends], dtype=np.int64), length=self.sequence_length)
+        return _positions_of_text(stop - start, length=self.sequence_length)
 
     def summary(self) -> str:
         """One line for the log, with the classes."""
@@ -232,8 +231,7 @@ class MappedDataset(PaddedDataset):
     def position_ids(self, index: int) -> Positions:
         """[S]: padding of the input has positions of its own, as one more document."""
         start, stop = self._bounds(index)
-        ends = [stop - start] if stop - start < self.sequence_length else []
-        return restarting(np.array([0, *ends], dtype=np.int64), length=self.sequence_length)
+        return _positions_of_text(stop - start, length=self.sequence_length)
 
     def _bounds(self, index: int) -> tuple[int, int]:
         if not 0 <= index < self.num_sequences:
@@ -244,3 +242,9 @@ class MappedDataset(PaddedDataset):
     def _bounds_of_target(self, index: int) -> tuple[int, int]:
         first, last = (int(place) for place in self.starts[2 * index + 1 : 2 * index + 3])
         return first, last
+
+
+def _positions_of_text(num_tokens: int, *, length: int) -> Positions:
+    """[length]: the positions of a text's tokens, then of the padding after it."""
+    ends = [num_tokens] if num_tokens < length else []
+    return restarting(np.array([0, *ends], dtype=np.int64), length=length)

@@ -27,9 +27,8 @@ from planc.runtime.data.records import Record, Rows, files_records, is_table
 from planc.runtime.data.sampling import Sampling
 from planc.runtime.ranks.reads import Reads
 from planc.tables import plural
+from planc.vocab import IGNORED_LABEL as IGNORED_LABEL
 
-IGNORED_LABEL = -100
-"""The label of a position that the loss ignores, as in transformers."""
 LONE_SURROGATE_HELP = "write characters beyond U+FFFF as a whole surrogate pair, or as themselves"
 
 
