@@ -12,14 +12,17 @@ from pathlib import Path
 import pytest
 
 from planc.cli.main import main
-from tests.patience import WAIT_SECONDS
+from planc.runtime.checkpoint_format.layout import step_directory
+from planc.runtime.checkpoint_format.verify import read_manifest
+from tests.patience import WAIT_SECONDS, patient, wait_until
+from tests.soak.launches import children, send
 
 GRID = ("--grid", "optimizer.kind.lr=1e-4,1e-3", "model.seed=0..1")
 NAMES = [f"lr={lr},seed={seed}" for lr in ("1e-4", "1e-3") for seed in (0, 1)]
 
 
-def sweep(plan: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "planc", "sweep", str(plan), *GRID, "--run-dir", "swept", *more]
+def sweep(plan: Path, *more: str, into: str = "swept") -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "planc", "sweep", str(plan), *GRID, "--run-dir", into, *more]
     return subprocess.Popen(
         command, cwd=plan.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -69,6 +72,67 @@ def test_a_sweep_that_is_stopped_goes_on_where_it_was(plan: Path) -> None:
     other = sweep(plan, "--set", "train.steps=301")
     assert "has a run of another plan" in other.communicate(timeout=WAIT_SECONDS)[0]
     assert other.returncode == 2
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def trained(folder: Path, *, step: int) -> tuple[object, ...]:
+    """What a run has computed: every step's loss and gradient norm, and its last checkpoint."""
+    of_steps = [json.loads(line) for line in lines(folder / "metrics.jsonl")]
+    losses = [(line["step"], line["loss"], line["grad_norm"]) for line in of_steps]
+    saved = read_manifest(step_directory(folder / "checkpoints", step=step))
+    return losses, saved.parts, saved.contents, saved.progress
+
+
+def descendants(pid: int) -> list[int]:
+    return [each for child in children(pid) for each in (child, *descendants(child))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_lost", [True, False], ids=["machine lost", "sweep killed alone"])
+def test_a_sweep_that_is_killed_goes_on_and_ends_as_one_that_is_not(plan: Path, is_lost: bool) -> None:
+    folder, steps = plan.parent, 60
+    text = plan.read_text().replace("save_every = 100", "save_every = 10")
+    plan.write_text(text.replace("steps = 6", f"steps = {steps}"))
+    whole = sweep(plan, into="whole")
+    printed, _ = whole.communicate(timeout=WAIT_SECONDS)
+    assert whole.returncode == 0, printed
+
+    killed = sweep(plan)
+    second = folder / "swept" / NAMES[1]
+    wait_until(lambda: len(lines(second / "metrics.jsonl")) > 25 or killed.poll() is not None, "step 25")
+    others = descendants(killed.pid)
+    # A rank that is left behind must not end before the next sweep meets it.
+    for pid in others:
+        send(pid, signal.SIGKILL if is_lost else signal.SIGSTOP)
+    send(killed.pid, signal.SIGKILL)
+    assert killed.wait(WAIT_SECONDS) == -signal.SIGKILL and len(others) >= 2
+    assert states(folder) == {NAMES[0]: "done", NAMES[1]: "running"}
+    first = (folder / "swept" / NAMES[0] / "metrics.jsonl").read_bytes()
+
+    again = sweep(plan)
+    assert again.stdout is not None
+    printed = ""
+    try:
+        with patient(again, "the end of the second sweep"):
+            for line in again.stdout:
+                printed += line
+                if "waiting until it ends" in line:
+                    for pid in others:
+                        send(pid, signal.SIGCONT)
+    except AssertionError:
+        for pid in others:
+            send(pid, signal.SIGKILL)
+        raise
+    assert again.wait(WAIT_SECONDS) == 0, printed
+    assert "4 runs, 1 done" in printed and states(folder) == dict.fromkeys(NAMES, "done")
+    assert f"resumed from {second.relative_to(folder)}/checkpoints/step-20" in printed or not is_lost
+    assert ("is running this point" in printed) is not is_lost
+    assert (folder / "swept" / NAMES[0] / "metrics.jsonl").read_bytes() == first
+    for name in NAMES:
+        assert trained(folder / "swept" / name, step=steps) == trained(folder / "whole" / name, step=steps)
 
 
 @pytest.mark.slow

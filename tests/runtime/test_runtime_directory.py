@@ -80,6 +80,15 @@ def test_a_folder_that_another_run_writes_to_is_refused(tmp_path: Path) -> None:
     RunDirectory(tmp_path).claim().close()
 
 
+def test_the_run_that_writes_to_a_folder_is_named_to_others(tmp_path: Path) -> None:
+    assert RunDirectory(tmp_path / "none").other_writer() is None and not (tmp_path / "none").exists()
+    with RunDirectory(tmp_path).claim():
+        named = RunDirectory(tmp_path).other_writer()
+        assert named is not None and named.startswith(f"process {os.getpid()} on ")
+    assert RunDirectory(tmp_path).other_writer() is None
+    RunDirectory(tmp_path).claim().close()
+
+
 def test_each_step_is_one_line(directory: RunDirectory) -> None:
     directory.append_metrics(metrics(1))
     directory.append_metrics(metrics(2))

@@ -79,7 +79,7 @@ class Launch:
     def ranks(self) -> dict[int, int]:
         """The processes of ranks that are there, by rank."""
         found = {}
-        for pid in _children(self.agent.pid):
+        for pid in children(self.agent.pid):
             with contextlib.suppress(OSError):
                 variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                 values = dict(one.partition(b"=")[::2] for one in variables)
@@ -132,7 +132,8 @@ def send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """The processes that a process has started; none if it has ended."""
     found: list[int] = []
     # A thread of torchrun may have started them.
     for path in Path(f"/proc/{pid}/task").glob("*/children"):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from planc.graph.graph import Graph, plan_hash
 from planc.record import record
 from planc.report.run import read_run
 from planc.runtime.errors import ExitCode
+from planc.runtime.run_directory.directory import RunDirectory
 from planc.tables import plural
 
 DESCRIPTION = """\
@@ -29,6 +32,7 @@ Run a plan at every point of a grid of settings, one after the other, each in a 
 
 All points are checked before the first one runs. Started again, a sweep leaves out the points that are done
 and starts the others again: they resume as the plan's `checkpoint` block has it, or from step 1 without one.
+It waits for a point that another process is running, such as the run of a sweep that was killed.
 A run that fails does not keep the others from running.
 
 The runs are processes of this machine. --print prints their commands instead, to launch as you like."""
@@ -58,6 +62,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_allow_change_argument(parser)
     parser.add_argument("--print", action="store_true", help="print the command of each run, and run none")
+
+
+_POLL_SECONDS = 0.5
 
 
 @record
@@ -140,19 +147,25 @@ def _start(swept: _Run) -> int:
     """Run a point's command to its end, and return the exit code of the run, which torchrun hides."""
     if swept.devices_per_node is not None and swept.graph.world_size > swept.devices_per_node:
         raise UsageError("the plan needs several machines: pass --print, and launch the commands there")
-    _, *words = shlex.split(swept.command)
-    process = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *words])
+    process: subprocess.Popen[bytes] | None = None
     is_stopped = False
 
     def stop(number: int, frame: Any) -> None:
         nonlocal is_stopped
         is_stopped = True
         # A terminal sends Ctrl-C to the run as well.
-        if number != signal.SIGINT:
+        if process is not None and number != signal.SIGINT:
             process.send_signal(number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
+        _await_other_run(swept, is_stopped=lambda: is_stopped)
+        if is_stopped:
+            return ExitCode.PREEMPTED
+        if _is_done(swept):
+            return CLEAN
+        _, *words = shlex.split(swept.command)
+        process = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", *words])
         code = process.wait()
     finally:
         for number, handler in before.items():
@@ -161,6 +174,20 @@ def _start(swept: _Run) -> int:
     if is_stopped or recorded == ExitCode.PREEMPTED:
         return ExitCode.PREEMPTED
     return recorded if code and isinstance(recorded, int) and recorded else code
+
+
+def _await_other_run(swept: _Run, *, is_stopped: Callable[[], bool]) -> None:
+    """Return once no other process runs the point: a run outlives its sweep if the sweep alone is killed."""
+    folder = swept.options.run_dir
+    assert folder is not None, "every point has a directory"
+    has_waited = False
+    # A directory that can't be read is for the run to refuse.
+    with contextlib.suppress(OSError):
+        while (writer := RunDirectory(folder).other_writer()) is not None and not is_stopped():
+            if not has_waited:
+                print(f"{writer} is running this point: waiting until it ends", flush=True)
+            has_waited = True
+            time.sleep(_POLL_SECONDS)
 
 
 def _status(swept: _Run) -> Mapping[str, Any]:

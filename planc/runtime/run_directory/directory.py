@@ -81,7 +81,7 @@ class RunDirectory:
             # A rank that records its failure for rank 0 holds it for a moment.
             retried(lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB), errors=(BlockingIOError,))
         except BlockingIOError as error:
-            owner = file.read(_MAX_OWNER_CHARACTERS).strip() or "another process"
+            owner = _owner(file)
             file.close()
             raise FolderInUseError(
                 f"another run writes to {self.path}: {owner}",
@@ -103,6 +103,23 @@ class RunDirectory:
         """End the claim: a process may outlive its run."""
         if self._claimed is not None:
             self._claimed.close()
+
+    def other_writer(self) -> str | None:
+        """The process of another run that writes here, None if there is none.
+
+        OSError if the system refuses to open the lock.
+        """
+        import fcntl
+
+        path = self.path / LOCK_NAME
+        if plain_files.kind_of(path) != "file":
+            return None
+        with plain_files.open_to_overwrite(path) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _owner(file)
+        return None
 
     def free_lock(self) -> tuple[str, ...]:
         """Rename anything but a plain file in the lock's place; return a line that reports it."""
@@ -250,6 +267,10 @@ class RunDirectory:
             help="choose another directory with --run-dir",
             is_shared=False,
         )
+
+
+def _owner(lock: TextIO) -> str:
+    return lock.read(_MAX_OWNER_CHARACTERS).strip() or "another process"
 
 
 def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
