@@ -41,6 +41,43 @@ UNSHOWN = {
 }
 
 
+WITHOUT_TP = PLAN.replace("tensor_parallel on tp {\n  auto(solve)\n}\n\n", "")
+REFUSED_ONCE = {
+    "cp": WITHOUT_TP.replace("  tp = 2", "  cp = 2"),
+    "cp with its block": WITHOUT_TP.replace("  tp = 2\n}", "  cp = 2\n}\n\ncontext_parallel on cp {\n}"),
+    "pp": WITHOUT_TP.replace("  tp = 2", "  pp = 2"),
+    "pp with its block": WITHOUT_TP.replace("  tp = 2\n}", "  pp = 2\n}\n\npipeline on pp {\n}"),
+    "compile without rules": PLAN.replace("data {", "compile {\n}\n\ndata {"),
+    "isolated": PLAN.replace(f"source = {SOURCE}", f"source = {SOURCE}\n  packing = isolate"),
+    "preference loss": PLAN.replace("train {", "train {\n  loss = dpo(beta = 0.1)"),
+    "pairs": PLAN.replace(SOURCE, 'pairs("data/*.txt")'),
+    "conversations": PLAN.replace(SOURCE, 'chat("data/*.txt")'),
+}
+"""Plans with one setting that the task refuses, which other rules would advise to complete."""
+
+
+@pytest.mark.parametrize("kind", REFUSED_ONCE)
+def test_nothing_is_advised_that_the_task_refuses(kind: str, check: Check) -> None:
+    text = REFUSED_ONCE[kind]
+    assert text not in (PLAN, WITHOUT_TP)
+    assert [problem.code.code for problem in check(text).diagnostics] == ["P775"]
+
+
+def test_a_masked_model_has_no_answers_to_compare(check: Check) -> None:
+    plan = encoder_plan("tiny-bert", task="masked_lm", source='text("data/*.txt")')
+    (problem,) = check(plan.replace("train {", "train {\n  loss = dpo(beta = 0.1)")).diagnostics
+    assert (problem.code.code, problem.primary.text.partition(",")[0]) == ("P775", "it compares answers")
+
+
+@pytest.mark.parametrize("text", [PLAN, TINY], ids=["tied head", "own head"])
+def test_what_is_advised_to_train_can_be_trained(text: str, check: Check) -> None:
+    frozen = text.replace("data {", 'freeze {\n  "**" -> frozen\n}\n\ndata {')
+    (problem,) = check(frozen).diagnostics
+    assert problem.code.code == "P760" and problem.help is not None
+    rule = problem.help.split("`")[1]
+    assert check(frozen.replace("-> frozen\n", f"-> frozen\n  {rule}\n")).diagnostics == ()
+
+
 def test_what_was_shown_is_accepted(check: Check) -> None:
     checked = check(PLAN)
     assert checked.diagnostics == () and checked.graph is not None

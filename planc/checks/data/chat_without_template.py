@@ -13,7 +13,7 @@ from planc.plan.scalars import listed
 CODE = Code("P731", "chat-without-template", "the tokenizer has no chat template")
 
 
-@reports(CODE)
+@reports(CODE, unless_refused=True)
 def check(subject: Subject) -> Findings:
     """One finding for each source of conversations without an own template, if the tokenizer has none."""
     data = subject.plan.data

@@ -21,7 +21,7 @@ _EVALUATED = (
 )
 
 
-@reports(CODE)
+@reports(CODE, unless_refused=True)
 def check(subject: Subject) -> Findings:
     """One finding for each source that the loss can't be computed of, and one for a loss without pairs."""
     plan = subject.plan

@@ -14,7 +14,7 @@ from planc.plan.train import Contrastive, Preference
 CODE = Code("P758", "pairs-divided", "a loss of pairs can't be computed with this setting")
 
 
-@reports(CODE)
+@reports(CODE, unless_refused=True)
 def check(subject: Subject) -> Findings:
     """One finding for each setting."""
     plan = subject.plan

@@ -11,7 +11,7 @@ from planc.vocab import TOKEN_DIMS, MeshDim
 CODE = Code("P308", "gradients-unsummed", "gradients are never summed over this mesh dim")
 
 
-@reports(CODE)
+@reports(CODE, unless_refused=True)
 def check(subject: Subject) -> Findings:
     """One finding for each mesh dim that shards the data and that `fsdp` does not cover."""
     plan = subject.plan

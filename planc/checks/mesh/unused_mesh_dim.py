@@ -10,7 +10,7 @@ from planc.vocab import MeshDim
 CODE = Code("P306", "unused-mesh-dim", "no block uses this mesh dim")
 
 
-@reports(CODE)
+@reports(CODE, unless_refused=True)
 def check(subject: Subject) -> Findings:
     """One finding for pp, cp and tp, if several ranks would do the same work."""
     plan = subject.plan

@@ -14,12 +14,14 @@ from planc.checks.model import (
 )
 from planc.checks.support.rule import Rule
 
+TASK_RULES: tuple[Rule, ...] = (task_unsupported.check,)
+"""Rules on what a task refuses, whatever the rest of the plan says of it."""
+
 RULES: tuple[Rule, ...] = (
     weights_unset.check,
     random_training.check,
     experts_unbalanced.check,
     balance_impossible.check,
-    task_unsupported.check,
     attention_unsupported.check,
     strip_of_random.check,
     rope_unscalable.check,

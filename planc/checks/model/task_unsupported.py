@@ -35,7 +35,7 @@ from planc.plan.task import (
     SequenceClassification,
     TokenClassification,
 )
-from planc.plan.train import Contrastive, CrossEntropy
+from planc.plan.train import Contrastive, CrossEntropy, Preference
 from planc.vocab import MeshDim, Pooling
 
 CODE = Code("P775", "task-unsupported", "not supported for this task")
@@ -266,6 +266,9 @@ def _of_masked_data(subject: Subject) -> _Found:
     if data.packing is not Packing.ATTEND:
         text = f"{data.packing} needs attention that hides other documents, or padding, from both sides"
         yield "data.packing", text, "write `packing = attend`: sequences are full, and documents share them"
+    if isinstance(subject.plan.train.loss, Preference):
+        help = "remove it, or write `task = causal_lm` in `model`"
+        yield "train.loss", "it compares answers, and this task learns masked tokens", help
     for path, source in data.sources():
         if not isinstance(source, TextFiles | JsonLines | HfDataset | HfHub | PythonStdlib):
             text = "this source can decide which tokens are labels, and so does the task"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planc.checks.adapters.not_adaptable import CODE as NOT_ADAPTABLE
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
+from planc.inventory.schema import Inventory
 
 CODE = Code("P760", "nothing-trained", "every parameter is frozen")
 
@@ -20,5 +21,14 @@ def check(subject: Subject) -> Findings:
         first,
         "freezes some of the parameters" if others else "freezes every parameter",
         secondary=tuple(Label(span, "and this freezes others") for span in others),
-        help='add a rule for what to train, as `override "lm_head" -> trained`',
+        help=f'add a rule for what to train, as `override "{_example(subject.inventory)}" -> trained`',
     )
+
+
+def _example(inventory: Inventory) -> str:
+    """The head, or the last layer if the head's weight is another module's."""
+    owners = {module.fqn for _, module, _ in inventory.parameters()}
+    if inventory.head is not None and inventory.head.fqn in owners:
+        return inventory.head.fqn
+    layers = inventory.layers()
+    return layers[-1] if layers else [*owners][-1]

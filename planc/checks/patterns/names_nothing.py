@@ -9,7 +9,7 @@ from planc.inventory.schema import Kind
 CODE = Code("P812", "names-nothing", "a block without rules has no effect", Severity.WARNING)
 
 
-@reports(CODE)
+@reports(CODE, unless_refused=True)
 def check(subject: Subject) -> Findings:
     """One finding for each such block."""
     plan = subject.plan

@@ -120,6 +120,8 @@ class Rule:
     The rule is skipped if the mesh dim `over` has size 1. Codes of `unless`, found in `block` (anywhere if it
     is empty), make this rule's findings mere consequences. With `of_sound`, the rule is skipped if another
     one found an error, because the fix would change its input.
+    With `unless_refused`, findings with a label at a setting that the task refuses are left out: their help
+    would keep the setting.
     """
 
     check: Callable[[Subject], Findings]
@@ -128,6 +130,7 @@ class Rule:
     block: str = ""
     unless: tuple[Code, ...] = ()
     of_sound: bool = False
+    unless_refused: bool = False
 
 
 def reports(
@@ -136,6 +139,7 @@ def reports(
     block: str = "",
     unless: tuple[Code, ...] = (),
     of_sound: bool = False,
+    unless_refused: bool = False,
 ) -> Callable[[Callable[[Subject], Findings]], Rule]:
     """Makes the function below it a `Rule`, as whose `check` it is registered."""
-    return lambda check: Rule(check, codes, over, block, unless, of_sound)
+    return lambda check: Rule(check, codes, over, block, unless, of_sound, unless_refused)
