@@ -19,38 +19,54 @@ from planc.tables import plural
 _MAX_FAULTS = 10
 _MAX_PLACES = 3
 _PLACE = re.compile(r"(\S+) at byte (\d+)")
+_ROW = re.compile(r"\S+:\d+\b")
 _COUNTED_BYTES = 1 << 22
 
 
-def findings(part: Part, *, nowhere: Span) -> tuple[Look | None, list[Diagnostic]]:
-    """A look at a part, and what is wrong with it. Without a line of the plan, findings are `nowhere`."""
+def findings(part: Part, *, nowhere: Span, known: set[str]) -> tuple[Look | None, list[Diagnostic]]:
+    """A look at a part, and what is wrong with it. Without a line of the plan, findings are `nowhere`.
+
+    Messages of rows in `known` are left out, and others added: an evaluation may read the rows of training.
+    """
     span = part.span or nowhere
     try:
         seen = look(part)
     except DataError as error:
         return None, [UNUSABLE.at(span, error.message, help=error.help)]
     return seen, [
-        *_faults(seen, span),
+        *_faults(seen, span, known=known),
         *_of_all(seen, span),
         *_of_documents(seen, span),
         *_unread(seen, span),
     ]
 
 
-def _faults(seen: Look, span: Span) -> Iterator[Diagnostic]:
-    """The rows that can't be used: errors beyond `skip_bad`."""
+def _faults(seen: Look, span: Span, *, known: set[str]) -> Iterator[Diagnostic]:
+    """The rows that can't be used: errors beyond `skip_bad`, one for all rows with the same fault."""
     base, allowed = seen.part.wanted.base, seen.part.wanted.spec.skip_bad
-    messages = [_located(error.message, base=base) for error in seen.faults]
-    if 0 < len(messages) <= allowed:
-        what = f"{_rows(len(messages))} left out by `skip_bad = {allowed}`: {messages[0]}"
-        yield QUESTIONABLE.at(span, what, help=seen.faults[0].help)
+    by_fault: dict[str, list[DataError]] = {}
+    for error in seen.faults:
+        if error.message not in known:
+            by_fault.setdefault(_ROW.sub("", _PLACE.sub("", error.message)), []).append(error)
+    known.update(error.message for error in seen.faults)
+    if 0 < len(seen.faults) <= allowed and by_fault:
+        first = next(iter(by_fault.values()))[0]
+        message = _located(first.message, base=base)
+        what = f"{_rows(len(seen.faults))} left out by `skip_bad = {allowed}`: {message}"
+        yield QUESTIONABLE.at(span, what, help=first.help)
         return
-    for error, message in list(zip(seen.faults, messages, strict=True))[:_MAX_FAULTS]:
-        yield (CHAT_ROW if isinstance(error, ChatRowError) else UNUSABLE).at(span, message, help=error.help)
-    if len(messages) > _MAX_FAULTS:
+    faults = [*by_fault.values()]
+    for first, *others in faults[:_MAX_FAULTS]:
+        code = CHAT_ROW if isinstance(first, ChatRowError) else UNUSABLE
+        message = _located(first.message, base=base)
+        if others:
+            verb = "has" if len(others) == 1 else "have"
+            message += f"; {plural(len(others), 'more row')} in the sample {verb} the same fault"
+        yield code.at(span, message, help=first.help)
+    if len(faults) > _MAX_FAULTS:
         yield UNUSABLE.at(
             span,
-            f"{_rows(len(messages) - _MAX_FAULTS)} more in the sample can't be used",
+            f"{_rows(sum(map(len, faults[_MAX_FAULTS:])))} more in the sample can't be used",
             help="fix the rows, or set `skip_bad` to the number of rows that may be left out",
         )
 

@@ -15,7 +15,7 @@ from planc.data_view.parts import Part
 from planc.record import record
 from planc.runtime.data.bad_documents import Faults
 from planc.runtime.data.chat import AnyDocument
-from planc.runtime.data.documents import source_documents
+from planc.runtime.data.documents import is_held_out, source_documents
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.loader import micro_batch_of
 from planc.runtime.data.open import OpenData
@@ -156,9 +156,10 @@ def _with_texts(parts: Sequence[_Parts], tokenizer: Tokenizer) -> Iterator[Shown
 
 
 def row_documents(part: Part, number: int) -> list[AnyDocument]:
-    """The documents of a source's row, counted from 1: one, or several of a row of several conversations.
+    """The documents of a source's row, counted from 1: one, both of a pair, or several conversations.
 
-    Rows that can't be used count too. Raises DataError for one of those, or without such a row.
+    Rows that can't be used count too, and so do held-out ones. Raises DataError for a row that can't be used,
+    or without such a row.
     """
     bad, seen, num_bad, last = Faults(), 0, 0, ""
     documents: list[AnyDocument] = []
@@ -167,7 +168,11 @@ def row_documents(part: Part, number: int) -> list[AnyDocument]:
             seen, num_bad = seen + 1, num_bad + 1
             if seen == number:
                 raise bad.errors[num_bad - 1]
-        seen, last = seen + (document.origin != last), document.origin
+        row = document.origin
+        if part.wanted.spec.in_pairs:
+            # `rows.jsonl:1 (query)`, and after it the other text of its row.
+            row = row.rpartition(" (")[0]
+        seen, last = seen + (row != last), row
         if seen > number:
             break
         if seen == number:
@@ -182,8 +187,16 @@ def row_documents(part: Part, number: int) -> list[AnyDocument]:
 
 def shown_row(part: Part, number: int, *, tokenizer: Tokenizer) -> list[Shown]:
     """A row's documents, as `row_documents`."""
-    documents = list(encode(row_documents(part, number), tokenizer=tokenizer))
-    return shown_documents(documents, spec=part.wanted.spec, tokenizer=tokenizer)
+    documents, held_out = row_documents(part, number), part.wanted.spec.held_out
+    encoded = list(encode(documents, tokenizer=tokenizer))
+    shown = shown_documents(encoded, spec=part.wanted.spec, tokenizer=tokenizer)
+    if held_out is None or is_held_out(documents[0], held_out) == held_out.is_kept:
+        return shown
+    note = "training has this row, and the evaluation does not" if held_out.is_kept else _HELD_OUT
+    return [replace(each, notes=(note, *each.notes)) for each in shown]
+
+
+_HELD_OUT = "held out: an evaluation has this row, and training does not"
 
 
 def shown_sequence(data: OpenData, number: int, *, before: int, part: Part, tokenizer: Tokenizer) -> Shown:

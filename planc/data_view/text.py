@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from planc.data_view.look import QUANTILES, Look
 from planc.data_view.shown import Run, Shown, hidden_share
@@ -69,7 +69,9 @@ def statistics(look: Look) -> Iterator[Row]:
     """The figures of a sample, by name."""
     tally, spec = look.tally, look.part.wanted.spec
     yield "documents", f"{tally.num_documents:_}, {plural(tally.num_tokens, 'token')}"
+    unusable = len(look.faults), look.faults[0].message if look.faults else ""
     if not tally.num_documents:
+        yield from _counted(look, {"unusable": unusable})
         return
     yield "lengths", ", ".join(f"{name} {tally.quantile(share):_}" for name, share in QUANTILES.items())
     if tally.classes and spec.in_pairs:
@@ -87,12 +89,9 @@ def statistics(look: Look) -> Iterator[Row]:
         ("skipped" if spec.too_long == "skip" else "truncated"): (look.num_too_long, limit),
         "without a label": (tally.num_unlabeled, ""),
         "empty": (tally.num_empty, ""),
-        "unusable": (len(look.faults), look.faults[0].message if look.faults else ""),
+        "unusable": unusable,
     }
-    for name, (number, why) in counts.items():
-        if number:
-            share = 100 * number / max(1, tally.num_documents + len(look.faults))
-            yield name, f"{plural(number, 'document')}, {share:.1f} %{f': {why}' if why else ''}"
+    yield from _counted(look, counts)
     sequences = look.sequences_per_epoch
     if look.dataset is not None and look.sampling.is_whole:
         yield "trained on", summary_of(look.dataset)
@@ -100,6 +99,15 @@ def statistics(look: Look) -> Iterator[Row]:
         yield "sequences", f"about {sequences:_} per epoch, of {plural(spec.sequence_length, 'token')}"
     for number, (length, origin) in enumerate(tally.longest):
         yield "longest" if number == 0 else "", f"{origin}: {plural(length, 'token')}"
+
+
+def _counted(look: Look, counts: Mapping[str, tuple[int, str]]) -> Iterator[Row]:
+    """A row for each number of documents above 0, with what they have."""
+    total = max(1, look.tally.num_documents + len(look.faults))
+    for name, (number, what) in counts.items():
+        if number:
+            share = f"{100 * number / total:.1f} %"
+            yield name, f"{plural(number, 'document')}, {share}{f': {what}' if what else ''}"
 
 
 def summary_row(look: Look) -> Row:

@@ -164,6 +164,55 @@ def test_a_row_that_cannot_be_used_counts_and_is_named(
     assert "rows are counted from 1 to 3" in capsys.readouterr().err
 
 
+def test_both_texts_of_a_row_are_shown_as_one_row(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_chat_tokenizer(base / "tok")
+    rows(base, *({"prompt": "a ", "chosen": f"b{n}", "rejected": f"c{n}"} for n in range(3)))
+    path = plan(base, 'pairs("rows.jsonl", template = none)', micro_batch=2, packing="none")
+    Path(path).write_text(Path(path).read_text().replace("train {", "train {\n  loss = dpo(beta = 0.1)"))
+    for number in (1, 3):
+        documents = shown(capsys, path, "--row", str(number))["documents"]
+        sources = [f"rows.jsonl:{number} (chosen)", f"rows.jsonl:{number} (rejected)"]
+        assert [document["source"] for document in documents] == sources
+    assert main(["data", "show", path, "--row", "4"]) == 2
+    assert "rows are counted from 1 to 3" in capsys.readouterr().err
+
+
+def test_a_row_is_shown_with_the_side_that_has_it(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows(base, *({"text": f"the cat sat on mat {number}"} for number in range(20)))
+    path = plan(base, 'jsonl("rows.jsonl")', packing="none")
+    held_out = 'data {\n  eval "mats" {\n    share = 30 %\n    every = 1 step\n  }'
+    Path(path).write_text(Path(path).read_text().replace("data {", held_out))
+    notes = {"training": "held out: an evaluation has this row, and training does not",
+             "mats": "training has this row, and the evaluation does not"}  # fmt: skip
+    sides = {
+        name: [
+            note not in shown(capsys, path, *source, "--row", str(number))["notes"] for number in range(1, 21)
+        ]
+        for (name, note), source in zip(notes.items(), ((), ("--source", "mats")), strict=True)
+    }
+    assert sides["mats"] == [not is_trained for is_trained in sides["training"]]
+    for name, source in (("training", ()), ("mats", ("--source", "mats"))):
+        statistics = shown(capsys, path, *source)["statistics"]
+        assert 0 < statistics["documents"] == sum(sides[name]) < 20
+
+
+def test_one_fault_of_all_rows_is_one_finding(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows(base, *({"txt": str(number)} for number in range(30)), {"text": 7}, {"text": 8})
+    path = plan(base, 'jsonl("rows.jsonl")', packing="none")
+    held_out = 'data {\n  eval "mats" {\n    share = 30 %\n    every = 1 step\n  }'
+    Path(path).write_text(Path(path).read_text().replace("data {", held_out))
+    assert main(["check", path, "--data", "--output-format", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)["diagnostics"]
+    assert [finding["text"] for finding in found] == [
+        'rows.jsonl:1 has no field "text"; 29 more rows in the sample have the same fault',
+        'field "text" of rows.jsonl:31 is not a string; 1 more row in the sample has the same fault',
+    ]
+    assert main(["data", "show", path]) == 0
+    assert "32 documents, 100.0 %: rows.jsonl:1 has no field" in capsys.readouterr().out.replace(
+        f"{base}/", ""
+    )
+
+
 def test_a_large_file_is_sampled_at_its_beginning_at_places_and_at_its_end(
     base: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

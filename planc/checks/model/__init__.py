@@ -15,7 +15,7 @@ from planc.checks.model import (
 from planc.checks.support.rule import Rule
 
 TASK_RULES: tuple[Rule, ...] = (task_unsupported.check,)
-"""Rules on what a task refuses, whatever the rest of the plan says of it."""
+"""The rules on settings that a task refuses."""
 
 RULES: tuple[Rule, ...] = (
     weights_unset.check,

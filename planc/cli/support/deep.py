@@ -146,6 +146,7 @@ def read_data(
     nowhere = checked.sources[path].start()
     added: list[Diagnostic] = []
     rows: list[Row] = []
+    known: set[str] = set()
     for span, opened in openings(checked.graph, base=Path(path).parent, runs_extensions=runs_extensions):
         try:
             part = opened()
@@ -155,7 +156,7 @@ def read_data(
             else:
                 rows.append(("data", f"not read: {error.message}"))
             continue
-        seen, more = findings(part, nowhere=nowhere)
+        seen, more = findings(part, nowhere=nowhere, known=known)
         added += more
         if seen is not None:
             rows.append(summary_row(seen))

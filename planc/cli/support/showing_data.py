@@ -43,7 +43,9 @@ EXAMPLES = """\
 def add_arguments(parser: ArgumentParser) -> None:
     add_plan_argument(parser, help="a .plan file, or an artifact from `planc compile`", type=Path)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--row", type=int, metavar="N", help="a row of the source, counted from 1")
+    which.add_argument(
+        "--row", type=int, metavar="N", help="a row of the source, counted from 1, held out or not"
+    )
     which.add_argument("--sequence", type=int, metavar="N", help="a sequence of the data, counted from 1")
     parser.add_argument(
         "--source",
@@ -77,7 +79,8 @@ def show(graph: Graph, base: Path, arguments: Namespace) -> int:
         from planc.data_view.text import shown_text
 
         is_colored = wants_color(sys.stdout)
-        print("\n\n".join(shown_text(one, is_colored=is_colored, is_whole=True) for one in shown))
+        texts = (shown_text(one, is_colored=is_colored, is_whole=True).rstrip("\n") for one in shown)
+        print("\n\n".join(texts))
     return CLEAN
 
 

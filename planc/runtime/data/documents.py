@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -132,17 +133,22 @@ def spec_documents(
 ) -> Iterator[AnyDocument]:
     """The documents of a spec's source, without those that are held out, or those alone."""
     documents = source_documents(spec.source, base=base, reads=reads, bad=bad, sample=sample)
-    return documents if spec.held_out is None else _apart(documents, spec.held_out)
+    held_out = spec.held_out
+    if held_out is None:
+        return documents
+    return (document for document in documents if is_held_out(document, held_out) == held_out.is_kept)
 
 
-def _apart(documents: Iterator[AnyDocument], held_out: HeldOut) -> Iterator[AnyDocument]:
-    """A document's side depends on its own content alone, so files that are added move no other."""
-    limit = int(Fraction(held_out.share) * 2**64)
-    for document in documents:
-        whole = document.whole if isinstance(document, Conversation | Document) else b""
-        content = hashlib.sha256(whole or _content(document)).digest()
-        if (int.from_bytes(content[:8], "big") < limit) == held_out.is_kept:
-            yield document
+def is_held_out(document: AnyDocument, held_out: HeldOut) -> bool:
+    """A document's side, which depends on its own content alone, so files that are added move no other."""
+    whole = document.whole if isinstance(document, Conversation | Document) else b""
+    content = hashlib.sha256(whole or _content(document)).digest()
+    return int.from_bytes(content[:8], "big") < _limit(held_out.share)
+
+
+@functools.lru_cache(maxsize=8)
+def _limit(share: str) -> int:
+    return int(Fraction(share) * 2**64)
 
 
 def _content(document: AnyDocument) -> bytes:
