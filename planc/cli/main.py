@@ -79,7 +79,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         (
             Command("checkpoint", "checkpoints: ls, verify, diff, export, push, convert"),
             Command("eval", "evaluate a checkpoint, on its plan's data or on other data"),
-            Command("sample", "continue a text with a checkpoint's model"),
+            Command("sample", "continue a text, or answer an input, with a checkpoint's model"),
             Command("data", "a plan's data: show, prepare, ls, verify"),
             Command("teacher", "store a teacher's log-probabilities, for a plan with distillation"),
             Command("inventory", "show or save a model's structure"),

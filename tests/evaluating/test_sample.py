@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from planc.cli.main import main
+from tests.data.cases.case import save_tokenizer
 from tests.dist.test_classifier_training import write_model
 from tests.plans import PLANS
 
@@ -83,6 +84,39 @@ def test_an_encoder_decoder_answers(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert PROMPT not in capsys.readouterr().out
     assert main(["sample", str(tmp_path / "hf"), PROMPT, "--bytes", "--max-new-tokens=512"]) == 2
     assert "set --max-new-tokens to 511" in capsys.readouterr().err
+
+
+def test_an_answer_has_no_special_tokens_around_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that begins an answer with a special token, as after training on such targets."""
+    folder = tmp_path / "hf"
+    config = json.loads((PLANS / "models/tiny-bart-encoder-decoder/config.json").read_text(encoding="utf-8"))
+    write_model(folder, config | {"tie_word_embeddings": False, "vocab_size": 344})
+    save_tokenizer(folder, {})
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    special, ids = tokenizer.convert_tokens_to_ids("<|im_start|>"), [config["decoder_start_token_id"]]
+    text = tokenizer(PROMPT, return_tensors="pt", add_special_tokens=False)["input_ids"]
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter) * (parameter.ndim == 2)
+        decoder = torch.tensor([[*ids, special]])
+        first, second = model(
+            input_ids=text, decoder_input_ids=decoder, output_hidden_states=True
+        ).decoder_hidden_states[-1][0]
+        model.lm_head.weight[special] = first - (first @ second) / (second @ second) * second
+    model.save_pretrained(folder)
+    for _ in range(12):
+        with torch.no_grad():
+            logits = model(input_ids=text, decoder_input_ids=torch.tensor([ids])).logits
+        ids.append(int(logits[0, -1].argmax()))
+    assert ids[1] == special and tokenizer.eos_token_id not in ids[2:]
+    answer = tokenizer.decode(ids[2:], clean_up_tokenization_spaces=False)
+    # Inside of a text, it is a part of it.
+    assert answer.endswith("<|im_start|>") and answer.count("<|im_start|>") > 1
+    assert sampled(capsys, folder) == answer.removesuffix("<|im_start|>")
 
 
 def test_text_is_harmless_and_what_gives_no_sample_is_refused(

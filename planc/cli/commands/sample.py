@@ -28,15 +28,17 @@ if TYPE_CHECKING:
     from planc.runtime.data.tokenizers import TokenizerFiles
 
 DESCRIPTION = """\
-Continue a text with a checkpoint's model, by transformers' own generate, in one process. A checkpoint of
-planc is written to a temporary directory first, as `planc checkpoint export` does, with adapters merged. The
-text begins as documents do in training."""
+Continue a text with a checkpoint's model, by transformers' own generate, in one process. An encoder-decoder
+(`task = seq2seq_lm`) is given the text as its input, and its answer is printed, without the special tokens
+around it. A checkpoint of planc is written to a temporary directory first, as `planc checkpoint export` does,
+with adapters merged. The text begins as documents do in training."""
 
 EPILOG = """\
 examples:
   planc sample runs/llama "Once upon a time"
   planc sample runs/llama/checkpoints/step-500 "def main" --temperature 0.8 --top-p 0.95 --seed 1
   planc sample exports/llama "Once" --max-new-tokens 20 --output-format json
+  planc sample runs/summaries "A long article, of which a summary is wanted."
 
 Without --temperature the likeliest token is taken. A model class of the plan's own code has no generate, and
 is refused."""
@@ -44,7 +46,7 @@ is refused."""
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_weights_argument(parser)
-    parser.add_argument("text", metavar="TEXT", help="the text to continue")
+    parser.add_argument("text", metavar="TEXT", help="the text to continue, or an encoder-decoder's input")
     parser.add_argument(
         "--max-new-tokens", type=_count, default=64, metavar="N", help="most tokens to write (default: 64)"
     )

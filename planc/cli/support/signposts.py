@@ -20,7 +20,9 @@ _SIGNPOSTS = {
         "`planc eval CHECKPOINT` computes the loss on held-out text; `planc checkpoint export CHECKPOINT "
         "--hf DIR` writes what other evaluators load"
     ),
-    "generate infer inference predict": '`planc sample CHECKPOINT "text"` continues a text',
+    "generate infer inference predict": (
+        '`planc sample CHECKPOINT "text"` continues a text, or answers an input'
+    ),
     "chat serve": (
         "planc serves no models: `planc checkpoint export CHECKPOINT --hf DIR` writes a model directory for "
         "transformers and for servers that read one"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,7 +43,8 @@ class Sampling:
 class Sample:
     """A continuation of a prompt, or an encoder-decoder's answer to an input.
 
-    `is_ended` is true if the model ended its text itself.
+    `text` has none of the special tokens around an answer. `is_ended` is true if the model ended its text
+    itself.
     """
 
     text: str
@@ -78,15 +79,23 @@ def sample(folder: Path, tokenizer: TokenizerFiles, prompt: str, how: Sampling) 
         ends = _ends(model, end)
         new = _generated(model, ids, how, ends=ends, num_known=loaded.vocab_size)
         is_ended = bool(new) and new[-1] in ends
-        known = [] if is_answer else ids
-        whole, before = loaded.decode([known + new[: len(new) - is_ended], known])
+        known, written = [] if is_answer else ids, new[: len(new) - is_ended]
+        if is_answer:
+            written = _without_marks(written, loaded.special_ids)
+        whole, before = loaded.decode([known + written, known])
         # A decoder may write the first of several tokens in another way than one that follows.
-        text = whole.removeprefix(before) if whole.startswith(before) else loaded.decode([new])[0]
+        text = whole.removeprefix(before) if whole.startswith(before) else loaded.decode([written])[0]
         return Sample(text, is_answer, len(ids), len(new), is_ended)
     except DataError as error:
         raise RunError(error.message, help=error.help) from error
     finally:
         loaded.close()
+
+
+def _without_marks(ids: list[int], special_ids: Container[int]) -> list[int]:
+    """An answer's ids without the special tokens around its text, which targets of training have."""
+    own = [place for place, token in enumerate(ids) if token not in special_ids]
+    return ids[own[0] : own[-1] + 1] if own else []
 
 
 _NOT_WRITERS = {
