@@ -30,7 +30,8 @@ SYMPTOMS = {
     "embeddings": "embedding model, sentence embeddings, sentence transformers, contrastive learning, "
     "infonce, retrieval, retriever, dense retrieval, hard negatives, in batch negatives, similarity search",
     "summaries and translations": "summarization, summarize, translation, translate, encoder decoder, "
-    "encoder decoders, seq2seq, sequence to sequence, text to text, t5, bart",
+    "encoder decoders, seq2seq, sequence to sequence, text to text, t5, bart, decoder start token, "
+    "decoder start token id",
     "callback": "hook, metric, custom metric, own metric, own loop, custom loop, own trainer, custom trainer",
 }
 """The name of each page, and other phrases for it, none of which hides a key or a word of another tool."""

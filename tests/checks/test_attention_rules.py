@@ -11,7 +11,7 @@ from variants import MODELS, Check, tiny_llama
 
 from planc.api import Checked
 from planc.inventory.codec import dumps, loads
-from tests.plans import TINY
+from tests.plans import TINY, encoder_plan
 
 CATALOGUE = Path(__file__).parents[1] / "catalogue"
 EAGER = ("model.attention=eager",)
@@ -53,6 +53,30 @@ def test_attention_of_the_models_own_asks_for_eager(own: str, check: Check) -> N
     assert found.code.code == "P708"
     assert "computes attention in its own code" in found.primary.text
     assert "write `attention = eager`" in found.help
+
+
+def test_several_attentions_use_a_feature_and_one_uses_it(check: Check, plan_base: Path) -> None:
+    model = plan_base / "models" / "tiny-bart-encoder-decoder"
+    inventory = loads((model / "inventory.json").read_bytes())
+    folder = plan_base / "models" / "tiny-bart-with-bias"
+    folder.mkdir()
+    for names, text in (
+        (("self_attn", "encoder_attn"), "`model.decoder.layers.*.{self,encoder}_attn` use `position_bias`"),
+        (("self_attn",), "`model.decoder.layers.*.self_attn` uses `position_bias`"),
+    ):
+        ends = tuple(f".{name}" for name in names)
+        attentions = tuple(
+            replace(each, extras=(*each.extras, "position_bias"))
+            if each.fqn.startswith("model.decoder") and each.fqn.endswith(ends)
+            else each
+            for each in inventory.attentions
+        )
+        (folder / "inventory.json").write_text(dumps(replace(inventory, attentions=attentions)))
+        plan = encoder_plan(
+            "tiny-bart-with-bias", task="seq2seq_lm\n  dropout = false", source='mapped("data/*.txt")'
+        ).replace('"bert.encoder.layer.*"', '"model.{encoder,decoder}.layers.*"')
+        (problem,) = check(plan).diagnostics
+        assert (problem.code.code, problem.primary.text) == ("P708", text)
 
 
 def test_eager_runs_attention_of_the_models_own(own: str, check: Check) -> None:

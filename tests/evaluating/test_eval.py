@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from planc.cli.main import main
 from tests.evaluating.plan import TEXT
 from tests.launch.processes import start
-from tests.plans import write_plan
+from tests.plans import PLANS, encoder_plan, write_plan
 from tests.python.test_torchrun import torchrun
 
 
@@ -83,6 +83,46 @@ def test_other_data_an_export_and_a_computation_by_hand_agree(
     assert of_export["evaluations"][0]["loss"] == pytest.approx(expected, abs=1e-5)
     assert main(["eval", str(run_dir), "--data", str(folder / "held.txt")]) == 0
     assert f"{expected:.4f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "source", "given", "message"),
+    [
+        (
+            "bart-encoder-decoder",
+            "seq2seq_lm\n  dropout = false",
+            'mapped("rows.jsonl")',
+            'text("x.txt")',
+            "rows of --data have no classes, targets or pairs, and the model is an encoder-decoder\n"
+            "help: write `mapped(...)`",
+        ),
+        (
+            "bert",
+            "masked_lm",
+            'text("x.txt")',
+            'labeled("rows.jsonl")',
+            "rows of --data have classes, and the model is a language model\n"
+            "help: name another source, such as `text(...)`",
+        ),
+    ],
+)
+def test_data_of_another_kind_of_model_is_refused(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    task: str,
+    source: str,
+    given: str,
+    message: str,
+) -> None:
+    text = encoder_plan(f"models/tiny-{model}", task=task, source=source)
+    head = text[text.index("model {") : text.index("mesh {")]
+    plan = write_plan(tmp_path, text=head + text[text.index("data {") :])
+    weights = tmp_path / "hf"
+    weights.mkdir()
+    shutil.copy(PLANS / f"models/tiny-{model}/config.json", weights)
+    (weights / "model.safetensors").touch()
+    assert message in refused(capsys, weights, "--plan", plan, "--data", given)
 
 
 def test_what_can_not_be_evaluated_is_refused_with_its_reason(

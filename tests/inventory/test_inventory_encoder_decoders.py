@@ -60,6 +60,15 @@ def test_a_decoder_reads_its_encoder_next_to_its_own_tokens(tmp_path: Path) -> N
     }
 
 
+def test_code_that_needs_values_is_named(tmp_path: Path) -> None:
+    led = {"architectures": ["LEDForConditionalGeneration"], "model_type": "led", "attention_window": 8}
+    with pytest.raises(InventoryError) as caught:
+        probe(written(tmp_path, **led))
+    assert "its code depends on the values of tensors" in caught.value.message
+    assert caught.value.help is not None and "(line " in caught.value.help
+    assert ".any().item()`" in caught.value.help and "of modeling_led.py)" in caught.value.help
+
+
 @pytest.mark.parametrize("kind", REFUSED)
 def test_a_class_that_decodes_otherwise_is_refused(kind: str, tmp_path: Path) -> None:
     changes, message = REFUSED[kind]

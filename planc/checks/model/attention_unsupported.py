@@ -43,11 +43,14 @@ def check(subject: Subject) -> Findings:
     for extra, fqns in found.items():
         if extra not in later and (is_eager or later):
             continue
-        asks = f"uses `{extra}`" if extra else "computes attention in its own code"
         meaning = f", {_MEANINGS[extra]}" if extra in _MEANINGS else ""
+        what = f"`{extra}`{meaning}"
+        one, several = f"uses {what}", f"use {what}"
+        if not extra:
+            one, several = ("computes attention in its own code", "compute attention in their own code")
         yield CODE.at(
             subject.plan.span("model.hf"),
-            f"{subject.named(fqns)} {asks}{meaning}",
+            subject.clause(fqns, one, several=several),
             notes=(_NOTES[_is_encoder(subject)],),
             help=_help(subject, extra),
         )

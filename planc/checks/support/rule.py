@@ -92,10 +92,14 @@ class Subject:
 
     def outputs(self, fqns: Sequence[str], layout: Placement) -> str:
         """ "`model.norm` outputs Shard(1)", as patterns over all layers."""
+        return f"{self.clause(fqns, 'outputs', several='output')} {layout}"
+
+    def clause(self, fqns: Iterable[str], verb: str, *, several: str) -> str:
+        """Modules as patterns over all layers, and the verb that agrees with them."""
         names = self.patterns(fqns)
         # A pattern such as `model.layers.*.self_attn.{q,k}_proj` is several modules too.
-        verb = "outputs" if len(names) == 1 and "{" not in names[0] else "output"
-        return f"{quoted(names)} {verb} {layout}"
+        is_single = len(names) == 1 and "{" not in names[0]
+        return f"{quoted(names)} {verb if is_single else several}"
 
     def rules_to_add(self, fqns: Iterable[str], action: str) -> str:
         """`add "model.layers.*.mlp.down_proj" -> rowwise`."""

@@ -30,7 +30,7 @@ from planc.graph.graph import Graph, plan_hash
 from planc.graph.sources import training_data
 from planc.lower.data import source_of
 from planc.lower.evaluating import evaluated_on
-from planc.plan.data import Labeled, Mapped, Matched, untransformed
+from planc.plan.data import AnySource, Labeled, Mapped, Matched, untransformed
 from planc.plan.given_source import given_source
 from planc.plan.task import AnyTask, CausalLm, SequenceClassification, TokenClassification
 from planc.runtime.checkpoint_format.errors import CheckpointError
@@ -120,10 +120,24 @@ def _weights(name: str) -> Weights:
         raise RunError(error.message, help=error.help) from error
 
 
-_KINDS = (
-    "write `labeled(...)` for a classifier, `mapped(...)` for an encoder-decoder, `matched(...)` for an "
-    "embedding model, and another source for a language model"
+_KINDS: tuple[tuple[type, type[ops.OpenData], str, str, str], ...] = (
+    (Labeled, ops.OpenLabeledData, "labeled", "classes", "is a classifier"),
+    (Mapped, ops.OpenMappedData, "mapped", "inputs with targets", "is an encoder-decoder"),
+    (Matched, ops.OpenMatchedData, "matched", "pairs to match", "makes vectors"),
 )
+"""Sources of one kind of model: the call, what its rows have, and what the model is."""
+
+
+def _require_kind(given: AnySource, training: ops.OpenData) -> None:
+    """RunError unless rows of `--data` have what the model was trained on."""
+    rows = next((kind for kind in _KINDS if isinstance(untransformed(given), kind[0])), None)
+    model = next((kind for kind in _KINDS if isinstance(training, kind[1])), None)
+    if rows is model:
+        return
+    has = "no classes, targets or pairs" if rows is None else rows[3]
+    reads = "is a language model" if model is None else model[4]
+    help = "name another source, such as `text(...)`" if model is None else f"write `{model[2]}(...)`"
+    raise RunError(f"rows of --data have {has}, and the model {reads}", help=help)
 
 
 def _source(text: str, training: ops.OpenData) -> tuple[Source, Span]:
@@ -138,12 +152,7 @@ def _source(text: str, training: ops.OpenData) -> tuple[Source, Span]:
     if isinstance(training, ops.OpenLabeledData):
         kind = TokenClassification if training.by_word else SequenceClassification
         task = kind(training.num_labels, training.names)
-    if isinstance(untransformed(given), Labeled) is not isinstance(training, ops.OpenLabeledData):
-        raise RunError("--data has classes and the model has none, or the reverse", help=_KINDS)
-    if isinstance(given, Mapped) is not isinstance(training, ops.OpenMappedData):
-        raise RunError("--data has targets and the model reads none, or the reverse", help=_KINDS)
-    if isinstance(given, Matched) is not isinstance(training, ops.OpenMatchedData):
-        raise RunError("--data has pairs to match and the model has no vectors, or the reverse", help=_KINDS)
+    _require_kind(given, training)
     source: Any = source_of(given, task)
     if source.reads_local_files:
         source = replace(source, patterns=tuple(map(os.path.abspath, source.patterns)))

@@ -9,6 +9,7 @@ to its attention, not what its configuration suggests.
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -185,9 +186,28 @@ def _refusals_of(model_class: type[PreTrainedModel]) -> Iterator[None]:
         reason = "its code depends on the values of tensors" if wants_values else str(error)
         raise DoesNotRunError(
             f"{model_class.__name__} does not run on the meta device: {type(error).__name__}: {reason}",
-            help="check config.json for missing or unusual values; planc needs a model without branches on "
-            "tensor values, whose attention uses transformers' AttentionInterface",
+            help=_HELP_ON_VALUES.format(_place_of(error)) if wants_values else _HELP_ON_ERRORS,
         ) from error
+
+
+_HELP_ON_VALUES = (
+    "name a model of another class: planc reads a model on tensors without values, and {} needs some"
+)
+_HELP_ON_ERRORS = (
+    "check config.json for missing or unusual values; planc needs a model whose attention uses transformers' "
+    "AttentionInterface"
+)
+
+
+def _place_of(error: BaseException) -> str:
+    """The line of the model's own code that an error came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    files = ((frame, Path(frame.filename)) for frame in frames)
+    frame, file = [each for each in files if not any(map(each[1].is_relative_to, _NOT_OF_MODELS))][-1]
+    return f"`{frame.line}` (line {frame.lineno} of {file.name})"
+
+
+_NOT_OF_MODELS = (Path(torch.__file__).parent, Path(__file__).parents[2])
 
 
 def _with_footprints(modules: Iterable[Module], model: nn.Module, *, flow: Flow) -> tuple[Module, ...]:
