@@ -53,7 +53,6 @@ UNSHOWN = {
     ),
     "half a group": ("group = 2", "group = 3", "P758", "a group of 3 pairs is 6 sequences"),
     "packed": (f"source = {SOURCE}", f"source = {SOURCE}\n  packing = whole", "P758", "one text of a pair"),
-    "bad rows": (f"source = {SOURCE}", f"source = {SOURCE}\n  skip_bad = 1", "P758", "one text of a pair"),
     "chunks": (LOSS, f"{LOSS}\n  loss_chunks = 2", "P726", "does not compute its logits"),
 }
 
@@ -69,6 +68,11 @@ def test_what_was_shown_is_accepted(check: Check) -> None:
     assert [(op.pooling, op.temperature, op.group) for op in losses] == [(Pooling.CLS, 0.05, 2)] * 2
     (attention,) = (op for op in checked.graph.setup if op.name == "attention.attach")
     assert (attention.kind, attention.isolates) == ("bidirectional", True)  # type: ignore[attr-defined]
+
+
+def test_bad_rows_may_be_left_out(check: Check) -> None:
+    plan = PLAN.replace(f"source = {SOURCE}", f"source = {SOURCE}\n  skip_bad = 1")
+    assert check(plan).diagnostics == ()
 
 
 @pytest.mark.parametrize("kind", UNSHOWN)

@@ -43,12 +43,12 @@ ACCEPTED = {
     },
     "averages": {"TRAIN": "ema_decay = 0.9"},
     "chunks": {"TRAIN": "loss_chunks = 2"},
+    "bad rows": {"DATA": "skip_bad = 1"},
     "a reference": {"LOSS": 'reference = "models/tiny-llama"'},
     "a reference on other machines": {"LOSS": 'reference = "runs/first/export/hf"'},
 }
 REFUSED = {
     "packing": ({"DATA": "packing = whole"}, "P758", "each sequence holds one text of a pair"),
-    "bad rows": ({"DATA": "skip_bad = 1"}, "P758", "may leave out one text of a pair"),
     "half a pair": (
         {"DATA": 'eval "held" { share = 10 %; every = 2 steps; sequences = 3 }'},
         "P758",

@@ -33,9 +33,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def spec(held_out: HeldOut | None = None) -> DataSpec:
+def spec(held_out: HeldOut | None = None, *, skip_bad: int = 0) -> DataSpec:
     source = MatchedSource(("rows.jsonl",), query="ask", positive="tell", ignore=("id",))
-    settings: Any = {"packing": "none", "padding_id": PADDING, "held_out": held_out}
+    settings: Any = {"packing": "none", "padding_id": PADDING, "held_out": held_out, "skip_bad": skip_bad}
     return DataSpec(source, "bytes", LENGTH, shuffle_seed=3, **settings)
 
 
@@ -49,7 +49,7 @@ def opened(folder: Path, rows: list[dict[str, Any]], held_out: HeldOut | None = 
 
 
 def texts_of(data: OpenData) -> list[str]:
-    starts, tokens = data.dataset.starts, data.dataset.tokens  # type: ignore[attr-defined]
+    starts, tokens = data.dataset.starts[:], data.dataset.tokens  # type: ignore[attr-defined]
     return [bytes(tokens[starts[n] : starts[n + 1]].tolist()).decode() for n in range(len(starts) - 1)]
 
 
@@ -80,6 +80,19 @@ def test_a_row_without_both_texts_is_located(tmp_path: Path, row: dict[str, Any]
     with pytest.raises(DataError) as caught:
         opened(tmp_path, [ROWS[0], row])
     assert caught.value.message == message
+
+
+@pytest.mark.parametrize("row, message", BAD)
+def test_a_row_that_is_left_out_leaves_the_pairs_after_it_as_they_are(
+    tmp_path: Path, row: dict[str, Any], message: str
+) -> None:
+    whole = texts_of(opened(tmp_path, ROWS))
+    write(tmp_path, [ROWS[0], row, *ROWS[1:]])
+    data = open_data(spec(skip_bad=1), base=tmp_path, model_vocab_size=1000)
+    assert texts_of(data) == whole and data.left_out == (message,)
+    wanted = want(spec(skip_bad=1), base=tmp_path)
+    stored = open_prepared(prepare(tmp_path / "prepared", wanted, name="rows"), wanted, model_vocab_size=1000)
+    assert texts_of(stored) == whole and stored.left_out == (message,)
 
 
 def test_prepared_files_have_the_same_pairs(tmp_path: Path) -> None:

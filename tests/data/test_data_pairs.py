@@ -15,7 +15,7 @@ from planc.runtime.data.errors import DataError
 from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.data.spec import DataSpec, HeldOut, TooLong
-from tests.data.conversing import save_tokenizer
+from tests.data.conversing import TEMPLATE, save_tokenizer
 
 QUESTION = {"role": "user", "content": "Where?"}
 
@@ -31,10 +31,12 @@ def opened(
     tokenizer: str = "bytes",
     too_long: TooLong = "skip",
     held_out: HeldOut | None = None,
+    skip_bad: int = 0,
 ) -> OpenData:
     (folder / "p.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     source = PairsSource(("p.jsonl",), template="none" if tokenizer == "bytes" else "auto")
-    spec = DataSpec(source, tokenizer, 64, 3, packing="none", too_long=too_long, held_out=held_out)
+    settings: Any = {"packing": "none", "too_long": too_long, "held_out": held_out, "skip_bad": skip_bad}
+    spec = DataSpec(source, tokenizer, 64, 3, **settings)
     return open_data(spec, base=folder, model_vocab_size=400)
 
 
@@ -104,6 +106,23 @@ def test_pairs_are_kept_or_left_out_whole_and_counted(tmp_path: Path) -> None:
     cut = opened(rows, tmp_path, too_long="truncate")
     assert cut.dataset.num_sequences == 8
     assert "2 documents truncated, 2 documents without a label" in cut.dataset.summary()
+
+
+@pytest.mark.parametrize("bad", ["chosen", "rejected"])
+def test_an_answer_that_is_left_out_takes_its_pair_with_it(bad: str, tmp_path: Path) -> None:
+    refused = "{% for message in messages %}{% if message.content == 'bad' %}{{ raise_exception('no') }}"
+    save_tokenizer(tmp_path / "tokenizer", template=f"{refused}{{% endif %}}{{% endfor %}}{TEMPLATE}")
+    rows = [
+        {"prompt": [QUESTION], "chosen": [answer(f"x{number}")], "rejected": [answer(f"y{number}")]}
+        for number in range(3)
+    ]
+    whole = opened(rows, tmp_path, tokenizer="tokenizer")
+    less = opened(
+        [rows[0], {**rows[0], bad: [answer("bad")]}, *rows[1:]], tmp_path, tokenizer="tokenizer", skip_bad=1
+    )
+    (message,) = less.left_out
+    assert message.startswith(f"p.jsonl:2 ({bad}) ")
+    assert labels_of(less) == labels_of(whole) and prompts_of(less) == prompts_of(whole)
 
 
 def test_every_epoch_has_each_pair_once_and_both_answers_together(tmp_path: Path) -> None:

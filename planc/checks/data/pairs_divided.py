@@ -42,8 +42,6 @@ def _obstacles(plan: Plan, loss: Preference | Contrastive) -> Iterator[tuple[str
     if data.packing is not Packing.NONE:
         help = "write `packing = none`, or leave it out"
         yield "data.packing", "each sequence holds one text of a pair", help
-    if data.skip_bad:
-        yield "data.skip_bad", "it may leave out one text of a pair", "remove it, and the bad rows"
     for name, evaluation in data.eval.items():
         if evaluation.sequences is not None and evaluation.sequences % 2:
             help = f"write `sequences = {evaluation.sequences + 1}`"

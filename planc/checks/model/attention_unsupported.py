@@ -45,12 +45,12 @@ def check(subject: Subject) -> Findings:
             continue
         meaning = f", {_MEANINGS[extra]}" if extra in _MEANINGS else ""
         what = f"`{extra}`{meaning}"
-        one, several = f"uses {what}", f"use {what}"
+        verb, several = f"uses {what}", f"use {what}"
         if not extra:
-            one, several = ("computes attention in its own code", "compute attention in their own code")
+            verb, several = ("computes attention in its own code", "compute attention in their own code")
         yield CODE.at(
             subject.plan.span("model.hf"),
-            subject.clause(fqns, one, several=several),
+            subject.clause(fqns, verb, several=several),
             notes=(_NOTES[_is_encoder(subject)],),
             help=_help(subject, extra),
         )

@@ -85,8 +85,7 @@ def fill(
     """Write the tokens of every document that has a label, and where each sequence of them starts.
 
     A sequence takes one token more than its length, its last label, unless its documents have classes.
-    Documents `in_pairs` are kept or left out
-    two by two, as they come.
+    Documents `in_pairs` are kept or left out two by two, as they come.
     """
     require_length(sequence_length)
     length = sequence_length + 1
