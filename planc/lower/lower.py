@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from planc.graph.graph import UNKNOWN_STEPS, AnyOp, Graph
 from planc.graph.ops import (
@@ -11,7 +10,6 @@ from planc.graph.ops import (
     AllReduceGradients,
     AttachAdapters,
     AttachAttention,
-    AttachEncoderDecoder,
     Backward,
     CheckpointActivations,
     CheckpointMode,
@@ -72,7 +70,6 @@ from planc.plan import spec
 from planc.plan.attention_calls import (
     attention_calls,
     attention_kind,
-    attentions_across,
     isolates_documents,
 )
 from planc.plan.bind import BoundPlan
@@ -195,10 +192,7 @@ def _attention(bound: BoundPlan) -> AttachAttention:
     if cp is None:
         kind = attention_kind(plan, bound.inventory)
         span = plan.span("model.attention")
-        shared: dict[str, Any] = {"kind": kind, "isolates": isolates, "calls": calls, "span": span}
-        if across := attentions_across(plan, bound.inventory):
-            return AttachEncoderDecoder(balance="none", over=(), across=across, **shared)
-        return AttachAttention(balance="none", over=(), **shared)
+        return AttachAttention(kind=kind, balance="none", over=(), isolates=isolates, calls=calls, span=span)
     return AttachAttention(
         kind=cp.rotate, balance=cp.load_balancer, over=cp.on, isolates=isolates, calls=calls, span=cp.span
     )

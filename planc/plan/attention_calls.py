@@ -25,15 +25,6 @@ def attention_kind(plan: Plan, inventory: Inventory) -> str:
     return "bidirectional" if sees_later_tokens(inventory) else "plain"
 
 
-def attentions_across(plan: Plan, inventory: Inventory) -> tuple[str, ...]:
-    """The attentions of a decoder to its encoder's tokens; none of other models, and if attention is the
-    model's own code."""
-    if attention_kind(plan, inventory) != "encoder_decoder":
-        return ()
-    bypassed = {container for module in inventory.modules for container in module.bypassed_containers}
-    return tuple(attention.fqn for attention in inventory.attentions if attention.fqn in bypassed)
-
-
 def isolates_documents(plan: Plan, inventory: Inventory) -> bool:
     """Whether attention is inside of each document: without it, tokens that see later ones see padding."""
     is_padded = plan.data.packing is Packing.NONE

@@ -270,8 +270,6 @@ def _renamed(op: Any, renamed: Renaming) -> Any:
             found = [(renamed.of((*of[:2], *filter(None, of[3:]))), of[2]) for of in op.layers]
             layers: Any = tuple((*names[:2], n, "".join(names[2:])) for names, n in found if names)
             return replace(op, layers=layers)
-        case ops.AttachEncoderDecoder():
-            return replace(op, across=renamed.of(op.across))
         case ops.PrefetchUnits():
             return replace(op, units=renamed.of(op.units))
         case ops.SplitPipeline():

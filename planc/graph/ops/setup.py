@@ -182,7 +182,7 @@ class AttachAttention(Op):
     )
     kind: Annotated[str, _CONTEXT]
     """plain, bidirectional, encoder_decoder, ring, allgather, ulysses, or eager for the model's own code.
-    Plain is causal, and so is attention over cp; an encoder_decoder's is that in its decoder."""
+    Plain is causal, and so is attention over cp; an encoder_decoder's is so over a target, as modules say."""
     balance: Annotated[str, _CONTEXT]
     """headtail or none."""
     over: Annotated[tuple[MeshDim, ...], _CONTEXT]
@@ -194,17 +194,6 @@ class AttachAttention(Op):
     @property
     def unstable(self) -> str:
         return "collectives that autograd differentiates: private in PyTorch" if self.over else ""
-
-
-@record(kw_only=True)
-class AttachEncoderDecoder(AttachAttention):
-    op: Literal["attention.attach_to_input"] = "attention.attach_to_input"  # type: ignore[assignment]
-    summary: ClassVar[str] = (
-        "Gives an encoder-decoder's attention modules planc's exact attention: causal over a target, and to "
-        "the whole input in the encoder and from the decoder."
-    )
-    across: Annotated[tuple[str, ...], DERIVED]
-    """The attentions of the decoder to the encoder's tokens."""
 
 
 @record

@@ -65,7 +65,6 @@ _OUTSIDE = (
     *(ops.BuildModel, ops.BuildOwnModel, ops.BuildClassifier, ops.BuildEmbedder),
     *(ops.AttachAdapters, ops.QuantizeBase),
     ops.AttachAttention,
-    ops.AttachEncoderDecoder,
     ops.AttachDropout,
     ops.ShardTensorParallel,
     ops.ShareHeads,

@@ -195,8 +195,6 @@ def _without(op: AnyOp, dropped: frozenset[str]) -> AnyOp | None:
         ):
             modules = _names(op.modules, dropped)
             return replace(op, modules=modules) if modules else None
-        case ops.AttachEncoderDecoder():
-            return replace(op, across=_names(op.across, dropped))
         case ops.FullyShard():
             groups = tuple(group for group in op.groups if _names(group, dropped))
             return replace(op, groups=groups) if groups else None

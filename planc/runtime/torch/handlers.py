@@ -64,7 +64,6 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.FreezeParameters: freezing.freeze_parameters,
     ops.QuantizeBase: nf4.quantize_base,
     ops.AttachAttention: build.attach_attention,
-    ops.AttachEncoderDecoder: build.attach_attention,
     ops.AttachDropout: dropout.attach_dropout,
     ops.SplitPipeline: pipeline.split_pipeline,
     ops.ShardTensorParallel: tensor_parallel.shard_tensor_parallel,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, assert_never
 from uuid import uuid4
 
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import ProcessGroup
 from transformers import AttentionInterface
 
@@ -35,13 +35,12 @@ def register_attention(
     balance: Balance,
     name: str,
     documents: Documents | None = None,
-    across: Set[nn.Module] = frozenset(),
 ) -> str:
     """The name under which the attention is registered: `name` with a suffix that no other call gets.
 
     `group` is that of the cp mesh dim, None without one; inputs are sharded over it as `balance` says. With
-    `documents`, tokens see their own document only. Modules of an encoder-decoder are causal as they say, and
-    those `across` are not.
+    `documents`, tokens see their own document only. Modules of an encoder-decoder are causal as they say,
+    which for a decoder's is to its own tokens, and not to the encoder's.
     No mask function is registered under the name, so transformers builds no mask and passes None. ValueError
     if the kind and the group or balance disagree. Calls raise ValueError for what they do not support.
     """
@@ -64,7 +63,7 @@ def register_attention(
         """Attention [B, S_local, H, D], and no weights, as transformers' interface has it."""
         is_causal, given = kind != "bidirectional", compute
         if kind == "encoder_decoder":
-            is_causal = module not in across and bool(getattr(module, "is_causal", False))
+            is_causal = bool(getattr(module, "is_causal", False))
             given = partial(compute, is_causal=is_causal)
         require_supported(
             module=module,

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from planc.figures.plan import parameters
-from planc.graph.ops import AttachAttention, AttachEncoderDecoder, BuildModel, BuildOwnModel, FullyShard
+from planc.graph.ops import AttachAttention, BuildModel, BuildOwnModel, FullyShard
 from planc.hub.names import model_folder
 from planc.modeling.decoder_inputs import return_logits_alone
 from planc.modeling.scaled_rope import grow_rope, scale_rope
@@ -142,10 +142,7 @@ def attach_attention(run: Run, op: AttachAttention, mesh: Mesh, model: nn.Module
     documents = Documents() if op.isolates else None
     kind: Any = op.kind
     balance: Any = op.balance
-    across = frozenset(map(model.get_submodule, op.across if isinstance(op, AttachEncoderDecoder) else ()))
-    name = register_attention(
-        kind, group=group, balance=balance, name="planc", documents=documents, across=across
-    )
+    name = register_attention(kind, group=group, balance=balance, name="planc", documents=documents)
     # Every attention module looks up the name in the config that it shares with the model, or its stack.
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
