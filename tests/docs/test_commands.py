@@ -59,6 +59,11 @@ train {
 }
 """
 """`llama.plan` for what trains, in a folder with a run of it."""
+STUDENT = SMALL.replace(
+    "  steps = 4\n",
+    '  steps = 4\n  loss = distillation(teacher = "teacher", logits = "stored", top_k = 4)\n',
+)
+"""`student.plan`, with an export of that run as its teacher."""
 
 NOT_RUN = {
     "planc calibrate llama.plan runs/llama --gpu h100"
@@ -71,11 +76,14 @@ NOT_RUN = {
     "torchrun --nproc-per-node 4 -m planc eval runs/llama": "needs a run on 4 ranks",
     "planc eval exports/llama --plan llama.plan": "needs an export",
     'planc sample exports/llama "Once" --max-new-tokens 20 --output-format json': "needs an export",
+    'planc sample runs/summaries "A long article, of which a summary is wanted."': "needs an encoder-decoder",
+    "planc checkpoint push runs/llama": "needs the network",
 }
 """Examples of `--help` that nothing runs here, and why."""
 
 SHORTER = {
     "step-500": "step-4",
+    "--nproc-per-node 8 -m planc teacher": "--nproc-per-node 2 -m planc teacher",
     "tune llama.plan --gpus 64 --gpu h100": "tune llama.plan --gpus 2 --gpu h100 --tokens-per-step 256",
     "--gpus 8 --gpu h100 --tokens-per-step 131072": "--gpus 2 --gpu h100 --tokens-per-step 8192",
     "models/llama-3.1-8b": "models/tiny-llama",
@@ -164,6 +172,9 @@ def small(folder: Path) -> Path:
     (folder / "cluster-a.json").write_text(CALIBRATION)
     printed, code = run("planc run llama.plan", folder)
     assert code == 0, printed
+    (folder / "student.plan").write_text(STUDENT)
+    printed, code = run("planc checkpoint export runs/llama --hf teacher", folder)
+    assert code == 0, printed
     for name in ("a", "b", "x"):
         shutil.copytree(folder / "runs" / "llama", folder / "runs" / name)
     printed, code = run("planc checkpoint convert runs/llama --dcp exports/llama-dcp", folder)
@@ -196,7 +207,7 @@ _SMALL = ("--deep", "--data")
 def is_small(name: str, command: str) -> bool:
     trains = name in (
         *("verify", "run", "runs", "sweep", "doctor", "checkpoint", "calibrate", "data"),
-        *("eval", "sample", "tune"),
+        *("eval", "sample", "teacher", "tune"),
     )
     return (
         trains
@@ -234,6 +245,7 @@ FILLED = {
     "planc data show PLAN --row N": "planc data show llama.plan --row 1",
     "planc estimate --gpu h100": "planc estimate llama.plan --gpu h100",
     "planc estimate --calibration FILE": "planc estimate llama.plan --gpu h100",
+    "planc checkpoint push": "planc checkpoint push --help",
     "planc checkpoint convert": "planc checkpoint convert runs/llama --dcp plain",
     "planc checkpoint verify": "planc checkpoint verify runs/llama",
     "planc data prepare": "planc data prepare llama.plan",
