@@ -97,6 +97,8 @@ def _resolve(plan: str) -> Done:
 
 PRODUCERS: Mapping[str, Callable[[str], Done]] = {
     "new --for pretrain": _new("pretrain", "data/a.txt", *TWO, *SMALL),
+    "new --for continue": _new("continue", "data/a.txt", *TWO, *SMALL),
+    "new --for adapters": _new("adapters", "data/chats.jsonl", *TWO, "--sequence-length", "64"),
     "new --for chats": _new("chats", "data/chats.jsonl", *TWO, "--sequence-length", "64"),
     "new on CPUs": _new("pretrain", "data/a.txt", "--gpus", "2", "--gpu", "cpu", *SMALL),
     "import": _import,
@@ -143,6 +145,10 @@ CONSUMERS: Mapping[str, Callable[[str], Done]] = {
     "estimate": lambda plan: command("estimate", plan, "--gpu", "h100"),
     "diff": _diff,
     "compile": _compile,
+    "check --data": lambda plan: command("check", plan, "--data"),
+    "data show": lambda plan: command("data", "show", plan),
+    "data prepare": lambda plan: command("data", "prepare", plan),
+    "sweep --print": lambda plan: command("sweep", plan, "--grid", "model.seed=0..1", "--print"),
     "launch": lambda plan: command("launch", plan, "--nodes", "1"),
     "tune": _tune_again,
     "report": lambda plan: command("report", plan, "-o", f"{plan}.html"),
@@ -176,6 +182,31 @@ def _run(plan: str) -> Done:
     return Done(0 if steps[-1] == 3 else 1, "", f"the run has steps {steps}")
 
 
+def _after_run(plan: str) -> Done:
+    """Every command that reads a run, on the run of `_run`, and those that read an export on its export."""
+    folder = f"runs-{plan}"
+    for words in (
+        ("runs", folder),
+        ("diff", folder, plan),
+        ("checkpoint", "ls", folder),
+        ("checkpoint", "verify", folder),
+        ("checkpoint", "convert", folder, "--dcp", f"{folder}-dcp"),
+        ("checkpoint", "export", folder, "--hf", f"{folder}-hf"),
+        ("eval", folder, "--data", "data/a.txt"),
+        ("eval", f"{folder}-hf", "--plan", plan, "--data", "data/a.txt"),
+        ("sample", folder, "some words", "--max-new-tokens", "4"),
+        ("sample", f"{folder}-hf", "some words", "--max-new-tokens", "4"),
+        ("inventory", f"{folder}-hf"),
+        ("new", f"{folder}-hf", "--for", "continue", "--data", "data/a.txt", *TWO, "-o", f"next-{plan}"),
+        ("check", f"next-{plan}"),
+        ("report", folder, "-o", f"{folder}-again.html"),
+    ):
+        done = command(*words)
+        if done.code:
+            return Done(done.code, done.out, f"planc {' '.join(words)}: {done.err or done.out}")
+    return Done(0, "", "")
+
+
 RUNS = ("new on CPUs", "import")
 """Producers of plans that CPUs train from random weights in no time."""
 SLOW: Mapping[str, Callable[[str], Done]] = {
@@ -196,9 +227,9 @@ def pairs(folder: Path, *, quick: bool, producers: Sequence[str] = tuple(PRODUCE
             if written.code or not Path(plan).exists():
                 yield Pair(producer, "itself", _problem(written))
                 continue
-            consumers = CONSUMERS if quick else {**CONSUMERS, **SLOW}
+            consumers = {**CONSUMERS} if quick else {**CONSUMERS, **SLOW}
             if not quick and producer in RUNS:
-                consumers = {**consumers, "run, resume on two ranks, report": _run}
+                consumers |= {"run, resume on two ranks, report": _run, "commands on the run": _after_run}
             for consumer, read in consumers.items():
                 yield Pair(producer, consumer, _problem(read(plan)))
     finally:
