@@ -219,9 +219,49 @@ class Task(StrEnum):
     SEQ2SEQ_LM = "seq2seq_lm"
     """Each token of a target is the label of the target's tokens before it and of the whole input. Its model
     has an encoder for the input and a decoder for the target."""
+    IMAGE_TEXT_TO_TEXT = "image_text_to_text"
+    """Each token's label is the next token, and no token sees later ones; those of images have no label. Its
+    model is a decoder that has an encoder of images."""
     EMBEDDING = "embedding"
     """A sequence is a vector, whose label is another sequence's. Its model has no head, and is of either
     kind."""
+
+
+@record
+class ImageShape:
+    """The size to which an image is brought, and the squares that an encoder cuts it into, in pixels."""
+
+    height: int
+    width: int
+    patch: int
+    """The side of a patch."""
+    merge: int
+    """The patches on a side of a token: the encoder makes one of each square of them."""
+    frames: int
+    """The times that a patch holds its pixels: encoders of video take a still image for a short one."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of patches."""
+        return self.height // self.patch
+
+    @property
+    def columns(self) -> int:
+        """Columns of patches."""
+        return self.width // self.patch
+
+    @property
+    def num_patches(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_patches // self.merge**2
+
+    @property
+    def values(self) -> int:
+        """Values of a patch: of three colors."""
+        return 3 * self.frames * self.patch**2
 
 
 class Pooling(StrEnum):

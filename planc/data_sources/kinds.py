@@ -141,6 +141,16 @@ class ChatSource(SourceKind):
 
 
 @record
+class ImageChatSource(ChatSource):
+    """Records of conversations as of a ChatSource, each with one image under the key `image`: a path, or the
+    content of a file."""
+
+    image: str = "image"
+    kind: Literal["image_chat"] = field_of(default="image_chat", kw_only=True)  # type: ignore[assignment]
+    fingerprint_order: ClassVar[tuple[str, ...]] = (*ChatSource.fingerprint_order, "image")
+
+
+@record
 class PairsSource(SourceKind):
     """Records of a prompt with two answers, `chosen` and `rejected`: texts, or lists of messages.
 
@@ -294,6 +304,7 @@ Source = (
     TextSource
     | JsonLinesSource
     | ChatSource
+    | ImageChatSource
     | PairsSource
     | HfDatasetSource
     | HfHubSource

@@ -148,7 +148,7 @@ def look(part: Part, *, num_rows: int = NUM_ROWS) -> Look:
     documents = list(spec_documents(wanted.spec, base=wanted.base, bad=faults, sample=sampling))
     with contextlib.closing(wanted.tokenizer.load(num_processes=1)) as tokenizer:
         recorder = _Recorder(tokenizer)
-        encoded = list(encode(documents, tokenizer=recorder, bad=faults))
+        encoded = list(encode(documents, tokenizer=recorder, bad=faults, images=wanted.spec.images))
         spec = wanted.spec
         rows = shown_documents(encoded[:num_rows], spec=spec, tokenizer=tokenizer)
         (end,) = tokenizer.decode([[tokenizer.end_of_document]])

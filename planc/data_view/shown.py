@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -88,13 +89,17 @@ def shown_documents(documents: Sequence[Encoded], *, spec: DataSpec, tokenizer: 
         if document.classes is not None:
             trained = (document.classes[:length] != IGNORED_LABEL).tolist()
             notes.append(_words(document.classes[:length].tolist(), spec))
+        if spec.images is not None:
+            shape = spec.images.shape
+            size = f"{shape.height} x {shape.width} pixels"
+            notes.append(f"image: scaled to {size}, {plural(shape.num_tokens, 'token')}")
         if document.types is not None and spec.token_types:
             notes.append(_types(document.types.tolist()))
         if document.label is not None:
             notes.append(_class(document.label, spec))
             trained = [spec.has_targets and document.label == IGNORED_LABEL] * length
         parts.append((document.origin, ids, trained, [*range(length)], [0], tuple(notes)))
-    return list(_with_texts(parts, tokenizer))
+    return list(_with_texts(parts, tokenizer, image=_image_token(spec)))
 
 
 _PLACES = {0: "a query", IGNORED_LABEL: "the positive of the query before it"}
@@ -133,17 +138,35 @@ def hidden_share(masking: Masking) -> str:
 _Parts = tuple[str, list[int], list[bool], list[int], list[int], tuple[str, ...]]
 
 
-def _with_texts(parts: Sequence[_Parts], tokenizer: Tokenizer) -> Iterator[Shown]:
-    """All texts are decoded together: each exchange with the tokenizer's process takes its time."""
+def _image_token(spec: DataSpec) -> int | None:
+    return None if spec.images is None else spec.images.token
+
+
+_IMAGE = "<image>"
+
+
+def _with_texts(
+    parts: Sequence[_Parts], tokenizer: Tokenizer, *, image: int | None = None
+) -> Iterator[Shown]:
+    """All texts are decoded together: each exchange with the tokenizer's process takes its time.
+
+    All tokens `image` of one image are one text.
+    """
+
+    def kind(ids: list[int], trained: list[bool], at: int) -> tuple[bool, bool]:
+        return trained[at], ids[at] == image
+
     pieces = [
         [
-            (is_trained, [ids[at] for at in places])
-            for is_trained, places in groupby(range(len(ids)), trained.__getitem__)
+            (is_trained, [ids[at] for at in places][: 1 if is_image else None])
+            for (is_trained, is_image), places in groupby(range(len(ids)), partial(kind, ids, trained))
         ]
         for _, ids, trained, *_ in parts
     ]
     distinct = sorted({one for _, ids, *_ in parts for one in ids})
-    texts = tokenizer.decode([*(ids for runs in pieces for _, ids in runs), *([one] for one in distinct)])
+    wanted = [*(ids for runs in pieces for _, ids in runs), *([token] for token in distinct)]
+    known = iter(tokenizer.decode([ids for ids in wanted if ids != [image]]))
+    texts = [_IMAGE if ids == [image] else next(known) for ids in wanted]
     by_id = dict(zip(distinct, texts[len(texts) - len(distinct) :], strict=True))
     decoded = iter(texts)
     for (source, ids, trained, positions, starts, notes), runs in zip(parts, pieces, strict=True):
@@ -188,7 +211,7 @@ def row_documents(part: Part, number: int) -> list[AnyDocument]:
 def shown_row(part: Part, number: int, *, tokenizer: Tokenizer) -> list[Shown]:
     """A row's documents, as `row_documents`."""
     documents, held_out = row_documents(part, number), part.wanted.spec.held_out
-    encoded = list(encode(documents, tokenizer=tokenizer))
+    encoded = list(encode(documents, tokenizer=tokenizer, images=part.wanted.spec.images))
     shown = shown_documents(encoded, spec=part.wanted.spec, tokenizer=tokenizer)
     if held_out is None or is_held_out(documents[0], held_out) == held_out.is_kept:
         return shown
@@ -268,5 +291,6 @@ def _sequence(
     ):
         # What follows the last document.
         notes = (f"padding: {plural(len(ids) - starts.pop(), 'token')} at the end",)
-    (shown,) = _with_texts([(name, ids, trained, positions, starts, notes)], tokenizer)
+    image = _image_token(part.wanted.spec)
+    (shown,) = _with_texts([(name, ids, trained, positions, starts, notes)], tokenizer, image=image)
     return shown

@@ -22,6 +22,7 @@ from planc.estimate.collectives import collectives, replicated_message
 from planc.estimate.distillation import stored_sequence_bytes, teacher_bytes
 from planc.estimate.flops import Flops, flops
 from planc.estimate.gaps import gaps, last_units
+from planc.estimate.images import encoder_bytes, encoding_bytes, image_bytes
 from planc.estimate.kernels import attention_uses, window_mask_bytes
 from planc.estimate.loss import loss
 from planc.estimate.parts import Part, parts
@@ -151,6 +152,9 @@ def _caused(found: Estimate, cause: str) -> tuple[Collective, ...]:
     return tuple(one for one in found.collectives if one.cause == cause)
 
 
+_OF_IMAGES = "planc/estimate/images.py"
+
+
 def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = None) -> Pieces:
     """The parts of the peak; `part` if the work is that of a pp rank."""
     parameters, optimizer, gradients, *averages = states(work)
@@ -162,11 +166,13 @@ def pieces_of(work: RankWork, gathered: tuple[Unit, ...], part: Part | None = No
         kept_bytes, left_bytes = part.kept_bytes, part.deferred_bytes
         if not part.alternates:
             later = tuple(unit for unit in gathered if not unit.reshard_after_backward)
-    kept_bytes += teacher_bytes(work)
+    kept_bytes += teacher_bytes(work) + image_bytes(work)
     here = 0 if work.offloads else 1
     return Pieces(
         states=here * (parameters.num_bytes + optimizer.num_bytes + averaged),
         averages=here * averaged,
+        encoder=encoder_bytes(work),
+        images=encoding_bytes(work),
         parameters=here * parameters.num_bytes,
         gradients=here * gradients.num_bytes,
         unreduced=work.reduce_dtype.size_bytes
@@ -237,6 +243,7 @@ def _memory(work: RankWork, gathered: tuple[Unit, ...], staged: Amount, part: Pa
     in_flight = "" if part is None else f": {part.in_flight} micro batches in flight, and messages"
     parts = (
         *states(work),
+        *_encoder(pieces),
         _closed("activations", pieces.activations, f"kept by all modules for backward{in_flight}", rules),
         _closed("recomputed", pieces.recomputed, "recomputed by one checkpointed module", rules),
         _closed("loss", pieces.loss, "tensors [tokens, vocabulary] in cross entropy's backward", rules),
@@ -279,6 +286,12 @@ def _memory(work: RankWork, gathered: tuple[Unit, ...], staged: Amount, part: Pa
     host = staged.num_bytes + (sum(part.num_bytes for part in states(work)) if work.offloads else 0)
     host += sum(one.num_bytes for one in waiting)
     return Memory(parts, peak, of_phases, held_bytes(pieces), peak_parts(pieces), host)
+
+
+def _encoder(pieces: Pieces) -> Iterator[Amount]:
+    """The image encoder, if there is one."""
+    if pieces.encoder:
+        yield _closed("image encoder", pieces.encoder, "its parameters, whole on every rank", _OF_IMAGES)
 
 
 def _waiting(work: RankWork, part: Part | None) -> Iterator[Amount]:

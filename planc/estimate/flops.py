@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.estimate.images import encoding_flops
 from planc.estimate.rank_work import RankWork
 from planc.estimate.selective import kept_results
 from planc.graph.sources import reads_pairs
@@ -57,9 +58,10 @@ def flops(work: RankWork) -> Flops:
         is_head = work.inventory.head is not None and fqn == work.inventory.head.fqn
         if (work.region(fqn) is not None and fqn not in kept) or (is_head and computes_logits_twice(work)):
             again += _FLOPS * forward
+    encoding, by_all = encoding_flops(work)
     return Flops(
-        per_token=per_token,
-        executed_per_token=per_token + again,
+        per_token=per_token + encoding,
+        executed_per_token=per_token + again + by_all,
         tokens_per_step=work.tokens_per_step,
         world_size=work.graph.world_size,
         counted_whole=tuple(sorted(_counted_whole(work.inventory))),

@@ -34,6 +34,10 @@ class Pieces:
     states: int
     parameters: int
     averages: int
+    encoder: int
+    """The image encoder's parameters."""
+    images: int
+    """The most that it takes while it runs."""
     gradients: int
     unreduced: int
     """All gradients of a rank after backward."""
@@ -177,6 +181,7 @@ def phases(pieces: Pieces) -> tuple[Phase, ...]:
     at_loss = pieces.gathered_later if is_later else pieces.gathered_at_loss
     replicas = Phase("sum over replicas", ((_WHOLE, own_gradients), ("message", pieces.message)))
     return (
+        *((Phase("encoding images", (before, ("images", pieces.images))),) if pieces.images else ()),
         Phase(
             "forward and loss",
             (
@@ -232,6 +237,7 @@ def _everywhere(pieces: Pieces) -> tuple[tuple[str, int], ...]:
         ("parameters", pieces.parameters),
         ("optimizer", pieces.states - pieces.parameters - pieces.averages),
         ("averages", pieces.averages),
+        ("image encoder", pieces.encoder),
         ("gathering pool", gathering_pool(pieces)),
         ("reducing pool", reducing_pool(pieces)),
     )

@@ -91,6 +91,8 @@ AT_PEAK: Mapping[str, tuple[bool, str]] = {
     "parameters": (True, "shards in their stored dtype"),
     "optimizer": (True, "optimizer state of the shards"),
     "averages": (True, "moving averages of the shards"),
+    "image encoder": (True, "its parameters, whole on every rank"),
+    "images": (False, "an encoder's pixels and hidden states"),
     "gathering pool": (False, "FSDP's copy-in stream: two consecutive units, gathered"),
     "reducing pool": (False, "FSDP's reduce stream: this rank's gradient shards"),
     "activations": (False, "kept for backward, or recomputed"),

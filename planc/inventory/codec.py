@@ -22,7 +22,7 @@ _NOT_AS_FIELDS = ("modules", "attentions", "own_heads", "rope", "router_loss")
 """The first two are a tree, equal heads are together, and config.json has the others."""
 _LATER = (
     *("logits", "rope_switch", "positions", "task", "num_labels", "padding_token", "start_token"),
-    *("token_types", "new_head"),
+    *("token_types", "new_head", "images"),
 )
 """Written after the heads."""
 

@@ -86,6 +86,7 @@ _KINDS = {
     Task.CAUSAL_LM: "a causal language model",
     Task.MASKED_LM: "a masked language model",
     Task.SEQ2SEQ_LM: "an encoder-decoder",
+    Task.IMAGE_TEXT_TO_TEXT: "a model that sees images",
     Task.SEQUENCE_CLASSIFICATION: "a classifier of sequences",
     Task.TOKEN_CLASSIFICATION: "a classifier of tokens",
     Task.EMBEDDING: "a model without a head",
@@ -99,6 +100,8 @@ def _require_task(inventory: Inventory, task: Task) -> None:
             f"{inventory.architecture} is {_KINDS[inventory.task]}, saved without a config.json",
             help="put the model's config.json next to its inventory.json",
         )
+    if task is Task.IMAGE_TEXT_TO_TEXT and inventory.images is not None:
+        return
     if inventory.task is not task:
         own = inventory.classes or inventory.task
         raise InventoryError(

@@ -15,7 +15,17 @@ from planc.inventory.head_shares import Packed, PerHead, SharedKv
 from planc.inventory.rope import Rope as Rope
 from planc.inventory.value_types import Digest, Named, Probability, Size
 from planc.record import record
-from planc.vocab import NO_HEAD, Classes, DropoutDim, DType, LogitsStep, Task, ancestors, parent_of
+from planc.vocab import (
+    NO_HEAD,
+    Classes,
+    DropoutDim,
+    DType,
+    ImageShape,
+    LogitsStep,
+    Task,
+    ancestors,
+    parent_of,
+)
 
 
 class Kind(StrEnum):
@@ -217,6 +227,30 @@ class Positions:
 
 
 @record
+class ImageEncoder:
+    """The encoder of images that a checkpoint has next to its language model, which is the rest.
+
+    `patch`, `merge` and `frames` are those of an `ImageShape`, `width` and `inner` the features of its hidden
+    states and of those inside of its layers' parts.
+    """
+
+    token: int
+    """The token in whose place the model puts what the encoder makes of an image."""
+    patch: Size
+    merge: Size
+    frames: Size
+    num_parameters: Size
+    width: Size
+    inner: Size
+    outputs: Size = 1
+    """Features of each token: its own, and those that first layers of the language model add."""
+
+    def shape(self, *, height: int, width: int) -> ImageShape:
+        """The shape of an image of this size in pixels."""
+        return ImageShape(height, width, self.patch, self.merge, self.frames)
+
+
+@record
 class Inventory:
     """A model's structure. `modules` are in registration order, the root (fqn "") first.
 
@@ -266,6 +300,7 @@ class Inventory:
     start_token: int | None = None  # the first that a decoder with an encoder is given
     token_types: int = 0  # `token_type_ids` that a classifier of texts tells apart; 0 for none, and for one
     new_head: tuple[str, ...] = ()  # a classifier's parameters that the class in config.json lacks
+    images: ImageEncoder | None = None  # None for a model of text alone
     rope: Rope | None = None  # the scaling of rotary embeddings in config.json
     _by_fqn: dict[str, Module] = field(init=False, repr=False, compare=False)
 

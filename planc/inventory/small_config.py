@@ -26,6 +26,7 @@ _EVEN_ROWS, _HALF_EVEN_ROWS, _UNEVEN_ROWS = 264, 262, 261
 """Vocabularies for bytes and an end of document, with rows divisible by 8, by 2 only, or by no mesh dim."""
 PADDING_ID = 258
 START_ID = 259
+IMAGE_ID = 260
 """Tokens that bytes never have."""
 
 _WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
@@ -259,6 +260,15 @@ def _rope(value: Any, demands: Demands, *, rotary: int) -> Any:
             small[name] = _scaled(item, demands)
         elif name in ("short_factor", "long_factor"):
             small[name] = [item[pair % len(item)] for pair in range(int(rotary * share) // 2)]
+        elif name == "mrope_section":
+            small[name] = _sections(item, num_pairs=int(rotary * share) // 2)
         else:
             small[name] = _rope(item, demands, rotary=rotary)
+    return small
+
+
+def _sections(sections: Sequence[int], *, num_pairs: int) -> list[int]:
+    """The pairs of a head that time, height and width rotate, in proportion."""
+    small = [section * num_pairs // sum(sections) for section in sections]
+    small[0] += num_pairs - sum(small)
     return small

@@ -15,12 +15,14 @@ from planc.graph.ops import (
     NextBatch,
     OpenData,
     OpenEvaluation,
+    OpenImageData,
     OpenLabeledData,
     OpenMappedData,
     OpenMaskedData,
     OpenMatchedData,
     OpenSource,
 )
+from planc.inventory.schema import ImageEncoder
 from planc.plan import data
 from planc.plan.conversations import Chat, Pairs
 from planc.plan.facts import global_batch
@@ -30,6 +32,7 @@ from planc.plan.task import (
     CausalLm,
     Classification,
     Embedding,
+    ImageTextToText,
     MaskedLm,
     Seq2SeqLm,
     SequenceClassification,
@@ -44,6 +47,7 @@ def open_data(
     padding_id: int | None = None,
     start_id: int | None = None,
     token_types: int = 0,
+    images: ImageEncoder | None = None,
 ) -> OpenData:
     """The training data."""
     block = plan.data
@@ -88,6 +92,9 @@ def open_data(
             return OpenMatchedData(**values, padding_id=padding_id)
         case Seq2SeqLm():
             return OpenMappedData(**values, padding_id=padding_id or 0, start_id=start_id or 0)
+        case ImageTextToText(height, width) if images is not None:
+            shape = images.shape(height=height, width=width)
+            return OpenImageData(**values, path=plan.model.hf, token=images.token, shape=shape)
         case _:
             return opened
 

@@ -44,6 +44,7 @@ from planc.lower.dropout import attach_dropout
 from planc.lower.experts import cap_experts, count_experts, shard_experts
 from planc.lower.exporting import export_weights
 from planc.lower.guard import compare_replicas, guard_step
+from planc.lower.images import encode_images, load_image_encoder
 from planc.lower.losses import build_loss, compute_loss, compute_references, open_teacher
 from planc.lower.model import build_model, load_weights
 from planc.lower.observing import open_log, start_profile, stop_profile
@@ -131,6 +132,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         yield InitWeights(seed=plan.model.seed, span=plan.span("model.weights"))
     else:
         yield load_weights(bound)
+    yield from load_image_encoder(bound)
     if plan.adapter is not None:
         yield _first_adapters(bound, plan.adapter)
     yield from load_readers(plan)
@@ -144,6 +146,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         padding_id=inventory.padding_token,
         start_id=inventory.start_token,
         token_types=inventory.token_types,
+        images=inventory.images,
     )
     yield from open_teacher(plan)
     yield from open_evaluations(plan)
@@ -348,6 +351,7 @@ def _forward_step(bound: BoundPlan) -> Iterator[EvaluationOp]:
         uncounted_token=positions.uncounted_token,
         span=cp.span if cp else plan.span("data"),
     )
+    yield from encode_images(bound)
     yield from passed(bound, Forward(over=_model_dims(plan), span=plan.span("model")), "activations")
     yield compute_loss(bound)
 

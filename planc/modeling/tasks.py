@@ -20,6 +20,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
@@ -27,10 +28,14 @@ from transformers.models.auto.modeling_auto import (
     MODEL_MAPPING_NAMES,
 )
 
+from planc.modeling.language_part import SEEING, language_part, sees_images
 from planc.vocab import CLASSIFIERS, Task
 
 CLASSES: Mapping[Task, Mapping[str, str | tuple[str, ...]]] = {
-    Task.CAUSAL_LM: MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    Task.CAUSAL_LM: {
+        **MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        **{kind: MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[kind] for kind in SEEING},
+    },
     Task.SEQ2SEQ_LM: MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     Task.MASKED_LM: MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     Task.SEQUENCE_CLASSIFICATION: MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
@@ -56,8 +61,10 @@ def task_of(model: PreTrainedModel) -> Task:
 
 
 def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """The class that a config names. ValueError for one that has no task."""
+    """The class that a config names, or that of its language part. ValueError for one that has no task."""
     names: list[str] = config.architectures or []
+    if sees_images(config):
+        return language_part(config)
     if len(names) != 1 or names[0] not in tasks_of(config.model_type):
         raise ValueError(f"no language model with model_type {config.model_type!r} and architectures {names}")
     model_class: type[PreTrainedModel] = getattr(transformers, names[0])

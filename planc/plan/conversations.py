@@ -120,6 +120,18 @@ class Chat:
 
 
 @keyed
+class ImageChat(Chat):
+    """Conversations that have an image each, for `task = image_text_to_text`: rows as of `chat`, and the path
+    of an image, or its content as datasets have it.
+
+    Messages have `{"type": "image"}` in the content where it belongs; of a text as prompt it precedes the
+    text.
+    """
+
+    image: str = key(Text(), unsaid="image", doc="the key that holds a row's image: a path as in plans")
+
+
+@keyed
 class Pairs:
     """Prompts with two answers each, for a preference loss: rows of `prompt`, `chosen` and `rejected`.
 

@@ -12,7 +12,7 @@ from planc.data_sources.globs import without_compression
 from planc.extend.data_source import DATA_SOURCE
 from planc.extend.reference import Extension
 from planc.extend.row_transform import ROW_TRANSFORM
-from planc.plan.conversations import DATASETS, IGNORED, SPLIT, SUBSET, Chat, Pairs
+from planc.plan.conversations import DATASETS, IGNORED, SPLIT, SUBSET, Chat, ImageChat, Pairs
 from planc.plan.extensions import OnlyExtension, OrExtension
 from planc.plan.keys import key, keyed
 from planc.plan.nested import nested
@@ -205,14 +205,15 @@ class Transformed:
     )
 
 
-FileSource = TextFiles | RowSource | Pairs | Matched | Mapped | PythonStdlib
+FileSource = TextFiles | RowSource | ImageChat | Pairs | Matched | Mapped | PythonStdlib
 AnySource = FileSource | Transformed | Extension
-DatasetSource = Chat | Pairs | Labeled | Matched | Mapped | HfDataset
+DatasetSource = Chat | ImageChat | Pairs | Labeled | Matched | Mapped | HfDataset
 """Sources of rows, whose patterns may name a dataset of the Hub or a directory of one."""
 
 SOURCES: Mapping[str, type[FileSource | Transformed]] = {
     "text": TextFiles,
     **_ROW_SOURCES,
+    "image_chat": ImageChat,
     "pairs": Pairs,
     "matched": Matched,
     "mapped": Mapped,
@@ -232,7 +233,7 @@ def _packing(values: Mapping[str, Any]) -> Packing:
     mixed = (one.source for one in values.get("mixture", {}).values() if one is not None)
     sources = (untransformed(given) for given in (values.get("source"), *mixed) if given is not None)
     kinds = {type(one) for one in sources}
-    if {Pairs, Labeled, Matched, Mapped} & kinds:
+    if {ImageChat, Pairs, Labeled, Matched, Mapped} & kinds:
         return Packing.NONE
     return Packing.WHOLE if Chat in kinds else Packing.ATTEND
 
@@ -246,7 +247,7 @@ def _too_long(values: Mapping[str, Any]) -> TooLong | None:
 
 def source_kind(source: FileSource) -> type[SourceKind]:
     """Return the record of this kind of source."""
-    return next(BY_NAME[name] for name, case in SOURCES.items() if isinstance(source, case))
+    return next(BY_NAME[name] for name, case in SOURCES.items() if type(source) is case)
 
 
 @keyed
@@ -323,7 +324,8 @@ class DataSpec:
         derived=_packing,
         doc="attend: documents share sequences and attend to each other; isolate: they do not; whole: they "
         "do not, and none is split between sequences; none: one document per sequence; for chat, the "
-        "default is whole, and for pairs, labeled, matched and mapped none",
+        "default is whole, and for image_chat, pairs, labeled, "
+        "matched and mapped none",
     )
     too_long: TooLong | None = key(
         Optional(Choice(TooLong)),

@@ -94,6 +94,21 @@ class Seq2SeqLm:
 
 
 @keyed
+class ImageTextToText:
+    """The label of each token is the next token, in conversations that have an image each.
+
+    Rows are of `image_chat(...)`. The model's encoder of images is not trained.
+    """
+
+    task: ClassVar[Task] = Task.IMAGE_TEXT_TO_TEXT
+    classes: ClassVar[None] = None
+    height: int = key(
+        Int(1, 2**14), unsaid=448, doc="pixels to which each image is scaled: multiples of a token's side"
+    )
+    width: int = key(Int(1, 2**14), unsaid=448, doc="the same of its width, whatever shape it has")
+
+
+@keyed
 class Embedding:
     """Each text is a vector of length 1, by the hidden states of the model without a head.
 
@@ -109,9 +124,20 @@ class Embedding:
     )
 
 
-AnyTask = CausalLm | MaskedLm | SequenceClassification | TokenClassification | Seq2SeqLm | Embedding
+AnyTask = (
+    CausalLm
+    | MaskedLm
+    | SequenceClassification
+    | TokenClassification
+    | Seq2SeqLm
+    | ImageTextToText
+    | Embedding
+)
 
 TASKS: Mapping[str, type[AnyTask]] = {
     str(kind.task): kind
-    for kind in (CausalLm, MaskedLm, SequenceClassification, TokenClassification, Seq2SeqLm, Embedding)
+    for kind in (
+        *(CausalLm, MaskedLm, SequenceClassification, TokenClassification, Seq2SeqLm, ImageTextToText),
+        Embedding,
+    )
 }

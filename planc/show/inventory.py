@@ -11,6 +11,12 @@ from planc.tables import format_number, format_shape, render_table
 def inventory_text(inventory: Inventory) -> str:
     """Architecture and sizes, then modules with parameters, attention, ties and the model's own plan."""
     parts = [_head(inventory), _modules(inventory), _attention(inventory)]
+    if (images := inventory.images) is not None:
+        side = images.patch * images.merge
+        parts.append(
+            f"image encoder, not trained: {parameters(images.num_parameters).text}, a token for each "
+            f"{side} x {side} pixels, in the place of token {images.token}\n"
+        )
     if inventory.ties:
         parts.append("tied\n" + "".join(f"  {' = '.join(tie)}\n" for tie in inventory.ties))
     if inventory.tp_plan:

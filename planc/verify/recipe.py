@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from planc.data_sources.kinds import (
+    ImageChatSource,
     JsonLinesSource,
     LabeledSource,
     MappedSource,
@@ -24,11 +25,12 @@ from planc.plan.data import Labeled, TooLong
 from planc.plan.facts import gradient_accumulation
 from planc.plan.optimizer import Muon, Optimizer, OwnSchedule, Schedule, WarmupStableDecay
 from planc.plan.settle import in_steps
-from planc.plan.task import AnyTask, Embedding, MaskedLm, Seq2SeqLm
+from planc.plan.task import AnyTask, Embedding, ImageTextToText, MaskedLm, Seq2SeqLm
 from planc.plan.train import Contrastive, CrossEntropy, Distillation, Preference
 from planc.runtime.data.spec import DataSpec, Masking
 from planc.verify.contrastive import LOWEST_EPS_OF_VECTORS, LOWEST_TEMPERATURE, SMALL_GROUP
 from planc.verify.distillation import MAX_TOP_K
+from planc.verify.images import IMAGE_ROWS, small_images
 from planc.verify.preferences import PAIRS
 from planc.verify.twin import Renaming
 from planc.vocab import NO_HEAD, Classes, DType, Pooling, Task
@@ -139,6 +141,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
                 classes=bound.inventory.classes,
                 by_pair=any(isinstance(rows, Labeled) and rows.pair for _, rows in plan.data.training()),
                 has_targets=isinstance(plan.model.task, Seq2SeqLm),
+                has_images=isinstance(plan.model.task, ImageTextToText),
             ),
             tokenizer="bytes",
             sequence_length=min(SEQUENCE_LENGTH, plan.data.sequence_length),
@@ -147,6 +150,7 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
             too_long=(plan.data.too_long or TooLong.TRUNCATE).value,
             masking=_masking(plan.model.task),
             token_types=bound.inventory.token_types,
+            images=small_images(bound, MODEL),
         ),
         global_batch=micro_batch * micro_steps * dp_size,
         optimizer=_steadied(optimizer.kind, peak=peak, loss=plan.train.loss),
@@ -171,13 +175,15 @@ def recipe_of(bound: BoundPlan, renamed: Renaming, *, folder: Path, dtype: DType
 
 
 def small_source(
-    *, in_pairs: bool, by_pair: bool, classes: Classes | None, has_targets: bool
-) -> JsonLinesSource | PairsSource | LabeledSource | MatchedSource | MappedSource:
+    *, in_pairs: bool, by_pair: bool, classes: Classes | None, has_targets: bool, has_images: bool = False
+) -> JsonLinesSource | PairsSource | LabeledSource | MatchedSource | MappedSource | ImageChatSource:
     """The data of the small model: texts, pairs, or texts with targets, with classes or those of their words.
 
     Two texts have one class if it is `by_pair`.
     """
     others = ("label", "words", "labels")
+    if has_images:
+        return ImageChatSource((IMAGE_ROWS,), template="none")
     if has_targets:
         return MappedSource((CORPUS,), input="text", target="pair", ignore=others)
     if classes == NO_HEAD:

@@ -37,6 +37,7 @@ from planc.verify.capacity import limit_tokens
 from planc.verify.classes import loss_of_classes
 from planc.verify.contrastive import contrastive_loss
 from planc.verify.distillation import Taught, made_up
+from planc.verify.images import loss_of_images, with_encoder
 from planc.verify.masked import UNLABELED, masked_batch
 from planc.verify.muon import Muon
 from planc.verify.own_optimizer import OwnUpdates
@@ -89,7 +90,7 @@ def train(recipe: Recipe, *, attention: Literal["eager", "sdpa"] = "eager") -> T
     for name in recipe.frozen:
         model.get_parameter(name).requires_grad_(False)
     initial, averages = snapshot(model), _averages(model) if recipe.ema_decay is not None else {}
-    data = open_data(recipe.data, base=recipe.base, model_vocab_size=model.config.vocab_size)
+    data = open_data(recipe.data, base=recipe.base, model_vocab_size=_vocab_size(model))
     optimizers = _optimizers(model, recipe)
     schedules = [LambdaLR(optimizer, lambda done: factor(recipe, step=done + 1)) for optimizer in optimizers]
     routes = Routes(model, recipe.balance, num_sequences=recipe.global_batch) if recipe.balance else None
@@ -189,14 +190,25 @@ def _built(recipe: Recipe, attention: Literal["eager", "sdpa"]) -> Any:
         head = "ForSeq2SeqLM"
     elif data.has_classes:
         head = "ForTokenClassification" if data.by_word else "ForSequenceClassification"
+    elif "vision_config" in config.to_dict():
+        head = "ForImageTextToText"
     kind = getattr(transformers, f"AutoModel{head}")
     model = kind.from_config(config, dtype=dtype, attn_implementation=attention, trust_remote_code=False)
     if recipe.pooling is not None and hasattr(model, "pooler"):
         model.pooler = None
+    if data.images is not None:
+        with_encoder(model, folder)
+    elif head == "ForImageTextToText":
+        del model.model.visual
     if dtype is torch.float64:
         # PyTorch's grouped products, which transformers takes by default, have no float64.
         model.set_experts_implementation("eager")
     return model
+
+
+def _vocab_size(model: Any) -> int:
+    size: int = model.get_input_embeddings().num_embeddings
+    return size
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:
@@ -246,6 +258,9 @@ def _loss_of(
         contrast = recipe.loss
         return lambda ids, place: contrastive_loss(model, data.dataset, ids, contrast, pooling)
     values_of, masking = _values_of(recipe), recipe.data.masking
+    if (images := recipe.data.images) is not None:
+        folder = recipe.base / recipe.model
+        return lambda ids, place: loss_of_images(model, data.dataset, ids, images, folder, values_of)
     if recipe.data.has_targets:
         return lambda ids, place: loss_of_targets(model, data.dataset, ids, values_of)
     if recipe.data.has_classes:
@@ -259,7 +274,7 @@ def _loss_of(
 
         return masked_loss
     if isinstance(recipe.loss, Distillation):
-        taught = Taught(recipe.loss, made_up(data.dataset, recipe.loss.top_k, model.config.vocab_size))
+        taught = Taught(recipe.loss, made_up(data.dataset, recipe.loss.top_k, _vocab_size(model)))
         values_of_texts = taught.values_of
     else:
         values_of_texts = partial(_by_tokens, values_of)

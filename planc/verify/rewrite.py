@@ -200,6 +200,8 @@ def shrunk_graph(
                 setup.append(build)
             case ops.LoadWeights():
                 setup.append(ops.InitWeights(seed=op.seed, span=op.span))
+            case ops.LoadImageEncoder():
+                setup.append(replace(op, path=build.path, strip=None, dtype=build.dtype))
             case ops.BuildOptimizer():
                 setup.append(_steadied(_renamed(op, renamed), recipe))
             case ops.BuildSchedule():
@@ -208,12 +210,11 @@ def shrunk_graph(
                 short = replace(op, warmup_steps=warmup, decay_steps=decay, num_steps=SCHEDULE_STEPS)
                 setup.append(short)
             case ops.OpenData():
-                given = given_tokens(op, padding=padding, start=start)
+                given = given_tokens(op, recipe, padding=padding, start=start)
                 setup.append(short_data(given, recipe, times * small.dp_size, vocab_size))
             case ops.BalanceExperts():
-                setup.append(
-                    _short_balance(_renamed(op, renamed), whole=_data(graph.setup), small=_data(setup))
-                )
+                whole = _data(graph.setup)
+                setup.append(_short_balance(_renamed(op, renamed), whole=whole, small=_data(setup)))
             case ops.ShardExperts():
                 setup.append(_renamed(replace(op, size=_small_ep(op, sizes)), renamed))
             case _:
@@ -224,7 +225,8 @@ def shrunk_graph(
     left_out = (*evaluations, *_READERS, ops.GuardStep, ops.CompareReplicas, *profile, ops.SettleSave)
     data = _data(setup)
     num_tokens = data.micro_batch * data.sequence_length // sizes.get(MeshDim.CP, 1)
-    step = (_short_step(op, num_tokens=num_tokens) for op in graph.step if not isinstance(op, left_out))
+    kept = (op for op in graph.step if not isinstance(op, left_out))
+    step = (_short_step(op, recipe, num_tokens=num_tokens) for op in kept)
     save = ops.SaveCheckpoint(every_steps=SAVE_STEP, at_end=False, keep_last=1)
     return _verified(
         replace(
@@ -313,10 +315,10 @@ def _short_balance(op: ops.BalanceExperts, *, whole: OpenData, small: OpenData) 
     return replace(op, loss=loss, num_sequences=small.global_batch)
 
 
-def _short_step(op: AnyOp, *, num_tokens: int) -> AnyOp:
+def _short_step(op: AnyOp, recipe: Recipe, *, num_tokens: int) -> AnyOp:
     match op:
         case ops.Accumulate():
-            body = tuple(_short_loss(one, num_tokens=num_tokens) for one in op.body)
+            body = tuple(_short_loss(one, recipe, num_tokens=num_tokens) for one in op.body)
             return replace(op, times=min(op.times, MAX_MICRO_STEPS), body=body)
         case ops.Log():
             return replace(op, every_steps=1)
@@ -326,8 +328,11 @@ def _short_step(op: AnyOp, *, num_tokens: int) -> AnyOp:
             return op
 
 
-def _short_loss(op: Any, *, num_tokens: int) -> Any:
-    """The op with several chunks where it has several, and with small groups."""
+def _short_loss(op: Any, recipe: Recipe, *, num_tokens: int) -> Any:
+    """The op with several chunks where it has several, with small groups and with small images."""
+    if isinstance(op, ops.EncodeImages):
+        assert recipe.data.images is not None, "the small model sees images too"
+        return replace(op, token=recipe.data.images.token, shape=recipe.data.images.shape)
     if isinstance(op, ops.ComputeContrastiveLoss):
         return replace(op, group=SMALL_GROUP, temperature=max(op.temperature, LOWEST_TEMPERATURE))
     if not isinstance(op, ops.ComputeLoss) or op.chunks == 1:

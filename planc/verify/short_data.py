@@ -9,14 +9,18 @@ from planc.graph.ops import OpenData
 from planc.verify.recipe import SEQUENCE_LENGTH, Recipe, small_micro_batch
 
 
-def given_tokens(op: OpenData, *, padding: int | None, start: int | None) -> OpenData:
-    """The op with the tokens of the small model that no text has."""
+def given_tokens(op: OpenData, recipe: Recipe, *, padding: int | None, start: int | None) -> OpenData:
+    """The op with the tokens of the small model that no text has, and its images."""
     match op:
         case ops.OpenLabeledData() | ops.OpenMatchedData():
             return replace(op, padding_id=padding)
         case ops.OpenMappedData():
             assert padding is not None and start is not None, "an encoder-decoder has both"
             return replace(op, padding_id=padding, start_id=start)
+        case ops.OpenImageData():
+            images = recipe.data.images
+            assert images is not None, "the small model sees images too"
+            return replace(op, path=images.path, token=images.token, shape=images.shape)
         case _:
             return op
 

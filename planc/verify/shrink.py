@@ -19,7 +19,8 @@ from planc.data_sources.kinds import PythonStdlibSource
 from planc.graph import ops
 from planc.graph.extensions import extensions_of
 from planc.graph.graph import Graph
-from planc.inventory.small_config import Config, Demands, shrink_config
+from planc.inventory.small_config import IMAGE_ID, START_ID, Config, Demands, shrink_config
+from planc.modeling.language_part import whole_values
 from planc.modeling.tensor_dtypes import kept_in_float32
 from planc.plan import spec
 from planc.plan.bind import BoundPlan
@@ -30,7 +31,9 @@ from planc.runtime.rehearsal.stack import Stack, stack_of
 from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.weights.adapters import attach
 from planc.runtime.torch.weights.build import bare_model, meta_model, own_dtypes
+from planc.runtime.torch.weights.factory import config_in
 from planc.verify.distillation import MAX_TOP_K, STORED, store_teacher
+from planc.verify.images import small_images, write_images
 from planc.verify.preferences import PAIRS, pairs_of
 from planc.verify.recipe import CORPUS, MAX_RANKS, MODEL, SEQUENCE_LENGTH, Recipe, recipe_of
 from planc.verify.rewrite import in_small_stages, num_small_stages, resized, shrunk_graph
@@ -65,8 +68,10 @@ def shrink(bound: BoundPlan, graph: Graph, *, base: Path, folder: Path, dtype: D
     numbers = tuple(int(name.rpartition(".")[2]) for name in kept)
     demands = _demands(bound, tuple(dict.fromkeys(numbers)), num_layers=len(layers))
     small = shrink_config(_config_of(model), demands, aliases=type(model.config).attribute_map)
-    _write_config(folder / MODEL, small)
+    _write_config(folder / MODEL, whole_values(model, small, image_token=IMAGE_ID, video_token=START_ID))
     _write_corpus(folder)
+    if (images := small_images(bound, MODEL)) is not None:
+        write_images(folder, images, config_in(folder / MODEL, None))
     for _, extension in extensions_of(graph):
         (folder / extension.file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(base / extension.file, folder / extension.file)

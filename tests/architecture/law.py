@@ -242,9 +242,10 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     ),
     "transformers": (
         *("planc/inventory/probe/", "planc/modeling/", "planc/runtime/torch/", "planc/verify/"),
-        "planc/runtime/data/encoding/loaded.py",
+        *("planc/runtime/data/encoding/loaded.py", "planc/runtime/data/images.py"),
     ),
-    "safetensors": ("planc/runtime/torch/", "planc/verify/ranks.py"),
+    "PIL": ("planc/runtime/data/image_files.py", "planc/runtime/data/images.py", "planc/verify/images.py"),
+    "safetensors": ("planc/runtime/torch/", "planc/verify/ranks.py", "planc/verify/images.py"),
     "tokenizers": ("planc/runtime/data/encoding/",),
     "jinja2": ("planc/runtime/data/encoding/template.py",),
     "numpy": ("planc/runtime/data/", "planc/data_view/shown.py", *WORKERS),

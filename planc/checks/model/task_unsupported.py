@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 from planc.checks.data.tokenizer_file import has_mask_token
+from planc.checks.model.image_settings import of_images, of_text_alone
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.diagnostics import Code
@@ -30,6 +31,7 @@ from planc.plan.task import (
     CausalLm,
     Classification,
     Embedding,
+    ImageTextToText,
     MaskedLm,
     Seq2SeqLm,
     SequenceClassification,
@@ -52,7 +54,7 @@ def check(subject: Subject) -> Findings:
     settings: Iterable[tuple[str, str, str]]
     match subject.plan.model.task:
         case CausalLm():
-            settings = (*_of_rows(subject), *_of_vectors(subject))
+            settings = (*_of_rows(subject), *_of_vectors(subject), *of_text_alone(subject))
         case MaskedLm() as task:
             settings = (
                 *(*_of_shares(task), *_of_model(subject), *_of_masked_data(subject)),
@@ -60,6 +62,8 @@ def check(subject: Subject) -> Findings:
             )
         case Seq2SeqLm():
             settings = (*_of_model(subject), *_of_whole_texts(subject), *_of_mapped_data(subject))
+        case ImageTextToText() as task:
+            settings = (*_of_model(subject), *of_images(subject, task))
         case Embedding() as task:
             settings = (
                 *(*_of_pooling(subject, task), *_of_model(subject), *_of_padding(subject)),
@@ -206,8 +210,9 @@ def _other_names(subject: Subject, names: tuple[str, ...]) -> list[object] | Non
 
 def _of_model(subject: Subject) -> _Found:
     plan = subject.plan
+    sees_images = isinstance(plan.model.task, ImageTextToText)
     for mesh_dim, reason in _OVER.items():
-        if plan.mesh.size(mesh_dim) > 1:
+        if plan.mesh.size(mesh_dim) > 1 and not (sees_images and mesh_dim is MeshDim.CP):
             yield f"mesh.{mesh_dim}", reason, f"set `{mesh_dim}` to 1"
     if plan.model.architecture is not None:
         help = "remove `architecture`, or write `task = causal_lm`"

@@ -7,6 +7,7 @@ from planc.graph.ops import (
     data,
     forward_backward,
     gradients,
+    images,
     optimizer,
     parallel,
     pipeline,
@@ -19,6 +20,7 @@ from planc.graph.ops.checkpoint import *  # noqa: F403
 from planc.graph.ops.data import *  # noqa: F403
 from planc.graph.ops.forward_backward import *  # noqa: F403
 from planc.graph.ops.gradients import *  # noqa: F403
+from planc.graph.ops.images import *  # noqa: F403
 from planc.graph.ops.optimizer import *  # noqa: F403
 from planc.graph.ops.parallel import *  # noqa: F403
 from planc.graph.ops.pipeline import *  # noqa: F403
@@ -27,7 +29,7 @@ from planc.graph.ops.reporting import *  # noqa: F403
 from planc.graph.ops.setup import *  # noqa: F403
 
 _FILES = (
-    *(setup, pipeline, parallel, optimizer, data, forward_backward, balance, gradients, readers),
+    *(setup, pipeline, parallel, optimizer, data, images, forward_backward, balance, gradients, readers),
     *(reporting, checkpoint),
 )
 

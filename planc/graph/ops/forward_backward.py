@@ -9,6 +9,7 @@ from planc.graph.consequence import DERIVED, derived_sums, layout, numerics, out
 from planc.graph.op import Effects, Op, Phase, Resource, Stage
 from planc.graph.ops.balance import SumRoutes
 from planc.graph.ops.data import ShardContext
+from planc.graph.ops.images import EncodeImages
 from planc.graph.ops.pipeline import ReceiveHidden, SendHidden
 from planc.pipelining.order_text import OrderAsText
 from planc.record import record
@@ -35,6 +36,7 @@ class Forward(Op):
             Resource.COMPILED,
             Resource.BALANCE,
             Resource.OWN_LOSS,
+            Resource.IMAGES,
         ),
         writes=(Resource.LOGITS, Resource.STEP_LOSS),
     )
@@ -201,6 +203,7 @@ class ComputeWeightGradients(Op):
 
 MicroOp = (
     ShardContext
+    | EncodeImages
     | ReceiveHidden
     | Forward
     | SendHidden
@@ -248,6 +251,7 @@ class Accumulate(Op):
 
 EvaluationOp = (
     ShardContext
+    | EncodeImages
     | ReceiveHidden
     | Forward
     | SendHidden

@@ -40,7 +40,7 @@ def visible_attentions_of(observed: Observed, *, task: Task) -> tuple[Attention,
     attentions = attentions_of(observed)
     name = type(observed.model).__name__
     match task:
-        case Task.CAUSAL_LM:
+        case Task.CAUSAL_LM | Task.IMAGE_TEXT_TO_TEXT:
             # Attention that asks for later tokens by itself is reported by a check.
             asks = any(SEES_LATER_TOKENS.intersection(one.extras) for one in attentions)
             if not asks and _sees_later_tokens(observed):

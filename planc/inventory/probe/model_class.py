@@ -15,7 +15,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from planc.inventory.config_limits import fields_of, line_of
 from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json
+from planc.inventory.probe.image_probe import encoder_of
 from planc.inventory.refused_code import refuse_remote_code
+from planc.inventory.schema import ImageEncoder
+from planc.modeling.language_part import language_config, language_part, sees_images
 from planc.modeling.own_class import config_of
 from planc.modeling.tasks import CLASSES, ONE_CLASS, as_classifier, new_parameters, tasks_of, token_types
 from planc.vocab import CLASSIFIERS, Classes, Task
@@ -36,6 +39,8 @@ class ModelClass:
     base: str | None = None
     """The class that config.json names, if it has another head."""
     has_new_head: bool = False
+    images: ImageEncoder | None = None
+    """The encoder of images in the whole of which the model is the language part."""
 
     def fields_of(self, model: PreTrainedModel) -> dict[str, Any]:
         """The fields of an inventory that the class and its config state. InventoryError for a used head."""
@@ -46,6 +51,7 @@ class ModelClass:
             "vocab_size": config.vocab_size,
             "hidden_size": config.hidden_size,
             "max_positions": getattr(config, "max_position_embeddings", None),
+            "images": self.images,
             **self._fields_of_task(model),
         }
 
@@ -108,6 +114,9 @@ def read_model_class(
     except Exception as error:
         raise InventoryError(f"{path}: {error}", help="correct the values in config.json") from error
     _refuse_unknown_rope(config, raw, text=content.decode("utf-8"), path=path)
+    if sees_images(config):
+        images = encoder_of(config, path=path)
+        return ModelClass(language_config(config), language_part(config), Task.CAUSAL_LM, images=images)
     if not is_text_alone:
         raise InventoryError(
             f"{path} describes a multimodal or composite model",

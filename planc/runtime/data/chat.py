@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.data_sources.kinds import ChatSource, PairsSource
+from planc.data_sources.kinds import ChatSource, ImageChatSource, PairsSource
 from planc.hub.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat_rows import Reading, talks
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import read_regular_file
+from planc.runtime.data.image_files import image_in, named
 from planc.runtime.data.records import Rows, split_records
 from planc.runtime.data.sampling import Sampling
 from planc.runtime.data.sources import Document, TextPair, Words
@@ -58,6 +60,8 @@ class Conversation:
     """The conversation that `chat_rows.talks` makes of the row, as JSON."""
     whole: bytes = b""
     """The content with all turns, if this has some of them: what is held out, is so with all of its turns."""
+    image: bytes = b""
+    """The content of the file of its image, if it has one."""
 
     @property
     def num_bytes(self) -> int:
@@ -98,11 +102,26 @@ def conversations(
     """The conversations of a source. Raises DataError that names the bad line."""
     bad = bad or BadDocuments()
     trains_end = source.trains_ends is not False
-    reading = Reading(source.field, source.train_on, source.thinking, source.ignore, trains_end)
+    key = source.image if isinstance(source, ImageChatSource) else None
+    reading = Reading(source.field, source.train_on, source.thinking, source.ignore, trains_end, key)
     records = split_records(source, base=base, reads=reads, bad=bad, sample=sample)
+    read = partial(_read, reading=reading, base=base, is_sample=sample is not None)
     for origin, record in rows(records):
-        for contents in bad.usable(contents_of, record, reading=reading, origin=origin):
-            yield from conversations_of(contents, origin=origin)
+        for contents, image in bad.usable(read, record, origin=origin):
+            for talk in conversations_of(contents, origin=origin):
+                # Rows with the same words and other images are held out each by itself.
+                whole = talk.whole if key is None else talk.whole + named(record[key])
+                yield replace(talk, whole=whole, image=image)
+
+
+def _read(
+    record: Mapping[str, object], *, reading: Reading, base: Path, is_sample: bool, origin: str
+) -> tuple[list[bytes], bytes]:
+    """The conversations of a record, and its image, if it has one. Raises DataError."""
+    contents = contents_of(record, reading=reading, origin=origin)
+    if reading.image is None:
+        return contents, b""
+    return contents, image_in(record, key=reading.image, base=base, origin=origin, is_sample=is_sample)
 
 
 def conversations_of(contents: Sequence[bytes], *, origin: str) -> Iterator[Conversation]:

@@ -14,12 +14,16 @@ from typing import Any
 from planc.data_sources.kinds import Thinking, TrainOn
 from planc.runtime.data.errors import ChatRowError, DataError
 from planc.runtime.data.json_rows import parsed
+from planc.tables import plural
 
 Message = dict[str, Any]
 Messages = list[Message]
 
 ANSWERING_ROLES = ("assistant", "model")
 """The roles whose messages the model writes."""
+
+IMAGE_PART = {"type": "image"}
+"""The part of a message's content that an image is in the place of."""
 
 _LISTS = ("messages", "conversations")
 _PAIR = ("prompt", "completion")
@@ -71,6 +75,8 @@ class Reading:
     ignore: Collection[str] = ()
     trains_end: bool = True
     """Whether the end of a completion that is a text is trained on."""
+    image: str | None = None
+    """The key of a row's image, which messages then show by a part of their content; None without one."""
 
 
 def talks(row: Mapping[str, object], *, reading: Reading, origin: str) -> list[dict[str, Any]]:
@@ -78,7 +84,8 @@ def talks(row: Mapping[str, object], *, reading: Reading, origin: str) -> list[d
 
     Raises ChatRowError that names the row and the key.
     """
-    row = {key: value for key, value in row.items() if value is not None and key not in reading.ignore}
+    apart = (*reading.ignore, reading.image)
+    row = {key: value for key, value in row.items() if value is not None and key not in apart}
     kind = _kind(row, field=reading.field, origin=origin)
     _require_known(row, (*kind, *_BESIDE), origin=origin)
     if kind == _PAIR and isinstance(row["prompt"], str):
@@ -89,11 +96,24 @@ def talks(row: Mapping[str, object], *, reading: Reading, origin: str) -> list[d
         num_prompt = len(messages)
         more, also = _messages(row["completion"], reading=reading, origin=f'"completion" of {origin}')
         messages, trained = messages + more, trained + also
+    if reading.image is not None:
+        _require_one_image(messages, origin=origin)
     common: dict[str, Any] = {"arguments": _arguments(row.get("chat_template_kwargs"), origin=origin)}
     if "tools" in row:
         common["tools"] = _tools(row["tools"], origin=origin)
     turns = _turns(messages, trained, num_prompt=num_prompt, reading=reading)
     return [{**turn, **common} for turn in turns]
+
+
+def _require_one_image(messages: Messages, *, origin: str) -> None:
+    """Raises ChatRowError unless the messages have the place of one image."""
+    contents = (message.get("content") for message in messages)
+    number = sum(content.count(IMAGE_PART) for content in contents if isinstance(content, list))
+    if number != 1:
+        raise ChatRowError(
+            f"the messages of {origin} have {plural(number, 'image')}, and each row has 1",
+            help='write {"type": "image"} once, among the parts of the content that it belongs to',
+        )
 
 
 def _kind(row: Mapping[str, object], *, field: str | None, origin: str) -> tuple[str, ...]:
@@ -182,7 +202,7 @@ def _messages(value: object, *, reading: Reading, origin: str) -> tuple[Messages
         # As transformers does: templates take a key without a value for a text.
         keys = {key: part for key, part in message.items() if part is not None and key not in reading.ignore}
         trained.append(_weight(keys, origin=where))
-        messages.append(_message(keys, origin=where))
+        messages.append(_message(keys, has_images=reading.image is not None, origin=where))
     return messages, trained
 
 
@@ -201,7 +221,7 @@ def _weight(message: Mapping[str, Any], *, origin: str) -> bool:
     return all(weights.values())
 
 
-def _message(keys: Mapping[str, Any], *, origin: str) -> Message:
+def _message(keys: Mapping[str, Any], *, has_images: bool, origin: str) -> Message:
     """A message as templates read it: `from` and `value` have their usual names. Raises ChatRowError."""
     is_shared = "role" not in keys and "from" in keys
     role, content = ("from", "value") if is_shared else ("role", "content")
@@ -218,7 +238,7 @@ def _message(keys: Mapping[str, Any], *, origin: str) -> Message:
         if key == role:
             message["role"] = _SENDERS.get(value, value) if is_shared else value
         elif key == content:
-            message["content"] = _content(value, origin=origin)
+            message["content"] = _content(value, has_images=has_images, origin=origin)
         elif key == "tool_calls":
             if not isinstance(value, list) or not all(isinstance(call, dict) for call in value):
                 raise ChatRowError(
@@ -242,8 +262,8 @@ def _with_reasoning(message: Message) -> Message:
     return {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
-def _content(value: object, *, origin: str) -> object:
-    """A text, or a list of parts that are texts. Raises ChatRowError."""
+def _content(value: object, *, has_images: bool, origin: str) -> object:
+    """A text, or a list of parts that are texts, or the place of an image. Raises ChatRowError."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
@@ -251,6 +271,9 @@ def _content(value: object, *, origin: str) -> object:
     parts = []
     for one in value:
         part = {key: text for key, text in one.items() if text is not None} if isinstance(one, dict) else one
+        if has_images and part == IMAGE_PART:
+            parts.append(part)
+            continue
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, dict) else None
             raise ChatRowError(

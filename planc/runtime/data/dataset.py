@@ -11,9 +11,10 @@ import numpy.typing as npt
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat import AnyDocument
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.packing import IGNORED_LABEL, Positions, Stored, pack
+from planc.runtime.data.packing import IGNORED_LABEL, Stored, pack
 from planc.runtime.data.padding import pad
 from planc.runtime.data.spec import DataSpec
+from planc.runtime.data.starts import Positions
 from planc.runtime.data.tokenizers import Tokenizer
 
 
@@ -37,6 +38,7 @@ class Dataset(Protocol):
     def __getitem__(self, index: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
     def position_ids(self, index: int) -> Positions: ...
     def token_types(self, index: int) -> Positions | None: ...
+    def pixels(self, index: int) -> npt.NDArray[np.float32] | None: ...
     def summary(self) -> str: ...
     def digested(self) -> Iterator[tuple[str, Stored]]: ...
 
@@ -66,6 +68,7 @@ def packed(
                 token_types=spec.token_types,
                 has_targets=spec.has_targets,
                 bad=bad,
+                images=spec.images,
             )
         case _:
             assert_never(spec.packing)

@@ -12,6 +12,7 @@ from planc.data_sources.kinds import ExtensionSource, TransformedSource
 from planc.extend.reference import Extension
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.packing import Stored
+from planc.runtime.data.padded import ImageDataset
 from planc.runtime.data.prepared.stored_array import StoredArray
 from planc.runtime.data.spec import DataSpec
 
@@ -30,10 +31,17 @@ def data_fingerprint(spec: DataSpec, *, tokenizer_digest: str, dataset: Dataset)
         "num_tokens": dataset.num_tokens,
         **({"masking": asdict(spec.masking)} if spec.masking is not None else {}),
         **({"padding_id": spec.padding_id} if spec.padding_id is not None else {}),
+        **_of_images(spec, dataset),
         **({"held_out": spec.held_out.text} if spec.held_out is not None else {}),
         **{name: _digest(array) for name, array in dataset.digested()},
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _of_images(spec: DataSpec, dataset: Dataset) -> dict[str, object]:
+    if spec.images is None or not isinstance(dataset, ImageDataset) or dataset.preprocessor is None:
+        return {}
+    return {"images_as": [spec.images.token, asdict(spec.images.shape), dataset.preprocessor.digest]}
 
 
 def mixture_fingerprint(fingerprints: Sequence[str], *, weights: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,8 @@ class MicroBatch:
     sample_ids: SampleIds
     sources: SampleIds | None = None
     token_types: npt.NDArray[np.int64] | None = None
+    pixels: npt.NDArray[np.float32] | None = None
+    """[B, patches, values]: of the image of each sequence, if they have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,9 @@ def micro_batch_of(
     token_types = None
     if any(row is not None for row in types):
         token_types = np.stack([np.zeros_like(inputs[0]) if row is None else row for row in types])
-    return MicroBatch(inputs, labels, position_ids, sample_ids, token_types=token_types)
+    images = [values for place in sample_ids if (values := dataset.pixels(int(place))) is not None]
+    pixels = np.stack(images) if images else None
+    return MicroBatch(inputs, labels, position_ids, sample_ids, token_types=token_types, pixels=pixels)
 
 
 def step_batches(source: BatchSource, start: int, /) -> list[MicroBatch]:
@@ -120,9 +125,12 @@ def step_batches(source: BatchSource, start: int, /) -> list[MicroBatch]:
     step = micro_batch_of(source.dataset, np.concatenate(ids), masks=source.masks, places=places)
     parts = (array.reshape(number, size, -1) for array in (step.inputs, step.labels, step.position_ids))
     types = [None] * number if step.token_types is None else step.token_types.reshape(number, size, -1)
+    pixels: Any = [None] * number
+    if step.pixels is not None:
+        pixels = step.pixels.reshape(number, size, *step.pixels.shape[1:])
     sizes = source.order.sizes
     sources = [sources_of(one, sizes) if sizes else None for one in ids]
-    return [MicroBatch(*arrays) for arrays in zip(*parts, ids, sources, types, strict=True)]
+    return [MicroBatch(*arrays) for arrays in zip(*parts, ids, sources, types, pixels, strict=True)]
 
 
 class BatchLoader:

@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from planc.runtime.data.dataset import Dataset
 from planc.runtime.data.order import Epoch, SampleIds
-from planc.runtime.data.packing import Positions, Stored
+from planc.runtime.data.packing import Stored
 from planc.runtime.data.shares import BLOCK, Block, Shares, source_block
+from planc.runtime.data.starts import Positions
 from planc.tables import plural
 
 _FIRST_SOURCE_STREAM = 2
@@ -124,6 +125,10 @@ class JoinedDatasets:
     def token_types(self, index: int) -> Positions | None:
         source, within = self.place(index)
         return self.datasets[source].token_types(within)
+
+    def pixels(self, index: int) -> npt.NDArray[np.float32] | None:
+        source, within = self.place(index)
+        return self.datasets[source].pixels(within)
 
     def place(self, index: int) -> tuple[int, int]:
         """The number of the dataset that has a sequence, and the sequence's index there."""

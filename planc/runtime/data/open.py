@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
+from planc.hub.names import model_folder
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.dataset import Dataset, check_labels, check_vocabulary, packed
 from planc.runtime.data.documents import spec_documents
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.fingerprint import data_fingerprint, mixture_fingerprint
+from planc.runtime.data.images import Preprocessor
 from planc.runtime.data.masking import TokenMasks, masks_of
 from planc.runtime.data.mixture import JoinedDatasets, MixtureOrder
 from planc.runtime.data.order import Order, PairOrder, SampleOrder
 from planc.runtime.data.packing import Stored, joined
+from planc.runtime.data.padded import ImageDataset
 from planc.runtime.data.padding import padded
 from planc.runtime.data.prepared.folder import Prepared
 from planc.runtime.data.prepared.index import ArrayName
@@ -183,6 +186,10 @@ def _opened(
         raise DataError(f"shuffle_seed is {spec.shuffle_seed}", help="set shuffle_seed to 0 or more")
     check_vocabulary(dataset, model_vocab_size=model_vocab_size)
     check_labels(dataset)
+    if isinstance(dataset, ImageDataset) and spec.images is not None:
+        folder = model_folder(spec.images.path, base=wanted.base)
+        own = Preprocessor(folder, name=spec.images.path, shape=spec.images.shape, reads=reads)
+        dataset = replace(dataset, preprocessor=own)
     fingerprint = data_fingerprint(spec, tokenizer_digest=wanted.tokenizer.digest, dataset=dataset)
     if reads is not None:
         reads.add("tokens", "data", fingerprint)

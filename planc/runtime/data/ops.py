@@ -8,13 +8,14 @@ from planc.graph.ops import (
     Mixture,
     OpenData,
     OpenEvaluation,
+    OpenImageData,
     OpenLabeledData,
     OpenMappedData,
     OpenMaskedData,
     OpenMatchedData,
 )
 from planc.graph.sources import AnySource
-from planc.runtime.data.spec import DataSpec, HeldOut, Masking
+from planc.runtime.data.spec import DataSpec, HeldOut, Images, Masking
 
 _PADDED = OpenLabeledData | OpenMatchedData | OpenMappedData
 
@@ -44,6 +45,9 @@ def data_spec(op: AnySource, *, training: OpenData) -> DataSpec:
         masking=masking_of(training),
         padding_id=training.padding_id if isinstance(training, _PADDED) else None,
         token_types=labeled.token_types if labeled else 0,
+        images=Images(training.path, training.token, training.shape)
+        if isinstance(training, OpenImageData)
+        else None,
     )
 
 

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from planc.runtime.data.bad_documents import BadDocuments
-from planc.runtime.data.chat import AnyDocument, TokenIds
+from planc.runtime.data.chat import AnyDocument, Conversation, TokenIds
 from planc.runtime.data.columns import Array, Columns, MemoryColumns, Totals
 from planc.runtime.data.encoding.client import Fault, Ids, Tokens
 from planc.runtime.data.errors import DataError
+from planc.runtime.data.images import with_image
 from planc.runtime.data.prepared.stored_array import STARTS_PER_SAMPLE, StoredArray, StoredStarts
 from planc.runtime.data.sources import IGNORED_LABEL as IGNORED_LABEL
 from planc.runtime.data.sources import Document, TextPair
+from planc.runtime.data.spec import Images
+from planc.runtime.data.starts import Positions, restarting, starts_within
 from planc.runtime.data.text_pairs import places_of_pair
 from planc.runtime.data.tokenizers import Tokenizer
 from planc.tables import plural
 
 Flags = npt.NDArray[np.bool_]
-Positions = npt.NDArray[np.int64]
 Stored = Array | StoredArray
 """An array in memory, or in files: both have a length, a maximum, and slices that are arrays."""
 
-_FLAG, _TYPE, _CLASS, _POSITION = map(np.dtype, (np.bool_, np.uint8, np.int32, np.int64))
+_FLAG, _BYTE, _CLASS, _POSITION = map(np.dtype, (np.bool_, np.uint8, np.int32, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,10 @@ class Encoded:
     """The start and the end of the first of two texts, and those of the second."""
     number: int = 0
     """Its place among the documents, those that can't be tokenized included."""
+    image: bytes = b""
+    """The content of the file of its image, if it has one."""
+    image_end: int = 0
+    """The tokens up to the last one of its image."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -76,7 +82,7 @@ class Encoded:
             places[-kept_at_end:] += len(self) - length
         classes, types = (None if values is None else values[places] for values in (self.classes, self.types))
         tokens = self.tokens[places].astype(dtype)
-        return Encoded(tokens, is_target, self.num_text_bytes, label=self.label, classes=classes, types=types)
+        return replace(self, tokens=tokens, is_target=is_target, classes=classes, types=types)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,6 +148,9 @@ class PackedDataset:
     def token_types(self, index: int) -> None:
         """None: no sequence holds two texts."""
 
+    def pixels(self, index: int) -> None:
+        """None: no sequence has an image."""
+
     def summary(self) -> str:
         """One line for the log: the amount of data, and how much is unused."""
         return (
@@ -168,22 +177,6 @@ class PackedDataset:
         """The document starts among the `sequence_length` tokens from `first` on."""
         assert self.document_starts is not None
         return starts_within(self.document_starts, first, first + self.sequence_length)
-
-
-def starts_within(starts: Positions | StoredStarts, first: int, stop: int) -> Positions:
-    """The document starts in [first, stop)."""
-    if isinstance(starts, StoredStarts):
-        return starts.within(first, stop)
-    low, high = np.searchsorted(starts, (first, stop))
-    return starts[low:high]
-
-
-def restarting(starts: Positions, *, length: int) -> Positions:
-    """[length]: positions that restart with each of `starts`, ascending places in a sequence."""
-    places = np.arange(length, dtype=np.int64)
-    first = np.zeros_like(places)
-    first[starts] = starts
-    return places - np.maximum.accumulate(first)
 
 
 def pack(
@@ -241,7 +234,7 @@ class TokenColumns:
         if document.classes is not None:
             self._columns.column("token_classes", dtype=_CLASS).append(document.classes)
         if document.types is not None:
-            self._columns.column("token_types", dtype=_TYPE).append(document.types)
+            self._columns.column("token_types", dtype=_BYTE).append(document.types)
         self.num_tokens += len(document)
 
 
@@ -283,19 +276,24 @@ def joined(
 
 
 def encode(
-    documents: Iterable[AnyDocument], *, tokenizer: Tokenizer, bad: BadDocuments | None = None
+    documents: Iterable[AnyDocument],
+    *,
+    tokenizer: Tokenizer,
+    bad: BadDocuments | None = None,
+    images: Images | None = None,
 ) -> Iterator[Encoded]:
     """Each document's tokens and its end. Raises DataError for one that can't be tokenized, beyond `bad`.
 
     A conversation's template writes its own ends: an end that is there already is not repeated, and an end
     that planc adds is not a target. After a completion it is one, because nothing else ends that, and after
     an answer whose turn nothing ends, if the plan trains on ends of turn. A text with a class ends as the
-    tokenizer itself ends texts, and a target then by the end of a document.
+    tokenizer itself ends texts, and a target then by the end of a document. In the place of the token of
+    `images` are all tokens of the document's image; without one, they precede the text.
     """
     end, bad = tokenizer.end_of_document, bad or BadDocuments()
     ahead = _Ahead(documents, bad)
     for number, tokens in enumerate(_tokens(ahead, tokenizer)):
-        origin, label, ends = ahead.origins.popleft()
+        origin, label, ends, image = ahead.origins.popleft()
         if isinstance(tokens, Fault):
             bad.add(DataError(f"{origin} {tokens.reason}", help=tokens.help), number=number)
             continue
@@ -314,8 +312,16 @@ def encode(
             ids = np.append(ids, end)
         elif not len(ids) or ids[-1] != end:
             ids, is_target = np.append(ids, end), np.append(is_target, tokens.trains_end)
+        image_end = 0
+        if images is not None and is_target is not None:
+            if (ids == images.token).sum() > 1:
+                fault = f"{origin} has the token of an image {(ids == images.token).sum()} times"
+                bad.add(DataError(fault, help="show each row one image"), number=number)
+                continue
+            ids, is_target, image_end = with_image(ids, is_target, images)
         of_text = tokens.num_text_bytes, origin, tokens.unread, tokens.stops
-        yield Encoded(ids, is_target, *of_text, label, classes, tokens.types, tokens.spans, number)
+        of_image = image, image_end
+        yield Encoded(ids, is_target, *of_text, label, classes, tokens.types, tokens.spans, number, *of_image)
     if ahead.error is not None:
         raise ahead.error
 
@@ -352,7 +358,7 @@ class _Ahead:
 
     documents: Iterable[AnyDocument]
     bad: BadDocuments
-    origins: deque[tuple[str, int | None, bool]] = field(default_factory=deque)
+    origins: deque[tuple[str, int | None, bool, bytes]] = field(default_factory=deque)
     """Their places in the data, their classes, and whether they end though they have one."""
     error: DataError | None = None
 
@@ -362,7 +368,8 @@ class _Ahead:
                 self.bad.num_read += 1
                 label = document.label if isinstance(document, Document | TextPair) else None
                 ends = isinstance(document, Document) and document.ends
-                self.origins.append((document.origin, label, ends))
+                image = document.image if isinstance(document, Conversation) else b""
+                self.origins.append((document.origin, label, ends, image))
                 yield document
         except DataError as error:
             self.error = error

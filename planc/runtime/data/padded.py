@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from planc.runtime.data.columns import Totals
-from planc.runtime.data.packing import IGNORED_LABEL, Positions, Stored, restarting, starts_within
+from planc.runtime.data.images import Preprocessor
+from planc.runtime.data.packing import IGNORED_LABEL, Stored
 from planc.runtime.data.prepared.stored_array import StoredStarts
+from planc.runtime.data.starts import Positions, restarting, starts_within
 from planc.tables import plural
 
 
@@ -95,6 +97,10 @@ class PaddedDataset:
 
     def token_types(self, index: int) -> Positions | None:
         """[S]: the types of the tokens of two texts, and 0 for padding; None for sequences of other kinds."""
+        return None
+
+    def pixels(self, index: int) -> npt.NDArray[np.float32] | None:
+        """[patches, values]: the values of a sequence's image; None for sequences of other kinds."""
         return None
 
     def summary(self) -> str:
@@ -242,6 +248,38 @@ class MappedDataset(PaddedDataset):
     def _bounds_of_target(self, index: int) -> tuple[int, int]:
         first, last = (int(place) for place in self.starts[2 * index + 1 : 2 * index + 3])
         return first, last
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ImageDataset(PaddedDataset):
+    """Sequences of one conversation each, with the image that it has."""
+
+    images: Stored
+    """The content of all images' files, end to end."""
+    image_starts: Stored
+    """[num_sequences + 1]: sequence i has bytes [image_starts[i], image_starts[i + 1]) of them."""
+    preprocessor: Preprocessor | None = None
+    """The way from a file to the encoder's values, once data is opened to be trained on."""
+
+    def image(self, index: int) -> bytes:
+        """The content of the file of a sequence's image."""
+        start, stop = (int(place) for place in self.image_starts[index : index + 2])
+        return self.images[start:stop].tobytes()
+
+    def pixels(self, index: int) -> npt.NDArray[np.float32]:
+        """[patches, values of each]"""
+        assert self.preprocessor is not None, "data that is opened has one"
+        return self.preprocessor.patches(self.image(index), name=f"the image of sequence {index}")
+
+    def summary(self) -> str:
+        """One line for the log, with the images."""
+        return f"{PaddedDataset.summary(self)}; {plural(self.num_sequences, 'image')}"
+
+    def digested(self) -> Iterator[tuple[str, Stored]]:
+        """The arrays that determine inputs, labels and images, by name."""
+        yield from PaddedDataset.digested(self)
+        yield "images", self.images
+        yield "image_starts", self.image_starts
 
 
 def _positions_of_text(num_tokens: int, *, length: int) -> Positions:

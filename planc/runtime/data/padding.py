@@ -14,9 +14,9 @@ from planc.runtime.data.best_fit import fitted
 from planc.runtime.data.chat import AnyDocument
 from planc.runtime.data.columns import Columns, MemoryColumns, Totals
 from planc.runtime.data.errors import DataError
+from planc.runtime.data.images import ImageColumns
 from planc.runtime.data.packing import (
     Encoded,
-    Positions,
     StartColumns,
     Stored,
     TokenColumns,
@@ -24,9 +24,10 @@ from planc.runtime.data.packing import (
     require_length,
     stored_dtype,
 )
-from planc.runtime.data.padded import LabeledDataset, MappedDataset, PaddedDataset, WordsDataset
+from planc.runtime.data.padded import ImageDataset, LabeledDataset, MappedDataset, PaddedDataset, WordsDataset
 from planc.runtime.data.prepared.stored_array import StoredStarts
-from planc.runtime.data.spec import TooLong
+from planc.runtime.data.spec import Images, TooLong
+from planc.runtime.data.starts import Positions
 from planc.runtime.data.tokenizers import Tokenizer
 
 
@@ -42,6 +43,7 @@ def pad(
     token_types: int = 0,
     has_targets: bool = False,
     bad: BadDocuments | None = None,
+    images: Images | None = None,
 ) -> PaddedDataset:
     """Sequences of the documents that have a label, in memory; several share one if it `is_shared`.
 
@@ -58,6 +60,7 @@ def pad(
         in_pairs=in_pairs,
         columns=columns,
         bad=bad,
+        images=images,
     )
     arrays = columns.arrays()
     return padded(
@@ -81,6 +84,7 @@ def fill(
     columns: Columns,
     in_pairs: bool = False,
     bad: BadDocuments | None = None,
+    images: Images | None = None,
 ) -> Totals:
     """Write the tokens of every document that has a label, and where each sequence of them starts.
 
@@ -91,17 +95,20 @@ def fill(
     length = sequence_length + 1
     shortening = _Shortening(length, too_long, kept_at_end=len(tokenizer.after))
     dtype = stored_dtype(tokenizer)
-    encoded = encode(documents, tokenizer=tokenizer, bad=bad)
+    encoded = encode(documents, tokenizer=tokenizer, bad=bad, images=images)
     kept = (shortening.kept_pairs if in_pairs else shortening.kept)(encoded, dtype=dtype)
     tokens = TokenColumns(columns, dtype=dtype)
     starts = columns.column("starts", dtype=np.dtype(np.int64))
     starts.append(np.zeros(1, dtype=np.int64))
     document_starts = StartColumns(columns) if is_shared else None
+    image_starts = ImageColumns(columns) if images is not None else None
     for sequence in fitted(kept, room=length) if document_starts else ([one] for one in kept):
         for document in sequence:
             if document_starts is not None:
                 document_starts.add(tokens.num_tokens)
             tokens.add(document)
+            if image_starts is not None:
+                image_starts.add(document.image)
             if document.label is not None:
                 columns.column("classes", dtype=np.dtype(np.int64)).append(np.array([document.label]))
         starts.append(np.array([tokens.num_tokens], dtype=np.int64))
@@ -138,7 +145,8 @@ class _Shortening:
             else:
                 kept = document.first(self._length - 1, dtype=dtype, kept_at_end=self._kept_at_end)
             is_long = len(document) > len(kept)
-            is_skipped = is_long and self._too_long == "skip"
+            # A part of an image would be another one.
+            is_skipped = is_long and (self._too_long == "skip" or document.image_end > len(kept))
             has_labels = not is_skipped and kept.has_labels
             totals = self.totals
             self.totals = replace(
@@ -194,8 +202,7 @@ def padded(
                 help="use the model's own tokenizer, or a model with a larger type_vocab_size",
             )
         return LabeledDataset(**rows, classes=arrays["classes"], types=types)
-    return PaddedDataset(
-        **rows,
-        document_starts=document_starts,
-        is_target=arrays.get("is_target"),
-    )
+    rows |= {"document_starts": document_starts, "is_target": arrays.get("is_target")}
+    if "images" in arrays:
+        return ImageDataset(**rows, images=arrays["images"], image_starts=arrays["image_starts"])
+    return PaddedDataset(**rows)

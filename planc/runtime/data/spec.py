@@ -7,6 +7,7 @@ from typing import Literal
 
 from planc.data_sources import Source
 from planc.data_sources.kinds import LabeledSource, MappedSource, MatchedSource, PairsSource, untransformed
+from planc.vocab import ImageShape
 
 Packing = Literal["attend", "isolate", "whole", "none"]
 """attend: documents share a sequence and see each other. isolate: they share it and do not. whole: as
@@ -41,6 +42,18 @@ class Masking:
 
 
 @dataclass(frozen=True, slots=True)
+class Images:
+    """The images of conversations: the token in whose place a sequence has theirs, and their shape.
+
+    `path` is the directory of the preprocessor's settings, relative to the base directory.
+    """
+
+    path: str
+    token: int
+    shape: ImageShape
+
+
+@dataclass(frozen=True, slots=True)
 class DataSpec:
     """`tokenizer` is "bytes", or the path of a tokenizer's folder or file relative to the base directory.
 
@@ -65,6 +78,8 @@ class DataSpec:
     """The token after a document that fills no sequence; None for the end of a document."""
     token_types: int = 0
     """The number of `token_type_ids` that the model tells apart; 0 for one that takes none."""
+    images: Images | None = None
+    """None for data of text alone."""
 
     @property
     def has_classes(self) -> bool:

@@ -31,11 +31,12 @@ from planc.runtime.torch.parallel.collectives import CollectiveRecorder
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.run import Run
-from planc.runtime.torch.state import Averages, Update, Weights
+from planc.runtime.torch.state import Averages, ImageEncoder, Update, Weights
 from planc.runtime.torch.training import offloading
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.fused_loss import FusedLoss
 from planc.runtime.torch.training.muon import Muon
+from planc.runtime.torch.weights.image_encoder import encoder_on_meta
 from planc.runtime.torch.weights.weights import unset_error
 from planc.vocab import outwards
 
@@ -51,6 +52,8 @@ PURPOSES: Mapping[type[Op], str] = {
     ops.ComputeContrastiveLoss: "logits and loss",
     ops.Backward: "gradients on their way",
     ops.ComputeWeightGradients: "gradients on their way",
+    ops.LoadImageEncoder: "image encoder",
+    ops.EncodeImages: "images",
     ops.SyncGradients: "gradients",
     ops.SumTies: "gradients",
     ops.AllReduceGradients: "gradients",
@@ -78,6 +81,7 @@ _OUTSIDE = (
     ops.BuildSchedule,
     ops.StepSchedule,
     *(ops.OpenData, ops.OpenMaskedData, ops.OpenLabeledData, ops.OpenMatchedData, ops.OpenMappedData),
+    ops.OpenImageData,
     ops.NextBatch,
     ops.SaveCheckpoint,
 )
@@ -116,6 +120,10 @@ class RehearsalBackend(TorchBackend):
                 drop_layers(self.model, self.dropped)
             case ops.InitWeights() | ops.LoadWeights():
                 self._draw(op, position)
+            case ops.LoadImageEncoder():
+                encoder = encoder_on_meta(op, base=self.run.paths.base)
+                with self._modes(op, position):
+                    self.state.put(ImageEncoder(encoder.to_empty(device=self.run.device)))
             case ops.StepOptimizer():
                 self._step_optimizer(op, position)
             case ops.CompileModules():

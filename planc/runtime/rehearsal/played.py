@@ -14,9 +14,11 @@ from planc.graph import ops
 from planc.graph.op import Op
 from planc.graph.ops import ShardExperts
 from planc.graph.sources import mixture_labels
+from planc.modeling.language_part import without_values
 from planc.runtime.data.loader import BatchLoader, BatchSource
 from planc.runtime.data.order import SampleIds, SampleOrder
 from planc.runtime.data.packing import PackedDataset
+from planc.runtime.interpreter import Position
 from planc.runtime.torch.checkpoint.planning import holdings_of
 from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors, training_state
 from planc.runtime.torch.dispatch import Handler
@@ -27,8 +29,9 @@ from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.packing import gathered, packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.run import Run
-from planc.runtime.torch.state import Averages, Data, Metrics, Verdict, Weights
+from planc.runtime.torch.state import Averages, Batch, Data, ImageEncoder, Images, Metrics, Verdict, Weights
 from planc.runtime.torch.training.guarding import agree_on_worst
+from planc.runtime.torch.training.images import placed
 from planc.runtime.torch.training.preferences import PreferenceLoss
 from planc.runtime.torch.training.step_loss import StepLoss
 from planc.runtime.torch.training.step_read import summed
@@ -102,6 +105,14 @@ def guard_step(run: Run, op: ops.GuardStep, mesh: Mesh) -> Verdict:
     return _TAKEN
 
 
+def encode_images(
+    run: Run, op: ops.EncodeImages, at: Position, batch: Batch, encoder: ImageEncoder
+) -> Images:
+    """Take memory for an encoder's features: its own code asks for the sizes of images."""
+    inputs = batch.micro_batches[at.micro_step].inputs
+    return placed(run, op, inputs, without_values(encoder.module, len(inputs), op.shape))
+
+
 def save_checkpoint(
     run: Run,
     op: ops.SaveCheckpoint,
@@ -142,6 +153,8 @@ PLAYED: Mapping[type[Op], Handler] = {
     ops.OpenLabeledData: open_data,
     ops.OpenMatchedData: open_data,
     ops.OpenMappedData: open_data,
+    ops.OpenImageData: open_data,
+    ops.EncodeImages: encode_images,
     ops.OpenTeacher: open_teacher,
     ops.ComputeReference: compute_reference,
     ops.ReduceMetrics: reduce_metrics,

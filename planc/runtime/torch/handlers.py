@@ -37,6 +37,7 @@ from planc.runtime.torch.training import (
     evaluation,
     expert_load,
     guarding,
+    images,
     judging,
     loss_terms,
     optimizer,
@@ -46,7 +47,17 @@ from planc.runtime.torch.training import (
     step_read,
 )
 from planc.runtime.torch.training import forward_backward as steps
-from planc.runtime.torch.weights import adapters, build, export, export_adapter, freezing, nf4, push, weights
+from planc.runtime.torch.weights import (
+    adapters,
+    build,
+    export,
+    export_adapter,
+    freezing,
+    image_encoder,
+    nf4,
+    push,
+    weights,
+)
 
 HANDLERS: Mapping[type[Op], Handler] = {
     ops.InitMesh: mesh.init_mesh,
@@ -90,6 +101,9 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.OpenLabeledData: batches.open_data,
     ops.OpenMatchedData: batches.open_data,
     ops.OpenMappedData: batches.open_data,
+    ops.OpenImageData: batches.open_data,
+    ops.LoadImageEncoder: image_encoder.load_image_encoder,
+    ops.EncodeImages: images.encode_images,
     ops.OpenTeacher: distillation.open_teacher,
     ops.OpenEvaluation: evaluation.open_evaluation,
     ops.CountExperts: expert_load.count_experts,

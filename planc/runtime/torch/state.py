@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from planc.graph.op import Op
 from planc.graph.ops import BuildSchedule, OpenData
+from planc.modeling.language_part import EncodedImages
 from planc.runtime.checkpoint_format.manifest import Evaluated, StopRequest
 from planc.runtime.data.evaluation import EvaluationSet
 from planc.runtime.data.loader import BatchLoader, MicroBatch
@@ -153,6 +154,24 @@ class LocalBatch:
     def places(self) -> Tensor:
         """The number of each token in the micro-batch, in rows."""
         return torch.arange(self.labels.numel(), device=self.labels.device).view(self.labels.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageEncoder:
+    """The encoder of a model's images, with its weights."""
+
+    module: nn.Module
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """The images of one micro-batch, on the device: one of each sequence."""
+
+    features: EncodedImages
+    places: Tensor
+    """[micro_batch, local sequence]: the place of each token among those of its sequence's image, or -1."""
+    position_ids: Tensor
+    """[3, micro_batch, local sequence]: the positions of tokens in time, height and width."""
 
 
 @dataclass(frozen=True, slots=True)

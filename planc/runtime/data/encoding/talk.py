@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Protocol
 
-from planc.runtime.data.chat_rows import ANSWERING_ROLES, REASONING, Message
+from planc.runtime.data.chat_rows import ANSWERING_ROLES, IMAGE_PART, REASONING, Message
 from planc.runtime.data.encoding.answers import Places, changed
 from planc.runtime.data.encoding.template import (
     Compiled,
@@ -165,7 +165,8 @@ def _marked(messages: Sequence[Message], skipped: Sequence[int], render: Render)
 
 def _with_joined_parts(messages: Sequence[Message], render: Render) -> Sequence[Message]:
     """The messages with lists of parts as texts, unless the template writes the texts of such a list."""
-    if not any(isinstance(message.get("content"), list) for message in messages):
+    contents = [message["content"] for message in messages if isinstance(message.get("content"), list)]
+    if not contents or any(IMAGE_PART in content for content in contents):
         return messages
     joined = [
         {**message, "content": "".join(part["text"] for part in message["content"])}

@@ -25,6 +25,8 @@ ArrayName = Literal[
     "classes",
     "token_classes",
     "token_types",
+    "images",
+    "image_starts",
 ]
 Layout = Literal["joined", "cut", "whole"]
 StoredType = Literal["uint8", "uint16", "uint32", "int32", "int64", "bool"]
@@ -38,6 +40,9 @@ _ARRAYS: dict[Layout, set[str]] = {
 }
 _OF_TOKENS: tuple[ArrayName, ...] = ("is_target", "token_classes", "token_types")
 """Arrays with a value for each token, where a source has them."""
+_OF_SEQUENCES: dict[ArrayName, int] = {"classes": 1, "image_starts": 0}
+"""Arrays with a value for each sequence, and how many fewer than `starts` they have."""
+_OF_IMAGES: tuple[ArrayName, ...] = ("images",)
 _ITEM_BYTES: dict[StoredType, int] = {"uint8": 1, "uint16": 2, "uint32": 4, "int32": 4, "int64": 8, "bool": 1}
 
 
@@ -61,6 +66,8 @@ class Recipe(_Record):
     tokenizer: tuple[tuple[Text, Sha256], ...]
     end_of_document: Text | None
     begin_of_document: Text | None = None
+    images: Text | None = None
+    """The token and the shape of images; None for text alone."""
     versions: tuple[tuple[Text, Text], ...]
     format_version: Literal[1] = FORMAT_VERSION
 
@@ -152,14 +159,15 @@ class Index(_Record):
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         """ValueError unless the arrays are those of the layout, with lengths that fit each other."""
-        if {*self.arrays} - {*_OF_TOKENS, "classes"} != _ARRAYS[self.recipe.layout]:
+        if {*self.arrays} - {*_OF_TOKENS, *_OF_SEQUENCES, *_OF_IMAGES} != _ARRAYS[self.recipe.layout]:
             raise ValueError(f"its arrays are {', '.join(sorted(self.arrays))}")
         for name in _OF_TOKENS:
             if name in self.arrays and self.arrays[name].length != self.arrays["tokens"].length:
                 raise ValueError(f"{name} and tokens have different lengths")
-        classes = self.arrays.get("classes")
-        if classes is not None and classes.length + 1 != self.arrays["starts"].length:
-            raise ValueError("classes and starts have different lengths")
+        for name, extra in _OF_SEQUENCES.items():
+            array = self.arrays.get(name)
+            if array is not None and array.length + extra != self.arrays["starts"].length:
+                raise ValueError(f"{name} and starts have different lengths")
         return self
 
 

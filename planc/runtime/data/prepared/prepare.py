@@ -231,6 +231,7 @@ def _tokenize(
         columns=columns,
         in_pairs=wanted.spec.in_pairs,
         bad=bad,
+        images=wanted.spec.images,
     )
 
 

@@ -54,9 +54,10 @@ class Wanted:
     def stays_in_memory(self) -> bool:
         """Whether every rank tokenizes it at every start, because that takes no time to speak of.
 
-        A dataset of the Hub or an extension does not, because its size is unknown until it is read.
+        A dataset of the Hub or an extension does not, because its size is unknown until it is read, nor do
+        rows with images, which are in other files.
         """
-        if isinstance(self.spec.source, ExtensionSource):
+        if isinstance(self.spec.source, ExtensionSource) or self.spec.images is not None:
             return False
         limit = MAX_BYTES_OF_BYTES if self.tokenizer.is_bytes else MAX_BYTES_IN_MEMORY
         return self.spec.source.hub is None and self.size_bytes <= limit
@@ -137,6 +138,7 @@ def _recipe(spec: DataSpec, tokenizer: TokenizerFiles, *, seen: str) -> Recipe:
         too_long=None if is_joined else spec.too_long,
         held_out=None if spec.held_out is None else spec.held_out.text,
         tokenizer=tuple(digests),
+        images=None if spec.images is None else f"{spec.images.token} {spec.images.shape}",
         end_of_document=tokenizer.end_of_document,
         begin_of_document=tokenizer.begin_of_document,
         versions=tuple((name, _version(name)) for name in sorted(libraries)),

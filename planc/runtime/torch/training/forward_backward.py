@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +28,7 @@ from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline
 from planc.runtime.torch.parallel.replica_sums import ReplicaSums, begin_sums, replica_sums
 from planc.runtime.torch.run import Run
-from planc.runtime.torch.state import Gradients, LocalBatch, Logits, Loss, TokenCount, Weights
+from planc.runtime.torch.state import Gradients, Images, LocalBatch, Logits, Loss, TokenCount, Weights
 from planc.runtime.torch.training.balance import Balance, balancing
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.expert_load import ExpertLoad, counting
@@ -56,6 +57,7 @@ def forward(
     compiled: CompiledGraphs | None,
     balance: Balance | None,
     own_loss: OwnLoss | None,
+    images: Images | None,
 ) -> Logits:
     """Logits [micro_batch, local sequence, vocabulary or this rank's part of it]; the loss if it has chunks,
     and hidden states if the model has no head.
@@ -88,17 +90,20 @@ def forward(
     counts = counting(experts, run, at) if experts is not None else contextlib.nullcontext()
     balanced = balancing(balance, at, batch, tokens) if balance is not None else contextlib.nullcontext()
     with chunks, counts, balanced:
-        output = model(**_inputs(batch), use_cache=False)
+        output = model(**_inputs(batch, images), use_cache=False)
     return Logits(output_of(output))
 
 
-def _inputs(batch: LocalBatch) -> dict[str, Tensor]:
+def _inputs(batch: LocalBatch, images: Images | None) -> dict[str, Any]:
     """A model's arguments. An encoder-decoder numbers its tokens itself; no padding is in their midst."""
-    inputs = {"input_ids": batch.input_ids}
+    inputs: dict[str, Any] = {"input_ids": batch.input_ids}
     if batch.decoder_input_ids is not None and batch.is_input is not None:
         return inputs | {"attention_mask": batch.is_input, "decoder_input_ids": batch.decoder_input_ids}
     if batch.token_types is not None:
         inputs["token_type_ids"] = batch.token_types
+    if images is not None:
+        seen = {"images": images.features, "image_places": images.places}
+        return {**inputs, **seen, "position_ids": images.position_ids}
     return inputs | {"position_ids": batch.position_ids}
 
 

@@ -15,6 +15,7 @@ from planc.figures.plan import parameters
 from planc.graph.ops import AttachAttention, BuildModel, BuildOwnModel, FullyShard
 from planc.hub.names import model_folder
 from planc.modeling.decoder_inputs import return_logits_alone
+from planc.modeling.language_part import language_config
 from planc.modeling.scaled_rope import grow_rope, scale_rope
 from planc.modeling.steady_rope import steady_rope
 from planc.modeling.tensor_dtypes import floating_tensors, kept_in_float32, set_dtypes
@@ -79,9 +80,10 @@ def bare_model(op: BuildModel, *, base: Path, runs_extensions: bool = False) -> 
     if isinstance(op, BuildOwnModel):
         own = own_class(op.own, base=base, is_allowed=runs_extensions)
     config = config_in(folder, own, op)
+    own_config = language_config(config)
     for name in op.zeroed:
-        setattr(config, name, 0.0)
-    _scale(config, op)
+        setattr(own_config, name, 0.0)
+    _scale(own_config, op)
     model: Any = on_meta(config, own, dtype=TORCH_DTYPES[op.dtype])
     steady_rope(model)
     leave_tokens_unasked(model)

@@ -23,6 +23,7 @@ from transformers.core_model_loading import (
     revert_weight_conversion,
 )
 
+from planc.modeling.language_part import whole_of
 from planc.modeling.tasks import names_of_other_heads
 from planc.runtime.errors import RunError
 from planc.runtime.torch.weights.views import UnknownOperation, View
@@ -40,6 +41,8 @@ class Conversion:
     problems: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
+    encoder: dict[str, View] = field(default_factory=dict)
+    """Tensors of the whole's image encoder, of a model that is the language part alone."""
 
 
 def to_model(model: PreTrainedModel, stored: Mapping[str, View]) -> Conversion:
@@ -47,7 +50,7 @@ def to_model(model: PreTrainedModel, stored: Mapping[str, View]) -> Conversion:
 
     RunError if the architecture needs an operation that planc does not support.
     """
-    conversion = Conversion()
+    conversion, own, model = Conversion(), model.state_dict().keys(), whole_of(model)
     gathered: dict[str, Any] = {}
     transforms = get_model_conversion_mapping(model)
     renamings = [one for one in transforms if isinstance(one, WeightRenaming)]
@@ -60,6 +63,8 @@ def to_model(model: PreTrainedModel, stored: Mapping[str, View]) -> Conversion:
             name, pattern = key, None
         if name not in wanted:
             (conversion.ignored if _is_ignored(model, name) else conversion.unexpected).append(key)
+        elif name not in own:
+            conversion.encoder[name] = stored[key]
         elif name in conversion.views or (name in gathered and pattern is None):
             conversion.problems.append(f"{key} is a duplicate of {name}")
         elif pattern is None:
@@ -84,7 +89,7 @@ def to_model(model: PreTrainedModel, stored: Mapping[str, View]) -> Conversion:
 def to_checkpoint(model: PreTrainedModel, held: Mapping[str, View]) -> dict[str, View]:
     """The tensors that `save_pretrained` would write for a model, by key; `model` as above."""
     try:
-        views: dict[str, View] = revert_weight_conversion(model, dict(held))
+        views: dict[str, View] = revert_weight_conversion(whole_of(model), dict(held))
     except UnknownOperation as error:
         raise _unknown(model, "its weights", error) from error
     return views

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 import planc
-from planc.graph.ops import AttachAdapters, ExportHf
+from planc.graph.ops import AttachAdapters, ExportHf, LoadWeights
 from planc.graph.sources import class_names
 from planc.hub.names import model_folder
 from planc.modeling.initialization import fresh_copy
@@ -30,6 +30,7 @@ from planc.runtime.torch.checkpoint.agreement import from_coordinator, require_o
 from planc.runtime.torch.checkpoint.background_saving import Checkpoints
 from planc.runtime.torch.checkpoint.errors import run_errors
 from planc.runtime.torch.checkpoint.tensors import outline_of_all_stages, tensor_names
+from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.parallel.blocks import Slices
 from planc.runtime.torch.parallel.packing import Packing, gathered, packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline
@@ -41,6 +42,7 @@ from planc.runtime.torch.weights.conversion import to_checkpoint
 from planc.runtime.torch.weights.expert_adapters import are_transposed
 from planc.runtime.torch.weights.export_files import Turn, Writer, deal, turns
 from planc.runtime.torch.weights.export_format import common_dtype, refuse_overflow
+from planc.runtime.torch.weights.image_encoder import encoder_views
 from planc.runtime.torch.weights.nf4 import Nf4, nf4_formats
 from planc.runtime.torch.weights.views import View, leaf
 from planc.vocab import DOWN, MAGNITUDE, UP, parent_of
@@ -142,6 +144,8 @@ class Exported:
     """The storage of a quantized weight."""
     merges: Merge | None = None
     """The adapter that is added to it."""
+    stored: View | None = None
+    """The values in a file, of a part that is not trained and in no rank's memory."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -179,10 +183,19 @@ def _exported(
     exported = exported_tensors(model, names, pipeline, dtypes=dtypes)
     for name, nf4 in nf4_formats(run.graph).items():
         exported[name] = replace(exported[name], nf4=nf4, dtype=dtypes.get(name, nf4.dtype))
+    for name, view in encoder_views(
+        pristine, model_folder(op.path, base=run.paths.base), strip=_strip(run)
+    ).items():
+        empty = torch.empty(view.shape, device="meta")
+        exported[name] = Exported(empty, TORCH_DTYPES[op.dtype], packing=None, source=None, stored=view)
     if run.graph.adapters is not None:
         for name, merge in _merges(run.graph.adapters, model, pristine, pipeline):
             exported[name] = replace(exported[name], merges=merge)
     return exported
+
+
+def _strip(run: Run) -> str | None:
+    return next((op.strip for op in run.graph.setup if isinstance(op, LoadWeights)), None)
 
 
 def _merges(
@@ -297,6 +310,11 @@ class Gathering:
 
     def _of_one(self, name: str, exported: Exported) -> Tensor:
         """A tensor that is held as it is."""
+        if exported.stored is not None:
+            out = torch.empty(exported.shape, dtype=exported.dtype)
+            exported.stored.fill(out, exported.stored.whole)
+            refuse_overflow(name, out)
+            return out
         tensor, pipeline = exported.tensor, self._pipeline
         sent = exported.dtype if exported.nf4 is None else tensor.dtype
         if tensor.is_meta:

@@ -51,6 +51,7 @@ from planc.runtime.torch.weights.export_format import (
 from planc.runtime.torch.weights.factory import config_in, on_meta, own_class
 from planc.runtime.torch.weights.files import stored_views
 from planc.runtime.torch.weights.fit import converted
+from planc.runtime.torch.weights.image_encoder import encoder_views
 from planc.runtime.torch.weights.nf4 import Nf4
 from planc.runtime.torch.weights.peft_format import peft_views
 from planc.runtime.torch.weights.views import View, leaf
@@ -103,7 +104,6 @@ def export_checkpoint(
         averages = averages_in(manifest, directory) if averaged else frozenset()
         pristine = _on_meta(model, own, build)
         refuse_damage(directory, manifest=manifest)
-        base = _base(manifest.base, pristine, folder=model, strip=strip) if manifest.base else {}
         source = _Source(
             directory,
             manifest,
@@ -111,8 +111,9 @@ def export_checkpoint(
             dtype=dtype,
             adapters=adapters,
             formats=formats,
-            base=base,
+            base=_base(manifest.base, pristine, folder=model, strip=strip) if manifest.base else {},
             averages=averages,
+            others=encoder_views(pristine, model, strip=strip),
         )
         views = to_checkpoint(pristine, source.views())
         files = export_folder.plan_files(
@@ -214,7 +215,9 @@ class _Source:
         formats: Mapping[str, Nf4],
         base: Mapping[str, View],
         averages: Collection[str],
+        others: Mapping[str, View],
     ) -> None:
+        """`others` are tensors that no checkpoint has: those of an image encoder."""
         self._formats = formats
         self._adapters = adapters
         self._adapted: dict[str, Callable[[Slices], Tensor]] = {}
@@ -231,21 +234,25 @@ class _Source:
         is_cast = dtype is not None and dtype is not _model_dtype(self._entries, parameters)
         cast = written_dtypes(model, self.parameter_dtype) if is_cast else {}
         self.dtypes: Mapping[str, torch.dtype] = {
-            name: cast.get(name, getattr(torch, entry.dtype)) for name, entry in self._entries.items()
+            **dict.fromkeys(others, TORCH_DTYPES[self.parameter_dtype]),
+            **{name: cast.get(name, getattr(torch, entry.dtype)) for name, entry in self._entries.items()},
         }
+        self._others = others
         self._chunks = ChunkReader(directory, manifest)
         self._base, self._averages = base, averages
 
     def views(self) -> dict[str, View]:
-        return {
+        own = {
             name: leaf(name, shape=entry.shape, read=self._adapted.get(name, partial(self._read, name)))
             for name, entry in self._entries.items()
         }
+        return {**own, **self._others}
 
     def values(self, view: View) -> Tensor:
         """A view's values in the dtype that it is written in. RunError if a cast leaves its range."""
         out = _filled(view, common_dtype(view, dtype_of=self.dtypes.__getitem__))
-        is_cast = any(self._entries[name].dtype != element_type(out.dtype) for name in view.sources)
+        entries = (self._entries[name] for name in view.sources if name in self._entries)
+        is_cast = any(entry.dtype != element_type(out.dtype) for entry in entries)
         if is_cast or self._averages or not self._adapted.keys().isdisjoint(view.sources):
             refuse_overflow(view.sources[0], out)
         return out

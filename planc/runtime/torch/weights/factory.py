@@ -10,6 +10,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from planc.extend.reference import Extension
 from planc.graph.ops import BuildClassifier, BuildEmbedder, BuildModel
+from planc.modeling.language_part import language_config
 from planc.modeling.own_class import config_of, model_class_of
 from planc.modeling.tasks import as_classifier, class_of, head_options
 from planc.runtime.errors import RunError
@@ -58,5 +59,5 @@ def on_meta(
     options: Any = {"attn_implementation": "eager", **({} if dtype is None else {"dtype": dtype})}
     kind = own or class_of(config)
     with torch.device("meta"):
-        model: PreTrainedModel = kind._from_config(config, **options, **head_options(kind))
+        model: PreTrainedModel = kind._from_config(language_config(config), **options, **head_options(kind))
     return model
