@@ -32,6 +32,8 @@ SYMPTOMS = {
     "summaries and translations": "summarization, summarize, translation, translate, encoder decoder, "
     "encoder decoders, seq2seq, sequence to sequence, text to text, t5, bart, decoder start token, "
     "decoder start token id",
+    "images": "vision, vision language, vision language model, vlm, multimodal, image text to text, "
+    "pictures, qwen vl, qwen2 vl, qwen2 5 vl, qwen3 vl, visual question answering, vqa",
     "callback": "hook, metric, custom metric, own metric, own loop, custom loop, own trainer, custom trainer",
 }
 """The name of each page, and other phrases for it, none of which hides a key or a word of another tool."""

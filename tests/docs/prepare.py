@@ -33,6 +33,97 @@ def chat_model(folder: Path) -> None:
     weights(folder, vocabulary=320)
 
 
+IMAGE_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}"
+    "{% elif message['content'] is string %}"
+    "{{ message['content'] + '<|im_end|>' }}"
+    "{% else %}"
+    "{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}{{ '<|vision_start|><|image_pad|><|vision_end|>' }}"
+    "{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}"
+    "{{ '<|im_end|>' }}"
+    "{% endif %}"
+    "{{ '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""ChatML, with the tokens that Qwen's vision-language models have around an image."""
+
+_IMAGE_TOKENS = {
+    "vision_start_token_id": "<|vision_start|>",
+    "vision_end_token_id": "<|vision_end|>",
+    "image_token_id": "<|image_pad|>",
+    "video_token_id": "<|video_pad|>",
+}
+
+
+def image_model(folder: Path) -> None:
+    """A small Qwen2.5-VL with weights, tokenizer, chat template and the settings of its images."""
+    import torch
+    import transformers
+    from tokenizers import Tokenizer
+
+    folder.mkdir(parents=True)
+    save_tokenizer(folder, template=IMAGE_TEMPLATE)
+    file = str(folder / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(file)
+    tokenizer.add_special_tokens([*_IMAGE_TOKENS.values()])
+    tokenizer.save(file)
+    text = {
+        "vocab_size": 320,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]},
+        "bos_token_id": tokenizer.token_to_id("<|im_start|>"),
+        "eos_token_id": tokenizer.token_to_id("<|endoftext|>"),
+    }
+    encoder = {"depth": 2, "num_heads": 2, "hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 64}
+    config = transformers.Qwen2_5_VLConfig(
+        text_config=text,
+        vision_config={**encoder, "fullatt_block_indexes": [1]},
+        **{name: tokenizer.token_to_id(token) for name, token in _IMAGE_TOKENS.items()},
+    )
+    torch.manual_seed(0)
+    transformers.Qwen2_5_VLForConditionalGeneration(config).save_pretrained(folder)
+    transformers.Qwen2VLImageProcessorPil().save_pretrained(folder)
+
+
+_COLORS = {
+    "red": (200, 30, 30),
+    "green": (30, 160, 30),
+    "blue": (30, 30, 200),
+    "yellow": (230, 220, 40),
+}
+
+
+def image_rows(path: Path) -> None:
+    """Sixteen conversations about the color of a sign, and the images of the signs."""
+    from PIL import Image
+
+    folder = path.parent / "images"
+    folder.mkdir(parents=True)
+    rows = []
+    for number in range(16):
+        color = [*_COLORS][number % len(_COLORS)]
+        image = folder / f"{number}.png"
+        Image.new("RGB", (40 + number, 64 - number), _COLORS[color]).save(image)
+        question = [{"type": "image"}, {"type": "text", "text": f"What color is sign {number}?"}]
+        messages = [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": f"It is {color}."},
+        ]
+        rows.append({"image": image.relative_to(path.parents[1]).as_posix(), "messages": messages})
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
 def chats(path: Path) -> None:
     """Sixty-four short conversations."""
     path.parent.mkdir(exist_ok=True)
@@ -105,6 +196,8 @@ def nan_weights(folder: Path) -> None:
 PREPARED: dict[str, Callable[[Path], None]] = {
     "weights": weights,
     "chat-model": chat_model,
+    "image-model": image_model,
+    "image-rows": image_rows,
     "chats": chats,
     "text": text,
     "labeled": labeled,
