@@ -142,6 +142,7 @@ def _of_documents(seen: Look, span: Span) -> Iterator[Diagnostic]:
                 len(one) > 2
                 and int(one.tokens[0]) == int(one.tokens[1])
                 and int(one.tokens[0]) in seen.special_ids
+                and not one.image_end
             ),
         ),
     )

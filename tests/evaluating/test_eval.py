@@ -93,7 +93,7 @@ def test_other_data_an_export_and_a_computation_by_hand_agree(
             "seq2seq_lm\n  dropout = false",
             'mapped("rows.jsonl")',
             'text("x.txt")',
-            "rows of --data have no classes, targets or pairs, and the model is an encoder-decoder\n"
+            "rows of --data have no classes, targets, pairs or images, and the model is an encoder-decoder\n"
             "help: write `mapped(...)`",
         ),
         (

@@ -30,6 +30,7 @@ from planc.graph.graph import Graph, plan_hash
 from planc.graph.sources import training_data
 from planc.lower.data import source_of
 from planc.lower.evaluating import evaluated_on
+from planc.plan.conversations import ImageChat
 from planc.plan.data import AnySource, Labeled, Mapped, Matched, untransformed
 from planc.plan.given_source import given_source
 from planc.plan.task import AnyTask, CausalLm, SequenceClassification, TokenClassification
@@ -124,6 +125,7 @@ _KINDS: tuple[tuple[type, type[ops.OpenData], str, str, str], ...] = (
     (Labeled, ops.OpenLabeledData, "labeled", "classes", "is a classifier"),
     (Mapped, ops.OpenMappedData, "mapped", "inputs with targets", "is an encoder-decoder"),
     (Matched, ops.OpenMatchedData, "matched", "pairs to match", "makes vectors"),
+    (ImageChat, ops.OpenImageData, "image_chat", "images", "is trained on images"),
 )
 """Sources of one kind of model: the call, what its rows have, and what the model is."""
 
@@ -134,7 +136,7 @@ def _require_kind(given: AnySource, training: ops.OpenData) -> None:
     model = next((kind for kind in _KINDS if isinstance(training, kind[1])), None)
     if rows is model:
         return
-    has = "no classes, targets or pairs" if rows is None else rows[3]
+    has = "no classes, targets, pairs or images" if rows is None else rows[3]
     reads = "is a language model" if model is None else model[4]
     help = "name another source, such as `text(...)`" if model is None else f"write `{model[2]}(...)`"
     raise RunError(f"rows of --data have {has}, and the model {reads}", help=help)

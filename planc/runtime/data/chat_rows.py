@@ -271,8 +271,8 @@ def _content(value: object, *, has_images: bool, origin: str) -> object:
     parts = []
     for one in value:
         part = {key: text for key, text in one.items() if text is not None} if isinstance(one, dict) else one
-        if has_images and part == IMAGE_PART:
-            parts.append(part)
+        if has_images and part in (IMAGE_PART, {**IMAGE_PART, "index": 0}):
+            parts.append(IMAGE_PART)
             continue
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, dict) else None

@@ -40,7 +40,8 @@ ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetens
 
 MAX_ORIGIN_BYTES = 10_000
 
-_GENERATION = "generation_config.json"
+_KEPT = ("generation_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
+"""Files of the model's own directory, of which no training changes anything."""
 _CONFIG = "config.json"
 _WEIGHTS = re.compile(r"model(-\d{5,}-of-\d{5,})?\.safetensors")
 
@@ -118,8 +119,9 @@ def finish(temporary: Path, folder: Path, *, described: Description, effort: Bes
     """
     with storage_errors(f"cannot complete {folder}"):
         _write_config(temporary, described)
-        if (described.source / _GENERATION).is_file():
-            _write(temporary / _GENERATION, (described.source / _GENERATION).read_bytes())
+        for name in _KEPT:
+            if (described.source / name).is_file():
+                _write(temporary / name, (described.source / name).read_bytes())
         lacks_tokenizer = _write_tokenizer(temporary, described)
         if len(described.files) > 1:
             _write_json(temporary / _INDEX, _index(described.files))
@@ -183,7 +185,7 @@ def _keep_foreign(earlier: Path, temporary: Path) -> tuple[str, ...]:
     """Copy what planc did not write from an earlier export into the new one; return its names."""
     origin = loads(read_utf8(earlier / ORIGIN_NAME, max_bytes=MAX_ORIGIN_BYTES))
     # An export without a list is of an earlier planc.
-    known = {_CONFIG, _INDEX, ORIGIN_NAME, _GENERATION, *tokenizer_files(earlier)}
+    known = {_CONFIG, _INDEX, ORIGIN_NAME, *_KEPT, *tokenizer_files(earlier)}
     known = set(origin["files"]) if "files" in origin else known
     kept = []
     for path in sorted(earlier.iterdir()):

@@ -6,11 +6,13 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForSeq2SeqLM,
     GenerationConfig,
     PreTrainedConfig,
@@ -18,6 +20,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from planc.modeling.language_part import language_config, sees_images
 from planc.modeling.tasks import tasks_of
 from planc.runtime.data.encoding.client import Tokens
 from planc.runtime.data.errors import DataError
@@ -70,12 +73,12 @@ def sample(folder: Path, tokenizer: TokenizerFiles, prompt: str, how: Sampling) 
         if not isinstance(encoded, Tokens):
             raise RunError(f"the text {encoded.reason}", help=encoded.help)
         ids, end = [*encoded.ids.tolist(), *(loaded.after if is_answer else ())], loaded.end_of_document
-        kind = AutoModelForSeq2SeqLM if is_answer else AutoModelForCausalLM
+        kind = _loader_of(config, is_answer=is_answer)
         with _quiet():
             model = kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False, dtype="auto")
         device = "cuda" if torch.cuda.is_available() else "cpu"
         model = model.to(device).eval()
-        _require_room(model.config, ids, how)
+        _require_room(language_config(model.config), ids, how)
         ends = _ends(model, end)
         new = _generated(model, ids, how, ends=ends, num_known=loaded.vocab_size)
         is_ended = bool(new) and new[-1] in ends
@@ -90,6 +93,13 @@ def sample(folder: Path, tokenizer: TokenizerFiles, prompt: str, how: Sampling) 
         raise RunError(error.message, help=error.help) from error
     finally:
         loaded.close()
+
+
+def _loader_of(config: PreTrainedConfig, *, is_answer: bool) -> Any:
+    """The class of transformers that loads a model; one that sees images is given a text alone."""
+    if sees_images(config):
+        return AutoModelForImageTextToText
+    return AutoModelForSeq2SeqLM if is_answer else AutoModelForCausalLM
 
 
 def _without_marks(ids: list[int], special_ids: Container[int]) -> list[int]:
@@ -161,7 +171,7 @@ def _generated(
     model: PreTrainedModel, ids: list[int], how: Sampling, *, ends: list[int], num_known: int
 ) -> list[int]:
     """The new tokens, with the one that ends the text if there is one."""
-    unknown = list(range(num_known, model.config.vocab_size))
+    unknown = list(range(num_known, language_config(model.config).vocab_size))
     settings = GenerationConfig(
         max_new_tokens=how.max_new_tokens,
         do_sample=how.temperature > 0,
