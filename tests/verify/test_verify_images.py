@@ -17,8 +17,13 @@ from planc.runtime.torch.state import Images
 from planc.source import SourceFile
 from planc.verify.outcome import Item
 from planc.verify.verify import verify
-from tests.checks.test_image_rules import PLAN
-from tests.plans import PLANS
+from tests.plans import PLANS, encoder_plan
+
+PLAN = encoder_plan(
+    "tiny-qwen2.5-vl",
+    task="image_text_to_text(height = 16, width = 24)",
+    source='image_chat("rows.jsonl", template = none)',
+).replace('"bert.encoder.layer.*"', '"model.language_model.layers.*"')
 
 
 def upside_down(state: State, op: Op, position: Position) -> None:
