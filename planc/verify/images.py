@@ -122,5 +122,5 @@ def _pixels(content: bytes, shape: ImageShape, folder: Path) -> Tensor:
     processor = AutoImageProcessor.from_pretrained(folder, backend="pil", local_files_only=True)
     with Image.open(io.BytesIO(content)) as image:
         scaled = image.convert("RGB").resize((shape.width, shape.height), Image.Resampling.BICUBIC)
-    found: Tensor = processor(images=[scaled], do_resize=False, return_tensors="pt")["pixel_values"]
-    return found.float()
+    values: Tensor = processor(images=[scaled], do_resize=False, return_tensors="pt")["pixel_values"]
+    return values.float()

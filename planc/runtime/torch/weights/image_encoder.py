@@ -33,8 +33,8 @@ def encoder_views(
     part. None of other models, and of a directory without weights."""
     if not is_language_part(model) or not any((folder / name).is_file() for name in weight_names(folder)):
         return {}
-    found = converted(model, stored_views(folder, reads=reads), strip=strip).encoder
-    return {name: View(view.shape, view.fill, (name,)) for name, view in found.items()}
+    views = converted(model, stored_views(folder, reads=reads), strip=strip).encoder
+    return {name: View(view.shape, view.fill, (name,)) for name, view in views.items()}
 
 
 def encoder_on_meta(op: LoadImageEncoder, *, base: Path) -> PreTrainedModel:
