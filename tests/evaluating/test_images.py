@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,17 @@ def test_an_export_of_a_checkpoint_is_that_of_the_run(run_dir: Path, tmp_path: P
     assert all(torch.equal(other[name], own[name]) for name in own)
     settings = "preprocessor_config.json"
     assert (tmp_path / "hf" / settings).read_bytes() == (run_dir.parent / "model" / settings).read_bytes()
+
+
+def test_text_alone_leaves_the_encoder_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same checkpoint, as a causal language model."""
+    plan = written(tmp_path, "qwen2_5_vl")
+    text = re.sub(r"task = .*", "task = causal_lm", plan.read_text(encoding="utf-8"))
+    text = re.sub(r"image_chat\(.*\)", 'jsonl("rows.jsonl", field = "prompt")', text)
+    plan.write_text(text, encoding="utf-8")
+    planc.run(plan, run_dir=tmp_path / "run")
+    assert "text alone does not use the image encoder" in capsys.readouterr().out
+    own, export = (load_file(tmp_path / name / "model.safetensors") for name in ("model", "run/export/hf"))
+    encoder = [name for name in own if name.startswith("visual.")]
+    assert encoder and all(torch.equal(export[name], own[name].double()) for name in encoder)
+    assert not torch.equal(export["lm_head.weight"], own["lm_head.weight"].double())

@@ -43,6 +43,9 @@ MODELS = {
         *("self_attn.{q,v}_proj", "self_attn", "{self_attn,final}_layer_norm"),
         embedding="model.shared",
     ),
+    "tiny-qwen2.5-vl": Model(
+        "model.language_model.layers.*", embedding="model.language_model.embed_tokens"
+    ),
 }
 _OF_OTHER_TASKS = ("tiny-bert", "tiny-bart-encoder-decoder")
 _WITHOUT_HEAD = {
@@ -53,7 +56,8 @@ _WITHOUT_HEAD = {
 }
 SEQUENCES, LENGTH, NUM_STEPS, SAVED_STEP = 8, 64, 4, 2
 CORPUS, PAIRS, TEXTS, WORDS = "corpus.jsonl", "pairs.jsonl", "texts.jsonl", "words.jsonl"
-QUESTIONS, TARGETS, TEACHER, STORED = "questions.jsonl", "targets.jsonl", "teacher", "stored"
+QUESTIONS, TARGETS, IMAGES = "questions.jsonl", "targets.jsonl", "images.jsonl"
+TEACHER, STORED = "teacher", "stored"
 _TP = "tensor_parallel on tp: auto(solve)"
 _SEQUENCES = "tensor_parallel on tp: auto(solve, sequence_parallel = true)"
 _FSDP = "fsdp on dp_shard, cp: "
@@ -74,6 +78,10 @@ AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "targets of tiny-bart-encoder-decoder": (
             *('model: hf = "tiny-bart-encoder-decoder"', "model: task = seq2seq_lm"),
             f'data: source = mapped("{TARGETS}")',
+        ),
+        "images of tiny-qwen2.5-vl": (
+            *('model: hf = "tiny-qwen2.5-vl"', "model: task = image_text_to_text(height = 16, width = 24)"),
+            f'data: source = image_chat("{IMAGES}", template = none)',
         ),
         "masks of tiny-bert": (_BERT, "model: task = masked_lm()"),
         "classes of tiny-bert": (

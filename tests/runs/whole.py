@@ -10,14 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from planc.api import check_source
 from planc.source import SourceFile
+from tests.data.images import save_image, save_settings
 from tests.inventories import save_inventory
 from tests.launch.processes import Outcome, start, without_torchrun
 from tests.runs.plans import (
     CORPUS,
+    IMAGES,
     MODELS,
     PAIRS,
     QUESTIONS,
@@ -69,6 +72,7 @@ class Workspace:
         questions = ({"query": f"{n} + {n}?", "positive": f"It is {2 * n}."} for n in range(64))
         self._write(QUESTIONS, questions)
         self._write(TARGETS, ({"input": f"{n} + {n}?", "target": f"It is {2 * n}."} for n in range(64)))
+        self._write_images("tiny-qwen2.5-vl")
         torch.manual_seed(0)
         config = AutoConfig.from_pretrained(self.folder / "tiny-llama")
         AutoModelForCausalLM.from_config(config).save_pretrained(self.folder / TEACHER)
@@ -76,6 +80,22 @@ class Workspace:
         self._write(TEXTS, ({"text": " ".join(row), "label": len(row) % 3} for row in words))
         classes = [[len(word) % 3 for word in row] for row in words]
         self._write(WORDS, ({"words": row, "classes": of} for row, of in zip(words, classes, strict=True)))
+
+    def _write_images(self, model: str) -> None:
+        """Rows with images, and the encoder's weights."""
+        for number in range(16):
+            save_image(self.folder / f"{number}.png", seed=number)
+        self._write(
+            IMAGES,
+            ({"image": f"{n % 16}.png", "prompt": f"{n}?", "completion": f"It is {2 * n}."} for n in range(64)),
+        )
+        save_settings(self.folder / model)
+        torch.manual_seed(0)
+        whole = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(self.folder / model))
+        save_file(
+            {name: tensor for name, tensor in whole.state_dict().items() if ".visual." in name},
+            self.folder / model / "model.safetensors",
+        )
 
     def _write(self, name: str, rows: Iterable[Mapping[str, object]]) -> None:
         text = "".join(f"{json.dumps(row)}\n" for row in rows)

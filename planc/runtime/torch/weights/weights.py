@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from planc.figures.plan import of_pp_rank, parameters_per_rank
-from planc.graph.ops import InitWeights, LoadBase, LoadWeights, MaterialiseWeights
+from planc.graph.ops import InitWeights, LoadBase, LoadImageEncoder, LoadWeights, MaterialiseWeights
 from planc.hub.names import model_folder
 from planc.hub.weights import SINGLE
 from planc.modeling.initialization import draw, fresh_copy
@@ -184,6 +184,8 @@ def _read_weights(
     if conversion.ignored:
         names = listed(conversion.ignored, most=3)
         run.observer.noted(f"the model does not use {names} in {folder}: skipped")
+    if conversion.encoder and not any(isinstance(op, LoadImageEncoder) for op in run.graph.setup):
+        run.observer.noted(f"text alone does not use the image encoder in {folder}: exports have it as it is")
     if (index := unread_index(folder)) is not None:
         run.observer.noted(f"{folder} has {SINGLE}, which is read, as transformers does, and not {index}")
     return views
