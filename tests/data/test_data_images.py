@@ -108,6 +108,19 @@ def test_images_stand_where_a_template_writes_one(base: Path) -> None:
     assert not np.isin(labels, [3]).any() and (labels >= 0).any()
 
 
+def test_a_template_that_writes_another_token_is_refused(base: Path) -> None:
+    """The model would see the image elsewhere than the row has it."""
+    template = TEMPLATE.replace("message['content'] + '<|im_end|>\n'", "'</s><|im_end|>\n'")
+    save_tokenizer(base / "tokenizer", template=template)
+    row = {"image": "3.png", "messages": [{"role": "user", "content": [PART]}, ANSWER]}
+    with pytest.raises(DataError, match=r"rows\.jsonl:1 has the token 2 [2-9] times"):
+        opened(base, row, template="auto", tokenizer="tokenizer", token=2, length=40)
+    with pytest.raises(
+        DataError, match=r"rows\.jsonl:1 has the token 9 0 times, and an image is in the place"
+    ):
+        opened(base, row, template="auto", tokenizer="tokenizer", token=9, length=40)
+
+
 def test_datasets_have_the_content_of_images(base: Path) -> None:
     from datasets import Dataset
 

@@ -62,6 +62,8 @@ class Conversation:
     """The content with all turns, if this has some of them: what is held out, is so with all of its turns."""
     image: bytes = b""
     """The content of the file of its image, if it has one."""
+    image_leads: bool = False
+    """Whether its image precedes its text, of which no template writes any."""
 
     @property
     def num_bytes(self) -> int:
@@ -110,8 +112,11 @@ def conversations(
         for contents, image in bad.usable(read, record, origin=origin):
             for talk in conversations_of(contents, origin=origin):
                 # Rows with the same words and other images are held out each by itself.
-                whole = talk.whole if key is None else talk.whole + named(record[key])
-                yield replace(talk, whole=whole, image=image)
+                if key is None:
+                    yield talk
+                    continue
+                whole, leads = talk.whole + named(record[key]), isinstance(record.get("prompt"), str)
+                yield replace(talk, whole=whole, image=image, image_leads=leads)
 
 
 def _read(

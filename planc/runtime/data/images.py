@@ -24,6 +24,17 @@ PREPROCESSOR = "preprocessor_config.json"
 _BYTE, _POSITION = np.dtype(np.uint8), np.dtype(np.int64)
 
 
+IMAGE_HELP = "use the model's own tokenizer and chat template, and give each row one image"
+
+
+def image_fault(ids: Ids, images: Images, *, leads: bool) -> str | None:
+    """The reason that tokens have no place for an image, which may lead them; None if they have."""
+    number = int((ids == images.token).sum())
+    if number == 1 or (leads and not number):
+        return None
+    return f"has the token {images.token} {number} times, and an image is in the place of 1"
+
+
 def with_image(ids: Ids, is_target: Flags, images: Images) -> tuple[Ids, Flags, int]:
     """The tokens with those of an image in the place of the one, or before all; which of them may be labels;
     and the number of tokens up to the last of the image."""

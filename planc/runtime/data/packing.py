@@ -15,7 +15,7 @@ from planc.runtime.data.chat import AnyDocument, Conversation, TokenIds
 from planc.runtime.data.columns import Array, Columns, MemoryColumns, Totals
 from planc.runtime.data.encoding.client import Fault, Ids, Tokens
 from planc.runtime.data.errors import DataError
-from planc.runtime.data.images import with_image
+from planc.runtime.data.images import IMAGE_HELP, image_fault, with_image
 from planc.runtime.data.prepared.stored_array import STARTS_PER_SAMPLE, StoredArray, StoredStarts
 from planc.runtime.data.sources import IGNORED_LABEL as IGNORED_LABEL
 from planc.runtime.data.sources import Document, TextPair
@@ -293,7 +293,7 @@ def encode(
     end, bad = tokenizer.end_of_document, bad or BadDocuments()
     ahead = _Ahead(documents, bad)
     for number, tokens in enumerate(_tokens(ahead, tokenizer)):
-        origin, label, ends, image = ahead.origins.popleft()
+        origin, label, ends, (image, leads) = ahead.origins.popleft()
         if isinstance(tokens, Fault):
             bad.add(DataError(f"{origin} {tokens.reason}", help=tokens.help), number=number)
             continue
@@ -314,9 +314,8 @@ def encode(
             ids, is_target = np.append(ids, end), np.append(is_target, tokens.trains_end)
         image_end = 0
         if images is not None and is_target is not None:
-            if (ids == images.token).sum() > 1:
-                fault = f"{origin} has the token of an image {(ids == images.token).sum()} times"
-                bad.add(DataError(fault, help="show each row one image"), number=number)
+            if (fault := image_fault(ids, images, leads=leads)) is not None:
+                bad.add(DataError(f"{origin} {fault}", help=IMAGE_HELP), number=number)
                 continue
             ids, is_target, image_end = with_image(ids, is_target, images)
         of_text = tokens.num_text_bytes, origin, tokens.unread, tokens.stops
@@ -358,7 +357,7 @@ class _Ahead:
 
     documents: Iterable[AnyDocument]
     bad: BadDocuments
-    origins: deque[tuple[str, int | None, bool, bytes]] = field(default_factory=deque)
+    origins: deque[tuple[str, int | None, bool, tuple[bytes, bool]]] = field(default_factory=deque)
     """Their places in the data, their classes, and whether they end though they have one."""
     error: DataError | None = None
 
@@ -368,7 +367,8 @@ class _Ahead:
                 self.bad.num_read += 1
                 label = document.label if isinstance(document, Document | TextPair) else None
                 ends = isinstance(document, Document) and document.ends
-                image = document.image if isinstance(document, Conversation) else b""
+                talk = document if isinstance(document, Conversation) else None
+                image = (talk.image, talk.image_leads) if talk else (b"", False)
                 self.origins.append((document.origin, label, ends, image))
                 yield document
         except DataError as error:
