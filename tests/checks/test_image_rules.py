@@ -11,7 +11,7 @@ from tests.plans import TINY, encoder_plan
 
 MODEL, SOURCE = "tiny-qwen2.5-vl", 'image_chat("data/*.txt", template = none)'
 TASK = "image_text_to_text(height = 16, width = 24)"
-PLAN = encoder_plan(MODEL, task=TASK, source=SOURCE).replace(
+PLAN = encoder_plan(MODEL, task=f"{TASK}\n  weights = pretrained", source=SOURCE).replace(
     '"bert.encoder.layer.*"', '"model.language_model.layers.*"'
 )
 UNSHOWN = {
@@ -30,6 +30,12 @@ UNSHOWN = {
     "masked": (TASK, "masked_lm", "P216", "is a causal language model, and the plan trains a masked"),
     "text alone": (f"\n  task = {TASK}", "", "P775", "a causal language model sees no images"),
     "another model": (MODEL, "tiny-llama", "P216", "and the plan trains a model that sees images"),
+    "drawn weights": (
+        "weights = pretrained",
+        "weights = random",
+        "P775",
+        "is not trained, and its weights are",
+    ),
     "stages": ("  tp = 2", "  pp = 2", "P775", "no stage of such a model has been compared"),
 }
 

@@ -81,6 +81,7 @@ AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "images of tiny-qwen2.5-vl": (
             *('model: hf = "tiny-qwen2.5-vl"', "model: task = image_text_to_text(height = 16, width = 24)"),
+            "model: weights = pretrained",
             f'data: source = image_chat("{IMAGES}", template = none)',
         ),
         "masks of tiny-bert": (_BERT, "model: task = masked_lm()"),

@@ -82,7 +82,7 @@ class Workspace:
         self._write(WORDS, ({"words": row, "classes": of} for row, of in zip(words, classes, strict=True)))
 
     def _write_images(self, model: str) -> None:
-        """Rows with images, and the encoder's weights."""
+        """Rows with images, and the weights of the model that sees them."""
         for number in range(16):
             save_image(self.folder / f"{number}.png", seed=number)
         self._write(
@@ -92,10 +92,7 @@ class Workspace:
         save_settings(self.folder / model)
         torch.manual_seed(0)
         whole = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(self.folder / model))
-        save_file(
-            {name: tensor for name, tensor in whole.state_dict().items() if ".visual." in name},
-            self.folder / model / "model.safetensors",
-        )
+        save_file(whole.state_dict(), self.folder / model / "model.safetensors")
 
     def _write(self, name: str, rows: Iterable[Mapping[str, object]]) -> None:
         text = "".join(f"{json.dumps(row)}\n" for row in rows)

@@ -21,7 +21,7 @@ from tests.plans import PLANS, encoder_plan
 
 PLAN = encoder_plan(
     "tiny-qwen2.5-vl",
-    task="image_text_to_text(height = 16, width = 24)",
+    task="image_text_to_text(height = 16, width = 24)\n  weights = pretrained",
     source='image_chat("rows.jsonl", template = none)',
 ).replace('"bert.encoder.layer.*"', '"model.language_model.layers.*"')
 

@@ -8,6 +8,7 @@ from planc.checks.support.rule import Subject
 from planc.checks.support.sharded_sizes import divides_sequence
 from planc.plan.conversations import ImageChat
 from planc.plan.data import Packing, untransformed
+from planc.plan.spec import Weights
 from planc.plan.task import ImageTextToText
 from planc.plan.train import CrossEntropy
 from planc.tables import format_number
@@ -37,6 +38,13 @@ def of_images(subject: Subject, task: ImageTextToText) -> _Found:
             yield place, reason, "remove the block"
     if not isinstance(plan.train.loss, CrossEntropy):
         yield "train.loss", reason, "remove it: the loss is the cross entropy of answers"
+    if plan.model.weights is not Weights.PRETRAINED:
+        text = "the encoder of images is not trained, and its weights are those of the model's files"
+        yield (
+            "model.weights" if "model.weights" in plan.spans else "model.task",
+            text,
+            "write `weights = pretrained`",
+        )
     side = encoder.patch * encoder.merge
     unfit = [value for value in (task.height, task.width) if value % side]
     for value in unfit:
