@@ -240,6 +240,9 @@ class ImageShape:
     frames: int
     """The times that a patch holds its pixels: encoders of video take a still image for a short one."""
 
+    def __str__(self) -> str:
+        return f"{self.height} x {self.width} pixels"
+
     @property
     def rows(self) -> int:
         """Rows of patches."""

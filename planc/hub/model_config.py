@@ -14,13 +14,27 @@ _FREE = frozenset(
 """The keys that no logits follow from."""
 
 
+PREPROCESSOR = "preprocessor_config.json"
+PATCH_SIZES = ("patch_size", "merge_size", "temporal_patch_size")
+"""Its sizes that an encoder has too: of a patch, of a token in patches, and of the frames in a patch."""
+
+
 def model_config(hf: str, *, base: Path) -> Mapping[str, object]:
     """The config.json of a model as a plan names it; empty if there is none here that is a JSON object."""
+    return _object_in(model_folder(hf, base=base) / "config.json")
+
+
+def pixel_settings(hf: str, *, base: Path) -> Mapping[str, object]:
+    """The settings of a model by which images are read; empty as `model_config` is."""
+    return _object_in(model_folder(hf, base=base) / PREPROCESSOR)
+
+
+def _object_in(path: Path) -> Mapping[str, object]:
     try:
-        config = json.loads((model_folder(hf, base=base) / "config.json").read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return config if isinstance(config, dict) else {}
+    return values if isinstance(values, dict) else {}
 
 
 def differences(own: Mapping[str, object], other: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -57,18 +57,18 @@ def whole_of(model: PreTrainedModel) -> PreTrainedModel:
     return whole_of_config(model._planc_whole) if isinstance(model, _LanguagePart) else model
 
 
-def image_encoder(config: PreTrainedConfig) -> PreTrainedModel:
-    """The encoder of images of the whole that a config describes, on meta."""
-    encoder: PreTrainedModel = whole_of_config(config).model.visual
+def image_encoder(config: PreTrainedConfig, *, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The encoder of images of the whole that a config describes, on meta and in this dtype."""
+    encoder: PreTrainedModel = whole_of_config(config, dtype=dtype).model.visual
     return encoder
 
 
-def whole_of_config(config: PreTrainedConfig) -> PreTrainedModel:
-    """The whole that a config describes, on meta."""
+def whole_of_config(config: PreTrainedConfig, *, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The whole that a config describes, on meta and in this dtype, whichever the config has."""
     kind: type[PreTrainedModel] = getattr(transformers, config.architectures[0])
     with torch.device("meta"):
         # The encoder's own code for eager attention rounds scores to float32.
-        whole: PreTrainedModel = kind._from_config(deepcopy(config), attn_implementation="sdpa")
+        whole: PreTrainedModel = kind._from_config(deepcopy(config), dtype=dtype, attn_implementation="sdpa")
     return whole
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 from variants import Check
 
+from planc.api import check_source
 from planc.graph.ops import Accumulate, EncodeImages, LoadImageEncoder, OpenImageData
+from planc.source import SourceFile
 from planc.vocab import ImageShape
-from tests.plans import TINY, encoder_plan
+from tests.data.images import save_settings
+from tests.plans import PLANS, TINY, encoder_plan
 
 MODEL, SOURCE = "tiny-qwen2.5-vl", 'image_chat("data/*.txt", template = none)'
 TASK = "image_text_to_text(height = 16, width = 24)"
@@ -73,3 +79,22 @@ def test_rows_with_images_are_of_another_task(check: Check) -> None:
     assert [(one.code.code, one.help) for one in problems] == [
         ("P775", "write `task = image_text_to_text()` in `model`, or `chat(...)` here")
     ]
+
+
+def test_settings_of_pixels_are_those_of_the_encoder(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(PLANS / "models" / MODEL, tmp_path / "models" / MODEL))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("{}", encoding="utf-8")
+
+    def texts() -> list[str]:
+        checked = check_source(SourceFile("case.plan", PLAN), base=tmp_path)
+        return [one.primary.text for one in checked.diagnostics if one.code.code == "P775"]
+
+    # On a machine without weights nothing is known.
+    assert texts() == []
+    (folder / "model.safetensors").write_bytes(b"")
+    assert texts() == [f"`{MODEL}` has no preprocessor_config.json, by which images are read"]
+    save_settings(folder, merge_size=4)
+    assert texts() == ["its preprocessor_config.json has 4 for `merge_size`, and its config.json 2"]
+    save_settings(folder)
+    assert texts() == []

@@ -119,13 +119,18 @@ def test_a_template_that_writes_another_token_is_refused(base: Path) -> None:
         opened(base, row, template="auto", tokenizer="tokenizer", token=9, length=40)
 
 
-def test_datasets_have_the_content_of_images(base: Path) -> None:
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_datasets_have_the_content_of_images(base: Path, is_typed: bool) -> None:
     from datasets import Dataset
+    from datasets import Image as Feature
 
     rows = [
         {**row, "image": {"bytes": (base / row["image"]).read_bytes(), "path": row["image"]}} for row in ROWS
     ]
-    Dataset.from_list(rows).to_parquet(base / "rows.parquet")
+    table = Dataset.from_list(rows)
+    if is_typed:
+        table = table.cast_column("image", Feature(decode=False))
+    table.to_parquet(base / "rows.parquet")
     source = ImageChatSource(("rows.parquet",), template="none")
     images = Images("model", TOKEN, SHAPE)
     given = DataSpec(source, "bytes", LENGTH, shuffle_seed=3, packing="none", images=images)
@@ -140,7 +145,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({**ROWS[0], "image": ["0.png", "1.png"]}, '"image" of rows.jsonl:2 is not an image'),
     (
         {**ROWS[0], "image": "rows.jsonl"},
-        "rows.jsonl of rows.jsonl:2 cannot be decoded: cannot identify image file",
+        "rows.jsonl of rows.jsonl:2 cannot be decoded: it has no format that Pillow knows",
     ),
     (
         {"image": "0.png", "messages": [{"role": "user", "content": [TEXT]}, ANSWER]},
@@ -149,6 +154,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (
         {"image": "0.png", "messages": [{"role": "user", "content": [PART, PART]}, ANSWER]},
         "the messages of rows.jsonl:2 have 2 images, and each row has 1",
+    ),
+    (
+        {"img": "0.png", **{key: ROWS[0][key] for key in ("prompt", "completion")}},
+        'rows.jsonl:2 has no image under "image"',
+    ),
+    (
+        {"image": "0.png", "messages": [{"role": "user", "content": [{**PART, "image": "0.png"}]}, ANSWER]},
+        'the content of message 1 in "messages" of rows.jsonl:2 has an image with more than its place',
     ),
     ({**ROWS[0], "images": []}, 'rows.jsonl:2 has a key that planc does not read: "images"'),
 ]
@@ -241,7 +254,9 @@ def test_a_row_is_shown_with_its_image(base: Path) -> None:
     (shown,) = shown_row(part, 3, tokenizer=part.wanted.tokenizer.load())
     assert shown.text.startswith("<image>what?it is 2") and shown.ids[:6] == [TOKEN] * 6
     assert shown.notes == ("image: scaled to 16 x 24 pixels, 6 tokens",)
+    content = (base / "4.png").read_bytes()
+    (base / "4.png").write_bytes(content[: len(content) // 2])
     (base / "5.png").unlink()
-    assert [one.message for one in look(part).faults] == [
-        "cannot open 5.png of rows.jsonl:6: No such file or directory"
-    ]
+    truncated, absent = (fault.message for fault in look(part).faults)
+    assert truncated.startswith("4.png of rows.jsonl:5 cannot be decoded: ")
+    assert absent == "cannot open 5.png of rows.jsonl:6: No such file or directory"

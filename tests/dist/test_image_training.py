@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForImageTextToText, Qwen2VLImageProcessorPil
 
@@ -72,6 +72,10 @@ _TOKENS = {
 _VISION = {"depth": 3, "num_heads": 2, "patch_size": 4}
 
 
+# The dtype of a config, which is that of published files, is not the plan's.
+_DTYPE = {"dtype": "bfloat16"}
+
+
 def config(kind: str, architecture: str, vision: dict[str, Any], **text: Any) -> dict[str, Any]:
     return {
         "architectures": [architecture],
@@ -80,6 +84,7 @@ def config(kind: str, architecture: str, vision: dict[str, Any], **text: Any) ->
         "vision_config": {**_VISION, **vision},
         "tie_word_embeddings": False,
         **_TOKENS,
+        **_DTYPE,
     }
 
 
@@ -266,3 +271,16 @@ def test_replicas_train_as_a_loop_by_hand(plan: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_resumes_on_another_mesh(plan: Path, tmp_path: Path) -> None:
     assert_resumed_on_another_mesh(plan, tmp_path, by_hand(plan))
+
+
+def test_no_run_resumes_with_another_encoder(tmp_path: Path) -> None:
+    """No checkpoint has it: exports would have one that the language model was not trained with."""
+    plan = written(tmp_path, "qwen2_5_vl")
+    trained(plan, run_folder=tmp_path / "run", stop_after=2)
+    weights, name = tmp_path / "model/model.safetensors", "visual.merger.mlp.2.bias"
+    tensors = load_file(weights)
+    # Ranks may still have mapped the file into memory.
+    weights.unlink()
+    save_file({**tensors, name: tensors[name] + 1}, weights)
+    with pytest.raises(Exception, match="different data: images, their encoder, text"):
+        trained(plan, run_folder=tmp_path / "run")

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 from planc.checks.support.rule import Subject
 from planc.checks.support.sharded_sizes import divides_sequence
+from planc.hub.model_config import PATCH_SIZES, PREPROCESSOR, pixel_settings
+from planc.hub.names import model_folder
+from planc.inventory.schema import ImageEncoder
 from planc.plan.conversations import ImageChat
 from planc.plan.data import Packing, untransformed
 from planc.plan.spec import Weights
@@ -60,14 +63,29 @@ def of_images(subject: Subject, task: ImageTextToText) -> _Found:
         text = f"an image of {task.height} x {task.width} pixels takes {number} tokens"
         help = f"write more than {number}, with room for the text, or smaller images in `task`"
         yield "data.sequence_length", text, help
+    yield from _of_preprocessor(subject, encoder)
     yield from _of_rows(subject)
+
+
+def _of_preprocessor(subject: Subject, encoder: ImageEncoder) -> _Found:
+    """Settings that the model's directory lacks next to its weights, or has of another encoder."""
+    if subject.base is None:
+        return
+    folder = model_folder(subject.plan.model.hf, base=subject.base)
+    help = f"copy the {PREPROCESSOR} that the model was published with"
+    if not (folder / PREPROCESSOR).is_file() and any(folder.glob("*.safetensors")):
+        yield "model.hf", f"`{folder.name}` has no {PREPROCESSOR}, by which images are read", help
+    settings = pixel_settings(subject.plan.model.hf, base=subject.base)
+    for name, own in zip(PATCH_SIZES, (encoder.patch, encoder.merge, encoder.frames), strict=True):
+        if (other := settings.get(name, own)) != own:
+            yield "model.hf", f"its {PREPROCESSOR} has {other} for `{name}`, and its config.json {own}", help
 
 
 def _of_rows(subject: Subject) -> _Found:
     data = subject.plan.data
     others = [path for path, source in data.sources() if not isinstance(source, ImageChat)]
     for path in others:
-        yield path, "its rows have no images", 'write `image_chat("rows.jsonl")`'
+        yield path, "its rows have no images", "write `image_chat(...)`, of rows with an image each"
     # The packing follows from the source.
     if data.packing is not Packing.NONE and not others:
         yield "data.packing", "each sequence holds one image", "write `packing = none`, or leave it out"

@@ -29,6 +29,9 @@ class LoadImageEncoder(Op):
 class OpenImageData(OpenData):
     op: Literal["data.open_images"] = "data.open_images"  # type: ignore[assignment]
     summary: ClassVar[str] = "Opens conversations as `data.open`, each with the image that it has."
+    touches: ClassVar[Effects] = Effects(
+        reads=(Resource.IMAGE_ENCODER,), finds=(Resource.SOURCES,), writes=(Resource.DATA,)
+    )
     path: Annotated[str, DERIVED]
     """The directory of preprocessor_config.json, by which pixels become the encoder's inputs."""
     token: Annotated[int, samples("model.hf", "token of images")]

@@ -33,7 +33,8 @@ def arrow_rows(path: Path, *, name: str, table: str, first: int = 0) -> Iterator
             end = start + len(batch)
             if end > first:
                 # A name of its own, because hashing a table for one takes as long as reading it.
-                rows = datasets.Dataset(datasets.table.InMemoryTable(batch), fingerprint="rows")
+                table_of = datasets.table.InMemoryTable(batch)
+                rows = undecoded(datasets.Dataset(table_of, fingerprint="rows"), datasets)
                 for number in range(max(start, first), end):
                     yield f"{name}:{number + 1}", rows[number - start]
             start = end
@@ -42,6 +43,16 @@ def arrow_rows(path: Path, *, name: str, table: str, first: int = 0) -> Iterator
         raise
     except BaseException as error:
         raise _unreadable(name, error) from error
+
+
+def undecoded(rows: Any, datasets: Any) -> Any:
+    """The rows of `datasets`, with the content of images as they are stored."""
+    for name, feature in (rows.features or {}).items():
+        if isinstance(feature, datasets.Image):
+            rows = rows.cast_column(name, datasets.Image(decode=False))
+        elif isinstance(getattr(feature, "feature", None), datasets.Image):
+            rows = rows.cast_column(name, type(feature)(datasets.Image(decode=False)))
+    return rows
 
 
 def num_rows(path: Path, *, name: str, table: str) -> int:

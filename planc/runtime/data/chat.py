@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat_rows import Reading, talks
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import read_regular_file
-from planc.runtime.data.image_files import image_in, named
+from planc.runtime.data.image_files import image_in, named, require_image
 from planc.runtime.data.records import Rows, split_records
 from planc.runtime.data.sampling import Sampling
 from planc.runtime.data.sources import Document, TextPair, Words
@@ -45,6 +46,9 @@ class ChatTemplate:
     date: str | None = None
     trains_ends: bool | None = None
 
+
+_MAX_DECODED = 256
+"""Images of a sample that are decoded: a second or two."""
 
 Templates = Mapping[str, ChatTemplate]
 """Templates by name: `tool_use` is for conversations with tools if it exists, and `default` for all
@@ -107,7 +111,7 @@ def conversations(
     key = source.image if isinstance(source, ImageChatSource) else None
     reading = Reading(source.field, source.train_on, source.thinking, source.ignore, trains_end, key)
     records = split_records(source, base=base, reads=reads, bad=bad, sample=sample)
-    read = partial(_read, reading=reading, base=base, is_sample=sample is not None)
+    read = partial(_read, reading=reading, base=base, sampled=None if sample is None else count())
     for origin, record in rows(records):
         for contents, image in bad.usable(read, record, origin=origin):
             for talk in conversations_of(contents, origin=origin):
@@ -120,13 +124,28 @@ def conversations(
 
 
 def _read(
-    record: Mapping[str, object], *, reading: Reading, base: Path, is_sample: bool, origin: str
+    record: Mapping[str, object],
+    *,
+    reading: Reading,
+    base: Path,
+    sampled: Iterator[int] | None,
+    origin: str,
 ) -> tuple[list[bytes], bytes]:
-    """The conversations of a record, and its image, if it has one. Raises DataError."""
+    """The conversations of a record, and its image, if it has one. Raises DataError.
+
+    Of a sample, whose images `sampled` counts, the first ones are decoded.
+    """
+    key = reading.image
+    if key is not None:
+        require_image(record, key=key, origin=origin)
     contents = contents_of(record, reading=reading, origin=origin)
-    if reading.image is None:
+    if key is None:
         return contents, b""
-    return contents, image_in(record, key=reading.image, base=base, origin=origin, is_sample=is_sample)
+    is_decoded = sampled is None or next(sampled) < _MAX_DECODED
+    is_sample = sampled is not None
+    return contents, image_in(
+        record, key=key, base=base, origin=origin, is_sample=is_sample, is_decoded=is_decoded
+    )
 
 
 def conversations_of(contents: Sequence[bytes], *, origin: str) -> Iterator[Conversation]:

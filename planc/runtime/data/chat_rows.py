@@ -274,6 +274,11 @@ def _content(value: object, *, has_images: bool, origin: str) -> object:
         if has_images and part in (IMAGE_PART, {**IMAGE_PART, "index": 0}):
             parts.append(IMAGE_PART)
             continue
+        if has_images and isinstance(part, dict) and part.get("type") in ("image", "image_url"):
+            raise ChatRowError(
+                f"the content of {origin} has an image with more than its place",
+                help='write {"type": "image"}, and the path of the file under the row\'s `image`',
+            )
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, dict) else None
             raise ChatRowError(

@@ -15,30 +15,36 @@ from planc.runtime.errors import STOPS
 _INSTALL = "pip install 'planc[images]'"
 
 
-def image_in(record: Mapping[str, object], *, key: str, base: Path, origin: str, is_sample: bool) -> bytes:
-    """The content of a record's image file: at a path, or as datasets have it. Raises DataError, also for
-    what Pillow can't decode.
-
-    Of a sample, which trains nothing, only the begin of each file is read, and none is kept.
-    """
-    value = record.get(key)
-    if value is None:
+def require_image(record: Mapping[str, object], *, key: str, origin: str) -> None:
+    """DataError for a record without an image."""
+    if record.get(key) is None:
         names = ", ".join(record) or "none"
         help = f"name the key of its image in `image_chat(..., image = ...)`: it has {names}"
         raise DataError(f'{origin} has no image under "{key}"', help=help)
+
+
+def image_in(
+    record: Mapping[str, object], *, key: str, base: Path, origin: str, is_sample: bool, is_decoded: bool
+) -> bytes:
+    """The content of a record's image file: at a path, or as datasets have it. Raises DataError, also for
+    what Pillow can't decode.
+
+    Of a sample, which trains nothing, no content is kept; unless it `is_decoded`, only its header is read.
+    """
+    value = record[key]
     if isinstance(value, list) and len(value) == 1:
         [value] = value
     content = value.get("bytes") if isinstance(value, Mapping) else None
     path = value.get("path") if isinstance(value, Mapping) else value
     if isinstance(content, bytes):
-        decoded(content, name=f"the image of {origin}", is_whole=not is_sample)
+        decoded(content, name=f"the image of {origin}", is_whole=is_decoded)
         return b"" if is_sample else content
     if not isinstance(path, str) or not path:
-        help = "write the path of one file, relative to the plan"
+        help = 'write the path of one file, relative to the plan, or {"bytes": ..., "path": ...}'
         raise DataError(f'"{key}" of {origin} is not an image', help=help)
     name = f"{path} of {origin}"
     content = read_regular_file(base / path, name=name)
-    decoded(content, name=name, is_whole=not is_sample)
+    decoded(content, name=name, is_whole=is_decoded)
     return b"" if is_sample else content
 
 
@@ -59,7 +65,7 @@ def decoded(content: bytes, *, name: str, is_whole: bool = True) -> Any:
     """An image in three colors, turned as its file says; unless `is_whole`, only its header is read. Raises
     DataError."""
     require_pillow()
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(content)) as image:
@@ -68,7 +74,7 @@ def decoded(content: bytes, *, name: str, is_whole: bool = True) -> Any:
         raise
     except BaseException as error:  # Pillow raises whatever a decoder does
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise DataError(
-            f"{name} cannot be decoded: {reason}",
-            help="replace the file, or leave bad rows out with `skip_bad` in `data`",
-        ) from error
+        if isinstance(error, UnidentifiedImageError):
+            # Its message has an address.
+            reason = "it has no format that Pillow knows"
+        raise DataError(f"{name} cannot be decoded: {reason}", help="replace the file") from error

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from planc.hub.model_config import PATCH_SIZES, PREPROCESSOR
 from planc.runtime.data.columns import Columns
 from planc.runtime.data.encoding.client import Ids
 from planc.runtime.data.errors import DataError
@@ -20,11 +21,10 @@ from planc.strict_json import loads
 from planc.vocab import ImageShape
 
 Flags = npt.NDArray[np.bool_]
-PREPROCESSOR = "preprocessor_config.json"
 _BYTE, _POSITION = np.dtype(np.uint8), np.dtype(np.int64)
 
 
-IMAGE_HELP = "use the model's own tokenizer and chat template, and give each row one image"
+IMAGE_HELP = "use the model's own tokenizer and chat template, and no text that has this token"
 
 
 def image_fault(ids: Ids, images: Images, *, leads: bool) -> str | None:
@@ -108,8 +108,7 @@ def _require_shape(content: bytes, shape: ImageShape, *, name: str) -> None:
         settings = loads(content)
     except ValueError as error:
         raise DataError(f"{name} is not JSON: {error}", help="restore the file") from error
-    expected = {"patch_size": shape.patch, "merge_size": shape.merge, "temporal_patch_size": shape.frames}
-    for key, value in expected.items():
+    for key, value in zip(PATCH_SIZES, (shape.patch, shape.merge, shape.frames), strict=True):
         own = settings.get(key, value) if isinstance(settings, dict) else None
         if own != value:
             raise DataError(

@@ -17,7 +17,7 @@ from planc.data_sources.kinds import (
     MatchedSource,
     PairsSource,
 )
-from planc.runtime.data.arrow_rows import arrow_rows, library, num_rows, reason
+from planc.runtime.data.arrow_rows import arrow_rows, library, num_rows, reason, undecoded
 from planc.runtime.data.bad_documents import BadDocuments, Faults
 from planc.runtime.data.content import open_content
 from planc.runtime.data.errors import DataError
@@ -156,7 +156,9 @@ def hub_records(
         found = datasets.load_dataset(
             hub.repository, subset, revision=hub.revision, split=split, streaming=is_whole
         )
-        rows = (Record(f"{name}:{number}", row) for number, row in enumerate(found, start=1))
+        rows = (
+            Record(f"{name}:{number}", row) for number, row in enumerate(undecoded(found, datasets), start=1)
+        )
         yield from rows if sample is None else sample.first(rows, num_rows=None)
     # A lost connection, a missing repository, commit, subset or split, a script: each has its own error.
     except STOPS:

@@ -101,7 +101,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.OpenLabeledData: batches.open_data,
     ops.OpenMatchedData: batches.open_data,
     ops.OpenMappedData: batches.open_data,
-    ops.OpenImageData: batches.open_data,
+    ops.OpenImageData: images.open_image_data,
     ops.LoadImageEncoder: image_encoder.load_image_encoder,
     ops.EncodeImages: images.encode_images,
     ops.OpenTeacher: distillation.open_teacher,

@@ -161,6 +161,8 @@ class ImageEncoder:
     """The encoder of a model's images, with its weights."""
 
     module: nn.Module
+    digest: str = ""
+    """A SHA-256 of its weights; empty in a rehearsal."""
 
 
 @dataclass(frozen=True, slots=True)

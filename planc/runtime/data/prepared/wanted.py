@@ -138,7 +138,7 @@ def _recipe(spec: DataSpec, tokenizer: TokenizerFiles, *, seen: str) -> Recipe:
         too_long=None if is_joined else spec.too_long,
         held_out=None if spec.held_out is None else spec.held_out.text,
         tokenizer=tuple(digests),
-        images=None if spec.images is None else f"{spec.images.token} {spec.images.shape}",
+        images=None if spec.images is None else f"{spec.images.token} {spec.images.shape!r}",
         end_of_document=tokenizer.end_of_document,
         begin_of_document=tokenizer.begin_of_document,
         versions=tuple((name, _version(name)) for name in sorted(libraries)),

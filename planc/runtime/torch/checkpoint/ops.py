@@ -9,7 +9,14 @@ from pathlib import Path
 from torch.optim import Optimizer
 
 from planc.graph.graph import Graph
-from planc.graph.ops import BranchRun, JudgeEvaluations, LoadReaders, ResumeCheckpoint, SaveCheckpoint
+from planc.graph.ops import (
+    BranchRun,
+    JudgeEvaluations,
+    LoadReaders,
+    OpenImageData,
+    ResumeCheckpoint,
+    SaveCheckpoint,
+)
 from planc.runtime.checkpoint_format.best import KeepBest
 from planc.runtime.checkpoint_format.hashing import sha256
 from planc.runtime.checkpoint_format.layout import step_directory
@@ -223,8 +230,9 @@ def _refuse_other_data(run: Run, data: Data, manifest: Manifest) -> None:
             help="restore the config, or start a new run with another --run-dir",
         )
     if manifest.progress.data_fingerprint != data.fingerprint:
+        images = "images, their encoder, " if isinstance(data.op, OpenImageData) else ""
         raise RunError(
-            "the checkpoint was trained on different data: "
+            f"the checkpoint was trained on different data: {images}"
             "text, sources and their weights, tokenizer, sequence length, packing or shuffle seed",
             help="restore the data settings, or start a new run with another --run-dir",
         )

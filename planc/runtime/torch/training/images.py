@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from planc.graph.ops import EncodeImages, ShardContext
+from planc.graph.ops import EncodeImages, OpenImageData, ShardContext
 from planc.modeling.language_part import EncodedImages, encoded, image_positions
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.attention.sharding import shard
 from planc.runtime.torch.run import Run
-from planc.runtime.torch.state import Batch, ImageEncoder, Images
+from planc.runtime.torch.state import Batch, Data, ImageEncoder, Images, Sources
+from planc.runtime.torch.training.batches import open_data
+
+
+def open_image_data(
+    run: Run, op: OpenImageData, sources: Sources | None, encoder: ImageEncoder
+) -> Data | None:
+    """Open data as others are; a run that resumes must have the same encoder, which no checkpoint has."""
+    data: Data | None = open_data(run, op, sources)
+    if data is None:
+        return None
+    both = hashlib.sha256(f"{data.fingerprint} {encoder.digest}".encode()).hexdigest()
+    return replace(data, fingerprint=both)
 
 
 def encode_images(run: Run, op: EncodeImages, at: Position, batch: Batch, encoder: ImageEncoder) -> Images:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import torch
@@ -12,7 +13,6 @@ from planc.hub.names import model_folder
 from planc.modeling.initialization import draw
 from planc.modeling.language_part import ENCODER, image_encoder, is_language_part
 from planc.modeling.placed_draws import Values
-from planc.modeling.tensor_dtypes import default_dtype
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import weight_names
 from planc.runtime.ranks.reads import Reads
@@ -20,6 +20,7 @@ from planc.runtime.torch.agreement.agree import agreed
 from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import ImageEncoder
+from planc.runtime.torch.weights.export_format import as_bytes
 from planc.runtime.torch.weights.factory import config_in, on_meta
 from planc.runtime.torch.weights.files import stored_views
 from planc.runtime.torch.weights.fit import converted
@@ -39,8 +40,8 @@ def encoder_views(
 
 def encoder_on_meta(op: LoadImageEncoder, *, base: Path) -> PreTrainedModel:
     """The encoder in the op's dtype, without memory."""
-    with default_dtype(TORCH_DTYPES[op.dtype]):
-        return image_encoder(config_in(model_folder(op.path, base=base), None))
+    config = config_in(model_folder(op.path, base=base), None)
+    return image_encoder(config, dtype=TORCH_DTYPES[op.dtype])
 
 
 @agreed
@@ -64,4 +65,12 @@ def load_image_encoder(run: Run, op: LoadImageEncoder) -> ImageEncoder:
         for name, buffer in encoder.named_buffers():
             buffers[name].fill(buffer, tuple(slice(0, size) for size in buffer.shape))
     run.observer.noted(f"image encoder: {op.num_parameters:_} parameters, whole on every rank, not trained")
-    return ImageEncoder(encoder.eval().requires_grad_(False))
+    return ImageEncoder(encoder.eval().requires_grad_(False), _digest(encoder))
+
+
+def _digest(encoder: PreTrainedModel) -> str:
+    """A SHA-256 of the encoder's weights, in the dtype that they are computed in."""
+    content = hashlib.sha256()
+    for parameter in encoder.parameters():
+        content.update(as_bytes(parameter.detach()))
+    return content.hexdigest()
