@@ -14,12 +14,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from planc.data_sources.kinds import PythonStdlibSource
-from planc.hub.model_config import PREPROCESSOR
 from planc.inventory.small_config import IMAGE_ID
 from planc.modeling.language_part import ENCODER, image_encoder
 from planc.plan.bind import BoundPlan
 from planc.plan.task import ImageTextToText
 from planc.runtime.data.dataset import Dataset
+from planc.runtime.data.images import PREPROCESSOR
 from planc.runtime.data.padded import ImageDataset
 from planc.runtime.data.sources import documents
 from planc.runtime.data.spec import Images

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
-OWN_NAMES = {"yaml": "pyyaml"}
+OWN_NAMES = {"PIL": "pillow", "yaml": "pyyaml"}
 """Packages whose name is not what one imports."""
 BROUGHT_ALONG = {"pygments": "rich", "lsprotocol": "pygls", "cattrs": "pygls", "pydantic_core": "pydantic"}
 """Libraries that planc imports for what another library does with them, and that library."""

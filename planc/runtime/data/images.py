@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from planc.hub.model_config import PATCH_SIZES, PREPROCESSOR
+from planc.hub.model_config import PATCH_SIZES
+from planc.hub.model_config import PREPROCESSOR as PREPROCESSOR
 from planc.runtime.data.columns import Columns
 from planc.runtime.data.encoding.client import Ids
 from planc.runtime.data.errors import DataError
