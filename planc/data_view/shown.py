@@ -91,8 +91,7 @@ def shown_documents(documents: Sequence[Encoded], *, spec: DataSpec, tokenizer: 
             notes.append(_words(document.classes[:length].tolist(), spec))
         if spec.images is not None:
             shape = spec.images.shape
-            size = f"{shape.height} x {shape.width} pixels"
-            notes.append(f"image: scaled to {size}, {plural(shape.num_tokens, 'token')}")
+            notes.append(f"image: scaled to {shape}, {plural(shape.num_tokens, 'token')}")
         if document.types is not None and spec.token_types:
             notes.append(_types(document.types.tolist()))
         if document.label is not None:

@@ -152,15 +152,14 @@ def image_positions(input_ids: Tensor, *, token: int, shape: ImageShape) -> tupl
     Text counts on in all three. An image's tokens have those of a grid that begins where the text before it
     ends, and the text after it begins behind the grid's longer side.
     """
-    length, (rows, columns) = input_ids.shape[1], (shape.rows // shape.merge, shape.columns // shape.merge)
+    rows, columns = shape.rows // shape.merge, shape.columns // shape.merge
     is_image = input_ids == token
     first = is_image.int().argmax(1, keepdim=True)
-    after = torch.arange(length, device=input_ids.device) - first
-    places = after.where(is_image, -1)
-    text = first + after - (after >= rows * columns) * (rows * columns - max(rows, columns))
-    row, column = after.clamp(0, rows * columns - 1) // columns, after.clamp(0, rows * columns - 1) % columns
-    grid = torch.stack([first + part for part in (torch.zeros_like(row), row, column)])
-    return places, grid.where(is_image, text)
+    place = torch.arange(input_ids.shape[1], device=input_ids.device)
+    after = place - first
+    text = place - (after >= shape.num_tokens) * (shape.num_tokens - max(rows, columns))
+    grid = torch.stack([first.expand_as(after), first + after // columns, first + after % columns])
+    return after.where(is_image, -1), grid.where(is_image, text)
 
 
 _PLANS = ("_tp_plan", "_ep_plan", "_pp_plan", "_fsdp_plan")

@@ -46,7 +46,6 @@ def write_images(folder: Path, images: Images, config: Any) -> None:
     from PIL import Image
 
     text = next(documents(PythonStdlibSource(), base=folder)).text
-
     shape, generator = images.shape, np.random.default_rng(_SEED)
     rows = []
     for number in range(_NUM_ROWS):
@@ -78,7 +77,7 @@ def with_encoder(model: Any, folder: Path) -> None:
     encoder = model.model.visual
     weights = load_file(folder / _WEIGHTS)
     named = {name.removeprefix(f"{ENCODER}."): value for name, value in weights.items()}
-    encoder.load_state_dict(named, strict=False)
+    encoder.load_state_dict(named)
     del model.model.visual
     # As an attribute, and not as a module: its parameters are none of the model's.
     model.model.__dict__["visual"] = encoder.requires_grad_(False)

@@ -36,14 +36,13 @@ def image_in(
         [value] = value
     content = value.get("bytes") if isinstance(value, Mapping) else None
     path = value.get("path") if isinstance(value, Mapping) else value
-    if isinstance(content, bytes):
-        decoded(content, name=f"the image of {origin}", is_whole=is_decoded)
-        return b"" if is_sample else content
-    if not isinstance(path, str) or not path:
-        help = 'write the path of one file, relative to the plan, or {"bytes": ..., "path": ...}'
-        raise DataError(f'"{key}" of {origin} is not an image', help=help)
-    name = f"{path} of {origin}"
-    content = read_regular_file(base / path, name=name)
+    name = f"the image of {origin}"
+    if not isinstance(content, bytes):
+        if not isinstance(path, str) or not path:
+            help = 'write the path of one file, relative to the plan, or {"bytes": ..., "path": ...}'
+            raise DataError(f'"{key}" of {origin} is not an image', help=help)
+        name = f"{path} of {origin}"
+        content = read_regular_file(base / path, name=name)
     decoded(content, name=name, is_whole=is_decoded)
     return b"" if is_sample else content
 

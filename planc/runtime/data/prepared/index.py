@@ -42,7 +42,6 @@ _OF_TOKENS: tuple[ArrayName, ...] = ("is_target", "token_classes", "token_types"
 """Arrays with a value for each token, where a source has them."""
 _OF_SEQUENCES: dict[ArrayName, int] = {"classes": 1, "image_starts": 0}
 """Arrays with a value for each sequence, and how many fewer than `starts` they have."""
-_OF_IMAGES: tuple[ArrayName, ...] = ("images",)
 _ITEM_BYTES: dict[StoredType, int] = {"uint8": 1, "uint16": 2, "uint32": 4, "int32": 4, "int64": 8, "bool": 1}
 
 
@@ -159,7 +158,7 @@ class Index(_Record):
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         """ValueError unless the arrays are those of the layout, with lengths that fit each other."""
-        if {*self.arrays} - {*_OF_TOKENS, *_OF_SEQUENCES, *_OF_IMAGES} != _ARRAYS[self.recipe.layout]:
+        if {*self.arrays} - {*_OF_TOKENS, *_OF_SEQUENCES, "images"} != _ARRAYS[self.recipe.layout]:
             raise ValueError(f"its arrays are {', '.join(sorted(self.arrays))}")
         for name in _OF_TOKENS:
             if name in self.arrays and self.arrays[name].length != self.arrays["tokens"].length:
