@@ -192,7 +192,7 @@ def _plain(brief: Brief, base: Base, models: KnownModels, *, why: str) -> Writte
     refused = None
     for recompute in (Recompute.NONE, Recompute.FULL):
         mesh = Mesh(1, brief.devices, 1, 1, Rules.NONE)
-        choice = Choice(mesh, 1, recompute, reshard=True, rotate="")
+        choice = Choice(mesh, base.sequences_together, recompute, reshard=True, rotate="")
         text = plan_text(replace(base, dtypes=dtypes), choice, devices_per_node=brief.node)
         checked = check_source(SourceFile(brief.name, text), base=brief.folder, models=models)
         if checked.ok and checked.draft is not None:

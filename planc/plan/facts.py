@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from planc.inventory.schema import Inventory
 from planc.plan.spec import Plan
+from planc.plan.train import Contrastive, Preference
 
 DERIVED: Mapping[str, str] = {
     "world_size": "pp x dp_replicate x dp_shard x cp x tp",
@@ -48,6 +49,14 @@ ESTIMATED: Mapping[str, str] = {
 
 SIZES = tuple(name for name in ESTIMATED if name not in (*COUNTS, *FLAGS))
 """The facts that are bytes, and so need a unit."""
+
+
+def sequences_together(plan: Plan) -> int:
+    """The sequences of which a micro-batch has a multiple: both of a pair, or those of a group of pairs."""
+    loss = plan.train.loss
+    if isinstance(loss, Contrastive):
+        return 2 * loss.group
+    return 2 if isinstance(loss, Preference) else 1
 
 
 def sequences_per_micro_step(plan: Plan) -> int:

@@ -10,7 +10,7 @@ from math import prod
 from planc.inventory.schema import Inventory
 from planc.lower.optimizer import build_optimizer
 from planc.plan.bind import BoundPlan
-from planc.plan.facts import tokens_per_step
+from planc.plan.facts import sequences_together, tokens_per_step
 from planc.plan.spec import Expectation, Plan
 from planc.record import record
 from planc.show.resolved import resolved_text
@@ -51,6 +51,8 @@ class Base:
     blocks: tuple[str, ...]
     """The module lists whose members repeat."""
     sequence_length: int
+    sequences_together: int
+    """The sequences of which a micro batch has a multiple, as pairs need."""
     tokens_per_step: int
     balance: str
     may_chunk: bool
@@ -86,6 +88,7 @@ def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
         _state_bytes(bound, trained=trained, quantized=quantized),
         bound.inventory.blocks,
         plan.data.sequence_length,
+        sequences_together(plan),
         tokens or tokens_per_step(plan),
         context.load_balancer if context else "headtail",
         plan.train.loss_chunks == 1,

@@ -113,6 +113,8 @@ class Space:
     num_devices: int
     node: int
     sequence_length: int
+    sequences_together: int
+    """The sequences of which a micro batch has a multiple."""
     tokens_per_step: int
     rules: dict[int, tuple[Rules, ...]]
     """Rules by the size of tp."""
@@ -138,8 +140,10 @@ class Space:
 
     def micro_batches(self, mesh: Mesh) -> tuple[int, ...]:
         """Sizes that divide the sequences of a rank, smallest first; none if those are not whole."""
-        found = _divisors(self.sequences(mesh))
-        return tuple(one for one in found if one <= MOST_SAMPLES)
+        together = self.sequences_together
+        most = max(MOST_SAMPLES, together)
+        sizes = _divisors(self.sequences(mesh))
+        return tuple(size for size in sizes if size <= most and size % together == 0)
 
     def sequences(self, mesh: Mesh) -> int:
         """Sequences of a rank in a step; 0 if they are not whole."""
@@ -150,7 +154,7 @@ class Space:
 SHORTEST_PART = 4096
 """Tokens of a sequence on a rank of cp: with fewer, the search leaves sequences whole."""
 MOST_SAMPLES = 64
-"""The largest micro batch that the search tries."""
+"""The largest micro batch that the search tries, unless more sequences stay together."""
 
 
 def sharing_experts(

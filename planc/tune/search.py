@@ -327,6 +327,7 @@ class Search:
             self.num_devices,
             self.node,
             self.base.sequence_length,
+            self.base.sequences_together,
             self.base.tokens_per_step,
             rules,
             rotations if self.num_devices % 2 == 0 else (),
@@ -344,11 +345,12 @@ class Search:
             name = f"compile, {rotate}" if rotate else "compile"
         if name not in self.refused_rules:
             ep = 2 if rules is Rules.EXPERTS else 1
-            choice = Choice(mesh, 1, Recompute.NONE, True, rotate, is_compiled=is_compiled, ep=ep)
+            together = self.base.sequences_together
+            choice = Choice(mesh, together, Recompute.NONE, True, rotate, is_compiled=is_compiled, ep=ep)
             without = _OF_A_MESH if mesh.pp == 1 else _OF_A_SIZE
             base = replace(
                 self.base,
-                tokens_per_step=2 * self.base.sequence_length,
+                tokens_per_step=2 * together * self.base.sequence_length,
                 kept=tuple(one for one in self.base.kept if one[0] not in without),
             )
             text = plan_text(base, choice, devices_per_node=self.node)

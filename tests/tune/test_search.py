@@ -330,9 +330,32 @@ def test_replicas_that_compute_in_the_models_dtype_are_written_without_fsdp() ->
         assert ("fsdp on" in plan_text(base, choice, devices_per_node=2)) is has_dtypes
 
 
+def test_pairs_stay_together_on_every_mesh_that_is_tried() -> None:
+    """Checks of a size of tp with one sequence refused every one, as pairs are two."""
+    of_pairs = """
+data {
+  override source = pairs("rows.jsonl", template = none)
+  override packing = none
+}
+train {
+  loss = dpo(beta = 0.1)
+}
+"""
+    search = search_of(TINY, gpus=4, tokens=64 * 256, more=of_pairs)
+    proposals = search.proposals()
+    assert proposals, search.refused_rules
+    assert all(proposal.choice.micro_batch % 2 == 0 for proposal in proposals)
+    assert search.space().rules[2] == (Rules.GIVEN,)
+
+
+def test_a_group_of_pairs_may_be_larger_than_other_micro_batches() -> None:
+    space = Space(2, 2, 128, 160, 128 * 640, {1: (Rules.NONE,)}, ())
+    assert space.micro_batches(Mesh(1, 2, 1, 1, Rules.NONE)) == (160,)
+
+
 def test_meshes_multiply_to_the_devices_and_close_the_batch() -> None:
     rules = {1: (Rules.NONE,), 2: (Rules.AUTO,)}
-    space = Space(16, 8, 8192, 8192 * 24, rules, ("ring",))
+    space = Space(16, 8, 8192, 1, 8192 * 24, rules, ("ring",))
     meshes = [*space.meshes()]
     assert {one.dp_replicate * one.dp_shard * one.cp * one.tp for one in meshes} == {16}
     assert all(24 % (one.dp_replicate * one.dp_shard) == 0 for one in meshes)
@@ -340,7 +363,7 @@ def test_meshes_multiply_to_the_devices_and_close_the_batch() -> None:
 
 
 def test_replicas_may_be_whole_and_sequences_stay_long() -> None:
-    space = Space(8, 8, 4096, 4096 * 64, {1: (Rules.NONE,)}, ("ring",))
+    space = Space(8, 8, 4096, 1, 4096 * 64, {1: (Rules.NONE,)}, ("ring",))
     assert {(one.dp_replicate, one.dp_shard, one.cp) for one in space.meshes()} == {
         (1, 8, 1),
         (2, 4, 1),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
 from planc.plan.data import Packing
+from planc.plan.facts import sequences_together
 from planc.plan.spec import Plan
 from planc.plan.task import Embedding
 from planc.plan.train import Contrastive, Preference
@@ -29,16 +30,14 @@ def check(subject: Subject) -> Findings:
 
 def _obstacles(plan: Plan, loss: Preference | Contrastive) -> Iterator[tuple[str, str, str]]:
     """The path of each setting, the reason, and what to write."""
-    data = plan.data
-    if isinstance(loss, Contrastive):
-        size = 2 * loss.group
-        if data.micro_batch % size:
-            help = f"write `micro_batch = {-(-data.micro_batch // size) * size}`, or another `group`"
+    data, size = plan.data, sequences_together(plan)
+    if data.micro_batch % size:
+        help = f"write `micro_batch = {-(-data.micro_batch // size) * size}`"
+        reason = "both answers of a pair are sequences of one micro-batch"
+        if isinstance(loss, Contrastive):
+            help += ", or another `group`"
             reason = f"a group of {loss.group} pairs is {size} sequences of one micro-batch"
-            yield "data.micro_batch", reason, help
-    elif data.micro_batch % 2:
-        help = f"write `micro_batch = {data.micro_batch + 1}`"
-        yield "data.micro_batch", "both answers of a pair are sequences of one micro-batch", help
+        yield "data.micro_batch", reason, help
     if data.packing is not Packing.NONE:
         help = "write `packing = none`, or leave it out"
         yield "data.packing", "each sequence holds one text of a pair", help
