@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from planc.devices.hardware import Device
-from planc.first_plan.practice import Purpose
+from planc.first_plan.practice import DataSize
+from planc.first_plan.purpose import Purpose
 from planc.record import record
 
 
@@ -13,8 +14,7 @@ from planc.record import record
 class Brief:
     """Everything that a first plan is written from.
 
-    `device` is None for CPUs. `source` and `tokenizer` are calls as the plan writes them, `data_bytes` is
-    the size of the data, 0 where there is none yet.
+    `device` is None for CPUs. `source` and `tokenizer` are calls as the plan writes them.
     """
 
     name: str
@@ -28,8 +28,10 @@ class Brief:
     device: Device | None
     source: str
     tokenizer: str
-    data_bytes: int
+    data: DataSize
     sequence_length: int | None = None
     tokens_per_step: int | None = None
     tokens_reason: str = "As given to planc new."
     steps: int | None = None
+    num_classes: int = 0
+    class_names: tuple[str, ...] = ()

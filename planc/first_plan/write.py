@@ -13,10 +13,14 @@ from planc.first_plan.blocks import (
     adapter_block,
     blocks,
     dtype_lines,
+    loss_lines,
     sequence_length_of,
+    task_lines,
     tokens_per_step_of,
+    unit_of,
 )
 from planc.first_plan.brief import Brief
+from planc.first_plan.purpose import Rows
 from planc.fmt.format import format_source
 from planc.inventory.known import KnownModels
 from planc.inventory.schema import Inventory
@@ -26,16 +30,22 @@ from planc.source import SourceFile
 from planc.tables import format_number, plural
 from planc.tune.base import Base, base_of, plan_text
 from planc.tune.choice import Choice, Mesh, Recompute, Rules
-from planc.tune.model_plan import model_plan
+from planc.tune.model_plan import TEXT, model_plan
 from planc.tune.score import Scorer
 from planc.tune.search import UNTIMED, Search, reasons
 from planc.tune.table import written_plan
+from planc.vocab import Task
 
 _KEPT = ("parameters", "tokens_per_step")
 """Facts that a change of the mesh, of the devices or of their number leaves as they are."""
 _TIE = 0.05
 """Plans this near to the fastest are as good: the intervals of expected times are wider."""
 _DOES_NOT_FIT = "P810"
+_DRAWS = "P724"
+_WITHOUT_DROPOUT = (
+    "# Fused attention drops no weights; `attention = eager` would, and takes more memory.",
+    "dropout = false",
+)
 _CHUNKS = "  # The logits of all tokens never exist at once.\n"
 
 
@@ -67,7 +77,7 @@ def first_plan(brief: Brief, inventory: Inventory, models: KnownModels) -> Writt
         return Written("", started.checked)
 
     def base(brief: Brief) -> Base:
-        kept = tuple(blocks(brief, inventory, attention=started.attention, packing=started.packing).items())
+        kept = tuple(blocks(brief, inventory, in_model=started.in_model, packing=started.packing).items())
         tokens = tokens_per_step_of(brief, inventory)
         return replace(base_of(bound, tokens=tokens), kept=kept, expectations=())
 
@@ -92,13 +102,13 @@ def _with_other_tokens(brief: Brief, inventory: Inventory) -> Iterator[Brief]:
     micro steps, so a large model may only fit with one micro step: a quarter of the tokens, again and again.
     """
     yield brief
-    length = sequence_length_of(brief, inventory)
+    unit = unit_of(brief, inventory)
     tokens = tokens_per_step_of(brief, inventory)
-    if brief.tokens_per_step is None and tokens < brief.devices * length:
+    if brief.tokens_per_step is None and tokens < brief.devices * unit:
         reason = "A sequence for every rank: no mesh that shares one passes the check."
-        yield replace(brief, tokens_per_step=brief.devices * length, tokens_reason=reason)
+        yield replace(brief, tokens_per_step=brief.devices * unit, tokens_reason=reason)
     tokens //= 4
-    while brief.tokens_per_step is None and tokens >= length and tokens % length == 0:
+    while brief.tokens_per_step is None and tokens >= unit and tokens % unit == 0:
         more = format_number(4 * tokens)
         reason = f"{more} do not fit these devices, and published runs of this size have more."
         yield replace(brief, tokens_per_step=tokens, tokens_reason=reason)
@@ -110,7 +120,7 @@ class _Started:
     """A plan of one micro batch for the search to start from, with lines of its blocks `model` and `data`."""
 
     checked: Checked
-    attention: tuple[str, ...] = ()
+    in_model: tuple[str, ...] = ()
     packing: tuple[str, ...] = ()
 
 
@@ -118,28 +128,47 @@ def _started(brief: Brief, inventory: Inventory, models: KnownModels) -> _Starte
     """The first plan that the check accepts, of what practice prefers and what the model's code can do.
 
     A model that only `eager` computes gets that, with the reason as a comment. So does one whose attention
-    cannot keep conversations apart that share a sequence: each then has its own.
+    cannot keep conversations apart that share a sequence: each then has its own. An encoder whose attention
+    drops weights is trained without dropout, as its own attention is slower.
     """
     length = sequence_length_of(brief, inventory)
-    plain = model_plan(brief.model, inventory, sequence_length=length, tokenizer=brief.tokenizer)
+    plain = model_plan(
+        brief.model, inventory, sequence_length=length, tokenizer=brief.tokenizer, source=_source(brief)
+    )
+    unit = unit_of(brief, inventory) // length
+    plain = plain.replace("  micro_batch = 1\n", f"  micro_batch = {unit}\n")
 
     def check(settings: _Started) -> _Started:
         text = plain + adapter_block(brief, inventory)
-        in_model = (*dtype_lines(brief), *settings.attention)
-        for kind, lines in (("model", in_model), ("data", settings.packing)):
-            text = text.replace(f"{kind} {{\n", "\n".join((f"{kind} {{", *lines, "")), 1)
+        weights = "random" if brief.purpose.has_new_weights else "pretrained"
+        in_model = (
+            f"weights = {weights}",
+            *dtype_lines(brief),
+            *task_lines(brief, inventory),
+            *settings.in_model,
+        )
+        lines = {"model": in_model, "data": settings.packing, "train": loss_lines(brief, inventory)}
+        for kind, added in lines.items():
+            text = text.replace(f"{kind} {{\n", "\n".join((f"{kind} {{", *added, "")), 1)
         source = SourceFile(brief.name, text)
         return replace(settings, checked=check_source(source, base=brief.folder, models=models))
 
-    whole = WHOLE if brief.purpose.is_of_chats else ()
+    whole = WHOLE if brief.purpose.packs_chats else ()
     first = check(_Started(Checked({}, ()), packing=whole))
     if first.checked.ok:
         return first
-    own = check(replace(first, attention=_eager(check(replace(first, packing=()))), packing=()))
+    if brief.purpose.task is not Task.CAUSAL_LM and _first_code(first) == _DRAWS:
+        return check(replace(first, in_model=_WITHOUT_DROPOUT))
+    own = check(replace(first, in_model=_eager(check(replace(first, packing=()))), packing=()))
     if not own.checked.ok:
         return first
     isolated = check(replace(own, packing=whole))
     return isolated if isolated.checked.ok else check(replace(own, packing=_apart(isolated)))
+
+
+def _source(brief: Brief) -> str:
+    """The source to start from: files are not read before the plan is written, and their kind is checked."""
+    return brief.source if brief.purpose.rows is not Rows.TEXTS else TEXT
 
 
 def _first_code(started: _Started) -> str:

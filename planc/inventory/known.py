@@ -82,7 +82,7 @@ def key_of(hf: str, *, own: Extension | None = None, classes: Classes | None = N
     return name if classes is None else f"{name} as {classes}"
 
 
-_KINDS = {
+KINDS = {
     Task.CAUSAL_LM: "a causal language model",
     Task.MASKED_LM: "a masked language model",
     Task.SEQ2SEQ_LM: "an encoder-decoder",
@@ -91,13 +91,14 @@ _KINDS = {
     Task.TOKEN_CLASSIFICATION: "a classifier of tokens",
     Task.EMBEDDING: "a model without a head",
 }
+"""Models by their task, for messages."""
 
 
 def _require_task(inventory: Inventory, task: Task) -> None:
     """InventoryError if the model's class is of another task than the plan has."""
     if (task in CLASSIFIERS or task is Task.EMBEDDING) and inventory.task is not task:
         raise InventoryError(
-            f"{inventory.architecture} is {_KINDS[inventory.task]}, saved without a config.json",
+            f"{inventory.architecture} is {KINDS[inventory.task]}, saved without a config.json",
             help="put the model's config.json next to its inventory.json",
         )
     if task is Task.IMAGE_TEXT_TO_TEXT and inventory.images is not None:
@@ -105,7 +106,7 @@ def _require_task(inventory: Inventory, task: Task) -> None:
     if inventory.task is not task:
         own = inventory.classes or inventory.task
         raise InventoryError(
-            f"{inventory.architecture} is {_KINDS[inventory.task]}, and the plan trains {_KINDS[task]}",
+            f"{inventory.architecture} is {KINDS[inventory.task]}, and the plan trains {KINDS[task]}",
             help=f"write `task = {own}` in `model`",
         )
 

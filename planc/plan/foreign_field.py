@@ -56,10 +56,20 @@ FIELD: Mapping[str, Foreign] = {
     "finetune finetuning fine_tuning fine_tune continued_pretraining": Foreign(
         "model", "weights = pretrained", also="; `planc new MODEL --for continue` writes such a plan"
     ),
-    "ppo orpo kto simpo preference preference_loss reward rewards kl kl_divergence mtp "
-    "multi_token_prediction contrastive": absent(
-        "planc has no loss over pairs or rewards: it trains on next-token cross-entropy, or on a loss for "
-        "each token that the plan's own code computes (planc explain own loss)",
+    "preference preference_loss": Foreign(
+        "train", "loss = dpo(beta = <0.1>)", also="; `planc new MODEL --for preferences` writes such a plan"
+    ),
+    "mlm fill_mask": Foreign(
+        "model", "task = masked_lm", also="; `planc new MODEL --for masked_lm` writes such a plan"
+    ),
+    "contrastive triplet info_nce multiple_negatives_ranking_loss": Foreign(
+        "train",
+        "loss = contrastive(group = <8>)",
+        also=", with `task = embedding()` in `model`; `planc new MODEL --for embedding` writes such a plan",
+    ),
+    "ppo orpo kto simpo reward rewards kl kl_divergence mtp multi_token_prediction": absent(
+        "planc has no such loss: it trains on next-token cross-entropy, on pairs (`dpo`, `contrastive`), or "
+        "on a loss for each token that the plan's own code computes (planc explain own loss)",
         off=NONE,
     ),
     "adam adamax nadam radam adafactor adagrad lion lamb shampoo soap sophia galore rmsprop": Foreign(

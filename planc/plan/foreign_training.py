@@ -130,7 +130,12 @@ TRAIN: Mapping[str, Foreign] = {
         "train", "loss = cross_entropy(label_smoothing = <0.1>)", same=True
     ),
     "dpo dpo_beta pref_beta rl_beta": Foreign("train", "loss = dpo(beta = <0.1>)", same=True),
-    "loss loss_fn loss_type distillation teacher grpo rlhf reward_model": absent(
+    "distillation distill kd knowledge_distillation": Foreign(
+        "train",
+        'loss = distillation(teacher = "models/teacher", logits = "teacher-logits")',
+        also="; `planc teacher PLAN` stores what the teacher makes of the data",
+    ),
+    "loss loss_fn loss_type teacher grpo rlhf reward_model": absent(
         "planc trains on next-token cross-entropy; another loss for each token is code of the plan's own: "
         "see `planc explain extension`",
         off=NONE,

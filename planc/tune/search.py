@@ -179,10 +179,8 @@ class Search:
             if states > self.limit:
                 self.notes[mesh] = f"parameters and optimizer alone are {format_bytes(round(states))} a rank"
                 continue
-            fitting = [
-                *self._fitting(mesh, space, space.rotations[0] if mesh.cp > 1 else "", self._tenth(scored))
-            ]
-            scored.extend(fitting)
+            rotate = space.rotations[0] if mesh.cp > 1 else ""
+            scored.extend([*self._fitting(mesh, space, rotate, self._tenth(scored))])
         return scored
 
     def _tenth(self, found: list[Scored]) -> float:

@@ -136,7 +136,7 @@ LAW: dict[str, tuple[str, ...]] = {
     ),
     "first_plan": (
         *("source", "tables", "devices", "diagnostics", "syntax", "fmt", "inventory", "plan", "tune"),
-        *("layouts", "api"),
+        *("layouts", "api", "vocab"),
     ),
     "lsp": (
         *("source", "diagnostics", "syntax", "fmt", "inventory", "styles", "plan", "graph", "figures"),

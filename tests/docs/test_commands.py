@@ -117,6 +117,11 @@ micro_batch_size: 1
 learning_rate: 1.0e-04
 """
 
+ROWS = {
+    "reviews.jsonl": '{"text": "fine", "label": "good"}\n{"text": "dull", "label": "bad"}\n',
+    "pairs.jsonl": '{"query": "who?", "positive": "Ada"}\n' * 4,
+    "rows.jsonl": '{"input": "a long text", "target": "a text"}\n' * 4,
+}
 CALIBRATION = """\
 {
   "format_version": 3,
@@ -198,6 +203,8 @@ def repository(folder: Path) -> Path:
     for name, config in CONFIGS.items():
         shutil.copy(ROOT / "tests" / "import_configs" / "configs" / config, folder / name)
     (folder / "lora.yaml").write_text(LORA, encoding="utf-8")
+    for name, rows in ROWS.items():
+        (folder / name).write_text(rows, encoding="utf-8")
     return folder
 
 
@@ -260,6 +267,16 @@ FILLED = {
     "planc inventory MODEL_DIR --save": "planc inventory models/tiny-llama --save",
     "planc inventory DIR --save": "planc inventory models/tiny-llama --save",
     "planc new --example NAME": "planc new --example gemma-2b",
+    "planc new MODEL --for embedding --data pairs.jsonl": "planc new tiny-bert --yes --gpu cpu --gpus 1 "
+    "--for embedding --data pairs.jsonl -o embedding.plan",
+    "planc new MODEL --for seq2seq_lm --data rows.jsonl": "planc new tiny-bart-encoder-decoder --yes "
+    "--gpu cpu --gpus 1 --for seq2seq_lm --data rows.jsonl -o summaries.plan",
+    "planc new MODEL --for sequence_classification --data reviews.jsonl": "planc new tiny-bert --yes "
+    "--gpu cpu --gpus 1 --for sequence_classification --data reviews.jsonl -o reviews.plan",
+    "planc new MODEL --for image_text_to_text --data rows.jsonl": "planc new --help",
+    "planc new MODEL --for preferences": "planc new --help",
+    "planc new MODEL --for embedding": "planc new --help",
+    "planc new MODEL --for masked_lm": "planc new --help",
     "planc diff RUN PLAN": "planc diff runs/llama llama.plan",
     "planc doctor PLAN --world-size 64": "planc doctor llama.plan --world-size 1",
     "planc report RUN -o FILE": "planc report runs/llama -o page.html",

@@ -9,7 +9,8 @@ import pytest
 from planc.api import check_source
 from planc.devices.hardware import DEVICES
 from planc.first_plan.brief import Brief
-from planc.first_plan.practice import Purpose, practice_of, steps_of, tokens_on
+from planc.first_plan.practice import DataSize, length_of, practice_of, tokens_on
+from planc.first_plan.purpose import Purpose
 from planc.first_plan.write import Written, first_plan
 from planc.fmt.format import format_source
 from planc.hub.user_dirs import cache_dir
@@ -27,6 +28,8 @@ MODELS = [
 ]
 REFUSED = {"tiny-apertus": "P720", "tiny-llama-small-vocabulary": "P705"}
 """Models that can't be trained from random weights, or on bytes, by the code of the reason."""
+
+TEXTS_AND_CHATS = (Purpose.PRETRAIN, Purpose.CONTINUE, Purpose.CHATS, Purpose.ADAPTERS)
 
 
 def plan_for(
@@ -47,7 +50,7 @@ def plan_for(
         DEVICES.get(gpu),
         "python_stdlib()",
         tokenizer,
-        0,
+        DataSize(),
         sequence_length=sequence_length,
     )
     return first_plan(brief, inventory, models)
@@ -67,14 +70,14 @@ def test_a_first_plan_is_sound_and_formatted(folder: Path) -> None:
 
 
 @pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("purpose", Purpose)
-def test_every_purpose_has_a_plan_on_devices_and_on_cpus(purpose: Purpose) -> None:
+@pytest.mark.parametrize("purpose", TEXTS_AND_CHATS)
+def test_every_purpose_of_text_and_chats_has_a_plan_on_devices_and_on_cpus(purpose: Purpose) -> None:
     """Layers are compiled on devices alone, and not those of chats, which are isolated documents."""
     for gpu in ("h100", "cpu"):
         written = plan_for(PLANS / "models" / "tiny-llama", purpose, gpus=4, gpu=gpu)
         assert written.ok
         compiles = 'compile {\n  "model.layers.*" -> region\n}\n' in written.text
-        assert compiles == (gpu == "h100" and not purpose.is_of_chats)
+        assert compiles == (gpu == "h100" and not purpose.packs_chats)
 
 
 def test_a_model_that_only_its_own_attention_computes_says_so_in_its_plan() -> None:
@@ -151,7 +154,7 @@ def test_rates_fall_with_size_and_with_what_is_already_learned() -> None:
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 6, 8, 24, 64, 512, 16_384])
 def test_tokens_of_a_step_are_whole_sequences_on_every_rank(devices: int) -> None:
-    tokens = tokens_on(devices, wanted=524_288, sequence_length=4_096)
+    tokens = tokens_on(devices, wanted=524_288, unit=4_096)
     assert tokens % 4_096 == 0
     if devices <= 64:
         assert tokens % (4_096 * devices) == 0
@@ -161,6 +164,6 @@ def test_tokens_of_a_step_are_whole_sequences_on_every_rank(devices: int) -> Non
 def test_a_warm_up_is_at_most_a_tenth_of_a_short_run() -> None:
     for purpose in Purpose:
         for number in (1, 40, 100_000):
-            steps = steps_of(purpose, num_parameters=10**9, tokens_per_step=1, data_bytes=0, given=number)
-            assert steps.number == number
-            assert 1 <= steps.warmup <= max(1, number // 10)
+            length = length_of(purpose, num_parameters=10**9, tokens_per_step=1, data_tokens=0, given=number)
+            assert length.steps == number
+            assert 1 <= int(length.warmup.removesuffix(" steps")) <= max(1, number // 10)

@@ -19,6 +19,47 @@ from tests.first_plan.at_prompts import answered
 from tests.plans import PLANS
 from tests.slow import slow_except
 
+FOR_TASKS: tuple[tuple[str, str, dict[str, object], str], ...] = (
+    (
+        "sequence_classification",
+        "tiny-bert",
+        {"sentence": "a fine day", "label": "good"},
+        'labeled("rows.jsonl", field = "sentence")',
+    ),
+    (
+        "sequence_classification",
+        "tiny-llama",
+        {"premise": "rain", "hypothesis": "wet", "label": 4},
+        'labeled("rows.jsonl", field = "premise", pair = "hypothesis")',
+    ),
+    (
+        "token_classification",
+        "tiny-bert",
+        {"tokens": ["Ann", "runs"], "ner_tags": ["B", "O"]},
+        'labeled("rows.jsonl", field = "tokens", label = "ner_tags")',
+    ),
+    (
+        "embedding",
+        "tiny-bert",
+        {"question": "who", "answer": "Ann", "id": 7},
+        'matched("rows.jsonl", query = "question", positive = "answer", ignore = ["id"])',
+    ),
+    (
+        "seq2seq_lm",
+        "tiny-bart-encoder-decoder",
+        {"article": "a long text", "summary": "text"},
+        'mapped("rows.jsonl", input = "article", target = "summary")',
+    ),
+    (
+        "preferences",
+        "tiny-llama",
+        {"prompt": "1 + 1 = ", "chosen": "2", "rejected": "3"},
+        'pairs("rows.jsonl", template = none)',
+    ),
+)
+"""A purpose, a model, a row, and the source that reads it."""
+IMAGES = '{"images": ["a.png"], "messages": [{"role": "user", "content": "<image>"}]}\n'
+FOR_IMAGES = ("--gpus", "1", "--gpu", "h100", "--for", "image_text_to_text", "--data", "rows.jsonl")
 GIVEN = ("--gpus", "4", "--gpu", "h100", "--for", "pretrain", "--data", "python_stdlib")
 VERIFIED = (
     *("tiny-llama", "tiny-llama-tied", "tiny-mistral", "tiny-gemma2", "tiny-phi3", "tiny-gpt2"),
@@ -110,6 +151,100 @@ def test_wrong_usage_is_an_error_that_names_the_way_out(
     assert main(["new", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not [*folder.glob("*.plan")]
+
+
+@pytest.mark.parametrize(
+    ("purpose", "model", "row", "source"), FOR_TASKS, ids=[f"{one[0]} {one[1]}" for one in FOR_TASKS]
+)
+def test_a_plan_for_rows_of_a_task_reads_their_own_keys_and_trains_on_them(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    purpose: str,
+    model: str,
+    row: dict[str, object],
+    source: str,
+) -> None:
+    """Batches of a rank are whole pairs and groups, and a length in passes has a warm-up in per cent."""
+    other = {key: "another" for key in ("label",) if row.get(key) == "good"}
+    rows = f"{json.dumps(row)}\n{json.dumps(row | other)}\n"
+    (folder / "rows.jsonl").write_text(rows * 20, encoding="utf-8")
+    given = ("--gpus", "2", "--gpu", "cpu", "--for", purpose, "--data", "rows.jsonl", "-o", "new.plan")
+    assert main(["new", model, *given]) == 0, capsys.readouterr().err
+    text = (folder / "new.plan").read_text(encoding="utf-8")
+    assert f"source = {source}\n" in text
+    assert f"epochs = {5 if purpose == 'seq2seq_lm' else 3}\n" in text and " %)\n" in text
+    if purpose not in ("preferences",):
+        assert f"task = {purpose}" in text
+    assert main(["check", "new.plan", "--world-size", "2", "--data"]) == 0
+    capsys.readouterr()
+
+
+def test_classes_are_those_of_the_rows(folder: Path) -> None:
+    rows = [{"text": "x", "label": label} for label in ("neu", "pos", "neg", "pos")]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    given = ("--gpus", "1", "--gpu", "cpu", "--for", "sequence_classification", "--data", "rows.jsonl")
+    assert main(["new", "tiny-bert", *given, "-o", "new.plan"]) == 0
+    text = (folder / "new.plan").read_text(encoding="utf-8")
+    assert 'task = sequence_classification(labels = 3, names = ["neg", "neu", "pos"])' in text
+    (folder / "rows.jsonl").write_text('{"text": "x", "label": 6}\n', encoding="utf-8")
+    assert main(["new", "tiny-bert", *given, "-o", "new.plan", "--force"]) == 0
+    assert "sequence_classification(labels = 7)" in (folder / "new.plan").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("model", "purpose", "row", "message"),
+    [
+        ("tiny-bert", "pretrain", {"text": "x"}, "a masked language model: pass --for masked_lm"),
+        ("tiny-llama", "seq2seq_lm", {"input": "x", "target": "y"}, "pass --for pretrain or continue or"),
+        ("tiny-bert", "embedding", {"text": "x"}, "no key for `query` of `matched(...)`: `query` or"),
+        ("tiny-bert", "sequence_classification", {"text": "x", "label": None}, "neither all names nor"),
+        ("tiny-bert", "sequence_classification", {"text": "x", "label": -1}, "from 0 on: `-1`"),
+        ("tiny-bert", "sequence_classification", {"text": "x", "label": True}, "from 0 on: `True`"),
+        ("tiny-bert", "sequence_classification", {"text": "x", "label": "a"}, "all rows have the class `a`"),
+        ("tiny-bert", "ner", {"text": "x"}, "did you mean `token_classification` (words with classes)?"),
+        ("tiny-llama", "dpo", {"text": "x"}, "did you mean `preferences` (DPO)?"),
+    ],
+)
+def test_rows_or_a_model_of_another_task_are_refused_with_what_to_write(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    purpose: str,
+    row: dict[str, object],
+    message: str,
+) -> None:
+    (folder / "rows.jsonl").write_text(f"{json.dumps(row)}\n", encoding="utf-8")
+    given = ("--gpus", "1", "--gpu", "cpu", "--for", purpose, "--data", "rows.jsonl")
+    assert main(["new", model, *given]) == 2
+    assert message in capsys.readouterr().err
+    assert not [*folder.glob("*.plan")]
+
+
+def test_an_image_that_takes_more_tokens_than_a_sequence_has_is_named_by_its_flag(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "rows.jsonl").write_text(IMAGES, encoding="utf-8")
+    assert main(["new", "tiny-qwen2.5-vl", *FOR_IMAGES, "-o", "new.plan"]) == 1
+    assert "--sequence-length: an image of 448 x 448 pixels takes 3_136 tokens" in capsys.readouterr().err
+    assert not (folder / "new.plan").exists()
+
+
+@pytest.mark.slow
+def test_a_model_that_sees_images_gets_conversations_with_images(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One with room for an image, whose structure is read first."""
+    copytree(PLANS / "models" / "tiny-qwen2.5-vl", folder / "seeing")
+    (folder / "seeing" / "inventory.json").unlink()
+    config = json.loads((folder / "seeing" / "config.json").read_text(encoding="utf-8"))
+    config["text_config"]["max_position_embeddings"] = 8_192
+    (folder / "seeing" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "rows.jsonl").write_text(IMAGES, encoding="utf-8")
+    length = ("--sequence-length", "8192", "--tokens-per-step", "8192")
+    assert main(["new", "seeing", *FOR_IMAGES, *length, "-o", "new.plan"]) == 0, capsys.readouterr().err
+    text = (folder / "new.plan").read_text(encoding="utf-8")
+    assert 'source = image_chat("rows.jsonl", image = "images")' in text
+    assert "task = image_text_to_text(height = 448, width = 448)" in text
 
 
 @pytest.mark.parametrize(

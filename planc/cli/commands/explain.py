@@ -21,7 +21,7 @@ from planc.diagnostics.by_symptom import (
     symptoms_near,
 )
 from planc.diagnostics.suggest import nearest
-from planc.first_plan.practice import Purpose
+from planc.first_plan.purpose import Purpose
 from planc.plan.blocks import BLOCKS
 from planc.plan.foreign_help import foreign_page
 from planc.plan.foreign_words import foreign_words
@@ -108,7 +108,7 @@ def _page(topic: str) -> str | None:
         return extension_page()
     if (symptom := symptom_named(topic)) is not None:
         return symptom_page(symptom)
-    own = _command(topic) or purpose_page(topic.lower()) or foreign_page(word)
+    own = _command(topic) or _purpose(topic.lower()) or foreign_page(word)
     return own or _home(topic.lstrip("-")) or _home(word) or _by_words(topic)
 
 
@@ -126,6 +126,13 @@ def _command(topic: str) -> str | None:
     # `eval` is a block of plans, too.
     block = _home(topic) or ""
     return f"{block.rstrip()}\n\n{text}" if f"\n  {topic} " in block else text
+
+
+def _purpose(topic: str) -> str | None:
+    """The page of a purpose, after the lines of blocks about it: some are tasks of `model`."""
+    page = purpose_page(topic)
+    block = _home(topic) if page is not None else None
+    return f"{block.rstrip()}\n\n{page}" if block else page
 
 
 def _home(topic: str) -> str | None:

@@ -14,8 +14,9 @@ from planc.cli.support.arguments import unknown_device
 from planc.cli.support.data_files import DataFiles, data_files, default_data
 from planc.cli.support.deep import read_data
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, needs
+from planc.cli.support.first_notes import missing, scarce
 from planc.cli.support.next_commands import next_commands
-from planc.cli.support.purposes import LISTED, purpose_of
+from planc.cli.support.purposes import LISTED, purpose_of, require_task
 from planc.cli.support.questions import ask, can_ask
 from planc.cli.support.shipped import (
     TASKS,
@@ -31,17 +32,16 @@ from planc.cli.support.terminal import write_view
 from planc.cli.support.unwritten import findings_by_flag
 from planc.data_view.codes import QUESTIONABLE
 from planc.devices.hardware import DEVICES, Device, in_lower_case
-from planc.figures.plan import tokens_per_step
 from planc.first_plan.blocks import sequence_length_of
 from planc.first_plan.brief import Brief
-from planc.first_plan.practice import BYTES_PER_TOKEN, Purpose
+from planc.first_plan.purpose import Purpose
 from planc.first_plan.write import Written, first_plan
-from planc.graph.graph import Graph
 from planc.hub.user_dirs import cache_dir
 from planc.inventory.files import write_atomically
-from planc.inventory.known import KnownModels
+from planc.inventory.known import KnownModels, key_of
 from planc.inventory.schema import Inventory
 from planc.tables import render_table
+from planc.vocab import CLASSIFIERS, NO_HEAD, Classes
 
 DESCRIPTION = """\
 Write a plan for a model: settings from published practice, and the mesh, micro batch, recomputation, chunks
@@ -59,6 +59,7 @@ examples:
   planc new models/llama-3.1-8b      (asks at a terminal)
   planc new models/llama-3.1-8b --gpus 64 --gpu h100 --for pretrain --data 'corpus/*.jsonl'
   planc new qwen3-0.6b --gpus 8 --gpu a100 --for chats --data chats.jsonl -o chat.plan
+  planc new tiny-bert --gpus 1 --gpu a100 --for sequence_classification --data reviews.jsonl
   planc new --example llama-3.2-1b
 
 A model or number of devices for which no plan passes the check exits with 1, and nothing is written."""
@@ -130,13 +131,18 @@ def run(arguments: Namespace) -> int:
     _require_free(output, force=arguments.force)
     model = named_model(arguments.model, folder=output.parent)
     _complete(arguments, output.parent)
-    brief, tokenizer, data = _brief(arguments, model, output)
-    _require_sequences(brief, model.inventory)
-    models = KnownModels(output.parent, cache_dir(), found={model.key: model.inventory})
+    purpose = Purpose(arguments.purpose)
+    data = data_files(arguments.data, folder=output.parent, purpose=purpose)
+    classes = _classes(purpose, data)
+    inventory = model.inventory(classes)
+    require_task(inventory, purpose)
+    brief, tokenizer = _brief(arguments, model, inventory, data, output)
+    _require_sequences(brief, inventory)
+    models = KnownModels(output.parent, cache_dir(), found={key_of(model.key, classes=classes): inventory})
     with spinner(f"searching plans of {model.name} for {_devices(brief)}", stream=sys.stderr):
-        written = first_plan(brief, model.inventory, models)
+        written = first_plan(brief, inventory, models)
     if not written.ok:
-        return _refuse(written, brief, model.inventory)
+        return _refuse(written, brief, inventory)
     checked = _read(str(output), written.checked, tokenizer, data)
     if not checked.ok:
         sys.stderr.write(findings_by_flag(checked, flags=_FLAGS))
@@ -146,7 +152,7 @@ def run(arguments: Namespace) -> int:
     for path in model.write(output.parent):
         print(f"planc: wrote {path}", file=sys.stderr)
     print(f"planc: wrote {output}, which passed `check`", file=sys.stderr)
-    notes = (*_missing(model, brief, tokenizer, data), *_scarce(written.checked.graph, data))
+    notes = (*missing(model, brief, tokenizer, data), *scarce(written.checked, brief, data))
     for note in (
         *notes,
         *(diagnostic.primary.text for diagnostic in checked.diagnostics if diagnostic.code is QUESTIONABLE),
@@ -196,7 +202,7 @@ def _require_flags(arguments: Namespace, folder: Path) -> None:
     if arguments.gpus is not None and (arguments.gpu is not None or arguments.nodes is not None):
         _node(arguments, _device(arguments.gpu or _CPU))
     if arguments.data is not None and arguments.purpose is not None:
-        data_files(arguments.data, folder=folder, is_chat=Purpose(arguments.purpose).is_of_chats)
+        data_files(arguments.data, folder=folder, purpose=Purpose(arguments.purpose))
     missing = _not_given(arguments)
     if missing and not arguments.yes and not can_ask():
         options = ", ".join(_REQUIRED[name] for name in missing)
@@ -232,7 +238,7 @@ _QUESTIONS = {
 
 def _default(arguments: Namespace, name: str, folder: Path) -> str:
     if name == "data":
-        return default_data(folder, is_chat=Purpose(arguments.purpose).is_of_chats)
+        return default_data(folder, purpose=Purpose(arguments.purpose))
     return _DEFAULTS[name]
 
 
@@ -250,7 +256,7 @@ def _take(arguments: Namespace, name: str, answer: str) -> None:
     elif name == "purpose":
         value = purpose_of(answer).value
     elif name == "data":
-        data_files(answer, folder=Path(), is_chat=Purpose(arguments.purpose).is_of_chats)
+        data_files(answer, folder=Path(), purpose=Purpose(arguments.purpose))
     setattr(arguments, name, value)
 
 
@@ -263,13 +269,20 @@ def _device(name: str) -> Device | None:
     return DEVICES[name]
 
 
-def _brief(arguments: Namespace, model: NamedModel, output: Path) -> tuple[Brief, Path | None, DataFiles]:
-    """Return the plan to write, the tokenizer's file, and the data. UsageError unless devices fill nodes."""
+def _classes(purpose: Purpose, data: DataFiles) -> Classes | None:
+    """The classes that decide the head of the model: those of the rows, or none for an embedding."""
+    if purpose is Purpose.EMBEDDING:
+        return NO_HEAD
+    return Classes(purpose.task, data.num_classes) if purpose.task in CLASSIFIERS else None
+
+
+def _brief(
+    arguments: Namespace, model: NamedModel, inventory: Inventory, data: DataFiles, output: Path
+) -> tuple[Brief, Path | None]:
+    """Return the plan to write, and the tokenizer's file. UsageError unless devices fill nodes."""
     purpose, folder = Purpose(arguments.purpose), output.parent
-    is_chat = purpose.is_of_chats
-    data = data_files(arguments.data, folder=folder, is_chat=is_chat)
     device = _device(arguments.gpu)
-    call, file = model.tokenizer(folder, is_chat=is_chat)
+    tokenizer, file = model.tokenizer(folder, vocab_size=inventory.vocab_size, is_chat=data.is_rendered)
     brief = Brief(
         str(output),
         model.written,
@@ -279,13 +292,15 @@ def _brief(arguments: Namespace, model: NamedModel, output: Path) -> tuple[Brief
         _node(arguments, device),
         device,
         data.call,
-        call,
-        data.num_bytes,
+        tokenizer,
+        data.size,
         sequence_length=arguments.sequence_length,
         tokens_per_step=arguments.tokens_per_step,
         steps=arguments.steps,
+        num_classes=data.num_classes,
+        class_names=data.class_names,
     )
-    return brief, file, data
+    return brief, file
 
 
 def _node(arguments: Namespace, device: Device | None) -> int:
@@ -349,26 +364,6 @@ def _refuse(written: Written, brief: Brief, inventory: Inventory) -> int:
 
 def _devices(brief: Brief) -> str:
     return f"{brief.devices} x {brief.device.name if brief.device is not None else _CPU}"
-
-
-def _missing(model: NamedModel, brief: Brief, tokenizer: Path | None, data: DataFiles) -> Iterator[str]:
-    """Yield what a run needs that is not there yet."""
-    if brief.purpose is not Purpose.PRETRAIN and not model.has_weights():
-        yield f"{model.files} has no .safetensors: a run reads the weights from there"
-    if tokenizer is not None and not tokenizer.exists():
-        yield f"there is no {tokenizer}: copy the model's tokenizer there"
-    if not data.num_files and "(" in data.call and not data.call.startswith("python_stdlib"):
-        yield f"no file matches {data.call}: put data there"
-
-
-def _scarce(graph: Graph | None, data: DataFiles) -> Iterator[str]:
-    """A step that takes more than the data have."""
-    found, wanted = data.num_bytes // BYTES_PER_TOKEN, tokens_per_step(graph).count if graph else 0
-    if data.num_files and found < wanted:
-        yield (
-            f"{data.call} has about {found:_} tokens, and a step takes {wanted:_}: sequences repeat within a "
-            "step; --tokens-per-step takes fewer"
-        )
 
 
 def _example(arguments: Namespace) -> int:

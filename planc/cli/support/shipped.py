@@ -18,6 +18,7 @@ from planc.inventory.files import CONFIG_NAME, INVENTORY_NAME, InventoryError
 from planc.inventory.load import inventory_of
 from planc.inventory.schema import Inventory
 from planc.record import record
+from planc.vocab import Classes
 
 _FOLDER = "plans"
 _MODELS = "models"
@@ -148,13 +149,27 @@ class NamedModel:
     """The way to ask for an inventory."""
     files: Path
     """The path of its files, which may not exist."""
-    inventory: Inventory
+    home: str
+    """The directory or Hub model that has its inventory."""
     shipped: bool = False
 
-    def tokenizer(self, folder: Path, *, is_chat: bool) -> tuple[str, Path | None]:
+    def inventory(self, classes: Classes | None = None) -> Inventory:
+        """Its inventory, of a classifier with these classes if they are given. UsageError without one."""
+        try:
+            return inventory_of(
+                self.home,
+                base=Path(),
+                cache_dir=cache_dir(),
+                on_probe=plans.announce_probe,
+                classes=classes,
+            ).inventory
+        except InventoryError as error:
+            raise UsageError(f"{error.message}\n{error.help}") from None
+
+    def tokenizer(self, folder: Path, *, vocab_size: int, is_chat: bool) -> tuple[str, Path | None]:
         """The call that a plan in `folder` writes, and the file that must exist for it; None for bytes."""
         file = self.files / "tokenizer.json"
-        if self.inventory.vocab_size < _BYTES_VOCABULARY and not is_chat and not file.exists():
+        if vocab_size < _BYTES_VOCABULARY and not is_chat and not file.exists():
             return "bytes", None
         home = folder / "tokenizers" / self.name if is_hub(self.key) else self.files
         path = home if is_chat else home / "tokenizer.json"
@@ -180,9 +195,10 @@ def named_model(name: str, *, folder: Path) -> NamedModel:
         return _of_hub(name)
     short = name.removeprefix("plans/models/").removeprefix("models/")
     if short in shipped_models():
-        inventory = _inventory(str(shipped_folder() / "models" / short))
-        files = folder / "models" / short
-        return NamedModel(short, f'"models/{short}"', f"models/{short}", files, inventory, shipped=True)
+        home = str(shipped_folder() / "models" / short)
+        return NamedModel(
+            short, f'"models/{short}"', f"models/{short}", folder / "models" / short, home, shipped=True
+        )
     raise UsageError(_unknown(name, path))
 
 
@@ -226,7 +242,7 @@ def _local(path: Path, folder: Path) -> NamedModel:
     if not _is_model(path):
         raise UsageError(f"{path} has no {CONFIG_NAME}: name the directory that a model was saved to")
     written = _relative(path, folder)
-    return NamedModel(path.resolve().name, f'"{written}"', written, path, _inventory(str(path)))
+    return NamedModel(path.resolve().name, f'"{written}"', written, path, str(path))
 
 
 def _relative(path: Path, folder: Path) -> str:
@@ -238,10 +254,9 @@ def _of_hub(name: str) -> NamedModel:
         model = parse_hub(name) if "@" in name or is_hub(name) else _cached(name)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    inventory = _inventory(str(model))
     written = f'hub("{model.repository}", revision = "{model.revision}")'
     short = model.repository.rpartition("/")[2].lower()
-    return NamedModel(short, written, str(model), model.folder, inventory)
+    return NamedModel(short, written, str(model), model.folder, str(model))
 
 
 def _cached(repository: str) -> HubModel:
@@ -261,10 +276,3 @@ def _cached(repository: str) -> HubModel:
             f"write hf://{repository}@COMMIT, with the 40 hexadecimal digits from its page of commits"
         )
     return HubModel(repository, commit)
-
-
-def _inventory(name: str) -> Inventory:
-    try:
-        return inventory_of(name, base=Path(), cache_dir=cache_dir(), on_probe=plans.announce_probe).inventory
-    except InventoryError as error:
-        raise UsageError(f"{error.message}\n{error.help}") from None
