@@ -149,7 +149,9 @@ class _Reader:
         by_position = [*arguments.posonlyargs, *arguments.args]
         if isinstance(target, ast.ClassDef):
             by_position = by_position[1:]
-        called = f"{target.name}({', '.join((*passes, '*, ...'))})"
+        name = "__init__" if isinstance(target, ast.ClassDef) else target.name
+        own = ("self",) if isinstance(target, ast.ClassDef) else ()
+        called = f"{name}({', '.join((*own, *passes, '*, ...'))})"
         if len(by_position) != len(passes) or arguments.vararg or arguments.kwarg:
             passed = _listed(passes) if passes else "nothing"
             text = f"a {kind.word} takes {passed} by position, and all others by name"

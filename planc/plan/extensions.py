@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from planc.diagnostics import Label, has_errors
@@ -177,7 +178,12 @@ def _given(
             text, help = f"`{written.text}` is given twice", f"remove one `{written.text} = ...`"
             scope.report(codes.DUPLICATE, argument.span, text, help=help)
             return None
-        values[written.text] = _type(parameters[written.text]).convert(argument.value, scope)
+        num_before, wanted = len(scope.diagnostics), _type(parameters[written.text])
+        values[written.text] = wanted.convert(argument.value, scope)
+        help = f"write `{written.text} = ...` with {wanted.describe(mark='`')}"
+        scope.diagnostics[num_before:] = [
+            replace(one, help=help) if one.help is None else one for one in scope.diagnostics[num_before:]
+        ]
     if missing := [
         key for key, parameter in parameters.items() if parameter.is_required and key not in values
     ]:

@@ -90,6 +90,13 @@ class Late(Texts):
 @data_source("mixed")
 class Mixed(Texts):
     def __getitem__(self, index): return "text" if index < 20 else [1, 2, 3]
+@data_source("some_labels")
+class SomeLabels(Texts):
+    def __getitem__(self, index):
+        return {"input_ids": [1, 2], **({"labels": [-100, 2]} if index == 33 else {})}
+@data_source("late_random")
+class LateRandom(Texts):
+    def __getitem__(self, index): return f"document {random.random() if index == 34 else index}"
 @data_source("negative")
 class Negative(Texts):
     def __getitem__(self, index): return [1, -2]
@@ -105,6 +112,12 @@ class Empty(Texts):
 @data_source("messages")
 class Messages(Texts):
     def __getitem__(self, index): return [{"role": "user", "content": "a question"}]
+@data_source("masked")
+class Masked(Texts):
+    def __getitem__(self, index): return {"input_ids": [1, 2], "attention_mask": [1, 1]}
+@data_source("numbered")
+class Numbered(Texts):
+    def __getitem__(self, index): return {"id": index, "prompt": "one", "completion": "two"}
 @data_source("no_documents")
 class NoDocuments: pass
 @data_source("stream_random")
@@ -123,6 +136,10 @@ def counting(row):
     return {"text": str(counting.calls)}
 @row_transform("no_row")
 def no_row(row): return row["text"]
+@row_transform("none")
+def none(row): row["text"] = row["text"].upper()
+@row_transform("labels")
+def labels(row): return {"text": row["text"], "labels": [-100]}
 @row_transform("failing")
 def failing(row): return {"text": row["missing"]}
 """
@@ -192,18 +209,24 @@ BAD = {
     "stream_random": "`stream_random` is not deterministic",
     "raising": "document 33 of `raising` fails: own.py:.*KeyError: 33",
     "late": "document 33 of `late` is a float, not a document",
-    "mixed": "document 20 of `mixed` is token ids, and those before it are text",
+    "mixed": "document 20 of `mixed` is token ids without labels, and those before it are text",
+    "some_labels": "document 33 of `some_labels` is token ids with labels, .* are token ids without labels",
+    "late_random": "`late_random` is not deterministic: document 34 is different in another process\n",
     "negative": "has the token id -2",
     "beyond": "document 0 of `beyond` has the token id 300",
     "shifted": "the label of token 0 of document 0 of `shifted` is 2, and its id 1",
     "empty": "`empty` has no documents",
     "messages": "document 0 of `messages` is messages, and the bytes tokenizer has no chat template",
+    "masked": '`masked` has a key that planc does not read: "attention_mask"\nhelp: leave it out',
+    "numbered": '`numbered` has a key that planc does not read: "id"\nhelp: leave it out',
     "no_documents": "`no_documents` is of type NoDocuments",
 }
 BAD_ROWS = {
     "noisy": "the row transform `noisy` is not deterministic: row rows.jsonl:1 is different",
     "counting": "the row transform `counting` is not deterministic",
     "no_row": "`no_row` returns `str` for rows.jsonl:1, not a row",
+    "none": "`none` returns None for every row of 40\nhelp: return the row",
+    "labels": '`labels` adds "labels" to rows.jsonl:1, and only the text of a row is read',
     "failing": "`failing` of rows.jsonl:1 fails: own.py:.*KeyError: 'missing'",
 }
 
@@ -248,6 +271,24 @@ class Read:
         keys.add(want(DataSpec(found, "bytes", LENGTH, 0), base=tmp_path, runs_extensions=True).key)
         prints.add(opened(found, tmp_path).fingerprint)
     assert len(keys) == 3 and len(prints) == 3
+
+
+def test_a_change_of_one_row_that_a_source_reads_is_other_data(tmp_path: Path) -> None:
+    text = f"""
+from planc.extend import data_source
+@data_source("read")
+class Read:
+    def __init__(self): self.rows = open({str(tmp_path / "rows")!r}).read().splitlines()
+    def __len__(self): return len(self.rows)
+    def __getitem__(self, index): return self.rows[index]
+"""
+    (tmp_path / "own.py").write_text(text)
+    keys = set()
+    for changed in (None, 7, 389):
+        (tmp_path / "rows").write_text("".join(f"row {number == changed}\n" for number in range(400)))
+        spec = DataSpec(source("read", tmp_path), "bytes", LENGTH, 0)
+        keys.add(want(spec, base=tmp_path, runs_extensions=True).key)
+    assert len(keys) == 3
 
 
 PLAN = """extension "arithmetic.py"

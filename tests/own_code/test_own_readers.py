@@ -208,7 +208,7 @@ FAULTS = [
     ("on_step", "on_stop", "`on_stop` would never be called", "`on_gradients`, `on_step`"),
     ("    def on_step(self, step): ...\n    def on_end(self, end): ...\n", "", "defines none", "on_start"),
     ("class Stops:", "def stops(step): ...\nclass Stops:", "a callback is a class", "the methods are"),
-    ("(self, *, steps", "(self, steps", "takes nothing by position", "write `def Stops(*, ...)`"),
+    ("(self, *, steps", "(self, steps", "takes nothing by position", "write `def __init__(self, *, ...)`"),
     ("norm(step, *, parameter", "norm(*, parameter", "takes `step` by position", "write `def norm(step, *"),
 ]
 

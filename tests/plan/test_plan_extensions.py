@@ -83,7 +83,7 @@ FAULTS = [
     ("focall", LOSSES, "P212 x.plan", "`focall` is not a loss", "did you mean `focal`?"),
     ("focal(gama = 1)", LOSSES, "P211 x.plan", "no argument `gama`", "did you mean `gamma`?"),
     ("focal(3)", LOSSES, "P211 x.plan", "takes its arguments by name", "write `name = value`"),
-    ('focal(gamma = "x")', LOSSES, "P205 x.plan", "expected a number", ""),
+    ('focal(gamma = "x")', LOSSES, "P205 x.plan", "expected a number", "write `gamma = ...` with a number"),
     ("focal(by_label = 3 steps)", LOSSES, "P208 x.plan", "unexpected unit", ""),
     ("focal(input_ids = 1)", LOSSES, "P211 x.plan", "no argument `input_ids`", ""),
     ("squared", LOSSES, "P211 x.plan", "`squared` needs `scale`", "add `scale = ...`"),

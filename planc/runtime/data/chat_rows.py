@@ -28,6 +28,8 @@ IMAGE_PART = {"type": "image"}
 _LISTS = ("messages", "conversations")
 _PAIR = ("prompt", "completion")
 _BESIDE = ("tools", "chat_template_kwargs")
+ROW_KEYS = (*_LISTS, *_PAIR, *_BESIDE)
+"""The keys of a row of conversations, unless its source names another."""
 _WEIGHTS = ("weight", "train", "trainable", "loss", "loss_mask")
 """The keys by which formats exclude a message from training, with 0 or false."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -127,7 +129,7 @@ def _kind(row: Mapping[str, object], *, field: str | None, origin: str) -> tuple
     if any(name in row for name in _PAIR):
         missing = [name for name in _PAIR if name not in row]
         if missing:
-            hints = _hints(row)
+            hints = hints_of(row)
             text, help = f'{origin} has no "{missing[0]}"', "write both `prompt` and `completion`"
             raise ChatRowError(text, help="; ".join((*hints, *(() if hints else (help,)))))
         kinds.append(_PAIR)
@@ -138,7 +140,7 @@ def _kind(row: Mapping[str, object], *, field: str | None, origin: str) -> tuple
             help="name one of them as `field` in `chat(...)`, and list the other in `ignore`",
         )
     if not kinds:
-        hints = _hints(row)
+        hints = hints_of(row)
         names = ", ".join(row) or "none"
         raise ChatRowError(
             f"{origin} has no messages, and no prompt and completion",
@@ -148,7 +150,7 @@ def _kind(row: Mapping[str, object], *, field: str | None, origin: str) -> tuple
     return kinds[0]
 
 
-def _hints(keys: Iterable[str]) -> tuple[str, ...]:
+def hints_of(keys: Iterable[str]) -> tuple[str, ...]:
     """Return the help for keys of other formats."""
     return tuple(dict.fromkeys(_FOREIGN[key] for key in keys if key in _FOREIGN))
 
@@ -160,7 +162,7 @@ def _require_known(keys: Mapping[str, object], known: Collection[str], *, origin
         return
     is_one = len(unread) == 1
     written = ", ".join(f'"{key}"' for key in unread)
-    hints = _hints(unread)
+    hints = hints_of(unread)
     raise ChatRowError(
         f"{origin} has {'a key' if is_one else 'keys'} that planc does not read: {written}",
         help="; ".join((*hints, f"write `ignore = [{written}]` in `chat(...)` to train without "

@@ -61,7 +61,7 @@ def source_documents(
         case ExtensionSource():
             return extension_documents(source, base=base, bad=bad, sample=sample)
         case TransformedSource():
-            rows = transform_of(source, base=base, bad=bad)
+            rows = transform_of(source, base=base, bad=bad, sample=sample)
             return documents_of_rows(source.source, rows, base=base, reads=reads, bad=bad, sample=sample)
         case PairsSource():
             return _noted(

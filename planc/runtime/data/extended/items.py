@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from planc.runtime.data.chat import AnyDocument, TokenIds, contents_of, conversations_of
-from planc.runtime.data.chat_rows import Reading
+from planc.runtime.data.chat_rows import ROW_KEYS, Reading, hints_of
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.data.sources import Document, num_utf8_bytes
@@ -40,8 +40,22 @@ def _of_row(row: dict[str, Any], *, origin: str) -> list[AnyDocument]:
         ids = _ids(row[_IDS], origin=f'"{_IDS}" of {origin}')
         return [TokenIds(origin, ids, _targets(row.get(_LABELS), ids, origin=origin))]
     if _IDS in row or "text" in row:
-        raise DataError(f"{origin} has the keys {', '.join(map(str, row))}", help=_HELP)
+        known = (_IDS, _LABELS) if _IDS in row else ("text",)
+        raise _unread([str(key) for key in row if key not in known], origin=origin)
+    if unread := [str(key) for key in row if key not in ROW_KEYS]:
+        raise _unread(unread, origin=origin)
     return [*_conversations(row, origin=origin)]
+
+
+def _unread(keys: Sequence[str], *, origin: str) -> DataError:
+    written = ", ".join(f'"{key}"' for key in keys)
+    if not keys:
+        return DataError(f"{origin} has a text that is not a str", help=_HELP)
+    is_one = len(keys) == 1
+    return DataError(
+        f"{origin} has {'a key' if is_one else 'keys'} that planc does not read: {written}",
+        help="; ".join(hints_of(keys)) or f"leave {'it' if is_one else 'them'} out of the dict; {_HELP}",
+    )
 
 
 def _conversations(row: dict[str, Any], *, origin: str) -> Iterator[AnyDocument]:

@@ -34,8 +34,12 @@ from planc.runtime.own_process import NoAnswerError, ask, extension_as_json, ext
 Extended = ExtensionSource | TransformedSource
 Digests = dict[str, str]
 """A digest of each document or row, by what messages call it."""
+Asking = Callable[[bool, int], Digests]
+"""Asks for a number of documents, always the same ones, from the last to the first if the first is true."""
 
 _NUM_PROBED = 24
+NUM_DIGESTED = 1_024
+"""The documents that prepared data is recognized by: a change of any other is not noticed."""
 _SECONDS = 600
 _HELP = "compute each document from its index or row alone, with a generator seeded by it"
 
@@ -43,50 +47,52 @@ _HELP = "compute each document from its index or row alone, with a generator see
 def probed(source: Extended, *, base: Path) -> str:
     """A SHA-256 of what the source gives for some documents. DataError if that is not always the same."""
     digests = _asking(source, base=base)
-    first = digests(False)
-    _require_same(first, digests(False), source, when="when it is asked again")
-    _require_same(first, digests(True), source, when="in another order")
-    _require_same(first, _in_another_process(source, base=base), source, when="in another process")
-    return hashlib.sha256(json.dumps(first, sort_keys=True).encode()).hexdigest()
+    first = digests(False, _NUM_PROBED)
+    _require_same(first, digests(False, _NUM_PROBED), source, when="when it is asked again")
+    _require_same(first, digests(True, _NUM_PROBED), source, when="in another order")
+    more = digests(False, NUM_DIGESTED)
+    _require_same(more, _in_another_process(source, base=base), source, when="in another process")
+    return hashlib.sha256(json.dumps(more, sort_keys=True).encode()).hexdigest()
 
 
-def _asking(source: Extended, *, base: Path) -> Callable[[bool], Digests]:
-    """Return a function that asks for the same documents, from the last to the first if `backward`."""
+def _asking(source: Extended, *, base: Path) -> Asking:
+    """Return a function that asks the source for documents."""
     if isinstance(source, TransformedSource):
         return _rows_of(source, base=base)
     kept = Opened.of(source, base=base)
 
-    def digests(backward: bool) -> Digests:
+    def digests(backward: bool, number: int) -> Digests:
         # What keeps state between documents shows in a sequence that has been asked already.
         opened = Opened.of(source, base=base) if backward or kept.length is None else kept
-        return _documents_of(opened, backward=backward)
+        return _documents_of(opened, backward=backward, number=number)
 
     return digests
 
 
-def _documents_of(opened: Opened, *, backward: bool) -> Digests:
+def _documents_of(opened: Opened, *, backward: bool, number: int) -> Digests:
     if opened.length is None:
-        parts = enumerate(opened.first(_NUM_PROBED))
-        return {f"document {index}": _digest(documents) for index, documents in parts}
-    number = min(opened.length, _NUM_PROBED)
-    places = np.unique(np.linspace(0, opened.length - 1, num=number).astype(np.int64)).tolist()
+        makers = enumerate(islice(opened.each(), number))
+        return {f"document {index}": _made(make) for index, make in makers}
+    places = np.unique(
+        np.linspace(0, opened.length - 1, num=min(opened.length, number)).astype(np.int64)
+    ).tolist()
     order = reversed(places) if backward else places
     digests = {f"document {index}": _made(opened.documents, index) for index in order}
     return {**digests, "its length": str(opened.length)}
 
 
-def _rows_of(source: TransformedSource, *, base: Path) -> Callable[[bool], Digests]:
+def _rows_of(source: TransformedSource, *, base: Path) -> Asking:
     code, rows = loaded(source.code, base=base), list[Record]()
 
     def take(records: Iterator[Record]) -> Iterator[Record]:
-        rows.extend(islice(records, _NUM_PROBED))
+        rows.extend(islice(records, NUM_DIGESTED))
         return iter(())
 
     left = documents_of_rows(source.source, take, base=base, reads=None, bad=Faults(), sample=None)
     assert not list(left), "all rows are taken"
 
-    def digests(backward: bool) -> Digests:
-        order = reversed(rows) if backward else rows
+    def digests(backward: bool, number: int) -> Digests:
+        order = reversed(rows[:number]) if backward else rows[:number]
         return {f"row {row.origin}": _made(_row_digest, code, row) for row in order}
 
     return digests
@@ -136,7 +142,7 @@ def _in_another_process(source: Extended, *, base: Path) -> Digests:
         answer = ask(__name__, request, seconds=_SECONDS, environment={"PYTHONHASHSEED": seed})
     except NoAnswerError as error:
         raise DataError(
-            f"`{source.code.entry}`, asked for {_NUM_PROBED} documents in a process of its own, {error}",
+            f"`{source.code.entry}`, asked for documents in a process of its own, {error}",
             help="compute a document when it is asked for, from nothing that the process did before",
         ) from error
     if "message" in answer:
@@ -158,6 +164,6 @@ def _answer(request: dict[str, Any]) -> dict[str, object]:
         inner: Any = BY_NAME[rows["kind"]](**arguments)
         source = TransformedSource(inner, code)
     try:
-        return {"digests": _asking(source, base=Path(request["base"]))(True)}
+        return {"digests": _asking(source, base=Path(request["base"]))(True, NUM_DIGESTED)}
     except DataError as error:
         return {"message": error.message, "help": error.help}

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from planc.data_sources.kinds import ExtensionSource
 from planc.runtime.data.bad_documents import BadDocuments
-from planc.runtime.data.chat import AnyDocument
+from planc.runtime.data.chat import AnyDocument, TokenIds
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.extended.items import item_documents
 from planc.runtime.data.extended.registered import Code, called, loaded
@@ -20,7 +19,7 @@ from planc.runtime.data.sampling import Sampling
 Make = Callable[[], Sequence[AnyDocument]]
 """Makes the documents of one item: one, or several of a conversation. Raises DataError."""
 
-_KINDS = {"Document": "text", "TokenIds": "token ids", "Conversation": "messages"}
+_KINDS = {"Document": "text", "Conversation": "messages"}
 _END = object()
 
 
@@ -61,10 +60,6 @@ class Opened:
             yield partial(item_documents, item, origin=self._origin(index))
             index += 1
 
-    def first(self, number: int) -> list[Sequence[AnyDocument]]:
-        """The documents of the first items."""
-        return [make() for make in islice(self.each(), number)]
-
     def require_same_length(self) -> None:
         """DataError if a sequence has another length than at first."""
         if self.length is not None and (now := _length(self.code, self.items)) != self.length:
@@ -100,22 +95,27 @@ def extension_documents(
     makers: Iterator[Make] = opened.each()
     if sample is not None:
         makers = sample.first(makers, num_rows=opened.length)
-    kind: type[AnyDocument] | None = None
+    kind = ""
     for make in makers:
         for documents in bad.usable(_of_one_kind, make, kind):
             for document in documents:
-                kind = type(document)
+                kind = _kind(document)
                 yield document
     opened.require_same_length()
 
 
-def _of_one_kind(make: Make, kind: type[AnyDocument] | None) -> Sequence[AnyDocument]:
+def _of_one_kind(make: Make, kind: str) -> Sequence[AnyDocument]:
     documents = make()
     for document in documents:
-        if kind is not None and type(document) is not kind:
+        if kind and _kind(document) != kind:
             raise DataError(
-                f"{document.origin} is {_KINDS[type(document).__name__]}, and those before it are "
-                f"{_KINDS[kind.__name__]}",
-                help="return documents of one kind",
+                f"{document.origin} is {_kind(document)}, and those before it are {kind}",
+                help="return documents of one kind, and labels with all token ids or with none",
             )
     return documents
+
+
+def _kind(document: AnyDocument) -> str:
+    if isinstance(document, TokenIds):
+        return "token ids without labels" if document.is_target is None else "token ids with labels"
+    return _KINDS[type(document).__name__]
