@@ -17,7 +17,7 @@ def model(name: str) -> Callable[[M], M]:
     A model is an `nn.Module` that is built from the config, and computes all its sizes from it. `forward`
     takes `input_ids` and, if positions matter, `position_ids`, both [batch, tokens], and returns logits
     [batch, tokens, vocabulary]. Layers are in an `nn.ModuleList`. Random weights come from each module's
-    `reset_parameters`, or from the class's own `_init_weights(module)`.
+    `reset_parameters`, and then from the class's own `_init_weights(module)`.
 
     planc builds it once in a process of its own, also with small sizes, and tries what it tries of classes of
     transformers: what feeds each module, where a token sees others, which heads can be shared out. A mesh

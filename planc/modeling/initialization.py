@@ -17,6 +17,7 @@ from planc.modeling.placed_draws import (
     KeyOf,
     NotInPartsError,
     Recording,
+    RepeatedDraws,
     Values,
     Whole,
     is_unset,
@@ -149,6 +150,15 @@ def _set_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         if name in module._parameters and not isinstance(tensor, nn.Parameter):
             tensor = nn.Parameter(tensor, tensor.is_floating_point())
         setattr(module, name, tensor)
+
+
+def started(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The initial values of each tensor of a small model, by name, with `RepeatedDraws`."""
+    named = dict(model.named_modules())
+    for fqn in named:
+        with _drawn(fqn, named, seed=0, make=_unset, mode=RepeatedDraws) as (tensors, _):
+            values = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        yield from ((f"{fqn}.{name}" if fqn else name, value) for name, value in values.items())
 
 
 def small_buffers(pristine: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:

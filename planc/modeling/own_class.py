@@ -119,19 +119,19 @@ class _Own(PreTrainedModel):  # type: ignore[misc]
         return heads[-1] if heads else None
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialize as the class's `__init__` does, and then its `_init_weights` or `reset_parameters`."""
+        """Initialize as the class's `__init__` does, by `reset_parameters`, and then its `_init_weights`."""
         own = getattr(self._planc_own, "_init_weights", None)
         reset: Callable[[], object] | None = getattr(module, "reset_parameters", None)
         constants = self._constants_of(module)
         for name, tensor in {**module._parameters, **module._buffers}.items():
             if tensor is None or tensor.is_meta or name not in constants:
                 continue
-            if name in module._buffers or (own is None and reset is None):
+            if name in module._buffers or reset is None:
                 tensor.copy_(constants[name])
+        if reset is not None:
+            reset()
         if own is not None:
             own(self, module)
-        elif reset is not None:
-            reset()
 
     def _constants_of(self, module: nn.Module) -> Mapping[str, Tensor]:
         constants: dict[str, dict[str, Tensor]] | None = vars(self).get("_planc_constants")

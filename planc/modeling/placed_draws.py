@@ -142,6 +142,25 @@ class Whole(Draws):  # type: ignore[no-untyped-call]
         fill(view, everything, shape=tuple(view.shape), key=self.next_key(name), of=of)
 
 
+class RepeatedDraws(Draws):  # type: ignore[no-untyped-call]
+    """Makes draws of the same shape and arguments equal, and fills with NaN what nothing has written to."""
+
+    def __init__(self, *_: object) -> None:
+        super().__init__({}, lambda name, number: 0)
+
+    def draw(self, name: str, view: Tensor, of: Distribution) -> None:
+        raise AssertionError("it has no tensors of its own")
+
+    def other(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            torch.default_generator.manual_seed(0)
+        result = func(*args, **kwargs)
+        is_empty = func.overloadpacket in (_ATEN.empty, _ATEN.new_empty, _ATEN.empty_like)
+        if is_empty and result.is_floating_point() and not result.is_meta:
+            result.fill_(torch.nan)
+        return result
+
+
 class Recording(Draws):  # type: ignore[no-untyped-call]
     """Keeps what is written to tensors, and writes nothing. NotInPartsError for all that can't be kept.
 

@@ -20,16 +20,24 @@ def check(subject: Subject) -> Findings:
         return
     found = subject.named(names)
     is_own = subject.plan.model.architecture is not None
-    use = "set it in `reset_parameters` of its module, or in `_init_weights(module)` of the class"
+    if is_own:
+        label = (
+            f"{found} starts from what `__init__` writes; planc calls `reset_parameters` and `_init_weights`"
+        )
+        note = "`__init__` of the whole class would draw other values on each mesh, so a run refuses to start"
+        use = (
+            "set it in `reset_parameters` of its module or of one around it, or in `_init_weights(module)` "
+            "of the class"
+        )
+    else:
+        label = f"the model's code never initializes {found}"
+        note = "training would start from arbitrary memory, so a run refuses to start"
+        use = "use a model whose code initializes every weight"
     yield CODE.at(
         subject.plan.span("model.hf"),
-        f"the model's code never initializes {found}"
-        + (
-            " by a module's own method: what `__init__` draws is another value on each mesh" if is_own else ""
-        ),
-        notes=("training would start from arbitrary memory, so a run refuses to start",),
-        help=(use if is_own else "use a model whose code initializes every weight")
-        + (", or write `weights = pretrained`" if not buffers else ""),
+        label,
+        notes=(note,),
+        help=use + (", or write `weights = pretrained`" if not buffers else ""),
     )
 
 

@@ -32,7 +32,7 @@ _PADDING = 3
 """The padding token of a small model whose own is not in its vocabulary."""
 
 
-def visible_attentions_of(observed: Observed, *, task: Task) -> tuple[Attention, ...]:
+def visible_attentions_of(observed: Observed, task: Task) -> tuple[Attention, ...]:
     """The attentions that call transformers' interface.
 
     InventoryError if tokens see others than the task has it.

@@ -60,8 +60,9 @@ def _attends(module: nn.Module, model: nn.Module) -> bool:
 def _require_registered(model: nn.Module) -> None:
     """InventoryError for a tensor that no run would set, as it is neither a parameter nor a buffer."""
     for fqn, name in _loose(model):
+        place = f"{fqn}.{name}" if fqn else name
         raise InventoryError(
-            f"`{fqn}.{name}` of {type(model).__name__} is a tensor that is neither a parameter nor a buffer",
+            f"`{place}` of {type(model).__name__} is a tensor that is neither a parameter nor a buffer",
             help=f"write `self.register_buffer({name!r}, ..., persistent=False)`, or compute it in `forward`",
         )
 

@@ -56,6 +56,8 @@ from planc.inventory.probe.output_uses import OutputUses
 from planc.inventory.probe.outside_probe import needing_all_tokens, read_by_layers
 from planc.inventory.probe.own_code_probe import with_own_codes
 from planc.inventory.probe.own_model import own_attentions_of
+from planc.inventory.probe.own_start import unset_of
+from planc.inventory.probe.own_steps import steady_attentions_of
 from planc.inventory.probe.position_probe import positions_of
 from planc.inventory.probe.random_probe import randomness_of
 from planc.inventory.probe.routing_probe import choice_bias, routing_of
@@ -67,7 +69,6 @@ from planc.inventory.schema import Draw, Inventory, Kind, Module, Parameter
 from planc.inventory.skipped_modules import refuse_skipped
 from planc.modeling.decoder_inputs import same_for_decoder
 from planc.modeling.first_positions import FirstPositions
-from planc.modeling.initialization import unset_tensors
 from planc.modeling.layers import layer_lists
 from planc.modeling.steady_rope import steady_rope
 from planc.modeling.tasks import head_options
@@ -91,7 +92,7 @@ def probe(
         silent = own_attentions(model, calls=calls)
         with without_equal_layers(model) as instead:
             observed = Observed(model, config, calls, blocks, flow.inputs, flow.cores, instead)
-            attentions = visible_attentions_of(observed, task=read.task)
+            attentions = (visible_attentions_of if own is None else steady_attentions_of)(observed, read.task)
             own_attending = silent if own is None else own_attentions_of(observed)
             own_heads = heads_of_own(observed, own_attending)
             with _refusals_of(model_class):
@@ -106,7 +107,7 @@ def probe(
     backward = replace(backward, read=backward.read - flow.taken_in_layers(blocks))
     flow.leave_out(_owners(model) - also_in_equal_layers(training.visits, instead))
     with _refusals_of(model_class):
-        unset, dtypes = frozenset(unset_tensors(model)), tensor_dtypes(model)
+        unset, dtypes = unset_of(observed, is_own=own is not None), tensor_dtypes(model)
     modules = tuple(
         _module(fqn, module, flow=flow, unset=unset, backward=backward, draws=random.draws.get(fqn, ()))
         for fqn, module in model.named_modules()
