@@ -20,7 +20,8 @@ SYMPTOMS = {
     "several machines, cluster, nnodes",
     "flash attention": "flash attn, attention kernel",
     "custom dataset": "own dataset, my dataset, own data, custom data, my data, python dataset, "
-    "torch dataset, iterable dataset, streaming dataset, huggingface dataset, hf dataset, collator, sampler",
+    "torch dataset, iterable dataset, streaming dataset, huggingface dataset, hf dataset, collator, sampler, "
+    "loss mask, label mask, ignore index, fill in the middle",
     "own model": "custom model, my model, own architecture, custom architecture, nn module, model class",
     "own loss": "custom loss, my loss function, loss function, own optimizer, custom optimizer, "
     "my optimizer, own schedule, custom schedule, own scheduler, custom scheduler",

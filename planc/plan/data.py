@@ -196,7 +196,7 @@ class Transformed:
     """The rows of a source, each replaced by what a row transform of the plan's own code returns."""
 
     source: RowSource = key(
-        Variant(_ROW_SOURCES, "source"),
+        Variant(_ROW_SOURCES, "source of rows"),
         doc="the rows, and how those in their place are read",
         positional=True,
     )

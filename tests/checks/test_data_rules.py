@@ -94,6 +94,14 @@ def test_bytes_have_no_template(base: Path) -> None:
     assert codes(chatting("bytes"), base=base) == ["P731"]
 
 
+def test_texts_need_no_template_and_rows_a_source_of_rows(base: Path) -> None:
+    [finding] = check_source(SourceFile("x.plan", chatting("bytes")), base=base).diagnostics
+    assert "write `template = none` in `chat(...)`" in (finding.help or "")
+    text = FULL.replace("source = python_stdlib()", 'source = transformed(text("a.txt"), by = clean)')
+    found = check_source(SourceFile("x.plan", text), base=base).diagnostics
+    assert "`text` is not a source of rows" in str(found)
+
+
 def test_nothing_is_said_of_a_tokenizer_that_is_not_here(base: Path) -> None:
     assert chat_templates(base / "gone") is None
     assert codes(chatting('file("gone/tokenizer.json")'), base=base) == []

@@ -12,6 +12,8 @@ from planc.plan.scalars import listed
 
 CODE = Code("P731", "chat-without-template", "the tokenizer has no chat template")
 
+_OF_TEXTS = "; for prompts and completions that are texts, write `template = none` in `chat(...)`"
+
 
 @reports(CODE, unless_refused=True)
 def check(subject: Subject) -> Findings:
@@ -39,5 +41,5 @@ def check(subject: Subject) -> Findings:
                 "the tokenizer's template turns messages into text",
                 secondary=(Label(subject.plan.span("data.tokenizer"), text),),
                 help=f"{write} a directory that has a chat_template.jinja, or a chat_template in its "
-                f"tokenizer_config.json{own}",
+                f"tokenizer_config.json{own}{_OF_TEXTS if isinstance(source, Chat) else ''}",
             )
