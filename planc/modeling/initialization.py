@@ -105,10 +105,23 @@ def _drawn(
                 # Seeds values that are drawn apart from the tensors, such as those that are copied to one. On
                 # the CPU: torch.manual_seed would seed all devices, and take longer than a small tensor.
                 torch.default_generator.manual_seed(derived_seed(seed, "init", holder))
-                _model_of(holder, named)._init_weights(named[holder])
+                model = _model_of(holder, named)
+                if not hasattr(model, "_planc_own"):
+                    _reset(named[holder])
+                model._init_weights(named[holder])
         yield _own_tensors(module), draws
     finally:
         _set_tensors(module, empty)
+
+
+_LIBRARIES = ("torch", "transformers", "planc")
+
+
+def _reset(module: nn.Module) -> None:
+    """Initialize a module of a plan's own code, which the method of a class of transformers does not know."""
+    reset = getattr(module, "reset_parameters", None)
+    if callable(reset) and type(module).__module__.partition(".")[0] not in _LIBRARIES:
+        reset()
 
 
 def _outwards(fqn: str) -> Iterator[str]:

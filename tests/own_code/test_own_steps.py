@@ -93,6 +93,59 @@ def test_class_whose_step_would_differ_is_refused(name: str, tmp_path: Path) -> 
         probed(tmp_path)
 
 
+LLAMA = """import torch
+from torch import nn
+from transformers import LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+from planc.extend import model
+
+
+class Gate(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        nn.init.normal_(self.weight, mean=1.0, std=0.1)
+
+    def forward(self, hidden):
+        return hidden * self.weight
+
+
+class GatedLayer(LlamaDecoderLayer):
+    def __init__(self, config, layer_idx):
+        super().__init__(config, layer_idx)
+        self.gate = Gate(config.hidden_size)
+
+    def forward(self, hidden_states, **kwargs):
+        return self.gate(super().forward(hidden_states, **kwargs))
+
+
+@model("gated")
+class GatedLlama(LlamaForCausalLM):
+    def __init__(self, config):
+        super().__init__(config)
+        layers = (GatedLayer(config, number) for number in range(config.num_hidden_layers))
+        self.model.layers = nn.ModuleList(layers)
+        self.post_init()
+"""
+
+
+def test_changed_class_of_transformers_keeps_its_attention_and_starts_its_own_modules(tmp_path: Path) -> None:
+    path = write(tmp_path, mesh="one", weights="random")
+    (tmp_path / "gated.py").write_text(LLAMA)
+    path.write_text(path.read_text().replace("attention = eager", "attention = sdpa"))
+    assert problems(path) == {}
+    inventory = probed(tmp_path)
+    assert not inventory.own_attentions and not unset(inventory)
+    assert {attention.fqn for attention in inventory.attentions} == {
+        "model.layers.0.self_attn",
+        "model.layers.1.self_attn",
+    }
+
+
 ZEROS = "        nn.init.zeros_(self.head.weight)\n"
 ONES = "        self.head.weight = nn.Parameter(torch.ones_like(self.head.weight))\n"
 SCALED = "        for layer in self.layers:\n            layer.down.weight.data.mul_(0.1)\n"

@@ -40,6 +40,8 @@ def mixing_modules(model: PreTrainedModel, *, attending: Sequence[nn.Module]) ->
     inside: list[str] = [fqn for fqn, module in named.items() if module in attending]
     mixing: list[str] = []
     for fqn in sorted(seen, key=lambda name: name.count(".") if name else -1, reverse=True):
+        if named[fqn] in attending:
+            continue
         with _given(named, [name for name in inside if _is_in(name, fqn)], seen):
             if _mixes(named[fqn], seen[fqn], ids if not fqn else None):
                 inside.append(fqn)
