@@ -70,12 +70,29 @@ def prepared(folder: Path) -> Path:
     (folder / "data" / "chats.jsonl").write_text(
         "".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8"
     )
+    for name, row in ROWS.items():
+        lines = (json.dumps(row | {"id": number}) for number in range(40))
+        (folder / "data" / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
     (folder / "arguments.json").write_text(json.dumps(ARGUMENTS), encoding="utf-8")
     return folder
 
 
-def _new(purpose: str, data: str, *options: str) -> Callable[[str], Done]:
-    return lambda plan: command("new", "model", "--for", purpose, "--data", data, *options, "-o", plan)
+ROWS: Mapping[str, Mapping[str, object]] = {
+    "preferences": {"prompt": "1 + 1 = ", "chosen": "2", "rejected": "3"},
+    "sequence_classification": {"premise": "rain", "hypothesis": "wet", "label": 2},
+    "token_classification": {"tokens": ["Ann", "runs"], "ner_tags": ["B", "O"]},
+    "embedding": {"question": "who", "answer": "Ann"},
+    "seq2seq_lm": {"article": "a long text", "summary": "a text"},
+}
+"""A row of each task that is not of text alone."""
+
+
+def _new(purpose: str, data: str, *options: str, model: str = "model") -> Callable[[str], Done]:
+    return lambda plan: command("new", model, "--for", purpose, "--data", data, *options, "-o", plan)
+
+
+def _new_of_rows(purpose: str, *options: str, model: str = "model") -> Callable[[str], Done]:
+    return _new(purpose, f"data/{purpose}.jsonl", *options, "--sequence-length", "64", model=model)
 
 
 def _import(plan: str) -> Done:
@@ -100,6 +117,12 @@ PRODUCERS: Mapping[str, Callable[[str], Done]] = {
     "new --for continue": _new("continue", "data/a.txt", *TWO, *SMALL),
     "new --for adapters": _new("adapters", "data/chats.jsonl", *TWO, "--sequence-length", "64"),
     "new --for chats": _new("chats", "data/chats.jsonl", *TWO, "--sequence-length", "64"),
+    "new --for preferences": _new_of_rows("preferences", *TWO),
+    "new --for sequence_classification": _new_of_rows("sequence_classification", *TWO),
+    "new --for token_classification": _new_of_rows("token_classification", *TWO, model="tiny-bert"),
+    "new --for embedding": _new_of_rows("embedding", *TWO, model="tiny-bert"),
+    "new --for seq2seq_lm": _new_of_rows("seq2seq_lm", *TWO, model="tiny-bart-encoder-decoder"),
+    "new --for masked_lm": _new("masked_lm", "data/a.txt", *TWO, *SMALL, model="tiny-bert"),
     "new on CPUs": _new("pretrain", "data/a.txt", "--gpus", "2", "--gpu", "cpu", *SMALL),
     "import": _import,
     "tune -o": _tune,
