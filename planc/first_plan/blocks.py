@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
 
 from planc.first_plan.brief import Brief
-from planc.first_plan.practice import LEAST_STEPS, Length, length_of, practice_of, tokens_for, tokens_on
+from planc.first_plan.practice import (
+    LEAST_STEPS,
+    UNKNOWN_STEPS,
+    Length,
+    length_of,
+    practice_of,
+    tokens_for,
+    tokens_on,
+)
 from planc.first_plan.purpose import Purpose
 from planc.first_plan.recipes import recipe_of
 from planc.inventory.adapters import is_adaptable
@@ -22,8 +31,6 @@ _SAVES = 10
 """Checkpoints of a run, at least."""
 
 
-_SAVED_OF_EPOCHS = 500
-"""Steps between checkpoints of a run whose length is in epochs, as of transformers' Trainer."""
 _PAIRS_IN_A_GROUP = (64, 32, 16, 8, 4, 2)
 
 
@@ -50,9 +57,13 @@ def tokens_per_step_of(brief: Brief, inventory: Inventory) -> int:
 
 def _wanted(brief: Brief, inventory: Inventory) -> int:
     usual = practice_of(brief.purpose, inventory.num_parameters).tokens_per_step
-    of_data = brief.data.tokens(brief.purpose, sequence_length_of(brief, inventory))
+    of_data = _data_tokens(brief, inventory)
     least = brief.devices * unit_of(brief, inventory)
     return tokens_for(brief.purpose, wanted=usual, of_data=of_data, least=least)
+
+
+def _data_tokens(brief: Brief, inventory: Inventory) -> int:
+    return brief.data.tokens(brief.purpose, sequence_length_of(brief, inventory))
 
 
 def _group(brief: Brief, length: int) -> int:
@@ -185,8 +196,10 @@ def _optimizer(brief: Brief, inventory: Inventory) -> Iterator[str]:
 
 
 def _checkpoint(brief: Brief, inventory: Inventory) -> Iterator[str]:
-    steps = _length(brief, inventory).steps
-    yield f"save_every = {max(1, min(1_000, steps // _SAVES)) if steps else _SAVED_OF_EPOCHS} steps"
+    length, tokens = _length(brief, inventory), tokens_per_step_of(brief, inventory)
+    about = ceil(length.epochs * _data_tokens(brief, inventory) / tokens)
+    steps = length.steps or about or UNKNOWN_STEPS
+    yield f"save_every = {max(1, min(1_000, steps // _SAVES))} steps"
     yield "keep_last = 2"
     yield "# The same command resumes after a stop, on any mesh."
     yield "resume = latest"
@@ -222,6 +235,6 @@ def _length(brief: Brief, inventory: Inventory) -> Length:
         brief.purpose,
         num_parameters=inventory.num_parameters,
         tokens_per_step=tokens_per_step_of(brief, inventory),
-        data_tokens=brief.data.tokens(brief.purpose, sequence_length_of(brief, inventory)),
+        data_tokens=_data_tokens(brief, inventory),
         given=brief.steps,
     )

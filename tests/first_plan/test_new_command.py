@@ -176,6 +176,9 @@ def test_a_plan_for_rows_of_a_task_reads_their_own_keys_and_trains_on_them(
     if purpose not in ("preferences",):
         assert f"task = {purpose}" in text
     assert main(["check", "new.plan", "--world-size", "2", "--data"]) == 0
+    assert "P710" not in capsys.readouterr().err, "a checkpoint every so many steps, and the run has fewer"
+    assert main(["compile", "new.plan", "-o", "new.json"]) == 0
+    assert main(["diff", "new.json", "new.plan", "--exit-code"]) == 0
     capsys.readouterr()
 
 

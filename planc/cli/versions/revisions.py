@@ -20,7 +20,6 @@ from planc.diff.difference import Verdict
 from planc.diff.side import Side, side_of
 from planc.diff.verdict import judge
 from planc.graph.artifact import Artifact, ArtifactError, graph_of, load
-from planc.graph.ops import BuildClassifier
 from planc.hub.user_dirs import cache_dir
 from planc.inventory.adapters import with_adapters
 from planc.inventory.files import InventoryError
@@ -34,7 +33,6 @@ from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.files.plain_files import read_utf8
 from planc.runtime.files.run_files import MAX_PLAN_BYTES, PLAN_NAME
 from planc.source import SourceFile, Span
-from planc.vocab import Classes
 
 GIT_PREFIX = "git:"
 
@@ -161,9 +159,7 @@ def _inventory(
         models.base = base / artifact.base
         known = models.known()
     try:
-        model = side.model
-        classes = Classes(model.task, model.labels) if isinstance(model, BuildClassifier) else None
-        inventory = known.get(model.path, task=None, classes=classes)
+        inventory = known.get(side.model.path, task=None, classes=side.model.classes)
     except InventoryError:
         return None
     if inventory.config_digest != side.model.config_digest:

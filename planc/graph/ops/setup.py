@@ -10,7 +10,19 @@ from planc.extend.reference import Extension
 from planc.graph.consequence import DERIVED, identity, layout, numerics, output, start
 from planc.graph.op import Effects, Op, Resource, Stage
 from planc.record import record
-from planc.vocab import DOWN, MAGNITUDE, UP, DropoutDim, DType, MeshDim, Placement, Task, parent_of
+from planc.vocab import (
+    DOWN,
+    MAGNITUDE,
+    NO_HEAD,
+    UP,
+    Classes,
+    DropoutDim,
+    DType,
+    MeshDim,
+    Placement,
+    Task,
+    parent_of,
+)
 
 
 @record(kw_only=True)
@@ -63,6 +75,11 @@ class BuildModel(Op):
         """The dtype of every parameter and buffer with another dtype than `dtype`."""
         return {**dict(self.own_dtypes), **dict.fromkeys(self.kept_in_float32, DType.FLOAT32)}
 
+    @property
+    def classes(self) -> Classes | None:
+        """The head that replaces the one of config.json's class; None for its own."""
+        return None
+
 
 @record(kw_only=True)
 class BuildOwnModel(BuildModel):
@@ -82,6 +99,10 @@ class BuildClassifier(BuildModel):
     labels: Annotated[int, identity("model.task", "classes")]
     task: Annotated[Task, identity("model.task")] = Task.SEQUENCE_CLASSIFICATION
 
+    @property
+    def classes(self) -> Classes:
+        return Classes(self.task, self.labels)
+
 
 @record(kw_only=True)
 class BuildEmbedder(BuildModel):
@@ -89,6 +110,10 @@ class BuildEmbedder(BuildModel):
     summary: ClassVar[str] = (
         "Builds a model without a head, whichever config.json names, on the meta device, as `model.build`."
     )
+
+    @property
+    def classes(self) -> Classes:
+        return NO_HEAD
 
 
 @record(kw_only=True)
