@@ -32,7 +32,7 @@ class Device:
 
 
 def _device(
-    name: str, *, gib: float, tera_flops: int, memory: float, link: int, nic: int, node: int, host: int
+    name: str, *, gib: float, tera_flops: float, memory: float, link: int, nic: int, node: int, host: int
 ) -> Device:
     """A device from GiB, TFLOP/s, TB/s, and GB/s of links."""
     return Device(
@@ -52,7 +52,9 @@ def _device(
 # has them (tools/utils.py, get_peak_flops). Links: NVLink 3, 4 and 5 (600, 900 and 1800 GB/s both ways),
 # Infinity Fabric (7 x 128 and 7 x 153 GB/s both ways). Network: an adapter for each device, as systems of
 # that generation have it: 200 Gb/s with A100, 400 Gb/s with the others. Host: PCIe 4 and 5 with 16 lanes, and
-# half of a Grace's NVLink-C2C, which two devices share.
+# half of a Grace's NVLink-C2C, which two devices share. GeForce: the vendor's papers of each generation,
+# with float32 accumulation; devices of a node send through the host's memory, at half of its rate, and over
+# 10 Gb/s outside. L40S: over PCIe 4, and 100 Gb/s outside.
 _TABLE = (
     _device("a100_40gb", gib=39.39, tera_flops=312, memory=1.555, link=300, nic=25, node=8, host=32),
     _device("a100", gib=79.15, tera_flops=312, memory=2.039, link=300, nic=25, node=8, host=32),
@@ -62,6 +64,10 @@ _TABLE = (
     _device("gb200", gib=184.0, tera_flops=2500, memory=8.0, link=900, nic=50, node=4, host=225),
     _device("mi300x", gib=191.98, tera_flops=1307, memory=5.3, link=448, nic=50, node=8, host=64),
     _device("mi355x", gib=287.98, tera_flops=2517, memory=8.0, link=537, nic=50, node=8, host=64),
+    _device("l40s", gib=44.39, tera_flops=362, memory=0.864, link=32, nic=12, node=8, host=32),
+    _device("rtx_3090", gib=23.57, tera_flops=71, memory=0.936, link=16, nic=1, node=8, host=32),
+    _device("rtx_4090", gib=23.52, tera_flops=165.2, memory=1.008, link=16, nic=1, node=8, host=32),
+    _device("rtx_5090", gib=31.36, tera_flops=209.5, memory=1.792, link=32, nic=1, node=8, host=64),
 )
 
 DEVICES: Mapping[str, Device] = {device.name: device for device in _TABLE}

@@ -115,6 +115,8 @@ def test_a_file_that_exists_is_kept_unless_forced(folder: Path, capsys: pytest.C
         ),
         (("mine", "--gpu", "A100-SXM4-40GB"), "did you mean `a100_40gb`?"),
         (("mine", "--gpu", "abacus"), "write a100_40gb, a100, "),
+        (("mine", "--gpu", "NVIDIA GeForce RTX 4090"), "did you mean `rtx_4090`?"),
+        (("mine", "--gpu", "rtx5090"), "did you mean `rtx_5090`?"),
         (("mien", *GIVEN), "no model `mien`; did you mean `mine`?"),
         (("models/mien", *GIVEN), "no directory `models/mien`; did you mean `models/mine`?"),
         (("mine/config.json", *GIVEN), "mine/config.json is a file: name its directory, `mine`"),
